@@ -1,0 +1,1 @@
+"""The ground floor: errors, quantities, arithmetic. Imports nothing else of megatile."""

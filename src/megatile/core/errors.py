@@ -1,0 +1,102 @@
+"""One hierarchy of errors: what happened, where, what to try.
+
+    raise MegatileError("unit 'GBps' is unknown", place=Place("a.yaml", 3), advice="write GB/s")
+
+prints as ``a.yaml:3: unit 'GBps' is unknown (try: write GB/s)``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Place:
+    """A position in something the user wrote: a source file, a YAML file, a text.
+
+    ``path`` is the way to the value inside a document (``networks.nvlink.bandwidth``);
+    ``snippet`` is the line itself, shown with a caret under ``column`` (counted from 1).
+    """
+
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    path: str | None = None
+    snippet: str | None = None
+
+    def __str__(self) -> str:
+        where = self.file or ""
+        if self.line is not None:
+            where = f"{where or 'line '}{':' if where else ''}{self.line}"
+        if self.path:
+            where = f"{where}: {self.path}" if where else self.path
+        return where
+
+    def caret(self) -> str:
+        """The source line with a caret under the column, or the empty string."""
+        if not self.snippet:
+            return ""
+        line = self.snippet.rstrip("\n")
+        if not self.column:
+            return f"    {line}"
+        return f"    {line}\n    {' ' * (self.column - 1)}^"
+
+
+class MegatileError(Exception):
+    """The root of every error megatile raises for a user's mistake."""
+
+    def __init__(self, message: str, *, place: Place | None = None, advice: str | None = None):
+        super().__init__(message, place, advice)
+        self.message = message
+        self.place = place
+        self.advice = advice
+
+    def __str__(self) -> str:
+        where = str(self.place) if self.place else ""
+        text = f"{where}: {self.message}" if where else self.message
+        if self.advice:
+            text += f" (try: {self.advice})"
+        caret = self.place.caret() if self.place else ""
+        return f"{text}\n{caret}" if caret else text
+
+
+class QuantityError(MegatileError, ValueError):
+    """A number with a unit that cannot be read, or of the wrong kind."""
+
+
+class ArithmeticSyntaxError(MegatileError, ValueError):
+    """An expression outside the small arithmetic that machine files may use."""
+
+
+class MachineError(MegatileError, ValueError):
+    """A machine description that cannot be loaded."""
+
+
+class InstanceError(MegatileError, ValueError):
+    """Scale views that contradict each other or the machine."""
+
+
+class RouteError(MegatileError, ValueError):
+    """A question about units or links that the machine cannot answer."""
+
+
+class MissingDescriptionError(MegatileError):
+    """The machine description lacks something that this use needs."""
+
+
+def did_you_mean(name: str, known: Iterable[str], *, what: str = "") -> str:
+    """Advice for an unknown name: the nearest known one, or the list of all.
+
+    >>> did_you_mean("deivce", ["device", "block"])
+    "did you mean 'device'?"
+    """
+    names = sorted({str(k) for k in known})
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    if not names:
+        return f"there are no {what or 'names'} here"
+    shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    return f"{what + ' there are' if what else 'known'}: {shown}"
