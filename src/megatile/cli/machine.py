@@ -99,7 +99,7 @@ def show(
 ) -> None:
     """Show a machine: levels with counts, memories, networks, engines and peak figures.
 
-    Examples: megatile machine show dgx-h100 · megatile machine show h100-cluster --set nodes=4 --svg cluster.svg
+    Examples: megatile machine show dgx-h100 · megatile machine show h100-cluster --set nodes=4 --svg out.svg
     """
     from megatile.report.machine_text import machine_json
 
@@ -174,11 +174,16 @@ def _problem_json(problem: MegatileError) -> dict[str, Any]:
 
 
 @app.command()
-def diff(a: Name, b: Name, json: Json = False) -> None:
+def diff(
+    a: Name,
+    b: Name,
+    sources: Annotated[bool, typer.Option("--sources", help="Compare where figures come from, too.")] = False,
+    json: Json = False,
+) -> None:
     """Compare two machines value by value."""
     from megatile.report.machine_text import differences
 
-    rows = differences(load(a), load(b))
+    rows = differences(load(a), load(b), sources)
     if json:
         print_json([{"path": path, "a": left, "b": right} for path, left, right in rows])
         return

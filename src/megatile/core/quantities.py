@@ -163,11 +163,12 @@ def size(text: str | int) -> int:
 
 
 def format_bytes(count: float) -> str:
-    """Bytes in the largest binary unit that keeps the number short: ``228 KiB``."""
-    for unit, factor in (("PiB", 2**50), ("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= factor:
-            return f"{count / factor:.4g} {unit}"
-    return f"{count:.4g} B"
+    """Bytes with a binary unit, or a decimal one where only that is round: ``228 KiB``, ``80 GB``."""
+    if count < 1000:
+        return f"{count:.4g} B"
+    unit = next(p for p in reversed(BINARY) if count >= BINARY[p] or p == "Ki")
+    binary, decimal = f"{count / BINARY[unit]:.4g} {unit}B", format_rate(count, "B")
+    return decimal if size(binary) != count and size(decimal) == count else binary
 
 
 def format_time(picoseconds: float) -> str:

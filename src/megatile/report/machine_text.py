@@ -53,9 +53,10 @@ def describe_network(network: Network) -> str:
     extra += [f"{network.virtual_channels} virtual channels"] if network.virtual_channels > 1 else []
     extra += [f"reduces {'/'.join(network.in_network_reduction)}"] if network.in_network_reduction else []
     more = f", {', '.join(extra)}" if extra else ""
+    rate, latency = format_rate(network.bandwidth), format_time(network.latency_ps)
     return (
-        f"{network.name}: {shape(network)} {network.connects}s, {format_rate(network.bandwidth)} per direction, "
-        f"{format_time(network.latency_ps)} per link, bisection {format_rate(network.bisection())}{more}"
+        f"{network.name}: {shape(network)} {network.connects}s, {rate} per direction, {latency} per link, "
+        f"bisection {format_rate(network.bisection())}{more}"
     )
 
 
@@ -172,9 +173,10 @@ def machine_json(hda: HDA) -> dict[str, Any]:
     }
 
 
-def differences(a: HDA, b: HDA) -> list[tuple[str, Any, Any]]:
+def differences(a: HDA, b: HDA, sources: bool = False) -> list[tuple[str, Any, Any]]:
     """(path, value in a, value in b) for each value that differs; members of lists are matched by name."""
-    return list(_differ(_keyed(a.to_dict()), _keyed(b.to_dict()), ""))
+    found = _differ(_keyed(a.to_dict()), _keyed(b.to_dict()), "")
+    return [row for row in found if sources or "source" not in row[0].split(".")]
 
 
 def _keyed(value: Any) -> Any:
