@@ -186,7 +186,8 @@ def _keyed(value: Any) -> Any:
 
 
 def _differ(a: Any, b: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(a, dict) and isinstance(b, dict):
+    if isinstance(a or b, dict) and isinstance(a or {}, dict) and isinstance(b or {}, dict):
+        a, b = a or {}, b or {}
         for key in [*a, *(k for k in b if k not in a)]:
             yield from _differ(a.get(key), b.get(key), f"{path}.{key}" if path else key)
     elif a != b:
