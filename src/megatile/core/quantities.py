@@ -123,6 +123,7 @@ def _example(dimension: str | None) -> str:
 def _unit_advice(unit: str, dimension: str | None) -> str:
     wanted = {dimension, BY_CYCLE.get(dimension or "")} if dimension else None
     names = [u for u, (kind, _) in UNITS.items() if wanted is None or kind in wanted]
+    names = [u for u in names if not u.endswith(("Bps", "bps", "/sec"))]  # known, but not what we teach
     same = [name for name in names if name.lower() == unit.lower()]
     if same:
         # Case carries meaning (b is a bit, B a byte): offer the spelling that agrees in most letters.
