@@ -1,4 +1,5 @@
-"""Element types: one short name each, whatever the user writes (``"float16"``, ``np.float16``, ``torch.float16``).
+"""Element types: one short name each, whatever the user writes (``"float16"``, ``np.float16``,
+``torch.float16``).
 
 >>> dtype("float16"), itemsize("bf16"), is_float("f8e4m3")
 ('f16', 2, True)

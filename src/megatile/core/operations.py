@@ -1,9 +1,10 @@
-"""Operations on tiles: name, NumPy meaning, work. Each meaning stands here once, for the interpreter of the tile
-language, for Plan execution and for folding constants.
+"""Operations on tiles: name, NumPy meaning, work. Each meaning stands here once, for the interpreter of the
+tile language, for Plan execution and for folding constants.
 
-An operation is a function of arrays and attributes that works on the *trailing* axes, so leading axes may be a batch of
-units. It computes in the wider type given by ``accumulator`` where rounding in between would matter (reductions,
-softmax, gemm) and leaves the final rounding to the caller, who casts to the type of the destination:
+An operation is a function of arrays and attributes that works on the *trailing* axes, so leading axes may be
+a batch of units. It computes in the wider type given by ``accumulator`` where rounding in between would
+matter (reductions, softmax, gemm) and leaves the final rounding to the caller, who casts to the type of the
+destination:
 
 >>> apply("gemm", [np.ones((2, 3), "f2"), np.ones((3, 4), "f2")], "f16").dtype
 dtype('float16')
@@ -34,10 +35,11 @@ class OperationError(MegatileError, ValueError):
 class Operation:
     """One entry of the table.
 
-    ``meaning(*arrays, **attributes)``; ``shape(*shapes, **attributes)`` gives the result's shape; ``flops(result shape,
-    *shapes)`` counts floating point operations (extents may be ints or expressions); ``engine`` is where it runs by default.
-    ``into``, where given, computes straight into the destination: ``into(out, *arrays)`` (no temporary array).
-    ``accumulates`` says that the destination's old content is the last operand.
+    ``meaning(*arrays, **attributes)``; ``shape(*shapes, **attributes)`` gives the result's shape;
+    ``flops(result shape, *shapes)`` counts floating point operations (extents may be ints or expressions);
+    ``engine`` is where it runs by default. ``into``, where given, computes straight into the destination:
+    ``into(out, *arrays)`` (no temporary array). ``accumulates`` says that the destination's old content is
+    the last operand.
     """
 
     name: str
@@ -61,7 +63,7 @@ def apply(name: str, arrays: Sequence[Array], to: str, **attributes: Any) -> Arr
 
 
 def cast(array: Array, to: str) -> Array:
-    """Convert as the target type rounds; a float that does not fit an integer type is clipped to its range."""
+    """Convert as the target type rounds; floats beyond an integer type's range are clipped."""
     target = numpy_dtype(to)
     array = np.asarray(array)
     if array.dtype == target:
@@ -90,7 +92,7 @@ def _common(extents: tuple[Any, ...], shapes: tuple[Shape, ...]) -> Any:
     return wide[0]
 
 
-# --- elementwise -------------------------------------------------------------------------------------------------
+# --- elementwise ----------------------------------------------------------------------------------
 
 
 def _elementwise(
@@ -99,12 +101,15 @@ def _elementwise(
     OPERATIONS.add(
         name,
         Operation(
-            name, meaning, operands, "vector",
+            name,
+            meaning,
+            operands,
+            "vector",
             shape=lambda *shapes, **_: broadcast_shapes(*shapes),
             flops=lambda out, *_: cost * prod(out),
             into=ufunc,
         ),
-    )  # fmt: skip
+    )
 
 
 def _wide(array: Array) -> Array:
@@ -132,7 +137,8 @@ def _quiet(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _erf(x: Array) -> Array:
-    # Abramowitz and Stegun 7.1.26 is good to 1.5e-7, just short of f32; math.erf is exact and fast enough on tiles.
+    # Abramowitz and Stegun 7.1.26 is good to 1.5e-7, just short of f32; math.erf is exact and fast enough on
+    # tiles.
     from math import erf
 
     return np.vectorize(erf, otypes=[np.float64])(x).astype(np.asarray(x).dtype)
@@ -151,18 +157,33 @@ _elementwise("neg", 1, np.negative, ufunc=np.negative)
 _elementwise("abs", 1, np.abs, ufunc=np.abs)
 _elementwise("floor", 1, _quiet(np.floor))
 _elementwise("ceil", 1, _quiet(np.ceil))
-for _name, _function in {
-    "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "sqrt": np.sqrt, "sin": np.sin, "cos": np.cos,
-    "tanh": np.tanh, "erf": _erf, "rsqrt": lambda x: 1 / np.sqrt(x), "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-}.items():  # fmt: skip
+_FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "log": np.log,
+    "log2": np.log2,
+    "sqrt": np.sqrt,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+    "erf": _erf,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+}
+for _name, _function in _FUNCTIONS.items():
     _elementwise(_name, 1, _quiet(_function), cost=8)
 for _name, _ufunc in {
-    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
-}.items():  # fmt: skip
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}.items():
     _elementwise(_name, 2, _ufunc)
 
 
-# --- reductions ----------------------------------------------------------------------------------------------------
+# --- reductions -----------------------------------------------------------------------------------
 
 
 def _drop_axis(shape: Shape, axis: int = -1, keepdims: bool = False) -> Shape:
@@ -228,7 +249,7 @@ OPERATIONS.add(
 )
 
 
-# --- matrices ------------------------------------------------------------------------------------------------------
+# --- matrices -------------------------------------------------------------------------------------
 
 
 def _gemm(a: Array, b: Array, *old: Array, transpose_a: bool = False, transpose_b: bool = False) -> Array:
@@ -257,13 +278,19 @@ for _name, _count in {"gemm": 2, "gemm_add": 3}.items():
     OPERATIONS.add(
         _name,
         Operation(
-            _name, _gemm, _count, "tensor", _gemm_shape, _gemm_flops, accumulates=_count == 3,
+            _name,
+            _gemm,
+            _count,
+            "tensor",
+            _gemm_shape,
+            _gemm_flops,
+            accumulates=_count == 3,
             attributes=("transpose_a", "transpose_b"),
         ),
-    )  # fmt: skip
+    )
 
 
-# --- moving and making -----------------------------------------------------------------------------------------------
+# --- moving and making ----------------------------------------------------------------------------
 
 
 def _copy_into(out: Array, x: Array) -> None:
@@ -288,17 +315,27 @@ OPERATIONS.add(
 OPERATIONS.add(
     "fill",
     Operation(
-        "fill", lambda value=0: np.asarray(value), 0, "vector", lambda value=0: (), lambda out, **_: prod(out),
+        "fill",
+        lambda value=0: np.asarray(value),
+        0,
+        "vector",
+        lambda value=0: (),
+        lambda out, **_: prod(out),
         attributes=("value",),
     ),
-)  # fmt: skip
+)
 OPERATIONS.add(
     "iota",
     Operation(
-        "iota", lambda length, start=0: np.arange(length) + np.asarray(start)[..., None], 0, "vector",
-        lambda length, start=0: (length,), lambda out, **_: prod(out), attributes=("length", "start"),
+        "iota",
+        lambda length, start=0: np.arange(length) + np.asarray(start)[..., None],
+        0,
+        "vector",
+        lambda length, start=0: (length,),
+        lambda out, **_: prod(out),
+        attributes=("length", "start"),
     ),
-)  # fmt: skip
+)
 
 
 def work_of(name: str, result: Shape, shapes: Sequence[Shape], attributes: dict[str, Any]) -> Any:

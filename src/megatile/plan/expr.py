@@ -1,16 +1,16 @@
 """Small integer expressions over a unit's number, loop indices and runtime integers.
 
-They are data (frozen, comparable, printable) and evaluate on Python ints and on NumPy arrays alike, so one stream
-can be followed for one unit or for all units at once.
+They are data (frozen, comparable, printable) and evaluate on Python ints and on NumPy arrays alike, so one
+stream can be followed for one unit or for all units at once.
 
 >>> unit = Symbol("unit")
 >>> east = (unit + 1) % 8
 >>> east.evaluate({"unit": 7}), str(east)
 (0, '(unit + 1) % 8')
 
-Expressions are total: dividing by zero gives 0 and a table lookup is clamped to the ends of the table. That makes it
-harmless that both sides of a ``select`` are evaluated on arrays. Comparisons give 0 or 1. ``==`` compares two
-expressions as data; ``eq(a, b)`` makes the expression that compares their values.
+Expressions are total: dividing by zero gives 0 and a table lookup is clamped to the ends of the table. That
+makes it harmless that both sides of a ``select`` are evaluated on arrays. Comparisons give 0 or 1. ``==``
+compares two expressions as data; ``eq(a, b)`` makes the expression that compares their values.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Expr:
             advice="write If(...) or select(...) instead of Python's if",
         )
 
-    __int__ = __index__ = __bool__  # type: ignore[assignment]
+    __int__ = __index__ = __bool__
 
     def __str__(self) -> str:
         return to_text(self)
@@ -439,3 +439,4 @@ def to_text(node: Expr, outer: int = 0) -> str:
 
 unit = Symbol("unit")
 member = Symbol("member")
+ZERO, ONE = Const(0), Const(1)

@@ -2,36 +2,40 @@
 
 Units and streams
 -----------------
-A plan runs on ``units`` units, numbered from 0; unit ``u`` is hardware unit ``place(u)`` of the machine's ``scale``.
-Every unit belongs to exactly one ``Stream``: a list of statements in which the unit's own number is the symbol
-``unit``. Units that do the same share a stream, so a ring of 100 000 units is one stream.
+A plan runs on ``units`` units, numbered from 0; unit ``u`` is hardware unit ``place(u)`` of the machine's
+``scale``. Every unit belongs to exactly one ``Stream``: a list of statements in which the unit's own number
+is the symbol ``unit``. Units that do the same share a stream, so a ring of 100 000 units is one stream.
 
 Tiles
 -----
-A ``Tile`` is storage: ``shape`` elements in memory layer ``memory``, once per *owner*. By default each unit owns one
-(``owner`` is ``unit``, ``owners`` is the number of units); a tile in a memory that several units share has
-``owner = unit // sharers``. A ``Region`` is a block of a tile; it means the unit's own copy unless ``at`` names another
-owner (a put or a get). Indices count elements per dimension; an empty ``start`` is the whole tile.
+A ``Tile`` is storage: ``shape`` elements in memory layer ``memory``, once per *owner*. By default each unit
+owns one (``owner`` is ``unit``, ``owners`` is the number of units); a tile in a memory that several units
+share has ``owner = unit // sharers``. A ``Region`` is a block of a tile; it means the unit's own copy unless
+``at`` names another owner (a put or a get). Indices count elements per dimension; an empty ``start`` is the
+whole tile.
 
-A tile has ``versions`` >= 1 buffers. A command with ``fresh=True`` begins a *new version* of the tile it writes: the
-tile's name means that version from then on, and version ``v`` lies in buffer ``v % versions``, so it must wait for the
-accesses to version ``v - versions`` (that is all that software pipelining is). Without ``fresh`` the current version is
-written in place. A tile begins with version 0 (the given data for inputs, undefined otherwise), so the first fresh
-command makes version 1. Using a version after version + versions has begun is an error.
+A tile has ``versions`` >= 1 buffers. A command with ``fresh=True`` begins a *new version* of the tile it
+writes: the tile's name means that version from then on, and version ``v`` lies in buffer ``v % versions``, so
+it must wait for the accesses to version ``v - versions`` (that is all that software pipelining is). Without
+``fresh`` the current version is written in place. A tile begins with version 0 (the given data for inputs,
+undefined otherwise), so the first fresh command makes version 1. Using a version after version + versions has
+begun is an error.
 
 Names
 -----
-Within a stream a name of a tile means: a declared tile (its current version), or a handle bound by a statement: the
-slot of a ``Receive``, a loop's carried tile, an ``If``'s merged tile. Carrying or merging a declared tile captures the
-version current at that moment. Names bound in a loop body or branch end with it; carried and merged names live on in
-the enclosing body. Integer names (loop indices, carried and merged integers, ``ReadScalar`` results) work likewise.
+Within a stream a name of a tile means: a declared tile (its current version), or a handle bound by a
+statement: the slot of a ``Receive``, a loop's carried tile, an ``If``'s merged tile. Carrying or merging a
+declared tile captures the version current at that moment. Names bound in a loop body or branch end with it;
+carried and merged names live on in the enclosing body. Integer names (loop indices, carried and merged
+integers, ``ReadScalar`` results) work likewise.
 
 Order in a unit
 ---------------
-A unit *issues* its commands in order. Engines then work asynchronously, each through its own queue in issue order. A
-command starts when (1) it has been issued, (2) its engine has finished the command before it, and (3) its hazards are
-gone: earlier writers of anything it reads (RAW), earlier readers and writers of anything it writes (WAR, WAW) have
-finished. Regions conflict when they overlap in the same buffer of the same owner. A command does not conflict with itself.
+A unit *issues* its commands in order. Engines then work asynchronously, each through its own queue in issue
+order. A command starts when (1) it has been issued, (2) its engine has finished the command before it, and
+(3) its hazards are gone: earlier writers of anything it reads (RAW), earlier readers and writers of anything
+it writes (WAR, WAW) have finished. Regions conflict when they overlap in the same buffer of the same owner. A
+command does not conflict with itself.
 
 What holds up *issue* (the unit's clock), and nothing else does:
   * ``Send`` until the queue has a free slot (credit);
@@ -43,31 +47,33 @@ What holds up *issue* (the unit's clock), and nothing else does:
 
 Channels
 --------
-A ``Channel`` is a family of bounded queues, one for each (receiving unit, member), ``members`` queues per unit. Exactly
-one unit feeds a queue: ``source(unit, member)`` (-1: nobody). A queue holds at most ``slots`` messages of at most
-``slot_bytes`` bytes in the receiver's ``memory``. ``Send`` names the receiving unit ``to`` and the ``member`` there.
-Directions are members with names: with members (E, W) in a ring, "send east" is to=(unit+1)%n, member=W, and "receive
-from the west" is member=W.
-A sent message leaves when its source region is ready (RAW; the region is then read until the message has left) and
-earlier messages of the same queue have left. Messages of a queue arrive in order.
-A received message stays in its slot: the bound name *is* the slot. Each name bound to it holds it; when no name holds
-it any more (``Free``, rebinding, end of scope or of the stream) and every command issued on it has finished, the credit goes back
-to the sender. ``Receive(into=region)`` copies the message out with the ``dma`` engine and frees the slot after the copy.
-``ReceiveAny`` takes a message from whichever of the members has one. Data execution without a timed order tries the members in
-turn, starting after the one taken last; the timed run takes the earliest arrival (ties: lowest member).
+A ``Channel`` is a family of bounded queues, one for each (receiving unit, member), ``members`` queues per
+unit. Exactly one unit feeds a queue: ``source(unit, member)`` (-1: nobody). A queue holds at most ``slots``
+messages of at most ``slot_bytes`` bytes in the receiver's ``memory``. ``Send`` names the receiving unit
+``to`` and the ``member`` there. Directions are members with names: with members (E, W) in a ring, "send east"
+is to=(unit+1)%n, member=W, and "receive from the west" is member=W. A sent message leaves when its source
+region is ready (RAW; the region is then read until the message has left) and earlier messages of the same
+queue have left. Messages of a queue arrive in order. A received message stays in its slot: the bound name
+*is* the slot. Each name bound to it holds it; when no name holds it any more (``Free``, rebinding, end of
+scope or of the stream) and every command issued on it has finished, the credit goes back to the sender.
+``Receive(into=region)`` copies the message out with the ``dma`` engine and frees the slot after the copy.
+``ReceiveAny`` takes a message from whichever of the members has one. Data execution without a timed order
+tries the members in turn, starting after the one taken last; the timed run takes the earliest arrival (ties:
+lowest member).
 
 Between units
 -------------
-Only tiles with several sharers and regions with ``at`` are seen by more than one unit. Accesses to them by different
-units are ordered by: message (send before its receive), ``Signal``/``Wait`` (the k-th unit of count before the wait that
-needs it), ``Collective`` (everything before it on every member before everything after it). For this to hold, ``Send``, ``Signal``
-and ``Collective`` take effect only after the unit's earlier accesses to such storage have finished. Two unordered
-accesses that overlap, one of them a write, are a race.
+Only tiles with several sharers and regions with ``at`` are seen by more than one unit. Accesses to them by
+different units are ordered by: message (send before its receive), ``Signal``/``Wait`` (the k-th unit of count
+before the wait that needs it), ``Collective`` (everything before it on every member before everything after
+it). For this to hold, ``Send``, ``Signal`` and ``Collective`` take effect only after the unit's earlier
+accesses to such storage have finished. Two unordered accesses that overlap, one of them a write, are a race.
 
 Groups and collectives
 ----------------------
-A ``Group`` divides the units by ``key(unit)``: equal keys are one group, key -1 takes no part. ``Collective`` "barrier" moves no
-data; "all_reduce" and "broadcast" are done by the network itself (in-network reduction) from ``read`` to ``write``.
+A ``Group`` divides the units by ``key(unit)``: equal keys are one group, key -1 takes no part. ``Collective``
+"barrier" moves no data; "all_reduce" and "broadcast" are done by the network itself (in-network reduction)
+from ``read`` to ``write``.
 
 Lengths, trip counts, peers and indices may use runtime integers from ``ReadScalar`` (0 <= value <= bound).
 """
@@ -75,13 +81,65 @@ Lengths, trip counts, peers and indices may use runtime integers from ``ReadScal
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
-from typing import Union
+from typing import Any
 
 from megatile.core.dtypes import itemsize
-from megatile.core.errors import MegatileError, Place
-from megatile.plan.expr import Const, Expr, unit
+from megatile.core.errors import MegatileError
+from megatile.plan.expr import ZERO, Expr, unit
+from megatile.plan.statements import (
+    Attribute,
+    CarryInt,
+    CarryTile,
+    Collective,
+    Compute,
+    Free,
+    If,
+    Loop,
+    MergeInt,
+    MergeTile,
+    ReadScalar,
+    Receive,
+    ReceiveAny,
+    Region,
+    Send,
+    Signal,
+    Statement,
+    Wait,
+    Work,
+    statements,
+)
+
+__all__ = [
+    "Attribute",
+    "CarryInt",
+    "CarryTile",
+    "Channel",
+    "Collective",
+    "Compute",
+    "Flag",
+    "Free",
+    "Group",
+    "If",
+    "Loop",
+    "MergeInt",
+    "MergeTile",
+    "Plan",
+    "PlanError",
+    "ReadScalar",
+    "Receive",
+    "ReceiveAny",
+    "Region",
+    "Send",
+    "Signal",
+    "Statement",
+    "Stream",
+    "Tile",
+    "Wait",
+    "Work",
+    "statements",
+]
 
 ENGINES = ("dma", "tensor", "vector", "channel", "control")
 ROLES = ("local", "input", "output", "inout")
@@ -89,11 +147,6 @@ ROLES = ("local", "input", "output", "inout")
 
 class PlanError(MegatileError, ValueError):
     """A plan that cannot be right; names the command and its source line."""
-
-
-def _place() -> Place | None:
-    """Where a statement came from. It is no part of the plan's identity: neither of ``==`` nor of the hash."""
-    return field(default=None, compare=False, repr=False)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -129,21 +182,12 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Region:
-    """A block of a tile: ``start`` and ``shape`` per dimension; both empty for all of it. ``at`` names another owner."""
-
-    tile: str
-    start: tuple[Expr, ...] = ()
-    shape: tuple[Expr, ...] = ()
-    at: Expr | None = None
-
-
-@dataclass(frozen=True)
 class Channel:
     """A family of bounded queues at (receiving unit, member). See "Channels" above.
 
-    ``source`` is an expression over ``unit`` (the receiver) and ``member``. ``names`` gives members their directions.
-    ``offset`` fixes where the receive ranges lie: member m of every unit has ``offset + m * slots * slot_bytes``.
+    ``source`` is an expression over ``unit`` (the receiver) and ``member``. ``names`` gives members their
+    directions. ``offset`` fixes where the receive ranges lie: member m of every unit has ``offset + m * slots
+    * slot_bytes``.
     """
 
     name: str
@@ -172,203 +216,7 @@ class Group:
     """Units with equal ``key`` form one group; key -1 takes no part."""
 
     name: str
-    key: Expr = Const(0)
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a command has to do, never how long it takes: floating point operations, bytes moved, element type."""
-
-    flops: Expr = Const(0)
-    bytes: Expr = Const(0)
-    dtype: str = "f32"
-
-
-Attribute = Union[int, float, str, bool, Expr]
-
-
-@dataclass(frozen=True)
-class Compute:
-    """Apply ``operation`` (of ``core.operations``) to ``reads`` and put the result in ``write``.
-
-    Copies, casts and fills are operations too (``copy`` on engine ``dma``). ``attributes`` are sorted by name.
-    """
-
-    operation: str
-    write: Region
-    reads: tuple[Region, ...] = ()
-    attributes: tuple[tuple[str, Attribute], ...] = ()
-    engine: str = "vector"
-    work: Work = Work()
-    fresh: bool = False
-    place: Place | None = _place()
-
-
-@dataclass(frozen=True)
-class Send:
-    """Send a region as one message to queue (``to``, ``member``) of ``channel``."""
-
-    channel: str
-    to: Expr
-    member: Expr
-    read: Region
-    work: Work = Work()
-    place: Place | None = _place()
-
-
-@dataclass(frozen=True)
-class Receive:
-    """Take the next message of my queue ``member``: bind ``name`` to its slot, or copy it ``into`` a region.
-
-    ``shape`` and ``dtype`` say how the bytes are read; they must be exactly as many as were sent. With ``into`` and
-    ``fresh`` the copy begins a new version of the destination tile.
-    """
-
-    channel: str
-    member: Expr
-    name: str | None
-    shape: tuple[Expr, ...]
-    dtype: str
-    into: Region | None = None
-    fresh: bool = False
-    work: Work = Work()
-    place: Place | None = _place()
-
-
-@dataclass(frozen=True)
-class ReceiveAny:
-    """Like ``Receive`` from whichever of ``members`` has a message; ``chosen`` becomes the member taken."""
-
-    channel: str
-    members: tuple[int, ...]
-    name: str | None
-    chosen: str
-    shape: tuple[Expr, ...]
-    dtype: str
-    into: Region | None = None
-    fresh: bool = False
-    work: Work = Work()
-    place: Place | None = _place()
-
-
-@dataclass(frozen=True)
-class ReadScalar:
-    """Read one integer element; ``name`` is its value from here on. 0 <= value <= ``bound`` is checked."""
-
-    name: str
-    read: Region
-    bound: int
-    place: Place | None = _place()
-
-
-@dataclass(frozen=True)
-class Signal:
-    """Count ``flag[member]`` of unit ``to`` up by ``amount``, after this unit's earlier shared accesses."""
-
-    flag: str
-    to: Expr
-    member: Expr = Const(0)
-    amount: Expr = Const(1)
-    place: Place | None = _place()
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Hold issue until my ``flag[member]`` is at least ``value``."""
-
-    flag: str
-    value: Expr
-    member: Expr = Const(0)
-    place: Place | None = _place()
-
-
-@dataclass(frozen=True)
-class Collective:
-    """All units of my group of ``group`` meet here: "barrier", "all_reduce" (``reduction``) or "broadcast" (from ``root``,
-    the rank within the group in unit order)."""
-
-    kind: str
-    group: str
-    read: Region | None = None
-    write: Region | None = None
-    reduction: str = "sum"
-    root: Expr = Const(0)
-    work: Work = Work()
-    place: Place | None = _place()
-
-
-@dataclass(frozen=True)
-class Free:
-    """The named handles end here. For a slot whose last name this is, the credit returns when its users have finished."""
-
-    names: tuple[str, ...]
-    place: Place | None = _place()
-
-
-@dataclass(frozen=True)
-class CarryTile:
-    """In a loop, ``name`` means ``init`` in the first iteration and what ``next`` meant at the end of the one before."""
-
-    name: str
-    init: str
-    next: str
-
-
-@dataclass(frozen=True)
-class CarryInt:
-    name: str
-    init: Expr
-    next: Expr
-
-
-@dataclass(frozen=True)
-class Loop:
-    """``for index in range(start, stop, step)``; ``step`` is not 0. All ``next`` are taken at once at the end of an iteration.
-
-    ``frees`` end right after the carried names have been bound (a name whose last use is to begin a carry).
-    After the loop the carried names have their last meaning (``init`` when it ran zero times).
-    """
-
-    index: str
-    start: Expr
-    stop: Expr
-    body: tuple[Statement, ...]
-    step: Expr = Const(1)
-    carries: tuple[CarryTile | CarryInt, ...] = ()
-    frees: tuple[str, ...] = ()
-    place: Place | None = _place()
-
-
-@dataclass(frozen=True)
-class MergeTile:
-    """After an ``If``, ``name`` means ``then`` or ``orelse``, whichever branch was taken."""
-
-    name: str
-    then: str
-    orelse: str
-
-
-@dataclass(frozen=True)
-class MergeInt:
-    name: str
-    then: Expr
-    orelse: Expr
-
-
-@dataclass(frozen=True)
-class If:
-    """``body`` where ``condition`` is not 0, else ``orelse``; each unit decides for itself."""
-
-    condition: Expr
-    body: tuple[Statement, ...] = ()
-    orelse: tuple[Statement, ...] = ()
-    merges: tuple[MergeTile | MergeInt, ...] = ()
-    place: Place | None = _place()
-
-
-Statement = Union[
-    Compute, Send, Receive, ReceiveAny, ReadScalar, Signal, Wait, Collective, Free, Loop, If
-]  # fmt: skip
+    key: Expr = ZERO
 
 
 @dataclass(frozen=True)
@@ -388,7 +236,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Plan:
-    """See the module's text. ``grid`` are the extents of the unit's coordinates, the first varying fastest."""
+    """See the module's text. ``grid``: the extents of the unit's coordinates, the first varying fastest."""
 
     name: str
     scale: str
@@ -450,19 +298,8 @@ class Plan:
         return digest(self)
 
 
-def _named(things: tuple, name: str, what: str):  # type: ignore[no-untyped-def,type-arg]
+def _named(things: tuple[Any, ...], name: str, what: str) -> Any:
     for thing in things:
         if thing.name == name:
             return thing
     raise PlanError(f"there is no {what} '{name}' in the plan")
-
-
-def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
-    """Every statement, outer before inner, in text order."""
-    for statement in body:
-        yield statement
-        if isinstance(statement, Loop):
-            yield from statements(statement.body)
-        elif isinstance(statement, If):
-            yield from statements(statement.body)
-            yield from statements(statement.orelse)
