@@ -14,7 +14,7 @@ from megatile.sim.program import GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Pro
 from megatile.sim.rows import Row
 from megatile.sim.stuck import source_of
 from megatile.sim.times import Times
-from megatile.trace import Trace, TraceBuilder
+from megatile.trace import LAUNCH, Trace, TraceBuilder
 
 MAX_COUNTERS = 256
 Reason = tuple[int, int]
@@ -136,20 +136,23 @@ class UnitNotes:
         self.writers: dict[int, Reason] = {}
         self.readers: dict[int, Reason] = {}
         self.touched: Reason = (0, -1)
-        self.overlaps = self.program.regions.overlaps
+        self.block = self.program.regions.block
 
     def run(self) -> None:
         times = self.a.times
+        started = self.program.machine.start_ps(self.unit)
+        if started:
+            self.issue = (started, self._launch(started))
         operations, starts, ends = times.operations[self.unit], times.start[self.unit], times.end[self.unit]
         for operation, start, end in zip(operations, starts, ends, strict=True):
             kind = operation[0]
             if kind == RUN:
                 _, engine, _, _, reads, writes, row = operation
-                looks = [[(self.overlaps[b], b) for b in part] for part in (reads, writes)]
-                self.work(row, engine, looks[0], looks[1], start, end, row.statement.operation)
+                blocks = [self.block(b) for b in reads], [self.block(b) for b in writes]
+                self.work(row, engine, *blocks, start, end, row.statement.operation)
             elif kind == SEND:
                 _, info, number, block, row = operation
-                self.send(row, info[0], [(self.overlaps[block], block)], start, end, info[5], number)
+                self.send(row, info[0], [self.block(block)], start, end, info[5], number)
             elif kind == RECEIVE:
                 _, queue, number, slot, row, link = operation
                 self.receive(row, queue, number, slot, start, end, link)
@@ -158,7 +161,7 @@ class UnitNotes:
                 self.release(queue, number, slot, end, link)
             elif kind == TAKE:
                 _, queue, number, engine, _, _, block, _, row, link = operation
-                self.take(row, engine, [], [(self.overlaps[block], block)], start, end, link, number)
+                self.take(row, engine, [], [self.block(block)], start, end, link, number)
             elif kind == GENERAL:
                 self.general(operation[1], start, end)
 
@@ -178,17 +181,24 @@ class UnitNotes:
             operand=self.a.operand_text(row, self.position),
         )
 
+    def _launch(self, started: int) -> int:
+        """The launch (and the install of the queues before it) on its way from the host."""
+        unit = self.a.names[self.unit]
+        return self.a.builder.add(
+            unit=unit, engine="control", operation=LAUNCH, start_ps=0, end_ps=started
+        )
+
     def _hazards(self, reads: Any, writes: Any) -> list[Reason]:
-        found = [self.writers[b] for look, _ in reads for b in look if b in self.writers]
-        for look, _ in writes:
-            found += [self.writers[b] for b in look if b in self.writers]
-            found += [self.readers[b] for b in look if b in self.readers]
+        found = [self.writers[b] for look, _, _ in reads for b in look if b in self.writers]
+        for written, read, _ in writes:
+            found += [self.writers[b] for b in written if b in self.writers]
+            found += [self.readers[b] for b in read if b in self.readers]
         return found
 
     def _mark(self, reads: Any, writes: Any, reason: Reason) -> None:
-        for _, block in reads:
+        for _, _, block in reads:
             self.readers[block] = max(self.readers.get(block, reason), reason)
-        for _, block in writes:
+        for _, _, block in writes:
             self.writers[block] = reason
 
     def _reasons(self, engine: int, reads: Any, writes: Any) -> list[Reason]:
@@ -237,9 +247,7 @@ class UnitNotes:
         self.writers[slot] = (end, event)
 
     def release(self, queue: int, number: int, slot: int, end: int, link: Any) -> None:
-        reasons = [self.issue]
-        for block in self.overlaps[slot]:
-            reasons += [t[block] for t in (self.readers, self.writers) if block in t]
+        reasons = [self.issue, *self._hazards((), [self.block(slot)])]
         self.a.returns[(queue, number)] = (end, max(reasons, key=lambda r: r[0])[1])
         self.a.depth[f"{self.a.names[self.unit]} {link.label}"].append((end, -1))
 
