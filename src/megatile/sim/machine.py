@@ -153,13 +153,13 @@ class Machine:
             engine.level,
         )
 
-    def virtual_channel(self, channel: str | None) -> int:
-        """Loads and stores use virtual channel 0; the plan's channels share the others in turn."""
+    def virtual_channel(self, channel: str | None, member: int = 0) -> int:
+        """Loads and stores use virtual channel 0; the plan's queues share the others in turn."""
         others = self.dma.channels - 1
         if channel is None or not others:
             return 0
         index = next(i for i, c in enumerate(self.plan.channels) if c.name == channel)
-        return 1 + index % others
+        return 1 + (index + member) % others
 
     # memories
 
