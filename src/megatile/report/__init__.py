@@ -1,0 +1,1 @@
+"""Pictures and tables of machines and traces. Matplotlib is loaded when something is drawn."""
