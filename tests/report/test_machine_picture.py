@@ -58,7 +58,12 @@ EXPECTED = {
         "tier 2: 1 switch",
         "bisection 776 GB/s",
     ],
-    "h100-cluster nodes=12500": ["12 500 nodes, 8 gpus each", "one of 100 000", "tier 2: 98 switches"],
+    "h100-cluster nodes=12500": [
+        "12 500 nodes, 8 gpus each",
+        "one of 100 000",
+        "tier 2: 98 switches",
+        "8 rails of 391 switches",
+    ],
     "cerebras-wse2": ["850 000 cores = 850 × 1000", "849,999", "48 KiB", "host link 150 GB/s"],
     "ahbm": ["16 cubes = 4 × 4", "48 GiB in 8 slices · 1.2 TB/s · 110 ns", "pe_gemm"],
     "ahbm torus": ["torus 2 × 2", "4 sips = 2 × 2"],

@@ -6,6 +6,7 @@ from megatile.core.quantities import format_bytes, format_rate, format_time, qua
 from megatile.hda import HDA, Engine, Level, MemoryLayer, Network
 from megatile.hda.direct import Tree
 from megatile.hda.switched import Switched
+from megatile.report.sketch_switches import switch_counts
 
 # The dtype that an engine is known by: 16 bits where there are, and "any" stands for them.
 DTYPES = (
@@ -77,7 +78,10 @@ def wiring(network: Network) -> str:
     if isinstance(topology, Tree):
         return f"{kind} of arity {topology.arity}"
     if isinstance(topology, Switched):
-        return f"{topology.rails} {kind}" if topology.rails > 1 else kind
+        if topology.rails == 1:
+            return kind
+        each = switch_counts(topology)[0] // topology.rails
+        return f"{topology.rails} {kind}" + (f" of {number(each)} switches" if each > 1 else "")
     return f"{kind} {dims(network)}" if len(topology.dims) > 1 else kind
 
 

@@ -108,6 +108,7 @@ def _space(inside: Inside, grid: Grid, width: float) -> Sketch:
         for j in ranges[1]:
             for i in ranges[0]:
                 _space_unit(sketch, grid, slots, (i, j, k), at, side)
+    sketch.height += 14.0 if any(grid.wrap[:3]) else 0.0
     return sketch
 
 
