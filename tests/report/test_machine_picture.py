@@ -13,11 +13,12 @@ from xml.etree import ElementTree
 import pytest
 
 from megatile.core.errors import MegatileError
+from megatile.core.quantities import format_bytes
 from megatile.hda import HDA, machine
 from megatile.report import canvas
 from megatile.report.machine_panels import panels
 from megatile.report.machine_picture import draw_machine, machine_figure
-from megatile.report.machine_words import number, several, size
+from megatile.report.machine_words import number, several
 
 HERE = Path(__file__).parent
 SEED = HERE.parent / "data" / "seed-h100.yaml"
@@ -217,7 +218,7 @@ def test_links_of_a_small_mesh_are_all_drawn() -> None:
     ],
 )
 def test_sizes_keep_the_prefix_they_are_round_in(count: int, expected: str) -> None:
-    assert size(count) == expected
+    assert format_bytes(count) == expected
 
 
 def test_counts() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from megatile.core.quantities import format_bytes, format_rate, format_time, quantity
+from megatile.core.quantities import format_bytes, format_rate, format_time
 from megatile.hda import HDA, Engine, Level, MemoryLayer, Network
 from megatile.hda.direct import Tree
 from megatile.hda.switched import Switched
@@ -43,15 +43,8 @@ def plural(name: str) -> str:
     return f"{name}s" if name[-1].isalpha() and name[-1] not in "sS" else name
 
 
-def size(count: int) -> str:
-    """Bytes in the prefix that gives them exactly: 80 GB stays 80 GB, 228 KiB stays 228 KiB."""
-    binary, decimal = format_bytes(count), format_rate(count, "B")
-    exact = {text: quantity(text, "bytes").value == count for text in (binary, decimal)}
-    return decimal if exact[decimal] and not exact[binary] else binary
-
-
 def memory_figures(memory: MemoryLayer) -> list[str]:
-    figures = [size(memory.size), format_rate(memory.bandwidth), format_time(memory.latency_ps)]
+    figures = [format_bytes(memory.size), format_rate(memory.bandwidth), format_time(memory.latency_ps)]
     if memory.slices > 1:
         figures[0] += f" in {memory.slices} slices"
     return figures if memory.shared else [*figures, "private"]
@@ -120,7 +113,7 @@ def totals(hda: HDA, levels: list[Level]) -> list[str]:
         largest = max(addressable, key=lambda m: m.size * hda.level(m.level).total)
         units = hda.level(largest.level).total
         words.append(
-            f"{largest.name} {size(largest.size * units)} at {format_rate(largest.bandwidth * units)}"
+            f"{largest.name} {format_bytes(largest.size * units)} at {format_rate(largest.bandwidth * units)}"
         )
     joining = [n for n in hda.networks if n.topology.size > 1]
     if joining:
