@@ -10,6 +10,8 @@ Names are loaded when first used, so that importing the package stays light.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from megatile.core.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from megatile.core.errors import MegatileError as MegatileError
     from megatile.hda import HDA as HDA
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from megatile.hda import machine as machine
     from megatile.hda import machine_names as machine_names
 
-__version__ = "0.1.0"
 
 _WHERE = {
     "HDA": "megatile.hda",

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from megatile import __version__
 from megatile.cli import machine
 from megatile.cli.output import fail
 from megatile.core.errors import MegatileError
+from megatile.core.version import VERSION
 
 app = typer.Typer(
     name="megatile",
@@ -27,7 +27,7 @@ app.add_typer(machine.app, name="machine")
 
 def _version(asked: bool) -> None:
     if asked:
-        print(f"megatile {__version__}")
+        print(f"megatile {VERSION}")
         raise typer.Exit
 
 
