@@ -10,10 +10,9 @@ Names are loaded when first used, so that importing the package stays light.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from megatile.core.version import VERSION as __version__
-
 if TYPE_CHECKING:
     from megatile.core.errors import MegatileError as MegatileError
+    from megatile.core.version import __version__ as __version__
     from megatile.hda import HDA as HDA
     from megatile.hda import ComputeUnit as ComputeUnit
     from megatile.hda import HardwareAbstraction as HardwareAbstraction
@@ -34,11 +33,12 @@ _WHERE = {
     "MegatileError": "megatile.core.errors",
     "ScaleView": "megatile.hda",
     "Unit": "megatile.hda",
+    "__version__": "megatile.core.version",
     "machine": "megatile.hda",
     "machine_names": "megatile.hda",
 }
 
-__all__ = ["__version__", *_WHERE]
+__all__ = list(_WHERE)
 
 
 def __getattr__(name: str) -> Any:

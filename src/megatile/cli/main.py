@@ -11,7 +11,7 @@ import typer
 from megatile.cli import machine
 from megatile.cli.output import fail
 from megatile.core.errors import MegatileError
-from megatile.core.version import VERSION
+from megatile.core.version import __version__
 
 app = typer.Typer(
     name="megatile",
@@ -27,7 +27,7 @@ app.add_typer(machine.app, name="machine")
 
 def _version(asked: bool) -> None:
     if asked:
-        print(f"megatile {VERSION}")
+        print(f"megatile {__version__}")
         raise typer.Exit
 
 
