@@ -29,7 +29,7 @@ def _units() -> dict[str, tuple[str, float]]:
     for prefix, factor in {**DECIMAL, **BINARY}.items():
         table[f"{prefix}B"] = ("bytes", factor)
         table[f"{prefix}b"] = ("bytes", factor / 8)
-        for per in ("/s", "ps" if prefix else "/sec"):
+        for per in ("/s", "/sec", "ps"):
             table[f"{prefix}B{per}"] = ("bytes/s", factor)
             table[f"{prefix}b{per}"] = ("bytes/s", factor / 8)
     for prefix, factor in DECIMAL.items():
@@ -96,7 +96,7 @@ def quantity(text: str | int | float | Quantity, dimension: str | None = None) -
 def _parse(raw: str | int | float, dimension: str | None) -> Quantity:
     if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
         raise QuantityError(f"{raw!r} is not a quantity", advice=_example(dimension))
-    text = str(raw).strip()
+    text = _text(raw).strip()
     match = _PATTERN.fullmatch(text)
     if not match:
         raise QuantityError(f"'{text}' is not a number with a unit", advice=_example(dimension))
@@ -114,6 +114,13 @@ def _parse(raw: str | int | float, dimension: str | None) -> Quantity:
     if not math.isfinite(value):
         raise QuantityError(f"'{text}' is too large", advice=_example(dimension))
     return Quantity(value, kind, text)
+
+
+def _text(raw: str | int | float) -> str:
+    try:
+        return str(raw)
+    except ValueError:  # Python refuses to print integers of thousands of digits
+        raise QuantityError("a number of thousands of digits is not a quantity") from None
 
 
 def _example(dimension: str | None) -> str:
@@ -158,7 +165,7 @@ def size(text: str | int) -> int:
         if text < 0:
             raise QuantityError(f"'{text}' must not be negative", advice=_example("bytes"))
         return text
-    if isinstance(text, str) and text.strip().isdigit():
+    if isinstance(text, str) and re.fullmatch(r"[0-9]{1,30}", text.strip()):
         return int(text)
     return round(quantity(text, "bytes").value)
 
