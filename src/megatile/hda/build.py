@@ -29,6 +29,7 @@ from megatile.hda.wiring import wire
 
 RESERVED_ALIASES = ("l0", "l1", "l2")
 LARGEST_MACHINE = 10**15
+LONGEST_TIME = 10**18  # picoseconds: eleven days
 
 
 @dataclass(frozen=True)
@@ -119,14 +120,19 @@ class _Builder:
             value *= self.clock(q, level, way)
         if value <= 0:
             self.fail(f"'{q}' must be more than zero", way)
+        if not math.isfinite(value):
+            self.fail(f"'{q}' is beyond any machine", way)
         return value
 
     def picoseconds(self, q: Quantity | None, level: Level, way: Way) -> int:
         if q is None:
             return 0
+        value = q.value
         if q.dimension == "cycles":
-            return round(q.value * 1e12 / self.clock(q, level, way))
-        return round(q.value)
+            value *= 1e12 / self.clock(q, level, way)
+        if not value <= LONGEST_TIME:
+            self.fail(f"'{q}' is beyond any machine", way)
+        return round(value)
 
     def clock(self, q: Quantity, level: Level, way: Way) -> float:
         if level.clock_hz is None:
