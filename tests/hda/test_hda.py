@@ -252,6 +252,24 @@ def test_aliases_and_standard_scales() -> None:
     assert machine("hgx-a100").count("cluster", within="device") == 1
 
 
+def levels(*names: str) -> dict[str, object]:
+    first, *rest = ({"name": name, "num_units": 2} for name in names)
+    return {"pe": [first], "pe_groups": rest}
+
+
+def test_an_undeclared_standard_scale_stands_on_the_level_of_its_name() -> None:
+    hda = HDA(levels("core", "node", "rack", "system"), [{"name": "block", "target": "core"}])
+    assert (hda.scale("node").level, hda.count("node")) == ("node", 4)
+    assert hda.scale("device").level == "node"
+    assert hda.unit(Unit("node", 1)) == Unit("node", 1)
+    assert hda.parent("core:5", "node") == hda.units("node")[2]
+
+
+def test_a_level_in_the_wrong_place_is_not_the_scale() -> None:
+    hda = HDA(levels("node", "core", "system"), [{"name": "block", "target": "core"}])
+    assert hda.scale("node").level == "system"
+
+
 @pytest.mark.parametrize(
     ("ask", "message"),
     [

@@ -224,7 +224,8 @@ class _Builder:
                     )
 
     def with_implied(self, declared: list[Scale], taken: dict[str, str]) -> list[Scale]:
-        """Insert standard scales the hardware lacks: one unit in the next larger standard scale there is."""
+        """Insert standard scales that are not declared: on the level of that name, if the hardware has one in
+        the right place, else one unit in the next larger standard scale there is."""
         spellings = {group[0]: group for group in SAME_SCALE}
         result = list(declared)
         larger: Scale | None = None
@@ -234,10 +235,15 @@ class _Builder:
             if own is not None:
                 larger = next(s for s in result if s.name == own)
                 continue
-            level = larger.level if larger else top.name
-            implied = Scale(name, level, 0, implied=True)
-            result.insert(result.index(larger) if larger else len(result), implied)
-            larger = implied
+            at = result.index(larger) if larger else len(result)
+            level = self.levels[larger.level] if larger else top
+            same = next((self.levels[s] for s in spellings[name] if s in self.levels), level)
+            fits = sum(self.levels[s.level].position <= same.position for s in result[:at])
+            standard = {taken[s] for group in SAME_SCALE for s in group if s in taken}
+            if same.position < level.position and not any(s.name in standard for s in result[fits:at]):
+                at, level = fits, same
+            larger = Scale(name, level.name, 0, implied=True)
+            result.insert(at, larger)
         return result
 
     # memories
