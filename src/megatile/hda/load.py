@@ -222,7 +222,7 @@ def validate(document: Document) -> schema.MachineSpec:
     problems = list(schema_problems(document))
     if not problems:
         return schema.MachineSpec.model_validate(document.data)
-    first = problems[0]
+    first = min(problems, key=_is_missing)
     if len(problems) > 1:
         more = f"; {len(problems) - 1} more, shown by 'megatile machine check'"
         raise MachineError(first.message + more, place=first.place, advice=first.advice)
@@ -230,17 +230,17 @@ def validate(document: Document) -> schema.MachineSpec:
 
 
 def schema_problems(document: Document) -> Iterator[MachineError]:
-    """Everything that the schema alone finds wrong, in the order of the file; missing keys come last.
-
-    A misspelt key is unknown and missing at once: the first says more.
-    """
+    """Everything that the schema alone finds wrong, in the order of the file."""
     try:
         schema.MachineSpec.model_validate(document.data)
     except ValidationError as failed:
         found = [describe(document, error, _fields) for error in failed.errors(include_url=False)]
-        yield from sorted(
-            found, key=lambda p: (p.message.endswith("is missing"), (p.place and p.place.line) or 0)
-        )
+        yield from sorted(found, key=lambda p: ((p.place and p.place.line) or 0, _is_missing(p)))
+
+
+def _is_missing(problem: MachineError) -> bool:
+    """A misspelt key is unknown and missing at once; that it is missing says less."""
+    return problem.message.endswith("is missing")
 
 
 def describe(document: Document, error: Any, keys_at: Callable[[Way], list[str]]) -> MachineError:
