@@ -233,8 +233,9 @@ def test_bisection() -> None:
     assert WAFER.bisection("core") == pytest.approx(850 * 4 * 1.1e9)
     assert CLUSTER.bisection("gpu") == pytest.approx(50_000 * 50e9 * 0.97)
     assert machine("mi300x-8").bisection("gpu") == pytest.approx(16 * 64e9 * 0.727)
-    with pytest.raises(RouteError, match="no network joins units of 'node'"):
-        H100.bisection("node")
+    assert H100.bisection("node") == 0
+    with pytest.raises(RouteError, match="no network joins units of 'chip'"):
+        HDA.from_dict(SMALL).bisection("chip")
 
 
 # names, equality, text

@@ -59,7 +59,7 @@ def test_grids_of_sips(shape: str, wrap: tuple[bool, bool]) -> None:
             6,
             "'ring_2d' is not known here .*did you mean 'ring_1d'",
         ),
-        ("128 GB/s", "128 GBs", 7, "system.sips.link.bandwidth: unit 'GBs'.*did you mean 'GBps'"),
+        ("128 GB/s", "128 GBs", 7, "system.sips.link.bandwidth: unit 'GBs'.*did you mean 'GB/s'"),
         ("w: 4, h: 4", "w: 4", 11, "sip.cube_mesh: key 'h' is missing"),
         ("cube_mesh:", "cube_mes:", None, "cube_mes"),
         ("[NW, NE, SW, SE]", "[]", 16, "cube.pe_layout.corners"),
