@@ -171,3 +171,15 @@ def test_defaults_of_a_network() -> None:
 def test_wrap_per_dimension() -> None:
     n = HDA.from_dict(net("mesh", dims=[6, 1], wrap=[True, False])).network("n")
     assert n.topology.wrap == (True, False)  # type: ignore[attr-defined]
+
+
+def test_a_scale_may_not_take_the_name_of_another_level():
+    description = {
+        "hw_spec": {
+            "pe": [{"name": "core", "num_units": 1}],
+            "pe_groups": [{"name": "chip", "num_units": 4}],
+        },
+        "hw_abstr": [{"name": "chip", "target": "core"}],
+    }
+    with pytest.raises(MachineError, match="scale 'chip' has the name of a level but stands on 'core'"):
+        HDA.from_dict(description)

@@ -234,3 +234,9 @@ def test_machine_takes_paths_and_machines(tmp_path: Path) -> None:
     assert machine(hda) is hda
     assert machine(hda, **{"memory.ram.size": "2 GiB"}).memory("ram").size == 2**31
     assert machine(str(tmp_path / "a.yaml")) == hda
+
+
+def test_an_empty_list_in_a_variant_takes_everything_away(tmp_path):
+    file = tmp_path / "alone.yaml"
+    file.write_text("extends: dgx-h100\nnetworks: []\n")
+    assert HDA.from_yaml(file).networks == ()

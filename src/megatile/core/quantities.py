@@ -133,8 +133,9 @@ def _unit_advice(unit: str, dimension: str | None) -> str:
     names = [u for u in names if not u.endswith(("Bps", "bps", "/sec"))]  # known, but not what we teach
     same = [name for name in names if name.lower() == unit.lower()]
     if same:
-        # Case carries meaning (b is a bit, B a byte): offer the spelling that agrees in most letters.
-        best = max(same, key=lambda name: sum(a == b for a, b in zip(name, unit, strict=True)))
+        # Case carries meaning (b is a bit, B a byte): offer the spelling that agrees in most letters, and
+        # bytes where none agrees better, since sizes are rarely meant in bits.
+        best = max(same, key=lambda n: sum(a == b for a, b in zip(n, unit, strict=True)) + 2 * ("B" in n))
         return f"did you mean '{best}'?"
     advice = did_you_mean(unit, names)
     return advice if advice.startswith("did you mean") else _example(dimension)

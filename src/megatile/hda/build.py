@@ -170,6 +170,12 @@ class _Builder:
                     self.fail(
                         f"'{name}' means both '{taken[name]}' and '{view.name}'", ("hw_abstr", i, "aliases")
                     )
+                if name in self.levels and name != view.target:
+                    self.fail(
+                        f"scale '{name}' has the name of a level but stands on '{view.target}'",
+                        ("hw_abstr", i, "name" if name == view.name else "aliases"),
+                        "give the scale another name",
+                    )
         ordered = self.with_implied(ordered, taken)
         names: dict[str, Scale] = {}
         scales = [

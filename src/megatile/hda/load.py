@@ -87,7 +87,7 @@ def merge(base: Document, over: Document) -> Document:
     def values(a: Any, b: Any, wa: Way, wb: Way, to: Way) -> Any:
         if isinstance(a, dict) and isinstance(b, dict):
             return mappings(a, b, wa, wb, to)
-        if _named(a) and _named(b):
+        if _named(a) and _named(b) and b:
             return members(a, b, wa, wb, to)
         return copy(b, over, wb, to)
 
