@@ -1,0 +1,100 @@
+"""One process of a launch: ``python -m megatile.runtime.worker FOLDER UNIT``.
+
+The folder holds the plan, the inputs of every unit and the rendezvous; the worker leaves its outputs there, or
+a report of what went wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from megatile.core.errors import MegatileError
+from megatile.plan.model import Plan, Tile
+from megatile.runtime.stream import UnitRun
+from megatile.runtime.torch_rules import DTYPES
+from megatile.runtime.transport import PeerGone, Transport
+
+
+def main(folder: Path, unit: int) -> int:
+    settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+    torch.set_num_threads(settings["threads"])
+    try:
+        plan = Plan.from_json((folder / "plan.json").read_text(encoding="utf-8"))
+        store = dist.FileStore(str(folder / "rendezvous"), plan.units)
+        limit = timedelta(seconds=settings["timeout"])
+        dist.init_process_group("gloo", store=store, rank=unit, world_size=plan.units, timeout=limit)
+        seconds, run = _repeated(plan, unit, folder, store, settings)
+        _leave(folder, unit, run, seconds)
+        dist.barrier()
+        dist.destroy_process_group()
+    except BaseException as error:
+        _report(folder, unit, error)
+        return 1
+    return 0
+
+
+def _repeated(
+    plan: Plan, unit: int, folder: Path, store: Any, settings: dict[str, Any]
+) -> tuple[float, tuple[UnitRun, dict[str, Tensor]]]:
+    """Run ``repeat`` times; the shortest time and the last run."""
+    from time import perf_counter
+
+    best = float("inf")
+    for number in range(settings["repeat"]):
+        transport = Transport(plan, unit, dist.PrefixStore(f"run{number}", store), settings["timeout"])
+        run = UnitRun(plan, unit, _inputs(plan, unit, folder), transport)
+        dist.barrier()
+        start = perf_counter()
+        outputs = run.run()
+        dist.barrier()
+        best = min(best, perf_counter() - start)
+    return best, (run, outputs)
+
+
+def _inputs(plan: Plan, unit: int, folder: Path) -> dict[str, Tensor]:
+    found = {}
+    for number, tile in enumerate(plan.tiles):
+        path = folder / f"in_{number}_{unit}"
+        if path.exists():
+            found[tile.name] = _read(path, tile)
+    return found
+
+
+def _read(path: Path, tile: Tile) -> Tensor:
+    data = bytearray(path.read_bytes())
+    if not data:
+        return torch.zeros(tile.shape, dtype=DTYPES[tile.dtype])
+    return torch.frombuffer(data, dtype=torch.uint8).view(DTYPES[tile.dtype]).reshape(tile.shape)
+
+
+def _leave(folder: Path, unit: int, result: tuple[UnitRun, dict[str, Tensor]], seconds: float) -> None:
+    run, outputs = result
+    for number, tile in enumerate(run.plan.tiles):
+        if tile.name in outputs:
+            flat = outputs[tile.name].contiguous().reshape(-1).view(torch.uint8)
+            (folder / f"out_{number}_{unit}").write_bytes(flat.numpy().tobytes())
+    done = {"choices": run.choices, "seconds": seconds}
+    (folder / f"done_{unit}.json").write_text(json.dumps(done), encoding="utf-8")
+
+
+def _report(folder: Path, unit: int, error: BaseException) -> None:
+    """``own``: this process is at fault, not one it talked to."""
+    own = not isinstance(error, PeerGone)
+    text = str(error) if isinstance(error, MegatileError) else "".join(traceback.format_exception_only(error))
+    report = {"own": own, "text": text.strip(), "trace": traceback.format_exc()}
+    path = folder / f"error_{unit}.part"
+    path.write_text(json.dumps(report), encoding="utf-8")
+    path.rename(folder / f"error_{unit}.json")
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
