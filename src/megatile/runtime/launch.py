@@ -9,6 +9,7 @@ operations. A process that dies ends the others, and the error names it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -65,7 +66,10 @@ def launch(
             f"plan '{plan.name}' is for {plan.units} units, not {nproc} processes",
             advice=f"every unit is one process: build the plan for {nproc} units, or use nproc={plan.units}",
         )
+    if not hasattr(os, "fork"):
+        raise LaunchError("launch needs a system that can fork processes")
     settings = {
+        "units": plan.units,
         "timeout": timeout,
         "repeat": max(1, repeat),
         "threads": threads or max(1, (os.cpu_count() or 1) // plan.units),
@@ -101,42 +105,43 @@ def _array(plan: Plan, tile: Tile, data: Any) -> Any:
     return cast(array, tile.dtype)
 
 
-def _run(
-    plan: Plan, folder: Path, timeout: float, started: Callable[[list[int]], None] | None
-) -> None:
+def _run(plan: Plan, folder: Path, timeout: float, started: Callable[[list[int]], None] | None) -> None:
+    """Start the processes and watch them; none of them is left at the end."""
     environment = dict(os.environ)
     source = str(Path(megatile.__file__).parents[1])
     environment["PYTHONPATH"] = os.pathsep.join([source, *filter(None, [environment.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "megatile.runtime.worker", str(folder)]
-    processes: list[subprocess.Popen[bytes]] = []
+    with (folder / "output").open("wb") as output:
+        parent = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
     try:
-        for unit in range(plan.units):
-            with (folder / f"output_{unit}").open("wb") as output:
-                process = subprocess.Popen(
-                    [*command, str(unit)], env=environment, stdout=output, stderr=subprocess.STDOUT
-                )
-            processes.append(process)
-        if started is not None:
-            started([process.pid for process in processes])
-        _watch(plan, processes, folder, timeout)
+        _watch(plan, parent, folder, timeout, started)
     finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-        for process in processes:
-            process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(parent.pid, signal.SIGKILL)
+        parent.wait()
 
 
-def _watch(plan: Plan, processes: Sequence[subprocess.Popen[bytes]], folder: Path, timeout: float) -> None:
+def _watch(
+    plan: Plan,
+    parent: subprocess.Popen[bytes],
+    folder: Path,
+    timeout: float,
+    started: Callable[[list[int]], None] | None,
+) -> None:
     """Wait for all processes; raise as soon as one has failed, or when the time is over."""
     end = time.monotonic() + timeout
     while True:
-        codes = [process.poll() for process in processes]
+        ended = parent.poll() is not None
+        codes = [_read(folder / f"exit_{unit}") for unit in range(plan.units)]
         if all(code == 0 for code in codes):
             return
         if any(codes):
             time.sleep(GRACE_SECONDS)
-            raise _failure(plan, [process.poll() for process in processes], folder)
+            raise _failure(plan, [_read(folder / f"exit_{unit}") for unit in range(plan.units)], folder)
+        if ended:
+            raise LaunchError(f"the processes could not be started{_last_words(folder / 'output')}")
         if time.monotonic() > end:
             late = tuple(unit for unit, code in enumerate(codes) if code is None)
             raise LaunchError(
@@ -144,20 +149,28 @@ def _watch(plan: Plan, processes: Sequence[subprocess.Popen[bytes]], folder: Pat
                 units=late,
                 advice="give a larger timeout=, or check(plan) for a deadlock",
             )
+        if started is not None and (pids := _read(folder / "pids")) is not None:
+            started(pids)
+            started = None
         time.sleep(POLL_SECONDS)
+
+
+def _read(path: Path) -> Any:
+    """A JSON file that a process left, or None."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def _failure(plan: Plan, codes: Sequence[int | None], folder: Path) -> LaunchError:
     """The error that names the units at fault: those that died, else those that failed by themselves."""
     failed = [unit for unit, code in enumerate(codes) if code]
-    reports = {u: json.loads(p.read_text("utf-8")) for u in failed if (p := folder / f"error_{u}.json").exists()}
-    dead = [unit for unit in failed if unit not in reports]
+    reports = {unit: _read(folder / f"error_{unit}") for unit in failed}
+    dead = [unit for unit in failed if reports[unit] is None]
     guilty = dead or [unit for unit in failed if reports[unit]["own"]] or failed
     first = guilty[0]
-    if first in reports:
-        reason = reports[first]["text"]
+    if first in dead:
+        reason = f"ended {_how(codes[first])}{_last_words(folder / f'output_{first}')}"
     else:
-        reason = f"ended {_how(codes[first])}{_last_words(folder, first)}"
+        reason = reports[first]["text"]
     more = f" (also {_names(tuple(guilty[1:]))})" if len(guilty) > 1 else ""
     return LaunchError(f"{_names((first,))} of plan '{plan.name}': {reason}{more}", units=tuple(guilty))
 
@@ -168,8 +181,8 @@ def _how(code: int | None) -> str:
     return f"with exit code {code}"
 
 
-def _last_words(folder: Path, unit: int) -> str:
-    lines = (folder / f"output_{unit}").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+def _last_words(output: Path) -> str:
+    lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return f": {lines[-1]}" if lines else ""
 
 
@@ -179,7 +192,7 @@ def _names(units: tuple[int, ...]) -> str:
 
 
 def _results(plan: Plan, folder: Path) -> LaunchResults:
-    done = [json.loads((folder / f"done_{u}.json").read_text("utf-8")) for u in range(plan.units)]
+    done = [_read(folder / f"done_{unit}") for unit in range(plan.units)]
     arrays = {}
     for number, tile in enumerate(plan.tiles):
         if tile.role in ("output", "inout"):

@@ -1,12 +1,13 @@
-"""One process of a launch: ``python -m megatile.runtime.worker FOLDER UNIT``.
+"""The processes of a launch: ``python -m megatile.runtime.worker FOLDER`` forks one for every unit.
 
-The folder holds the plan, the inputs of every unit and the rendezvous; the worker leaves its outputs there, or
-a report of what went wrong.
+torch is imported once, before the forks. The folder holds the plan, the inputs of every unit and the
+rendezvous; each process leaves its outputs there, or a report of what went wrong, and its exit code.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from datetime import timedelta
@@ -24,8 +25,35 @@ from megatile.runtime.torch_rules import DTYPES
 from megatile.runtime.transport import PeerGone, Transport
 
 
-def main(folder: Path, unit: int) -> int:
+def main(folder: Path) -> None:
+    """Fork the processes, tell their ids, and note how each of them ends."""
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+    units: dict[int, int] = {}
+    for unit in range(settings["units"]):
+        child = os.fork()
+        if child == 0:
+            output = os.open(folder / f"output_{unit}", os.O_WRONLY | os.O_CREAT)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            code = work(folder, unit, settings)
+            sys.stdout.flush()
+            os._exit(code)
+        units[child] = unit
+    write(folder / "pids", list(units))
+    while units:
+        child, status = os.wait()
+        write(folder / f"exit_{units.pop(child)}", os.waitstatus_to_exitcode(status))
+
+
+def write(path: Path, value: Any) -> None:
+    """Write JSON in one go: whoever waits for the file finds all of it."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(value), encoding="utf-8")
+    part.rename(path)
+
+
+def work(folder: Path, unit: int, settings: dict[str, Any]) -> int:
+    """Run one unit's stream; the exit code."""
     torch.set_num_threads(settings["threads"])
     try:
         plan = Plan.from_json((folder / "plan.json").read_text(encoding="utf-8"))
@@ -83,18 +111,15 @@ def _leave(folder: Path, unit: int, result: tuple[UnitRun, dict[str, Tensor]], s
             flat = outputs[tile.name].contiguous().reshape(-1).view(torch.uint8)
             (folder / f"out_{number}_{unit}").write_bytes(flat.numpy().tobytes())
     done = {"choices": run.choices, "seconds": seconds}
-    (folder / f"done_{unit}.json").write_text(json.dumps(done), encoding="utf-8")
+    write(folder / f"done_{unit}", done)
 
 
 def _report(folder: Path, unit: int, error: BaseException) -> None:
     """``own``: this process is at fault, not one it talked to."""
     own = not isinstance(error, PeerGone)
     text = str(error) if isinstance(error, MegatileError) else "".join(traceback.format_exception_only(error))
-    report = {"own": own, "text": text.strip(), "trace": traceback.format_exc()}
-    path = folder / f"error_{unit}.part"
-    path.write_text(json.dumps(report), encoding="utf-8")
-    path.rename(folder / f"error_{unit}.json")
+    write(folder / f"error_{unit}", {"own": own, "text": text.strip(), "trace": traceback.format_exc()})
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
+    main(Path(sys.argv[1]))
