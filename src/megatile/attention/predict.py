@@ -77,7 +77,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All schedules for one problem, in the order asked for; ``unfit`` are those that do not fit, with why."""
+    """All schedules for one problem, in the order asked for; ``unfit`` do not fit, for the reason given."""
 
     machine: str
     problem: Problem
@@ -105,7 +105,9 @@ class Comparison:
     def why(self) -> str:
         """One sentence about the winner."""
         best, base = self.winner, self.baseline
-        times = f"{format_ps(best.communication_ps)} of communication, {format_ps(best.compute_ps)} of compute"
+        times = (
+            f"{format_ps(best.communication_ps)} of communication, {format_ps(best.compute_ps)} of compute"
+        )
         if best is base:
             hidden = "hides its communication" if best.exposed_ps <= 0.02 * best.time_ps else "has no rival"
             return f"{best.schedule} {hidden}: {times}"
@@ -115,8 +117,8 @@ class Comparison:
         if best.busiest_link_ps < 0.9 * base.busiest_link_ps:
             share = base.busiest_link_ps / max(1, best.busiest_link_ps)
             return (
-                f"{best.schedule} is {gain}: it spreads the data over {best.links} links instead of {base.links}, "
-                f"so that its busiest one carries 1/{share:.3g} ({times})"
+                f"{best.schedule} is {gain}: it spreads the data over {best.links} links instead of "
+                f"{base.links}, so that its busiest one carries 1/{share:.3g} ({times})"
             )
         return f"{best.schedule} is {gain}: {times}, against {format_ps(base.communication_ps)}"
 
@@ -136,7 +138,15 @@ class Comparison:
             )
             for p in self.predictions
         ]
-        names = ("schedule", "time", "compute", "communication", "exposed", "CCR", f"x {self.baseline.schedule}")
+        names = (
+            "schedule",
+            "time",
+            "compute",
+            "communication",
+            "exposed",
+            "CCR",
+            f"x {self.baseline.schedule}",
+        )
         missing = [f"{name}: {reason}" for name, reason in self.unfit]
         return "\n".join([head, text_table(names, rows), *missing, self.why])
 

@@ -20,12 +20,12 @@ from megatile.hda import HDA
 from megatile.hda.model import Engine
 
 CHANNELS = 65
-"""Virtual channels of the engine that stands for communication kernels: one for copies, the rest for queues."""
+"""Virtual channels of communication kernels: one for copies, the rest for queues."""
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """Figures of one entry of ``kernels.yaml``; ``exchange`` is empty where the machine's own start-up holds."""
+    """One entry of ``kernels.yaml``; ``exchange`` is empty where the machine's own start-up holds."""
 
     share: float
     rows: int
@@ -37,7 +37,9 @@ class Kernels:
 def _entries() -> dict[str, Any]:
     import yaml
 
-    found: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("kernels.yaml").read_text(encoding="utf-8"))
+    found: dict[str, Any] = yaml.safe_load(
+        Path(__file__).with_name("kernels.yaml").read_text(encoding="utf-8")
+    )
     return found
 
 
@@ -104,7 +106,7 @@ def _derived(hda: HDA, share: float | None, scale: str, granule: int) -> HDA:
         if spec["kind"] == "tensor":
             spec["efficiency"] = share if share is not None else 1.0
             if share is None:
-                spec["throughput"] = {name: "1e30 FLOP/s" for name in spec["throughput"]}
+                spec["throughput"] = dict.fromkeys(spec["throughput"], "1e30 FLOP/s")
                 spec["startup"] = "0 ps"
     for spec in data["networks"]:
         spec["granule"] = f"{granule} B"

@@ -2,7 +2,7 @@
 
 A *result* has the shape [..., batch, rows, heads, dim + 1]: the last column holds the log-sum-exp of each row
 and the others its output, so that one tile carries both. Queries are [..., batch, rows, heads, dim]; keys and
-values stand together in one tile [..., 2, batch, columns, kv heads, dim]. Row i sees column j of a block where
+values stand together in one tile [..., 2, batch, columns, kv heads, dim]. Row i sees column j where
 ``lower <= j - i <= upper``. Everything is computed in f32 (f64 for f64).
 """
 
@@ -39,7 +39,7 @@ def _keys_and_values(kv: Array, heads: int) -> tuple[Array, Array]:
 
 
 def _scores(q: Array, k: Array, first: int, scale: float, lower: int, upper: int) -> Array:
-    """[..., heads, rows, columns], hidden ones -inf; ``first`` is the number of q's first row in the block."""
+    """[..., heads, rows, columns], hidden ones -inf; ``first``: the number of q's first row in the block."""
     scores = np.matmul(q, k.swapaxes(-1, -2)) * scale
     rows, columns = scores.shape[-2:]
     distance = np.arange(columns)[None, :] - np.arange(first, first + rows)[:, None]
@@ -90,7 +90,11 @@ def _weights(
     q: Array, kv: Array, result: Array, d_out: Array, scale: float, lower: int, upper: int
 ) -> tuple[Array, Array, Array, Array, Array]:
     """Queries, keys, gradients of outputs (heads before rows), probabilities, gradients of scaled scores."""
-    q, d_out, result = _wide(q).swapaxes(-2, -3), _wide(d_out).swapaxes(-2, -3), _wide(result).swapaxes(-2, -3)
+    q, d_out, result = (
+        _wide(q).swapaxes(-2, -3),
+        _wide(d_out).swapaxes(-2, -3),
+        _wide(result).swapaxes(-2, -3),
+    )
     k, v = _keys_and_values(kv, q.shape[-3])
     with np.errstate(all="ignore"):
         weights = np.exp(_scores(q, k, 0, scale, lower, upper) - _finite(result[..., -1:]))

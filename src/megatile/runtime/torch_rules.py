@@ -3,7 +3,7 @@
     @rule("add")
     def add(a, b): ...
 
-A rule takes the operands (tensors) and the attributes, computes as wide as the NumPy meaning in ``core`` does,
+A rule takes the operands (tensors) and the attributes, computes as wide as the NumPy meaning in ``core``,
 and leaves the final rounding to ``assign``.
 """
 
@@ -75,7 +75,9 @@ def _narrow_safe(function: Callable[..., Tensor]) -> Rule:
 def _divide(a: Tensor, b: Tensor) -> Tensor:
     if a.is_floating_point() or b.is_floating_point():
         return torch.true_divide(a, b)
-    return torch.where(b == 0, torch.zeros_like(a), torch.div(a, torch.where(b == 0, 1, b), rounding_mode="floor"))
+    return torch.where(
+        b == 0, torch.zeros_like(a), torch.div(a, torch.where(b == 0, 1, b), rounding_mode="floor")
+    )
 
 
 _PLAIN: dict[str, Callable[..., Tensor]] = {
@@ -128,7 +130,9 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
 @rule("gemm_add")
 def gemm(a: Tensor, b: Tensor, *old: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
     a, b = accumulated(a), accumulated(b)
-    product = torch.matmul(a.transpose(-1, -2) if transpose_a else a, b.transpose(-1, -2) if transpose_b else b)
+    product = torch.matmul(
+        a.transpose(-1, -2) if transpose_a else a, b.transpose(-1, -2) if transpose_b else b
+    )
     return product + accumulated(old[0]) if old else product
 
 

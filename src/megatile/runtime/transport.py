@@ -13,12 +13,9 @@ from torch import Tensor
 
 from megatile.plan.model import Plan, ReceiveAny, statements
 from megatile.runtime.errors import LaunchError
+from megatile.runtime.worker import PeerGone
 
 POLL_SECONDS = 0.002
-
-
-class PeerGone(LaunchError):
-    """Communication failed because of another process."""
 
 
 class Transport:
@@ -67,7 +64,9 @@ class Transport:
         except RuntimeError as error:
             raise self._gone(to, error) from error
 
-    def receive(self, channel: str, source: int, member: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    def receive(
+        self, channel: str, source: int, member: int, shape: Sequence[int], dtype: torch.dtype
+    ) -> Tensor:
         """The next message of a queue."""
         self.taken[channel, member] += 1
         if source == self.unit:

@@ -1,10 +1,10 @@
 """Schedules as Plans: what every rank does, for ``check``, ``execute``, ``simulate`` and ``launch``.
 
-    schedule = make_schedule("hamilton", 8)
-    problem = Problem(length=4096, heads=8, dim=64, causal=True, dtype="f32")
-    plan = attention_plan(schedule, problem)
-    divided = Divided(schedule, problem)
-    out, lse = divided.outputs(execute(plan, divided.inputs(q, k, v)))
+schedule = make_schedule("hamilton", 8)
+problem = Problem(length=4096, heads=8, dim=64, causal=True, dtype="f32")
+plan = attention_plan(schedule, problem)
+divided = Divided(schedule, problem)
+out, lse = divided.outputs(execute(plan, divided.inputs(q, k, v)))
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def attention_plan(
     if isinstance(schedule, str):
         schedule = make_schedule(schedule, ranks or 1)
     mask = "causal" if problem.causal else "full"
-    name = f"attention {schedule.name} n={schedule.ranks} {mask} {problem.length}x{problem.heads}x{problem.dim}"
+    name = (
+        f"attention {schedule.name} n={schedule.ranks} {mask} {problem.length}x{problem.heads}x{problem.dim}"
+    )
     ground = Ground(Divided(schedule, problem), name, memory, scale)
     Forward(ground).write()
     return ground.builder.finish()

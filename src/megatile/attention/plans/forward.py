@@ -30,7 +30,9 @@ class Exchange:
             [{t: j for j, t in enumerate(routes.receives(e, r))} for e in range(routes.exchanges)]
             for r in ranks
         ]
-        self.peer, self.member, self.chunk = (np.zeros((count, len(ranks), routes.exchanges), int) for _ in range(3))
+        self.peer, self.member, self.chunk = (
+            np.zeros((count, len(ranks), routes.exchanges), int) for _ in range(3)
+        )
         for rank in ranks:
             for e, transfers in enumerate(sends[rank]):
                 for i, (peer, held) in enumerate(transfers):
@@ -52,7 +54,9 @@ class Exchange:
             members=len(self.slots),
         )
 
-    def numbers(self, slot: int, exchange: IntLike, first: int = 0, count: int | None = None) -> tuple[Expr, Expr, Expr]:
+    def numbers(
+        self, slot: int, exchange: IntLike, first: int = 0, count: int | None = None
+    ) -> tuple[Expr, Expr, Expr]:
         """Receiving unit, its slot, and the chunk sent, in the current exchange of first..first+count-1."""
         end = self.ground.steps - 1 if count is None else first + count
         keys = self.ground.step_keys(exchange, first, end - first)

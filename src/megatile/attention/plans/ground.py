@@ -36,7 +36,7 @@ def block(handle: Handle, *spans: Span | None) -> Part:
 
 @dataclass(frozen=True)
 class Blocks:
-    """One kernel for all ranks and steps: arrays [ranks, steps] of rows, columns and band; ``where`` it runs."""
+    """One kernel for all ranks and steps: [ranks, steps] of rows, columns and band; ``where`` it runs."""
 
     where: Array
     numbers: dict[str, Array]
@@ -128,7 +128,7 @@ class Ground:
 
     @cached_property
     def chunk_runs(self) -> list[list[tuple[Expr, Expr, Expr, Expr]]]:
-        """Per chunk, its runs of rows: (first local row, first row in the chunk, rows, whether there are any)."""
+        """Per chunk, its runs of rows: (first local row, first row in the chunk, rows, if any)."""
         every = [self.division.chunk_rows(rank) for rank in range(self.routes.ranks)]
         result = []
         for c in range(self.routes.chunks):

@@ -13,7 +13,7 @@ from megatile.plan.expr import Expr, member, unit
 
 
 class HeadExchange:
-    """Moves tiles [..., tokens, heads, dim] between "my tokens, all heads" and "the group's tokens, my heads".
+    """Moves tiles [..., tokens, heads, dim] between my tokens with all heads and the group's tokens with mine.
 
     ``pieces`` are the tokens of every unit, ``heads`` the heads of the whole tensor.
     """

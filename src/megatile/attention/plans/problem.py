@@ -92,7 +92,7 @@ class Divided:
 
     @property
     def kv_heads(self) -> int:
-        """KV heads that travel: where groups of heads would be torn apart, there is one for each query head."""
+        """KV heads that travel: one for each query head where groups of heads would be torn apart."""
         problem = self.problem
         torn = problem.heads % self.width or problem.groups % self.width
         return problem.heads if torn else problem.groups
@@ -114,7 +114,7 @@ class Divided:
         return arrays
 
     def outputs(self, results: Mapping[str, Array]) -> tuple[Array, Array]:
-        """Whole tensors from the results: outputs [batch, length, heads, dim] and lse [batch, length, heads]."""
+        """Whole tensors from the results: [batch, length, heads, dim] and lse [batch, length, heads]."""
         queries, _ = self.tokens
         return _whole(results["out"], queries, 1), _whole(results["lse"], queries, 1)[..., 0]
 

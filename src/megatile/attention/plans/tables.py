@@ -1,8 +1,8 @@
 """Numbers that depend on rank and step, written as short expressions.
 
 A schedule is data: for every rank and step it names peers, rows and columns. In a Plan all ranks share one
-stream, so these numbers must become expressions of the unit and the loop index. ``shortest`` tries *keys* (the
-step, the rank, the chunk's source …) from simple to general and takes the first that determines the numbers:
+stream, so these numbers must become expressions of the unit and the loop index. ``shortest`` tries *keys*
+(the step, the rank, the chunk's source …) from simple to general and takes the first that decides them:
 
 >>> from megatile.plan.expr import unit
 >>> key = Key(unit, np.arange(4)[:, None])
