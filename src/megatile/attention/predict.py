@@ -59,6 +59,35 @@ class Prediction:
         """Computation over communication; above 1, communication can be hidden."""
         return self.compute_ps / self.communication_ps if self.communication_ps else float("inf")
 
+    def link_bytes(self) -> Any:
+        """Bytes from rank to rank in each exchange of the simulated run: [sender, receiver, exchange]."""
+        trace = self.result.trace
+        order = np.argsort(trace.columns["start_ps"][trace.flows[:, 0]], kind="stable")
+        sender, receiver = (trace.columns["unit"][trace.flows[order, side]] for side in (0, 1))
+        size = trace.columns["bytes"][trace.flows[order, 0]]
+        counts = np.zeros((self.ranks, self.ranks), dtype=np.int64)
+        number = np.empty(len(order), dtype=np.int64)
+        for i, pair in enumerate(zip(sender.tolist(), receiver.tolist(), strict=True)):
+            number[i] = counts[pair]
+            counts[pair] += 1
+        most = int(counts.max(initial=1))
+        exchanges = make_schedule(self.schedule, self.ranks).routes.exchanges
+        # In the doubled form every link carries two chunks per exchange.
+        number //= most // exchanges if exchanges and most % exchanges == 0 else 1
+        load = np.zeros((self.ranks, self.ranks, int(number.max(initial=0)) + 1), dtype=np.int64)
+        np.add.at(load, (sender, receiver, number), size)
+        return load
+
+    def bars(self) -> list[tuple[int, str, float, float]]:
+        """(rank, "compute" or "communication", start, end) in µs, for a Gantt chart."""
+        trace = self.result.trace
+        kinds = {"tensor": "compute", "dma": "communication"}
+        return [
+            (trace.units.index(e.unit), kinds[e.engine.split(".")[0]], e.start_ps / 1e6, e.end_ps / 1e6)
+            for e in trace
+            if e.engine.split(".")[0] in kinds
+        ]
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "schedule": self.schedule,

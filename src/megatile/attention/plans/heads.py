@@ -13,7 +13,7 @@ from megatile.plan.expr import Expr, member, unit
 
 
 class HeadExchange:
-    """Moves tiles [..., tokens, heads, dim] between my tokens with all heads and the group's tokens with mine.
+    """Moves tiles [..., tokens, heads, dim] between all heads of my tokens and my heads of the group's.
 
     ``pieces`` are the tokens of every unit, ``heads`` the heads of the whole tensor.
     """
