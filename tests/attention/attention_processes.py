@@ -11,15 +11,18 @@ from datetime import timedelta
 from multiprocessing.connection import wait as wait_connections
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(
-    ["torch", "torch.distributed", "megatile.attention.forwards", "attention_cases"]
-)
+# What every rank needs is loaded once; torch.autograd.grad imports the second of these when first called.
+_LOADED = [
+    "torch",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.distributed",
+    "megatile.attention.forwards",
+]
+_FORKS.set_forkserver_preload(_LOADED)
 
 
 def run_ranks(function, ranks, *args, timeout=150.0, group_timeout=60.0):
-    """``function(rank, *args)`` in every process; returns per rank (result, error text). A dead rank gives
-    (None, 'ended').
-    """
+    """``function(rank, *args)`` in every process; per rank (result, error text)."""
     port = _free_port()
     pipes, processes = [], []
     for rank in range(ranks):

@@ -1,6 +1,4 @@
-"""All ranks of a call tell each other what they were given, so that a mistake is one clear error everywhere,
-not a hang.
-"""
+"""Ranks tell each other what they were given: a mistake is one clear error everywhere, not a hang."""
 
 from __future__ import annotations
 
@@ -32,13 +30,11 @@ class Members:
     def agree(
         self, record: Record, problem: str | None, device: torch.device, same: tuple[str, ...]
     ) -> list[Record]:
-        """Every rank's record, in rank order. Raises on all ranks if one has a ``problem`` or fields of
-        ``same`` differ.
-        """
+        """Every rank's record. Raises on all if one has a ``problem`` or a field of ``same`` differs."""
         if self.size == 1 or os.environ.get("MEGATILE_ATTENTION_CHECK", "1") == "0":
             if problem:
                 raise AttentionError(problem)
-            return [record] * self.size
+            return [{**record, "checksum": None}] * self.size  # nothing was compared
         records = self._gather({**record, "problem": problem}, device)
         _raise_problems(records)
         _raise_differences(records, same)
@@ -125,9 +121,8 @@ def _list(ranks: list[int]) -> str:
 def _packed(record: Record) -> Tensor:
     text = json.dumps(record).encode()
     if len(text) > RECORD_BYTES:
-        text = json.dumps(
-            {"problem": str(record.get("problem"))[:200] or "arguments too long to compare"}
-        ).encode()
+        problem = str(record.get("problem") or "the arguments are too long to be compared between ranks")
+        text = json.dumps({"problem": problem[:200]}).encode()
     return torch.frombuffer(bytearray(text.ljust(RECORD_BYTES)), dtype=torch.uint8)
 
 

@@ -1,5 +1,4 @@
-"""Attention of one block on one device, with its log-sum-exp, and its gradients: the kernel is chosen by what
-is there.
+"""Attention of one block on one device, with its log-sum-exp, and its gradients.
 
 Tensors are [B, S, H, D] (any strides), KV may have fewer heads (GQA), log-sum-exps are [B, H, S] in f32.
 """
@@ -28,17 +27,20 @@ SUPPORTED = (torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """What all blocks of a call share. ``slopes``: ALiBi, [H] or [B, H]."""
+    """What all blocks of a call share. ``slopes``: ALiBi, [H] or [B, H].
+
+    ``partial``: results will be merged with others, so a kernel that can should not round them to low
+    precision.
+    """
 
     scale: float
     slopes: Tensor | None = None
     deterministic: bool = False
+    partial: bool = False
 
 
 class Part(NamedTuple):
-    """A rectangle of a block that a kernel does in one go: rows and columns from..to, and what is visible in
-    it.
-    """
+    """A rectangle of a block that a kernel does in one go: rows and columns from..to."""
 
     rows: tuple[int, int]
     columns: tuple[int, int]
@@ -46,9 +48,7 @@ class Part(NamedTuple):
 
 
 class Kernel(Protocol):
-    """``divide`` cuts a block into parts; ``forward`` and ``backward`` do one part in which every row sees a
-    key.
-    """
+    """``divide`` cuts a block into parts in which every row sees a key; the others do one part."""
 
     def divide(self, tile: Tile, rows: int, columns: int) -> Iterator[Part]: ...
 
@@ -95,9 +95,7 @@ def row_blocks(tile: Tile, rows: int, columns: int, size: int = ROW_BLOCK) -> It
 
 
 class CpuFlash:
-    """torch's flash attention for the CPU: the operation behind ``scaled_dot_product_attention``, with its
-    lse.
-    """
+    """torch's flash attention for CPUs: what ``scaled_dot_product_attention`` calls, with its lse."""
 
     def divide(self, tile: Tile, rows: int, columns: int) -> Iterator[Part]:
         whole = part_of(tile, (0, rows), (0, columns))
@@ -119,6 +117,8 @@ class CpuFlash:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, tile: Tile, options: KernelOptions
     ) -> tuple[Tensor, Tensor]:
+        if options.partial:
+            q, k, v = (x.float() for x in (q, k, v))
         causal, mask = _cpu_mask(tile.band, q, k)
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             *(x.transpose(1, 2) for x in (q, k, v)), 0.0, causal, attn_mask=mask, scale=options.scale
@@ -136,6 +136,7 @@ class CpuFlash:
         tile: Tile,
         options: KernelOptions,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        d_out, q, k, v, out = (x.float() if options.partial else x for x in (d_out, q, k, v, out))
         causal, mask = _cpu_mask(tile.band, q, k)
         d_out, q, k, v, out = (x.transpose(1, 2) for x in (d_out, q, k, v, out))
         grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -177,7 +178,7 @@ class Blocked:
         lse = torch.logsumexp(scores, dim=-1)
         weights = torch.exp(scores - lse.unsqueeze(-1))
         out = torch.einsum("bhgij,bjhd->bihgd", weights, v.float()).flatten(2, 3)
-        return out.to(q.dtype), lse.flatten(1, 2)
+        return out, lse.flatten(1, 2)
 
     def backward(
         self,

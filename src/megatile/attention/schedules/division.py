@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from megatile.attention.schedules.bands import FULL, Band, Mask, Tile, visible_pairs
 from megatile.attention.schedules.pieces import Piece, Pieces, cut, local_length, split
@@ -19,9 +18,7 @@ KeyRun = tuple[int, int, int]  # (number among the held chunks, or OWN; rows fro
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One local attention kernel: some query rows over some key rows. Several runs only where everything is
-    visible.
-    """
+    """One local kernel: some query rows over some key rows; several runs where all is visible."""
 
     q: tuple[Run, ...]
     kv: tuple[KeyRun, ...]
@@ -95,10 +92,6 @@ class Division:
             self._memo[step, rank] = self._calls(rank, keys) if step else self._own_calls(rank)
         return self._memo[step, rank]
 
-    def calls_on(self, held: Held, rank: int) -> list[KernelCall]:
-        """The kernels of a rank on one chunk by itself (slot 0 of their keys)."""
-        return self._calls(rank, [(0, self.chunks[held.source][held.chunk])])
-
     def pairs(self, step: int, rank: int) -> int:
         """Visible pairs a rank works on at a step."""
         return sum(call.pairs for call in self.calls(step, rank))
@@ -111,10 +104,14 @@ class Division:
                 load[rank, transfer.peer] += self.chunk_length(transfer.held)
         return dict(load)
 
-    @cached_property
-    def tokens(self) -> tuple[int, int]:
-        """All query tokens and all key tokens."""
-        return sum(map(local_length, self.q)), sum(map(local_length, self.kv))
+    def flops(self, step: int, rank: int, heads: int, dim: int) -> int:
+        """Multiplications and additions of a rank's forward kernels at a step, for one batch entry."""
+        return 4 * heads * dim * self.pairs(step, rank)
+
+    def link_bytes(self, exchange: int, kv_heads: int, dim: int, itemsize: int) -> dict[tuple[int, int], int]:
+        """Bytes of K and V that each link carries in an exchange, for one batch entry."""
+        per_token = 2 * kv_heads * dim * itemsize
+        return {link: tokens * per_token for link, tokens in self.link_tokens(exchange).items()}
 
     def _own_calls(self, rank: int) -> list[KernelCall]:
         q, kv = self.q[rank], self.kv[rank]
