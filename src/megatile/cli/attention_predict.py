@@ -1,4 +1,4 @@
-"""``megatile attention predict|plan|bench``: sequence-parallel attention, predicted and on real processes."""
+"""``megatile attention predict``: schedules of sequence-parallel attention compared on a machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from megatile.core.errors import MegatileError
 if TYPE_CHECKING:
     from megatile.attention.predict import Comparison
 
-app = typer.Typer(help="Attention of long sequences divided over ranks.", no_args_is_help=True)
 _COUNTS = {"k": 10**3, "m": 10**6}
 
 
@@ -55,7 +54,6 @@ Causal = Annotated[bool, typer.Option("--causal", help="A query sees no later ke
 Dtype = Annotated[str, typer.Option("--dtype", help="bf16, f16, f32, …")]
 
 
-@app.command()
 def predict(
     machine: Annotated[
         str,
@@ -141,132 +139,3 @@ def _progress(work: list[Any], what: str) -> Iterable[Any]:
     from rich.progress import track
 
     return track(work, what, console=Console(stderr=True), transient=True)
-
-
-@app.command()
-def plan(
-    ranks: Annotated[int, typer.Option("--ranks", help="Ranks of the schedule.")] = 8,
-    schedule: Annotated[
-        str,
-        typer.Option(help="ring, hamilton, hamilton:4x2, …", autocompletion=_complete_schedule),
-    ] = "hamilton",
-    png: Annotated[Path | None, typer.Option("--png", help="Draw the cycles.")] = None,
-    json: Json = False,
-) -> None:
-    """Show the cycles along which the chunks of KV travel.
-
-    Example: megatile attention plan --ranks 8 --png cycles.png
-    """
-    from megatile.attention.schedules import CycleRoutes, make_schedule
-
-    chosen = make_schedule(schedule, ranks)
-    routes = chosen.routes
-    cycles = [list(cycle) for cycle in routes.cycles] if isinstance(routes, CycleRoutes) else []
-    links = {(a, b) for cycle in cycles for a, b in zip(cycle, [*cycle[1:], cycle[0]], strict=True)}
-    every = routes.ranks * (routes.ranks - 1)
-    if json:
-        print_json(
-            {"schedule": chosen.name, "ranks": ranks, "heads": chosen.heads, "cycles": cycles,
-             "exchanges": routes.exchanges, "links_used": len(links), "links": every}
-        )  # fmt: skip
-    else:
-        print(f"{chosen.name}: {ranks} ranks, {routes.chunks} chunks, {routes.exchanges} exchanges")
-        if chosen.heads > 1:
-            print(f"{chosen.heads} consecutive ranks divide the heads; numbers below are their groups")
-        for number, cycle in enumerate(cycles):
-            print(f"  chunk {number}: {' → '.join(map(str, [*cycle, cycle[0]]))}")
-        if cycles:
-            share = f"all {every}" if len(links) == every else f"{len(links)} of {every}"
-            print(f"every exchange uses {share} links between the ranks")
-        else:
-            print("every rank sends its own chunks straight to the others: no cycles")
-    if png is not None:
-        from megatile.report.attention_plot import draw_cycles
-
-        if not cycles:
-            raise MegatileError(
-                f"schedule '{chosen.name}' has no cycles to draw", advice="try --schedule hamilton"
-            )
-        draw_cycles(cycles, routes.ranks, png, f"{chosen.name}, {ranks} ranks")
-        print(f"picture written to {png}", file=sys.stderr)
-
-
-@app.command()
-def bench(
-    nproc: Annotated[int, typer.Option("--nproc", help="Processes.")] = 4,
-    schedule: Annotated[
-        str, typer.Option(help="Names joined by commas.", autocompletion=_complete_schedule)
-    ] = "ring,zigzag,hamilton",
-    seqlen: Lengths = "8192",
-    heads: Heads = 8,
-    dim: Dim = 64,
-    causal: Causal = False,
-    kv_heads: KvHeads = None,
-    batch: Batch = 1,
-    dtype: Dtype = "f32",
-    repeat: Annotated[int, typer.Option("--repeat", help="Runs of which the best counts.")] = 3,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for everything.")] = 600.0,
-    json: Json = False,
-) -> None:
-    """Run schedules on real processes of this computer (gloo), check the results and time them.
-
-    Example: megatile attention bench --nproc 4 --schedule ring,zigzag,hamilton --seqlen 8192
-    """
-    from megatile.attention.bench import bench as run
-    from megatile.attention.plans import Problem
-    from megatile.trace import text_table
-
-    names = read_names(schedule)
-    found = []
-    for length in read_lengths(seqlen):
-        problem = Problem(length, heads, dim, kv_heads, batch=batch, causal=causal, dtype=dtype)
-        with _steps(len(names), f"{length} tokens") as finished:
-            timings = run(problem, names, nproc, repeat=repeat, timeout=timeout, finished=finished)
-        found += [{"length": length, **timing.as_dict()} for timing in timings]
-    if json:
-        print_json(found)
-    else:
-        mask = "causal" if causal else "full"
-        print(
-            f"{mask} attention, {heads} heads ({kv_heads or heads} KV) of {dim}, {dtype}, {nproc} processes"
-        )
-        rows = [
-            (
-                f["schedule"],
-                f["length"],
-                f"{f['seconds'] * 1e3:.2f}",
-                f"{f['error']:.1e}",
-                _verdict(f["correct"]),
-            )
-            for f in found
-        ]
-        print(text_table(("schedule", "tokens", "time (ms)", "error", ""), rows))
-    if not all(f["correct"] for f in found):
-        raise typer.Exit(1)
-
-
-def _verdict(correct: bool) -> str:
-    return "ok" if correct else "WRONG"
-
-
-class _steps:
-    """Progress on a terminal's stderr: a bar that is told how many steps are done."""
-
-    def __init__(self, total: int, what: str):
-        self.total, self.what = total, what
-        self.bar: Any = None
-
-    def __enter__(self) -> Any:
-        if not sys.stderr.isatty():
-            return None
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self.bar = Progress(console=Console(stderr=True), transient=True)
-        task = self.bar.add_task(self.what, total=self.total)
-        self.bar.start()
-        return lambda done: self.bar.update(task, completed=done)
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()

@@ -1,9 +1,8 @@
-"""Pictures of sequence-parallel attention: cycles, times over length, links per exchange, what runs when."""
+"""A picture of predicted attention: times over length, links per exchange, what every rank does."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil, cos, pi, sin
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +26,6 @@ def _save(figure: Any, path: str | Path) -> Path:
     svg = str(path).lower().endswith(".svg")
     figure.savefig(path, dpi=120, metadata={"Date": None} if svg else {"Software": "megatile"})
     return Path(path)
-
-
-def draw_cycles(cycles: Sequence[Sequence[int]], ranks: int, path: str | Path, title: str = "") -> Path:
-    """Every cycle as arrows between the ranks on a circle."""
-    columns = min(4, max(1, len(cycles)))
-    rows = max(1, ceil(len(cycles) / columns))
-    figure = _figure(2.6 * columns, 2.7 * rows + 0.4)
-    places = [(sin(2 * pi * r / ranks), cos(2 * pi * r / ranks)) for r in range(ranks)]
-    for number, cycle in enumerate(cycles):
-        axes = figure.add_subplot(rows, columns, number + 1)
-        for a, b in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
-            arrow = {"arrowstyle": "-|>", "color": f"C{number % 10}", "shrinkA": 8, "shrinkB": 8}
-            axes.annotate("", xy=places[b], xytext=places[a], arrowprops=arrow)
-        for rank, (x, y) in enumerate(places):
-            axes.text(x, y, str(rank), ha="center", va="center", fontsize=8)
-        axes.set_title(f"chunk {number}", fontsize=9)
-        axes.set_xlim(-1.25, 1.25)
-        axes.set_ylim(-1.25, 1.25)
-        axes.set_aspect("equal")
-        axes.axis("off")
-    figure.suptitle(title, fontsize=10)
-    return _save(figure, path)
 
 
 def draw_prediction(
