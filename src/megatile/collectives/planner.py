@@ -15,7 +15,7 @@ from typing import Any, Literal, overload
 
 from megatile.collectives.geometry import Geometry, Ranks, buffer_memory, survey
 from megatile.collectives.job import CollectiveError, Job, operation_name
-from megatile.collectives.protocol import launch_ps, on_path, paths
+from megatile.collectives.protocol import on_path, paths, total_ps
 from megatile.collectives.registry import Algorithm, algorithms, find_algorithm
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize
@@ -220,7 +220,7 @@ def choice_key(hda: HDA, job: Job, algorithm: str = "auto") -> str:
 def simulated_ps(hda: HDA, plan: Plan, job: Job, candidate: Candidate) -> int:
     """The predicted time of a plan on a path of a machine."""
     seen = on_path(hda, candidate.path, job.scale)
-    return simulate(plan, machine=seen).time_ps + launch_ps(hda, candidate.path)
+    return total_ps(hda, candidate.path, simulate(plan, machine=seen).time_ps)
 
 
 def rank(hda: HDA, job: Job) -> list[Candidate]:
@@ -258,7 +258,7 @@ def variants(known: Algorithm, job: Job) -> Iterator[dict[str, Any]]:
     yield {}
     if "chunks" in known.options and job.nbytes >= CHUNKED_FROM:
         yield {"chunks": 4}
-        if "tree" in known.name or job.operation in ("broadcast", "reduce"):
+        if known.name.endswith("tree") or job.operation in ("broadcast", "reduce"):
             yield {"chunks": 16}
             yield {"chunks": 64}
     if "both_ways" in known.options and any(job.wrap):
@@ -274,7 +274,7 @@ def _priced(hda: HDA, job: Job, known: Algorithm, options: dict[str, Any], path:
         cost = simulate(plan, machine=on_path(hda, path, job.scale))
     except MegatileError as problem:
         return Candidate(known.name, settings, path, why_not=problem.message)
-    return Candidate(known.name, settings, path, cost.time_ps + launch_ps(hda, path))
+    return Candidate(known.name, settings, path, total_ps(hda, path, cost.time_ps))
 
 
 def _timed(hda: HDA, job: Job, candidate: Candidate) -> Candidate:

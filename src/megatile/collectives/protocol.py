@@ -36,11 +36,16 @@ def on_path(hda: HDA, path: str, scale: str = "device") -> HDA:
     return _derived(hda, path, hda.level(hda.scale(scale).level).name)
 
 
-def launch_ps(hda: HDA, path: str) -> int:
-    """What is spent once per collective, before the first message."""
+def total_ps(hda: HDA, path: str, simulated_ps: int, launch: bool = True) -> int:
+    """The time of a collective whose messages take ``simulated_ps``.
+
+    Collectives follow one another; the host's launch runs beside the one before, so it shows only where it is
+    the longer of the two. Setting up in-switch reduction comes on top of the messages.
+    """
     if hda.protocol is None:
-        return 0
-    return hda.protocol.launch_ps + (hda.protocol.switch_step_ps if path == "switch" else 0)
+        return simulated_ps
+    kernel = simulated_ps + (hda.protocol.switch_step_ps if path == "switch" else 0)
+    return max(hda.protocol.launch_ps, kernel) if launch else kernel
 
 
 @lru_cache(maxsize=64)
@@ -65,7 +70,7 @@ def _apply(spec: dict[str, Any], network: Network, protocol: Protocol, path: str
     share = protocol.share
     if path == "small":
         share = protocol.small_share
-    elif path == "switch" and near:
+    elif path == "switch":
         share = protocol.switch_share
     spec["efficiency"] = network.efficiency * share
     if not near:
