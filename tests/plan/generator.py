@@ -1,7 +1,8 @@
-"""Random plans with a NumPy oracle: a plan is a chain of phases, each of which changes tile ``x`` of every unit.
+"""Random plans with a NumPy oracle: a plan is a chain of phases, each of which changes tile ``x`` of every
+unit.
 
-Every phase knows what it means for the array of all units' tiles (``oracle``), written without any of the plan's machinery.
-Values are small integers, so sums are exact whatever their order.
+Every phase knows what it means for the array of all units' tiles (``oracle``), written without any of the
+plan's machinery. Values are small integers, so sums are exact whatever their order.
 """
 
 from __future__ import annotations

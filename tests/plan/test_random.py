@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from hypothesis import given, settings
+from tests.plan.generator import cases
 
 from megatile.plan.check import check
 from megatile.plan.execute import execute
 from megatile.plan.model import Plan
-from tests.plan.generator import cases
 
 
 @settings(max_examples=150)
