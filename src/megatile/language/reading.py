@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from megatile.core.errors import Place
@@ -84,7 +85,7 @@ class Reader(Builder):
             return self.compare_two(place, words[0], operands[0](), operands[1]())
         values = [operand() for operand in operands]
         parts = [self.compare_two(place, word, values[i], values[i + 1]) for i, word in enumerate(words)]
-        return self.boolean(place, "and", tuple((lambda part=part: part) for part in parts))
+        return self.boolean(place, "and", tuple(partial(_given, part) for part in parts))
 
     def boolean(self, place: Place, word: str, operands: tuple[Callable[[], Any], ...]) -> Any:
         """Known operands decide at once; the rest becomes an expression."""
@@ -118,9 +119,11 @@ class Reader(Builder):
         return value
 
     def assert_(self, place: Place, condition: Any, message: Callable[[], Any]) -> None:
-        """Assertions about the unit's number are tried on every unit; about runtime values they are left out."""
+        """Assertions about the unit's number are tried on every unit; those about runtime values are left
+        out.
+        """
         if not isinstance(condition, Sym):
-            super().assert_(place, condition, message)
+            super().assert_(place, condition, message)  # noqa: PT009
         elif symbols(condition.expr) == {"unit"}:
             for number in range(self.units):
                 if not condition.expr.evaluate({"unit": number}):
@@ -361,6 +364,10 @@ class Reader(Builder):
         for name, tile in list(self.plan.tiles.items()):
             if chained and name not in mark[0]:
                 self.plan.tiles[name] = replace(tile, versions=tile.versions + chained)
+
+
+def _given(value: Any) -> Any:
+    return value
 
 
 def _hashable(function: Any) -> bool:

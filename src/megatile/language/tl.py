@@ -34,7 +34,7 @@ from megatile.plan.build import Handle, Part, PlanBuilder
 from megatile.plan.expr import ONE, ZERO, Expr, expr, symbols, unit
 from megatile.plan.liveness import with_frees
 from megatile.plan.model import Channel, Plan, Region, Stream
-from megatile.plan.ranges import divide, simplify
+from megatile.plan.ranges import divide, simplify, split
 
 __all__ = [
     "DataBranchError",
@@ -50,7 +50,8 @@ QUEUES = "ipcq"
 
 
 class Settings:
-    """Where things lie and how the queues are: the part of a kernel's surroundings that is not in the kernel."""
+    """Where things lie and how the queues are: the part of a kernel's surroundings that is not in the kernel.
+    """
 
     def __init__(
         self,
@@ -156,8 +157,11 @@ class Tl(Math):
         if element != tensor.dtype:
             raise self.error(f"tensor '{tensor.name}' holds {tensor.dtype}, not {element}")
         ranges = self.reader.ranges
-        owner, inside = divide(to_expr(ptr.offset), tensor.nbytes, ranges)
-        first, odd = divide(inside, itemsize(element), ranges)
+        index, odd = divide(to_expr(ptr.offset), itemsize(element), ranges)
+        # Multiples of a part's size choose the owner; that the rest stays inside the part is checked when it
+        # runs.
+        me = unit if self.number is None else expr(self.number)
+        owner, first = (me, index) if tensor.replicated else split(index, prod(tensor.shape), ranges)
         if odd != ZERO:
             raise self.error(f"address {ptr!r} is not a multiple of the element size of {element}")
         handle = Handle(tensor.name, tensor.shape, element, tensor.memory or self.settings.memory)
@@ -166,8 +170,7 @@ class Tl(Math):
             raise self.error(
                 f"{prod(shape)} elements at {ptr!r} are no block of tensor '{tensor.name}' {tensor.shape}"
             )
-        me = unit if self.number is None else expr(self.number)
-        at = None if simplify(owner) == me else owner
+        at = None if simplify(owner) == me or self.settings.units == 1 else owner
         return Part(handle, replace(region, at=at))
 
     def emit(
@@ -201,7 +204,8 @@ class Tl(Math):
     def composite(
         self, op: str = "gemm", a: Any = None, b: Any = None, out_ptr: Any = None, tile: Any = (64, 64, 64)
     ) -> None:
-        """An operation on tensors in memory, cut into tiles and streamed: loads, compute and stores overlap."""
+        """An operation on tensors in memory, cut into tiles and streamed: loads, compute and stores overlap.
+        """
         from megatile.language.composite import stream_gemm
 
         if op != "gemm":
@@ -209,6 +213,10 @@ class Tl(Math):
         stream_gemm(self, a, b, out_ptr, self.extents(tile))
 
     # --- queues ----------------------------------------------------------------------------------
+
+    def direction(self, name: Any) -> Expr:
+        """The number of a direction; counted directions may be symbolic."""
+        return self.settings.wires.index(name.expr if isinstance(name, Sym) else name, self.here)
 
     def send(
         self,
@@ -225,7 +233,7 @@ class Tl(Math):
         full.
         """
         wires = self.settings.wires
-        number = wires.index(dir, self.here)
+        direction = self.direction(dir)
         if src is not None:
             source: Handle | Part = src.handle()
             extents, element = src.shape, src.dtype
@@ -235,7 +243,7 @@ class Tl(Math):
             if nbytes is not None and nbytes != prod(extents) * itemsize(element):
                 raise self.error(f"{nbytes} bytes are not {element}{list(extents)}")
             source = self.memory_at(src_addr, extents, element, space)
-        to, member = wires.peers[number], wires.arrives[number]
+        to, member = wires.towards(direction)
         for start, piece in self.pieces(extents, element):
             part = source if piece == extents else _sub_block(source, start, piece)
             self.reader.plan.send(self.channel, part, to=to, member=member)
@@ -249,9 +257,10 @@ class Tl(Math):
         dst_addr: Any = None,
         dst_space: str | None = None,
     ) -> TileRef:
-        """Receive from a direction, or from any; the tile is the queue's slot, or is copied to ``dst_addr``."""
+        """Receive from a direction, or from any; the tile is the queue's slot, or is copied to ``dst_addr``.
+        """
         extents, element = self.extents(shape), dtype_name(dtype)
-        number = None if dir is None else self.settings.wires.index(dir, self.here)
+        number = None if dir is None else self.direction(dir)
         if dst_addr is not None:
             return self.receive_into(number, extents, element, dst_addr, dst_space)
         pieces = self.pieces(extents, element)
@@ -267,7 +276,7 @@ class Tl(Math):
     def recv_async(self, dir: Any = None, shape: Any = (), dtype: Any = "f16", **options: Any) -> RecvFuture:
         """A receive that is completed by ``wait``."""
         if dir is not None:
-            self.settings.wires.index(dir, self.here)
+            self.direction(dir)
         return RecvFuture(dir, self.extents(shape), dtype_name(dtype), tuple(sorted(options.items())))
 
     def wait(self, future: RecvFuture) -> TileRef:
@@ -276,7 +285,7 @@ class Tl(Math):
         return self.recv(future.direction, future.shape, future.dtype, **dict(future.options))
 
     def receive_into(
-        self, number: int | None, extents: tuple[int, ...], element: str, address: Any, space: str | None
+        self, number: Expr | None, extents: tuple[int, ...], element: str, address: Any, space: str | None
     ) -> TileRef:
         target = self.memory_at(address, extents, element, space)
         plan = self.reader.plan
@@ -291,7 +300,7 @@ class Tl(Math):
         return replace(loaded, addr=address, space=space or self.settings.memory)
 
     def receive_pieces(
-        self, number: int | None, extents: tuple[int, ...], element: str, pieces: list[Any]
+        self, number: Expr | None, extents: tuple[int, ...], element: str, pieces: list[Any]
     ) -> TileRef:
         plan, memory = self.reader.plan, self.settings.scratch
         target = plan.tile("recv", extents, element, memory=memory, versions=2 if self.reader.depth else 1)
