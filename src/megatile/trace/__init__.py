@@ -1,0 +1,33 @@
+"""What happened when and why: the event schema, its columns, and the files it is written to.
+
+builder = TraceBuilder(machine="ahbm")
+builder.add(unit="sip0/cube0/pe0", engine="dma", operation="send", start_ps=0, end_ps=1200, bytes=64)
+trace = builder.build()
+write_perfetto(trace, "run.json.gz")      # opens in ui.perfetto.dev
+write_oplog(trace, "run.jsonl")           # one line per event
+assert read_trace("run.json.gz") == trace
+"""
+
+from megatile.trace.events import Counter, Event, Trace, TraceBuilder, TraceError
+from megatile.trace.oplog import read_oplog, write_oplog
+from megatile.trace.perfetto import read_perfetto, write_perfetto
+from megatile.trace.reading import convert_trace, read_trace, write_trace
+from megatile.trace.waits import Pointers, Waiter, WaitGraph
+
+__all__ = [
+    "Counter",
+    "Event",
+    "Pointers",
+    "Trace",
+    "TraceBuilder",
+    "TraceError",
+    "WaitGraph",
+    "Waiter",
+    "convert_trace",
+    "read_oplog",
+    "read_perfetto",
+    "read_trace",
+    "write_oplog",
+    "write_perfetto",
+    "write_trace",
+]
