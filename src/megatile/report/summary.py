@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from megatile.report.tables import format_bytes, format_ps, text_table
+from megatile.trace.tables import format_bytes, format_ps, text_table
 from megatile.trace import Trace
 
 COMMUNICATION = ("dma", "channel", "control")

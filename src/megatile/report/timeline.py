@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from megatile.report.tables import format_ps
+from megatile.trace.tables import format_ps
 from megatile.trace import Trace
 
 _MAX_ROWS = 64

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import networkx as nx
 
 from megatile.core.errors import RouteError
-from megatile.hda.machine import HDA
+from megatile.hda import HDA
 from megatile.hda.model import Network, Unit
 from megatile.hda.routing import Link
 from megatile.sim.faults import Faults

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatile.core.errors import MegatileError
-from megatile.hda.machine import HDA
+from megatile.hda import HDA
 from megatile.hda.routing import Link
 
 JITTER = 0.1

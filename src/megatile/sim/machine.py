@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import MegatileError, MissingDescriptionError
-from megatile.hda.machine import HDA
+from megatile.hda import HDA
 from megatile.hda.model import Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
 from megatile.sim.faults import Faults
@@ -227,9 +227,9 @@ class Machine:
         control = self.hda.control
         if control is None:
             return 0
-        one = control.host_latency_ps + sum(station.overhead_ps for station in control.stations)
-        if control.host_bandwidth:
-            one += serialise_ps(CONTROL_BYTES, control.host_bandwidth)
+        one = control.host_link.latency_ps + sum(station.overhead_ps for station in control.launch)
+        if control.host_link.bandwidth:
+            one += serialise_ps(CONTROL_BYTES, control.host_link.bandwidth)
         return one * (2 if self.plan.channels else 1)
 
     def collective_ps(self, statement: pm.Collective, members: tuple[int, ...], nbytes: int) -> int:

@@ -8,14 +8,17 @@ write_oplog(trace, "run.jsonl")           # one line per event
 assert read_trace("run.json.gz") == trace
 """
 
+from megatile.trace.critical import CriticalStep, critical_path, why_slow
 from megatile.trace.events import Counter, Event, Trace, TraceBuilder, TraceError
 from megatile.trace.oplog import read_oplog, write_oplog
 from megatile.trace.perfetto import read_perfetto, write_perfetto
 from megatile.trace.reading import convert_trace, read_trace, write_trace
+from megatile.trace.tables import format_bytes, format_ps, text_table
 from megatile.trace.waits import Pointers, Waiter, WaitGraph
 
 __all__ = [
     "Counter",
+    "CriticalStep",
     "Event",
     "Pointers",
     "Trace",
@@ -24,9 +27,14 @@ __all__ = [
     "WaitGraph",
     "Waiter",
     "convert_trace",
+    "critical_path",
+    "format_bytes",
+    "format_ps",
     "read_oplog",
     "read_perfetto",
     "read_trace",
+    "text_table",
+    "why_slow",
     "write_oplog",
     "write_perfetto",
     "write_trace",

@@ -1,0 +1,245 @@
+"""The general evaluator: each unit runs ahead on its own clock until a queue is empty.
+
+Nothing here is ordered by time except what has to be: requests for shared resources, receive-from-any and
+waits for flags enter the time queue, and the queue is only served when no unit can run on. That is safe:
+whatever is still unknown then depends on an entry of the queue and so comes later than its first.
+
+A time that depends on a request not yet served is a `Pending`. The fast paths below never look for one:
+comparing a Pending raises TypeError before any state has changed, and the general path takes over.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from megatile.sim.general import GeneralRules
+from megatile.sim.pending import Pending, known, when
+from megatile.sim.program import RECEIVE, RELEASE, RUN, SEND, Program
+from megatile.sim.times import Times
+from megatile.sim.transfers import Transfers
+
+
+class UnitState:
+    """One unit on its own clock."""
+
+    __slots__ = (
+        "done", "end", "free", "more", "now", "operations", "pc", "readers", "start", "touched", "unit", "waits",
+        "writers",
+    )  # fmt: skip
+
+    def __init__(self, unit: int, now: int, engines: int, operations: list[Any]) -> None:
+        self.unit = unit
+        self.now = now
+        self.free: list[Any] = [0] * engines
+        self.writers: dict[int, Any] = {}
+        self.readers: dict[int, Any] = {}
+        self.operations = operations
+        self.pc = 0
+        self.touched: Any = 0
+        """When the unit's accesses to shared storage have finished."""
+        self.start: list[Any] = []
+        self.end: list[Any] = []
+        self.more: Iterator[tuple[Any, ...]] | None = None
+        """Where further operations come from, for units that are followed while they run."""
+        self.waits: Any = None
+        self.done = False
+
+
+class RunAhead:
+    """Evaluates a program; ``record`` keeps the times of every operation."""
+
+    def __init__(self, program: Program, units: list[UnitState], *, record: bool = False) -> None:
+        self.program = program
+        self.units = units
+        self.record = record
+        self.queue: list[tuple[Any, ...]] = []
+        self.ready: list[UnitState] = list(reversed(units))
+        self.arrivals: dict[int, list[Any]] = defaultdict(list)
+        self.credits: dict[int, dict[int, Any]] = defaultdict(dict)
+        self.wait_data: dict[int, UnitState] = {}
+        self.wait_credit: dict[int, UnitState] = {}
+        self.last_ps = 0
+        self.transfers = Transfers(program, self.queue)
+        self.rules = GeneralRules(self)
+
+    def run(self) -> Times:
+        ready, queue = self.ready, self.queue
+        while True:
+            while ready:
+                self.advance(ready.pop())
+            if not queue:
+                break
+            entry = heapq.heappop(queue)
+            entry[-1](entry[0])
+        return self._times()
+
+    def advance(self, unit: UnitState) -> None:
+        """Run one unit until it lacks something."""
+        operations, free, writers, readers = unit.operations, unit.free, unit.writers, unit.readers
+        arrivals, credits, ready, record = self.arrivals, self.credits, self.ready, self.record
+        overlaps = self.program.regions.overlaps
+        pendings = self.program.everything_shared or bool(self.program.shared)
+        pc, now = unit.pc, unit.now
+        count = len(operations)
+        while True:
+            if pc == count:
+                unit.pc, unit.now = pc, now
+                if not self._fetch(unit):
+                    return
+                count = len(operations)
+            operation = operations[pc]
+            kind = operation[0]
+            try:
+                if kind == RUN:
+                    _, engine, busy, latency, reads, writes, _ = operation
+                    start = free[engine]
+                    if start < now:
+                        start = now
+                    for block in reads:
+                        for other in overlaps[block]:
+                            time = writers.get(other, 0)
+                            if time > start:
+                                start = time
+                    for block in writes:
+                        for other in overlaps[block]:
+                            time = writers.get(other, 0)
+                            if time > start:
+                                start = time
+                            time = readers.get(other, 0)
+                            if time > start:
+                                start = time
+                    if pendings and any(type(readers.get(block, 0)) is not int for block in reads):
+                        raise TypeError  # a Pending must show before anything changes
+                    end = start + busy
+                    free[engine] = end
+                    end += latency
+                    for block in reads:
+                        if readers.get(block, 0) < end:
+                            readers[block] = end
+                    for block in writes:
+                        writers[block] = end
+                    if record:
+                        unit.start.append(start)
+                        unit.end.append(end)
+                elif kind == SEND:
+                    _, info, number, block, _ = operation
+                    engine, queue, slots, busy, latency, _, _ = info
+                    if number >= slots:
+                        credit = credits[queue].get(number - slots)
+                        if credit is None:
+                            self.wait_credit[queue] = unit
+                            break
+                        if credit > now:
+                            now = credit
+                    start = free[engine]
+                    if start < now:
+                        start = now
+                    for other in overlaps[block]:
+                        time = writers.get(other, 0)
+                        if time > start:
+                            start = time
+                    end = start + busy
+                    if readers.get(block, 0) < end:
+                        readers[block] = end
+                    free[engine] = end
+                    arrivals[queue].append(end + latency)
+                    waiting = self.wait_data.pop(queue, None)
+                    if waiting is not None:
+                        ready.append(waiting)
+                    if record:
+                        unit.start.append(start)
+                        unit.end.append(end)
+                elif kind == RECEIVE:
+                    _, queue, number, slot, _, _ = operation
+                    arrived = arrivals[queue]
+                    if len(arrived) <= number:
+                        self.wait_data[queue] = unit
+                        break
+                    arrival = arrived[number]
+                    begin = now
+                    if arrival > now:
+                        now = arrival
+                    writers[slot] = arrival
+                    if record:
+                        unit.start.append(begin)
+                        unit.end.append(now)
+                elif kind == RELEASE:
+                    _, queue, number, slot, credit_ps, _, _ = operation
+                    time = now
+                    for other in overlaps[slot]:
+                        if readers.get(other, 0) > time:
+                            time = readers[other]
+                        if writers.get(other, 0) > time:
+                            time = writers[other]
+                    credits[queue][number] = time + credit_ps
+                    waiting = self.wait_credit.pop(queue, None)
+                    if waiting is not None:
+                        ready.append(waiting)
+                    if record:
+                        unit.start.append(now)
+                        unit.end.append(time)
+                else:
+                    unit.pc, unit.now = pc, now
+                    if not self.rules.apply(unit, operation):
+                        return
+                    now = unit.now
+            except TypeError:
+                if not pendings:
+                    raise
+                unit.pc, unit.now = pc, now
+                if not self.rules.apply(unit, operation):
+                    return
+                now = unit.now
+            pc += 1
+        unit.pc, unit.now = pc, now
+
+    def _fetch(self, unit: UnitState) -> bool:
+        """The next operation of a unit that is followed while it runs; False at its end."""
+        if unit.more is not None:
+            for operation in unit.more:
+                unit.operations.append(operation)
+                return True
+        unit.done = True
+        return False
+
+    # waking
+
+    def wake_data(self, queue: int) -> None:
+        unit = self.wait_data.pop(queue, None)
+        if unit is not None:
+            self.ready.append(unit)
+
+    def wake_credit(self, queue: int) -> None:
+        unit = self.wait_credit.pop(queue, None)
+        if unit is not None:
+            self.ready.append(unit)
+
+    def resume_when(self, unit: UnitState, time: Pending) -> None:
+        """Let a unit try again as soon as a time is known."""
+        when((time,), 0, lambda _: self.ready.append(unit))
+
+    # the end
+
+    def _times(self) -> Times:
+        end = 0
+        for unit in self.units:
+            every = [unit.now, *unit.free, *unit.writers.values(), *unit.readers.values()]
+            end = max(end, *(known(t) or 0 for t in every))
+        for arrived in self.arrivals.values():
+            end = max(end, *(known(t) or 0 for t in arrived), 0)
+        times = Times(max(end, self.last_ps))
+        times.operations = [u.operations for u in self.units]
+        times.choices = self.rules.choices
+        if any(not u.done for u in self.units):
+            times.stuck = self.rules.wait_graph(times.end_ps)
+            return times
+        if self.record:
+            times.start = [[known(t) or 0 for t in u.start] for u in self.units]
+            times.end = [[known(t) or 0 for t in u.end] for u in self.units]
+            times.arrival = {q: [known(t) or 0 for t in a] for q, a in self.arrivals.items()}
+            times.credit = {q: {n: known(t) or 0 for n, t in c.items()} for q, c in self.credits.items()}
+        return times
+
