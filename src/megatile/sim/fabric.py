@@ -8,9 +8,8 @@ the head moves on at g_i + latency_i. The tail has arrived when every stage has 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import networkx as nx
 
 from megatile.core.errors import RouteError
 from megatile.hda import HDA
@@ -85,7 +84,7 @@ class Fabric:
         self._stages: dict[tuple[Unit, Unit], tuple[Stage, ...]] = {}
         self._down = faults.links_down(hda)
         self._slow = faults.links_slow(hda)
-        self._graphs: dict[str, nx.DiGraph] = {}
+        self._graphs: dict[str, Any] = {}
 
     def resource(self, key: Hashable, width: int = 1) -> int:
         """The number of a resource; ``width`` transfers may use it at a time."""
@@ -143,6 +142,8 @@ class Fabric:
 
     def _detour(self, a: Unit, b: Unit, network: Network, owner: int, links: list[Link]) -> list[Link]:
         """The shortest way round the links that are down, or an error that says what is cut off."""
+        import networkx as nx  # heavy, and needed only when links are down
+
         ends = network.topology.ends
         graph = self._graph(network, owner)
         start, stop = ends(links[0].number)[0], ends(links[-1].number)[1]
@@ -162,7 +163,9 @@ class Fabric:
         pairs = zip(nodes, nodes[1:], strict=False)
         return [Link(network.name, owner, graph.edges[pair]["number"]) for pair in pairs]
 
-    def _graph(self, network: Network, owner: int) -> nx.DiGraph:
+    def _graph(self, network: Network, owner: int) -> Any:
+        import networkx as nx
+
         key = f"{network.name}:{owner}"
         if key not in self._graphs:
             graph = nx.DiGraph()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from megatile.sim.pending import Pending, Time, known, later, when
-from megatile.sim.program import GENERAL, RECEIVE, RELEASE, RUN, SEND, Block, Operation
+from megatile.sim.program import GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Block, Operation
 from megatile.sim.stuck import wait_graph
 from megatile.sim.transfers import DECISION
 from megatile.trace import WaitGraph
@@ -77,6 +77,11 @@ class GeneralRules:
             return self.send(unit, made)
         if kind == RECEIVE:
             return self.receive(unit, operation)
+        if kind == TAKE:
+            _, _, number, engine, busy, latency, block, _, row, link = operation
+            writes = ((tuple(overlaps[block]), block),)
+            made = Operation("receive", row, unit.unit, engine, busy, latency, (), writes, link=link, key=number)
+            return self.receive_into(unit, made)
         assert kind == RELEASE
         return self.release(unit, operation)
 

@@ -19,6 +19,7 @@ from megatile.sim.program import (
     RELEASE,
     RUN,
     SEND,
+    TAKE,
     Block,
     Operation,
     Program,
@@ -42,6 +43,9 @@ class Lowering:
         """Slot -> number of the message in it (an int, or one per unit)."""
         self._registered: set[Any] = set()
         self._sends: dict[Any, tuple[Any, list[Any]]] = {}
+        self._copies: dict[Any, list[tuple[int, int]] | None] = {}
+        self._returns: dict[int, list[Any]] = {}
+        self._numbered: tuple[Row | None, list[Any]] = (None, [])
 
     # which resources are used
 
@@ -115,11 +119,16 @@ class Lowering:
         number = None if resource is None else self.machine.fabric.resource(resource)
         return self.program.engine_names.index(name), number if self.program.is_shared(number) else None
 
+    def numbers(self, row: Row) -> list[Any]:
+        """The block numbers of a row's accesses, worked out once per row."""
+        if self._numbered[0] is not row:
+            self._numbered = (row, [self.program.regions.number(a) for a in row.accesses])
+        return self._numbered[1]
+
     def _blocks(self, row: Row, write: bool, i: int) -> tuple[Block, ...]:
         found = []
-        for access in row.accesses:
+        for access, number in zip(row.accesses, self.numbers(row), strict=True):
             if access.write == write:
-                number = self.program.regions.number(access)
                 number = number[i] if isinstance(number, list) else number
                 found.append(self.program.block(access, number, at(access.owner, i)))
         return tuple(found)
@@ -146,9 +155,8 @@ def _compute(low: Lowering, row: Row) -> Made:
     if plain and not low.program.is_shared(_resource(low, statement.engine)):
         engine = low.program.engine_names.index(statement.engine)
         busy = _busy(low, row)
-        regions = low.program.regions
-        reads = [regions.number(a) for a in row.accesses if not a.write]
-        writes = [regions.number(a) for a in row.accesses if a.write]
+        numbers = low.numbers(row)
+        reads, writes = numbers[:-1], numbers[-1:]
         if not any(isinstance(x, list) for x in (busy, *reads, *writes)):
             return low._emit(row, [(RUN, engine, busy, 0, tuple(reads), tuple(writes), row)] * low.size)
         columns = [x if isinstance(x, list) else [x] * low.size for x in (*reads, *writes)]
@@ -205,6 +213,51 @@ def _copy(low: Lowering, row: Row) -> Made:
 
 
 def _copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
+    times = _plain_copies(low, row, source)
+    if times is None:
+        return _general_copies(low, row, source, kind)
+    engine = low.program.engine_names.index("dma.0")
+    blocks = [n if isinstance(n, list) else [n] * low.size for n in low.numbers(row)]
+    if kind == "copy":
+        made: list[Any] = [
+            (RUN, engine, busy, latency, marks[:-1], marks[-1:], row)
+            for (busy, latency), marks in zip(times, zip(*blocks, strict=True), strict=True)
+        ]
+    else:
+        links, numbers = low.program.links(row, low.size), column(row.number, low.size)
+        made = [
+            link and (TAKE, link.queue, n, engine, busy, latency, mark, link.credit_ps, row, link)
+            for link, n, (busy, latency), mark in zip(links, numbers, times, blocks[-1], strict=True)
+        ]
+    return low._emit(row, made)
+
+
+def _plain_copies(low: Lowering, row: Row, source: Access) -> list[tuple[int, int]] | None:
+    """(busy, latency) per unit where all copies of a row are uncontended and alike; else None."""
+    target, program = row.accesses[-1], low.program
+    varies = (source.storage, target.storage, row.nbytes)
+    if any(isinstance(v, np.ndarray) for v in varies) or not low._plain(row) or program.everything_shared:
+        return None
+    if low.machine.faults.jitter is not None or not row.nbytes:
+        return None
+    memories = program.storages.memory(source.storage), program.storages.memory(target.storage)
+    key = (id(row.statement), memories, row.nbytes)
+    if key not in low._copies:
+        low._copies[key] = _copy_times(low, row, source)
+    return low._copies[key]
+
+
+def _copy_times(low: Lowering, row: Row, source: Access) -> list[tuple[int, int]] | None:
+    times = []
+    for i, unit in enumerate(low.units):
+        path = low.program.copy_path(unit, source, row.accesses[-1], i)
+        if low.program.contended(path) or low._engine("dma", unit)[1] is not None:
+            return None
+        times.append((path.startup_ps + path.occupied_ps(row.nbytes), path.latency_ps))
+    return times
+
+
+def _general_copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
     plain = low._plain(row)
     links = low.program.links(row, low.size) if kind == "receive" else None
     for i in low._active(row):
@@ -249,7 +302,7 @@ def _send(low: Lowering, row: Row) -> Made:
     infos = _send_infos(low, row, links)
     if infos is None:
         return _general_sends(low, row, links)
-    blocks = program.regions.number(access)
+    blocks = low.numbers(row)[0]
     numbers = row.number
     if not isinstance(blocks, list):
         blocks = [blocks] * low.size
@@ -334,16 +387,31 @@ def _remember(low: Lowering, row: Row) -> None:
 
 
 def _release(low: Lowering, row: Row) -> Made:
-    program = low.program
+    if isinstance(row.slot, np.ndarray):
+        return _mixed_releases(low, row)
+    returns = low._returns.get(row.slot)
+    if returns is None:
+        returns = low._returns[row.slot] = [_return(low, i, row.slot) for i in range(low.size)]
+    numbers = column(low._held[row.slot], low.size) if not isinstance(low._held[row.slot], list) else low._held[row.slot]
+    made = [(RELEASE, q, n, slot, ps, row, link) for (q, slot, ps, link), n in zip(returns, numbers, strict=True)]
+    return low._emit(row, made)
+
+
+def _return(low: Lowering, i: int, storage: int) -> tuple[int, int, int, Any]:
+    """(queue, slot block, credit time, link) for the release of a slot by one unit."""
+    name, member = low.program.storages.queue_of(storage)
+    channel = low.program.channel(name)
+    link = low.program.link(channel, low.units[i] * channel.members + member, strict=False)
+    return link.queue, int(low.program.regions.whole(storage)), link.credit_ps, link
+
+
+def _mixed_releases(low: Lowering, row: Row) -> Made:
     for i in low._active(row):
         storage = at(row.slot, i)
-        name, member = program.storages.queue_of(storage)
-        channel = program.channel(name)
-        link = program.link(channel, low.units[i] * channel.members + member)
+        queue, slot, credit_ps, link = _return(low, i, storage)
         held = low._held[storage]
-        number = held[i] if isinstance(held, list) else held if not isinstance(held, np.ndarray) else int(held[i])
-        slot = program.regions.whole(storage)
-        yield i, (RELEASE, link.queue, number, int(slot), link.credit_ps, row, link)
+        number = held[i] if isinstance(held, list) else at(held, i)
+        yield i, (RELEASE, queue, number, slot, credit_ps, row, link)
 
 
 def _receive_any(low: Lowering, row: Row) -> Made:

@@ -7,6 +7,7 @@ cohort have in common is worked out once per row.
     SEND     engine, queue, message number, slots, busy_ps, latency_ps, read block, link
     RECEIVE  queue, message number, slot block, link
     RELEASE  queue, message number, slot block, credit_ps, link
+    TAKE     queue, message number, engine, busy_ps, latency_ps, write block, credit_ps, link
     GENERAL  an `Operation`: everything that is rarer (shared engines, puts and gets, signals, ...)
 """
 
@@ -24,7 +25,7 @@ from megatile.sim.regions import OWNER_SHIFT, Regions
 from megatile.sim.rows import Access, Row
 from megatile.sim.storage import Storages
 
-RUN, SEND, RECEIVE, RELEASE, GENERAL = range(5)
+RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL = range(6)
 Block = tuple[tuple[int, ...], int]
 """What an access looks up (every overlapping block) and the block it marks."""
 
@@ -127,13 +128,15 @@ class Program:
     def queue_number(self, channel: str, queue: int) -> int:
         return self._first_queue[channel] + queue
 
-    def link(self, channel: pm.Channel, queue: int) -> Link:
-        """The link of a queue; its sender is the channel's source."""
+    def link(self, channel: pm.Channel, queue: int, strict: bool = True) -> Link:
+        """The link of a queue; its sender is the channel's source (which must exist if ``strict``)."""
         number = self._first_queue[channel.name] + queue
         found = self._links.get(number)
         if found is None:
             receiver, member = divmod(queue, channel.members)
             sender = int(channel.source.evaluate({"unit": receiver, "member": member}))
+            if not 0 <= sender < self.plan.units and not strict:
+                return Link(channel, number, receiver, receiver, member, 0, 1)
             if not 0 <= sender < self.plan.units:
                 raise pm.PlanError(f"queue {channel.label(member)} of unit {receiver} is fed by nobody")
             vc = self.machine.virtual_channel(channel.name)

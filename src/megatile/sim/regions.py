@@ -27,6 +27,7 @@ class Regions:
         self.overlaps: list[list[int]] = []
         self._whole: list[int] = []
         self._numbers: dict[Any, int] = {}
+        self._tables: dict[Any, np.ndarray] = {}
         self._seen: dict[int, list[tuple[int, tuple[tuple[int, int], ...]]]] = {}
         for storage in range(storages.count):
             self._whole.append(self._new(storage, ()))
@@ -42,22 +43,43 @@ class Regions:
         if not bounds or self._covers_all(storage, bounds):
             result = self.whole(storage)
             return result.tolist() if isinstance(result, np.ndarray) else result
-        fields = [storage, *(edge for pair in bounds for edge in pair)]
-        if not any(isinstance(f, np.ndarray) for f in fields):
-            return self._find(tuple(int(f) for f in fields))
-        size = next(len(f) for f in fields if isinstance(f, np.ndarray))
+        fields = [storage, *(number for pair in bounds for number in pair)]
+        varying = [i for i, f in enumerate(fields) if isinstance(f, np.ndarray)]
+        if not varying:
+            return self._find(tuple(fields))
+        if len(varying) == 1 and varying[0]:
+            return self._row(fields, varying[0])
+        size = len(fields[varying[0]])
         columns = [f.tolist() if isinstance(f, np.ndarray) else [f] * size for f in fields]
         find, numbers = self._find, self._numbers
         return [numbers.get(key) or find(key) for key in zip(*columns, strict=True)]
 
+    def _row(self, fields: list[Any], place: int) -> list[int]:
+        """Blocks that differ in one number only: a table from that number to the block's."""
+        column = fields[place]
+        key = (place, *fields[:place], *fields[place + 1 :])
+        table = self._tables.get(key)
+        top = int(column.max())
+        if table is None or len(table) <= top:
+            grown = np.full(2 * top + 2, -1, dtype=np.int64)
+            if table is not None:
+                grown[: len(table)] = table
+            table = self._tables[key] = grown
+        result = table[column]
+        if result.min() < 0:
+            for value in np.unique(column[result < 0]).tolist():
+                table[value] = self._find((*fields[:place], value, *fields[place + 1 :]))
+            result = table[column]
+        return result.tolist()
+
     def _covers_all(self, storage: Any, bounds: tuple[tuple[Any, Any], ...]) -> bool:
         if isinstance(storage, np.ndarray):
             return False
+        for low, extent in bounds:
+            if type(low) is not int or low or type(extent) is not int:
+                return False
         what = self._storages.what(storage)
-        return isinstance(what, pm.Tile) and all(
-            type(low) is int and low == 0 and type(high) is int and high == extent
-            for (low, high), extent in zip(bounds, what.shape, strict=False)
-        )
+        return isinstance(what, pm.Tile) and tuple(e for _, e in bounds) == what.shape
 
     def _find(self, key: tuple[int, ...]) -> int:
         number = self._numbers.get(key)
@@ -83,4 +105,7 @@ def overlap(a: tuple[tuple[int, int], ...], b: tuple[tuple[int, int], ...]) -> b
     """Whether two blocks share an element; empty bounds mean all of the storage."""
     if not a or not b:
         return True
-    return all(low < top and bottom < high for (low, high), (bottom, top) in zip(a, b, strict=False))
+    return all(
+        low < bottom + height and bottom < low + extent
+        for (low, extent), (bottom, height) in zip(a, b, strict=False)
+    )

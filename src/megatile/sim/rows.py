@@ -66,7 +66,7 @@ class Access:
     """A block of one storage that a command reads or writes.
 
     ``storage`` is a number of `Storages`; ``owner`` is None for the unit's own copy; ``bounds`` are
-    (start, stop) per dimension, empty for all of it.
+    (start, extent) per dimension, empty for all of it.
     """
 
     storage: Number
@@ -114,6 +114,7 @@ class Cohort:
         self._compiled: dict[int, tuple[Expr, Callable[..., Any]]] = {}
         self._steady: dict[int, Number] = {}
         self._queues: dict[int, tuple[bool, Number]] = {}
+        self._same_queues: dict[tuple[str, bytes], Number] = {}
 
     # values
 
@@ -212,8 +213,7 @@ class Cohort:
             owner, shared = self.value(tile.owner), True
         bounds = []
         for start, extent in zip(region.start, region.shape, strict=True):
-            low = self.value(start)
-            bounds.append((low, low + self.value(extent)))
+            bounds.append((self.value(start), self.value(extent)))
         return Access(storage, owner, tuple(bounds), write, region.tile, shared)
 
 
@@ -300,7 +300,11 @@ def _queue(c: Cohort, s: Any, channel: pm.Channel, to: Number, member: Number) -
     known = c._queues.get(id(s))
     if known is None:
         steady = symbols(getattr(s, "to", Const(0))) | symbols(s.member) <= {"unit"}
-        known = c._queues[id(s)] = (steady, to * channel.members + member)
+        queue = to * channel.members + member
+        if steady and isinstance(queue, np.ndarray):
+            # Statements that use the same queues share one array, so that they are counted together.
+            queue = c._same_queues.setdefault((channel.name, queue.tobytes()), queue)
+        known = c._queues[id(s)] = (steady, queue)
     return known[1] if known[0] else to * channel.members + member
 
 

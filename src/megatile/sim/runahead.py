@@ -17,7 +17,7 @@ from typing import Any
 
 from megatile.sim.general import GeneralRules
 from megatile.sim.pending import Pending, known, when
-from megatile.sim.program import RECEIVE, RELEASE, RUN, SEND, Program
+from megatile.sim.program import RECEIVE, RELEASE, RUN, SEND, TAKE, Program
 from megatile.sim.times import Times
 from megatile.sim.transfers import Transfers
 
@@ -181,6 +181,36 @@ class RunAhead:
                     if record:
                         unit.start.append(now)
                         unit.end.append(time)
+                elif kind == TAKE:
+                    _, queue, number, engine, busy, latency, block, credit_ps, _, _ = operation
+                    arrived = arrivals[queue]
+                    if len(arrived) <= number:
+                        self.wait_data[queue] = unit
+                        break
+                    arrival = arrived[number]
+                    if arrival > now:
+                        now = arrival
+                    start = free[engine]
+                    if start < now:
+                        start = now
+                    for other in overlaps[block]:
+                        time = writers.get(other, 0)
+                        if time > start:
+                            start = time
+                        time = readers.get(other, 0)
+                        if time > start:
+                            start = time
+                    end = start + busy
+                    free[engine] = end
+                    end += latency
+                    writers[block] = end
+                    credits[queue][number] = end + credit_ps
+                    waiting = self.wait_credit.pop(queue, None)
+                    if waiting is not None:
+                        ready.append(waiting)
+                    if record:
+                        unit.start.append(start)
+                        unit.end.append(end)
                 else:
                     unit.pc, unit.now = pc, now
                     if not self.rules.apply(unit, operation):

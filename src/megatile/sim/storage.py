@@ -66,12 +66,12 @@ class Storages:
     def describe(self, storage: int, bounds: Sequence[tuple[Any, Any]]) -> str:
         """A block as text, with its memory: ``tcm:x[0:64]``."""
         what = self.what(storage)
-        inside = "" if not bounds else "[" + ", ".join(f"{low}:{high}" for low, high in bounds) + "]"
+        inside = "" if not bounds else "[" + ", ".join(f"{low}:{low + extent}" for low, extent in bounds) + "]"
         return f"{what.memory}:{what.name}{inside}"
 
     def nbytes(self, storage: int, bounds: Sequence[tuple[Any, Any]]) -> int:
         what = self.what(storage)
         if isinstance(what, pm.Channel):
             return what.slot_bytes
-        extents = [high - low for low, high in bounds] or list(what.shape)
+        extents = [extent for _, extent in bounds] or list(what.shape)
         return int(prod(extents)) * itemsize(what.dtype)
