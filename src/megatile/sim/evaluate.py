@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from megatile.plan import model as pm
+from megatile.sim.arrays import Arrays, Lane, check_regular
+from megatile.sim.bucket import Bucket
 from megatile.sim.lowering import Lowering, take_message
 from megatile.sim.machine import Machine, SimulationError
 from megatile.sim.program import Program
@@ -48,6 +50,16 @@ def run_ahead(machine: Machine, scalars: Scalars, *, record: bool) -> tuple[Prog
     else:
         fill(program, [s.operations for s in states], scalars)
     return program, RunAhead(program, states, record=record).run()
+
+
+def bucket(machine: Machine, scalars: Scalars) -> tuple[Program, Times]:
+    """The oracle: every unit is followed one by one, every resource is a server."""
+    program = Program(machine, everything_shared=True)
+    engines = len(program.engine_names)
+    states = [UnitState(u, machine.start_ps(u), engines, []) for u in range(machine.plan.units)]
+    for state in states:
+        state.more = follow(program, state.unit, scalars)
+    return program, Bucket(program, states).run()
 
 
 def fill(program: Program, operations: list[list[Any]], scalars: Scalars) -> None:
@@ -99,3 +111,11 @@ def _next(walk: Walk, answer: Any) -> Row | None:
         return walk.send(answer)
     except StopIteration:
         return None
+
+
+def arrays(machine: Machine, scalars: Scalars, *, record: bool = False) -> tuple[Program, Times]:
+    """The evaluator for regular plans; `NotRegular` if this is none."""
+    check_regular(machine.plan, machine)
+    program = Program(machine)
+    lanes = [Lane(program, units, cohort) for units, cohort in cohorts(program, scalars)]
+    return program, Arrays(program, lanes, record=record).run()

@@ -197,7 +197,7 @@ def _busy(low: Lowering, row: Row) -> Any:
     return machine.compute_ps(statement, row.flops, low.units[0])
 
 
-def _nbytes(low: Lowering, row: Row, i: int) -> int:
+def bytes_moved(low: Lowering, row: Row, i: int) -> int:
     """Bytes that a command moves: what it says, else the size of what it writes (or reads)."""
     said = at(row.nbytes, i)
     if said:
@@ -263,7 +263,7 @@ def _general_copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
     for i in low._active(row):
         unit = low.units[i]
         path = low.program.copy_path(unit, source, row.accesses[-1], i)
-        nbytes = _nbytes(low, row, i)
+        nbytes = bytes_moved(low, row, i)
         number = low.program.copies[unit]
         low.program.copies[unit] += 1
         engine, resource = low._engine("dma", unit)
@@ -317,7 +317,7 @@ def _send(low: Lowering, row: Row) -> Made:
 def _send_infos(low: Lowering, row: Row, links: list[Any]) -> list[Any] | None:
     """(engine, queue, slots, busy, latency, link) per unit; None if a way is contended."""
     access = row.accesses[0]
-    size = _nbytes(low, row, 0) if not access.bounds or row.nbytes else None
+    size = bytes_moved(low, row, 0) if not access.bounds or row.nbytes else None
     if size is None:
         return None
     memory = low.program.storages.memory(access.storage)
@@ -347,7 +347,7 @@ def _general_sends(low: Lowering, row: Row, links: list[Any]) -> Made:
         link = links[i]
         memory = low.program.storages.memory(at(row.accesses[0].storage, i))
         path = low.program.send_path(link, memory)
-        nbytes = _nbytes(low, row, i)
+        nbytes = bytes_moved(low, row, i)
         number = at(row.number, i)
         resource = low._engine("dma", low.units[i])[1]
         occupied = path.occupied_ps(nbytes)
@@ -445,7 +445,7 @@ def _collective(low: Lowering, row: Row) -> Made:
     for i in low._active(row):
         group = (row.statement.group, at(row.group, i))
         members = low.program.members[group]
-        nbytes = _nbytes(low, row, i) if row.accesses else 0
+        nbytes = bytes_moved(low, row, i) if row.accesses else 0
         cost = low.machine.collective_ps(row.statement, members, nbytes)
         key = (*group, at(row.number, i))
         yield i, low._general("meet", row, i, key=key, value=len(members), delay_ps=cost, nbytes=nbytes)

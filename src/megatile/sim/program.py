@@ -72,6 +72,7 @@ class Operation:
     key: Any = None
     value: int = 0
     delay_ps: int = 0
+    key_done: Any = None
 
 
 class Program:

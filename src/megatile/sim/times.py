@@ -25,3 +25,4 @@ class Times:
     credit: dict[int, dict[int, int]] = field(default_factory=dict)
     choices: dict[int, list[int]] = field(default_factory=dict)
     stuck: WaitGraph | None = None
+    complete: bool = True

@@ -82,7 +82,8 @@ class Journey:
     """One piece of a transfer on its way."""
 
     __slots__ = (
-        "busy", "flow", "free", "head", "landed", "number", "occupied", "path", "stage", "tail", "transfers",
+        "busy", "flow", "free", "head", "landed", "number", "occupied", "path", "queued", "stage", "tail",
+        "transfers",
     )  # fmt: skip
 
     def __init__(
@@ -105,6 +106,7 @@ class Journey:
         self.head = head
         self.tail = head + dma
         self.free: int | None = None
+        self.queued = False
         self.stage = 0
         self.go()
 
@@ -121,7 +123,7 @@ class Journey:
                 return
             # Before the first shared stage nothing can be in the way; after it, only earlier messages.
             turn = self.head
-            if self.free is not None and stage.resource is not None:
+            if self.queued and stage.resource is not None:
                 turn = self.transfers.servers.serve(stage.resource, self.head, self.busy[index])
             self._pass(index, turn)
         latency = sum(s.latency_ps for s in self.path.stages)
@@ -132,15 +134,16 @@ class Journey:
     def turn(self, turn: int) -> None:
         """The shared stage is ours from ``turn`` on."""
         index = self.stage
-        if self.free is None:
-            # The source is held up as long as the head waits at the first shared stage.
-            before = sum(s.latency_ps for s in self.path.stages[:index])
-            self.free = turn - before + self.occupied
+        self.queued = True
         self._pass(index, turn)
         self.stage = index + 1
         self.go()
 
     def _pass(self, index: int, turn: int) -> None:
         latency = self.path.stages[index].latency_ps
+        if self.free is None and self.path.stages[index].resource is not None:
+            # The source is held up as long as the head waits at the first stage where it can.
+            before = sum(s.latency_ps for s in self.path.stages[:index])
+            self.free = turn - before + self.occupied
         self.tail = max(self.tail, turn + self.busy[index]) + latency
         self.head = turn + latency
