@@ -5,19 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from megatile.report import (
+from megatile.report import draw_timeline, summary, write_dump
+from megatile.trace import (
+    Trace,
+    TraceBuilder,
+    Waiter,
+    WaitGraph,
     busy_ps,
     critical_path,
-    draw_timeline,
     exposed_ps,
     format_bytes,
     format_ps,
-    summary,
     text_table,
     why_slow,
-    write_dump,
 )
-from megatile.trace import Trace, TraceBuilder, Waiter, WaitGraph
 
 
 def two_units() -> Trace:

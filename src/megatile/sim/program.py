@@ -90,6 +90,7 @@ class Program:
         self.everything_shared = everything_shared
         self.engine_names = ["tensor", "vector", "channel", "control"]
         self.engine_names += [f"dma.{i}" for i in range(machine.dma.channels)]
+        self._channels = {channel.name: channel for channel in self.plan.channels}
         self._first_queue: dict[str, int] = {}
         queues = 0
         for channel in self.plan.channels:
@@ -150,6 +151,9 @@ class Program:
     def known_links(self) -> list[Link]:
         return list(self._links.values())
 
+    def known_link(self, queue: int) -> Link:
+        return self._links[queue]
+
     def send_path(self, link: Link, memory: str) -> Path:
         """The way of a message that is sent out of ``memory``."""
         return self.machine.path(link.sender, memory, link.receiver, link.channel.memory)
@@ -169,7 +173,7 @@ class Program:
         return found  # type: ignore[return-value]
 
     def channel(self, name: str) -> pm.Channel:
-        return next(c for c in self.plan.channels if c.name == name)
+        return self._channels[name]
 
     # resources
 

@@ -9,7 +9,7 @@ course depends on a receive-from-any. Nothing here knows time.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -157,15 +157,17 @@ class Cohort:
 
     def scoped(self, body: tuple[Any, ...], mask: Mask, keep: Callable[[], Any]) -> Walk:
         """A body whose own names end with it; ``keep`` binds what lives on before they do."""
-        before_names, before_env = dict(self.names), dict(self.env)
+        before_names, before_env = set(self.names), set(self.env)
         yield from self.block(body, mask)
         keep()
         own = [name for name in self.names if name not in before_names]
-        yield from self.release(own, mask)
-        for name in own:
-            self.names.pop(name, None)
-        for name in [n for n in self.env if n not in before_env]:
-            del self.env[name]
+        if own:
+            yield from self.release(own, mask)
+            for name in own:
+                self.names.pop(name, None)
+        if len(self.env) > len(before_env):
+            for name in [n for n in self.env if n not in before_env]:
+                del self.env[name]
 
     def release(self, names: list[str], mask: Mask) -> Walk:
         """End names; rows return the credits of slots that nobody holds any more."""
@@ -279,6 +281,12 @@ def _compute(c: Cohort, s: pm.Compute, mask: Mask) -> Walk:
     reads = [c.access(r, False) for r in s.reads]
     if s.fresh:
         c.begin_version(s.write.tile, mask)
+    elif s.reads and s.write is s.reads[0]:
+        # In place: the same block is read and written, so it is worked out once.
+        row.accesses = (*reads, replace(reads[0], write=True))
+        row.flops, row.nbytes = c.value(s.work.flops), c.value(s.work.bytes)
+        yield row
+        return
     row.accesses = (*reads, c.access(s.write, True))
     row.flops, row.nbytes = c.value(s.work.flops), c.value(s.work.bytes)
     yield row
