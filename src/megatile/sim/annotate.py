@@ -14,7 +14,7 @@ from megatile.sim.program import GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Pro
 from megatile.sim.rows import Row
 from megatile.sim.stuck import source_of
 from megatile.sim.times import Times
-from megatile.trace import Trace, TraceBuilder
+from megatile.trace import LAUNCH, Trace, TraceBuilder
 
 MAX_COUNTERS = 256
 Reason = tuple[int, int]
@@ -140,6 +140,9 @@ class UnitNotes:
 
     def run(self) -> None:
         times = self.a.times
+        started = self.program.machine.start_ps(self.unit)
+        if started:
+            self.issue = (started, self._launch(started))
         operations, starts, ends = times.operations[self.unit], times.start[self.unit], times.end[self.unit]
         for operation, start, end in zip(operations, starts, ends, strict=True):
             kind = operation[0]
@@ -176,6 +179,13 @@ class UnitNotes:
             cause=cause[1],
             source=source_of(row.statement.place),
             operand=self.a.operand_text(row, self.position),
+        )
+
+    def _launch(self, started: int) -> int:
+        """The launch (and the install of the queues before it) on its way from the host."""
+        unit = self.a.names[self.unit]
+        return self.a.builder.add(
+            unit=unit, engine="control", operation=LAUNCH, start_ps=0, end_ps=started
         )
 
     def _hazards(self, reads: Any, writes: Any) -> list[Reason]:

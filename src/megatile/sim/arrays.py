@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from megatile.plan import model as pm
-from megatile.sim.lowering import Lowering
+from megatile.sim.lowering import Lowering, bytes_moved, transfer_times
 from megatile.sim.machine import Machine
 from megatile.sim.messages import MessageTimes
 from megatile.sim.program import Link, Program
@@ -191,16 +191,15 @@ class Arrays:
         return result
 
     def _copy_times(self, lane: Lane, row: Row, source: Access) -> tuple[int, Value, Value]:
-        from megatile.sim.lowering import bytes_moved
-
         program = self.program
         busy, latency = [], []
         for i, unit in enumerate(lane.units):
             path = program.copy_path(unit, source, row.accesses[-1], i)
             if any(stage.resource is not None for stage in path.stages):
                 raise NotRegular("units share a memory")
-            busy.append(path.startup_ps + path.occupied_ps(bytes_moved(lane.lowering, row, i)))
-            latency.append(path.latency_ps)
+            held, rest = transfer_times(path, bytes_moved(lane.lowering, row, i))
+            busy.append(held)
+            latency.append(rest)
         if program.machine.engine_resource("dma", lane.units[0]) is not None:
             raise NotRegular("units share an engine")
         return program.engine_names.index("dma.0"), level(busy), level(latency)
@@ -233,8 +232,6 @@ class Arrays:
         known = lane.times.get(key) if None not in key else None
         if known is not None and known[5] is row.queue:
             return known
-        from megatile.sim.lowering import bytes_moved
-
         program = self.program
         links: list[Link] = program.links(row, lane.size)
         busy, latency, engine = [0] * lane.size, [0] * lane.size, 0
@@ -247,8 +244,7 @@ class Arrays:
             program.use(path, ("queue", link.queue))
             if program.contended(path):
                 raise NotRegular("a link has two channels")
-            busy[i] = path.startup_ps + path.occupied_ps(bytes_moved(lane.lowering, row, i))
-            latency[i] = path.latency_ps
+            busy[i], latency[i] = transfer_times(path, bytes_moved(lane.lowering, row, i))
             engine = link.engine
         if program.machine.engine_resource("dma", lane.units[0]) is not None:
             raise NotRegular("units share an engine")

@@ -336,11 +336,10 @@ class Bucket:
         dma, busy = path.stage_ps(size)
         if index == 0:
             tail = head + dma
+            if all(s.resource is None for s in path.stages):
+                self.clock.at(head + path.occupied_ps(size), left.unlock)
         if index == len(path.stages):
             extra = path.latency_ps - sum(s.latency_ps for s in path.stages)
-            if not any(s.resource is not None for s in path.stages):
-                free = head - path.latency_ps + extra + path.occupied_ps(size)
-                self.clock.at(free, left.unlock)
             self.clock.at(max(tail, head) + extra, landed.unlock)
             return
         stage = path.stages[index]
@@ -348,7 +347,7 @@ class Bucket:
         def granted(turn: int) -> None:
             if stage.resource is not None and all(s.resource is None for s in path.stages[:index]):
                 before = sum(s.latency_ps for s in path.stages[:index])
-                self.clock.at(max(self.clock.now, turn - before + path.occupied_ps(size)), left.unlock)
+                self.clock.at(max(turn, turn - before + path.occupied_ps(size)), left.unlock)
             later = max(tail, turn + busy[index]) + stage.latency_ps
             self.hop(path, size, flow, number, index + 1, turn + stage.latency_ps, later, left, landed)
 

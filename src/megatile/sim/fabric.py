@@ -40,13 +40,22 @@ class Stage(NamedTuple):
 class Path:
     """The stages of a way, with the sums every transfer needs; times per size are remembered."""
 
-    __slots__ = ("_times", "bandwidth", "dma_bandwidth", "granule", "latency_ps", "stages", "startup_ps")
+    __slots__ = (
+        "_times", "bandwidth", "before_ps", "dma_bandwidth", "extra_ps", "first_resource", "granule",
+        "latency_ps", "stages", "startup_ps",
+    )  # fmt: skip
 
     def __init__(self, stages: tuple[Stage, ...], startup_ps: int, dma_bandwidth: float) -> None:
         self.stages = stages
         self.startup_ps = startup_ps
         self.dma_bandwidth = dma_bandwidth
-        self.latency_ps = max(1, sum(s.latency_ps for s in stages))
+        latency = sum(s.latency_ps for s in stages)
+        self.latency_ps = max(1, latency)
+        self.extra_ps = self.latency_ps - latency
+        places = [i for i, s in enumerate(stages) if s.resource is not None]
+        self.first_resource = places[0] if places else None
+        """The first stage at which a transfer may have to wait."""
+        self.before_ps = sum(s.latency_ps for s in stages[: places[0]]) if places else 0
         self.bandwidth = min([s.bandwidth for s in stages] + [dma_bandwidth])
         self.granule = min((s.granule for s in stages if s.granule), default=None)
         self._times: dict[int, tuple[int, tuple[int, ...]]] = {}
@@ -54,6 +63,10 @@ class Path:
     def occupied_ps(self, nbytes: int) -> int:
         """How long the narrowest stage is busy: the time between the head and the tail."""
         return serialise_ps(nbytes, self.bandwidth)
+
+    def held_ps(self, nbytes: int) -> int:
+        """How long the source is held: until its tail has left, and at least until the first turn is known."""
+        return max(self.occupied_ps(nbytes), self.before_ps)
 
     def stage_ps(self, nbytes: int) -> tuple[int, tuple[int, ...]]:
         """Busy time of the DMA engine, and of every stage, for one transfer of that size."""

@@ -145,18 +145,18 @@ class GeneralRules:
     def _transfer(
         self, op: Operation, times: list[Time], least: int, start: Pending, left: Pending, arrived: Pending
     ) -> None:
-        def landed(free: int, tail: int) -> None:
-            left.set(free)
+        def landed(tail: int) -> None:
             arrived.set(tail)
             self.run.last_ps = max(self.run.last_ps, tail)
 
         def begin(time: int) -> None:
             start.set(time)
             if op.path is None:
-                landed(time + op.busy_ps, time + op.busy_ps + op.latency_ps)
+                left.set(time + op.busy_ps)
+                landed(time + op.busy_ps + op.latency_ps)
             else:
                 self.run.transfers.start(
-                    time, op.path, op.nbytes, op.flow, op.number, op.delay_ps, landed
+                    time, op.path, op.nbytes, op.flow, op.number, op.delay_ps, left.set, landed
                 )
 
         def ready(time: int) -> None:

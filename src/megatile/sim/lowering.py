@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from megatile.plan import model as pm
+from megatile.sim.fabric import Path
 from megatile.sim.machine import SIGNAL_BYTES
 from megatile.sim.program import (
     GENERAL,
@@ -247,13 +248,19 @@ def _plain_copies(low: Lowering, row: Row, source: Access) -> list[tuple[int, in
     return low._copies[key]
 
 
+def transfer_times(path: Path, nbytes: int) -> tuple[int, int]:
+    """How long an uncontended transfer holds its source, and how much later its tail arrives."""
+    held = path.held_ps(nbytes)
+    return path.startup_ps + held, path.occupied_ps(nbytes) - held + path.latency_ps
+
+
 def _copy_times(low: Lowering, row: Row, source: Access) -> list[tuple[int, int]] | None:
     times = []
     for i, unit in enumerate(low.units):
         path = low.program.copy_path(unit, source, row.accesses[-1], i)
         if low.program.contended(path) or low._engine("dma", unit)[1] is not None:
             return None
-        times.append((path.startup_ps + path.occupied_ps(row.nbytes), path.latency_ps))
+        times.append(transfer_times(path, row.nbytes))
     return times
 
 
@@ -269,11 +276,12 @@ def _general_copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
         engine, resource = low._engine("dma", unit)
         flow = low.program.queues + unit
         delay = low.machine.faults.delay_ps(flow, number, path.occupied_ps(nbytes) + path.latency_ps)
-        busy = path.startup_ps + delay + path.occupied_ps(nbytes)
+        busy = path.startup_ps + delay + path.held_ps(nbytes)
         if kind == "copy" and plain and resource is None and not low.program.contended(path):
             reads = tuple(mark for _, mark in low._blocks(row, False, i))
             writes = tuple(mark for _, mark in low._blocks(row, True, i))
-            yield i, (RUN, engine, busy, path.latency_ps, reads, writes, row)
+            rest = path.occupied_ps(nbytes) - path.held_ps(nbytes) + path.latency_ps
+            yield i, (RUN, engine, busy, rest, reads, writes, row)
             continue
         made = low._general(
             kind, row, i, engine=engine, busy_ps=busy, latency_ps=path.latency_ps, path=path,
@@ -334,9 +342,9 @@ def _send_infos(low: Lowering, row: Row, links: list[Any]) -> list[Any] | None:
         if low.program.contended(path) or low._engine("dma", link.sender)[1] is not None:
             infos = None
             break
-        busy = path.startup_ps + path.occupied_ps(size)
+        busy, latency = transfer_times(path, size)
         slots = link.channel.slots
-        infos.append((link.engine, link.queue, slots, busy, path.latency_ps, link, size))  # type: ignore[union-attr]
+        infos.append((link.engine, link.queue, slots, busy, latency, link, size))  # type: ignore[union-attr]
     if row.mask is None:
         low._sends[key] = (links, infos)  # type: ignore[assignment]
     return infos
@@ -350,9 +358,8 @@ def _general_sends(low: Lowering, row: Row, links: list[Any]) -> Made:
         nbytes = bytes_moved(low, row, i)
         number = at(row.number, i)
         resource = low._engine("dma", low.units[i])[1]
-        occupied = path.occupied_ps(nbytes)
-        delay = low.machine.faults.delay_ps(link.queue, number, occupied + path.latency_ps)
-        busy = path.startup_ps + delay + occupied
+        delay = low.machine.faults.delay_ps(link.queue, number, path.occupied_ps(nbytes) + path.latency_ps)
+        busy = path.startup_ps + delay + path.held_ps(nbytes)
         yield i, low._general(
             "send", row, i, engine=link.engine, busy_ps=busy, latency_ps=path.latency_ps, path=path,
             nbytes=nbytes, flow=link.queue, number=number, link=link, resource=resource, delay_ps=delay,

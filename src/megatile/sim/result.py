@@ -17,6 +17,7 @@ from megatile.sim.times import Times
 from megatile.sim.usage import Usage, usage
 from megatile.trace import (
     CriticalStep,
+    Event,
     Trace,
     critical_path,
     format_bytes,
@@ -74,7 +75,10 @@ class Result:
         """Every event with its cause and source line."""
         return annotate(*self.recorded)
 
-    op_log = trace
+    @property
+    def op_log(self) -> list[Event]:
+        """Every operation with start, end, unit, operands and their memories, in order of time."""
+        return sorted(self.trace, key=lambda e: (e.start_ps, e.end_ps, e.index))
 
     @cached_property
     def usage(self) -> Usage:

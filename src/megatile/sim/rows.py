@@ -242,7 +242,8 @@ class QueueCounts:
                 self._common = (queue, number + 1)
                 return number
         each = self._spread()
-        queue = np.broadcast_to(queue, mask.shape) if mask is not None else queue
+        if mask is not None:
+            queue = np.where(mask, queue, 0)  # who takes no part may name a queue that does not exist
         numbers = each[queue]
         if mask is None:
             each[queue] = numbers + 1

@@ -49,11 +49,13 @@ def simulate(
     inputs: Mapping[str, Any] | None = None,
     *,
     machine: HDA | str,
-    data: bool | None = None,
+    data: bool | Mapping[str, Any] | None = None,
     engine: str | None = None,
     assume: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Time a plan on a machine; with ``inputs`` (or ``data=True``) also compute its outputs.
+    """Time a plan on a machine; with ``inputs`` (also as ``data=``) compute its outputs too.
+
+    ``data=True`` asks for outputs of a plan without inputs, ``data=False`` for times alone.
 
     ``engine`` forces one of ``run-ahead``, ``arrays`` and ``bucket``; all give the same times. ``assume``
     gives values for integers that the plan reads from its data, where there is none. The faults of an
@@ -64,6 +66,8 @@ def simulate(
             f"there is no evaluator '{engine}'", advice=did_you_mean(engine, ENGINES, what="evaluators")
         )
     hda = find_machine(machine) if isinstance(machine, str) else machine
+    if isinstance(data, Mapping):
+        inputs, data = data, True
     with_data = inputs is not None if data is None else data
     faults = current_faults()
     run = _Run(plan, hda, faults, engine)

@@ -59,30 +59,40 @@ class Transfers:
         flow: int,
         number: int,
         delay_ps: int,
-        then: Callable[[int, int], None],
+        left: Callable[[int], None],
+        arrived: Callable[[int], None],
     ) -> None:
-        """Send ``nbytes`` from ``start`` on; ``then`` gets (source free, tail arrived)."""
+        """Send ``nbytes`` from ``start`` on; both callbacks come as soon as their time is known.
+
+        ``left`` gets the time at which the source is free again, ``arrived`` that of the tail's arrival.
+        """
         pieces = path.pieces(nbytes) if self._program.contended(path) else [nbytes]
         head = start + path.startup_ps + delay_ps
-        left, source_free, arrived = len(pieces), 0, 0
-
-        def landed(free: int, tail: int) -> None:
-            nonlocal left, source_free, arrived
-            left -= 1
-            source_free, arrived = max(source_free, free), max(arrived, tail)
-            if not left:
-                then(source_free, arrived)
-
+        all_left, all_arrived = _last_of(len(pieces), left), _last_of(len(pieces), arrived)
         for index, size in enumerate(pieces):
-            Journey(self, path, size, flow, number * 2048 + index, head, landed)
+            Journey(self, path, size, flow, number * 2048 + index, head, all_left, all_arrived)
             head += path.occupied_ps(size)
+
+
+def _last_of(count: int, then: Callable[[int], None]) -> Callable[[int], None]:
+    """Call ``then`` with the latest of ``count`` times, when all have come."""
+    if count == 1:
+        return then
+    times: list[int] = []
+
+    def one(time: int) -> None:
+        times.append(time)
+        if len(times) == count:
+            then(max(times))
+
+    return one
 
 
 class Journey:
     """One piece of a transfer on its way."""
 
     __slots__ = (
-        "busy", "flow", "free", "head", "landed", "number", "occupied", "path", "queued", "stage", "tail",
+        "arrived", "busy", "flow", "gone", "head", "left", "number", "path", "queued", "size", "stage", "tail",
         "transfers",
     )  # fmt: skip
 
@@ -90,24 +100,28 @@ class Journey:
         self,
         transfers: Transfers,
         path: Path,
-        nbytes: int,
+        size: int,
         flow: int,
         number: int,
         head: int,
-        landed: Callable[[int, int], None],
+        left: Callable[[int], None],
+        arrived: Callable[[int], None],
     ) -> None:
         self.transfers = transfers
         self.path = path
+        self.size = size
         self.flow = flow
         self.number = number
-        self.landed = landed
-        dma, self.busy = path.stage_ps(nbytes)
-        self.occupied = path.occupied_ps(nbytes)
+        self.left = left
+        self.arrived = arrived
+        dma, self.busy = path.stage_ps(size)
         self.head = head
         self.tail = head + dma
-        self.free: int | None = None
+        self.gone = path.first_resource is None
         self.queued = False
         self.stage = 0
+        if self.gone:
+            left(head + path.held_ps(size))
         self.go()
 
     def go(self) -> None:
@@ -126,10 +140,8 @@ class Journey:
             if self.queued and stage.resource is not None:
                 turn = self.transfers.servers.serve(stage.resource, self.head, self.busy[index])
             self._pass(index, turn)
-        latency = sum(s.latency_ps for s in self.path.stages)
-        free = self.free if self.free is not None else self.head - latency + self.occupied
         # A way without any latency still takes its 1 ps, so that time moves on.
-        self.landed(free, max(self.tail, self.head) + self.path.latency_ps - latency)
+        self.arrived(max(self.tail, self.head) + self.path.extra_ps)
 
     def turn(self, turn: int) -> None:
         """The shared stage is ours from ``turn`` on."""
@@ -141,9 +153,9 @@ class Journey:
 
     def _pass(self, index: int, turn: int) -> None:
         latency = self.path.stages[index].latency_ps
-        if self.free is None and self.path.stages[index].resource is not None:
+        if index == self.path.first_resource and not self.gone:
             # The source is held up as long as the head waits at the first stage where it can.
-            before = sum(s.latency_ps for s in self.path.stages[:index])
-            self.free = turn - before + self.occupied
+            self.gone = True
+            self.left(turn - self.path.before_ps + self.path.held_ps(self.size))
         self.tail = max(self.tail, turn + self.busy[index]) + latency
         self.head = turn + latency

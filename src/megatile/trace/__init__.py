@@ -10,7 +10,7 @@ assert read_trace("run.json.gz") == trace
 
 from megatile.trace.critical import CriticalStep, critical_path, why_slow
 from megatile.trace.events import Counter, Event, Trace, TraceBuilder, TraceError
-from megatile.trace.exposure import busy_ps, exposed_ps
+from megatile.trace.exposure import LAUNCH, busy_ps, exposed_ps
 from megatile.trace.oplog import read_oplog, write_oplog
 from megatile.trace.perfetto import read_perfetto, write_perfetto
 from megatile.trace.reading import convert_trace, read_trace, write_trace
@@ -18,6 +18,7 @@ from megatile.trace.tables import format_bytes, format_ps, text_table
 from megatile.trace.waits import Pointers, Waiter, WaitGraph
 
 __all__ = [
+    "LAUNCH",
     "Counter",
     "CriticalStep",
     "Event",

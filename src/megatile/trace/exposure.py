@@ -12,6 +12,10 @@ WAITING = ("channel", "control")
 """Engines whose events are waiting, not work."""
 
 
+LAUNCH = "launch"
+"""The event of a unit's launch: waiting, but not for other units."""
+
+
 def engine_kind(name: str) -> str:
     """``dma`` for ``dma.1``."""
     return name.split(".")[0]
@@ -32,9 +36,11 @@ def exposed_ps(trace: Trace) -> dict[str, int]:
     """Per unit: time in which it communicates or waits and none of its compute engines works."""
     compute = [i for i, name in enumerate(trace.engines) if engine_kind(name) not in COMMUNICATION]
     working = np.isin(trace.columns["engine"], compute)
+    launching = [i for i, name in enumerate(trace.operations) if name == LAUNCH]
+    counted = ~np.isin(trace.columns["operation"], launching)
     result = {}
     for number, unit in enumerate(trace.units):
-        mine = trace.columns["unit"] == number
+        mine = (trace.columns["unit"] == number) & counted
         result[unit] = covered_ps(trace, mine) - covered_ps(trace, mine & working)
     return result
 
