@@ -143,6 +143,8 @@ class _Run:
 
     def recorded(self, scalars: Scalars) -> tuple[Program, Times]:
         with _no_collector():
+            if self.engine == "bucket":
+                return bucket(self.machine(), scalars)
             program, times = run_ahead(self.machine(), scalars, record=True)
         return program, _checked(times, self.plan)
 
