@@ -136,7 +136,7 @@ class UnitNotes:
         self.writers: dict[int, Reason] = {}
         self.readers: dict[int, Reason] = {}
         self.touched: Reason = (0, -1)
-        self.overlaps = self.program.regions.overlaps
+        self.block = self.program.regions.block
 
     def run(self) -> None:
         times = self.a.times
@@ -148,11 +148,11 @@ class UnitNotes:
             kind = operation[0]
             if kind == RUN:
                 _, engine, _, _, reads, writes, row = operation
-                looks = [[(self.overlaps[b], b) for b in part] for part in (reads, writes)]
-                self.work(row, engine, looks[0], looks[1], start, end, row.statement.operation)
+                blocks = [self.block(b) for b in reads], [self.block(b) for b in writes]
+                self.work(row, engine, *blocks, start, end, row.statement.operation)
             elif kind == SEND:
                 _, info, number, block, row = operation
-                self.send(row, info[0], [(self.overlaps[block], block)], start, end, info[5], number)
+                self.send(row, info[0], [self.block(block)], start, end, info[5], number)
             elif kind == RECEIVE:
                 _, queue, number, slot, row, link = operation
                 self.receive(row, queue, number, slot, start, end, link)
@@ -161,7 +161,7 @@ class UnitNotes:
                 self.release(queue, number, slot, end, link)
             elif kind == TAKE:
                 _, queue, number, engine, _, _, block, _, row, link = operation
-                self.take(row, engine, [], [(self.overlaps[block], block)], start, end, link, number)
+                self.take(row, engine, [], [self.block(block)], start, end, link, number)
             elif kind == GENERAL:
                 self.general(operation[1], start, end)
 
@@ -189,16 +189,16 @@ class UnitNotes:
         )
 
     def _hazards(self, reads: Any, writes: Any) -> list[Reason]:
-        found = [self.writers[b] for look, _ in reads for b in look if b in self.writers]
-        for look, _ in writes:
-            found += [self.writers[b] for b in look if b in self.writers]
-            found += [self.readers[b] for b in look if b in self.readers]
+        found = [self.writers[b] for look, _, _ in reads for b in look if b in self.writers]
+        for written, read, _ in writes:
+            found += [self.writers[b] for b in written if b in self.writers]
+            found += [self.readers[b] for b in read if b in self.readers]
         return found
 
     def _mark(self, reads: Any, writes: Any, reason: Reason) -> None:
-        for _, block in reads:
+        for _, _, block in reads:
             self.readers[block] = max(self.readers.get(block, reason), reason)
-        for _, block in writes:
+        for _, _, block in writes:
             self.writers[block] = reason
 
     def _reasons(self, engine: int, reads: Any, writes: Any) -> list[Reason]:
@@ -247,9 +247,7 @@ class UnitNotes:
         self.writers[slot] = (end, event)
 
     def release(self, queue: int, number: int, slot: int, end: int, link: Any) -> None:
-        reasons = [self.issue]
-        for block in self.overlaps[slot]:
-            reasons += [t[block] for t in (self.readers, self.writers) if block in t]
+        reasons = [self.issue, *self._hazards((), [self.block(slot)])]
         self.a.returns[(queue, number)] = (end, max(reasons, key=lambda r: r[0])[1])
         self.a.depth[f"{self.a.names[self.unit]} {link.label}"].append((end, -1))
 

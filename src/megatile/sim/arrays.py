@@ -243,7 +243,7 @@ class Arrays:
             path = program.send_path(link, memory)
             program.use(path, ("queue", link.queue))
             if program.contended(path):
-                raise NotRegular("a link has two channels")
+                raise NotRegular("a link or memory has two users")
             busy[i], latency[i] = transfer_times(path, bytes_moved(lane.lowering, row, i))
             engine = link.engine
         if program.machine.engine_resource("dma", lane.units[0]) is not None:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from megatile.sim.pending import Pending, Time, known, later, when
-from megatile.sim.program import GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Block, Operation
+from megatile.sim.program import GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Operation
+from megatile.sim.regions import Block
 from megatile.sim.stuck import wait_graph
 from megatile.sim.transfers import DECISION
 from megatile.trace import WaitGraph
@@ -59,27 +60,22 @@ class GeneralRules:
         kind = operation[0]
         if kind == GENERAL:
             return self._rules[operation[1].kind](unit, operation[1])
-        overlaps = self.run.program.regions.overlaps
+        block_of = self.run.program.regions.block
         if kind == RUN:
             _, engine, busy, latency, reads, writes, row = operation
-            blocks = tuple((tuple(overlaps[b]), b) for b in reads), tuple((tuple(overlaps[b]), b) for b in writes)
-            return self.work(
-                unit,
-                Operation(
-                    "work", row, unit.unit, engine, busy, latency, *blocks
-                ),
-            )  # fmt: skip
+            blocks = tuple(map(block_of, reads)), tuple(map(block_of, writes))
+            return self.work(unit, Operation("work", row, unit.unit, engine, busy, latency, *blocks))
         if kind == SEND:
             _, info, number, block, row = operation
             engine, _, _, busy, latency, link, nbytes = info
-            reads = ((tuple(overlaps[block]), block),)
+            reads = (block_of(block),)
             made = Operation("send", row, unit.unit, engine, busy, latency, reads, link=link, number=number, nbytes=nbytes)
             return self.send(unit, made)
         if kind == RECEIVE:
             return self.receive(unit, operation)
         if kind == TAKE:
             _, _, number, engine, busy, latency, block, _, row, link = operation
-            writes = ((tuple(overlaps[block]), block),)
+            writes = (block_of(block),)
             made = Operation("receive", row, unit.unit, engine, busy, latency, (), writes, link=link, key=number)
             return self.receive_into(unit, made)
         assert kind == RELEASE
@@ -89,16 +85,16 @@ class GeneralRules:
 
     def hazards(self, unit: UnitState, reads: tuple[Block, ...], writes: tuple[Block, ...]) -> list[Time]:
         """The times that an access has to wait for."""
-        times = [unit.writers[b] for look, _ in reads for b in look if b in unit.writers]
-        for look, _ in writes:
-            times += [unit.writers[b] for b in look if b in unit.writers]
-            times += [unit.readers[b] for b in look if b in unit.readers]
+        times = [unit.writers[b] for look, _, _ in reads for b in look if b in unit.writers]
+        for written, read, _ in writes:
+            times += [unit.writers[b] for b in written if b in unit.writers]
+            times += [unit.readers[b] for b in read if b in unit.readers]
         return times
 
     def mark(self, unit: UnitState, operation: Operation, read_until: Time, written: Time) -> None:
-        for _, block in operation.reads:
+        for _, _, block in operation.reads:
             unit.readers[block] = later(unit.readers.get(block, 0), read_until)
-        for _, block in operation.writes:
+        for _, _, block in operation.writes:
             unit.writers[block] = written
         if operation.shared:
             unit.touched = later(unit.touched, later(read_until, written))
@@ -215,9 +211,7 @@ class GeneralRules:
 
     def release(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
         _, queue, number, slot, credit_ps, _, _ = operation
-        overlaps = self.run.program.regions.overlaps[slot]
-        times = [unit.readers[b] for b in overlaps if b in unit.readers]
-        times += [unit.writers[b] for b in overlaps if b in unit.writers]
+        times = self.hazards(unit, (), (self.run.program.regions.block(slot),))
         self._give_back(unit, queue, number, credit_ps, times)
         return True
 

@@ -21,12 +21,12 @@ from megatile.sim.program import (
     RUN,
     SEND,
     TAKE,
-    Block,
     Operation,
     Program,
     at,
     column,
 )
+from megatile.sim.regions import Block
 from megatile.sim.rows import Access, Released, Row
 
 Made = Iterator[tuple[int, tuple[Any, ...]]]
@@ -43,6 +43,8 @@ class Lowering:
         self._held: dict[int, Any] = {}
         """Slot -> number of the message in it (an int, or one per unit)."""
         self._registered: set[Any] = set()
+        self._sent: dict[int, list[Any]] = {}
+        """Per send statement the links that are registered already."""
         self._sends: dict[Any, tuple[Any, list[Any]]] = {}
         self._copies: dict[Any, list[tuple[int, int]] | None] = {}
         self._returns: dict[int, list[Any]] = {}
@@ -63,11 +65,9 @@ class Lowering:
 
     def _register_sends(self, row: Row) -> None:
         links = self.program.links(row, self.size)
-        key = (id(row.statement), id(links))
-        if key in self._registered:
+        if self._sent.get(id(row.statement)) is links:
             return
-        if row.mask is None:
-            self._registered.add(key)
+        self._sent[id(row.statement)] = links
         for i, link in enumerate(links):
             if link is not None:
                 memory = self.program.storages.memory(at(row.accesses[0].storage, i))
@@ -278,8 +278,8 @@ def _general_copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
         delay = low.machine.faults.delay_ps(flow, number, path.occupied_ps(nbytes) + path.latency_ps)
         busy = path.startup_ps + delay + path.held_ps(nbytes)
         if kind == "copy" and plain and resource is None and not low.program.contended(path):
-            reads = tuple(mark for _, mark in low._blocks(row, False, i))
-            writes = tuple(mark for _, mark in low._blocks(row, True, i))
+            reads = tuple(block[2] for block in low._blocks(row, False, i))
+            writes = tuple(block[2] for block in low._blocks(row, True, i))
             rest = path.occupied_ps(nbytes) - path.held_ps(nbytes) + path.latency_ps
             yield i, (RUN, engine, busy, rest, reads, writes, row)
             continue

@@ -21,13 +21,11 @@ import numpy as np
 from megatile.plan import model as pm
 from megatile.sim.fabric import Path
 from megatile.sim.machine import Machine
-from megatile.sim.regions import OWNER_SHIFT, Regions
+from megatile.sim.regions import OWNER_SHIFT, Block, Regions
 from megatile.sim.rows import Access, Row
 from megatile.sim.storage import Storages
 
 RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL = range(6)
-Block = tuple[tuple[int, ...], int]
-"""What an access looks up (every overlapping block) and the block it marks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,12 +192,8 @@ class Program:
     # blocks
 
     def block(self, access: Access, number: int, owner: int | None) -> Block:
-        """One access of one unit as (blocks to look up, block to mark)."""
-        overlaps = self.regions.overlaps[number]
-        if owner is None:
-            return tuple(overlaps), number
-        shift = (owner + 1) << OWNER_SHIFT
-        return tuple(n + shift for n in overlaps), number + shift
+        """One access of one unit, which may be to another owner's storage."""
+        return self.regions.block(number, 0 if owner is None else (owner + 1) << OWNER_SHIFT)
 
     def copy_path(self, unit: int, source: Access, target: Access, i: int) -> Path:
         """The way of a copy between two blocks, one of which may belong to another unit."""

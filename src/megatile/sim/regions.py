@@ -1,8 +1,9 @@
-"""Numbers for the blocks that commands access, and which of them overlap.
+"""Numbers for the blocks that commands access, and which of them conflict.
 
-Two accesses conflict when their blocks overlap in the same storage. A block gets a number when it is
-first seen; ``overlaps[number]`` lists every block seen so far that overlaps it (itself included). For the
-usual case of disjoint chunks that list has one entry, and a hazard check is one dictionary lookup.
+Two accesses conflict when their blocks overlap in the same storage and one of them writes. A block gets a
+number when it is first seen. ``written[number]`` lists the blocks that overlap it and are written somewhere;
+``read[number]``, for a block that is itself written, those that overlap it and are read. For disjoint chunks both
+have one entry, so a hazard check is one dictionary lookup; blocks that nobody writes cost nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from megatile.plan import model as pm
 from megatile.sim.rows import Access
 from megatile.sim.storage import Storages
 
+Bounds = tuple[tuple[int, int], ...]
+Block = tuple[tuple[int, ...], tuple[int, ...], int]
+"""What an access looks up (blocks written, blocks read, both overlapping it) and the block it marks."""
 OWNER_SHIFT = 40
 """Blocks of another owner are the same numbers with the owner in the high bits."""
 
@@ -24,13 +28,22 @@ class Regions:
 
     def __init__(self, storages: Storages) -> None:
         self._storages = storages
-        self.overlaps: list[list[int]] = []
+        self.written: list[list[int]] = []
+        self.read: list[list[int]] = []
+        self._bounds: list[tuple[int, Bounds]] = []
         self._whole: list[int] = []
         self._numbers: dict[Any, int] = {}
         self._tables: dict[Any, np.ndarray] = {}
-        self._seen: dict[int, list[tuple[int, tuple[tuple[int, int], ...]]]] = {}
+        self._blocks: dict[int, list[int]] = {}
+        self._readers: dict[int, list[int]] = {}
+        self._writers: dict[int, list[int]] = {}
+        self._marked: tuple[set[int], set[int]] = (set(), set())
         for storage in range(storages.count):
             self._whole.append(self._new(storage, ()))
+            if storage >= storages.first_slot:
+                # A slot is written by the message that arrives and read before its credit goes back.
+                self._mark(self._whole[-1], write=True)
+                self._mark(self._whole[-1], write=False)
         self._whole_array = np.array(self._whole, dtype=np.int64)
 
     def whole(self, storage: Any) -> Any:
@@ -38,7 +51,24 @@ class Regions:
         return self._whole_array[storage] if isinstance(storage, np.ndarray) else self._whole[storage]
 
     def number(self, access: Access) -> Any:
-        """The block's number: an int, or a list with one per unit."""
+        """The block's number: an int, or a list with one per unit; notes that it is read or written."""
+        numbers = self._number(access)
+        marked = self._marked[access.write]
+        if not isinstance(numbers, list):
+            if numbers not in marked:
+                self._mark(numbers, access.write)
+        elif not marked.issuperset(numbers):
+            for number in numbers:
+                if number not in marked:
+                    self._mark(number, access.write)
+        return numbers
+
+    def block(self, number: int, shift: int = 0) -> Block:
+        """A block as general operations take it; ``shift`` makes it another owner's."""
+        written, read = self.written[number], self.read[number]
+        return tuple(n + shift for n in written), tuple(n + shift for n in read), number + shift
+
+    def _number(self, access: Access) -> Any:
         storage, bounds = access.storage, access.bounds
         if not bounds or self._covers_all(storage, bounds):
             result = self.whole(storage)
@@ -88,20 +118,40 @@ class Regions:
             number = self._numbers[key] = self._new(key[0], bounds)
         return number
 
-    def _new(self, storage: int, bounds: tuple[tuple[int, int], ...]) -> int:
-        number = len(self.overlaps)
-        mine = [number]
-        self.overlaps.append(mine)
-        seen = self._seen.setdefault(storage, [])
-        for other, theirs in seen:
-            if overlap(bounds, theirs):
-                mine.append(other)
-                self.overlaps[other].append(number)
-        seen.append((number, bounds))
+    def _new(self, storage: int, bounds: Bounds) -> int:
+        number = len(self.written)
+        self.written.append([])
+        self.read.append([])
+        self._bounds.append((storage, bounds))
+        self._blocks.setdefault(storage, []).append(number)
+        for other in self._writers.get(storage, []):
+            if overlap(bounds, self._bounds[other][1]):
+                self.written[number].append(other)
         return number
 
+    def _mark(self, number: int, write: bool) -> None:
+        """Note the first read or the first write of a block."""
+        marked = self._marked[write]
+        if number in marked:
+            return
+        marked.add(number)
+        storage, bounds = self._bounds[number]
+        readers = self._readers.setdefault(storage, [])
+        writers = self._writers.setdefault(storage, [])
+        if not write:
+            readers.append(number)
+            for other in writers:
+                if overlap(bounds, self._bounds[other][1]):
+                    self.read[other].append(number)
+            return
+        writers.append(number)
+        for other in self._blocks[storage]:
+            if overlap(bounds, self._bounds[other][1]):
+                self.written[other].append(number)
+        self.read[number] = [r for r in readers if overlap(bounds, self._bounds[r][1])]
 
-def overlap(a: tuple[tuple[int, int], ...], b: tuple[tuple[int, int], ...]) -> bool:
+
+def overlap(a: Bounds, b: Bounds) -> bool:
     """Whether two blocks share an element; empty bounds mean all of the storage."""
     if not a or not b:
         return True

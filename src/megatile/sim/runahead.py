@@ -80,7 +80,7 @@ class RunAhead:
         """Run one unit until it lacks something."""
         operations, free, writers, readers = unit.operations, unit.free, unit.writers, unit.readers
         arrivals, credits, ready, record = self.arrivals, self.credits, self.ready, self.record
-        overlaps = self.program.regions.overlaps
+        written, read = self.program.regions.written, self.program.regions.read
         pendings = self.program.everything_shared or bool(self.program.shared)
         pc, now = unit.pc, unit.now
         count = len(operations)
@@ -99,15 +99,16 @@ class RunAhead:
                     if start < now:
                         start = now
                     for block in reads:
-                        for other in overlaps[block]:
+                        for other in written[block]:
                             time = writers.get(other, 0)
                             if time > start:
                                 start = time
                     for block in writes:
-                        for other in overlaps[block]:
+                        for other in written[block]:
                             time = writers.get(other, 0)
                             if time > start:
                                 start = time
+                        for other in read[block]:
                             time = readers.get(other, 0)
                             if time > start:
                                 start = time
@@ -137,7 +138,7 @@ class RunAhead:
                     start = free[engine]
                     if start < now:
                         start = now
-                    for other in overlaps[block]:
+                    for other in written[block]:
                         time = writers.get(other, 0)
                         if time > start:
                             start = time
@@ -169,9 +170,10 @@ class RunAhead:
                 elif kind == RELEASE:
                     _, queue, number, slot, credit_ps, _, _ = operation
                     time = now
-                    for other in overlaps[slot]:
+                    for other in read[slot]:
                         if readers.get(other, 0) > time:
                             time = readers[other]
+                    for other in written[slot]:
                         if writers.get(other, 0) > time:
                             time = writers[other]
                     credits[queue][number] = time + credit_ps
@@ -193,10 +195,11 @@ class RunAhead:
                     start = free[engine]
                     if start < now:
                         start = now
-                    for other in overlaps[block]:
+                    for other in written[block]:
                         time = writers.get(other, 0)
                         if time > start:
                             start = time
+                    for other in read[block]:
                         time = readers.get(other, 0)
                         if time > start:
                             start = time
