@@ -66,44 +66,140 @@ class RunAhead:
         self.rules = GeneralRules(self)
 
     def run(self) -> Times:
-        ready, queue = self.ready, self.queue
+        """Run units as far as they go; serve the time queue when none can go on."""
+        queue = self.queue
         while True:
-            while ready:
-                self.advance(ready.pop())
+            self.advance()
             if not queue:
-                break
+                return self._times()
             entry = heapq.heappop(queue)
             entry[-1](entry[0])
-        return self._times()
 
-    def advance(self, unit: UnitState) -> None:
-        """Run one unit until it lacks something."""
-        operations, free, writers, readers = unit.operations, unit.free, unit.writers, unit.readers
+    def advance(self) -> None:
+        """Run every unit that is ready until it lacks something.
+
+        This is the hot loop: one function, tables in local names, the usual operations written out.
+        """
         arrivals, credits, ready, record = self.arrivals, self.credits, self.ready, self.record
+        wait_data, wait_credit = self.wait_data, self.wait_credit
         written, read = self.program.regions.written, self.program.regions.read
         pendings = self.program.everything_shared or bool(self.program.shared)
-        pc, now = unit.pc, unit.now
-        count = len(operations)
-        while True:
-            if pc == count:
-                unit.pc, unit.now = pc, now
-                if not self._fetch(unit):
-                    return
-                count = len(operations)
-            operation = operations[pc]
-            kind = operation[0]
-            try:
-                if kind == RUN:
-                    _, engine, busy, latency, reads, writes, _ = operation
-                    start = free[engine]
-                    if start < now:
-                        start = now
-                    for block in reads:
+        while ready:
+            unit = ready.pop()
+            operations, free, writers, readers = unit.operations, unit.free, unit.writers, unit.readers
+            pc, now = unit.pc, unit.now
+            count = len(operations)
+            while True:
+                if pc == count:
+                    unit.pc, unit.now = pc, now
+                    if not self._fetch(unit):
+                        break
+                    count = len(operations)
+                operation = operations[pc]
+                kind = operation[0]
+                try:
+                    if kind == RUN:
+                        _, engine, busy, latency, reads, writes, _ = operation
+                        start = free[engine]
+                        if start < now:
+                            start = now
+                        for block in reads:
+                            for other in written[block]:
+                                time = writers.get(other, 0)
+                                if time > start:
+                                    start = time
+                        for block in writes:
+                            for other in written[block]:
+                                time = writers.get(other, 0)
+                                if time > start:
+                                    start = time
+                            for other in read[block]:
+                                time = readers.get(other, 0)
+                                if time > start:
+                                    start = time
+                        if pendings and any(type(readers.get(block, 0)) is not int for block in reads):
+                            raise TypeError  # a Pending must show before anything changes
+                        end = start + busy
+                        free[engine] = end
+                        end += latency
+                        for block in reads:
+                            if readers.get(block, 0) < end:
+                                readers[block] = end
+                        for block in writes:
+                            writers[block] = end
+                        if record:
+                            unit.start.append(start)
+                            unit.end.append(end)
+                    elif kind == SEND:
+                        _, info, number, block, _ = operation
+                        engine, queue, slots, busy, latency, _, _ = info
+                        if number >= slots:
+                            credit = credits[queue].get(number - slots)
+                            if credit is None:
+                                wait_credit[queue] = unit
+                                break
+                            if credit > now:
+                                now = credit
+                        start = free[engine]
+                        if start < now:
+                            start = now
                         for other in written[block]:
                             time = writers.get(other, 0)
                             if time > start:
                                 start = time
-                    for block in writes:
+                        end = start + busy
+                        if readers.get(block, 0) < end:
+                            readers[block] = end
+                        free[engine] = end
+                        arrivals[queue].append(end + latency)
+                        waiting = wait_data.pop(queue, None)
+                        if waiting is not None:
+                            ready.append(waiting)
+                        if record:
+                            unit.start.append(start)
+                            unit.end.append(end)
+                    elif kind == RECEIVE:
+                        _, queue, number, slot, _, _ = operation
+                        arrived = arrivals[queue]
+                        if len(arrived) <= number:
+                            wait_data[queue] = unit
+                            break
+                        arrival = arrived[number]
+                        begin = now
+                        if arrival > now:
+                            now = arrival
+                        writers[slot] = arrival
+                        if record:
+                            unit.start.append(begin)
+                            unit.end.append(now)
+                    elif kind == RELEASE:
+                        _, queue, number, slot, credit_ps, _, _ = operation
+                        time = now
+                        for other in read[slot]:
+                            if readers.get(other, 0) > time:
+                                time = readers[other]
+                        for other in written[slot]:
+                            if writers.get(other, 0) > time:
+                                time = writers[other]
+                        credits[queue][number] = time + credit_ps
+                        waiting = wait_credit.pop(queue, None)
+                        if waiting is not None:
+                            ready.append(waiting)
+                        if record:
+                            unit.start.append(now)
+                            unit.end.append(time)
+                    elif kind == TAKE:
+                        _, queue, number, engine, busy, latency, block, credit_ps, _, _ = operation
+                        arrived = arrivals[queue]
+                        if len(arrived) <= number:
+                            wait_data[queue] = unit
+                            break
+                        arrival = arrived[number]
+                        if arrival > now:
+                            now = arrival
+                        start = free[engine]
+                        if start < now:
+                            start = now
                         for other in written[block]:
                             time = writers.get(other, 0)
                             if time > start:
@@ -112,122 +208,33 @@ class RunAhead:
                             time = readers.get(other, 0)
                             if time > start:
                                 start = time
-                    if pendings and any(type(readers.get(block, 0)) is not int for block in reads):
-                        raise TypeError  # a Pending must show before anything changes
-                    end = start + busy
-                    free[engine] = end
-                    end += latency
-                    for block in reads:
-                        if readers.get(block, 0) < end:
-                            readers[block] = end
-                    for block in writes:
+                        end = start + busy
+                        free[engine] = end
+                        end += latency
                         writers[block] = end
-                    if record:
-                        unit.start.append(start)
-                        unit.end.append(end)
-                elif kind == SEND:
-                    _, info, number, block, _ = operation
-                    engine, queue, slots, busy, latency, _, _ = info
-                    if number >= slots:
-                        credit = credits[queue].get(number - slots)
-                        if credit is None:
-                            self.wait_credit[queue] = unit
+                        credits[queue][number] = end + credit_ps
+                        waiting = wait_credit.pop(queue, None)
+                        if waiting is not None:
+                            ready.append(waiting)
+                        if record:
+                            unit.start.append(start)
+                            unit.end.append(end)
+                    else:
+                        unit.pc, unit.now = pc, now
+                        going = self.rules.apply(unit, operation)
+                        now = unit.now
+                        if not going:
                             break
-                        if credit > now:
-                            now = credit
-                    start = free[engine]
-                    if start < now:
-                        start = now
-                    for other in written[block]:
-                        time = writers.get(other, 0)
-                        if time > start:
-                            start = time
-                    end = start + busy
-                    if readers.get(block, 0) < end:
-                        readers[block] = end
-                    free[engine] = end
-                    arrivals[queue].append(end + latency)
-                    waiting = self.wait_data.pop(queue, None)
-                    if waiting is not None:
-                        ready.append(waiting)
-                    if record:
-                        unit.start.append(start)
-                        unit.end.append(end)
-                elif kind == RECEIVE:
-                    _, queue, number, slot, _, _ = operation
-                    arrived = arrivals[queue]
-                    if len(arrived) <= number:
-                        self.wait_data[queue] = unit
-                        break
-                    arrival = arrived[number]
-                    begin = now
-                    if arrival > now:
-                        now = arrival
-                    writers[slot] = arrival
-                    if record:
-                        unit.start.append(begin)
-                        unit.end.append(now)
-                elif kind == RELEASE:
-                    _, queue, number, slot, credit_ps, _, _ = operation
-                    time = now
-                    for other in read[slot]:
-                        if readers.get(other, 0) > time:
-                            time = readers[other]
-                    for other in written[slot]:
-                        if writers.get(other, 0) > time:
-                            time = writers[other]
-                    credits[queue][number] = time + credit_ps
-                    waiting = self.wait_credit.pop(queue, None)
-                    if waiting is not None:
-                        ready.append(waiting)
-                    if record:
-                        unit.start.append(now)
-                        unit.end.append(time)
-                elif kind == TAKE:
-                    _, queue, number, engine, busy, latency, block, credit_ps, _, _ = operation
-                    arrived = arrivals[queue]
-                    if len(arrived) <= number:
-                        self.wait_data[queue] = unit
-                        break
-                    arrival = arrived[number]
-                    if arrival > now:
-                        now = arrival
-                    start = free[engine]
-                    if start < now:
-                        start = now
-                    for other in written[block]:
-                        time = writers.get(other, 0)
-                        if time > start:
-                            start = time
-                    for other in read[block]:
-                        time = readers.get(other, 0)
-                        if time > start:
-                            start = time
-                    end = start + busy
-                    free[engine] = end
-                    end += latency
-                    writers[block] = end
-                    credits[queue][number] = end + credit_ps
-                    waiting = self.wait_credit.pop(queue, None)
-                    if waiting is not None:
-                        ready.append(waiting)
-                    if record:
-                        unit.start.append(start)
-                        unit.end.append(end)
-                else:
+                except TypeError:
+                    if not pendings:
+                        raise
                     unit.pc, unit.now = pc, now
-                    if not self.rules.apply(unit, operation):
-                        return
+                    going = self.rules.apply(unit, operation)
                     now = unit.now
-            except TypeError:
-                if not pendings:
-                    raise
-                unit.pc, unit.now = pc, now
-                if not self.rules.apply(unit, operation):
-                    return
-                now = unit.now
-            pc += 1
-        unit.pc, unit.now = pc, now
+                    if not going:
+                        break
+                pc += 1
+            unit.pc, unit.now = pc, now
 
     def _fetch(self, unit: UnitState) -> bool:
         """The next operation of a unit that is followed while it runs; False at its end."""
