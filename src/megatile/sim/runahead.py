@@ -98,7 +98,35 @@ class RunAhead:
                 operation = operations[pc]
                 kind = operation[0]
                 try:
-                    if kind == RUN:
+                    if kind == SEND:
+                        _, info, number, block, _ = operation
+                        engine, queue, slots, busy, latency, _, _ = info
+                        if number >= slots:
+                            credit = credits[queue].get(number - slots)
+                            if credit is None:
+                                wait_credit[queue] = unit
+                                break
+                            if credit > now:
+                                now = credit
+                        start = free[engine]
+                        if start < now:
+                            start = now
+                        for other in written[block]:
+                            time = writers.get(other, 0)
+                            if time > start:
+                                start = time
+                        end = start + busy
+                        if readers.get(block, 0) < end:
+                            readers[block] = end
+                        free[engine] = end
+                        arrivals[queue].append(end + latency)
+                        waiting = wait_data.pop(queue, None)
+                        if waiting is not None:
+                            ready.append(waiting)
+                        if record:
+                            unit.start.append(start)
+                            unit.end.append(end)
+                    elif kind == RUN:
                         _, engine, busy, latency, reads, writes, _ = operation
                         start = free[engine]
                         if start < now:
@@ -127,34 +155,6 @@ class RunAhead:
                                 readers[block] = end
                         for block in writes:
                             writers[block] = end
-                        if record:
-                            unit.start.append(start)
-                            unit.end.append(end)
-                    elif kind == SEND:
-                        _, info, number, block, _ = operation
-                        engine, queue, slots, busy, latency, _, _ = info
-                        if number >= slots:
-                            credit = credits[queue].get(number - slots)
-                            if credit is None:
-                                wait_credit[queue] = unit
-                                break
-                            if credit > now:
-                                now = credit
-                        start = free[engine]
-                        if start < now:
-                            start = now
-                        for other in written[block]:
-                            time = writers.get(other, 0)
-                            if time > start:
-                                start = time
-                        end = start + busy
-                        if readers.get(block, 0) < end:
-                            readers[block] = end
-                        free[engine] = end
-                        arrivals[queue].append(end + latency)
-                        waiting = wait_data.pop(queue, None)
-                        if waiting is not None:
-                            ready.append(waiting)
                         if record:
                             unit.start.append(start)
                             unit.end.append(end)
@@ -264,13 +264,12 @@ class RunAhead:
     # the end
 
     def _times(self) -> Times:
-        end = 0
+        end = self.last_ps
         for unit in self.units:
-            every = [unit.now, *unit.free, *unit.writers.values(), *unit.readers.values()]
-            end = max(end, *(known(t) or 0 for t in every))
+            end = max(end, unit.now, *(_last(t) for t in (unit.free, unit.writers.values(), unit.readers.values())))
         for arrived in self.arrivals.values():
-            end = max(end, *(known(t) or 0 for t in arrived), 0)
-        times = Times(max(end, self.last_ps))
+            end = max(end, _last(arrived))
+        times = Times(end)
         times.operations = [u.operations for u in self.units]
         times.choices = self.rules.choices
         if any(not u.done for u in self.units):
@@ -283,3 +282,12 @@ class RunAhead:
             times.credit = {q: {n: known(t) or 0 for n, t in c.items()} for q, c in self.credits.items()}
         return times
 
+
+
+def _last(times: Any) -> int:
+    """The latest of some times; those that never became known do not count."""
+    try:
+        latest = max(times, default=0)
+        return latest if type(latest) is int else known(latest) or 0
+    except TypeError:
+        return max((known(t) or 0 for t in times), default=0)
