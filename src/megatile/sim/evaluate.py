@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from megatile.plan import model as pm
+from megatile.plan.timing.machine import Machine, TimingError
 from megatile.sim.arrays import Arrays, Lane, check_regular
 from megatile.sim.bucket import Bucket
 from megatile.sim.lowering import Lowering, take_message
-from megatile.sim.machine import Machine, SimulationError
 from megatile.sim.program import Program
 from megatile.sim.rows import Cohort, Row, Walk
 from megatile.sim.runahead import RunAhead, UnitState
@@ -74,7 +74,7 @@ def fill(program: Program, operations: list[list[Any]], scalars: Scalars) -> Non
             rows.append(row)
             total += len(units)
             if total > MAX_OPERATIONS:
-                raise SimulationError(
+                raise TimingError(
                     f"plan '{program.plan.name}' issues more than {MAX_OPERATIONS} operations",
                     advice="engine='arrays' follows regular plans of any length",
                 )

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from megatile.plan import model as pm
-from megatile.sim.fabric import Path
-from megatile.sim.machine import SIGNAL_BYTES
+from megatile.plan.timing.fabric import Path
+from megatile.plan.timing.machine import SIGNAL_BYTES
 from megatile.sim.program import (
     GENERAL,
     RECEIVE,

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from megatile.plan import model as pm
-from megatile.sim.fabric import Path
-from megatile.sim.machine import Machine
+from megatile.plan.timing.fabric import Path
+from megatile.plan.timing.machine import Machine
 from megatile.sim.regions import OWNER_SHIFT, Block, Regions
 from megatile.sim.rows import Access, Row
 from megatile.sim.storage import Storages

@@ -17,16 +17,16 @@ from megatile.core.errors import MegatileError, MissingDescriptionError
 from megatile.hda import HDA
 from megatile.hda.model import Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
-from megatile.sim.faults import Faults
-from megatile.sim.fabric import Fabric, Path, Stage, serialise_ps
+from megatile.plan.timing.fabric import Fabric, Path, Stage, serialise_ps
+from megatile.plan.timing.faults import Faults
 
 CONTROL_BYTES = 64
 CREDIT_BYTES = 16
 SIGNAL_BYTES = 8
 
 
-class SimulationError(MegatileError, ValueError):
-    """A plan that cannot be simulated on this machine; says why and what to do."""
+class TimingError(MegatileError, ValueError):
+    """A plan that cannot be timed on this machine; says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Machine:
         units = np.arange(self.plan.units, dtype=np.int64)
         places = np.broadcast_to(self.plan.place.evaluate({"unit": units}), units.shape)
         if len(places) and (int(places.min()) < 0 or int(places.max()) >= self.level.total):
-            raise SimulationError(
+            raise TimingError(
                 f"plan '{self.plan.name}' needs {self.plan.units} units of '{self.plan.scale}', "
                 f"machine '{self.hda.name}' has {self.level.total}",
                 advice="use a larger machine, or fewer units",
@@ -254,7 +254,7 @@ class Machine:
         for leg in route.legs:
             if statement.reduction not in leg.network.in_network_reduction:
                 able = ", ".join(leg.network.in_network_reduction) or "nothing"
-                raise SimulationError(
+                raise TimingError(
                     f"network '{leg.network.name}' of machine '{self.hda.name}' does not reduce "
                     f"'{statement.reduction}' by itself (it reduces {able})",
                     place=statement.place,

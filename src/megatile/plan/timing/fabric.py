@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
-
 from megatile.core.errors import RouteError
 from megatile.hda import HDA
 from megatile.hda.model import Network, Unit
 from megatile.hda.routing import Link
-from megatile.sim.faults import Faults
+from megatile.plan.timing.faults import Faults
 
 MAX_PIECES = 1024
 """A transfer is cut into at most so many granules, however long it is."""
