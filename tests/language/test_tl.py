@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.language import kernels
 
 from megatile.language import tl
 from megatile.language.directions import counted
@@ -12,7 +13,6 @@ from megatile.plan.check import check
 from megatile.plan.execute import execute
 from megatile.plan.expr import member, unit
 from megatile.plan.model import Plan, statements
-from tests.language import kernels
 
 
 def numbers(units, elements, dtype="f2"):

@@ -7,6 +7,7 @@ from itertools import count
 
 import numpy as np
 import pytest
+from tests.language import kernels
 
 from megatile.language import tl
 from megatile.language.mock import run_kernel_in_mock
@@ -14,7 +15,6 @@ from megatile.language.rewrite import RewriteError
 from megatile.plan.check import check
 from megatile.plan.execute import execute
 from megatile.plan.model import Loop, PlanError, statements
-from tests.language import kernels
 
 
 def run(kernel, units=3, elements=4, extra=(), **options):
