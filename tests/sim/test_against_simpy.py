@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from simpy_models import Message, RingTimes, chunked_ring, per_hop_fabric
 from toys import ring, toy
 
 from megatile.hda import HDA
@@ -13,6 +12,7 @@ from megatile.plan.build import PlanBuilder
 from megatile.plan.expr import Const, member, table, unit
 from megatile.plan.model import Plan
 from megatile.sim import simulate
+from simpy_models import Message, RingTimes, chunked_ring, per_hop_fabric
 
 
 def all_to_all(n: int, sizes: list[int]) -> Plan:

@@ -12,7 +12,7 @@ from toys import toy
 from megatile.plan.build import PlanBuilder
 from megatile.plan.expr import Const, eq, select, unit
 from megatile.plan.model import Plan
-from megatile.sim import SimulationError, simulate
+from megatile.sim import TimingError, simulate
 
 ENGINES = ("run-ahead", "bucket")
 
@@ -210,7 +210,7 @@ def test_in_network_reduction(engine: str) -> None:
     plan = b.finish()
     able = toy(3, "switch", network={"in_network_reduction": ["sum"]})
     assert simulate(plan, machine=able, engine=engine).time_ps == 400 + 256
-    with pytest.raises(SimulationError, match="does not reduce 'sum' by itself"):
+    with pytest.raises(TimingError, match="does not reduce 'sum' by itself"):
         simulate(plan, machine=toy(3, "switch"), engine=engine)
 
 

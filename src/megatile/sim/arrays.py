@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from megatile.plan import model as pm
+from megatile.plan.timing.machine import Machine
 from megatile.sim.lowering import Lowering, bytes_moved, transfer_times
-from megatile.sim.machine import Machine
 from megatile.sim.messages import MessageTimes
 from megatile.sim.program import Link, Program
 from megatile.sim.rows import Access, Cohort, Released, Row

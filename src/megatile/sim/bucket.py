@@ -12,7 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
-from megatile.sim.fabric import Path
+from megatile.plan.timing.fabric import Path
 from megatile.sim.program import GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Program, at
 from megatile.sim.regions import overlap
 from megatile.sim.rows import Row

@@ -56,6 +56,11 @@ class GeneralRules:
             "meet": self.meet,
         }
 
+    def close(self) -> None:
+        """Let go of the run; nothing more can be applied."""
+        self._rules.clear()
+        del self.run
+
     def apply(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
         kind = operation[0]
         if kind == GENERAL:
@@ -85,15 +90,15 @@ class GeneralRules:
 
     def hazards(self, unit: UnitState, reads: tuple[Block, ...], writes: tuple[Block, ...]) -> list[Time]:
         """The times that an access has to wait for."""
-        times = [unit.writers[b] for look, _, _ in reads for b in look if b in unit.writers]
+        times = [unit.writers[b] for look, _, _ in reads for b in look]
         for written, read, _ in writes:
-            times += [unit.writers[b] for b in written if b in unit.writers]
-            times += [unit.readers[b] for b in read if b in unit.readers]
+            times += [unit.writers[b] for b in written]
+            times += [unit.readers[b] for b in read]
         return times
 
     def mark(self, unit: UnitState, operation: Operation, read_until: Time, written: Time) -> None:
         for _, _, block in operation.reads:
-            unit.readers[block] = later(unit.readers.get(block, 0), read_until)
+            unit.readers[block] = later(unit.readers[block], read_until)
         for _, _, block in operation.writes:
             unit.writers[block] = written
         if operation.shared:

@@ -6,14 +6,14 @@ registered it is known which resources are shared, and `Lowering.operations` mak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from megatile.plan import model as pm
-from megatile.sim.fabric import Path
-from megatile.sim.machine import SIGNAL_BYTES
+from megatile.plan.timing.fabric import Path
+from megatile.plan.timing.machine import SIGNAL_BYTES
 from megatile.sim.program import (
     GENERAL,
     RECEIVE,
@@ -29,7 +29,8 @@ from megatile.sim.program import (
 from megatile.sim.regions import Block
 from megatile.sim.rows import Access, Released, Row
 
-Made = Iterator[tuple[int, tuple[Any, ...]]]
+Made = list[Any]
+"""One operation per unit of the cohort, None for units that take no part."""
 
 
 class Lowering:
@@ -102,7 +103,7 @@ class Lowering:
     # operations
 
     def operations(self, row: Row) -> Made:
-        """(position in the cohort, operation) for every unit that takes part in a row."""
+        """One operation per unit of the cohort; None for those that take no part."""
         return _RULES[type(row.statement)](self, row)
 
     def _active(self, row: Row) -> Any:
@@ -110,8 +111,15 @@ class Lowering:
 
     def _emit(self, row: Row, made: list[Any]) -> Made:
         if row.mask is None:
-            return enumerate(made)
-        return ((i, made[i]) for i in self._active(row))
+            return made
+        return [op if on else None for op, on in zip(made, row.mask.tolist(), strict=True)]
+
+    def _each(self, row: Row, make: Callable[[int], tuple[Any, ...]]) -> Made:
+        """``make(i)`` for every unit that takes part."""
+        made: Made = [None] * self.size
+        for i in self._active(row):
+            made[i] = make(i)
+        return made
 
     def _engine(self, kind: str, unit: int) -> tuple[int, int | None]:
         """The engine's place in a unit, and its resource if it is shared."""
@@ -160,15 +168,18 @@ def _compute(low: Lowering, row: Row) -> Made:
         reads, writes = numbers[:-1], numbers[-1:]
         if not any(isinstance(x, list) for x in (busy, *reads, *writes)):
             return low._emit(row, [(RUN, engine, busy, 0, tuple(reads), tuple(writes), row)] * low.size)
-        columns = [x if isinstance(x, list) else [x] * low.size for x in (*reads, *writes)]
-        ends = len(reads)
-        each = busy if isinstance(busy, list) else [busy] * low.size
-        made = [
-            (RUN, engine, b, 0, blocks[:ends], blocks[ends:], row)
-            for b, blocks in zip(each, zip(*columns, strict=True), strict=True)
-        ]
-        return low._emit(row, made)
+        sources = zip(*_columns(low, reads), strict=True) if reads else [()] * low.size
+        targets = zip(*_columns(low, writes), strict=True)
+        if isinstance(busy, list):
+            each = zip(busy, sources, targets, strict=True)
+            return low._emit(row, [(RUN, engine, b, 0, r, w, row) for b, r, w in each])
+        pairs = zip(sources, targets, strict=True)
+        return low._emit(row, [(RUN, engine, busy, 0, r, w, row) for r, w in pairs])
     return _shared_compute(low, row, machine)
+
+
+def _columns(low: Lowering, numbers: list[Any]) -> list[list[int]]:
+    return [n if isinstance(n, list) else [n] * low.size for n in numbers]
 
 
 def _resource(low: Lowering, kind: str) -> int | None:
@@ -177,16 +188,18 @@ def _resource(low: Lowering, kind: str) -> int | None:
 
 
 def _shared_compute(low: Lowering, row: Row, machine: Any) -> Made:
-    for i in low._active(row):
+    def make(i: int) -> tuple[Any, ...]:
         unit = low.units[i]
         engine, resource = low._engine(row.statement.engine, unit)
         busy = machine.compute_ps(row.statement, at(row.flops, i), unit)
         number = low.program.copies[unit]
         low.program.copies[unit] += 1
         flow = low.program.queues + low.program.plan.units + unit
-        yield i, low._general(
+        return low._general(
             "work", row, i, engine=engine, busy_ps=busy, resource=resource, flow=flow, number=number
         )
+
+    return low._each(row, make)
 
 
 def _busy(low: Lowering, row: Row) -> Any:
@@ -218,7 +231,7 @@ def _copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
     if times is None:
         return _general_copies(low, row, source, kind)
     engine = low.program.engine_names.index("dma.0")
-    blocks = [n if isinstance(n, list) else [n] * low.size for n in low.numbers(row)]
+    blocks = _columns(low, low.numbers(row))
     if kind == "copy":
         made: list[Any] = [
             (RUN, engine, busy, latency, marks[:-1], marks[-1:], row)
@@ -267,7 +280,8 @@ def _copy_times(low: Lowering, row: Row, source: Access) -> list[tuple[int, int]
 def _general_copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
     plain = low._plain(row)
     links = low.program.links(row, low.size) if kind == "receive" else None
-    for i in low._active(row):
+
+    def make(i: int) -> tuple[Any, ...]:
         unit = low.units[i]
         path = low.program.copy_path(unit, source, row.accesses[-1], i)
         nbytes = bytes_moved(low, row, i)
@@ -281,8 +295,7 @@ def _general_copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
             reads = tuple(block[2] for block in low._blocks(row, False, i))
             writes = tuple(block[2] for block in low._blocks(row, True, i))
             rest = path.occupied_ps(nbytes) - path.held_ps(nbytes) + path.latency_ps
-            yield i, (RUN, engine, busy, rest, reads, writes, row)
-            continue
+            return RUN, engine, busy, rest, reads, writes, row
         made = low._general(
             kind, row, i, engine=engine, busy_ps=busy, latency_ps=path.latency_ps, path=path,
             nbytes=nbytes, flow=flow, number=number, resource=resource, delay_ps=delay,
@@ -290,7 +303,9 @@ def _general_copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
         if links is not None:
             made[1].link, made[1].key = links[i], at(row.number, i)
             made[1].slot = int(low.program.regions.whole(at(row.slot, i)))
-        yield i, made
+        return made
+
+    return low._each(row, make)
 
 
 def _send(low: Lowering, row: Row) -> Made:
@@ -351,7 +366,7 @@ def _send_infos(low: Lowering, row: Row, links: list[Any]) -> list[Any] | None:
 
 
 def _general_sends(low: Lowering, row: Row, links: list[Any]) -> Made:
-    for i in low._active(row):
+    def make(i: int) -> tuple[Any, ...]:
         link = links[i]
         memory = low.program.storages.memory(at(row.accesses[0].storage, i))
         path = low.program.send_path(link, memory)
@@ -360,10 +375,12 @@ def _general_sends(low: Lowering, row: Row, links: list[Any]) -> Made:
         resource = low._engine("dma", low.units[i])[1]
         delay = low.machine.faults.delay_ps(link.queue, number, path.occupied_ps(nbytes) + path.latency_ps)
         busy = path.startup_ps + delay + path.held_ps(nbytes)
-        yield i, low._general(
+        return low._general(
             "send", row, i, engine=link.engine, busy_ps=busy, latency_ps=path.latency_ps, path=path,
             nbytes=nbytes, flow=link.queue, number=number, link=link, resource=resource, delay_ps=delay,
         )  # fmt: skip
+
+    return low._each(row, make)
 
 
 def take_message(low: Lowering, row: Row) -> Made:
@@ -413,49 +430,54 @@ def _return(low: Lowering, i: int, storage: int) -> tuple[int, int, int, Any]:
 
 
 def _mixed_releases(low: Lowering, row: Row) -> Made:
-    for i in low._active(row):
+    def make(i: int) -> tuple[Any, ...]:
         storage = at(row.slot, i)
         queue, slot, credit_ps, link = _return(low, i, storage)
         held = low._held[storage]
         number = held[i] if isinstance(held, list) else at(held, i)
-        yield i, (RELEASE, queue, number, slot, credit_ps, row, link)
+        return RELEASE, queue, number, slot, credit_ps, row, link
+
+    return low._each(row, make)
 
 
 def _receive_any(low: Lowering, row: Row) -> Made:
     channel = low.program.channel(row.statement.channel)
-    links = [
-        low.program.link(channel, low.units[0] * channel.members + m) for m in row.statement.members
-    ]
-    yield 0, (GENERAL, Operation("any", row, low.units[0], link=links, key=row.value))
+    links = [low.program.link(channel, low.units[0] * channel.members + m) for m in row.statement.members]
+    return [(GENERAL, Operation("any", row, low.units[0], link=links, key=row.value))]
 
 
 def _read(low: Lowering, row: Row) -> Made:
-    for i in low._active(row):
-        yield i, low._general("read", row, i)
+    return low._each(row, lambda i: low._general("read", row, i))
 
 
 def _signal(low: Lowering, row: Row) -> Made:
-    for i in low._active(row):
+    def make(i: int) -> tuple[Any, ...]:
         unit, to = low.units[i], at(row.to, i)
         delay = low.machine.message_ps(unit, to, SIGNAL_BYTES)
         key = (row.statement.flag, to, at(row.member, i))
-        yield i, low._general("signal", row, i, key=key, value=at(row.value, i), delay_ps=delay)
+        return low._general("signal", row, i, key=key, value=at(row.value, i), delay_ps=delay)
+
+    return low._each(row, make)
 
 
 def _wait(low: Lowering, row: Row) -> Made:
-    for i in low._active(row):
+    def make(i: int) -> tuple[Any, ...]:
         key = (row.statement.flag, low.units[i], at(row.member, i))
-        yield i, low._general("wait", row, i, key=key, value=at(row.value, i))
+        return low._general("wait", row, i, key=key, value=at(row.value, i))
+
+    return low._each(row, make)
 
 
 def _collective(low: Lowering, row: Row) -> Made:
-    for i in low._active(row):
+    def make(i: int) -> tuple[Any, ...]:
         group = (row.statement.group, at(row.group, i))
         members = low.program.members[group]
         nbytes = bytes_moved(low, row, i) if row.accesses else 0
         cost = low.machine.collective_ps(row.statement, members, nbytes)
         key = (*group, at(row.number, i))
-        yield i, low._general("meet", row, i, key=key, value=len(members), delay_ps=cost, nbytes=nbytes)
+        return low._general("meet", row, i, key=key, value=len(members), delay_ps=cost, nbytes=nbytes)
+
+    return low._each(row, make)
 
 
 _RULES: dict[type, Callable[[Lowering, Row], Made]] = {

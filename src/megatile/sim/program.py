@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from megatile.plan import model as pm
-from megatile.sim.fabric import Path
-from megatile.sim.machine import Machine
+from megatile.plan.timing.fabric import Path
+from megatile.plan.timing.machine import Machine
 from megatile.sim.regions import OWNER_SHIFT, Block, Regions
 from megatile.sim.rows import Access, Row
 from megatile.sim.storage import Storages
@@ -139,7 +139,7 @@ class Program:
                 return Link(channel, number, receiver, receiver, member, 0, 1)
             if not 0 <= sender < self.plan.units:
                 raise pm.PlanError(f"queue {channel.label(member)} of unit {receiver} is fed by nobody")
-            vc = self.machine.virtual_channel(channel.name, member)
+            vc = self.machine.virtual_channel(channel.name)
             engine = self.engine_names.index(f"dma.{vc}")
             credit = self.machine.credit_ps(receiver, sender, channel.memory)
             found = Link(channel, number, sender, receiver, member, engine, credit)

@@ -65,8 +65,8 @@ def _pointers(run: RunAhead) -> list[Pointers]:
     links: dict[int, Link] = {link.queue: link for link in run.program.known_links()}
     for queue in sorted(links):
         link = links[queue]
-        arrived: list[Any] = run.arrivals.get(queue, [])
-        freed = len(run.credits.get(queue, {}))
+        arrived: list[Any] = run.arrivals[queue]
+        freed = len(run.credits[queue])
         landed = sum(1 for t in arrived if known(t) is not None)
         slots = link.channel.slots
         here, there = names[link.receiver], names[link.sender]

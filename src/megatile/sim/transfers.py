@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-from megatile.sim.fabric import Path
+from megatile.plan.timing.fabric import Path
 from megatile.sim.program import Program
 
 DECISION, REQUEST = 0, 1
