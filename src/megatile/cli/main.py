@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from megatile import __version__
-from megatile.cli import collective, machine, plan
+from megatile.cli import machine
 from megatile.cli.output import fail
 from megatile.core.errors import MegatileError
+from megatile.core.version import __version__
 
 app = typer.Typer(
     name="megatile",
@@ -23,8 +23,6 @@ app = typer.Typer(
 )
 app.command("machines")(machine.machines)
 app.add_typer(machine.app, name="machine")
-app.command("collective")(collective.collective)
-app.add_typer(plan.app, name="plan")
 
 
 def _version(asked: bool) -> None:
