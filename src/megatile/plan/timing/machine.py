@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.errors import MegatileError, MissingDescriptionError
+from megatile.core.errors import MegatileError, MissingDescriptionError, RouteError
 from megatile.hda import HDA
 from megatile.hda.model import Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
@@ -23,6 +23,8 @@ from megatile.plan.timing.faults import Faults
 CONTROL_BYTES = 64
 CREDIT_BYTES = 16
 SIGNAL_BYTES = 8
+PORTS = 16
+"""A DMA engine with at least so many virtual channels has one for every link it can send through."""
 
 
 class TimingError(MegatileError, ValueError):
@@ -153,13 +155,34 @@ class Machine:
             engine.level,
         )
 
-    def virtual_channel(self, channel: str | None) -> int:
-        """Loads and stores use virtual channel 0; the plan's channels share the others in turn."""
+    def virtual_channel(self, channel: str | None, unit: int | None = None, peer: int | None = None) -> int:
+        """Loads and stores use virtual channel 0. Messages share the others by the link they leave through, so
+        that those of one link keep their order and those of different links run side by side; where there is
+        no link, or there are too few, the plan's channels take turns.
+        """
         others = self.dma.channels - 1
         if channel is None or not others:
             return 0
-        index = next(i for i, c in enumerate(self.plan.channels) if c.name == channel)
-        return 1 + index % others
+        port = None if unit is None or peer is None or others < PORTS else self.port(unit, peer)
+        if port is None:
+            port = next(i for i, c in enumerate(self.plan.channels) if c.name == channel)
+        return 1 + port % others
+
+    def port(self, unit: int, peer: int) -> int | None:
+        """Through which of its links a unit reaches a peer: a number that is alike for units placed alike."""
+        try:
+            legs = self.hda.route(self.hardware(unit), self.hardware(peer)).legs
+        except RouteError:
+            return None
+        if not legs:
+            return None
+        network, run = legs[0].network, legs[0].runs[0]
+        place = next(i for i, n in enumerate(self.hda.networks) if n.name == network.name)
+        if run.axis == "direct":
+            side = (run.step - run.start) % network.topology.size
+        else:
+            side = 2 * "xyz".find(run.axis) + (run.step > 0) if run.axis in "xyz" else 0
+        return PORTS * place + side
 
     # memories
 
