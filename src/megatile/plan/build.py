@@ -26,6 +26,7 @@ from megatile.core.errors import Place
 from megatile.core.operations import OPERATIONS, work_of
 from megatile.plan.expr import ONE, ZERO, Expr, IntLike, Symbol, expr, unit
 from megatile.plan.liveness import with_frees
+from megatile.plan.ranges import simplify
 from megatile.plan.model import (
     CarryInt,
     CarryTile,
@@ -91,7 +92,7 @@ def _interval(item: Any, extent: IntLike) -> tuple[Expr, Expr]:
         return expr(item), ONE
     low = expr(0 if item.start is None else item.start)
     high = expr(extent if item.stop is None else item.stop)
-    return low, high - low
+    return low, simplify(high - low)
 
 
 @dataclass(frozen=True)
