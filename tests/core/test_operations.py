@@ -19,7 +19,7 @@ def test_spellings_of_dtypes():
     assert dtype("f8") == dtype("float8_e4m3fn") == "f8e4m3"
     assert [itemsize(n) for n in ("f64", "f32", "bf16", "f8e5m2", "bool")] == [8, 4, 2, 1, 1]
     assert [accumulator(n) for n in ("f16", "f64", "i8", "i64")] == ["f32", "f64", "i32", "i64"]
-    with pytest.raises(DtypeError, match="dtype 'f31' is unknown.*did you mean 'f32'"):
+    with pytest.raises(DtypeError, match=r"dtype 'f31' is unknown.*did you mean 'f32'"):
         dtype("f31")
 
 
@@ -37,7 +37,9 @@ def test_leading_axes_are_a_batch():
         arrays = [rng.uniform(0.5, 2, (5, 3, 3)).astype("f4") for _ in range(operation.operands)]
         together = operation.meaning(*arrays)
         for i in range(5):
-            np.testing.assert_allclose(together[i], operation.meaning(*[a[i] for a in arrays]), rtol=1e-6, err_msg=name)
+            np.testing.assert_allclose(
+                together[i], operation.meaning(*[a[i] for a in arrays]), rtol=1e-6, err_msg=name
+            )
         shape = operation.shape(*[(3, 3)] * operation.operands)
         assert together.shape[1:] == tuple(shape), name
 
@@ -85,5 +87,5 @@ def test_registries():
     assert (things["one"], list(things), len(things), "one" in things) == (1, ["one"], 1, True)
     with pytest.raises(MegatileError, match="'one' is already among the things"):
         things.add("one", 2)
-    with pytest.raises(UnknownNameError, match="f.py:3: 'ane' is not among the things.*did you mean 'one'"):
+    with pytest.raises(UnknownNameError, match=r"f.py:3: 'ane' is not among the things.*did you mean 'one'"):
         things.find("ane", Place("f.py", 3))

@@ -6,13 +6,13 @@ import statistics
 
 import pytest
 from hypothesis import given, settings
+from tests.plan.generator import REGULAR, cases
 
 import megatile as mt
 from megatile.cost.price import price
 from megatile.plan.build import PlanBuilder
 from megatile.plan.expr import eq, select, unit
 from megatile.sim.simulate import simulate
-from tests.plan.generator import REGULAR, cases
 
 AHBM = mt.machine("ahbm")
 
@@ -62,10 +62,9 @@ def test_everybody_to_one_contends():
     c = b.channel(
         "c", source=select(eq(unit, 0), member + 1, -1), members=n - 1, slot_bytes=4 * columns, memory="tcm"
     )
-    with b.when(eq(unit, 0)) as branch:
-        with b.loop(0, n - 1) as loop:
-            message = b.receive(c, (columns,), "f32", member=loop.index)
-            b.compute("add", x, [x, message])
+    with b.when(eq(unit, 0)) as branch, b.loop(0, n - 1) as loop:
+        message = b.receive(c, (columns,), "f32", member=loop.index)
+        b.compute("add", x, [x, message])
     with branch.otherwise():
         b.send(c, x, to=0, member=unit - 1)
     plan = b.finish()

@@ -102,7 +102,9 @@ def test_a_collective_that_not_all_reach():
     everyone = b.group("everyone")
     with b.when(unit < 3):
         b.barrier(everyone)
-    fails(b, r"(?s)kernel.py:7.*waits for its group of 'everyone' at the barrier; missing: \[3\]", PlanDeadlock)
+    fails(
+        b, r"(?s)kernel.py:7.*waits for its group of 'everyone' at the barrier; missing: \[3\]", PlanDeadlock
+    )
 
 
 def test_a_flag_that_is_never_raised():
@@ -170,7 +172,11 @@ def test_names_that_do_not_exist():
 
     place = Place("kernel.py", 9)
     nothing = Compute("addd", Region("x"), place=place)
-    fails(with_statement(nothing), "kernel.py:9: 'addd' is not among the operations.*did you mean 'add'", UnknownNameError)
+    fails(
+        with_statement(nothing),
+        "kernel.py:9: 'addd' is not among the operations.*did you mean 'add'",
+        UnknownNameError,
+    )
     fails(with_statement(replace(nothing, operation="fill")), "kernel.py:9: there is no tile 'x' here")
     engine = replace(nothing, operation="fill", engine="vctor")
     fails(with_statement(engine), "kernel.py:9: there is no engine 'vctor'.*did you mean 'vector'")
@@ -200,7 +206,9 @@ def test_memory_that_is_too_small():
     hda = mt.machine("ahbm")
     b = builder()
     b.tile("big", (4 * 2**20,), "f32", memory="tcm", versions=2)
-    fails(b, r"memory 'tcm' of machine 'ahbm' has 12582912 bytes, the plan needs 33554432.*tile 'big'", hda=hda)
+    fails(
+        b, r"memory 'tcm' of machine 'ahbm' has 12582912 bytes, the plan needs 33554432.*tile 'big'", hda=hda
+    )
     b = builder()
     b.channel("c", source=(unit - 1) % 4, slot_bytes=2**22, slots=2, members=2, memory="tcm")
     fails(b, "the largest is receive range", hda=hda)
@@ -218,7 +226,11 @@ def test_a_memory_that_several_units_share():
 
 def test_machines_that_lack_something():
     hda = mt.machine("ahbm")
-    fails(PlanBuilder("p", scale="pe", units=257), "uses unit 256 of scale 'pe', machine 'ahbm' has 256", hda=hda)
+    fails(
+        PlanBuilder("p", scale="pe", units=257),
+        "uses unit 256 of scale 'pe', machine 'ahbm' has 256",
+        hda=hda,
+    )
     b = builder()
     tile(b, shape=(8,))
     b.tiles["x"] = replace(b.tiles["x"], memory="tmc")

@@ -40,7 +40,9 @@ def test_a_version_that_was_overwritten():
         b.compute("neg", t, [x], fresh=True)
         b.compute("add", x, [loop.old, x])
         loop.next(old=loop.old)
-    with pytest.raises(PlanError, match=r"kernel.py:3: 'old' is a version of tile 't' that has been overwritten.*versions"):
+    with pytest.raises(
+        PlanError, match=r"kernel.py:3: 'old' is a version of tile 't' that has been overwritten.*versions"
+    ):
         execute(b.finish(), {"x": np.ones((1, 2), "f4")})
 
 
@@ -100,7 +102,9 @@ def gather(use):
     """Units 1 and 2 send to unit 0, which takes what comes first and uses it."""
     b = builder(3)
     x = b.tile("x", (1,), "f32", memory="l2", role="inout")
-    inbox = b.channel("inbox", source=select(eq(unit, 0), member + 1, -1), members=2, slot_bytes=4, memory="l2")
+    inbox = b.channel(
+        "inbox", source=select(eq(unit, 0), member + 1, -1), members=2, slot_bytes=4, memory="l2"
+    )
     with b.when(eq(unit, 0)) as branch:
         for _ in range(2):
             message, chosen = b.receive_any(inbox, (1,), "f32")
@@ -170,7 +174,9 @@ def test_half_precision_rounds_once_per_operation():
 
     data = np.asarray([[1.1, 2.3, -0.7, 100.0]], dtype=ml_dtypes.bfloat16)
     wide = data.astype("f4")
-    np.testing.assert_array_equal(execute(b.finish(), {"x": data})["y"], (wide * wide + wide).astype(ml_dtypes.bfloat16))
+    np.testing.assert_array_equal(
+        execute(b.finish(), {"x": data})["y"], (wide * wide + wide).astype(ml_dtypes.bfloat16)
+    )
 
 
 def test_wrong_inputs():

@@ -20,7 +20,9 @@ MOST_ENTRIES = 40_000_000
 
 @dataclass(frozen=True)
 class Grid:
-    """How a tile is cut: into ``blocks`` equal parts along ``axis``; ``even`` is False if it is cut otherwise."""
+    """How a tile is cut: into ``blocks`` equal parts along ``axis``; ``even`` is False if it is cut
+    otherwise.
+    """
 
     axis: int = 0
     extent: int = 0
@@ -78,7 +80,9 @@ class Hazards:
         return Block(writes, reads, (cohort.units, version, block))
 
     def _remote(self, cohort: Cohort, tile: Tile, code: RegionCode) -> Block:
-        """What several units see is ordered by messages, not by hazards; a unit's own accesses to it may wait."""
+        """What several units see is ordered by messages, not by hazards; a unit's own accesses to it may
+        wait.
+        """
         self.uneven = True
         writes, reads = self._arrays(tile, 1, "remote")
         return Block(writes, reads, (cohort.units, 0) if self.careful else None)

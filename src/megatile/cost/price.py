@@ -2,13 +2,13 @@
 
     lower <= simulated <= upper, and lower == upper where nothing contends
 
-All units of a stream are followed together (``plan.walk``), each with its own clock, as if every link, memory and shared
-engine were free whenever it is asked for: that is the longest chain of dependencies, and the lower bound (or the busiest
-resource, if that is longer). Along any chain, time is lost only while some shared resource serves others, so the upper
-bound adds the busy time of every resource that more than one flow uses.
+All units of a stream are followed together (``plan.walk``), each with its own clock, as if every link, memory
+and shared engine were free whenever it is asked for: that is the longest chain of dependencies, and the lower
+bound (or the busiest resource, if that is longer). Along any chain, time is lost only while some shared
+resource serves others, so the upper bound adds the busy time of every resource that more than one flow uses.
 
-Blocks of a tile that are cut unevenly are taken not to conflict for the lower bound, and to conflict for the upper one.
-With receive-from-any both bounds are for taking the members in turn.
+Blocks of a tile that are cut unevenly are taken not to conflict for the lower bound, and to conflict for the
+upper one. With receive-from-any both bounds are for taking the members in turn.
 """
 
 from __future__ import annotations
@@ -155,12 +155,14 @@ class TimedWalk(Walker):
             return owner, tile.memory
         return np.where(own == owner, cohort.units, self.flows.first_sharer(tile)[owner]), tile.memory
 
-    def on_send(self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, slot: Value) -> None:
+    def on_send(
+        self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, slot: Value
+    ) -> None:
         statement: Any = instruction.statement
         units, code = cohort.units, instruction.reads[0]
         channel = self.queues[statement.channel].channel
         nbytes = instruction.functions["bytes"](cohort.ints)
-        sources, memory = self.end_of(cohort, code)
+        _, memory = self.end_of(cohort, code)
         queue = np.asarray(to) * channel.members + member
         busy, latency = self.flows.send(channel, units, memory, to, spread(queue, len(cohort)), nbytes)
         free = self.engine(f"dma.{self.machine.virtual_channel(channel.name)}")
@@ -204,7 +206,9 @@ class TimedWalk(Walker):
         self.now[cohort.units] = np.maximum(self.now[cohort.units], self.hazards.written(block))
         return self.assume.get(statement.name, statement.bound)
 
-    def on_signal(self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, amount: Value) -> None:
+    def on_signal(
+        self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, amount: Value
+    ) -> None:
         statement: Any = instruction.statement
         count = len(cohort)
         targets, members, amounts = (spread(v, count) for v in (to, member, amount))
@@ -243,12 +247,12 @@ class TimedWalk(Walker):
                 members = np.flatnonzero(keys == key)
                 here = cohort.units[keys[cohort.units] == key]
                 size = int(nbytes[keys[cohort.units] == key][0])
-                self.now[here] = int(came[members].max()) + self.flows.meeting(instruction.statement, members, size)
+                self.now[here] = int(came[members].max()) + self.flows.meeting(
+                    instruction.statement, members, size
+                )
             end = self.now[cohort.units]
             for code in instruction.reads:
                 self.hazards.read(self.hazards.at(cohort, code), end)
             if instruction.write is not None:
                 self.hazards.write(self.hazards.at(cohort, instruction.write), end)
             self.finish(cohort, instruction, end)
-
-
