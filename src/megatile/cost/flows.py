@@ -120,6 +120,18 @@ class Flows:
             self._first[tile.name] = first
         return self._first[tile.name]
 
+    def counts(self) -> Any:
+        """How often everything ran so far."""
+        return {k: g.count for k, g in self._groups.items()}, {k: dict(u) for k, u in self._engines.items()}
+
+    def repeat(self, before: Any, times: int) -> None:
+        """What ran since ``before`` runs ``times`` times more."""
+        for key, group in self._groups.items():
+            group.count += times * (group.count - before[0].get(key, 0))
+        for key, users in self._engines.items():
+            for unit, busy in users.items():
+                users[unit] = busy + times * (busy - before[1].get(key, {}).get(unit, 0))
+
     def contention(self) -> tuple[int, int, tuple[str, ...]]:
         """(most time that can be lost by waiting, busy time of the busiest shared resource, names of those
         shared).

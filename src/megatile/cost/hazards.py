@@ -94,6 +94,15 @@ class Hazards:
             self._times[key] = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
         return self._times[key]
 
+    def clocks(self) -> dict[Any, Array]:
+        """All times by name: ("tile", name, ...) with blocks along the last axis, and ("slot", channel, ...)."""
+        named: dict[Any, Array] = {}
+        for (tile, kind), times in self._times.items():
+            named |= {("tile" if kind == "own" else "remote", tile, i): array for i, array in enumerate(times)}
+        for channel, times in self._slots.items():
+            named |= {("slot", channel, i): array for i, array in enumerate(times)}
+        return named
+
     def is_shared(self, cohort: Cohort, code: RegionCode) -> bool:
         handle = cohort.handles[code.tile]
         if isinstance(handle, SlotHandle):

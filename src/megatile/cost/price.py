@@ -21,6 +21,7 @@ import numpy as np
 
 from megatile.cost.flows import Flows
 from megatile.cost.hazards import Hazards
+from megatile.cost.periods import Watch, pass_time, watch_of
 from megatile.hda import HDA
 from megatile.plan.check import check_structure
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread
@@ -89,6 +90,31 @@ class TimedWalk(Walker):
         self.arrival = {name: np.zeros(s, dtype=np.int64) for name, s in shape.items()}
         self.credit = {name: np.zeros(s, dtype=np.int64) for name, s in shape.items()}
         self.signals: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
+        self.watches: dict[int, Watch | None] = {}
+
+    def clocks(self) -> dict[Any, Any]:
+        """All times by name, as arrays that may be changed."""
+        named: dict[Any, Any] = {"now": self.now, "touched": self.touched, "last": self.last}
+        named |= {("free", name): times for name, times in self.free.items()}
+        named |= {("arrival", name): times for name, times in self.arrival.items()}
+        named |= {("credit", name): times for name, times in self.credit.items()}
+        return named | self.hazards.clocks()
+
+    def step_enter(self, cohort: Cohort, instruction: Instruction) -> bool:
+        self.watches[id(instruction.statement)] = watch_of(self, instruction.statement)  # type: ignore[arg-type]
+        return super().step_enter(cohort, instruction)
+
+    def step_again(self, cohort: Cohort, instruction: Instruction) -> bool:
+        """After an iteration; where the rest of the loop only moves time on, it is skipped."""
+        super().step_again(cohort, instruction)
+        loop: Any = instruction.statement
+        watch = self.watches.get(id(loop))
+        bounds = [cohort.ints[f"{loop.index}{suffix}"] for suffix in ("", ".stop", ".step")]
+        alone = not self.ready and not self.waiting and len(cohort) == self.plan.units
+        if watch is not None and alone and all(isinstance(v, int) for v in bounds):
+            skipped = pass_time(self, watch, loop, cohort, len(range(*bounds)))
+            cohort.ints[loop.index] = bounds[0] + skipped * bounds[2]
+        return True
 
     def end_ps(self) -> int:
         """When the last thing has happened."""
