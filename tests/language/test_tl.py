@@ -28,14 +28,26 @@ def hypercube(units):
 
 
 KERNELS = {
-    "hello_send": (kernels.hello_send, lambda n: (), "ring_1d", (1, 2, 5, 8), lambda x: np.roll(x, 1, axis=0)),
+    "hello_send": (
+        kernels.hello_send,
+        lambda n: (),
+        "ring_1d",
+        (1, 2, 5, 8),
+        lambda x: np.roll(x, 1, axis=0),
+    ),
     "naive_ring": (kernels.naive_ring, lambda n: (n,), "ring_1d", (1, 2, 3, 8), sum_everywhere),
     "async_ring": (kernels.async_ring, lambda n: (n,), "ring_1d", (2, 5), sum_everywhere),
     "chunked_ring": (kernels.chunked_ring, lambda n: (n,), "ring_1d", (2, 4, 8), sum_everywhere),
     "two_way_ring": (kernels.two_way_ring, lambda n: (n,), "ring_1d", (2, 5), sum_everywhere),
     "tree": (kernels.tree, lambda n: (n,), "tree_binary", (1, 2, 7, 12), sum_everywhere),
     "mesh": (kernels.mesh, lambda n: (int(n**0.5),), "mesh_2d_no_wrap", (4, 9, 16), sum_everywhere),
-    "halving_doubling": (kernels.halving_doubling, lambda n: (n.bit_length() - 1,), hypercube, (2, 4, 8), sum_everywhere),
+    "halving_doubling": (
+        kernels.halving_doubling,
+        lambda n: (n.bit_length() - 1,),
+        hypercube,
+        (2, 4, 8),
+        sum_everywhere,
+    ),
     "copy_to_destination": (
         kernels.copy_to_destination,
         lambda n: (0xC0FFEE0000,),
@@ -50,7 +62,7 @@ KERNELS = {
         (3, 4),
         lambda x: np.roll(x, 1, axis=0) + np.roll(x, -1, axis=0),
     ),
-}  # fmt: skip
+}
 CASES = [(name, n) for name, entry in KERNELS.items() for n in entry[3]]
 ELEMENTS = 16
 
@@ -165,7 +177,9 @@ def test_math(name):
         x, y = tl.load(x_ptr, (3, 4), "f32"), tl.load(y_ptr, (3, 4), "f32")
         tl.store(out_ptr, function(tl, x, y))
 
-    tensors = [tl.Tensor(n, (3, 4), "f32", role) for n, role in (("x", "input"), ("y", "input"), ("o", "output"))]
+    tensors = [
+        tl.Tensor(n, (3, 4), "f32", role) for n, role in (("x", "input"), ("y", "input"), ("o", "output"))
+    ]
     plan = tl.read_kernel(kernel_of(kernel), tensors, world_size=1, topology="none")
     check(plan)
     rng = np.random.default_rng(1)

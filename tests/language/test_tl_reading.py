@@ -175,7 +175,7 @@ def test_choosing_between_tiles_and_integers():
         rank = tl.program_id(0)
         mine = t_ptr + rank * 8
         x = tl.load(mine, (4,))
-        y = x * 2 if rank > 0 and not rank == 2 else x
+        y = x * 2 if rank > 0 and not (rank == 2 or rank == 9) else x
         factor = 3 if 0 < rank <= 2 else 1
         tl.store(mine, y * factor + min(rank, 1) + max(rank, 1) + abs(rank - 2))
 
@@ -225,7 +225,9 @@ def test_a_branch_on_data_says_so():
         if x > 0:
             tl.store(t_ptr, x)
 
-    with pytest.raises(tl.DataBranchError, match=r"(?s)test_tl_reading.py:\d+: a branch on data.*read_scalar"):
+    with pytest.raises(
+        tl.DataBranchError, match=r"(?s)test_tl_reading.py:\d+: a branch on data.*read_scalar"
+    ):
         run(kernel)
 
 
@@ -244,9 +246,13 @@ def test_unknown_direction():
     def kernel(t_ptr, tl):
         tl.send(dir="N", src=tl.load(t_ptr, (4,)))
 
-    with pytest.raises(tl.IpcqInvalidDirection, match=r"test_tl_reading.py:\d+: there is no direction 'N'.*E, W"):
+    with pytest.raises(
+        tl.IpcqInvalidDirection, match=r"test_tl_reading.py:\d+: there is no direction 'N'.*E, W"
+    ):
         run(kernel)
-    with pytest.raises(tl.IpcqInvalidDirection, match="rank 0 has no neighbour in direction 'N'; it has E, W"):
+    with pytest.raises(
+        tl.IpcqInvalidDirection, match="rank 0 has no neighbour in direction 'N'; it has E, W"
+    ):
         run_kernel_in_mock(kernel, 2, "ring_1d", [np.zeros(4, "f2")] * 2)
 
 
@@ -254,14 +260,16 @@ def test_deadlock_in_plan_and_mock():
     def kernel(t_ptr, tl):
         tl.recv(dir="W", shape=(4,))
 
-    with pytest.raises(tl.IpcqDeadlock, match=r"(?s)unit 0 waits for a message on ipcq.W from unit 2 at .*:\d+.*each waits"):
+    with pytest.raises(
+        tl.IpcqDeadlock, match=r"(?s)unit 0 waits for a message on ipcq.W from unit 2 at .*:\d+.*each waits"
+    ):
         run(kernel)
     with pytest.raises(tl.IpcqDeadlock, match="rank 0 waits for a message from rank 1 in direction W"):
         run_kernel_in_mock(kernel, 2, "ring_1d", [np.zeros(4, "f2")] * 2)
 
 
 def test_deadlock_for_want_of_slots():
-    with pytest.raises(tl.IpcqDeadlock, match="waits for a free slot of ipcq.W of unit 1"):
+    with pytest.raises(tl.IpcqDeadlock, match=r"waits for a free slot of ipcq.W of unit 1"):
         run(kernels.naive_ring, units=4, extra=(4, 4), n_slots=1)
     x = [np.zeros(4, "f2")] * 4
 
@@ -274,7 +282,9 @@ def test_deadlock_for_want_of_slots():
 
 
 def test_a_tile_larger_than_a_slot_is_refused_or_split():
-    with pytest.raises(tl.KernelError, match="a tile of 32 bytes does not fit a slot of 8 bytes.*split=True"):
+    with pytest.raises(
+        tl.KernelError, match=r"a tile of 32 bytes does not fit a slot of 8 bytes.*split=True"
+    ):
         run(kernels.hello_send, elements=16, extra=(16,), slot_size=8)
     plan, x, result = run(kernels.hello_send, elements=16, extra=(16,), slot_size=8, split=True, n_slots=4)
     assert plan.channel("ipcq").slot_bytes == 8
@@ -302,14 +312,14 @@ def test_addresses_must_be_blocks_of_the_tensor():
 
 
 def test_another_units_memory_by_address():
-    """Reading a neighbour's part is a get; without a barrier in between it races with the neighbour's store."""
+    """Reading a neighbour's part is a get; without a barrier it races with the neighbour's store."""
 
     def kernel(t_ptr, tl):
         rank = tl.program_id(0)
         other = (rank + 1) % tl.num_programs(0)
         tl.store(t_ptr + rank * 8, tl.load(t_ptr + other * 8, (4,)))
 
-    with pytest.raises(Exception, match="race on tile 't'"):
+    with pytest.raises(Exception, match=r"race on tile 't'"):
         run(kernel)
 
 

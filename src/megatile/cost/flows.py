@@ -1,4 +1,4 @@
-"""How long transfers and commands take when nothing is in the way, and who uses which resource for how long."""
+"""How long things take when nothing is in the way, and who uses which resource for how long."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = Any
 
 
 class Group:
-    """Transfers of one command between the same units: their times, worked out once, and how often they ran."""
+    """Transfers of one command between the same units: their times, and how often they ran."""
 
     def __init__(self, paths: list[Path], users: list[Any], nbytes: list[int]):
         self.paths, self.users, self.nbytes = paths, users, nbytes
@@ -39,7 +39,9 @@ class Flows:
         self._engines: dict[Any, dict[int, int]] = {}
         self._engine_keys: dict[tuple[str, int], Any] = {}
 
-    def send(self, channel: Channel, units: Array, memory: str, to: Array, queue: Array, nbytes: Any) -> tuple[Any, Any]:
+    def send(
+        self, channel: Channel, units: Array, memory: str, to: Array, queue: Array, nbytes: Any
+    ) -> tuple[Any, Any]:
         """Busy time of the sender's DMA, and how much later the message has arrived."""
         key = ("send", channel.name, memory, units.tobytes(), queue.tobytes(), _key(nbytes))
         group = self._groups.get(key)
@@ -73,7 +75,9 @@ class Flows:
         key = (id(statement), units.tobytes(), _key(flops))
         if key not in self._computes:
             amounts = spread(flops, len(units)).tolist()
-            times = [self.machine.compute_ps(statement, f, u) for f, u in zip(amounts, units.tolist(), strict=True)]
+            times = [
+                self.machine.compute_ps(statement, f, u) for f, u in zip(amounts, units.tolist(), strict=True)
+            ]
             self._computes[key] = np.asarray(times, dtype=np.int64)
         self._load_engine(statement.engine, units, self._computes[key])
         return self._computes[key]
@@ -116,8 +120,22 @@ class Flows:
             self._first[tile.name] = first
         return self._first[tile.name]
 
+    def counts(self) -> Any:
+        """How often everything ran so far."""
+        return {k: g.count for k, g in self._groups.items()}, {k: dict(u) for k, u in self._engines.items()}
+
+    def repeat(self, before: Any, times: int) -> None:
+        """What ran since ``before`` runs ``times`` times more."""
+        for key, group in self._groups.items():
+            group.count += times * (group.count - before[0].get(key, 0))
+        for key, users in self._engines.items():
+            for unit, busy in users.items():
+                users[unit] = busy + times * (busy - before[1].get(key, {}).get(unit, 0))
+
     def contention(self) -> tuple[int, int, tuple[str, ...]]:
-        """(most time that can be lost by waiting, busy time of the busiest shared resource, names of those shared)."""
+        """(most time that can be lost by waiting, busy time of the busiest shared resource, names of those
+        shared).
+        """
         fabric = self.machine.fabric
         loads: dict[int, int] = {}
         users: dict[int, set[Any]] = {}

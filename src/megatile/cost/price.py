@@ -2,13 +2,13 @@
 
     lower <= simulated <= upper, and lower == upper where nothing contends
 
-All units of a stream are followed together (``plan.walk``), each with its own clock, as if every link, memory and shared
-engine were free whenever it is asked for: that is the longest chain of dependencies, and the lower bound (or the busiest
-resource, if that is longer). Along any chain, time is lost only while some shared resource serves others, so the upper
-bound adds the busy time of every resource that more than one flow uses.
+All units of a stream are followed together (``plan.walk``), each with its own clock, as if every link, memory
+and shared engine were free whenever it is asked for: that is the longest chain of dependencies, and the lower
+bound (or the busiest resource, if that is longer). Along any chain, time is lost only while some shared
+resource serves others, so the upper bound adds the busy time of every resource that more than one flow uses.
 
-Blocks of a tile that are cut unevenly are taken not to conflict for the lower bound, and to conflict for the upper one.
-With receive-from-any both bounds are for taking the members in turn.
+Blocks of a tile that are cut unevenly are taken not to conflict for the lower bound, and to conflict for the
+upper one. With receive-from-any both bounds are for taking the members in turn.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 
 from megatile.cost.flows import Flows
 from megatile.cost.hazards import Hazards
+from megatile.cost.periods import Watch, pass_time, watch_of
 from megatile.hda import HDA
 from megatile.plan.check import check_structure
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread
@@ -29,6 +30,8 @@ from megatile.plan.program import Instruction, RegionCode
 from megatile.plan.storage import plan_tile
 from megatile.plan.timing.machine import PORTS, SIGNAL_BYTES, Machine
 from megatile.plan.walk import Walker
+
+Clocks = dict[tuple[Any, ...], Any]
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,36 @@ class TimedWalk(Walker):
         self.arrival = {name: np.zeros(s, dtype=np.int64) for name, s in shape.items()}
         self.credit = {name: np.zeros(s, dtype=np.int64) for name, s in shape.items()}
         self.signals: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
+        self.watches: dict[int, Watch | None] = {}
+
+    def clocks(self) -> Clocks:
+        """All times by name, as arrays that may be changed."""
+        named: Clocks = {
+            ("now",): self.now,
+            ("touched",): self.touched,
+            ("last",): self.last,
+        }
+        named |= {("free", name): times for name, times in self.free.items()}
+        named |= {("arrival", name): times for name, times in self.arrival.items()}
+        named |= {("credit", name): times for name, times in self.credit.items()}
+        return named | self.hazards.clocks()
+
+    def step_enter(self, cohort: Cohort, instruction: Instruction) -> bool:
+        self.watches[id(instruction.statement)] = watch_of(self, instruction.statement)  # type: ignore[arg-type]
+        return super().step_enter(cohort, instruction)
+
+    def step_again(self, cohort: Cohort, instruction: Instruction) -> bool:
+        """After an iteration; where the rest of the loop only moves time on, it is skipped."""
+        super().step_again(cohort, instruction)
+        self.hazards.forget(int(self.now.min()))
+        loop: Any = instruction.statement
+        watch = self.watches.get(id(loop))
+        bounds = [cohort.ints[f"{loop.index}{suffix}"] for suffix in ("", ".stop", ".step")]
+        alone = not self.ready and not self.waiting and len(cohort) == self.plan.units
+        if watch is not None and alone and all(isinstance(v, int) for v in bounds):
+            skipped = pass_time(self, watch, loop, cohort, len(range(*bounds)))
+            cohort.ints[loop.index] = bounds[0] + skipped * bounds[2]
+        return True
 
     def end_ps(self) -> int:
         """When the last thing has happened."""
@@ -155,12 +188,14 @@ class TimedWalk(Walker):
             return owner, tile.memory
         return np.where(own == owner, cohort.units, self.flows.first_sharer(tile)[owner]), tile.memory
 
-    def on_send(self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, slot: Value) -> None:
+    def on_send(
+        self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, slot: Value
+    ) -> None:
         statement: Any = instruction.statement
         units, code = cohort.units, instruction.reads[0]
         channel = self.queues[statement.channel].channel
         nbytes = instruction.functions["bytes"](cohort.ints)
-        sources, memory = self.end_of(cohort, code)
+        _, memory = self.end_of(cohort, code)
         queue = np.asarray(to) * channel.members + member
         busy, latency = self.flows.send(channel, units, memory, to, spread(queue, len(cohort)), nbytes)
         lanes = spread(self.lane(channel, member), len(cohort))
@@ -227,7 +262,9 @@ class TimedWalk(Walker):
         self.now[cohort.units] = np.maximum(self.now[cohort.units], self.hazards.written(block))
         return self.assume.get(statement.name, statement.bound)
 
-    def on_signal(self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, amount: Value) -> None:
+    def on_signal(
+        self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, amount: Value
+    ) -> None:
         statement: Any = instruction.statement
         count = len(cohort)
         targets, members, amounts = (spread(v, count) for v in (to, member, amount))
@@ -266,12 +303,12 @@ class TimedWalk(Walker):
                 members = np.flatnonzero(keys == key)
                 here = cohort.units[keys[cohort.units] == key]
                 size = int(nbytes[keys[cohort.units] == key][0])
-                self.now[here] = int(came[members].max()) + self.flows.meeting(instruction.statement, members, size)
+                self.now[here] = int(came[members].max()) + self.flows.meeting(
+                    instruction.statement, members, size
+                )
             end = self.now[cohort.units]
             for code in instruction.reads:
                 self.hazards.read(self.hazards.at(cohort, code), end)
             if instruction.write is not None:
                 self.hazards.write(self.hazards.at(cohort, instruction.write), end)
             self.finish(cohort, instruction, end)
-
-

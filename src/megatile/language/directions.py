@@ -80,8 +80,7 @@ class Wiring:
 
 
 def counted(count: int, peer: Expr, arrives: Expr = member) -> Wiring:
-    """Directions 0, 1, ... with one rule for all: ``counted(log2_n, unit ^ (1 << member))`` is a hypercube.
-    """
+    """Directions 0, 1, ... with one rule: ``counted(log2_n, unit ^ (1 << member))`` is a hypercube."""
     return Wiring(tuple(f"d{number}" for number in range(count)), rule=(expr(peer), expr(arrives)))
 
 

@@ -39,11 +39,9 @@ class MockTile(TileRef):
     data: Array
 
     def __init__(self, data: Array, dtype: str, tl: Any, space: str = "tcm", addr: Any = None):
-        for key, value in {
-            "name": "tile", "shape": tuple(data.shape), "dtype": dtype, "space": space, "tl": tl, "addr": addr,
-        }.items():  # fmt: skip
+        values = {"name": "tile", "shape": tuple(data.shape), "dtype": dtype, "space": space, "tl": tl}
+        for key, value in (values | {"addr": addr, "data": data}).items():
             object.__setattr__(self, key, value)
-        object.__setattr__(self, "data", data)
 
 
 class Memory:
@@ -157,7 +155,8 @@ class MockTl(Math):
             return f"d{name}"
         if name not in known:
             raise IpcqInvalidDirection(
-                f"rank {self.rank} has no neighbour in direction {name!r}; it has {', '.join(known) or 'none'}"
+                f"rank {self.rank} has no neighbour in direction {name!r}; "
+                f"it has {', '.join(known) or 'none'}"
             )
         return name
 

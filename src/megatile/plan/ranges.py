@@ -84,10 +84,10 @@ def linear(node: Expr) -> tuple[dict[Expr, int], int]:
             return {a: f for a, f in terms.items() if f}, offset + sign * other
         if node.operator == "*":
             for side, other_side in ((node.left, node.right), (node.right, node.left)):
-                factor = constant(other_side)
-                if factor is not None:
+                times = constant(other_side)
+                if times is not None:
                     terms, offset = linear(side)
-                    return {a: f * factor for a, f in terms.items() if f * factor}, offset * factor
+                    return {a: f * times for a, f in terms.items() if f * times}, offset * times
     return {node: 1}, 0
 
 
