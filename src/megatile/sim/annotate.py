@@ -255,13 +255,18 @@ class UnitNotes:
         self, row: Row, engine: int, reads: Any, writes: Any, start: int, end: int, link: Any, number: int
     ) -> None:
         arrival = self.a.times.arrival[link.queue][number]
-        event = self.work(row, engine, reads, writes, start, end, "receive")
-        self.a.receives.append((event, (link.queue, number)))
-        if arrival >= start:
-            self.a.released_by.append((event, (link.queue, number)))
-        if arrival > self.issue[0]:
-            self.issue = (arrival, event)
-        self.a.returns[(link.queue, number)] = (end, event)
+        message = (link.queue, number)
+        begin = self.issue[0]
+        if arrival > begin:
+            size = at(row.nbytes, self.position)
+            waited = self.event(row, "channel", "receive", begin, arrival, [self.issue], size)
+            self.a.receives.append((waited, message))
+            self.a.released_by.append((waited, message))
+            self.issue = (arrival, waited)
+        event = self.work(row, engine, reads, writes, start, end, "receive into")
+        if arrival <= begin:
+            self.a.receives.append((event, message))
+        self.a.returns[message] = (end, event)
         label = f"{self.a.names[self.unit]} {link.label}"
         self.a.depth[label] += [(arrival, 1), (end, -1)]
 
