@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import Any
 
 from megatile.plan import model as pm
-from megatile.sim.program import GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Program, at
+from megatile.sim.program import COPY, GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Program, at
 from megatile.sim.rows import Row
 from megatile.sim.stuck import source_of
 from megatile.sim.times import Times
@@ -162,6 +162,10 @@ class UnitNotes:
             elif kind == TAKE:
                 _, queue, number, engine, _, _, block, _, row, link = operation
                 self.take(row, engine, [], [self.block(block)], start, end, link, number)
+            elif kind == COPY:
+                _, info, _, reads, writes, row = operation
+                blocks = [self.block(b) for b in reads], [self.block(b) for b in writes]
+                self.work(row, info[0], *blocks, start, end, row.statement.operation)
             elif kind == GENERAL:
                 self.general(operation[1], start, end)
 

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 from megatile.plan.timing.fabric import Path
-from megatile.sim.program import GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Program, at
+from megatile.sim.program import COPY, GENERAL, RECEIVE, RELEASE, RUN, Operation, Program, at
 from megatile.sim.regions import overlap
 from megatile.sim.rows import Row
 from megatile.sim.runahead import UnitState
 from megatile.sim.times import Times
+from megatile.sim.transfers import PIECES
 
 Action = Callable[[], None]
 
@@ -212,9 +213,6 @@ class Bucket:
             _, engine, busy, latency, _, _, row = operation
             self.job(unit, pc, row, engine, lambda done: self.engine(pc, unit, busy, latency, done))
             return True
-        if kind == SEND:
-            _, info, number, _, row = operation
-            raise AssertionError("sends are general when every resource counts as shared")
         if kind == RECEIVE:
             _, queue, number, _, row, _ = operation
             return self.take(unit, pc, queue, number)
@@ -222,8 +220,11 @@ class Bucket:
             _, queue, number, _, credit_ps, row, _ = operation
             self.release(unit, pc, queue, number, credit_ps, row)
             return True
-        assert kind != TAKE
-        assert kind == GENERAL
+        if kind == COPY:
+            _, (engine, path, nbytes, flow), number, _, _, row = operation
+            made = Operation("copy", row, unit.unit, engine, path=path, nbytes=nbytes, flow=flow, number=number)
+            return self.do_copy(unit, made, pc)
+        assert kind == GENERAL, "the other kinds are for ways that nobody shares"
         return getattr(self, f"do_{operation[1].kind}")(unit, operation[1], pc)
 
     def gates(self, unit: UnitState, row: Row) -> tuple[list[Gate], list[tuple[Any, Any, bool]]]:
@@ -286,7 +287,7 @@ class Bucket:
                 inner = self.engine(pc, unit, op.busy_ps, op.latency_ps, done)
                 after([inner], freed.unlock)
 
-            key = (op.flow, op.number * 2048, 0)
+            key = (op.flow, op.number * PIECES, 0)
             server = self.server(op.resource)
             self.clock.ask(self.clock.now, key, lambda: server.request(op.busy_ps, granted))
             return freed
@@ -309,14 +310,14 @@ class Bucket:
             after(gates_left, left)
             after(gates_landed, landed)
             for index, size in enumerate(pieces):
-                number = op.number * 2048 + index
+                number = op.number * PIECES + index
                 self.hop(path, size, op.flow, number, 0, head, head, gates_left[index], gates_landed[index])
                 head += path.occupied_ps(size)
 
         if op.resource is None:
             begin()
         else:
-            key = (op.flow, op.number * 2048, -1)
+            key = (op.flow, op.number * PIECES, -1)
             server = self.server(op.resource)
             self.clock.ask(self.clock.now, key, lambda: server.request(op.busy_ps, begin))
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from megatile.sim.pending import Pending, Time, known, later, when
-from megatile.sim.program import GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Operation
+from megatile.sim.program import COPY, GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Operation
 from megatile.sim.regions import Block
 from megatile.sim.stuck import wait_graph
-from megatile.sim.transfers import DECISION
+from megatile.sim.transfers import DECISION, PIECES, Move
 from megatile.trace import WaitGraph
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ class GeneralRules:
             writes = (block_of(block),)
             made = Operation("receive", row, unit.unit, engine, busy, latency, (), writes, link=link, key=number)
             return self.receive_into(unit, made)
+        if kind == COPY:
+            return self.plain_copy(unit, operation)
         assert kind == RELEASE
         return self.release(unit, operation)
 
@@ -124,7 +126,7 @@ class GeneralRules:
             if op.resource is None:
                 begin(time)
             else:
-                key = (op.flow, op.number * 2048, 0)
+                key = (op.flow, op.number * PIECES, 0)
                 self.run.transfers.request(time, key, op.resource, op.busy_ps, begin)
 
         when([unit.free[op.engine], *self.hazards(unit, op.reads, op.writes)], unit.now, ready)
@@ -135,15 +137,50 @@ class GeneralRules:
 
     def copy(self, unit: UnitState, op: Operation) -> bool:
         """A transfer between memories; its way may be shared."""
-        start, left, arrived = Pending(), Pending(), Pending()
         times = [unit.free[op.engine], *self.hazards(unit, op.reads, op.writes)]
-        self._transfer(op, times, unit.now, start, left, arrived)
-        unit.free[op.engine] = _short(left)
-        self.mark(unit, op, _short(arrived), _short(arrived))
-        self.note(unit, _short(start), _short(arrived))
+        start, left, arrived = self._transfer(op, times, unit.now)
+        unit.free[op.engine] = left
+        self.mark(unit, op, arrived, arrived)
+        self.note(unit, start, arrived)
         return True
 
-    def _transfer(
+    def plain_copy(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
+        """A copy between the unit's own blocks over a contended way."""
+        _, info, number, reads, writes, _ = operation
+        engine, path, nbytes, flow = info
+        regions, readers, writers = self.run.program.regions, unit.readers, unit.writers
+        times = [unit.free[engine]]
+        for block in reads:
+            times += [writers[b] for b in regions.written[block]]
+        for block in writes:
+            times += [writers[b] for b in regions.written[block]]
+            times += [readers[b] for b in regions.read[block]]
+        move = Move(self.run.transfers, path, nbytes, flow, number)
+        if self.run.record:
+            move.watch = Pending()
+        move.after(times, unit.now)
+        arrived = _short(move.arrived)
+        unit.free[engine] = _short(move.left)
+        for block in reads:
+            readers[block] = later(readers[block], arrived) if regions.written[block] else 0
+        for block in writes:
+            writers[block] = arrived
+        if move.watch is not None:
+            self.note(unit, _short(move.watch), arrived)
+        return True
+
+    def _transfer(self, op: Operation, times: list[Time], least: int) -> tuple[Time, Time, Time]:
+        """Start a transfer when ``times`` allow: its start, its source free again, its arrival."""
+        if op.resource is None and op.path is not None and not op.path.cuts(op.nbytes):
+            move = Move(self.run.transfers, op.path, op.nbytes, op.flow, op.number, op.delay_ps)
+            move.watch = Pending()
+            move.after(times, least)
+            return _short(move.watch), _short(move.left), _short(move.arrived)
+        start, left, arrived = Pending(), Pending(), Pending()
+        self._cut_transfer(op, times, least, start, left, arrived)
+        return _short(start), _short(left), _short(arrived)
+
+    def _cut_transfer(
         self, op: Operation, times: list[Time], least: int, start: Pending, left: Pending, arrived: Pending
     ) -> None:
         def landed(tail: int) -> None:
@@ -165,7 +202,7 @@ class GeneralRules:
                 begin(time)
             else:
                 # Units that share a DMA engine take turns for as long as it is busy with a transfer.
-                self.run.transfers.request(time, (op.flow, op.number * 2048, -1), op.resource, op.busy_ps, begin)
+                self.run.transfers.request(time, (op.flow, op.number * PIECES, -1), op.resource, op.busy_ps, begin)
 
         when(times, least, ready)
 
@@ -184,15 +221,14 @@ class GeneralRules:
                 run.resume_when(unit, credit)
                 return False
             unit.now = max(unit.now, value)
-        start, left, arrived = Pending(), Pending(), Pending()
         times = [unit.free[op.engine], unit.touched, *self.hazards(unit, op.reads, ())]
-        self._transfer(op, times, unit.now, start, left, arrived)
-        unit.free[op.engine] = _short(left)
-        self.mark(unit, op, _short(left), 0)
-        run.arrivals[link.queue].append(_short(arrived))
+        start, left, arrived = self._transfer(op, times, unit.now)
+        unit.free[op.engine] = left
+        self.mark(unit, op, left, 0)
+        run.arrivals[link.queue].append(arrived)
         run.wake_data(link.queue)
         self._arrived_any(link.queue)
-        self.note(unit, _short(start), _short(left))
+        self.note(unit, start, left)
         return True
 
     def receive(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
@@ -246,16 +282,15 @@ class GeneralRules:
             run.resume_when(unit, arrived[number])
             return False
         unit.now = max(unit.now, value)
-        start, left, landed = Pending(), Pending(), Pending()
         times = [unit.free[op.engine], *self.hazards(unit, op.reads, op.writes)]
-        self._transfer(op, times, unit.now, start, left, landed)
-        unit.free[op.engine] = _short(left)
-        self.mark(unit, op, _short(landed), _short(landed))
+        start, left, landed = self._transfer(op, times, unit.now)
+        unit.free[op.engine] = left
+        self.mark(unit, op, landed, landed)
         credit = Pending()
-        when([_short(landed)], 0, lambda time: credit.set(time + link.credit_ps))
+        when([landed], 0, lambda time: credit.set(time + link.credit_ps))
         run.credits[link.queue][number] = _short(credit)
         run.wake_credit(link.queue)
-        self.note(unit, _short(start), _short(landed))
+        self.note(unit, start, landed)
         return True
 
     # receive from any

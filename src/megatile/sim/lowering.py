@@ -15,6 +15,7 @@ from megatile.plan import model as pm
 from megatile.plan.timing.fabric import Path
 from megatile.plan.timing.machine import SIGNAL_BYTES
 from megatile.sim.program import (
+    COPY,
     GENERAL,
     RECEIVE,
     RELEASE,
@@ -48,6 +49,7 @@ class Lowering:
         """Per send statement the links that are registered already."""
         self._sends: dict[Any, tuple[Any, list[Any]]] = {}
         self._copies: dict[Any, list[tuple[int, int]] | None] = {}
+        self._contended: dict[Any, list[Any]] = {}
         self._returns: dict[int, list[Any]] = {}
         self._numbered: tuple[Row | None, list[Any]] = (None, [])
 
@@ -229,7 +231,8 @@ def _copy(low: Lowering, row: Row) -> Made:
 def _copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
     times = _plain_copies(low, row, source)
     if times is None:
-        return _general_copies(low, row, source, kind)
+        contended = _contended_copies(low, row, source) if kind == "copy" else None
+        return _general_copies(low, row, source, kind) if contended is None else contended
     engine = low.program.engine_names.index("dma.0")
     blocks = _columns(low, low.numbers(row))
     if kind == "copy":
@@ -244,6 +247,33 @@ def _copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
             for link, n, (busy, latency), mark in zip(links, numbers, times, blocks[-1], strict=True)
         ]
     return low._emit(row, made)
+
+
+def _contended_copies(low: Lowering, row: Row, source: Access) -> Made | None:
+    """Copies of a unit's own blocks over ways that others use too; None if they are not as simple as that."""
+    varies = (source.storage, row.accesses[-1].storage, row.nbytes)
+    if any(isinstance(v, np.ndarray) for v in varies) or not low._plain(row) or not row.nbytes:
+        return None
+    if low.machine.faults.jitter is not None or low._engine("dma", low.units[0])[1] is not None:
+        return None
+    key = (id(row.statement), source.storage, row.accesses[-1].storage, row.nbytes)
+    infos = low._contended.get(key)
+    if infos is None:
+        engine, first = low.program.engine_names.index("dma.0"), low.program.queues
+        paths = [low.program.copy_path(u, source, row.accesses[-1], i) for i, u in enumerate(low.units)]
+        if any(path.cuts(row.nbytes) for path in paths):
+            return None
+        each = zip(low.units, paths, strict=True)
+        infos = low._contended[key] = [(engine, path, row.nbytes, first + u) for u, path in each]
+    numbers = low.program.copies
+    active = range(low.size) if row.mask is None else low._active(row)
+    blocks = list(zip(*_columns(low, low.numbers(row)), strict=True))
+    made: Made = [None] * low.size
+    for i in active:
+        unit, marks = low.units[i], blocks[i]
+        made[i] = (COPY, infos[i], numbers[unit], marks[:-1], marks[-1:], row)
+        numbers[unit] += 1
+    return made
 
 
 def _plain_copies(low: Lowering, row: Row, source: Access) -> list[tuple[int, int]] | None:

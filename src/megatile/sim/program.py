@@ -8,6 +8,7 @@ cohort have in common is worked out once per row.
     RECEIVE  queue, message number, slot block, link
     RELEASE  queue, message number, slot block, credit_ps, link
     TAKE     queue, message number, engine, busy_ps, latency_ps, write block, credit_ps, link
+    COPY     (engine, path, bytes, flow), number, read blocks, write blocks: over a contended way
     GENERAL  an `Operation`: everything that is rarer (shared engines, puts and gets, signals, ...)
 """
 
@@ -25,7 +26,7 @@ from megatile.sim.regions import OWNER_SHIFT, Block, Regions
 from megatile.sim.rows import Access, Row
 from megatile.sim.storage import Storages
 
-RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL = range(6)
+RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL, COPY = range(7)
 
 
 @dataclass(frozen=True, eq=False)

@@ -277,7 +277,7 @@ class RunAhead:
     # the end
 
     def _times(self) -> Times:
-        end = self.last_ps
+        end = max(self.last_ps, self.transfers.last_ps)
         for unit in self.units:
             end = max(end, unit.now, *(_last(_values(t)) for t in (unit.free, unit.writers, unit.readers)))
         for arrived in _values(self.arrivals):

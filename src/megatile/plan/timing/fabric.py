@@ -40,7 +40,7 @@ class Path:
     """The stages of a way, with the sums every transfer needs; times per size are remembered."""
 
     __slots__ = (
-        "_times", "bandwidth", "before_ps", "dma_bandwidth", "extra_ps", "first_resource", "granule",
+        "_occupied", "_times", "bandwidth", "before_ps", "dma_bandwidth", "extra_ps", "first_resource", "granule",
         "latency_ps", "stages", "startup_ps",
     )  # fmt: skip
 
@@ -57,11 +57,15 @@ class Path:
         self.before_ps = sum(s.latency_ps for s in stages[: places[0]]) if places else 0
         self.bandwidth = min([s.bandwidth for s in stages] + [dma_bandwidth])
         self.granule = min((s.granule for s in stages if s.granule), default=None)
+        self._occupied: dict[int, int] = {}
         self._times: dict[int, tuple[int, tuple[int, ...]]] = {}
 
     def occupied_ps(self, nbytes: int) -> int:
         """How long the narrowest stage is busy: the time between the head and the tail."""
-        return serialise_ps(nbytes, self.bandwidth)
+        known = self._occupied.get(nbytes)
+        if known is None:
+            known = self._occupied[nbytes] = serialise_ps(nbytes, self.bandwidth)
+        return known
 
     def held_ps(self, nbytes: int) -> int:
         """How long the source is held: until its tail has left, and at least until the first turn is known."""
@@ -75,11 +79,15 @@ class Path:
             times = self._times[nbytes] = (serialise_ps(nbytes, self.dma_bandwidth), each)
         return times
 
+    def cuts(self, nbytes: int) -> bool:
+        """Whether a transfer of that size may be cut into granules."""
+        return bool(self.granule) and nbytes > (self.granule or 0)
+
     def pieces(self, nbytes: int) -> list[int]:
         """The transfer cut into granules (one piece where no stage asks for them)."""
-        if not self.granule or nbytes <= self.granule:
+        if not self.cuts(nbytes):
             return [nbytes]
-        size = max(self.granule, -(-nbytes // MAX_PIECES))
+        size = max(self.granule or 1, -(-nbytes // MAX_PIECES))
         whole, rest = divmod(nbytes, size)
         return [size] * whole + ([rest] if rest else [])
 
