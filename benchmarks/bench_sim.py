@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 from harness import Row, at_most, bench, best_of, peak_memory, ratio_at_least, ratio_at_most, seconds
-from simpy_models import RingTimes, chunked_ring, contended, puts
+from simpy_models import LoadTimes, RingTimes, chunked_ring, contended, producers_and_consumers, puts
 
 from megatile.hda import HDA, machine
 from megatile.plan.build import PlanBuilder
-from megatile.plan.expr import unit
+from megatile.plan.expr import select, unit
 from megatile.plan.model import Plan, statements
 from megatile.sim import simulate
 from megatile.trace import Trace, write_perfetto
@@ -152,30 +152,47 @@ def putting(n: int, rounds: int) -> Plan:
     return b.finish()
 
 
+def queueing(pairs: int, count: int) -> Plan:
+    """Even units put messages into a bounded queue, odd ones get them and add them up."""
+    b = PlanBuilder("queues", scale="core", units=2 * pairs)
+    x = b.tile("x", (CHUNK,), "f32", memory="local", role="inout")
+    c = b.channel("c", source=select(unit % 2, unit - 1, -1), slot_bytes=4 * CHUNK, memory="local", slots=4)
+    with b.stream(range(0, 2 * pairs, 2)), b.loop(0, count):
+        b.send(c, x, to=unit + 1)
+    with b.stream(range(1, 2 * pairs, 2)), b.loop(0, count):
+        b.compute("add", x, [x, b.receive(c, (CHUNK,), "f32")])
+    return b.finish()
+
+
 def loading(n: int, rounds: int) -> Plan:
-    """Everybody loads from the memory that all share."""
+    """Everybody loads from the memory that all share, into two buffers in turns, and works on it."""
     b = PlanBuilder("loads", scale="core", units=n)
     x = b.tile("x", (CHUNK,), "f32", memory="common", role="input")
-    y = b.tile("y", (rounds, CHUNK), "f32", memory="local")
-    with b.loop(0, rounds) as loop:
-        b.copy(y[loop.index], x)
+    y = b.tile("y", (CHUNK,), "f32", memory="local", versions=2)
+    z = b.tile("z", (CHUNK,), "f32", memory="local", role="inout")
+    with b.loop(0, rounds):
+        b.copy(y, x, fresh=True)
+        b.compute("add", z, [z, y])
     return b.finish()
 
 
 @bench("sim-contention", needs=["simpy"])
 def contention() -> Iterator[Row]:
     n, rounds = 64, 100
-    cases: list[tuple[str, Plan, Any]] = [
-        ("put, signal, wait", putting(n, rounds), lambda: puts(n, rounds, 276, 120, 108)),
-        ("contended memory", loading(n, rounds), lambda: contended(n, rounds, [20] * n, 128, 60)),
+    load = LoadTimes(20, 128, 60, 69)
+    cases: list[tuple[str, Plan, Any, float | None]] = [
+        ("put and get", queueing(n // 2, 2 * rounds), lambda: producers_and_consumers(n // 2, 2 * rounds, 4, STEP), 7),
+        ("contended memory", loading(n, rounds), lambda: contended(n, rounds, load), 7),
+        ("one-sided put, signal, wait", putting(n, rounds), lambda: puts(n, rounds, 276, 120, 108), None),
     ]
-    for name, plan, rival in cases:
+    for name, plan, rival, bar in cases:
         hda = box(n)
         same(simulate(plan, machine=hda).time_ps, rival())
         ours = best_of(lambda p=plan, h=hda: simulate(p, machine=h, engine="run-ahead"), 3)
         theirs = best_of(rival, 2)
         count = n * rounds
-        yield Row(name, count / ours, "transfers/s", count / theirs, "SimPy", ratio_at_least(7))
+        limit = ratio_at_least(bar) if bar else None
+        yield Row(name, count / ours, "transfers/s", count / theirs, "SimPy", limit)
 
 
 def naive_ring(n: int, size: int) -> Plan:

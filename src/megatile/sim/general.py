@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from megatile.sim.pending import Pending, Time, known, later, when
+from megatile.sim.pending import Begin, Job, Pending, Time, known, later, when
 from megatile.sim.program import COPY, GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Operation
 from megatile.sim.regions import Block
 from megatile.sim.stuck import wait_graph
@@ -66,10 +66,10 @@ class GeneralRules:
         if kind == GENERAL:
             return self._rules[operation[1].kind](unit, operation[1])
         block_of = self.run.program.regions.block
+        if kind == COPY:
+            return self.plain_copy(unit, operation)
         if kind == RUN:
-            _, engine, busy, latency, reads, writes, row = operation
-            blocks = tuple(map(block_of, reads)), tuple(map(block_of, writes))
-            return self.work(unit, Operation("work", row, unit.unit, engine, busy, latency, *blocks))
+            return self.plain_work(unit, operation)
         if kind == SEND:
             _, info, number, block, row = operation
             engine, _, _, busy, latency, link, nbytes = info
@@ -83,8 +83,6 @@ class GeneralRules:
             writes = (block_of(block),)
             made = Operation("receive", row, unit.unit, engine, busy, latency, (), writes, link=link, key=number)
             return self.receive_into(unit, made)
-        if kind == COPY:
-            return self.plain_copy(unit, operation)
         assert kind == RELEASE
         return self.release(unit, operation)
 
@@ -144,10 +142,8 @@ class GeneralRules:
         self.note(unit, start, arrived)
         return True
 
-    def plain_copy(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
-        """A copy between the unit's own blocks over a contended way."""
-        _, info, number, reads, writes, _ = operation
-        engine, path, nbytes, flow = info
+    def _waits(self, unit: UnitState, engine: int, reads: Any, writes: Any) -> list[Time]:
+        """What a command on the unit's own blocks has to wait for."""
         regions, readers, writers = self.run.program.regions, unit.readers, unit.writers
         times = [unit.free[engine]]
         for block in reads:
@@ -155,16 +151,47 @@ class GeneralRules:
         for block in writes:
             times += [writers[b] for b in regions.written[block]]
             times += [readers[b] for b in regions.read[block]]
+        return times
+
+    def plain_work(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
+        """A command on an engine of its own whose start is not known yet."""
+        _, engine, busy, latency, reads, writes, row = operation
+        if latency:
+            blocks = tuple(map(self.run.program.regions.block, reads)), tuple(
+                map(self.run.program.regions.block, writes)
+            )
+            return self.work(unit, Operation("work", row, unit.unit, engine, busy, latency, *blocks))
+        job = Job(engine, busy)
+        job.after(self._waits(unit, engine, reads, writes), unit.now)
+        end = _short(job)
+        unit.free[engine] = end
+        readers = unit.readers
+        for block in reads:
+            old = readers[block]
+            earlier = old <= unit.now if type(old) is int else type(old) is Job and old.engine == engine
+            readers[block] = end if earlier else later(old, end)
+        for block in writes:
+            unit.writers[block] = end
+        if self.run.record:
+            self.note(unit, job.start if type(end) is int else Begin(job), end)
+        return True
+
+    def plain_copy(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
+        """A copy between the unit's own blocks over a contended way."""
+        _, info, number, reads, writes, _ = operation
+        engine, path, nbytes, flow = info
+        regions, readers = self.run.program.regions, unit.readers
         move = Move(self.run.transfers, path, nbytes, flow, number)
         if self.run.record:
             move.watch = Pending()
-        move.after(times, unit.now)
+        move.after(self._waits(unit, engine, reads, writes), unit.now)
         arrived = _short(move.arrived)
         unit.free[engine] = _short(move.left)
         for block in reads:
+            # Who reads what nobody writes need not be remembered.
             readers[block] = later(readers[block], arrived) if regions.written[block] else 0
         for block in writes:
-            writers[block] = arrived
+            unit.writers[block] = arrived
         if move.watch is not None:
             self.note(unit, _short(move.watch), arrived)
         return True
