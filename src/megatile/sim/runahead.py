@@ -142,6 +142,12 @@ class RunAhead:
                     elif kind == RUN:
                         _, engine, busy, latency, reads, writes, _ = operation
                         start = free[engine]
+                        if pendings and type(start) is not int:
+                            # The general path at once: an exception costs more than all the rest.
+                            unit.now = now
+                            self.rules.plain_work(unit, operation)
+                            pc += 1
+                            continue
                         if start < now:
                             start = now
                         for block in reads:

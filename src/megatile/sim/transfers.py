@@ -188,7 +188,8 @@ class Move:
         index, path = self.stage, self.path
         stage = path.stages[index]
         busy = self.busy[index]
-        turn = self.transfers.servers.serve(stage.resource, now, busy)  # type: ignore[arg-type]
+        transfers = self.transfers
+        turn = transfers.servers.serve(stage.resource, now, busy)  # type: ignore[arg-type]
         if index == path.first_resource:
             self.left.set(turn - path.before_ps + path.held_ps(self.size))
         latency = stage.latency_ps
