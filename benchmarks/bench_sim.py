@@ -7,9 +7,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from harness import Row, at_most, bench, best_of, peak_memory, ratio_at_least, ratio_at_most, seconds
-from simpy_models import LoadTimes, RingTimes, chunked_ring, contended, producers_and_consumers, puts
 
+from harness import Row, at_most, bench, best_of, peak_memory, ratio_at_least, ratio_at_most, seconds
 from megatile.hda import HDA, machine
 from megatile.plan.build import PlanBuilder
 from megatile.plan.expr import select, unit
@@ -17,6 +16,7 @@ from megatile.plan.model import Plan, statements
 from megatile.sim import simulate
 from megatile.trace import Trace, write_perfetto
 from megatile.trace.events import COLUMNS
+from simpy_models import LoadTimes, RingTimes, chunked_ring, contended, producers_and_consumers, puts
 
 CHUNK = 64
 """Floats per message. On the machine below: send 276 ps, flight 120, add 69, copy 84 + 10, credit 116."""
@@ -113,9 +113,7 @@ def chunked_rings() -> Iterator[Row]:
         repeat = 5 if n == 128 else 2
         took = best_of(lambda p=plan, h=hda, e=engine: simulate(p, machine=h, engine=e), repeat)
         name = f"ring of {n}, {engine}"
-        yield Row(
-            name, messages(n) / took, "messages/s", simpy_rate(), "SimPy, n = 128", ratio_at_least(bar)
-        )
+        yield Row(name, messages(n) / took, "messages/s", simpy_rate(), "SimPy, n = 128", ratio_at_least(bar))
         if n == 4096:
             yield Row("ring of 4096 ranks, wall", took, "s", bar=at_most(3))
     peak = peak_memory(lambda: simulate(ring(4096), machine=box(4096), engine="arrays"))
@@ -133,7 +131,9 @@ def growths() -> Iterator[Row]:
     before = None
     for n in (32, 64, 128):
         took = best_of(lambda n=n: simulate(ring(n), machine=box(n), engine="run-ahead"), 2) / messages(n)
-        yield Row(f"run-ahead, time per message, n = {n}", took, "s", before, f"n = {n // 2}" if before else "")
+        yield Row(
+            f"run-ahead, time per message, n = {n}", took, "s", before, f"n = {n // 2}" if before else ""
+        )
         before = took
     sizes = [sum(1 for s in ring(n).streams for _ in statements(s.body)) for n in (8, 4096)]
     yield Row("statements of a ring of 4096", sizes[1], "", sizes[0], "ring of 8", ratio_at_most(1))
@@ -181,7 +181,12 @@ def contention() -> Iterator[Row]:
     n, rounds = 64, 100
     load = LoadTimes(20, 128, 60, 69)
     cases: list[tuple[str, Plan, Any, float | None]] = [
-        ("put and get", queueing(n // 2, 2 * rounds), lambda: producers_and_consumers(n // 2, 2 * rounds, 4, STEP), 7),
+        (
+            "put and get",
+            queueing(n // 2, 2 * rounds),
+            lambda: producers_and_consumers(n // 2, 2 * rounds, 4, STEP),
+            7,
+        ),
         ("contended memory", loading(n, rounds), lambda: contended(n, rounds, load), 7),
         ("one-sided put, signal, wait", putting(n, rounds), lambda: puts(n, rounds, 276, 120, 108), None),
     ]

@@ -33,7 +33,7 @@ class Message:
 
 
 def per_hop_fabric(queues: Sequence[Sequence[Message]]) -> list[list[int]]:
-    """Every sender works through its own list; links are FIFO servers; returns arrivals per sender and message.
+    """Every sender works through its own list; links are FIFO servers; arrivals per sender and message.
 
     A sender starts the next message when the tail of the one before has left: that is when its head got its
     turn on the first link, plus the time the narrowest part needs.
@@ -194,7 +194,7 @@ def producers_and_consumers(pairs: int, count: int, slots: int, t: RingTimes) ->
 
 
 def puts(n: int, rounds: int, put_ps: int, flight_ps: int, signal_ps: int) -> int:
-    """Every unit puts into its neighbour's memory, signals it, and waits for its own signal, ``rounds`` times."""
+    """Every unit puts into its neighbour's memory, signals it, and waits for its own signal, again and again."""
     env = simpy.Environment()
     flags = [simpy.Container(env) for _ in range(n)]
     dma = [simpy.Resource(env) for _ in range(n)]
@@ -240,8 +240,8 @@ class LoadTimes:
 def contended(n: int, rounds: int, t: LoadTimes) -> int:
     """n units load from one memory that serves one load at a time, and work on what they loaded.
 
-    Commands are issued without waiting: DMA and vector engine are queues of their own, a load into a buffer waits
-    for the work that reads it (two buffers, taken in turns).
+    Commands are issued without waiting: DMA and vector engine are queues of their own, a load into a buffer
+    waits for the work that reads it (two buffers, taken in turns).
     """
     env = simpy.Environment()
     memory = simpy.Resource(env)

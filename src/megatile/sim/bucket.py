@@ -63,7 +63,7 @@ class Clock:
                     break
             self._known.discard(time)
             for table in (self._happen, self._decide, self._ask):
-                table.pop(time, None)  # type: ignore[attr-defined]
+                table.pop(time, None)
 
 
 class Gate:
@@ -222,10 +222,11 @@ class Bucket:
             return True
         if kind == COPY:
             _, (engine, path, nbytes, flow), number, _, _, row = operation
-            made = Operation("copy", row, unit.unit, engine, path=path, nbytes=nbytes, flow=flow, number=number)
+            made = Operation("copy", row, unit.unit, engine, path=path, nbytes=nbytes)
+            made.flow, made.number = flow, number
             return self.do_copy(unit, made, pc)
         assert kind == GENERAL, "the other kinds are for ways that nobody shares"
-        return getattr(self, f"do_{operation[1].kind}")(unit, operation[1], pc)
+        return bool(getattr(self, f"do_{operation[1].kind}")(unit, operation[1], pc))
 
     def gates(self, unit: UnitState, row: Row) -> tuple[list[Gate], list[tuple[Any, Any, bool]]]:
         """What an access must wait for, and how to note it."""
@@ -333,7 +334,7 @@ class Bucket:
         left: Gate,
         landed: Gate,
     ) -> None:
-        """The head reaches stage ``index`` at ``head``; ``tail`` is when the tail got there at the earliest."""
+        """The head reaches stage ``index`` at ``head``, the tail not before ``tail``."""
         dma, busy = path.stage_ps(size)
         if index == 0:
             tail = head + dma
@@ -362,7 +363,9 @@ class Bucket:
             lambda: server.request(busy[index], lambda: granted(self.clock.now)),
         )
 
-    def _moving(self, unit: UnitState, op: Any, pc: int, done: Gate, landed: Action, until_left: bool) -> Gate:
+    def _moving(
+        self, unit: UnitState, op: Any, pc: int, done: Gate, landed: Action, until_left: bool
+    ) -> Gate:
         """Start a transfer; its engine is free when the source is, ``done`` opens then or on arrival."""
         freed = Gate()
 

@@ -74,14 +74,16 @@ class GeneralRules:
             _, info, number, block, row = operation
             engine, _, _, busy, latency, link, nbytes = info
             reads = (block_of(block),)
-            made = Operation("send", row, unit.unit, engine, busy, latency, reads, link=link, number=number, nbytes=nbytes)
+            made = Operation("send", row, unit.unit, engine, busy, latency, reads, link=link)
+            made.number, made.nbytes = number, nbytes
             return self.send(unit, made)
         if kind == RECEIVE:
             return self.receive(unit, operation)
         if kind == TAKE:
             _, _, number, engine, busy, latency, block, _, row, link = operation
             writes = (block_of(block),)
-            made = Operation("receive", row, unit.unit, engine, busy, latency, (), writes, link=link, key=number)
+            made = Operation("receive", row, unit.unit, engine, busy, latency, (), writes, link=link)
+            made.key = number
             return self.receive_into(unit, made)
         assert kind == RELEASE
         return self.release(unit, operation)
@@ -157,10 +159,10 @@ class GeneralRules:
         """A command on an engine of its own whose start is not known yet."""
         _, engine, busy, latency, reads, writes, row = operation
         if latency:
-            blocks = tuple(map(self.run.program.regions.block, reads)), tuple(
-                map(self.run.program.regions.block, writes)
-            )
-            return self.work(unit, Operation("work", row, unit.unit, engine, busy, latency, *blocks))
+            block = self.run.program.regions.block
+            made = Operation("work", row, unit.unit, engine, busy, latency)
+            made.reads, made.writes = tuple(map(block, reads)), tuple(map(block, writes))
+            return self.work(unit, made)
         job = Job(engine, busy)
         job.after(self._waits(unit, engine, reads, writes), unit.now)
         end = _short(job)
@@ -229,7 +231,8 @@ class GeneralRules:
                 begin(time)
             else:
                 # Units that share a DMA engine take turns for as long as it is busy with a transfer.
-                self.run.transfers.request(time, (op.flow, op.number * PIECES, -1), op.resource, op.busy_ps, begin)
+                key = (op.flow, op.number * PIECES, -1)
+                self.run.transfers.request(time, key, op.resource, op.busy_ps, begin)
 
         when(times, least, ready)
 
@@ -283,9 +286,7 @@ class GeneralRules:
         self._give_back(unit, queue, number, credit_ps, times)
         return True
 
-    def _give_back(
-        self, unit: UnitState, queue: int, number: int, credit_ps: int, times: list[Time]
-    ) -> None:
+    def _give_back(self, unit: UnitState, queue: int, number: int, credit_ps: int, times: list[Time]) -> None:
         released, credit = Pending(), Pending()
 
         def free(time: int) -> None:

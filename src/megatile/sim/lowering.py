@@ -446,9 +446,10 @@ def _release(low: Lowering, row: Row) -> Made:
     returns = low._returns.get(row.slot)
     if returns is None:
         returns = low._returns[row.slot] = [_return(low, i, row.slot) for i in range(low.size)]
-    numbers = column(low._held[row.slot], low.size) if not isinstance(low._held[row.slot], list) else low._held[row.slot]
-    made = [(RELEASE, q, n, slot, ps, row, link) for (q, slot, ps, link), n in zip(returns, numbers, strict=True)]
-    return low._emit(row, made)
+    held = low._held[row.slot]
+    numbers = held if isinstance(held, list) else column(held, low.size)
+    pairs = zip(returns, numbers, strict=True)
+    return low._emit(row, [(RELEASE, q, n, slot, ps, row, link) for (q, slot, ps, link), n in pairs])
 
 
 def _return(low: Lowering, i: int, storage: int) -> tuple[int, int, int, Any]:

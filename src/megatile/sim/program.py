@@ -50,7 +50,7 @@ class Link:
 
 @dataclass(eq=False)
 class Operation:
-    """A command outside the fast kinds. ``kind`` is copy, work, send, receive, any, read, signal, wait or meet."""
+    """A command outside the fast kinds; ``kind`` is one of those that `GeneralRules` knows."""
 
     kind: str
     row: Row

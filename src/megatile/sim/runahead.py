@@ -26,7 +26,7 @@ class UnitState:
     """One unit on its own clock."""
 
     __slots__ = (
-        "done", "end", "free", "more", "now", "operations", "pc", "readers", "start", "touched", "unit", "waits",
+        "done", "end", "free", "more", "now", "operations", "pc", "readers", "start", "touched", "unit",
         "writers",
     )  # fmt: skip
 
@@ -45,7 +45,6 @@ class UnitState:
         self.end: list[Any] = []
         self.more: Iterator[tuple[Any, ...]] | None = None
         """Where further operations come from, for units that are followed while they run."""
-        self.waits: Any = None
         self.done = False
 
 
@@ -300,7 +299,6 @@ class RunAhead:
             every = self.arrivals.items() if isinstance(self.arrivals, dict) else enumerate(self.arrivals)
             times.arrival = {q: [known(t) or 0 for t in a] for q, a in every if a}
         return times
-
 
 
 def _values(table: Any) -> Any:

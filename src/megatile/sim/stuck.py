@@ -59,7 +59,7 @@ def _waiters(run: RunAhead, unit: UnitState) -> list[Waiter]:
 
 
 def _pointers(run: RunAhead) -> list[Pointers]:
-    """Both ends of every queue that was used: sent and credits at the sender, arrived and freed at the receiver."""
+    """Both ends of every known queue: sent and credits at the sender, arrived and freed at the receiver."""
     names = run.program.machine.names
     found: list[Pointers] = []
     links: dict[int, Link] = {link.queue: link for link in run.program.known_links()}

@@ -97,8 +97,8 @@ def _last_of(count: int, then: Callable[[int], None]) -> Callable[[int], None]:
 class Move:
     """A whole transfer that is not cut into pieces, from its hazards to its arrival, in one object.
 
-    ``left`` and ``arrived`` become known as soon as they can be. The usual case of a contended machine: it does
-    what `Transfers.start` and `Journey` do for pieces, without their callbacks.
+    ``left`` and ``arrived`` become known as soon as they can be. The usual case of a contended machine: it
+    does what `Transfers.start` and `Journey` do for pieces, without their callbacks.
     """
 
     __slots__ = (
@@ -145,7 +145,7 @@ class Move:
         self.need -= 1
         if not self.need:
             self.start = max(self.start, *(t if type(t) is int else t.value for t in self.deps))
-            self.deps = None
+            self.deps = []
             self._begin()
 
     def _begin(self) -> None:
@@ -203,8 +203,8 @@ class Journey:
     """One piece of a transfer on its way."""
 
     __slots__ = (
-        "arrived", "busy", "flow", "gone", "head", "left", "number", "path", "queued", "size", "stage", "tail",
-        "transfers",
+        "arrived", "busy", "flow", "gone", "head", "left", "number", "path", "queued", "size", "stage",
+        "tail", "transfers",
     )  # fmt: skip
 
     def __init__(

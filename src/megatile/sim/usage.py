@@ -14,7 +14,7 @@ from megatile.trace import Trace, busy_ps, exposed_ps
 
 @dataclass(frozen=True)
 class Usage:
-    """``busy`` is in ps per engine kind over all units, the shares are of the whole time, ``exposed`` in ps per unit."""
+    """Busy ps per kind of engine, shares of the whole time, bytes by name, exposed ps per unit."""
 
     busy: dict[str, int]
     links: dict[str, float]
