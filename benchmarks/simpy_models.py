@@ -194,7 +194,7 @@ def producers_and_consumers(pairs: int, count: int, slots: int, t: RingTimes) ->
 
 
 def puts(n: int, rounds: int, put_ps: int, flight_ps: int, signal_ps: int) -> int:
-    """Every unit puts into its neighbour's memory, signals it, and waits for its own signal, again and again."""
+    """Every unit puts into its neighbour's memory, signals it, and waits for its own signal, in turns."""
     env = simpy.Environment()
     flags = [simpy.Container(env) for _ in range(n)]
     dma = [simpy.Resource(env) for _ in range(n)]

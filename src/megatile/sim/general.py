@@ -7,6 +7,7 @@ rule has seen to it that the unit is woken when trying again makes sense.
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,8 @@ class GeneralRules:
         self.run = run
         self.choices: dict[int, list[int]] = {}
         self.meetings: dict[Any, Meeting] = defaultdict(Meeting)
-        self.signals: dict[Any, list[tuple[int, int]]] = defaultdict(list)
+        self.signals: dict[Any, list[int]] = defaultdict(list)
+        """Per flag, when each unit of its count arrives, in order of time."""
         self.flag_waiters: dict[Any, tuple[UnitState, Operation]] = {}
         self.any_waiters: dict[int, tuple[UnitState, Operation]] = {}
         self._decisions = 0
@@ -390,7 +392,8 @@ class GeneralRules:
 
     def signal(self, unit: UnitState, op: Operation) -> bool:
         def sent(time: int) -> None:
-            self.signals[op.key].append((time + op.delay_ps, op.value))
+            for _ in range(op.value):
+                insort(self.signals[op.key], time + op.delay_ps)
             self.run.last_ps = max(self.run.last_ps, time + op.delay_ps)
             waiting = self.flag_waiters.get(op.key)
             if waiting is not None:
@@ -417,12 +420,8 @@ class GeneralRules:
         return False
 
     def _reached(self, op: Operation) -> int | None:
-        total = 0
-        for time, amount in sorted(self.signals[op.key]):
-            total += amount
-            if total >= op.value:
-                return time
-        return None
+        arrived = self.signals[op.key]
+        return arrived[op.value - 1] if len(arrived) >= op.value else None
 
     def _offer_wait(self, unit: UnitState, op: Operation) -> None:
         reached = self._reached(op)

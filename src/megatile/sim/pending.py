@@ -19,9 +19,10 @@ class Pending:
 
     def set(self, value: int) -> None:
         self.value = value
-        waiters, self.waiters = self.waiters, []
-        for waiter in waiters:
-            waiter()
+        if self.waiters:
+            waiters, self.waiters = self.waiters, []
+            for waiter in waiters:
+                waiter()
 
 
 def known(time: Time) -> int | None:
