@@ -150,20 +150,20 @@ class UnitNotes:
         for operation, start, end in zip(operations, starts, ends, strict=True):
             kind = operation[0]
             if kind == RUN:
-                _, engine, _, _, reads, writes, row = operation
+                _, (engine, _, _, row), reads, writes = operation
                 blocks = [self.block(b) for b in reads], [self.block(b) for b in writes]
                 self.work(row, engine, *blocks, start, end, row.statement.operation)
             elif kind == SEND:
                 _, info, number, block, row = operation
                 self.send(row, info[0], [self.block(block)], start, end, info[5], number)
             elif kind == RECEIVE:
-                _, queue, number, slot, row, link = operation
+                _, (queue, link), number, slot, row = operation
                 self.receive(row, queue, number, slot, start, end, link)
             elif kind == RELEASE:
-                _, queue, number, slot, _, _, link = operation
+                _, (queue, slot, _, link), number, _ = operation
                 self.release(queue, number, slot, end, link)
             elif kind == TAKE:
-                _, queue, number, engine, _, _, block, _, row, link = operation
+                _, (queue, engine, _, _, _, link), number, block, row = operation
                 self.take(row, engine, [], [self.block(block)], start, end, link, number)
             elif kind == COPY:
                 _, info, _, reads, writes, row = operation

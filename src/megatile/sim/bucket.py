@@ -210,14 +210,14 @@ class Bucket:
     def do(self, unit: UnitState, operation: tuple[Any, ...], pc: int) -> bool:
         kind = operation[0]
         if kind == RUN:
-            _, engine, busy, latency, _, _, row = operation
+            _, (engine, busy, latency, row), _, _ = operation
             self.job(unit, pc, row, engine, lambda done: self.engine(pc, unit, busy, latency, done))
             return True
         if kind == RECEIVE:
-            _, queue, number, _, row, _ = operation
+            _, (queue, _), number, _, row = operation
             return self.take(unit, pc, queue, number)
         if kind == RELEASE:
-            _, queue, number, _, credit_ps, row, _ = operation
+            _, (queue, _, credit_ps, _), number, row = operation
             self.release(unit, pc, queue, number, credit_ps, row)
             return True
         if kind == COPY:

@@ -82,7 +82,7 @@ class GeneralRules:
         if kind == RECEIVE:
             return self.receive(unit, operation)
         if kind == TAKE:
-            _, _, number, engine, busy, latency, block, _, row, link = operation
+            _, (_, engine, busy, latency, _, link), number, block, row = operation
             writes = (block_of(block),)
             made = Operation("receive", row, unit.unit, engine, busy, latency, (), writes, link=link)
             made.key = number
@@ -159,7 +159,7 @@ class GeneralRules:
 
     def plain_work(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
         """A command on an engine of its own whose start is not known yet."""
-        _, engine, busy, latency, reads, writes, row = operation
+        _, (engine, busy, latency, row), reads, writes = operation
         if latency:
             block = self.run.program.regions.block
             made = Operation("work", row, unit.unit, engine, busy, latency)
@@ -264,7 +264,7 @@ class GeneralRules:
         return True
 
     def receive(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
-        _, queue, number, slot, _, _ = operation
+        _, (queue, _), number, slot, _ = operation
         return self._take(unit, queue, number, slot)
 
     def _take(self, unit: UnitState, queue: int, number: int, slot: int) -> bool:
@@ -283,7 +283,7 @@ class GeneralRules:
         return True
 
     def release(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
-        _, queue, number, slot, credit_ps, _, _ = operation
+        _, (queue, slot, credit_ps, _), number, _ = operation
         times = self.hazards(unit, (), (self.run.program.regions.block(slot),))
         self._give_back(unit, queue, number, credit_ps, times)
         return True

@@ -51,6 +51,7 @@ class Lowering:
         self._copies: dict[Any, list[tuple[int, int]] | None] = {}
         self._contended: dict[Any, list[Any]] = {}
         self._returns: dict[int, list[Any]] = {}
+        self._infos: dict[int, tuple[Any, Any, list[Any]]] = {}
         self._numbered: tuple[Row | None, list[Any]] = (None, [])
 
     # which resources are used
@@ -169,14 +170,16 @@ def _compute(low: Lowering, row: Row) -> Made:
         numbers = low.numbers(row)
         reads, writes = numbers[:-1], numbers[-1:]
         if not any(isinstance(x, list) for x in (busy, *reads, *writes)):
-            return low._emit(row, [(RUN, engine, busy, 0, tuple(reads), tuple(writes), row)] * low.size)
+            same = (RUN, (engine, busy, 0, row), tuple(reads), tuple(writes))
+            return low._emit(row, [same] * low.size)
         sources = zip(*_columns(low, reads), strict=True) if reads else [()] * low.size
         targets = zip(*_columns(low, writes), strict=True)
         if isinstance(busy, list):
             each = zip(busy, sources, targets, strict=True)
-            return low._emit(row, [(RUN, engine, b, 0, r, w, row) for b, r, w in each])
+            return low._emit(row, [(RUN, (engine, b, 0, row), r, w) for b, r, w in each])
         pairs = zip(sources, targets, strict=True)
-        return low._emit(row, [(RUN, engine, busy, 0, r, w, row) for r, w in pairs])
+        info = (engine, busy, 0, row)
+        return low._emit(row, [(RUN, info, r, w) for r, w in pairs])
     return _shared_compute(low, row, machine)
 
 
@@ -237,16 +240,28 @@ def _copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
     blocks = _columns(low, low.numbers(row))
     if kind == "copy":
         made: list[Any] = [
-            (RUN, engine, busy, latency, marks[:-1], marks[-1:], row)
+            (RUN, (engine, busy, latency, row), marks[:-1], marks[-1:])
             for (busy, latency), marks in zip(times, zip(*blocks, strict=True), strict=True)
         ]
     else:
-        links, numbers = low.program.links(row, low.size), column(row.number, low.size)
-        made = [
-            link and (TAKE, link.queue, n, engine, busy, latency, mark, link.credit_ps, row, link)
-            for link, n, (busy, latency), mark in zip(links, numbers, times, blocks[-1], strict=True)
-        ]
+        numbers = column(row.number, low.size)
+        each = zip(_takes(low, row, engine, times), numbers, blocks[-1], strict=True)
+        made = [info and (TAKE, info, n, mark, row) for info, n, mark in each]
     return low._emit(row, made)
+
+
+def _takes(low: Lowering, row: Row, engine: int, times: list[tuple[int, int]]) -> list[Any]:
+    """(queue, engine, busy, latency, credit time, link) per unit for messages that are copied out."""
+    links = low.program.links(row, low.size)
+    known = low._infos.get(id(row.statement))
+    if known is not None and known[0] is links and known[1] is times:
+        return known[2]
+    infos = [
+        link and (link.queue, engine, busy, latency, link.credit_ps, link)
+        for link, (busy, latency) in zip(links, times, strict=True)
+    ]
+    low._infos[id(row.statement)] = (links, times, infos)
+    return infos
 
 
 def _contended_copies(low: Lowering, row: Row, source: Access) -> Made | None:
@@ -325,7 +340,7 @@ def _general_copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
             reads = tuple(block[2] for block in low._blocks(row, False, i))
             writes = tuple(block[2] for block in low._blocks(row, True, i))
             rest = path.occupied_ps(nbytes) - path.held_ps(nbytes) + path.latency_ps
-            return RUN, engine, busy, rest, reads, writes, row
+            return RUN, (engine, busy, rest, row), reads, writes
         made = low._general(
             kind, row, i, engine=engine, busy_ps=busy, latency_ps=path.latency_ps, path=path,
             nbytes=nbytes, flow=flow, number=number, resource=resource, delay_ps=delay,
@@ -418,13 +433,15 @@ def take_message(low: Lowering, row: Row) -> Made:
     if row.statement.into is not None:
         return _copies(low, row, low._slot_access(row), "receive")
     links = low.program.links(row, low.size)
-    slots = column(low.program.regions.whole(row.slot), low.size)
-    numbers = column(row.number, low.size)
-    made = [
-        link and (RECEIVE, link.queue, n, slot, row, link)
-        for link, n, slot in zip(links, numbers, slots, strict=True)
-    ]
-    return low._emit(row, made)
+    known = low._infos.get(id(row.statement))
+    if known is None or known[0] is not links:
+        infos = [link and (link.queue, link) for link in links]
+        known = low._infos[id(row.statement)] = (links, None, infos)
+    slot, number = low.program.regions.whole(row.slot), row.number
+    if not isinstance(slot, np.ndarray) and not isinstance(number, np.ndarray):
+        return low._emit(row, [info and (RECEIVE, info, number, slot, row) for info in known[2]])
+    each = zip(known[2], column(number, low.size), column(slot, low.size), strict=True)
+    return low._emit(row, [info and (RECEIVE, info, n, s, row) for info, n, s in each])
 
 
 def _remember(low: Lowering, row: Row) -> None:
@@ -447,9 +464,11 @@ def _release(low: Lowering, row: Row) -> Made:
     if returns is None:
         returns = low._returns[row.slot] = [_return(low, i, row.slot) for i in range(low.size)]
     held = low._held[row.slot]
+    if type(held) is int:
+        return low._emit(row, [(RELEASE, info, held, row) for info in returns])
     numbers = held if isinstance(held, list) else column(held, low.size)
     pairs = zip(returns, numbers, strict=True)
-    return low._emit(row, [(RELEASE, q, n, slot, ps, row, link) for (q, slot, ps, link), n in pairs])
+    return low._emit(row, [(RELEASE, info, n, row) for info, n in pairs])
 
 
 def _return(low: Lowering, i: int, storage: int) -> tuple[int, int, int, Any]:
@@ -463,10 +482,9 @@ def _return(low: Lowering, i: int, storage: int) -> tuple[int, int, int, Any]:
 def _mixed_releases(low: Lowering, row: Row) -> Made:
     def make(i: int) -> tuple[Any, ...]:
         storage = at(row.slot, i)
-        queue, slot, credit_ps, link = _return(low, i, storage)
         held = low._held[storage]
         number = held[i] if isinstance(held, list) else at(held, i)
-        return RELEASE, queue, number, slot, credit_ps, row, link
+        return RELEASE, _return(low, i, storage), number, row
 
     return low._each(row, make)
 

@@ -139,7 +139,7 @@ class RunAhead:
                             unit.start.append(start)
                             unit.end.append(end)
                     elif kind == RUN:
-                        _, engine, busy, latency, reads, writes, _ = operation
+                        _, (engine, busy, latency, _), reads, writes = operation
                         start = free[engine]
                         if pendings and type(start) is not int:
                             # The general path at once: an exception costs more than all the rest.
@@ -177,7 +177,7 @@ class RunAhead:
                             unit.start.append(start)
                             unit.end.append(end)
                     elif kind == RECEIVE:
-                        _, queue, number, slot, _, _ = operation
+                        _, (queue, _), number, slot, _ = operation
                         arrived = arrivals[queue]
                         if len(arrived) <= number:
                             wait_data[queue] = unit
@@ -191,7 +191,7 @@ class RunAhead:
                             unit.start.append(begin)
                             unit.end.append(now)
                     elif kind == RELEASE:
-                        _, queue, number, slot, credit_ps, _, _ = operation
+                        _, (queue, slot, credit_ps, _), number, _ = operation
                         time = now
                         for other in read[slot]:
                             if readers[other] > time:
@@ -207,7 +207,7 @@ class RunAhead:
                             unit.start.append(now)
                             unit.end.append(time)
                     elif kind == TAKE:
-                        _, queue, number, engine, busy, latency, block, credit_ps, _, _ = operation
+                        _, (queue, engine, busy, latency, credit_ps, _), number, block, _ = operation
                         arrived = arrivals[queue]
                         if len(arrived) <= number:
                             wait_data[queue] = unit

@@ -47,14 +47,14 @@ def _waiters(run: RunAhead, unit: UnitState) -> list[Waiter]:
             return [Waiter(me, label, "barrier", op.key[0], names[m], source) for m in missing]
         return [Waiter(me, op.kind, "signal", str(op.key[0]) if op.key else "", "nobody", source)]
     if operation[0] == TAKE:
-        link, source = operation[9], source_of(operation[8].statement.place)
+        link, source = operation[1][5], source_of(operation[4].statement.place)
         return [Waiter(me, "receive", "data", link.label, names[link.sender], source)]
     source = source_of(operation[4].statement.place)
     if operation[0] == SEND:
         link = operation[1][5]
         return [Waiter(me, "send", "credit", link.label, names[link.receiver], source)]
     assert operation[0] == RECEIVE
-    link = operation[5]
+    link = operation[1][1]
     return [Waiter(me, "receive", "data", link.label, names[link.sender], source)]
 
 
