@@ -57,9 +57,13 @@ def test_too_few_slots_show_in_the_pointers() -> None:
         simulate(flood(2, 3), machine=toy(2))
     waiter = caught.value.graph.waiters[0]
     assert (waiter.lacks, waiter.command, waiter.source) == ("credit", "send", "flood.py:3")
-    sender = next(p for p in caught.value.graph.pointers if p.unit == "core0" and p.direction.startswith("->"))
+    sender = next(
+        p for p in caught.value.graph.pointers if p.unit == "core0" and p.direction.startswith("->")
+    )
     assert (sender.my_head, sender.peer_tail_cache, sender.n_slots) == (2, 0, 2)
-    receiver = next(p for p in caught.value.graph.pointers if p.unit == "core1" and not p.direction.startswith("->"))
+    receiver = next(
+        p for p in caught.value.graph.pointers if p.unit == "core1" and not p.direction.startswith("->")
+    )
     assert (receiver.peer_head_cache, receiver.my_tail) == (2, 0)
 
 

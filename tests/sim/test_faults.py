@@ -16,10 +16,10 @@ def data(n: int) -> np.ndarray:
 
 
 FAULTS = {
-    "slow_link": dict(slow_link={("core:1", "core:2"): 4.0}),
-    "link_down": dict(link_down=[("core:1", "core:2")]),
-    "jitter": dict(jitter=3),
-    "straggler": dict(straggler={2: 5.0}),
+    "slow_link": {"slow_link": {("core:1", "core:2"): 4.0}},
+    "link_down": {"link_down": [("core:1", "core:2")]},
+    "jitter": {"jitter": 3},
+    "straggler": {"straggler": {2: 5.0}},
 }
 
 
@@ -72,7 +72,9 @@ def test_jitter_repeats_with_its_seed() -> None:
 def test_what_cannot_be_reached_is_named() -> None:
     with (
         faults(link_down=[("core:1", "core:2")]),
-        pytest.raises(RouteError, match=r"core:\d cannot reach core:\d: net has no way left .*\(down: 1->2\)"),
+        pytest.raises(
+            RouteError, match=r"core:\d cannot reach core:\d: net has no way left .*\(down: 1->2\)"
+        ),
     ):
         simulate(ring(4, 4), machine=toy(4, "line"))
 

@@ -15,13 +15,14 @@ memories = st.sampled_from(["local", "common"])
 
 
 @slow
-@given(
-    st.data(), memories, st.sampled_from(["ring", "line", "switch", "full_mesh"]), st.booleans()
-)
+@given(st.data(), memories, st.sampled_from(["ring", "line", "switch", "full_mesh"]), st.booleans())
 def test_data_and_times(data, memory: str, topology: str, control: bool) -> None:
     case = data.draw(cases(scale="core", memory=memory, local="local"))
     hda = toy(
-        max(2, case.plan.units), topology, control=control, network={"in_network_reduction": ["sum", "max", "min"]}
+        max(2, case.plan.units),
+        topology,
+        control=control,
+        network={"in_network_reduction": ["sum", "max", "min"]},
     )
     r = simulate(case.plan, case.inputs, machine=hda)
     np.testing.assert_array_equal(r.outputs["x"], case.expected["x"])

@@ -13,7 +13,7 @@ from megatile.trace import read_trace
 
 
 def test_busy_links_and_exposed_communication() -> None:
-    """Ring of 3, 64 floats: 2 adds, 4 sends, 2 copies per unit; every link carries 4 messages of 256 bytes."""
+    """Ring of 3, 64 floats: 2 adds, 4 sends, 2 copies per unit; every link carries 4 messages of 256 B."""
     r = simulate(ring(3, 64), machine=toy(3))
     assert r.time_ps == 1910
     assert r.time_ns == 1.91

@@ -26,7 +26,7 @@ class UnitState:
     """One unit on its own clock."""
 
     __slots__ = (
-        "done", "end", "free", "more", "now", "operations", "pc", "readers", "start", "touched", "unit", "waits",
+        "done", "end", "free", "more", "now", "operations", "pc", "readers", "start", "touched", "unit",
         "writers",
     )  # fmt: skip
 
@@ -45,7 +45,6 @@ class UnitState:
         self.end: list[Any] = []
         self.more: Iterator[tuple[Any, ...]] | None = None
         """Where further operations come from, for units that are followed while they run."""
-        self.waits: Any = None
         self.done = False
 
 
@@ -140,8 +139,14 @@ class RunAhead:
                             unit.start.append(start)
                             unit.end.append(end)
                     elif kind == RUN:
-                        _, engine, busy, latency, reads, writes, _ = operation
+                        _, (engine, busy, latency, _), reads, writes = operation
                         start = free[engine]
+                        if pendings and type(start) is not int:
+                            # The general path at once: an exception costs more than all the rest.
+                            unit.now = now
+                            self.rules.plain_work(unit, operation)
+                            pc += 1
+                            continue
                         if start < now:
                             start = now
                         for block in reads:
@@ -172,7 +177,7 @@ class RunAhead:
                             unit.start.append(start)
                             unit.end.append(end)
                     elif kind == RECEIVE:
-                        _, queue, number, slot, _, _ = operation
+                        _, (queue, _), number, slot, _ = operation
                         arrived = arrivals[queue]
                         if len(arrived) <= number:
                             wait_data[queue] = unit
@@ -186,7 +191,7 @@ class RunAhead:
                             unit.start.append(begin)
                             unit.end.append(now)
                     elif kind == RELEASE:
-                        _, queue, number, slot, credit_ps, _, _ = operation
+                        _, (queue, slot, credit_ps, _), number, _ = operation
                         time = now
                         for other in read[slot]:
                             if readers[other] > time:
@@ -202,7 +207,7 @@ class RunAhead:
                             unit.start.append(now)
                             unit.end.append(time)
                     elif kind == TAKE:
-                        _, queue, number, engine, busy, latency, block, credit_ps, _, _ = operation
+                        _, (queue, engine, busy, latency, credit_ps, _), number, block, _ = operation
                         arrived = arrivals[queue]
                         if len(arrived) <= number:
                             wait_data[queue] = unit
@@ -277,7 +282,7 @@ class RunAhead:
     # the end
 
     def _times(self) -> Times:
-        end = self.last_ps
+        end = max(self.last_ps, self.transfers.last_ps)
         for unit in self.units:
             end = max(end, unit.now, *(_last(_values(t)) for t in (unit.free, unit.writers, unit.readers)))
         for arrived in _values(self.arrivals):
@@ -294,7 +299,6 @@ class RunAhead:
             every = self.arrivals.items() if isinstance(self.arrivals, dict) else enumerate(self.arrivals)
             times.arrival = {q: [known(t) or 0 for t in a] for q, a in every if a}
         return times
-
 
 
 def _values(table: Any) -> Any:
