@@ -12,19 +12,19 @@ from toys import ring, toy
 from megatile.hda import HDA
 from megatile.plan.execute import execute
 from megatile.plan.model import Plan
-from megatile.sim import SimulationError, simulate
+from megatile.plan.timing.faults import Faults
+from megatile.plan.timing.machine import Machine
+from megatile.sim import TimingError, simulate
 from megatile.sim.arrays import NotRegular
 from megatile.sim.evaluate import arrays, bucket, run_ahead
-from megatile.sim.faults import Faults
-from megatile.sim.machine import Machine
 from megatile.sim.times import Times
 
 machines = st.builds(
-    lambda topology, duplex, granule, control: dict(
-        topology=topology,
-        control=control,
-        network={"duplex": duplex, **({"granule": "32 B"} if granule else {})},
-    ),
+    lambda topology, duplex, granule, control: {
+        "topology": topology,
+        "control": control,
+        "network": {"duplex": duplex, **({"granule": "32 B"} if granule else {})},
+    },
     st.sampled_from(["ring", "line", "switch", "full_mesh"]),
     st.sampled_from(["full", "half"]),
     st.booleans(),
@@ -69,8 +69,7 @@ def test_arrays_equal_run_ahead_on_regular_plans(seed: int, topology: str, slow:
     faults = Faults(straggler=((1, 3.0),)) if slow else Faults()
     try:
         fast = run(arrays, plan, hda, faults, record=True)
-    except NotRegular as reason:
-        assert "two users" in str(reason)
+    except NotRegular:
         return
     same(fast, run(run_ahead, plan, hda, faults, record=True))
 
@@ -110,9 +109,9 @@ def test_the_evaluator_is_chosen_by_itself() -> None:
 
 
 def test_forcing_arrays_on_an_irregular_plan_says_why() -> None:
-    with pytest.raises(SimulationError, match=r"cannot be evaluated by arrays: a link or memory has two users"):
+    with pytest.raises(TimingError, match=r"cannot be evaluated by arrays: a link or memory has two users"):
         simulate(ring(4, 4, memory="common"), machine=toy(4), engine="arrays")
-    with pytest.raises(SimulationError, match=r"no evaluator 'array'.*did you mean 'arrays'"):
+    with pytest.raises(TimingError, match=r"no evaluator 'array'.*did you mean 'arrays'"):
         simulate(ring(4, 4), machine=toy(4), engine="array")
 
 
@@ -123,5 +122,5 @@ def test_runs_repeat_byte_for_byte(tmp_path) -> None:
 
 
 def test_a_plan_larger_than_the_machine_is_refused() -> None:
-    with pytest.raises(SimulationError, match=r"needs 8 units of 'core', machine 'toy' has 4"):
+    with pytest.raises(TimingError, match=r"needs 8 units of 'core', machine 'toy' has 4"):
         simulate(ring(8, 4), machine=toy(4))

@@ -1,7 +1,7 @@
 """Times worked out by hand on the toy machine (see toys.py for its figures).
 
 A transfer of 256 bytes from local memory over one link: 20 start of the DMA engine + 10 out of the memory
-+ 100 on the link + 10 into the memory + 256 for its bytes = 396 ps; the sender is free after 20 + 256 = 276 ps.
++ 100 on the link + 10 into the memory + 256 for its bytes = 396 ps; the sender is free after 20 + 256 ps.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from toys import toy
 from megatile.plan.build import PlanBuilder
 from megatile.plan.expr import Const, eq, select, unit
 from megatile.plan.model import Plan
-from megatile.sim import SimulationError, simulate
+from megatile.sim import TimingError, simulate
 
 ENGINES = ("run-ahead", "bucket")
 
@@ -149,7 +149,10 @@ def test_control_path() -> None:
     b.compute("add", x, [x, x])
     r = simulate(b.finish(), machine=toy(2, control=True))
     assert r.time_ps == 1940 + 69
-    assert [(e.operation, e.end_ps) for e in r.trace if e.unit == "core0"] == [("launch", 1940), ("add", 2009)]
+    assert [(e.operation, e.end_ps) for e in r.trace if e.unit == "core0"] == [
+        ("launch", 1940),
+        ("add", 2009),
+    ]
     with_queue = simulate(messages(2, [(0, 1)]), machine=toy(2, control=True))
     assert with_queue.time_ps == 2 * 1940 + 396
 
@@ -210,7 +213,7 @@ def test_in_network_reduction(engine: str) -> None:
     plan = b.finish()
     able = toy(3, "switch", network={"in_network_reduction": ["sum"]})
     assert simulate(plan, machine=able, engine=engine).time_ps == 400 + 256
-    with pytest.raises(SimulationError, match="does not reduce 'sum' by itself"):
+    with pytest.raises(TimingError, match="does not reduce 'sum' by itself"):
         simulate(plan, machine=toy(3, "switch"), engine=engine)
 
 

@@ -4,29 +4,31 @@
     plan, why = collective("all_reduce", machine="dgx-h100", nbytes=1 << 20, explain=True)
     print(why)
 
-``auto`` prices every algorithm that can do the job, simulates the cheapest few and takes the fastest.
+``auto`` prices every algorithm that can do the job, simulates the cheapest few and takes the fastest. Prices
+are lower bounds of the simulated time, so nothing that could win is left out among them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
 from megatile.collectives.geometry import Geometry, Ranks, buffer_memory, survey
 from megatile.collectives.job import CollectiveError, Job, operation_name
-from megatile.collectives.protocol import launch_ps, on_path, paths
+from megatile.collectives.protocol import on_path, paths, total_ps
 from megatile.collectives.registry import Algorithm, algorithms, find_algorithm
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
+from megatile.cost.price import price
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
 from megatile.plan.model import Plan
 from megatile.sim import simulate
 
-FINALISTS = 3
-"""How many of the cheapest candidates are simulated."""
+FINALISTS = 4
+"""At most so many of the cheapest candidates are simulated."""
 CHUNKED_FROM = 1 << 20
 """Bytes from which cutting blocks into chunks is tried."""
 MOST_PAIRS = 1 << 21
@@ -185,11 +187,17 @@ def predict(
     algorithm: str = "auto",
     path: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    among: Sequence[str] | None = None,
+    launch: bool = True,
     table: dict[str, Any] | None = None,
     timed: bool = True,
     **fields: Any,
 ) -> Prediction:
-    """Like ``collective``, with the predicted time. ``table`` (a dict) remembers choices; see ``choice_key``."""
+    """Like ``collective``, with the predicted time.
+
+    ``path`` fixes the protocol's path, ``among`` the algorithms that ``auto`` may take; ``launch=False`` leaves
+    the host's launch out, as captured graphs do. ``table`` (a dict) remembers choices; see ``choice_key``.
+    """
     hda = find_machine(machine) if isinstance(machine, str) else machine
     job, _ = make_job(op, machine=hda, nbytes=nbytes, **fields)
     key = choice_key(hda, job, algorithm)
@@ -197,17 +205,17 @@ def predict(
         candidate = Candidate(table[key][0], tuple(sorted(table[key][1].items())), table[key][2])
         ranking: list[Candidate] = [candidate]
     elif algorithm == "auto":
-        ranking = rank(hda, job)
+        ranking = rank(hda, job, among, launch)
         if table is not None:
             best = ranking[0]
             table[key] = [best.algorithm, dict(best.options), best.path]
     else:
-        ranking = _named(hda, job, find_algorithm(algorithm), path, settings or {})
+        ranking = _named(hda, job, find_algorithm(algorithm), path, settings or {}, launch)
     best = ranking[0]
     plan = find_algorithm(best.algorithm).plan(job, **dict(best.options))
     time = best.time_ps
     if time is None:
-        time = simulated_ps(hda, plan, job, best) if timed else 0
+        time = simulated_ps(hda, plan, job, best, launch) if timed else 0
     return Prediction(plan, job, time, best, Explanation(job, hda.name, tuple(ranking)))
 
 
@@ -217,17 +225,21 @@ def choice_key(hda: HDA, job: Job, algorithm: str = "auto") -> str:
     return "/".join((*parts, job.reduction, str(job.nbytes), algorithm))
 
 
-def simulated_ps(hda: HDA, plan: Plan, job: Job, candidate: Candidate) -> int:
+def simulated_ps(hda: HDA, plan: Plan, job: Job, candidate: Candidate, launch: bool = True) -> int:
     """The predicted time of a plan on a path of a machine."""
     seen = on_path(hda, candidate.path, job.scale)
-    return simulate(plan, machine=seen).time_ps + launch_ps(hda, candidate.path)
+    return total_ps(hda, candidate.path, simulate(plan, machine=seen).time_ps, launch)
 
 
-def rank(hda: HDA, job: Job) -> list[Candidate]:
+def rank(
+    hda: HDA, job: Job, among: Sequence[str] | None = None, launch: bool = True
+) -> list[Candidate]:
     """All candidates: simulated ones by time, then priced ones, then the unfit with their reason."""
     priced: list[Candidate] = []
     unfit: list[Candidate] = []
     for known in algorithms().values():
+        if among is not None and known.name not in among:
+            continue
         reason = known.reason_against(job) or _too_large(known, job)
         if reason is not None:
             if job.operation in known.operations:
@@ -235,16 +247,22 @@ def rank(hda: HDA, job: Job) -> list[Candidate]:
             continue
         for options in variants(known, job):
             for path in paths(hda, known.name):
-                priced.append(_priced(hda, job, known, options, path))
+                priced.append(_priced(hda, job, known, options, path, launch))
     usable = sorted(
         (c for c in priced if c.price_ps is not None), key=lambda c: (c.price_ps or 0, c.label, c.path)
     )
     if not usable:
         reasons = "; ".join(f"{c.label}: {c.why_not}" for c in [*priced, *unfit])
         raise CollectiveError(f"no algorithm can do {job.operation} here ({reasons})")
-    timed = [_timed(hda, job, c) for c in usable[:FINALISTS]]
+    timed: list[Candidate] = []
+    for candidate in usable[:FINALISTS]:
+        # A price is a lower bound: what costs more than the fastest so far need not be simulated.
+        if not timed or (candidate.price_ps or 0) < min(c.time_ps or 0 for c in timed):
+            timed.append(_timed(hda, job, candidate, launch))
+    done = {(c.label, c.path) for c in timed}
+    rest = [c for c in usable if (c.label, c.path) not in done]
     timed.sort(key=lambda c: (c.time_ps or 0, c.label, c.path))
-    return [*timed, *usable[FINALISTS:], *(c for c in priced if c.price_ps is None), *unfit]
+    return [*timed, *rest, *(c for c in priced if c.price_ps is None), *unfit]
 
 
 def _too_large(known: Algorithm, job: Job) -> str | None:
@@ -258,7 +276,7 @@ def variants(known: Algorithm, job: Job) -> Iterator[dict[str, Any]]:
     yield {}
     if "chunks" in known.options and job.nbytes >= CHUNKED_FROM:
         yield {"chunks": 4}
-        if "tree" in known.name or job.operation in ("broadcast", "reduce"):
+        if known.name.endswith("tree") or job.operation in ("broadcast", "reduce"):
             yield {"chunks": 16}
             yield {"chunks": 64}
     if "both_ways" in known.options and any(job.wrap):
@@ -267,29 +285,31 @@ def variants(known: Algorithm, job: Job) -> Iterator[dict[str, Any]]:
         yield {"inner": "direct"}
 
 
-def _priced(hda: HDA, job: Job, known: Algorithm, options: dict[str, Any], path: str) -> Candidate:
+def _priced(
+    hda: HDA, job: Job, known: Algorithm, options: dict[str, Any], path: str, launch: bool
+) -> Candidate:
     settings = tuple(sorted(options.items()))
     try:
         plan = known.plan(job, **options)
-        cost = simulate(plan, machine=on_path(hda, path, job.scale))
+        cost = price(plan, on_path(hda, path, job.scale))
     except MegatileError as problem:
         return Candidate(known.name, settings, path, why_not=problem.message)
-    return Candidate(known.name, settings, path, cost.time_ps + launch_ps(hda, path))
+    return Candidate(known.name, settings, path, total_ps(hda, path, cost.lower_ps, launch))
 
 
-def _timed(hda: HDA, job: Job, candidate: Candidate) -> Candidate:
+def _timed(hda: HDA, job: Job, candidate: Candidate, launch: bool = True) -> Candidate:
     plan = find_algorithm(candidate.algorithm).plan(job, **dict(candidate.options))
-    time = simulated_ps(hda, plan, job, candidate)
+    time = simulated_ps(hda, plan, job, candidate, launch)
     return Candidate(candidate.algorithm, candidate.options, candidate.path, candidate.price_ps, time)
 
 
 def _named(
-    hda: HDA, job: Job, known: Algorithm, path: str | None, settings: Mapping[str, Any]
+    hda: HDA, job: Job, known: Algorithm, path: str | None, settings: Mapping[str, Any], launch: bool
 ) -> list[Candidate]:
     """The one algorithm asked for, on its faster path."""
     options = tuple(sorted(settings.items()))
     ways = paths(hda, known.name) if path is None else (path,)
     if len(ways) == 1:
         return [Candidate(known.name, options, ways[0])]
-    timed = [_timed(hda, job, Candidate(known.name, options, way)) for way in ways]
+    timed = [_timed(hda, job, Candidate(known.name, options, way), launch) for way in ways]
     return sorted(timed, key=lambda c: c.time_ps or 0)

@@ -36,11 +36,16 @@ def on_path(hda: HDA, path: str, scale: str = "device") -> HDA:
     return _derived(hda, path, hda.level(hda.scale(scale).level).name)
 
 
-def launch_ps(hda: HDA, path: str) -> int:
-    """What is spent once per collective, before the first message."""
+def total_ps(hda: HDA, path: str, simulated_ps: int, launch: bool = True) -> int:
+    """The time of a collective whose messages take ``simulated_ps``.
+
+    Collectives follow one another; the host's launch runs beside the one before, so it shows only where it is
+    the longer of the two. Setting up in-switch reduction comes on top of the messages.
+    """
     if hda.protocol is None:
-        return 0
-    return hda.protocol.launch_ps + (hda.protocol.switch_step_ps if path == "switch" else 0)
+        return simulated_ps
+    kernel = simulated_ps + (hda.protocol.switch_step_ps if path == "switch" else 0)
+    return max(hda.protocol.launch_ps, kernel) if launch else kernel
 
 
 @lru_cache(maxsize=64)
@@ -48,16 +53,21 @@ def _derived(hda: HDA, path: str, level: str) -> HDA:
     protocol = hda.protocol
     assert protocol is not None
     data = hda.to_dict()
-    step = protocol.small_step_ps if path == "small" else protocol.step_ps
     engine = {"name": "collective_kernel", "kind": "dma", "level": level, "channels": CHANNELS}
-    data["engines"] = [{**engine, "startup": f"{step} ps"}, *data.get("engines", ())]
+    data["engines"] = [engine, *data.get("engines", ())]
+    # Many kernels start messages at once, so a start delays its own message but not the next one: it is
+    # latency at both ends, not time of an engine.
+    step = {"small": protocol.small_step_ps, "switch": 0}.get(path, protocol.step_ps)
+    for spec, layer in zip(data["memory"], hda.memories, strict=True):
+        if layer.level == level and not layer.cache:
+            spec["latency"] = f"{layer.latency_ps + step // 2} ps"
     position = hda.level(level).position
     outside = [n for n in hda.networks if hda.level(n.level).position > position]
     nearest = min((hda.level(n.level).position for n in outside), default=0)
     for spec, network in zip(data["networks"], hda.networks, strict=True):
         if network in outside:
             _apply(spec, network, protocol, path, near=hda.level(network.level).position == nearest)
-    data.pop("control", None)  # launching is part of the protocol's own constant
+    data.pop("control", None)  # launching is part of the protocol's own constants
     return HDA.from_dict(data)
 
 
@@ -65,7 +75,7 @@ def _apply(spec: dict[str, Any], network: Network, protocol: Protocol, path: str
     share = protocol.share
     if path == "small":
         share = protocol.small_share
-    elif path == "switch" and near:
+    elif path == "switch":
         share = protocol.switch_share
     spec["efficiency"] = network.efficiency * share
     if not near:

@@ -256,10 +256,10 @@ class ChannelSpec(_Part):
 class ProtocolSpec(_Part):
     """What collective kernels add to the bare wires: at most these constants, fitted to measurements.
 
-    ``launch`` is spent once per collective; ``step`` and ``small_step`` start each message on the bulk and on
-    the small-message path, ``far_step`` each message that leaves the innermost network; ``share``,
-    ``small_share`` and ``switch_share`` are what the bulk path, the small path and in-switch reduction achieve
-    of the link rate.
+    ``launch`` is the host's time from one collective to the next; ``step`` and ``small_step`` start each
+    message on the bulk and on the small-message path, ``far_step`` is added to each message that leaves the
+    innermost network, ``switch_step`` sets up in-switch reduction once; ``share``, ``small_share`` and
+    ``switch_share`` are what the bulk path, the small path and in-switch reduction achieve of the link rate.
     """
 
     launch: Time | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from megatile.trace.tables import format_bytes, format_ps, text_table
 from megatile.trace import Trace
+from megatile.trace.tables import format_bytes, format_ps, text_table
+
 
 def summary(trace: Trace) -> str:
     """A table of operations: count, time, share of the whole, bytes moved."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from megatile.trace.tables import format_ps
 from megatile.trace import Trace
+from megatile.trace.tables import format_ps
 
 _MAX_ROWS = 64
 

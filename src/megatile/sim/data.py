@@ -9,7 +9,7 @@ import numpy as np
 
 from megatile.plan import model as pm
 from megatile.plan.execute import Executor, Results, execute
-from megatile.sim.machine import SimulationError
+from megatile.plan.timing.machine import TimingError
 
 Scalars = Callable[[pm.ReadScalar, Any, Any], Any]
 
@@ -24,7 +24,7 @@ def assumed(assume: Mapping[str, Any] | None) -> Scalars:
 
     def value(statement: pm.ReadScalar, unit: Any, count: Any) -> Any:
         if assume is None or statement.name not in assume:
-            raise SimulationError(
+            raise TimingError(
                 f"the time depends on the value of '{statement.name}', which only the data knows",
                 place=statement.place,
                 advice=f"simulate with data, or with assume={{'{statement.name}': {statement.bound}}}",

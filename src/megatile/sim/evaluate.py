@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from megatile.plan import model as pm
+from megatile.plan.timing.machine import Machine, TimingError
 from megatile.sim.arrays import Arrays, Lane, check_regular
 from megatile.sim.bucket import Bucket
 from megatile.sim.lowering import Lowering, take_message
-from megatile.sim.machine import Machine, SimulationError
 from megatile.sim.program import Program
 from megatile.sim.rows import Cohort, Row, Walk
 from megatile.sim.runahead import RunAhead, UnitState
@@ -74,17 +74,16 @@ def fill(program: Program, operations: list[list[Any]], scalars: Scalars) -> Non
             rows.append(row)
             total += len(units)
             if total > MAX_OPERATIONS:
-                raise SimulationError(
+                raise TimingError(
                     f"plan '{program.plan.name}' issues more than {MAX_OPERATIONS} operations",
                     advice="engine='arrays' follows regular plans of any length",
                 )
         followed.append((lowering, rows))
     for lowering, rows in followed:
-        units = lowering.units
-        mine = [operations[u] for u in units]
-        for row in rows:
-            for i, operation in lowering.operations(row):
-                mine[i].append(operation)
+        columns = [lowering.operations(row) for row in rows]
+        masked = any(row.mask is not None for row in rows)
+        for unit, mine in zip(lowering.units, zip(*columns, strict=True), strict=False):
+            operations[unit].extend([op for op in mine if op is not None] if masked else mine)
 
 
 def follow(program: Program, unit: int, scalars: Scalars) -> Iterator[tuple[Any, ...]]:
@@ -95,14 +94,14 @@ def follow(program: Program, unit: int, scalars: Scalars) -> Iterator[tuple[Any,
     row = next(walk, None)
     while row is not None:
         answer = None
-        for _, operation in lowering.operations(row):
+        for operation in lowering.operations(row):
             yield operation
             if isinstance(row.statement, pm.ReceiveAny):
                 answer = operation[1].number
         # The walk completes the row of a receive-from-any once it knows the member taken.
         following = _next(walk, answer)
         if isinstance(row.statement, pm.ReceiveAny):
-            yield from (operation for _, operation in take_message(lowering, row))
+            yield from take_message(lowering, row)
         row = following
 
 

@@ -6,15 +6,16 @@ registered it is known which resources are shared, and `Lowering.operations` mak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from megatile.plan import model as pm
-from megatile.sim.fabric import Path
-from megatile.sim.machine import SIGNAL_BYTES
+from megatile.plan.timing.fabric import Path
+from megatile.plan.timing.machine import SIGNAL_BYTES
 from megatile.sim.program import (
+    COPY,
     GENERAL,
     RECEIVE,
     RELEASE,
@@ -29,7 +30,8 @@ from megatile.sim.program import (
 from megatile.sim.regions import Block
 from megatile.sim.rows import Access, Released, Row
 
-Made = Iterator[tuple[int, tuple[Any, ...]]]
+Made = list[Any]
+"""One operation per unit of the cohort, None for units that take no part."""
 
 
 class Lowering:
@@ -47,7 +49,9 @@ class Lowering:
         """Per send statement the links that are registered already."""
         self._sends: dict[Any, tuple[Any, list[Any]]] = {}
         self._copies: dict[Any, list[tuple[int, int]] | None] = {}
+        self._contended: dict[Any, list[Any]] = {}
         self._returns: dict[int, list[Any]] = {}
+        self._infos: dict[int, tuple[Any, Any, list[Any]]] = {}
         self._numbered: tuple[Row | None, list[Any]] = (None, [])
 
     # which resources are used
@@ -102,7 +106,7 @@ class Lowering:
     # operations
 
     def operations(self, row: Row) -> Made:
-        """(position in the cohort, operation) for every unit that takes part in a row."""
+        """One operation per unit of the cohort; None for those that take no part."""
         return _RULES[type(row.statement)](self, row)
 
     def _active(self, row: Row) -> Any:
@@ -110,8 +114,15 @@ class Lowering:
 
     def _emit(self, row: Row, made: list[Any]) -> Made:
         if row.mask is None:
-            return enumerate(made)
-        return ((i, made[i]) for i in self._active(row))
+            return made
+        return [op if on else None for op, on in zip(made, row.mask.tolist(), strict=True)]
+
+    def _each(self, row: Row, make: Callable[[int], tuple[Any, ...]]) -> Made:
+        """``make(i)`` for every unit that takes part."""
+        made: Made = [None] * self.size
+        for i in self._active(row):
+            made[i] = make(i)
+        return made
 
     def _engine(self, kind: str, unit: int) -> tuple[int, int | None]:
         """The engine's place in a unit, and its resource if it is shared."""
@@ -159,16 +170,21 @@ def _compute(low: Lowering, row: Row) -> Made:
         numbers = low.numbers(row)
         reads, writes = numbers[:-1], numbers[-1:]
         if not any(isinstance(x, list) for x in (busy, *reads, *writes)):
-            return low._emit(row, [(RUN, engine, busy, 0, tuple(reads), tuple(writes), row)] * low.size)
-        columns = [x if isinstance(x, list) else [x] * low.size for x in (*reads, *writes)]
-        ends = len(reads)
-        each = busy if isinstance(busy, list) else [busy] * low.size
-        made = [
-            (RUN, engine, b, 0, blocks[:ends], blocks[ends:], row)
-            for b, blocks in zip(each, zip(*columns, strict=True), strict=True)
-        ]
-        return low._emit(row, made)
+            same = (RUN, (engine, busy, 0, row), tuple(reads), tuple(writes))
+            return low._emit(row, [same] * low.size)
+        sources = zip(*_columns(low, reads), strict=True) if reads else [()] * low.size
+        targets = zip(*_columns(low, writes), strict=True)
+        if isinstance(busy, list):
+            each = zip(busy, sources, targets, strict=True)
+            return low._emit(row, [(RUN, (engine, b, 0, row), r, w) for b, r, w in each])
+        pairs = zip(sources, targets, strict=True)
+        info = (engine, busy, 0, row)
+        return low._emit(row, [(RUN, info, r, w) for r, w in pairs])
     return _shared_compute(low, row, machine)
+
+
+def _columns(low: Lowering, numbers: list[Any]) -> list[list[int]]:
+    return [n if isinstance(n, list) else [n] * low.size for n in numbers]
 
 
 def _resource(low: Lowering, kind: str) -> int | None:
@@ -177,16 +193,18 @@ def _resource(low: Lowering, kind: str) -> int | None:
 
 
 def _shared_compute(low: Lowering, row: Row, machine: Any) -> Made:
-    for i in low._active(row):
+    def make(i: int) -> tuple[Any, ...]:
         unit = low.units[i]
         engine, resource = low._engine(row.statement.engine, unit)
         busy = machine.compute_ps(row.statement, at(row.flops, i), unit)
         number = low.program.copies[unit]
         low.program.copies[unit] += 1
         flow = low.program.queues + low.program.plan.units + unit
-        yield i, low._general(
+        return low._general(
             "work", row, i, engine=engine, busy_ps=busy, resource=resource, flow=flow, number=number
         )
+
+    return low._each(row, make)
 
 
 def _busy(low: Lowering, row: Row) -> Any:
@@ -216,21 +234,61 @@ def _copy(low: Lowering, row: Row) -> Made:
 def _copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
     times = _plain_copies(low, row, source)
     if times is None:
-        return _general_copies(low, row, source, kind)
+        contended = _contended_copies(low, row, source) if kind == "copy" else None
+        return _general_copies(low, row, source, kind) if contended is None else contended
     engine = low.program.engine_names.index("dma.0")
-    blocks = [n if isinstance(n, list) else [n] * low.size for n in low.numbers(row)]
+    blocks = _columns(low, low.numbers(row))
     if kind == "copy":
         made: list[Any] = [
-            (RUN, engine, busy, latency, marks[:-1], marks[-1:], row)
+            (RUN, (engine, busy, latency, row), marks[:-1], marks[-1:])
             for (busy, latency), marks in zip(times, zip(*blocks, strict=True), strict=True)
         ]
     else:
-        links, numbers = low.program.links(row, low.size), column(row.number, low.size)
-        made = [
-            link and (TAKE, link.queue, n, engine, busy, latency, mark, link.credit_ps, row, link)
-            for link, n, (busy, latency), mark in zip(links, numbers, times, blocks[-1], strict=True)
-        ]
+        numbers = column(row.number, low.size)
+        each = zip(_takes(low, row, engine, times), numbers, blocks[-1], strict=True)
+        made = [info and (TAKE, info, n, mark, row) for info, n, mark in each]
     return low._emit(row, made)
+
+
+def _takes(low: Lowering, row: Row, engine: int, times: list[tuple[int, int]]) -> list[Any]:
+    """(queue, engine, busy, latency, credit time, link) per unit for messages that are copied out."""
+    links = low.program.links(row, low.size)
+    known = low._infos.get(id(row.statement))
+    if known is not None and known[0] is links and known[1] is times:
+        return known[2]
+    infos = [
+        link and (link.queue, engine, busy, latency, link.credit_ps, link)
+        for link, (busy, latency) in zip(links, times, strict=True)
+    ]
+    low._infos[id(row.statement)] = (links, times, infos)
+    return infos
+
+
+def _contended_copies(low: Lowering, row: Row, source: Access) -> Made | None:
+    """Copies of a unit's own blocks over ways that others use too; None if they are not as simple as that."""
+    varies = (source.storage, row.accesses[-1].storage, row.nbytes)
+    if any(isinstance(v, np.ndarray) for v in varies) or not low._plain(row) or not row.nbytes:
+        return None
+    if low.machine.faults.jitter is not None or low._engine("dma", low.units[0])[1] is not None:
+        return None
+    key = (id(row.statement), source.storage, row.accesses[-1].storage, row.nbytes)
+    infos = low._contended.get(key)
+    if infos is None:
+        engine, first = low.program.engine_names.index("dma.0"), low.program.queues
+        paths = [low.program.copy_path(u, source, row.accesses[-1], i) for i, u in enumerate(low.units)]
+        if any(path.cuts(row.nbytes) for path in paths):
+            return None
+        each = zip(low.units, paths, strict=True)
+        infos = low._contended[key] = [(engine, path, row.nbytes, first + u) for u, path in each]
+    numbers = low.program.copies
+    active = range(low.size) if row.mask is None else low._active(row)
+    blocks = list(zip(*_columns(low, low.numbers(row)), strict=True))
+    made: Made = [None] * low.size
+    for i in active:
+        unit, marks = low.units[i], blocks[i]
+        made[i] = (COPY, infos[i], numbers[unit], marks[:-1], marks[-1:], row)
+        numbers[unit] += 1
+    return made
 
 
 def _plain_copies(low: Lowering, row: Row, source: Access) -> list[tuple[int, int]] | None:
@@ -267,7 +325,8 @@ def _copy_times(low: Lowering, row: Row, source: Access) -> list[tuple[int, int]
 def _general_copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
     plain = low._plain(row)
     links = low.program.links(row, low.size) if kind == "receive" else None
-    for i in low._active(row):
+
+    def make(i: int) -> tuple[Any, ...]:
         unit = low.units[i]
         path = low.program.copy_path(unit, source, row.accesses[-1], i)
         nbytes = bytes_moved(low, row, i)
@@ -281,8 +340,7 @@ def _general_copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
             reads = tuple(block[2] for block in low._blocks(row, False, i))
             writes = tuple(block[2] for block in low._blocks(row, True, i))
             rest = path.occupied_ps(nbytes) - path.held_ps(nbytes) + path.latency_ps
-            yield i, (RUN, engine, busy, rest, reads, writes, row)
-            continue
+            return RUN, (engine, busy, rest, row), reads, writes
         made = low._general(
             kind, row, i, engine=engine, busy_ps=busy, latency_ps=path.latency_ps, path=path,
             nbytes=nbytes, flow=flow, number=number, resource=resource, delay_ps=delay,
@@ -290,7 +348,9 @@ def _general_copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
         if links is not None:
             made[1].link, made[1].key = links[i], at(row.number, i)
             made[1].slot = int(low.program.regions.whole(at(row.slot, i)))
-        yield i, made
+        return made
+
+    return low._each(row, make)
 
 
 def _send(low: Lowering, row: Row) -> Made:
@@ -351,7 +411,7 @@ def _send_infos(low: Lowering, row: Row, links: list[Any]) -> list[Any] | None:
 
 
 def _general_sends(low: Lowering, row: Row, links: list[Any]) -> Made:
-    for i in low._active(row):
+    def make(i: int) -> tuple[Any, ...]:
         link = links[i]
         memory = low.program.storages.memory(at(row.accesses[0].storage, i))
         path = low.program.send_path(link, memory)
@@ -360,10 +420,12 @@ def _general_sends(low: Lowering, row: Row, links: list[Any]) -> Made:
         resource = low._engine("dma", low.units[i])[1]
         delay = low.machine.faults.delay_ps(link.queue, number, path.occupied_ps(nbytes) + path.latency_ps)
         busy = path.startup_ps + delay + path.held_ps(nbytes)
-        yield i, low._general(
+        return low._general(
             "send", row, i, engine=link.engine, busy_ps=busy, latency_ps=path.latency_ps, path=path,
             nbytes=nbytes, flow=link.queue, number=number, link=link, resource=resource, delay_ps=delay,
         )  # fmt: skip
+
+    return low._each(row, make)
 
 
 def take_message(low: Lowering, row: Row) -> Made:
@@ -371,13 +433,15 @@ def take_message(low: Lowering, row: Row) -> Made:
     if row.statement.into is not None:
         return _copies(low, row, low._slot_access(row), "receive")
     links = low.program.links(row, low.size)
-    slots = column(low.program.regions.whole(row.slot), low.size)
-    numbers = column(row.number, low.size)
-    made = [
-        link and (RECEIVE, link.queue, n, slot, row, link)
-        for link, n, slot in zip(links, numbers, slots, strict=True)
-    ]
-    return low._emit(row, made)
+    known = low._infos.get(id(row.statement))
+    if known is None or known[0] is not links:
+        infos = [link and (link.queue, link) for link in links]
+        known = low._infos[id(row.statement)] = (links, None, infos)
+    slot, number = low.program.regions.whole(row.slot), row.number
+    if not isinstance(slot, np.ndarray) and not isinstance(number, np.ndarray):
+        return low._emit(row, [info and (RECEIVE, info, number, slot, row) for info in known[2]])
+    each = zip(known[2], column(number, low.size), column(slot, low.size), strict=True)
+    return low._emit(row, [info and (RECEIVE, info, n, s, row) for info, n, s in each])
 
 
 def _remember(low: Lowering, row: Row) -> None:
@@ -399,9 +463,12 @@ def _release(low: Lowering, row: Row) -> Made:
     returns = low._returns.get(row.slot)
     if returns is None:
         returns = low._returns[row.slot] = [_return(low, i, row.slot) for i in range(low.size)]
-    numbers = column(low._held[row.slot], low.size) if not isinstance(low._held[row.slot], list) else low._held[row.slot]
-    made = [(RELEASE, q, n, slot, ps, row, link) for (q, slot, ps, link), n in zip(returns, numbers, strict=True)]
-    return low._emit(row, made)
+    held = low._held[row.slot]
+    if type(held) is int:
+        return low._emit(row, [(RELEASE, info, held, row) for info in returns])
+    numbers = held if isinstance(held, list) else column(held, low.size)
+    pairs = zip(returns, numbers, strict=True)
+    return low._emit(row, [(RELEASE, info, n, row) for info, n in pairs])
 
 
 def _return(low: Lowering, i: int, storage: int) -> tuple[int, int, int, Any]:
@@ -413,49 +480,53 @@ def _return(low: Lowering, i: int, storage: int) -> tuple[int, int, int, Any]:
 
 
 def _mixed_releases(low: Lowering, row: Row) -> Made:
-    for i in low._active(row):
+    def make(i: int) -> tuple[Any, ...]:
         storage = at(row.slot, i)
-        queue, slot, credit_ps, link = _return(low, i, storage)
         held = low._held[storage]
         number = held[i] if isinstance(held, list) else at(held, i)
-        yield i, (RELEASE, queue, number, slot, credit_ps, row, link)
+        return RELEASE, _return(low, i, storage), number, row
+
+    return low._each(row, make)
 
 
 def _receive_any(low: Lowering, row: Row) -> Made:
     channel = low.program.channel(row.statement.channel)
-    links = [
-        low.program.link(channel, low.units[0] * channel.members + m) for m in row.statement.members
-    ]
-    yield 0, (GENERAL, Operation("any", row, low.units[0], link=links, key=row.value))
+    links = [low.program.link(channel, low.units[0] * channel.members + m) for m in row.statement.members]
+    return [(GENERAL, Operation("any", row, low.units[0], link=links, key=row.value))]
 
 
 def _read(low: Lowering, row: Row) -> Made:
-    for i in low._active(row):
-        yield i, low._general("read", row, i)
+    return low._each(row, lambda i: low._general("read", row, i))
 
 
 def _signal(low: Lowering, row: Row) -> Made:
-    for i in low._active(row):
+    def make(i: int) -> tuple[Any, ...]:
         unit, to = low.units[i], at(row.to, i)
         delay = low.machine.message_ps(unit, to, SIGNAL_BYTES)
         key = (row.statement.flag, to, at(row.member, i))
-        yield i, low._general("signal", row, i, key=key, value=at(row.value, i), delay_ps=delay)
+        return low._general("signal", row, i, key=key, value=at(row.value, i), delay_ps=delay)
+
+    return low._each(row, make)
 
 
 def _wait(low: Lowering, row: Row) -> Made:
-    for i in low._active(row):
+    def make(i: int) -> tuple[Any, ...]:
         key = (row.statement.flag, low.units[i], at(row.member, i))
-        yield i, low._general("wait", row, i, key=key, value=at(row.value, i))
+        return low._general("wait", row, i, key=key, value=at(row.value, i))
+
+    return low._each(row, make)
 
 
 def _collective(low: Lowering, row: Row) -> Made:
-    for i in low._active(row):
+    def make(i: int) -> tuple[Any, ...]:
         group = (row.statement.group, at(row.group, i))
         members = low.program.members[group]
         nbytes = bytes_moved(low, row, i) if row.accesses else 0
         cost = low.machine.collective_ps(row.statement, members, nbytes)
         key = (*group, at(row.number, i))
-        yield i, low._general("meet", row, i, key=key, value=len(members), delay_ps=cost, nbytes=nbytes)
+        return low._general("meet", row, i, key=key, value=len(members), delay_ps=cost, nbytes=nbytes)
+
+    return low._each(row, make)
 
 
 _RULES: dict[type, Callable[[Lowering, Row], Made]] = {

@@ -2,8 +2,8 @@
 
 Two accesses conflict when their blocks overlap in the same storage and one of them writes. A block gets a
 number when it is first seen. ``written[number]`` lists the blocks that overlap it and are written somewhere;
-``read[number]``, for a block that is itself written, those that overlap it and are read. For disjoint chunks both
-have one entry, so a hazard check is one dictionary lookup; blocks that nobody writes cost nothing.
+``read[number]``, for a block that is itself written, those that overlap it and are read. For disjoint chunks
+both have one entry, so a hazard check is one dictionary lookup; blocks that nobody writes cost nothing.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Regions:
         self._whole: list[int] = []
         self._numbers: dict[Any, int] = {}
         self._tables: dict[Any, np.ndarray] = {}
-        self._blocks: dict[int, list[int]] = {}
-        self._readers: dict[int, list[int]] = {}
-        self._writers: dict[int, list[int]] = {}
+        self._every: dict[int, Shelf] = {}
+        self._readers: dict[int, Shelf] = {}
+        self._writers: dict[int, Shelf] = {}
         self._marked: tuple[set[int], set[int]] = (set(), set())
         for storage in range(storages.count):
             self._whole.append(self._new(storage, ()))
@@ -128,14 +128,14 @@ class Regions:
 
     def _new(self, storage: int, bounds: Bounds) -> int:
         number = len(self.written)
-        self.written.append([])
-        self.read.append([])
         self._bounds.append((storage, bounds))
-        self._blocks.setdefault(storage, []).append(number)
-        for other in self._writers.get(storage, []):
-            if overlap(bounds, self._bounds[other][1]):
-                self.written[number].append(other)
+        self.written.append(self._shelf(self._writers, storage).overlapping(bounds))
+        self.read.append([])
+        self._shelf(self._every, storage).add(number, bounds)
         return number
+
+    def _shelf(self, shelves: dict[int, Shelf], storage: int) -> Shelf:
+        return shelves.setdefault(storage, Shelf())
 
     def _mark(self, number: int, write: bool) -> None:
         """Note the first read or the first write of a block."""
@@ -144,19 +144,48 @@ class Regions:
             return
         marked.add(number)
         storage, bounds = self._bounds[number]
-        readers = self._readers.setdefault(storage, [])
-        writers = self._writers.setdefault(storage, [])
+        readers, writers = self._shelf(self._readers, storage), self._shelf(self._writers, storage)
         if not write:
-            readers.append(number)
-            for other in writers:
-                if overlap(bounds, self._bounds[other][1]):
-                    self.read[other].append(number)
+            readers.add(number, bounds)
+            for other in writers.overlapping(bounds):
+                self.read[other].append(number)
             return
-        writers.append(number)
-        for other in self._blocks[storage]:
-            if overlap(bounds, self._bounds[other][1]):
-                self.written[other].append(number)
-        self.read[number] = [r for r in readers if overlap(bounds, self._bounds[r][1])]
+        writers.add(number, bounds)
+        for other in self._shelf(self._every, storage).overlapping(bounds):
+            self.written[other].append(number)
+        self.read[number] = readers.overlapping(bounds)
+
+
+class Shelf:
+    """Blocks of one storage, searched all at once."""
+
+    def __init__(self) -> None:
+        self._whole: list[int] = []
+        self._numbers: list[int] = []
+        self._edges = np.zeros((16, 0, 2), dtype=np.int64)
+
+    def add(self, number: int, bounds: Bounds) -> None:
+        if not bounds:
+            self._whole.append(number)
+            return
+        count = len(self._numbers)
+        if self._edges.shape[1] != len(bounds):
+            # All blocks of a storage have its dimensions, so this happens once.
+            self._edges = np.zeros((16, len(bounds), 2), dtype=np.int64)
+        if count == len(self._edges):
+            self._edges = np.concatenate([self._edges, np.zeros_like(self._edges)])
+        self._edges[count] = [(low, low + extent) for low, extent in bounds]
+        self._numbers.append(number)
+
+    def overlapping(self, bounds: Bounds) -> list[int]:
+        """The blocks that share an element with these bounds, in the order in which they came."""
+        if not bounds or not self._numbers:
+            return sorted(self._whole + self._numbers) if not bounds else list(self._whole)
+        edges = self._edges[: len(self._numbers)]
+        low = np.array([b[0] for b in bounds])
+        high = low + np.array([b[1] for b in bounds])
+        meet = ((edges[:, :, 0] < high) & (low < edges[:, :, 1])).all(axis=1)
+        return sorted(self._whole + [self._numbers[i] for i in np.flatnonzero(meet).tolist()])
 
 
 def overlap(a: Bounds, b: Bounds) -> bool:

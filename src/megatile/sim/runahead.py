@@ -26,7 +26,7 @@ class UnitState:
     """One unit on its own clock."""
 
     __slots__ = (
-        "done", "end", "free", "more", "now", "operations", "pc", "readers", "start", "touched", "unit", "waits",
+        "done", "end", "free", "more", "now", "operations", "pc", "readers", "start", "touched", "unit",
         "writers",
     )  # fmt: skip
 
@@ -34,8 +34,9 @@ class UnitState:
         self.unit = unit
         self.now = now
         self.free: list[Any] = [0] * engines
-        self.writers: dict[int, Any] = {}
-        self.readers: dict[int, Any] = {}
+        self.writers: Any = defaultdict(int)
+        self.readers: Any = defaultdict(int)
+        """When each block was last written, and read: a list where the blocks are known and few."""
         self.operations = operations
         self.pc = 0
         self.touched: Any = 0
@@ -44,8 +45,11 @@ class UnitState:
         self.end: list[Any] = []
         self.more: Iterator[tuple[Any, ...]] | None = None
         """Where further operations come from, for units that are followed while they run."""
-        self.waits: Any = None
         self.done = False
+
+
+_FEW = 1_000_000
+"""Up to this many entries a table is a list: looking one up is twice as fast as in a dict."""
 
 
 class RunAhead:
@@ -57,177 +61,198 @@ class RunAhead:
         self.record = record
         self.queue: list[tuple[Any, ...]] = []
         self.ready: list[UnitState] = list(reversed(units))
-        self.arrivals: dict[int, list[Any]] = defaultdict(list)
-        self.credits: dict[int, dict[int, Any]] = defaultdict(dict)
+        few = program.queues <= _FEW
+        self.arrivals: Any = [[] for _ in range(program.queues)] if few else defaultdict(list)
+        self.credits: Any = [{} for _ in range(program.queues)] if few else defaultdict(dict)
         self.wait_data: dict[int, UnitState] = {}
         self.wait_credit: dict[int, UnitState] = {}
         self.last_ps = 0
+        blocks = len(program.regions.written)
+        if not program.everything_shared and not program.orders_shared and blocks * len(units) <= 20 * _FEW:
+            for unit in units:
+                unit.writers, unit.readers = [0] * blocks, [0] * blocks
         self.transfers = Transfers(program, self.queue)
         self.rules = GeneralRules(self)
 
     def run(self) -> Times:
-        ready, queue = self.ready, self.queue
+        """Run units as far as they go; serve the time queue when none can go on."""
+        queue = self.queue
         while True:
-            while ready:
-                self.advance(ready.pop())
+            self.advance()
             if not queue:
-                break
+                times = self._times()
+                # Without this cycle, reference counts alone free the millions of operations.
+                self.rules.close()
+                return times
             entry = heapq.heappop(queue)
             entry[-1](entry[0])
-        return self._times()
 
-    def advance(self, unit: UnitState) -> None:
-        """Run one unit until it lacks something."""
-        operations, free, writers, readers = unit.operations, unit.free, unit.writers, unit.readers
+    def advance(self) -> None:
+        """Run every unit that is ready until it lacks something.
+
+        This is the hot loop: one function, tables in local names, the usual operations written out.
+        """
         arrivals, credits, ready, record = self.arrivals, self.credits, self.ready, self.record
+        wait_data, wait_credit = self.wait_data, self.wait_credit
         written, read = self.program.regions.written, self.program.regions.read
         pendings = self.program.everything_shared or bool(self.program.shared)
-        pc, now = unit.pc, unit.now
-        count = len(operations)
-        while True:
-            if pc == count:
-                unit.pc, unit.now = pc, now
-                if not self._fetch(unit):
-                    return
-                count = len(operations)
-            operation = operations[pc]
-            kind = operation[0]
-            try:
-                if kind == RUN:
-                    _, engine, busy, latency, reads, writes, _ = operation
-                    start = free[engine]
-                    if start < now:
-                        start = now
-                    for block in reads:
+        while ready:
+            unit = ready.pop()
+            operations, free, writers, readers = unit.operations, unit.free, unit.writers, unit.readers
+            pc, now = unit.pc, unit.now
+            count = len(operations)
+            while True:
+                if pc == count:
+                    unit.pc, unit.now = pc, now
+                    if not self._fetch(unit):
+                        break
+                    count = len(operations)
+                operation = operations[pc]
+                kind = operation[0]
+                try:
+                    if kind == SEND:
+                        _, info, number, block, _ = operation
+                        engine, queue, slots, busy, latency, _, _ = info
+                        if number >= slots:
+                            credit = credits[queue].get(number - slots)
+                            if credit is None:
+                                wait_credit[queue] = unit
+                                break
+                            if credit > now:
+                                now = credit
+                        start = free[engine]
+                        if start < now:
+                            start = now
                         for other in written[block]:
-                            time = writers.get(other, 0)
+                            time = writers[other]
                             if time > start:
                                 start = time
-                    for block in writes:
+                        end = start + busy
+                        if readers[block] < end:
+                            readers[block] = end
+                        free[engine] = end
+                        arrivals[queue].append(end + latency)
+                        waiting = wait_data.pop(queue, None)
+                        if waiting is not None:
+                            ready.append(waiting)
+                        if record:
+                            unit.start.append(start)
+                            unit.end.append(end)
+                    elif kind == RUN:
+                        _, (engine, busy, latency, _), reads, writes = operation
+                        start = free[engine]
+                        if pendings and type(start) is not int:
+                            # The general path at once: an exception costs more than all the rest.
+                            unit.now = now
+                            self.rules.plain_work(unit, operation)
+                            pc += 1
+                            continue
+                        if start < now:
+                            start = now
+                        for block in reads:
+                            for other in written[block]:
+                                time = writers[other]
+                                if time > start:
+                                    start = time
+                        for block in writes:
+                            for other in written[block]:
+                                time = writers[other]
+                                if time > start:
+                                    start = time
+                            for other in read[block]:
+                                time = readers[other]
+                                if time > start:
+                                    start = time
+                        if pendings and any(type(readers[block]) is not int for block in reads):
+                            raise TypeError  # a Pending must show before anything changes
+                        end = start + busy
+                        free[engine] = end
+                        end += latency
+                        for block in reads:
+                            if readers[block] < end:
+                                readers[block] = end
+                        for block in writes:
+                            writers[block] = end
+                        if record:
+                            unit.start.append(start)
+                            unit.end.append(end)
+                    elif kind == RECEIVE:
+                        _, (queue, _), number, slot, _ = operation
+                        arrived = arrivals[queue]
+                        if len(arrived) <= number:
+                            wait_data[queue] = unit
+                            break
+                        arrival = arrived[number]
+                        begin = now
+                        if arrival > now:
+                            now = arrival
+                        writers[slot] = arrival
+                        if record:
+                            unit.start.append(begin)
+                            unit.end.append(now)
+                    elif kind == RELEASE:
+                        _, (queue, slot, credit_ps, _), number, _ = operation
+                        time = now
+                        for other in read[slot]:
+                            if readers[other] > time:
+                                time = readers[other]
+                        for other in written[slot]:
+                            if writers[other] > time:
+                                time = writers[other]
+                        credits[queue][number] = time + credit_ps
+                        waiting = wait_credit.pop(queue, None)
+                        if waiting is not None:
+                            ready.append(waiting)
+                        if record:
+                            unit.start.append(now)
+                            unit.end.append(time)
+                    elif kind == TAKE:
+                        _, (queue, engine, busy, latency, credit_ps, _), number, block, _ = operation
+                        arrived = arrivals[queue]
+                        if len(arrived) <= number:
+                            wait_data[queue] = unit
+                            break
+                        arrival = arrived[number]
+                        if arrival > now:
+                            now = arrival
+                        start = free[engine]
+                        if start < now:
+                            start = now
                         for other in written[block]:
-                            time = writers.get(other, 0)
+                            time = writers[other]
                             if time > start:
                                 start = time
                         for other in read[block]:
-                            time = readers.get(other, 0)
+                            time = readers[other]
                             if time > start:
                                 start = time
-                    if pendings and any(type(readers.get(block, 0)) is not int for block in reads):
-                        raise TypeError  # a Pending must show before anything changes
-                    end = start + busy
-                    free[engine] = end
-                    end += latency
-                    for block in reads:
-                        if readers.get(block, 0) < end:
-                            readers[block] = end
-                    for block in writes:
+                        end = start + busy
+                        free[engine] = end
+                        end += latency
                         writers[block] = end
-                    if record:
-                        unit.start.append(start)
-                        unit.end.append(end)
-                elif kind == SEND:
-                    _, info, number, block, _ = operation
-                    engine, queue, slots, busy, latency, _, _ = info
-                    if number >= slots:
-                        credit = credits[queue].get(number - slots)
-                        if credit is None:
-                            self.wait_credit[queue] = unit
+                        credits[queue][number] = end + credit_ps
+                        waiting = wait_credit.pop(queue, None)
+                        if waiting is not None:
+                            ready.append(waiting)
+                        if record:
+                            unit.start.append(start)
+                            unit.end.append(end)
+                    else:
+                        unit.pc, unit.now = pc, now
+                        going = self.rules.apply(unit, operation)
+                        now = unit.now
+                        if not going:
                             break
-                        if credit > now:
-                            now = credit
-                    start = free[engine]
-                    if start < now:
-                        start = now
-                    for other in written[block]:
-                        time = writers.get(other, 0)
-                        if time > start:
-                            start = time
-                    end = start + busy
-                    if readers.get(block, 0) < end:
-                        readers[block] = end
-                    free[engine] = end
-                    arrivals[queue].append(end + latency)
-                    waiting = self.wait_data.pop(queue, None)
-                    if waiting is not None:
-                        ready.append(waiting)
-                    if record:
-                        unit.start.append(start)
-                        unit.end.append(end)
-                elif kind == RECEIVE:
-                    _, queue, number, slot, _, _ = operation
-                    arrived = arrivals[queue]
-                    if len(arrived) <= number:
-                        self.wait_data[queue] = unit
-                        break
-                    arrival = arrived[number]
-                    begin = now
-                    if arrival > now:
-                        now = arrival
-                    writers[slot] = arrival
-                    if record:
-                        unit.start.append(begin)
-                        unit.end.append(now)
-                elif kind == RELEASE:
-                    _, queue, number, slot, credit_ps, _, _ = operation
-                    time = now
-                    for other in read[slot]:
-                        if readers.get(other, 0) > time:
-                            time = readers[other]
-                    for other in written[slot]:
-                        if writers.get(other, 0) > time:
-                            time = writers[other]
-                    credits[queue][number] = time + credit_ps
-                    waiting = self.wait_credit.pop(queue, None)
-                    if waiting is not None:
-                        ready.append(waiting)
-                    if record:
-                        unit.start.append(now)
-                        unit.end.append(time)
-                elif kind == TAKE:
-                    _, queue, number, engine, busy, latency, block, credit_ps, _, _ = operation
-                    arrived = arrivals[queue]
-                    if len(arrived) <= number:
-                        self.wait_data[queue] = unit
-                        break
-                    arrival = arrived[number]
-                    if arrival > now:
-                        now = arrival
-                    start = free[engine]
-                    if start < now:
-                        start = now
-                    for other in written[block]:
-                        time = writers.get(other, 0)
-                        if time > start:
-                            start = time
-                    for other in read[block]:
-                        time = readers.get(other, 0)
-                        if time > start:
-                            start = time
-                    end = start + busy
-                    free[engine] = end
-                    end += latency
-                    writers[block] = end
-                    credits[queue][number] = end + credit_ps
-                    waiting = self.wait_credit.pop(queue, None)
-                    if waiting is not None:
-                        ready.append(waiting)
-                    if record:
-                        unit.start.append(start)
-                        unit.end.append(end)
-                else:
+                except TypeError:
+                    if not pendings:
+                        raise
                     unit.pc, unit.now = pc, now
-                    if not self.rules.apply(unit, operation):
-                        return
+                    going = self.rules.apply(unit, operation)
                     now = unit.now
-            except TypeError:
-                if not pendings:
-                    raise
-                unit.pc, unit.now = pc, now
-                if not self.rules.apply(unit, operation):
-                    return
-                now = unit.now
-            pc += 1
-        unit.pc, unit.now = pc, now
+                    if not going:
+                        break
+                pc += 1
+            unit.pc, unit.now = pc, now
 
     def _fetch(self, unit: UnitState) -> bool:
         """The next operation of a unit that is followed while it runs; False at its end."""
@@ -257,13 +282,12 @@ class RunAhead:
     # the end
 
     def _times(self) -> Times:
-        end = 0
+        end = max(self.last_ps, self.transfers.last_ps)
         for unit in self.units:
-            every = [unit.now, *unit.free, *unit.writers.values(), *unit.readers.values()]
-            end = max(end, *(known(t) or 0 for t in every))
-        for arrived in self.arrivals.values():
-            end = max(end, *(known(t) or 0 for t in arrived), 0)
-        times = Times(max(end, self.last_ps))
+            end = max(end, unit.now, *(_last(_values(t)) for t in (unit.free, unit.writers, unit.readers)))
+        for arrived in _values(self.arrivals):
+            end = max(end, _last(arrived))
+        times = Times(end)
         times.operations = [u.operations for u in self.units]
         times.choices = self.rules.choices
         if any(not u.done for u in self.units):
@@ -272,7 +296,19 @@ class RunAhead:
         if self.record:
             times.start = [[known(t) or 0 for t in u.start] for u in self.units]
             times.end = [[known(t) or 0 for t in u.end] for u in self.units]
-            times.arrival = {q: [known(t) or 0 for t in a] for q, a in self.arrivals.items()}
-            times.credit = {q: {n: known(t) or 0 for n, t in c.items()} for q, c in self.credits.items()}
+            every = self.arrivals.items() if isinstance(self.arrivals, dict) else enumerate(self.arrivals)
+            times.arrival = {q: [known(t) or 0 for t in a] for q, a in every if a}
         return times
 
+
+def _values(table: Any) -> Any:
+    return table.values() if isinstance(table, dict) else table
+
+
+def _last(times: Any) -> int:
+    """The latest of some times; those that never became known do not count."""
+    try:
+        latest = max(times, default=0)
+        return latest if type(latest) is int else known(latest) or 0
+    except TypeError:
+        return max((known(t) or 0 for t in times), default=0)

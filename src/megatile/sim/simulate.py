@@ -1,8 +1,8 @@
 """``simulate(plan, machine=…)``: how long a Plan takes on an HDA, and why.
 
-    r = simulate(plan, machine="ahbm")
-    r.time_ns, r.summary(), r.why_slow()
-    r = simulate(plan, {"x": x}, machine="ahbm")     # with data: r.outputs too
+r = simulate(plan, machine="ahbm")
+r.time_ns, r.summary(), r.why_slow()
+r = simulate(plan, {"x": x}, machine="ahbm")     # with data: r.outputs too
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from megatile.core.errors import MegatileError, did_you_mean
+from megatile.core.errors import did_you_mean
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
 from megatile.plan.model import Plan
+from megatile.plan.timing.faults import Faults, current_faults
+from megatile.plan.timing.machine import Machine, TimingError
+from megatile.plan.walk import PlanDeadlock
 from megatile.sim.arrays import NotRegular
 from megatile.sim.data import Scalars, assumed, observed, outputs, reads_scalars
 from megatile.sim.evaluate import arrays, bucket, has_any, run_ahead
-from megatile.sim.faults import Faults, current_faults
-from megatile.sim.machine import Machine, SimulationError
 from megatile.sim.program import Program
 from megatile.sim.result import Result, wants_communication_trace
 from megatile.sim.times import Times
@@ -33,15 +34,12 @@ _SMALL = 64
 _ROUNDS = 8
 
 
-class Deadlock(MegatileError, RuntimeError):
+class Deadlock(PlanDeadlock):
     """Nothing can proceed and something waits. ``graph`` holds the dump, also as ``graph.dot()``."""
 
     def __init__(self, message: str, graph: WaitGraph, **options: Any) -> None:
-        super().__init__(message, **options)
+        super().__init__(message, [], **options)
         self.graph = graph
-
-
-IpcqDeadlock = Deadlock
 
 
 def simulate(
@@ -62,7 +60,7 @@ def simulate(
     enclosing ``with faults(...)`` apply.
     """
     if engine is not None and engine not in ENGINES:
-        raise SimulationError(
+        raise TimingError(
             f"there is no evaluator '{engine}'", advice=did_you_mean(engine, ENGINES, what="evaluators")
         )
     hda = find_machine(machine) if isinstance(machine, str) else machine
@@ -75,9 +73,7 @@ def simulate(
     name, times = run.times(scalars)
     order = SimpleNamespace(choices=times.choices)
     results = outputs(plan, inputs or {}, order) if with_data else None
-    result = Result(
-        plan, hda, name, times.end_ps, times.choices, results, lambda: run.recorded(scalars)
-    )
+    result = Result(plan, hda, name, times.end_ps, times.choices, results, lambda: run.recorded(scalars))
     if wants_communication_trace():
         result.print_communication()
     return result
@@ -88,8 +84,8 @@ def _scalars(
 ) -> Scalars:
     """Where the values of `ReadScalar` come from.
 
-    What a receive-from-any takes may decide what is read, and what is read may decide the times: then both are
-    repeated until they agree.
+    What a receive-from-any takes may decide what is read, and what is read may decide the times: then both
+    are repeated until they agree.
     """
     plan = run.plan
     if not reads_scalars(plan) or not with_data:
@@ -103,7 +99,7 @@ def _scalars(
         if again == seen:
             return scalars
         seen = again
-    raise SimulationError(
+    raise TimingError(
         f"plan '{plan.name}' does not settle: what it reads depends on the order of arrival and decides it",
         advice="read from a fixed member, or simulate with assume=",
     )
@@ -125,20 +121,22 @@ class _Run:
         """The evaluator used and the times it found."""
         with _no_collector():
             if self.engine == "bucket":
-                program, times = bucket(self.machine(), scalars)
+                times = bucket(self.machine(), scalars)[1]
                 if not times.complete:
-                    program, times = run_ahead(self.machine(), scalars, record=False)
+                    # The oracle only notices that it is stuck; run-ahead also says who waits for whom.
+                    times = run_ahead(self.machine(), scalars, record=False)[1]
                 return "bucket", _checked(times, self.plan)
             if self.engine == "arrays" or (self.engine is None and self._large()):
                 try:
                     return "arrays", arrays(self.machine(), scalars)[1]
                 except NotRegular as reason:
                     if self.engine == "arrays":
-                        raise SimulationError(
+                        raise TimingError(
                             f"plan '{self.plan.name}' cannot be evaluated by arrays: {reason}",
                             advice="leave engine= out, or use engine='run-ahead'",
                         ) from None
-            _, times = run_ahead(self.machine(), scalars, record=False)
+            times = run_ahead(self.machine(), scalars, record=False)[1]
+            times.operations = []  # freed before the collector wakes up and looks at each of them
             return "run-ahead", _checked(times, self.plan)
 
     def recorded(self, scalars: Scalars) -> tuple[Program, Times]:

@@ -47,26 +47,26 @@ def _waiters(run: RunAhead, unit: UnitState) -> list[Waiter]:
             return [Waiter(me, label, "barrier", op.key[0], names[m], source) for m in missing]
         return [Waiter(me, op.kind, "signal", str(op.key[0]) if op.key else "", "nobody", source)]
     if operation[0] == TAKE:
-        link, source = operation[9], source_of(operation[8].statement.place)
+        link, source = operation[1][5], source_of(operation[4].statement.place)
         return [Waiter(me, "receive", "data", link.label, names[link.sender], source)]
     source = source_of(operation[4].statement.place)
     if operation[0] == SEND:
         link = operation[1][5]
         return [Waiter(me, "send", "credit", link.label, names[link.receiver], source)]
     assert operation[0] == RECEIVE
-    link = operation[5]
+    link = operation[1][1]
     return [Waiter(me, "receive", "data", link.label, names[link.sender], source)]
 
 
 def _pointers(run: RunAhead) -> list[Pointers]:
-    """Both ends of every queue that was used: sent and credits at the sender, arrived and freed at the receiver."""
+    """Both ends of every known queue: sent and credits at the sender, arrived and freed at the receiver."""
     names = run.program.machine.names
     found: list[Pointers] = []
     links: dict[int, Link] = {link.queue: link for link in run.program.known_links()}
     for queue in sorted(links):
         link = links[queue]
-        arrived: list[Any] = run.arrivals.get(queue, [])
-        freed = len(run.credits.get(queue, {}))
+        arrived: list[Any] = run.arrivals[queue]
+        freed = len(run.credits[queue])
         landed = sum(1 for t in arrived if known(t) is not None)
         slots = link.channel.slots
         here, there = names[link.receiver], names[link.sender]

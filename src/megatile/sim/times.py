@@ -12,8 +12,8 @@ from megatile.trace import WaitGraph
 class Times:
     """Times of one run. The lists per unit go with the unit's operations, in issue order.
 
-    ``start`` and ``end`` are empty unless the run was recorded. ``arrival`` and ``credit`` map
-    (queue, message number) to picoseconds; ``choices`` are the members that each unit's
+    ``start`` and ``end`` are empty unless the run was recorded. ``arrival`` gives the
+    picoseconds of every message of a queue; ``choices`` are the members that each unit's
     receive-from-any took, in issue order.
     """
 
@@ -22,7 +22,6 @@ class Times:
     start: list[list[int]] = field(default_factory=list)
     end: list[list[int]] = field(default_factory=list)
     arrival: dict[int, list[int]] = field(default_factory=dict)
-    credit: dict[int, dict[int, int]] = field(default_factory=dict)
     choices: dict[int, list[int]] = field(default_factory=dict)
     stuck: WaitGraph | None = None
     complete: bool = True

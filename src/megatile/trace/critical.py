@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megatile.trace.tables import format_ps, text_table
 from megatile.trace.events import Event, Trace
+from megatile.trace.tables import format_ps, text_table
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from megatile.collectives.algorithms import (
     hamilton as hamilton,
     hierarchical as hierarchical,
     in_network as in_network,
+    in_network_tree as in_network_tree,
+    rail_rings as rail_rings,
     ring as ring,
     ring_naive as ring_naive,
     tree as tree,

@@ -27,19 +27,9 @@ def direct(w: Writer) -> None:
     """Every rank sends straight to every other that needs it."""
     from megatile.collectives.algorithms.ring import shift
 
-    exchange = Direct(w, Everybody(w.job.ranks), w.blocks)
-    into = w.output if w.out_of_place else None
-    own = w.own if w.out_of_place else None
     match w.job.operation:
-        case "all_reduce":
-            exchange.reduce_scatter(w.own, w.sums)
-            exchange.all_gather(w.sums)
-        case "reduce_scatter":
-            exchange.reduce_scatter(w.own, w.sums, into)
-        case "all_gather":
-            if own is not None:
-                w.copy(w.blocks.part(w.output, unit), w.contribution())
-            exchange.all_gather(w.sums, own)
+        case "all_reduce" | "reduce_scatter" | "all_gather":
+            between_all(w)
         case "all_to_all":
             all_to_all(w)
         case "broadcast" | "scatter":
@@ -48,6 +38,19 @@ def direct(w: Writer) -> None:
             to_root(w)
         case _:
             shift(w)
+
+
+def between_all(w: Writer) -> None:
+    """Reduce-scatter, all-gather, or both."""
+    exchange = Direct.over(w, Everybody(w.job.ranks), w.blocks)
+    operation, apart = w.job.operation, w.out_of_place
+    if operation != "all_gather":
+        into = w.output if apart and operation == "reduce_scatter" else None
+        exchange.reduce_scatter(w.own, w.sums, into)
+    if operation == "all_gather" and apart:
+        w.copy(w.blocks.part(w.output, unit), w.contribution())
+    if operation != "reduce_scatter":
+        exchange.all_gather(w.sums, w.own if apart and operation == "all_gather" else None)
 
 
 def all_to_all(w: Writer) -> None:

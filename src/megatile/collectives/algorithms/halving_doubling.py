@@ -28,7 +28,7 @@ def halving_doubling(w: Writer) -> None:
     """Halve the data and double the distance, then back: 2 log2(n) rounds, as few bytes as a ring."""
     n = w.job.ranks
     party = Everybody(n)
-    exchange = Exchange(w, party, Blocks(w.job.count, power_below(n)))
+    exchange = Exchange.over(w, party, Blocks(w.job.count, power_below(n)))
     if w.job.operation == "reduce_scatter":
         exchange.reduce_scatter(w.own, w.sums, w.output if w.out_of_place else None)
     elif w.job.operation == "all_gather":
@@ -46,6 +46,6 @@ def recursive_doubling(w: Writer) -> None:
     """Swap whole buffers with partners at doubling distance: log2(n) rounds, for the smallest messages."""
     n = w.job.ranks
     party, everything = Everybody(n), piece(w.sums, 0, w.job.count)
-    exchange = Exchange(w, party, Blocks(w.job.count, power_below(n)))
+    exchange = Exchange.over(w, party, Blocks(w.job.count, power_below(n)), w.job.count)
     with Fold(w, party, everything, w.job.count).around(w.own, w.sums) as source:
         exchange.all_reduce_whole(source, w.sums, everything)

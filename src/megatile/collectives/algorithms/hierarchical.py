@@ -55,33 +55,23 @@ class Levels:
         self.w, self.parties, self.chunks, self.both_ways, self.inner = w, parties, chunks, both_ways, inner
 
     def all_reduce(self) -> None:
-        """Down: reduce-scatter from the inside out; at the outermost level all-reduce; then gather back."""
+        """Reduce-scatter from the inside out; at the outermost level all-reduce; then gather back."""
         w = self.w
         source, cut = w.own, Blocks(w.job.count, self.parties[0].size)
-        way: list[tuple[Party, Blocks]] = []
+        way: list[Ring | Direct] = []
         for party, beyond in zip(self.parties, self.parties[1:], strict=False):
-            self._reduce_scatter(party, cut, source)
-            way.append((party, cut))
+            direct = self.inner == "direct"
+            phase = Direct.over(w, party, cut) if direct else self._ring(party, cut)
+            phase.reduce_scatter(source, w.sums)
+            way.append(phase)
             source, cut = w.sums, cut.inside(party.me, beyond.size)
         self._all_reduce(self.parties[-1], cut, source)
-        for party, blocks in reversed(way):
-            self._all_gather(party, blocks)
+        for phase in reversed(way):
+            phase.all_gather(w.sums)
 
     def _ring(self, party: Party, blocks: Blocks) -> Ring:
         wide = BothWays(party.size, party.stride, party) if self.both_ways and party.size > 2 else party
         return Ring.over(self.w, wide, blocks, self.chunks)
-
-    def _reduce_scatter(self, party: Party, blocks: Blocks, source: Handle) -> None:
-        if self.inner == "direct":
-            Direct(self.w, party, blocks).reduce_scatter(source, self.w.sums)
-        else:
-            self._ring(party, blocks).reduce_scatter(source, self.w.sums)
-
-    def _all_gather(self, party: Party, blocks: Blocks) -> None:
-        if self.inner == "direct":
-            Direct(self.w, party, blocks).all_gather(self.w.sums)
-        else:
-            self._ring(party, blocks).all_gather(self.w.sums)
 
     def _all_reduce(self, party: Party, blocks: Blocks, source: Handle) -> None:
         if party.size <= LARGEST_RING:
@@ -92,7 +82,7 @@ class Levels:
         stretch = Blocks(blocks.count, power_below(party.size), blocks.base, limit)
         everything = piece(self.w.sums, blocks.base, blocks.count)
         with Fold(self.w, party, everything, limit).around(source, self.w.sums) as begun:
-            exchange = Exchange(self.w, party, stretch)
+            exchange = Exchange.over(self.w, party, stretch)
             exchange.reduce_scatter(begun, self.w.sums)
             exchange.all_gather(self.w.sums)
 

@@ -1,16 +1,12 @@
-"""Reduction done by the switches themselves (NVLS, SHARP), alone or with a ring or tree between nodes."""
+"""Reduction done by the switch itself (NVLS, SHARP)."""
 
 from __future__ import annotations
 
 from megatile.collectives.algorithms.ring import put_root_data
-from megatile.collectives.blocks import Blocks, piece
+from megatile.collectives.blocks import piece
 from megatile.collectives.job import Job
-from megatile.collectives.party import along
-from megatile.collectives.phases.chain import Tree, TreePhase, up_and_down
-from megatile.collectives.phases.ring import Ring
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
-from megatile.plan.expr import unit
 
 
 def _reduces(job: Job, level: int) -> str | None:
@@ -27,7 +23,8 @@ def _everywhere(job: Job) -> str | None:
     return _reduces(job, 0)
 
 
-def _inside(job: Job) -> str | None:
+def reduces_inside(job: Job) -> str | None:
+    """Why the network inside nodes cannot reduce this job (None: it can)."""
     if len(job.nesting) != 2:
         return "needs nodes with several ranks each"
     return _reduces(job, 0)
@@ -46,21 +43,3 @@ def in_network(w: Writer) -> None:
         w.collective("broadcast", 0, everything, everything, job.root)
         return
     w.collective("all_reduce", 0, piece(w.own, 0, job.count), piece(w.sums, 0, job.count))
-
-
-@algorithm("in_network_tree", "all_reduce", unfit=_inside)
-def in_network_tree(w: Writer, chunks: int = 1, between: str = "ring") -> None:
-    """The switch of each node reduces; a ring or tree joins the nodes, every rank with its own block."""
-    inside, across = along(w.job.nesting)
-    node = unit // inside.size
-    everything = piece(w.sums, 0, w.job.count)
-    w.collective("all_reduce", node, piece(w.own, 0, w.job.count), everything)
-    blocks = Blocks(w.job.count, inside.size)
-    if between == "ring":
-        Ring.over(w, across, blocks.inside(inside.me, across.size), chunks).all_reduce(w.sums, w.sums)
-    else:
-        phase = TreePhase.over(w, Tree(across), blocks.inside(inside.me, chunks))
-        up_and_down([phase], w.sums, w.sums)
-    with w.loop(0, inside.size, "root") as root:
-        block = blocks.part(w.sums, root)
-        w.collective("broadcast", node, block, block, root)

@@ -19,14 +19,16 @@ class Direct:
     writer: Writer
     party: Party
     blocks: Blocks
+    channel: Channel
 
-    def _channel(self, name: str) -> Channel:
-        source = self.party.after(-1 - member)
-        return self.writer.channel(name, source, self.blocks.most, members=self.party.size - 1, slots=1)
+    @staticmethod
+    def over(writer: Writer, party: Party, blocks: Blocks) -> Direct:
+        source = party.after(-1 - member)
+        channel = writer.channel("pairs", source, blocks.most, members=party.size - 1)
+        return Direct(writer, party, blocks, channel)
 
     def reduce_scatter(self, own: Handle, sums: Handle, into: Handle | None = None) -> None:
-        w, me, size = self.writer, self.party.me, self.party.size
-        channel = self._channel("to_owner")
+        w, me, size, channel = self.writer, self.party.me, self.party.size, self.channel
         with w.loop(0, size - 1) as step:
             to = (me + 1 + step) % size
             w.send(channel, self.blocks.part(own, to), self.party.unit_at(to), step)
@@ -40,8 +42,7 @@ class Direct:
                 w.reduce(total, total, w.receive(channel, mine, step))
 
     def all_gather(self, sums: Handle, own: Handle | None = None) -> None:
-        w, me, size = self.writer, self.party.me, self.party.size
-        channel = self._channel("from_owner")
+        w, me, size, channel = self.writer, self.party.me, self.party.size, self.channel
         mine = self.blocks.part(sums, me)
         if own is not None:
             mine = piece(own, 0, self.blocks.length(me))

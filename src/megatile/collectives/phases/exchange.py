@@ -30,18 +30,22 @@ class Exchange:
     writer: Writer
     party: Party
     blocks: Blocks
+    channel: Channel
+
+    @staticmethod
+    def over(writer: Writer, party: Party, blocks: Blocks, most: int | None = None) -> Exchange:
+        """Queue k connects partners at distance 2**k; ``most`` elements go at a time (half of all)."""
+        source = party.unit_at(party.me ^ (expr(1) << member))
+        if party.size != blocks.parts:
+            source = select(party.me < blocks.parts, source, -1)
+        rounds = blocks.parts.bit_length() - 1
+        size = blocks.most * (blocks.parts // 2) if most is None else most
+        channel = writer.channel("partners", source, size, members=max(1, rounds), slots=1)
+        return Exchange(writer, party, blocks, channel)
 
     @property
     def rounds(self) -> int:
         return self.blocks.parts.bit_length() - 1
-
-    def _channel(self, name: str, distance: Expr, most: int) -> Channel:
-        """One queue per round; ``distance`` in terms of the round."""
-        me = self.party.me
-        source = self.party.unit_at(me ^ distance)
-        if self.party.size != self.blocks.parts:
-            source = select(me < self.blocks.parts, source, -1)
-        return self.writer.channel(name, source, most, members=self.rounds, slots=1)
 
     def _segment(self, handle: Handle, position: IntLike, width: IntLike) -> Part:
         """The ``width`` blocks (a power of two) around a position."""
@@ -50,20 +54,18 @@ class Exchange:
 
     def reduce_scatter(self, own: Handle, sums: Handle, into: Handle | None = None) -> None:
         """Recursive halving: my block is reduced in the end."""
-        w, n = self.writer, self.blocks.parts
-        most = self.blocks.most * (n // 2)
-        channel = self._channel("halving", expr(n) >> (member + 1), most)
+        w, n, channel = self.writer, self.blocks.parts, self.channel
         for start, stop in self._rounds(own is not sums, into is not None):
             with w.loop(start, stop, "round") as step:
                 width = expr(n) >> (step + 1)
-                partner = self.party.me ^ width
+                partner, queue = self.party.me ^ width, self.rounds - 1 - step
                 source = own if start == 0 else sums
-                w.send(channel, self._segment(source, partner, width), self.party.unit_at(partner), step)
+                w.send(channel, self._segment(source, partner, width), self.party.unit_at(partner), queue)
                 mine = self._segment(source, self.party.me, width)
                 total = self._segment(sums, self.party.me, width)
                 if into is not None and stop == self.rounds:
                     total = piece(into, 0, self.blocks.length(self.party.me))
-                w.reduce(total, mine, w.receive(channel, mine, step))
+                w.reduce(total, mine, w.receive(channel, mine, queue))
 
     def _rounds(self, first_apart: bool, last_apart: bool) -> list[tuple[int, int]]:
         """The rounds as loops; the first and the last stand alone where they use other buffers."""
@@ -75,8 +77,7 @@ class Exchange:
 
     def all_gather(self, sums: Handle) -> None:
         """Recursive doubling: everybody's blocks, mine is in ``sums``."""
-        w, n = self.writer, self.blocks.parts
-        channel = self._channel("doubling", expr(1) << member, self.blocks.most * (n // 2))
+        w, channel = self.writer, self.channel
         with w.loop(0, self.rounds, "round") as step:
             width = expr(1) << step
             partner = self.party.me ^ width
@@ -86,9 +87,7 @@ class Exchange:
 
     def all_reduce_whole(self, own: Handle, sums: Handle, whole: Part) -> None:
         """Recursive doubling with the whole buffer: fewest steps, most bytes."""
-        w = self.writer
-        most = self.blocks.limit or self.blocks.most * self.blocks.parts
-        channel = self._channel("doubling", expr(1) << member, most)
+        w, channel = self.writer, self.channel
         for start, stop in self._rounds(own is not sums, False):
             with w.loop(start, stop, "round") as step:
                 partner = self.party.me ^ (expr(1) << step)

@@ -13,20 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.errors import MegatileError, MissingDescriptionError
+from megatile.core.errors import MegatileError, MissingDescriptionError, RouteError
 from megatile.hda import HDA
 from megatile.hda.model import Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
-from megatile.sim.faults import Faults
-from megatile.sim.fabric import Fabric, Path, Stage, serialise_ps
+from megatile.plan.timing.fabric import Fabric, Path, Stage, serialise_ps
+from megatile.plan.timing.faults import Faults
 
 CONTROL_BYTES = 64
 CREDIT_BYTES = 16
 SIGNAL_BYTES = 8
+PORTS = 16
+"""A DMA engine with at least so many virtual channels has one for every link it can send through."""
 
 
-class SimulationError(MegatileError, ValueError):
-    """A plan that cannot be simulated on this machine; says why and what to do."""
+class TimingError(MegatileError, ValueError):
+    """A plan that cannot be timed on this machine; says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Machine:
         units = np.arange(self.plan.units, dtype=np.int64)
         places = np.broadcast_to(self.plan.place.evaluate({"unit": units}), units.shape)
         if len(places) and (int(places.min()) < 0 or int(places.max()) >= self.level.total):
-            raise SimulationError(
+            raise TimingError(
                 f"plan '{self.plan.name}' needs {self.plan.units} units of '{self.plan.scale}', "
                 f"machine '{self.hda.name}' has {self.level.total}",
                 advice="use a larger machine, or fewer units",
@@ -75,7 +77,9 @@ class Machine:
     @cached_property
     def names(self) -> list[str]:
         """Where each unit stands, outermost level first: ``sip0/cube3/pe5``."""
-        chain = [lv for lv in reversed(self.hda.levels) if lv.position >= self.level.position and lv.total > 1]
+        chain = [
+            lv for lv in reversed(self.hda.levels) if lv.position >= self.level.position and lv.total > 1
+        ]
         if not chain:
             chain = [self.level]
         names = []
@@ -153,13 +157,34 @@ class Machine:
             engine.level,
         )
 
-    def virtual_channel(self, channel: str | None, member: int = 0) -> int:
-        """Loads and stores use virtual channel 0; the plan's queues share the others in turn."""
+    def virtual_channel(self, channel: str | None, unit: int | None = None, peer: int | None = None) -> int:
+        """Loads and stores use virtual channel 0. Messages share the others by the link they leave through, so
+        that those of one link keep their order and those of different links run side by side; where there is
+        no link, or there are too few, the plan's channels take turns.
+        """
         others = self.dma.channels - 1
         if channel is None or not others:
             return 0
-        index = next(i for i, c in enumerate(self.plan.channels) if c.name == channel)
-        return 1 + (index + member) % others
+        port = None if unit is None or peer is None or others < PORTS else self.port(unit, peer)
+        if port is None:
+            port = next(i for i, c in enumerate(self.plan.channels) if c.name == channel)
+        return 1 + port % others
+
+    def port(self, unit: int, peer: int) -> int | None:
+        """Through which of its links a unit reaches a peer: a number that is alike for units placed alike."""
+        try:
+            legs = self.hda.route(self.hardware(unit), self.hardware(peer)).legs
+        except RouteError:
+            return None
+        if not legs:
+            return None
+        network, run = legs[0].network, legs[0].runs[0]
+        place = next(i for i, n in enumerate(self.hda.networks) if n.name == network.name)
+        if run.axis == "direct":
+            side = (run.step - run.start) % network.topology.size
+        else:
+            side = 2 * "xyz".find(run.axis) + (run.step > 0) if run.axis in "xyz" else 0
+        return PORTS * place + side
 
     # memories
 
@@ -223,13 +248,18 @@ class Machine:
         return max(1, sum(s.latency_ps for s in stages) + serialise_ps(size, slowest))
 
     def start_ps(self, unit: int) -> int:
-        """When a unit starts: the launch has travelled the control path, after the install of its queues."""
+        """When a unit starts: the launch has travelled the control path, after the install of its queues.
+
+        A message passes the host's link and every station from the outermost level down to the unit's.
+        """
         control = self.hda.control
         if control is None:
             return 0
-        one = control.host_link.latency_ps + sum(station.overhead_ps for station in control.launch)
-        if control.host_link.bandwidth:
-            one += serialise_ps(CONTROL_BYTES, control.host_link.bandwidth)
+        here = self.level.position
+        one = sum(s.overhead_ps for s in control.launch if self.hda.level(s.level).position >= here)
+        link = control.host_link
+        if link is not None:
+            one += link.latency_ps + serialise_ps(CONTROL_BYTES, link.bandwidth)
         return one * (2 if self.plan.channels else 1)
 
     def collective_ps(self, statement: pm.Collective, members: tuple[int, ...], nbytes: int) -> int:
@@ -254,7 +284,7 @@ class Machine:
         for leg in route.legs:
             if statement.reduction not in leg.network.in_network_reduction:
                 able = ", ".join(leg.network.in_network_reduction) or "nothing"
-                raise SimulationError(
+                raise TimingError(
                     f"network '{leg.network.name}' of machine '{self.hda.name}' does not reduce "
                     f"'{statement.reduction}' by itself (it reduces {able})",
                     place=statement.place,
