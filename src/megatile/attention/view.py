@@ -1,8 +1,8 @@
 """The machine as attention sees it.
 
-Kernels reach a share of the peak, and less when the last wave of their work-groups leaves compute units idle;
-exchanges are started by kernels that can feed all links at once. ``kernels.yaml`` has the figures and where
-they come from.
+Kernels reach a share of the peak (``kernels.yaml`` has the figures and where they come from), and less when
+the last wave of their work-groups leaves compute units idle. Exchanges are kernels too, as those of collectives:
+they feed all links at once, with the start-up and the loss that the machine's ``protocol`` section describes.
 """
 
 from __future__ import annotations
@@ -14,22 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from megatile.attention.plans import Problem
+from megatile.collectives.protocol import CHANNELS, on_path
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MissingDescriptionError
+from megatile.core.quantities import quantity
 from megatile.hda import HDA
 from megatile.hda.model import Engine
 
-CHANNELS = 65
-"""Virtual channels of communication kernels: one for copies, the rest for queues."""
-
-
 @dataclass(frozen=True)
 class Kernels:
-    """One entry of ``kernels.yaml``; ``exchange`` is empty where the machine's own start-up holds."""
+    """One entry of ``kernels.yaml``."""
 
     share: float
     rows: int
-    exchange: str
     source: dict[str, str]
 
 
@@ -47,7 +44,7 @@ def kernels_of(hda: HDA) -> Kernels:
     """The figures for a machine, by its name."""
     document = _entries()
     entry = next((e for e in document["machines"] if hda.name in e["names"]), document["default"])
-    return Kernels(entry["share"], entry["rows"], entry.get("exchange", ""), entry["source"])
+    return Kernels(entry["share"], entry["rows"], entry["source"])
 
 
 def tensor_engine(hda: HDA, scale: str = "device") -> Engine:
@@ -96,12 +93,13 @@ def _granule(problem: Problem, ranks: int) -> int:
 @lru_cache(maxsize=64)
 def _derived(hda: HDA, share: float | None, scale: str, granule: int) -> HDA:
     level = hda.level(hda.scale(scale).level).name
-    data = hda.to_dict()
-    kernels = kernels_of(hda)
-    own = [e for e in hda.engines if e.kind == "dma" and e.level == level]
-    startup = kernels.exchange or f"{own[0].startup_ps if own else 0} ps"
-    engine = {"name": "communication_kernel", "kind": "dma", "level": level, "channels": CHANNELS}
-    data["engines"] = [{**engine, "startup": startup}, *data.get("engines", ())]
+    data = on_path(hda, "bulk", scale).to_dict()
+    if hda.protocol is not None:
+        _starts_on_links(data, hda, level, hda.protocol.step_ps)
+    else:
+        engine = {"name": "communication_kernel", "kind": "dma", "level": level, "channels": CHANNELS}
+        data["engines"] = [engine, *data.get("engines", ())]
+        data.pop("control", None)
     for spec in data["engines"]:
         if spec["kind"] == "tensor":
             spec["efficiency"] = share if share is not None else 1.0
@@ -110,5 +108,20 @@ def _derived(hda: HDA, share: float | None, scale: str, granule: int) -> HDA:
                 spec["startup"] = "0 ps"
     for spec in data["networks"]:
         spec["granule"] = f"{granule} B"
-    data.pop("control", None)  # launches are part of the exchanges
     return HDA.from_dict(data)
+
+
+def _starts_on_links(data: dict[str, Any], hda: HDA, level: str, step_ps: int) -> None:
+    """Move the start of messages from the memories to the links.
+
+    An exchange is one kernel that starts all its messages together: on a port that several of them share, the
+    starts must not follow one another.
+    """
+    for spec, layer in zip(data["memory"], hda.memories, strict=True):
+        spec["latency"] = f"{layer.latency_ps} ps"
+    position = hda.level(level).position
+    for spec, network in zip(data["networks"], hda.networks, strict=True):
+        if hda.level(network.level).position > position:
+            links = 1 if network.topology.kind == "full_mesh" else 2
+            added = step_ps // links
+            spec["latency"] = f"{quantity(spec['latency'], 'time').value + added:.0f} ps"

@@ -164,7 +164,7 @@ def _heads_first(q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _scores(q: Tensor, k: Tensor, scale: float, lower: int, upper: int) -> Tensor:
     scores = torch.matmul(q, k.transpose(-1, -2)) * scale
-    hidden = _hidden(*scores.shape[-2:], lower, upper)
+    hidden = _hidden(scores.shape[-2], scores.shape[-1], lower, upper)
     return scores if hidden is None else scores.masked_fill(hidden, float("-inf"))
 
 

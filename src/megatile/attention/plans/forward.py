@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from megatile.attention.plans.ground import Blocks, Ground, block
@@ -129,18 +131,18 @@ class Forward:
         self._own_kernels()
         held = self._receive(channel)
         carried = {f"held_{j}": handle for j, handle in enumerate(held)}
-        with builder.loop(1, ground.steps - 1, index="step", **carried) as loop:
-            current = [loop.carried[name] for name in carried]
+        with builder.loop(1, ground.steps - 1, index="step", **carried) as loop:  # type: ignore[arg-type]
+            current: list[Any] = [loop.carried[name] for name in carried]
             if ground.routes.relays:
-                self._send_held(channel, current)  # type: ignore[arg-type]
+                self._send_held(channel, current)
             else:
                 self._send_own(channel, loop.index)
-            self._kernels(current, loop.index)  # type: ignore[arg-type]
+            self._kernels(current, loop.index)
             loop.next(**dict(zip(carried, self._receive(channel), strict=True)))
-        last = [loop.carried[name] for name in carried]
-        self._kernels(last, ground.steps - 1)  # type: ignore[arg-type]
+        last: list[Any] = [loop.carried[name] for name in carried]
+        self._kernels(last, ground.steps - 1)
         self._finish()
-        return last  # type: ignore[return-value]
+        return last
 
     def pack(self, chunks: Handle | None, kv: Handle, unpack: bool = False) -> None:
         """Copy the runs of rows of each chunk together (or back, adding to what is there)."""

@@ -210,7 +210,7 @@ def _itemsize(part: Part) -> int:
 
 def _rectangles(calls: list[KernelCall]) -> list[tuple[int, ...]]:
     """Calls as rectangles of one run each: (first row, rows, first column, columns, lower, upper, pairs)."""
-    result = []
+    result: list[tuple[int, ...]] = []
     for call in calls:
         band = call.tile.band
         lower = -UNLIMITED if band.lower is None else band.lower

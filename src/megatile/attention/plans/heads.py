@@ -35,9 +35,9 @@ class HeadExchange:
     def _exchange(self, source: Handle, target: Handle, name: str, to_heads: bool) -> None:
         builder, width = self.ground.builder, self.width
         lead = (None,) * (len(source.shape) - 3)
-        size = max(1, *self.lengths) * self.shares[0] * source.shape[-1] * itemsize(source.dtype)  # type: ignore[operator]
+        size = max(1, *self.lengths) * self.shares[0] * source.shape[-1] * itemsize(source.dtype)
         for extent in source.shape[: len(lead)]:
-            size = size * extent  # type: ignore[operator]
+            size = size * extent
         first = unit - unit % width
         channel = builder.channel(
             name,
