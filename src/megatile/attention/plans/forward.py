@@ -133,11 +133,12 @@ class Forward:
         carried = {f"held_{j}": handle for j, handle in enumerate(held)}
         with builder.loop(1, ground.steps - 1, index="step", **carried) as loop:  # type: ignore[arg-type]
             current: list[Any] = [loop.carried[name] for name in carried]
+            # Kernels first: a send may have to wait for a free slot, and nothing is issued while it does.
+            self._kernels(current, loop.index)
             if ground.routes.relays:
                 self._send_held(channel, current)
             else:
                 self._send_own(channel, loop.index)
-            self._kernels(current, loop.index)
             loop.next(**dict(zip(carried, self._receive(channel), strict=True)))
         last: list[Any] = [loop.carried[name] for name in carried]
         self._kernels(last, ground.steps - 1)
