@@ -1,4 +1,4 @@
-"""Predicted attention: link loads, the bandwidth part of communication, choices, and what is told about them."""
+"""Predicted attention: link loads, the bandwidth part of communication, choices, and reasons."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def test_on_a_switch_a_ring_is_as_good():
 
 def test_schedules_worth_comparing(mesh):
     assert schedules_for(mesh, 8, Problem(64, causal=True)) == [
-        "ring", "zigzag", "striped", "hamilton", "direct", "ulysses", "ulysses:2+zigzag", "ulysses:2+hamilton",
+        "ring", "zigzag", "striped", "hamilton", "direct", "ulysses",
+        "ulysses:2+zigzag", "ulysses:2+hamilton",
     ]  # fmt: skip
     cluster = machine("h100-cluster", nodes=2)
     names = schedules_for(cluster, 16, Problem(64, heads=20))

@@ -28,7 +28,17 @@ def test_the_table_names_winner_and_reason():
 
 def test_json_and_picture(tmp_path):
     picture = tmp_path / "prediction.png"
-    options = ["--seqlen", "2K,4K", "--heads", "8", "--kv-heads", "2", "--causal", "--schedule", "zigzag,hamilton"]
+    options = [
+        "--seqlen",
+        "2K,4K",
+        "--heads",
+        "8",
+        "--kv-heads",
+        "2",
+        "--causal",
+        "--schedule",
+        "zigzag,hamilton",
+    ]
     found = json.loads(run(*options, "--json", "--plot", str(picture)))
     assert [entry["length"] for entry in found] == [2000, 4000]
     assert found[0]["baseline"] == "zigzag"

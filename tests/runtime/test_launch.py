@@ -64,7 +64,9 @@ def test_a_plan_on_processes_equals_its_execution():
     assert set(found) == set(expected)
     for name, array in expected.items():
         assert found[name].dtype == array.dtype
-        np.testing.assert_allclose(found[name].astype("f4"), array.astype("f4"), rtol=2e-6, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(
+            found[name].astype("f4"), array.astype("f4"), rtol=2e-6, atol=1e-6, err_msg=name
+        )
     assert found.choices == expected.choices
     assert found.seconds > 0
 

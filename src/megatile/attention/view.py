@@ -21,6 +21,7 @@ from megatile.core.quantities import quantity
 from megatile.hda import HDA
 from megatile.hda.model import Engine
 
+
 @dataclass(frozen=True)
 class Kernels:
     """One entry of ``kernels.yaml``."""

@@ -34,7 +34,9 @@ def attention_plan(
     if isinstance(schedule, str):
         schedule = make_schedule(schedule, ranks or 1)
     if problem.heads < schedule.heads:
-        raise ScheduleError(f"'{schedule.name}' divides heads over {schedule.heads} ranks, there are {problem.heads}")
+        raise ScheduleError(
+            f"'{schedule.name}' divides heads over {schedule.heads} ranks, there are {problem.heads}"
+        )
     mask = "causal" if problem.causal else "full"
     name = (
         f"attention {schedule.name} n={schedule.ranks} {mask} {problem.length}x{problem.heads}x{problem.dim}"
