@@ -1,4 +1,4 @@
-"""Which schedule of sequence-parallel attention suits which machine: predicted, drawn, and proved with data."""
+"""Which schedule of attention suits which machine: predicted, drawn, and proved with data."""
 
 import numpy as np
 

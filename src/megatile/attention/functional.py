@@ -183,7 +183,7 @@ def _for_machine(machine: Any, ranks: int) -> str:
 def _predicted(
     machine: Any, otherwise: Schedule, q: Tensor, k: Tensor, causal: bool, tokens_q: int, tokens_kv: int
 ) -> Schedule:
-    """The schedule that prediction finds fastest, of those that divide sequences alike: the same on all ranks.
+    """The schedule that prediction finds fastest, of those that divide sequences alike.
 
     Lengths are rounded to powers of two, so that a few predictions serve all calls.
     """
