@@ -97,9 +97,10 @@ def _list(numbers: list[float]) -> str:
 
 TEXT = """# Predicted attention beside published measurements
 
-Written by `make bench`. Speed-up of Hamilton attention over ring attention (full) and zig-zag ring attention
-(causal). Published figures are those of TASP (arXiv 2509.26541), averages to about 10 %; over which lengths they
-were taken is not known to us. Ours are 10K, 20K, 50K and 100K tokens, 32 heads of 128, bf16, forward.
+Written by `make bench`. Speed-up of Hamilton attention over ring attention (full) and zig-zag ring
+attention (causal). Published figures are those of TASP (arXiv 2509.26541), averages to about 10 %; over
+which lengths they were taken is not known to us. Ours are 10K, 20K, 50K and 100K tokens, 32 heads of 128,
+bf16, forward.
 
 | machine, mask | figure | ours | published | difference |
 |---|---|---|---|---|
@@ -107,17 +108,19 @@ were taken is not known to us. Ours are 10K, 20K, 50K and 100K tokens, 32 heads 
 
 ## What the model takes from where
 
-* Links, latencies, starts of messages: the machine files (`mi300x-8`: 46.5 GB/s per xGMI link and a fitted start
-  of 26 us per message; `dgx-h100`: 393 GB/s per port).
-* Attention kernels: MI300X 353 TFLOP/s (27 % of the peak, ROCm/flash-attention issue 142), H100 579 TFLOP/s
-  (58.5 %, FlashAttention-3); work-groups of 128 query rows in waves over the compute units.
+* Links, latencies, starts of messages: the machine files (`mi300x-8`: 46.5 GB/s per xGMI link and a
+  fitted start of 26 us per message; `dgx-h100`: 393 GB/s per port).
+* Attention kernels: MI300X 353 TFLOP/s (27 % of the peak, ROCm/flash-attention issue 142), H100 579
+  TFLOP/s (58.5 %, FlashAttention-3); work-groups of 128 query rows in waves over the compute units.
 
 ## What it leaves out
 
-* Merging partial results in memory and launching kernels from the host: by our estimate 50 to 100 us per step on
-  the MI300X, which short causal kernels do not hide. Causal gains are predicted too high; published gains of the
-  two masks are nearly the same, which a floor under the time of a step would explain.
+* Merging partial results in memory and launching kernels from the host: by our estimate 50 to 100 us per
+  step on the MI300X, which short causal kernels do not hide. Causal gains are predicted too high;
+  published gains of the two masks are nearly the same, which a floor under the time of a step would
+  explain.
 * Compute units taken by communication kernels.
-* On 8 x H100 a ring fills its switch port, so the model sees no gain. Published gains there must come from limits
-  of single pairs (channels and blocks per peer in the communication library), which link figures do not show.
+* On 8 x H100 a ring fills its switch port, so the model sees no gain. Published gains there must come
+  from limits of single pairs (channels and blocks per peer in the communication library), which link
+  figures do not show.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from attention_reference import attention, visible
+from attention_reference import attention, attention_gradients, visible
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +17,25 @@ from megatile.plan.expr import Const, Symbol, unit
 from megatile.plan.model import Plan
 
 SIMPLE = ["ring", "zigzag", "striped", "direct", "hamilton"]
+
+
+def assert_gradients_exact(name, ranks, problem):
+    """One plan for forward and backward: outputs and all gradients are those of plain attention."""
+    schedule = make_schedule(name, ranks)
+    plan = attention_plan(schedule, problem, backward=True)
+    check(plan)
+    rng = np.random.default_rng(1)
+    q, d_out = rng.normal(size=(2, 1, problem.length, problem.heads, problem.dim)).astype("f4")
+    k, v = rng.normal(size=(2, 1, problem.keys, problem.groups, problem.dim)).astype("f4")
+    divided = Divided(schedule, problem)
+    results = execute(plan, divided.inputs(q, k, v, d_out))
+    seen = visible(problem.mask, problem.length, problem.keys)
+    wide = [x[0].astype("f8") for x in (q, k, v)]
+    out, lse, _ = attention(*wide, seen, problem.factor)
+    np.testing.assert_allclose(divided.outputs(results)[0][0], out, rtol=0, atol=1e-5)
+    wanted = attention_gradients(*wide, seen, problem.factor, out, lse, d_out[0].astype("f8"))
+    for found, want in zip(divided.gradients(results), wanted, strict=True):
+        np.testing.assert_allclose(found[0], want, rtol=0, atol=1e-5)
 
 
 def assert_exact(name, ranks, problem, seed=0, checked=True):
@@ -81,6 +100,21 @@ def test_large_groups_are_exact(name, ranks):
 
 def test_a_large_causal_group_is_exact():
     assert_exact("hamilton", 64, Problem(128, 1, 2, causal=True, dtype="f32"), checked=False)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
+def test_gradients_are_exact(ranks, causal):
+    for name in SIMPLE:
+        assert_gradients_exact(name, ranks, Problem(5 * ranks + 3, 4, 4, 2, causal=causal, dtype="f32"))
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [("hamilton:2x3", 6), ("hamilton:4x2", 8), ("ulysses", 3), ("ulysses:2+hamilton", 8), ("hamilton", 16)],
+)
+def test_gradients_over_nodes_and_heads_are_exact(name, ranks):
+    assert_gradients_exact(name, ranks, Problem(5 * ranks + 3, 4, 4, 2, causal=True, dtype="f32"))
 
 
 @settings(max_examples=25, deadline=None)

@@ -100,3 +100,29 @@ def test_waves_of_work_groups_leave_units_idle(mesh):
     assert efficiency(mesh, Problem(1_000_000), 8) == pytest.approx(0.27, rel=0.02)
     assert efficiency(mesh, Problem(10_000), 8) == pytest.approx(0.27 * 320 / 608)
     assert all(kernels_of(mesh).source.values())
+
+
+def test_auto_follows_the_prediction_for_the_machine_given(monkeypatch):
+    torch = pytest.importorskip("torch")
+    from megatile.attention import functional, make_schedule
+
+    asked = []
+
+    def choose(where, ranks, problem):
+        asked.append((where, ranks, problem))
+        return "direct"
+
+    monkeypatch.setattr("megatile.attention.predict.best_schedule", choose)
+    q, k = torch.zeros(1, 3, 8, 64), torch.zeros(1, 3, 2, 64)
+    chosen = functional._predicted("mi300x-8", make_schedule("hamilton", 8), q, k, True, 1000, 1000)
+    assert chosen.name == "direct"
+    assert asked == [("mi300x-8", 8, Problem(1024, 8, 64, 2, kv_length=1024, causal=True, dtype="f32"))]
+
+
+def test_auto_keeps_its_schedule_where_nothing_can_be_predicted():
+    torch = pytest.importorskip("torch")
+    from megatile.attention import functional, make_schedule
+
+    many = make_schedule("hamilton", 9)
+    x = torch.zeros(1, 3, 8, 64)
+    assert functional._predicted("mi300x-8", many, x, x, False, 64, 64) is many

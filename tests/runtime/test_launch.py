@@ -84,6 +84,22 @@ def test_a_ring_all_reduce_of_the_library_runs_on_four_processes():
         np.testing.assert_allclose(array, np.broadcast_to(x.sum(0), array.shape), rtol=1e-5, atol=1e-5)
 
 
+def test_attention_forward_and_backward_runs_on_processes():
+    pytest.importorskip("torch")
+    from megatile.attention.plans import Divided, Problem, attention_plan
+    from megatile.attention.schedules import make_schedule
+
+    schedule, problem = make_schedule("hamilton", 4), Problem(29, 4, 8, 2, causal=True, dtype="f32")
+    plan, divided = attention_plan(schedule, problem, backward=True), Divided(schedule, problem)
+    q, d_out = RNG.normal(size=(2, 1, 29, 4, 8))
+    k, v = RNG.normal(size=(2, 1, 29, 2, 8))
+    inputs = divided.inputs(q, k, v, d_out)
+    found, expected = launch(plan, inputs=inputs, timeout=60), execute(plan, inputs)
+    tensors = [(*divided.outputs(r), *divided.gradients(r)) for r in (found, expected)]
+    for ours, theirs in zip(*tensors, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=5e-6)
+
+
 def waiting_plan():
     b = PlanBuilder("waiting", scale="device", units=3)
     x = b.tile("x", (1,), "f32", memory="l2", role="inout")

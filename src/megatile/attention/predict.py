@@ -209,9 +209,13 @@ def predict(
     *,
     schedules: Iterable[str] | None = None,
     ranks: int | None = None,
+    backward: bool = False,
     scale: str = "device",
 ) -> Comparison:
-    """Compare schedules (all that are worth it, unless named) over ``ranks`` devices (all of them)."""
+    """Compare schedules (all that are worth it, unless named) over ``ranks`` devices (all of them).
+
+    ``backward`` predicts a forward and a backward pass together.
+    """
     hda = find_machine(machine) if isinstance(machine, str) else machine
     count = hda.count(scale) if ranks is None else ranks
     named = schedules is not None
@@ -220,7 +224,7 @@ def predict(
     unfit: list[tuple[str, str]] = []
     for name in wanted:
         try:
-            found.append(predict_one(hda, problem, name, count, scale))
+            found.append(predict_one(hda, problem, name, count, backward, scale))
         except ScheduleError as error:
             if named and len(wanted) == 1:
                 raise
@@ -230,10 +234,12 @@ def predict(
     return Comparison(hda.name, problem, tuple(found), tuple(unfit))
 
 
-def predict_one(hda: HDA, problem: Problem, name: str, ranks: int, scale: str = "device") -> Prediction:
+def predict_one(
+    hda: HDA, problem: Problem, name: str, ranks: int, backward: bool = False, scale: str = "device"
+) -> Prediction:
     """One schedule on the first ``ranks`` devices of a machine."""
     schedule = make_schedule(name, ranks)
-    plan = attention_plan(schedule, problem, scale=scale)
+    plan = attention_plan(schedule, problem, backward=backward, scale=scale)
     result = simulate(plan, machine=view(hda, problem, ranks, scale))
     silent = simulate(plan, machine=without_compute(hda, problem, ranks, scale))
     shares = result.links

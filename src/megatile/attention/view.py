@@ -2,7 +2,7 @@
 
 Kernels reach a share of the peak (``kernels.yaml`` has the figures and where they come from), and less when
 the last wave of their work-groups leaves compute units idle. Exchanges are kernels too, as those of
-collectives: they feed all links at once, with the start-up and the loss of the machine's ``protocol`` section.
+collectives: they feed all links at once, with the start-up and the loss of the ``protocol`` section.
 """
 
 from __future__ import annotations

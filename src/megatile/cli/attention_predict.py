@@ -68,6 +68,7 @@ def predict(
     kv_heads: KvHeads = None,
     batch: Batch = 1,
     dtype: Dtype = "bf16",
+    backward: Annotated[bool, typer.Option("--backward", help="Forward and backward.")] = False,
     schedule: Annotated[
         str | None,
         typer.Option(help="Names joined by commas (all that fit).", autocompletion=_complete_schedule),
@@ -92,7 +93,7 @@ def predict(
     lengths = read_lengths(seqlen)
     for length in _progress(lengths, "predicting"):
         problem = Problem(length, heads, dim, kv_heads, batch=batch, causal=causal, dtype=dtype)
-        found.append(compare(hda, problem, schedules=names, ranks=ranks))
+        found.append(compare(hda, problem, schedules=names, ranks=ranks, backward=backward))
         if not json:
             print(f"{found[-1]}\n", flush=True)
     if json:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import megatile
 from megatile.runtime.errors import LaunchError, MissingTorchError
 
 POLL_SECONDS = 0.02
@@ -46,7 +45,7 @@ def run_processes(
     settings |= {"units": units, "timeout": timeout, "threads": share}
     (folder / "settings").write_text(json.dumps(settings), encoding="utf-8")
     environment = dict(os.environ)
-    source = str(Path(megatile.__file__).parents[1])
+    source = str(Path(__file__).parents[2])
     environment["PYTHONPATH"] = os.pathsep.join([source, *filter(None, [environment.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "megatile.runtime.worker", str(folder), module]
     with (folder / "output").open("wb") as output:

@@ -9,6 +9,7 @@ out, lse = divided.outputs(execute(plan, divided.inputs(q, k, v)))
 
 from __future__ import annotations
 
+from megatile.attention.plans.backward import Backward
 from megatile.attention.plans.forward import Forward
 from megatile.attention.plans.ground import Ground
 from megatile.attention.plans.problem import Divided, Problem
@@ -23,13 +24,15 @@ def attention_plan(
     problem: Problem,
     *,
     ranks: int | None = None,
+    backward: bool = False,
     memory: str = "l2",
     scale: str = "device",
 ) -> Plan:
     """The Plan of attention by a schedule (or its name and a number of ``ranks``) over units of ``scale``.
 
     Inputs are ``q`` and ``kv``, outputs ``out`` and ``lse``, one block per rank; ``Divided`` makes them from
-    whole tensors and back. All ranks share one stream.
+    whole tensors and back. ``backward`` adds the gradients: input ``d_out``, outputs ``d_q`` and ``d_kv`` in
+    f32. All ranks share one stream.
     """
     if isinstance(schedule, str):
         schedule = make_schedule(schedule, ranks or 1)
@@ -42,5 +45,9 @@ def attention_plan(
         f"attention {schedule.name} n={schedule.ranks} {mask} {problem.length}x{problem.heads}x{problem.dim}"
     )
     ground = Ground(Divided(schedule, problem), name, memory, scale)
-    Forward(ground).write()
+    forward = Forward(ground)
+    following = Backward(ground, forward) if backward else None
+    last = forward.write()
+    if following is not None:
+        following.write(last)
     return ground.builder.finish()

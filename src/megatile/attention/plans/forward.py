@@ -43,14 +43,23 @@ class Exchange:
         # Who feeds a slot is the same in every exchange, so that one queue per slot is enough.
         self.feeder = np.array([[t.peer for t in routes.receives(0, r)] for r in ranks if count])
 
-    def channel(self, name: str, shape: tuple[int, ...], dtype: str) -> Channel:
-        """Queues, one per slot, whose feeders are the peers that send to it."""
+    def feeder_of(self, slot: int) -> Expr:
+        """The unit that feeds a slot: where the way back leads."""
+        return self.ground.unit_of(self.ground.by_rank(self.feeder[:, slot].tolist()))
+
+    def sent_as(self, slot: int) -> int:
+        """The number, among what the feeder of a slot sends, of what it sends to this slot."""
+        return next(i for i in self.slots if int(self.member[i, int(self.feeder[0, slot]), 0]) == slot)
+
+    def channel(self, name: str, shape: tuple[int, ...], dtype: str, reverse: bool = False) -> Channel:
+        """Queues, one per slot, fed by the peers that send to it; ``reverse``: by those it sends to."""
         ground, ranks = self.ground, self.ground.routes.ranks
         slots = np.arange(len(self.slots))[None, :]
+        feeder = self.peer[:, :, 0].T if reverse else self.feeder
         whole = Key(member * ranks + ground.rank, slots * ranks + ground.rank_key.values)
         return ground.builder.channel(
             name,
-            source=ground.unit_of(shortest(self.feeder, [ground.rank_key, whole])),
+            source=ground.unit_of(shortest(feeder, [ground.rank_key, whole])),
             slot_bytes=int(np.prod(shape)) * itemsize(dtype),
             memory=ground.memory,
             members=len(self.slots),
@@ -109,8 +118,7 @@ class Forward:
             for rank in range(ground.routes.ranks)
             for c, rows in enumerate(ground.division.chunk_rows(rank))
         )
-        shape = (ground.routes.chunks, *ground.chunk_shape)
-        return None if plain else ground.tile("chunks", shape, ground.problem.dtype)
+        return None if plain else ground.tile("chunks", ground.all_chunks_shape, ground.problem.dtype)
 
     # --- the pass --------------------------------------------------------------------------------
 
@@ -152,7 +160,7 @@ class Forward:
             for first, at, rows, there in runs:
                 with ground.only_where(there):
                     local = block(kv, None, None, (first, rows))
-                    packed = block(chunks, (c, 1), None, None, (at, rows))  # type: ignore[arg-type]
+                    packed = block(chunks, (2 * c, 2), None, (at, rows))  # type: ignore[arg-type]
                     if unpack:
                         builder.compute("add", local, [local, packed])
                     else:
@@ -161,7 +169,7 @@ class Forward:
     def own_chunk(self, chunk: IntLike) -> Part:
         """A chunk of the rank's own KV."""
         if self.chunks is not None:
-            return block(self.chunks, (chunk, 1))
+            return block(self.chunks, (chunk * 2, 2))
         length = self.ground.chunk_length
         first = chunk * length if isinstance(chunk, Expr) else Const(chunk * length)
         return block(self.kv, None, None, (first, length))

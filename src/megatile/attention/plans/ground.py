@@ -125,6 +125,11 @@ class Ground:
         return (2, self.problem.batch, self.chunk_length, self.kv_heads, self.problem.dim)
 
     @property
+    def all_chunks_shape(self) -> tuple[int, ...]:
+        """Of all chunks of a rank one after the other: K and V of chunk c are blocks 2c and 2c + 1."""
+        return (2 * self.routes.chunks, *self.chunk_shape[1:])
+
+    @property
     def kv_heads(self) -> int:
         """KV heads of a rank once heads are divided (of the rank that has most)."""
         return self.divided.head_shares(self.divided.kv_heads)[0]
