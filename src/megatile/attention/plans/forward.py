@@ -10,6 +10,7 @@ from megatile.attention.plans.ground import Blocks, Ground, block
 from megatile.attention.plans.heads import HeadExchange
 from megatile.attention.plans.problem import longest
 from megatile.attention.plans.tables import Key, shortest
+from megatile.attention.schedules.routes import Transfer
 from megatile.core.dtypes import itemsize
 from megatile.plan.build import Handle, Operand, Part
 from megatile.plan.expr import Const, Expr, IntLike, member
@@ -27,19 +28,13 @@ class Exchange:
         routes = ground.routes
         ranks, count = range(routes.ranks), len(routes.sends(0, 0)) if routes.exchanges else 0
         self.slots = range(count)
-        sends = [[routes.sends(e, r) for e in range(routes.exchanges)] for r in ranks]
-        where = [
-            [{t: j for j, t in enumerate(routes.receives(e, r))} for e in range(routes.exchanges)]
-            for r in ranks
-        ]
-        self.peer, self.member, self.chunk = (
-            np.zeros((count, len(ranks), routes.exchanges), int) for _ in range(3)
-        )
-        for rank in ranks:
-            for e, transfers in enumerate(sends[rank]):
-                for i, (peer, held) in enumerate(transfers):
-                    self.peer[i, rank, e], self.chunk[i, rank, e] = peer, held.chunk
-                    self.member[i, rank, e] = where[peer][e][type(transfers[i])(rank, held)]
+        numbers = np.zeros((3, count, len(ranks), routes.exchanges), dtype=int)
+        for e in range(routes.exchanges):
+            slot_of = [{t: j for j, t in enumerate(routes.receives(e, rank))} for rank in ranks]
+            for rank in ranks:
+                for i, (peer, held) in enumerate(routes.sends(e, rank)):
+                    numbers[:, i, rank, e] = peer, slot_of[peer][Transfer(rank, held)], held.chunk
+        self.peer, self.member, self.chunk = numbers
         # Who feeds a slot is the same in every exchange, so that one queue per slot is enough.
         self.feeder = np.array([[t.peer for t in routes.receives(0, r)] for r in ranks if count])
 
