@@ -79,7 +79,7 @@ def reading() -> Iterator[Row]:
 @bench("plan price")
 def prices() -> Iterator[Row]:
     def seconds_for(units: int) -> float:
-        machine = mt.machine("ahbm", sips=max(1, units // 128))
+        machine = mt.machine("ahbm", sips=-(-units // 128))
         plan = chunked_ring(units, 64)
         return best_of(lambda: price(plan, machine), 2)
 

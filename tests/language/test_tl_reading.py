@@ -355,6 +355,34 @@ def test_reading_takes_milliseconds_whatever_the_number_of_units():
     assert times[100_000] < 10 * times[8]
 
 
+def test_slots_are_given_back_through_branches_and_inner_loops():
+    """With two slots per queue, one that is never given back would end in a deadlock."""
+
+    def kernel(t_ptr, tl):
+        rank = tl.program_id(0)
+        mine = t_ptr + rank * 8
+        current = tl.load(mine, (4,))
+        for step in range(12):
+            tl.send(dir="E", src=current)
+            got = tl.recv(dir="W", shape=(4,))
+            if rank % 2 == 0:
+                current = got + 1
+            elif step > 5:
+                current = got
+            else:
+                current = got * 1
+            for _ in range(2):
+                tl.send(dir="W", src=current)
+                tl.recv(dir="E", shape=(4,))
+                current = current + 0
+        tl.store(mine, current)
+
+    plan, x, result = run(kernel, units=4, n_slots=2)
+    mock = run_kernel_in_mock(kernel, 4, "ring_1d", list(x))
+    np.testing.assert_array_equal(result, np.stack(mock))
+    assert len(plan.streams) == 1
+
+
 def test_mock_refuses_wrong_inputs():
     with pytest.raises(tl.KernelError, match="1 inputs for 2 ranks"):
         run_kernel_in_mock(kernels.hello_send, 2, "ring_1d", [np.zeros(4, "f2")], (4,))

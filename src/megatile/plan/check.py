@@ -25,7 +25,7 @@ from megatile.plan.program import Instruction, RegionCode
 from megatile.plan.regions import write_of
 from megatile.plan.statements import Compute, Receive, ReceiveAny
 from megatile.plan.steady import Snapshot, repeats, same_state, skip, snapshot
-from megatile.plan.storage import plan_tile, region_span
+from megatile.plan.storage import region_span
 from megatile.plan.walk import Walker
 
 ENGINES = ("dma", "tensor", "vector", "channel", "control")
@@ -175,7 +175,7 @@ class CountingWalk(Walker):
         handle = cohort.handles.get(code.tile)
         if handle is None:
             raise PlanError(f"'{code.tile}' has ended before: {self.describe(instruction)}")
-        extents = handle.shape if isinstance(handle, SlotHandle) else plan_tile(self.plan, handle.tile).shape
+        extents = handle.shape if isinstance(handle, SlotHandle) else self.plan.tile(handle.tile).shape
         try:
             found = region_span(cohort, code, extents)
         except PlanError as error:

@@ -25,7 +25,7 @@ from megatile.plan.compute import (
 from megatile.plan.model import Plan, PlanError
 from megatile.plan.program import Instruction, RegionCode
 from megatile.plan.races import RaceWatch
-from megatile.plan.storage import Access, SlotStore, allocate, plan_tile, resolve
+from megatile.plan.storage import Access, SlotStore, allocate, resolve
 from megatile.plan.walk import Walker
 
 Array = Any
@@ -169,7 +169,7 @@ class Executor(Walker):
         super().renew(cohort, instruction)
         if instruction.write is not None and instruction.write.tile in self.final:
             handle: Any = cohort.handles[instruction.write.tile]
-            if not plan_tile(self.plan, handle.tile).shared:
+            if not self.plan.tile(handle.tile).shared:
                 self.final[handle.tile][cohort.units] = handle.version
 
     def apply(self, cohort: Cohort, instruction: Instruction, write: Access, reads: list[Access]) -> None:
@@ -218,7 +218,7 @@ class Executor(Walker):
         read = self.access(cohort, instruction, instruction.reads[0], False)
         assert read is not None
         handle = cohort.handles[instruction.reads[0].tile]
-        element = handle.dtype if isinstance(handle, SlotHandle) else plan_tile(self.plan, handle.tile).dtype
+        element = handle.dtype if isinstance(handle, SlotHandle) else self.plan.tile(handle.tile).dtype
         target = self.slots[statement.channel].typed(element, read.shape)
         if isinstance(handle, SlotHandle) and handle.channel == statement.channel:
             # The store may just have grown for this message: look the source up again.

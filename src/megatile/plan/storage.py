@@ -108,7 +108,7 @@ def resolve(
 ) -> Access | None:
     """Where the region lies for the cohort; None if its units disagree on the shape."""
     handle = cohort.handles[code.tile]
-    extents = handle.shape if isinstance(handle, SlotHandle) else plan_tile(plan, handle.tile).shape
+    extents = handle.shape if isinstance(handle, SlotHandle) else plan.tile(handle.tile).shape
     found = region_span(cohort, code, extents)
     if found is None:
         return None
@@ -130,7 +130,7 @@ def _tile_access(
     span: tuple[tuple[Value, ...], tuple[int, ...]],
     fresh: bool,
 ) -> Access:
-    tile = plan_tile(plan, handle.tile)
+    tile = plan.tile(handle.tile)
     version = handle.version + 1 if fresh else handle.version
     current = cohort.handles[tile.name]
     assert isinstance(current, TileHandle)
@@ -190,15 +190,3 @@ def run_of(cohort: Cohort) -> slice | None:
     if int(units[-1] - units[0]) != step * (len(units) - 1) or np.any(np.diff(units) != step):
         return None
     return slice(int(units[0]), int(units[-1]) + 1, step)
-
-
-def plan_tile(plan: Plan, name: str) -> Tile:
-    cache = _TILES.get(id(plan))
-    if cache is None or cache[0] is not plan:
-        cache = _TILES[id(plan)] = (plan, {tile.name: tile for tile in plan.tiles})
-        if len(_TILES) > 16:
-            _TILES.pop(next(iter(_TILES)))
-    return cache[1][name]
-
-
-_TILES: dict[int, tuple[Plan, dict[str, Tile]]] = {}
