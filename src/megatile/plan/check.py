@@ -19,6 +19,7 @@ from megatile.core.errors import did_you_mean
 from megatile.core.operations import OPERATIONS, OperationError
 from megatile.hda import HDA
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread, uniform
+from megatile.plan.expr import constant
 from megatile.plan.memory import check_memory, check_ranges
 from megatile.plan.model import Channel, Loop, Plan, PlanError, statements
 from megatile.plan.program import Instruction, RegionCode
@@ -97,6 +98,8 @@ def check_statement(plan: Plan, statement: Any) -> None:
         if len(statement.reads) != rule.operands:
             message = f"{rule.name} takes {rule.operands} operands, not {len(statement.reads)}"
             raise PlanError(message, place=statement.place)
+    if isinstance(statement, Loop) and constant(statement.step) == 0:
+        raise PlanError("a loop with step 0 never ends", place=statement.place)
     write = write_of(statement)
     fresh = isinstance(statement, (Compute, Receive, ReceiveAny)) and statement.fresh
     if fresh and write is not None and write.tile in shared:

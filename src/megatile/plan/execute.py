@@ -137,6 +137,7 @@ class Executor(Walker):
     def access(
         self, cohort: Cohort, instruction: Instruction, code: RegionCode, write: bool
     ) -> Access | None:
+        self.handle(cohort, code.tile)
         fresh = write and bool(getattr(instruction.statement, "fresh", False))
         found = resolve(self.plan, cohort, code, self.arrays, self.slots, fresh)
         if found is not None and self.watch is not None:
@@ -305,29 +306,44 @@ class Executor(Walker):
     # --- groups ----------------------------------------------------------------------------------
 
     def on_collective(self, group: str, parts: list[tuple[Cohort, Instruction]]) -> None:
-        kinds = {(i.statement.kind, i.statement.reduction) for _, i in parts}  # type: ignore[union-attr]
-        if len(kinds) > 1:
-            raise PlanError(f"units of group '{group}' meet at different collectives: {sorted(kinds)}")
-        kind, reduction = kinds.pop()
+        kinds = self.collectives_of(group, parts)
         if self.watch is not None:
             self.watch.meet(self.keys[group], np.concatenate([c.units for c, _ in parts]))
-        if kind == "barrier":
-            return
+        moving = [(c, i) for c, i in parts if i.statement.kind != "barrier"]  # type: ignore[union-attr]
         values: dict[int, Array] = {}
-        for cohort, instruction in parts:
+        for cohort, instruction in moving:
             read = self.access(cohort, instruction, instruction.reads[0], False)
             assert read is not None
             values |= {int(u): read.one(i).copy() for i, u in enumerate(cohort.units)}
+        for cohort, instruction in moving:
+            self.finish_collective(group, cohort, instruction, kinds, values)
+
+    def collectives_of(
+        self, group: str, parts: list[tuple[Cohort, Instruction]]
+    ) -> dict[int, tuple[str, str]]:
+        """What each group that meets is doing; all its units must do the same."""
+        kinds: dict[int, tuple[str, str]] = {}
         for cohort, instruction in parts:
-            self.finish_collective(group, cohort, instruction, kind, reduction, values)
+            statement: Any = instruction.statement
+            kind = (statement.kind, statement.reduction)
+            for key in np.unique(self.keys[group][cohort.units]).tolist():
+                if kinds.setdefault(key, kind) != kind:
+                    words = sorted(
+                        {kinds[key][0], kind[0]} if kinds[key][0] != kind[0] else {kinds[key][1], kind[1]}
+                    )
+                    raise PlanError(
+                        f"units of group '{group}' meet at different collectives ({', '.join(words)}): "
+                        + self.describe(instruction),
+                        place=statement.place,
+                    )
+        return kinds
 
     def finish_collective(
         self,
         group: str,
         cohort: Cohort,
         instruction: Instruction,
-        kind: str,
-        reduction: str,
+        kinds: dict[int, tuple[str, str]],
         values: dict[int, Array],
     ) -> None:
         assert instruction.write is not None
@@ -338,6 +354,7 @@ class Executor(Walker):
         for at, unit in enumerate(cohort.units.tolist()):
             key = (int(keys[unit]), int(roots[at]))
             if key not in done:
+                kind, reduction = kinds[key[0]]
                 members = np.flatnonzero(keys == keys[unit])
                 done[key] = (
                     values[int(members[key[1]])]
