@@ -67,6 +67,24 @@ def data() -> Iterator[Row]:
     yield Row("ring all-reduce with data, 256 × 64 KiB", ours, "s", rival, "bare NumPy", ratio_at_most(2.5))
 
 
+def bare_chunks(x: Any) -> None:
+    """The same for the chunked ring: each step moves and adds one chunk of every unit."""
+    total, units = [row.copy() for row in x], len(x)
+    for step in range(units - 1):
+        sent = [total[u - 1][(u - 1 - step) % units].copy() for u in range(units)]
+        for u in range(units):
+            total[u][(u - step - 1) % units] += sent[u]
+
+
+@bench("plan chunks")
+def chunks() -> Iterator[Row]:
+    x = np.random.default_rng(0).random((UNITS, UNITS, ELEMENTS // UNITS), dtype=np.float32)
+    plan = chunked_ring(UNITS, ELEMENTS // UNITS)
+    ours = best_of(lambda: execute(plan, {"x": x}), 3)
+    rival = best_of(lambda: bare_chunks(x), 3)
+    yield Row("chunked reduce-scatter, 256 × 64 KiB", ours, "s", rival, "bare NumPy", ratio_at_most(2.5))
+
+
 @bench("plan reading")
 def reading() -> Iterator[Row]:
     yield Row("read a kernel for 100 000 units", best_of(lambda: read(100_000, 16)), "s", bar=at_most(0.012))

@@ -71,6 +71,12 @@ def execute(
     return Results(outputs, run.choices, depends)
 
 
+def _batch(access: Access, count: int) -> Array:
+    """A view of all units if there is one, else a copy."""
+    view = access.batch()
+    return view if view is not None else access.gather(count)
+
+
 def _same(a: Array, b: Array) -> bool:
     return a.tobytes() == b.tobytes() or bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
 
@@ -199,10 +205,10 @@ class Executor(Walker):
         attributes: dict[str, Any],
     ) -> None:
         count = len(cohort)
-        sources = [r.array[r.index(count)] for r in reads]
+        sources = [_batch(r, count) for r in reads]
         result = np.empty((count, *write.shape), dtype=write.array.dtype)
         compute(operation, result, sources, attributes, batched=True)
-        write.array[write.index(count)] = result
+        write.scatter(count, result)
 
     def step_send(self, cohort: Cohort, instruction: Instruction) -> bool:
         code = instruction.reads[0]
