@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from megatile.sim.pending import Begin, Job, Pending, Time, known, later, when
-from megatile.sim.program import COPY, GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Operation
+from megatile.sim.program import CONSUME, COPY, GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Operation
 from megatile.sim.regions import Block
 from megatile.sim.stuck import wait_graph
 from megatile.sim.transfers import DECISION, PIECES, Move
@@ -72,6 +72,8 @@ class GeneralRules:
             return self.plain_copy(unit, operation)
         if kind == RUN:
             return self.plain_work(unit, operation)
+        if kind == CONSUME:
+            return self.consume(unit, operation)
         if kind == SEND:
             _, info, number, block, row = operation
             engine, _, _, busy, latency, link, nbytes = info
@@ -262,6 +264,14 @@ class GeneralRules:
         self._arrived_any(link.queue)
         self.note(unit, start, left)
         return True
+
+    def consume(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
+        """A message is received, worked on and released: the three operations one by one."""
+        _, (queue, engine, busy, credit_ps, slot, link, row), number, reads, writes = operation
+        if not self._take(unit, queue, number, slot):
+            return False
+        self.plain_work(unit, (RUN, (engine, busy, 0, row), (*reads, slot), writes))
+        return self.release(unit, (RELEASE, (queue, slot, credit_ps, link), number, row))
 
     def receive(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
         _, (queue, _), number, slot, _ = operation
