@@ -148,16 +148,31 @@ class GeneralRules:
         self.note(unit, start, arrived)
         return True
 
-    def _waits(self, unit: UnitState, engine: int, reads: Any, writes: Any) -> list[Time]:
-        """What a command on the unit's own blocks has to wait for."""
+    def _waits(
+        self, unit: UnitState, engine: int, reads: Any, writes: Any
+    ) -> tuple[list[Pending], int]:
+        """What a command on the unit's own blocks has to wait for: unknown times, and the latest known one."""
         regions, readers, writers = self.run.program.regions, unit.readers, unit.writers
+        least, unknown = unit.now, []
         times = [unit.free[engine]]
         for block in reads:
-            times += [writers[b] for b in regions.written[block]]
+            for other in regions.written[block]:
+                times.append(writers[other])
         for block in writes:
-            times += [writers[b] for b in regions.written[block]]
-            times += [readers[b] for b in regions.read[block]]
-        return times
+            for other in regions.written[block]:
+                times.append(writers[other])
+            for other in regions.read[block]:
+                times.append(readers[other])
+        for time in times:
+            if type(time) is not int:
+                if time.value is None:
+                    if time not in unknown:
+                        unknown.append(time)
+                    continue
+                time = time.value
+            if time > least:
+                least = time
+        return unknown, least
 
     def plain_work(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
         """A command on an engine of its own whose start is not known yet."""
@@ -168,7 +183,7 @@ class GeneralRules:
             made.reads, made.writes = tuple(map(block, reads)), tuple(map(block, writes))
             return self.work(unit, made)
         job = Job(engine, busy)
-        job.after(self._waits(unit, engine, reads, writes), unit.now)
+        job.begin_after(*self._waits(unit, engine, reads, writes))
         end = _short(job)
         unit.free[engine] = end
         readers = unit.readers
@@ -190,7 +205,7 @@ class GeneralRules:
         move = Move(self.run.transfers, path, nbytes, flow, number)
         if self.run.record:
             move.watch = Pending()
-        move.after(self._waits(unit, engine, reads, writes), unit.now)
+        move.begin_after(*self._waits(unit, engine, reads, writes))
         arrived = _short(move.arrived)
         unit.free[engine] = _short(move.left)
         for block in reads:
