@@ -46,6 +46,7 @@ class GeneralRules:
         self.flag_waiters: dict[Any, tuple[UnitState, Operation]] = {}
         self.any_waiters: dict[int, tuple[UnitState, Operation]] = {}
         self._decisions = 0
+        self._written, self._read = run.program.regions.written, run.program.regions.read
         self._rules: dict[str, Callable[[UnitState, Operation], bool]] = {
             "work": self.work,
             "copy": self.copy,
@@ -148,28 +149,28 @@ class GeneralRules:
         self.note(unit, start, arrived)
         return True
 
-    def _waits(
-        self, unit: UnitState, engine: int, reads: Any, writes: Any
-    ) -> tuple[list[Pending], int]:
+    def _waits(self, unit: UnitState, engine: int, reads: Any, writes: Any) -> tuple[list[Pending], int]:
         """What a command on the unit's own blocks has to wait for: unknown times, and the latest known one."""
-        regions, readers, writers = self.run.program.regions, unit.readers, unit.writers
-        least, unknown = unit.now, []
+        written, read, readers, writers = self._written, self._read, unit.readers, unit.writers
         times = [unit.free[engine]]
         for block in reads:
-            for other in regions.written[block]:
+            for other in written[block]:
                 times.append(writers[other])
         for block in writes:
-            for other in regions.written[block]:
+            for other in written[block]:
                 times.append(writers[other])
-            for other in regions.read[block]:
+            for other in read[block]:
                 times.append(readers[other])
+        least = unit.now
+        unknown: list[Pending] = []
         for time in times:
             if type(time) is not int:
-                if time.value is None:
+                value = time.value
+                if value is None:
                     if time not in unknown:
                         unknown.append(time)
                     continue
-                time = time.value
+                time = value
             if time > least:
                 least = time
         return unknown, least
@@ -201,16 +202,16 @@ class GeneralRules:
         """A copy between the unit's own blocks over a contended way."""
         _, info, number, reads, writes, _ = operation
         engine, path, nbytes, flow = info
-        regions, readers = self.run.program.regions, unit.readers
+        readers = unit.readers
         move = Move(self.run.transfers, path, nbytes, flow, number)
         if self.run.record:
             move.watch = Pending()
         move.begin_after(*self._waits(unit, engine, reads, writes))
-        arrived = _short(move.arrived)
+        arrived = _short(move)
         unit.free[engine] = _short(move.left)
         for block in reads:
             # Who reads what nobody writes need not be remembered.
-            readers[block] = later(readers[block], arrived) if regions.written[block] else 0
+            readers[block] = later(readers[block], arrived) if self._written[block] else 0
         for block in writes:
             unit.writers[block] = arrived
         if move.watch is not None:
@@ -223,7 +224,7 @@ class GeneralRules:
             move = Move(self.run.transfers, op.path, op.nbytes, op.flow, op.number, op.delay_ps)
             move.watch = Pending()
             move.after(times, least)
-            return _short(move.watch), _short(move.left), _short(move.arrived)
+            return _short(move.watch), _short(move.left), _short(move)
         start, left, arrived = Pending(), Pending(), Pending()
         self._cut_transfer(op, times, least, start, left, arrived)
         return _short(start), _short(left), _short(arrived)

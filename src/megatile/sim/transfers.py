@@ -120,21 +120,23 @@ def _last_of(count: int, then: Callable[[int], None]) -> Callable[[int], None]:
     return one
 
 
-class Move:
-    """A whole transfer that is not cut into pieces, from its hazards to its arrival, in one object.
+class Move(Pending):
+    """The arrival of a whole transfer that is not cut into pieces, followed from its hazards on.
 
-    ``left`` and ``arrived`` become known as soon as they can be. The usual case of a contended machine: it
+    ``left`` is when the source is free again; both become known as soon as they can be. The usual case of a contended machine: it
     does what `Transfers.start` and `Journey` do for pieces, without their callbacks.
     """
 
     __slots__ = (
-        "arrived", "busy", "delay", "deps", "flow", "head", "left", "need", "number", "path", "size", "stage",
-        "start", "tail", "transfers", "watch",
+        "busy", "delay", "deps", "flow", "head", "left", "need", "number", "path", "size", "stage", "start",
+        "tail", "transfers", "watch",
     )  # fmt: skip
 
     def __init__(
         self, transfers: Transfers, path: Path, size: int, flow: int, number: int, delay: int = 0
     ) -> None:
+        self.value = None
+        self.waiters = []
         self.transfers = transfers
         self.path = path
         self.size = size
@@ -142,8 +144,6 @@ class Move:
         self.number = number * PIECES
         self.delay = delay
         self.left = Pending()
-        self.arrived = Pending()
-        self.start = 0
         self.stage = 0
         self.watch: Pending | None = None
         """Set to be told the start as well (for a record)."""
@@ -190,7 +190,14 @@ class Move:
         self.head = head = self.start + path.startup_ps + self.delay
         only = self.transfers.only_stage(path, self.size)
         if only is not None:
-            entry = (head + path.before_ps, REQUEST, self.flow, self.number, path.first_resource, self._only_turn)
+            entry = (
+                head + path.before_ps,
+                REQUEST,
+                self.flow,
+                self.number,
+                path.first_resource,
+                self._only_turn,
+            )
             heapq.heappush(self.transfers.queue, entry)
             return
         dma, self.busy = path.stage_ps(self.size)
@@ -208,7 +215,7 @@ class Move:
         tail = max(self.head + ahead, turn + behind) + after
         if tail > transfers.last_ps:
             transfers.last_ps = tail
-        self.arrived.set(tail)
+        self.set(tail)
 
     def _go(self, queued: bool) -> None:
         """Follow the stages up to the next shared one."""
@@ -232,7 +239,7 @@ class Move:
             self.head = turn + stage.latency_ps
         tail = max(self.tail, self.head) + path.extra_ps
         transfers.last_ps = max(transfers.last_ps, tail)
-        self.arrived.set(tail)
+        self.set(tail)
 
     def _turn(self, now: int) -> None:
         """The stage's queue has come to us."""
