@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from megatile.core.errors import MachineError, MissingDescriptionError, RouteError, did_you_mean
-from megatile.core.quantities import Quantity
+from megatile.core.quantities import Quantity, whole
 from megatile.hda import catalog, kernbench, load
 from megatile.hda.build import Parts, build
 from megatile.hda.document import DEEPEST, Document, read_document
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from megatile.hda.instance import Instance
 
 UnitLike = Unit | tuple[str, int] | tuple[str, Sequence[int]] | str
+LONGEST_NUMBER = 20  # digits; Python itself refuses to read thousands of them
 _MISSING_KEYS = {
     "memory": "memory",
     "networks": "networks",
@@ -271,16 +272,16 @@ class HDA:
         """A unit from ``Unit``, ``("gpu", 3)``, ``("core", (x, y))`` or ``"gpu:3"``."""
         if isinstance(what, str):
             name, _, number = what.rpartition(":")
-            if not name or not number.removeprefix("-").isdecimal():
+            if not name or not number.removeprefix("-").isdecimal() or len(number) > LONGEST_NUMBER:
                 raise RouteError(f"'{what}' is not a unit", advice="write it like gpu:3")
             what = (name, int(number))
         if not (isinstance(what, tuple) and len(what) == 2 and isinstance(what[0], str)):
             raise RouteError(f"{what!r} is not a unit", advice="write it like ('gpu', 3) or 'gpu:3'")
         name, place = what
         level = self._named.get(name) or self._named.setdefault(name, self.level(self.scale(name).level))
-        index = self._by_coords(level, place) if isinstance(place, (tuple, list)) else place
-        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < level.total:
-            raise RouteError(f"{name} {place} does not exist", advice=f"there are {level.total}, from 0")
+        index = self._by_coords(level, place) if isinstance(place, (tuple, list)) else whole(place)
+        if index is None or not 0 <= index < level.total:
+            raise RouteError(f"{name} {place!r} does not exist", advice=f"there are {level.total}, from 0")
         return Unit(level.name, index)
 
     def _by_coords(self, level: Level, coords: Sequence[int]) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from megatile.core.arithmetic import Lambda
 from megatile.core.errors import InstanceError, MegatileError
+from megatile.core.quantities import whole
 from megatile.hda.model import Scale
 from megatile.hda.schema import ScaleView
 
@@ -41,17 +42,18 @@ class Dim:
 
     def join(self, coord: int | tuple[int, ...]) -> int:
         """Coordinates (or already a number) → the number."""
-        parts = (
-            coord if isinstance(coord, tuple) else self.split(coord) if 0 <= coord < self.count else (coord,)
-        )
-        inside = len(parts) == len(self.extents) and all(
-            0 <= p < e for p, e in zip(parts, self.extents, strict=True)
-        )
-        if not inside:
+        given: Sequence[Any] = (coord,)
+        extents: Sequence[int] = (self.count,)
+        if isinstance(coord, (tuple, list)):
+            given, extents = coord, self.extents
+        parts = [part for c in given if (part := whole(c)) is not None]
+        if not len(given) == len(parts) == len(extents) or any(
+            not 0 <= part < extent for part, extent in zip(parts, extents, strict=True)
+        ):
             shown = "×".join(map(str, self.extents))
-            raise InstanceError(f"coordinate {coord} is outside the {shown} {self.scale.name}s")
+            raise InstanceError(f"coordinate {coord!r} is outside the {shown} {self.scale.name}s")
         index = 0
-        for part, extent in zip(reversed(parts), reversed(self.extents), strict=True):
+        for part, extent in zip(reversed(parts), reversed(extents), strict=True):
             index = index * extent + part
         return index
 
@@ -274,9 +276,9 @@ def _view(view: Any) -> ScaleView:
 
 def _extents(view: ScaleView) -> tuple[int, ...]:
     raw = view.instance_num
-    extents = tuple(raw) if isinstance(raw, (tuple, list)) else (raw,)
-    whole = all(isinstance(e, int) and not isinstance(e, bool) for e in extents)
-    if not extents or not whole or (extents != (-1,) and any(e < 1 for e in extents)):
+    given = tuple(raw) if isinstance(raw, (tuple, list)) else (raw,)
+    extents = tuple(extent for e in given if (extent := whole(e)) is not None)
+    if not extents or len(extents) < len(given) or (extents != (-1,) and any(e < 1 for e in extents)):
         raise InstanceError(
             f"{raw!r} is not a count of '{view.name}'",
             advice="use a whole number from 1, a tuple of them, or -1 to infer it",

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from megatile.core.errors import InstanceError, did_you_mean
-from megatile.core.quantities import format_bytes
+from megatile.core.quantities import format_bytes, whole
 from megatile.hda.inference import Dim, lay_out
 from megatile.hda.model import Scale, Unit
 from megatile.hda.schema import ScaleView
@@ -121,9 +121,10 @@ class Instance:
     def rank(self, scale: str, coords: Sequence[Coord]) -> int:
         """The number of the instance at these coordinates: the inverse of :meth:`coords`."""
         path = self._path(scale)
-        if len(coords) != len(path):
+        given = len(coords) if isinstance(coords, (tuple, list)) else 0
+        if given != len(path):
             names = ", ".join(dim.scale.name for dim in path)
-            raise InstanceError(f"{len(coords)} coordinates were given for {len(path)} scales ({names})")
+            raise InstanceError(f"{given} coordinates were given for {len(path)} scales ({names})")
         rank = 0
         for dim, coord in zip(path, coords, strict=True):
             rank = rank * dim.count + dim.join(coord)
@@ -231,11 +232,12 @@ class Instance:
 
     def _indices(self, scale: str, path: tuple[Dim, ...], rank: int) -> list[int]:
         total = math.prod(dim.count for dim in path)
-        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < total:
-            raise InstanceError(f"there is no {scale} {rank}", advice=f"there are {total}, from 0")
+        rest = whole(rank)
+        if rest is None or not 0 <= rest < total:
+            raise InstanceError(f"there is no {scale} {rank!r}", advice=f"there are {total}, from 0")
         indices = []
         for dim in reversed(path):
-            rank, index = divmod(rank, dim.count)
+            rest, index = divmod(rest, dim.count)
             indices.append(index)
         return indices[::-1]
 
