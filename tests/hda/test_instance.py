@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -305,3 +306,32 @@ def test_a_wafer_is_launched_without_enumeration() -> None:
     inst = machine("cerebras-wse2").instantiate([ScaleView("core")])
     assert inst.shape == (850_000,)
     assert inst.seat("core", 849_999).unit.index == 849_999
+
+
+@pytest.mark.parametrize(
+    ("views", "words"),
+    [
+        (None, "None is not a list of scale views"),
+        (7, "7 is not a list of scale views"),
+        ("gpu", "'gpu' is not a list of scale views"),
+        (ScaleView("gpu"), "is not a list of scale views"),
+    ],
+)
+def test_views_that_are_no_list_are_refused(views: Any, words: str) -> None:
+    with pytest.raises(InstanceError, match=words) as caught:
+        machine("dgx-h100").instantiate(views)
+    assert "[ScaleView(" in str(caught.value.advice)
+
+
+def test_memory_of_a_block_is_a_size() -> None:
+    launch = machine("dgx-h100").instantiate([ScaleView("block", instance_num=8, is_flatten=True)])
+    assert launch.residency({"shared": "100 KiB"}) == launch.residency({"shared": 100 * 1024}) == 2
+    for odd in (-5, "100 kb/s", 1e5, None, True):
+        with pytest.raises(MegatileError):
+            launch.residency({"shared": odd})  # type: ignore[dict-item]
+
+
+def test_caches_hold_no_allocations() -> None:
+    launch = machine("dgx-h100").instantiate([ScaleView("block", instance_num=8, is_flatten=True)])
+    with pytest.raises(InstanceError, match="'l1_cache' is a cache"):
+        launch.residency({"l1_cache": 1024})

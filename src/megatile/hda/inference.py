@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,11 @@ def lay_out(hda: HDA, views: Sequence[ScaleView]) -> tuple[tuple[Dim, ...], dict
 class _Layout:
     def __init__(self, hda: HDA, views: Sequence[ScaleView]):
         self.hda = hda
+        if isinstance(views, (str, ScaleView)) or not isinstance(views, Iterable):
+            raise InstanceError(
+                f"{views!r} is not a list of scale views",
+                advice="write [ScaleView('block', instance_num=512)]",
+            )
         self.views = [_view(view) for view in views]
         if not self.views:
             raise InstanceError(
