@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from megatile.core.errors import MachineError, MissingDescriptionError, RouteError, did_you_mean
+from megatile.core.frozen import Frozen
 from megatile.core.quantities import Quantity, whole
 from megatile.hda import catalog, kernbench, load
 from megatile.hda.build import Parts, build
@@ -73,7 +74,7 @@ class HDA:
             spec=spec,
             name=spec.name,
             file=document.file,
-            parameters=dict(document.parameters),
+            parameters=Frozen(document.parameters),
             _parts=parts,
             _levels={level.name: level for level in parts.levels},
             _named={},
@@ -83,11 +84,14 @@ class HDA:
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError("an HDA cannot be changed; load it again with overrides")
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError("an HDA cannot be changed; load it again with overrides")
+
     if TYPE_CHECKING:
         spec: MachineSpec
         name: str
         file: str | None
-        parameters: dict[str, Any]
+        parameters: Frozen[str, Any]
         _parts: Parts
         _levels: dict[str, Level]
         _named: dict[str, Level]  # names of units seen so far, as questions come by the million
@@ -150,7 +154,9 @@ class HDA:
 
     @property
     def hw_spec(self) -> HardwareSpecification:
-        return self.spec.hw_spec
+        """The levels as the description lists them; a copy, as its lists can be changed."""
+        levels = self.spec.hw_spec
+        return HardwareSpecification(list(levels.pe), list(levels.pe_groups))
 
     @property
     def hw_abstr(self) -> HardwareAbstraction:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from megatile.core.errors import InstanceError, did_you_mean
+from megatile.core.frozen import Frozen
 from megatile.core.quantities import format_bytes, size, whole
 from megatile.hda.inference import Dim, lay_out
 from megatile.hda.model import Scale, Unit
@@ -50,12 +51,13 @@ class Instance:
 
     hda: HDA
     dims: tuple[Dim, ...]
-    inferred: Mapping[str, Dim] = field(default_factory=dict)
+    inferred: Mapping[str, Dim] = field(default_factory=Frozen)
 
     @classmethod
     def make(cls, hda: HDA, views: Sequence[ScaleView]) -> Instance:
         """Check the views against each other and the machine, and infer what they leave open."""
-        return cls(hda, *lay_out(hda, views))
+        dims, inferred = lay_out(hda, views)
+        return cls(hda, dims, Frozen(inferred))
 
     # counts
 

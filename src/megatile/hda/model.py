@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, overload
 
+from megatile.core.frozen import Frozen
 from megatile.hda.topology import Topology
 
 STANDARD_SCALES = ("thread", "warp", "warpgroup", "block", "cluster", "device", "node")
@@ -87,7 +88,7 @@ class Scale:
     aliases: tuple[str, ...] = ()
     infer_lambda: str | None = None
     max_resident: int | None = None
-    limits: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=Frozen)
     implied: bool = False
 
 
@@ -157,7 +158,7 @@ class Engine:
     kind: str
     level: str
     count: int = 1
-    throughput: Mapping[str, float] = field(default_factory=dict)
+    throughput: Mapping[str, float] = field(default_factory=Frozen)
     bandwidth: float | None = None
     startup_ps: int = 0
     tile: tuple[int, ...] | None = None

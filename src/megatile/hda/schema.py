@@ -101,7 +101,7 @@ class ComputeUnit:
 
     name: Name
     num_units: Count
-    source: Source | None = None
+    source: Source | None = field(default=None, hash=False)
 
     __pydantic_config__ = FORBID
 
@@ -122,8 +122,8 @@ class ScaleView:
     is_flatten: bool = False
     aliases: tuple[Name, ...] = ()
     max_resident: Count | None = None
-    limits: dict[str, Count] = field(default_factory=dict)
-    source: Source | None = None
+    limits: dict[str, Count] = field(default_factory=dict, hash=False)
+    source: Source | None = field(default=None, hash=False)
 
     __pydantic_config__ = FORBID
 
