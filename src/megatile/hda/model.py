@@ -60,8 +60,20 @@ class UnitRange(Sequence[Unit]):
             isinstance(unit, tuple) and len(unit) == 2 and unit[0] == self.level and unit[1] in self.indices
         )
 
+    def index(self, unit: object, start: int = 0, stop: int | None = None) -> int:
+        """Where a unit stands, without a look at the others."""
+        if isinstance(unit, tuple) and unit in self:
+            place = self.indices.index(unit[1])
+            if start <= place and (stop is None or place < stop):
+                return place
+        raise ValueError(f"{unit} is not among these units of {self.level}")
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, UnitRange) and self.level == other.level and list(self) == list(other)
+        if not isinstance(other, UnitRange) or (self.level, len(self)) != (other.level, len(other)):
+            return False
+        if isinstance(self.indices, range) and isinstance(other.indices, range):
+            return self.indices == other.indices
+        return all(a == b for a, b in zip(self.indices, other.indices, strict=True))
 
     def __repr__(self) -> str:
         return f"UnitRange({self.level!r}, {len(self)} units)"
