@@ -335,3 +335,15 @@ def test_caches_hold_no_allocations() -> None:
     launch = machine("dgx-h100").instantiate([ScaleView("block", instance_num=8, is_flatten=True)])
     with pytest.raises(InstanceError, match="'l1_cache' is a cache"):
         launch.residency({"l1_cache": 1024})
+
+
+def test_t_is_the_count_of_the_next_larger_scale_whether_named_or_collapsed() -> None:
+    data = {**SMALL, "hw_abstr": [dict(scale) for scale in SMALL["hw_abstr"]]}
+    data["hw_abstr"].insert(
+        1, {"name": "warp", "target": "core", "infer_lambda": "lambda _t, _b: _b // (_t * 2)"}
+    )
+    hda = HDA.from_dict(data)
+    named = launch(hda, flat("block", 3), ScaleView("warp"), ScaleView("thread", instance_num=24))
+    assert named.shape == (3, 4, 6)  # 24 threads // (3 blocks * 2)
+    assert launch(hda, flat("block", 3), flat("thread", 24)).count("warp") == 4
+    assert launch(hda, flat("block", 3), ScaleView("thread", instance_num=24)).shape == (3, 4, 6)

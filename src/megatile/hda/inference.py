@@ -84,7 +84,7 @@ class _Layout:
         dims: list[Dim] = []
         inferred: dict[str, Dim] = {}
         for i, (view, dim) in enumerate(zip(self.views, asked, strict=True)):
-            between = self.between(i, dim)
+            between = self.between(i, asked)
             if view.is_flatten:
                 inferred.update({d.scale.name: d for d in between if d.scale.infer_lambda})
                 dims.append(dim)
@@ -165,7 +165,7 @@ class _Layout:
         if i + 1 < len(dims):
             if dims[i + 1].scale.name == name:
                 return dims[i + 1].count
-            below = {d.scale.name: d for d in self.between(i + 1, dims[i + 1])}
+            below = {d.scale.name: d for d in self.between(i + 1, dims)}
             if name in below and not below[name].problem:
                 return below[name].count
         return self.hda.count(name, within=self.parent(i))
@@ -206,23 +206,24 @@ class _Layout:
 
     # scales that were not named
 
-    def between(self, i: int, dim: Dim) -> list[Dim]:
+    def between(self, i: int, dims: list[Dim]) -> list[Dim]:
         """Scales between view ``i`` and the one before it, largest first: totals inside the one before."""
+        dim = dims[i]
         top = self.scales[i - 1].position if i else math.inf
         found: list[Dim] = []
         below = dim
         for scale in (s for s in self.hda.scales if dim.scale.position < s.position < top):
             if scale.infer_lambda:
-                below = self.collapsed(scale, below, dim)
+                below = self.collapsed(scale, below, dim, self.larger(scale, i, dims))
             else:
                 below = Dim(scale, (self.hardware(scale, i),))
             found.append(below)
         return found[::-1]
 
-    def collapsed(self, scale: Scale, below: Dim, named: Dim) -> Dim:
+    def collapsed(self, scale: Scale, below: Dim, named: Dim, above: int) -> Dim:
         if below.problem:
             return Dim(scale, (0,), below.problem)
-        count = self.infer(scale, below.count, 1)
+        count = self.infer(scale, below.count, above)
         problem = None
         if count < 1:
             problem = f"{below.count} {below.scale.name}s are too few for one {scale.name}"
