@@ -257,6 +257,8 @@ def describe(document: Document, error: Any, keys_at: Callable[[Way], list[str]]
         )
     if kind.startswith("missing"):
         return document.error(f"key '{last}' is missing", way[:-1] if way and way[-1] == last else way)
+    if kind == "greater_than_equal":
+        return document.error(f"at least {error['ctx']['ge']:g} is needed, not {_shown(error['input'])}", way)
     if kind == "literal_error":
         expected = re.findall(r"'([^']*)'", error["ctx"]["expected"])
         return document.error(

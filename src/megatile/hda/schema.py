@@ -9,7 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, PlainSerializer
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    PlainSerializer,
+    PlainValidator,
+)
 
 from megatile.core.arithmetic import Lambda
 from megatile.core.errors import MegatileError
@@ -64,6 +72,20 @@ def _lambda(raw: Any) -> Any:
     return raw
 
 
+# Of a union pydantic would report every branch, so a value of several kinds is read by one function.
+
+
+def _source(raw: Any) -> Any:
+    texts = raw.values() if isinstance(raw, dict) else [raw]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"a text is needed, or a text for each key, not {raw!r}")
+    return raw
+
+
+def _instances(raw: Any) -> Any:
+    return tuple(_whole(extent) for extent in raw) if isinstance(raw, (list, tuple)) else _whole(raw)
+
+
 def _tuple(raw: Any) -> Any:
     return tuple(raw) if isinstance(raw, (list, tuple)) else (raw,)
 
@@ -92,7 +114,8 @@ Count = Annotated[int, BeforeValidator(_count)]
 Whole = Annotated[int, BeforeValidator(_whole)]
 Name = Annotated[str, BeforeValidator(_name)]
 InferLambda = Annotated[str, BeforeValidator(_lambda)]
-Source = str | dict[str, str]
+Source = Annotated[str | dict[str, str], PlainValidator(_source)]
+Instances = Annotated[int | tuple[int, ...], PlainValidator(_instances)]
 
 
 @dataclass(frozen=True)
@@ -118,7 +141,7 @@ class ScaleView:
     name: Name
     target: Name | None = None
     infer_lambda: InferLambda | None = None
-    instance_num: Whole | tuple[Whole, ...] = -1
+    instance_num: Instances = -1
     is_flatten: bool = False
     aliases: tuple[Name, ...] = ()
     max_resident: Count | None = None
