@@ -331,3 +331,10 @@ def test_units_are_compared_and_found_without_counting_them_off() -> None:
     assert near == machine("dgx-h100").neighbors("gpu:3")
     assert near != machine("dgx-h100").neighbors("gpu:4")
     assert near.index(("gpu", 4)) == 3
+
+
+def test_who_asks_for_engines_or_neighbours_says_which_keys() -> None:
+    with pytest.raises(MissingDescriptionError, match="engines"):
+        SEED.throughput("gpu", "f16")
+    with pytest.raises(MissingDescriptionError, match="networks"):
+        SEED.neighbors("gpu:0")

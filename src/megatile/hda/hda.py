@@ -238,6 +238,7 @@ class HDA:
 
     def throughput(self, scale: str, dtype: str, kind: str | None = None) -> float:
         """Peak operations/s of one unit of a scale: the fastest kind of engine inside it, all of them."""
+        self.require("engines")
         span = self._router.span[self.level(scale).name]
         peaks = [0.0]
         for engine in self.engines:
@@ -369,6 +370,7 @@ class HDA:
 
     def neighbors(self, unit: UnitLike, via: str | None = None) -> UnitRange:
         """Units one link away, or behind the same switch, in every network that joins units of this level."""
+        self.require("networks")
         if via is not None:
             self.network(via)
         return self._router.neighbors(self.unit(unit), via)

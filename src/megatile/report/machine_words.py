@@ -91,7 +91,7 @@ def network_figures(network: Network) -> str:
 
 def peak(hda: HDA, level: str) -> str | None:
     """The peak of one unit of a level in the first dtype that anything inside it has."""
-    for dtype in ("f16", "f32", "f64", "i8"):
+    for dtype in ("f16", "f32", "f64", "i8") if hda.engines else ():
         rate = hda.throughput(level, dtype)
         if rate:
             return f"{format_rate(rate, 'OP/s' if dtype == 'i8' else 'FLOP/s')} {dtype}"
