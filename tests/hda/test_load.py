@@ -266,3 +266,12 @@ def test_one_mistake_is_one_finding_at_its_path(change: dict[str, Any], words: s
 def test_a_missing_file_is_told_of_names() -> None:
     with pytest.raises(MachineError, match="megatile machines"):
         machine("dgx-h100.yaml")
+
+
+def test_a_variant_of_the_cpu_is_a_variant_of_this_computer(tmp_path: Path) -> None:
+    variant = HDA.from_yaml(
+        write(tmp_path, "mine.yaml", "extends: cpu\nname: mine\nparameters: {l1: 1 KiB}\n")
+    )
+    probed = machine("cpu")
+    assert variant.parameters == {**probed.parameters, "l1": "1 KiB"}
+    assert variant.levels == probed.levels
