@@ -7,7 +7,7 @@ from typing import Any
 
 from megatile.core.quantities import format_bytes, format_rate, format_time
 from megatile.hda import HDA, Engine, Level, MemoryLayer, Network
-from megatile.report.machine_words import DTYPES, number, peak
+from megatile.report.machine_words import DTYPES, number, operations, peak
 
 
 def describe_memory(memory: MemoryLayer) -> str:
@@ -44,7 +44,7 @@ def describe_network(network: Network) -> str:
 
 def describe_engine(engine: Engine) -> str:
     rates = [
-        f"{format_rate(rate, 'FLOP/s')}{'' if dtype == 'any' else ' ' + dtype}"
+        f"{format_rate(rate, operations(engine, dtype))}{'' if dtype == 'any' else ' ' + dtype}"
         for dtype, rate in engine.throughput.items()
     ]
     if engine.bandwidth:
