@@ -286,7 +286,11 @@ class HDA:
             raise RouteError(f"{what!r} is not a unit", advice="write it like ('gpu', 3) or 'gpu:3'")
         name, place = what
         level = self._named.get(name) or self._named.setdefault(name, self.level(self.scale(name).level))
-        index = self._by_coords(level, place) if isinstance(place, (tuple, list)) else whole(place)
+        index: int | None
+        if type(place) is int:  # first, as questions come by the million
+            index = place
+        else:
+            index = self._by_coords(level, place) if isinstance(place, (tuple, list)) else whole(place)
         if index is None or not 0 <= index < level.total:
             raise RouteError(f"{name} {place!r} does not exist", advice=f"there are {level.total}, from 0")
         return Unit(level.name, index)
