@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from megatile.core.errors import MachineError
 from megatile.hda import HDA, machine
@@ -97,3 +98,12 @@ def test_a_component_key_is_put_right(tmp_path: Path) -> None:
 def test_sections_are_all_needed() -> None:
     with pytest.raises(MachineError, match="key 'system' is missing"):
         HDA.from_dict({"pe": {"clock": "1 GHz"}})
+
+
+def test_components_go_by_their_kind_not_their_name() -> None:
+    text = TEXT.replace("    switch: {", "    crossbar: {").replace("pe_mmu: {", "tables: {")
+    text = text.replace("pe_dma: {", "mover: {")
+    assert text.count("crossbar") == text.count("tables") == text.count("mover") == 1
+    hda, same = HDA.from_dict(yaml.safe_load(text)), HDA.from_dict(yaml.safe_load(TEXT))
+    assert hda.networks == same.networks
+    assert hda.memories == same.memories

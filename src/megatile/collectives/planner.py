@@ -283,6 +283,9 @@ def variants(known: Algorithm, job: Job) -> Iterator[dict[str, Any]]:
         yield {"both_ways": True}
     if "inner" in known.options:
         yield {"inner": "direct"}
+        wanted = "sum" if job.reduction == "avg" else job.reduction
+        if job.operation == "all_reduce" and job.reduces and wanted in job.reduces[-1]:
+            yield {"outer": "in_network"}
 
 
 def _priced(

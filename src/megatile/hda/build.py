@@ -9,6 +9,7 @@ from typing import Any
 
 from megatile.core.arithmetic import Lambda
 from megatile.core.errors import did_you_mean
+from megatile.core.frozen import Frozen
 from megatile.core.quantities import Quantity
 from megatile.hda import schema
 from megatile.hda.document import Document, Way
@@ -203,7 +204,7 @@ class _Builder:
             tuple(view.aliases),
             view.infer_lambda,
             view.max_resident,
-            view.limits,
+            Frozen(view.limits),
         )
 
     def check_order(self, views: tuple[schema.ScaleView, ...]) -> None:
@@ -357,7 +358,7 @@ class _Builder:
             e.kind,
             e.level,
             e.count,
-            throughput,
+            Frozen(throughput),
             self.per_second(e.bandwidth, level, (*way, "bandwidth"), "bytes/s") if e.bandwidth else None,
             self.picoseconds(e.startup, level, (*way, "startup")),
             e.tile,

@@ -73,7 +73,8 @@ def read_document(path: str | Path) -> Document:
         raise
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or str(problem)
-        raise MachineError(f"the file cannot be read: {reason}", place=Place(file)) from None
+        advice = "check the path; 'megatile machines' lists what can be had by name"
+        raise MachineError(f"the file cannot be read: {reason}", place=Place(file), advice=advice) from None
     return parse_document(text, file)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from megatile.sim.pending import Begin, Job, Pending, Time, known, later, when
-from megatile.sim.program import COPY, GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Operation
+from megatile.sim.program import CONSUME, COPY, GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Operation
 from megatile.sim.regions import Block
 from megatile.sim.stuck import wait_graph
 from megatile.sim.transfers import DECISION, PIECES, Move
@@ -46,6 +46,7 @@ class GeneralRules:
         self.flag_waiters: dict[Any, tuple[UnitState, Operation]] = {}
         self.any_waiters: dict[int, tuple[UnitState, Operation]] = {}
         self._decisions = 0
+        self._written, self._read = run.program.regions.written, run.program.regions.read
         self._rules: dict[str, Callable[[UnitState, Operation], bool]] = {
             "work": self.work,
             "copy": self.copy,
@@ -72,6 +73,8 @@ class GeneralRules:
             return self.plain_copy(unit, operation)
         if kind == RUN:
             return self.plain_work(unit, operation)
+        if kind == CONSUME:
+            return self.consume(unit, operation)
         if kind == SEND:
             _, info, number, block, row = operation
             engine, _, _, busy, latency, link, nbytes = info
@@ -146,16 +149,31 @@ class GeneralRules:
         self.note(unit, start, arrived)
         return True
 
-    def _waits(self, unit: UnitState, engine: int, reads: Any, writes: Any) -> list[Time]:
-        """What a command on the unit's own blocks has to wait for."""
-        regions, readers, writers = self.run.program.regions, unit.readers, unit.writers
+    def _waits(self, unit: UnitState, engine: int, reads: Any, writes: Any) -> tuple[list[Pending], int]:
+        """What a command on the unit's own blocks has to wait for: unknown times, and the latest known one."""
+        written, read, readers, writers = self._written, self._read, unit.readers, unit.writers
         times = [unit.free[engine]]
         for block in reads:
-            times += [writers[b] for b in regions.written[block]]
+            for other in written[block]:
+                times.append(writers[other])
         for block in writes:
-            times += [writers[b] for b in regions.written[block]]
-            times += [readers[b] for b in regions.read[block]]
-        return times
+            for other in written[block]:
+                times.append(writers[other])
+            for other in read[block]:
+                times.append(readers[other])
+        least = unit.now
+        unknown: list[Pending] = []
+        for time in times:
+            if type(time) is not int:
+                value = time.value
+                if value is None:
+                    if time not in unknown:
+                        unknown.append(time)
+                    continue
+                time = value
+            if time > least:
+                least = time
+        return unknown, least
 
     def plain_work(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
         """A command on an engine of its own whose start is not known yet."""
@@ -166,7 +184,7 @@ class GeneralRules:
             made.reads, made.writes = tuple(map(block, reads)), tuple(map(block, writes))
             return self.work(unit, made)
         job = Job(engine, busy)
-        job.after(self._waits(unit, engine, reads, writes), unit.now)
+        job.begin_after(*self._waits(unit, engine, reads, writes))
         end = _short(job)
         unit.free[engine] = end
         readers = unit.readers
@@ -184,16 +202,16 @@ class GeneralRules:
         """A copy between the unit's own blocks over a contended way."""
         _, info, number, reads, writes, _ = operation
         engine, path, nbytes, flow = info
-        regions, readers = self.run.program.regions, unit.readers
+        readers = unit.readers
         move = Move(self.run.transfers, path, nbytes, flow, number)
         if self.run.record:
             move.watch = Pending()
-        move.after(self._waits(unit, engine, reads, writes), unit.now)
-        arrived = _short(move.arrived)
+        move.begin_after(*self._waits(unit, engine, reads, writes))
+        arrived = _short(move)
         unit.free[engine] = _short(move.left)
         for block in reads:
             # Who reads what nobody writes need not be remembered.
-            readers[block] = later(readers[block], arrived) if regions.written[block] else 0
+            readers[block] = later(readers[block], arrived) if self._written[block] else 0
         for block in writes:
             unit.writers[block] = arrived
         if move.watch is not None:
@@ -206,7 +224,7 @@ class GeneralRules:
             move = Move(self.run.transfers, op.path, op.nbytes, op.flow, op.number, op.delay_ps)
             move.watch = Pending()
             move.after(times, least)
-            return _short(move.watch), _short(move.left), _short(move.arrived)
+            return _short(move.watch), _short(move.left), _short(move)
         start, left, arrived = Pending(), Pending(), Pending()
         self._cut_transfer(op, times, least, start, left, arrived)
         return _short(start), _short(left), _short(arrived)
@@ -262,6 +280,14 @@ class GeneralRules:
         self._arrived_any(link.queue)
         self.note(unit, start, left)
         return True
+
+    def consume(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
+        """A message is received, worked on and released: the three operations one by one."""
+        _, (queue, engine, busy, credit_ps, slot, link, row), number, reads, writes = operation
+        if not self._take(unit, queue, number, slot):
+            return False
+        self.plain_work(unit, (RUN, (engine, busy, 0, row), (*reads, slot), writes))
+        return self.release(unit, (RELEASE, (queue, slot, credit_ps, link), number, row))
 
     def receive(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
         _, (queue, _), number, slot, _ = operation

@@ -6,7 +6,7 @@ registered it is known which resources are shared, and `Lowering.operations` mak
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from megatile.plan import model as pm
 from megatile.plan.timing.fabric import Path
 from megatile.plan.timing.machine import SIGNAL_BYTES
 from megatile.sim.program import (
+    CONSUME,
     COPY,
     GENERAL,
     RECEIVE,
@@ -52,6 +53,7 @@ class Lowering:
         self._contended: dict[Any, list[Any]] = {}
         self._returns: dict[int, list[Any]] = {}
         self._infos: dict[int, tuple[Any, Any, list[Any]]] = {}
+        self._consumers: dict[Any, tuple[Any, list[Any]]] = {}
         self._numbered: tuple[Row | None, list[Any]] = (None, [])
 
     # which resources are used
@@ -540,3 +542,61 @@ _RULES: dict[type, Callable[[Lowering, Row], Made]] = {
     pm.Collective: _collective,
     Released: _release,
 }
+
+
+def fused(low: Lowering, rows: list[Row]) -> Iterator[Made]:
+    """The operations of some rows, with "receive, work on it, release it" made one operation."""
+    i = 0
+    while i < len(rows):
+        made = _consume(low, *rows[i : i + 3]) if i + 2 < len(rows) else None
+        if made is None:
+            yield low.operations(rows[i])
+            i += 1
+        else:
+            yield made
+            i += 3
+
+
+def _consume(low: Lowering, first: Row, work: Row, last: Row) -> Made | None:
+    """Three rows as one operation, if they are a message's whole life and all units take part."""
+    take, run, program = first.statement, work.statement, low.program
+    if not (isinstance(take, pm.Receive) and isinstance(run, pm.Compute)):
+        return None
+    if not isinstance(last.statement, Released):
+        return None
+    slot = first.slot
+    alike = take.into is None and all(type(x) is int for x in (slot, last.slot, first.number))
+    if (
+        not alike
+        or last.slot != slot
+        or run.engine == "dma"
+        or any(row.mask is not None for row in (first, work, last))
+    ):
+        return None
+    uses = [a for a in work.accesses if isinstance(a.storage, np.ndarray) or a.storage == slot]
+    whole = program.regions.whole(slot)
+    if len(uses) != 1 or uses[0].write or program.regions.number(uses[0]) != whole:
+        return None
+    if not low._plain(work) or low.machine.engine_resource(run.engine, low.units[0]) is not None:
+        return None
+    busy = _busy(low, work)
+    if isinstance(busy, list):
+        return None
+    _remember(low, first)
+    numbers = [n for a, n in zip(work.accesses, low.numbers(work), strict=True) if a is not uses[0]]
+    sources = zip(*_columns(low, numbers[:-1]), strict=True) if len(numbers) > 1 else [()] * low.size
+    targets = zip(*_columns(low, numbers[-1:]), strict=True)
+    each = zip(_consumers(low, first, work, busy, whole), sources, targets, strict=True)
+    return [(CONSUME, info, first.number, r, w) for info, r, w in each]
+
+
+def _consumers(low: Lowering, first: Row, work: Row, busy: int, whole: int) -> list[Any]:
+    """(queue, engine, busy, credit time, slot block, link, row) per unit."""
+    links = low.program.links(first, low.size)
+    key = (id(first.statement), first.slot, busy)
+    known = low._consumers.get(key)
+    if known is None or known[0] is not links:
+        engine = low.program.engine_names.index(work.statement.engine)
+        infos = [(k.queue, engine, busy, k.credit_ps, whole, k, first) for k in links]
+        known = low._consumers[key] = (links, infos)
+    return known[1]
