@@ -1,0 +1,361 @@
+"""Build plans by hand or from a producer.
+
+>>> b = PlanBuilder("shift", scale="device", units=4)
+>>> x = b.tile("x", (8,), "f32", memory="l2", role="inout")
+>>> ring = b.channel("ring", source=(unit - 1) % 4, slot_bytes=32, memory="l2")
+>>> b.send(ring, x, to=(unit + 1) % 4)
+>>> _ = b.receive(ring, (8,), "f32", into=x)
+>>> b.finish().units
+4
+
+Names of tiles, slots, carried and merged tiles are ``Handle``s; ``handle[i, 0:n]`` is a region of one (an
+index counts as an extent of 1, a slice needs a start and a stop).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from keyword import iskeyword
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from megatile.core.dtypes import dtype as dtype_name
+from megatile.core.dtypes import itemsize
+from megatile.core.errors import Place
+from megatile.core.operations import OPERATIONS
+from megatile.plan.expr import ZERO, Expr, IntLike, Symbol, constant, expr, unit
+from megatile.plan.handles import Handle, Operand, Part, Shape, nbytes_of, part, work_for
+from megatile.plan.liveness import with_frees
+from megatile.plan.model import (
+    Channel,
+    Collective,
+    Compute,
+    Flag,
+    Group,
+    If,
+    Loop,
+    Plan,
+    PlanError,
+    ReadScalar,
+    Receive,
+    ReceiveAny,
+    Send,
+    Signal,
+    Statement,
+    Stream,
+    Tile,
+    Wait,
+    Work,
+)
+from megatile.plan.scopes import BranchScope, LoopScope, carry_of
+
+__all__ = ["Handle", "Part", "PlanBuilder", "runs"]
+
+
+class PlanBuilder:
+    """Collects tiles, channels and statements; ``finish`` gives the Plan.
+
+    ``grid`` gives coordinates their extents (the first varies fastest); ``units`` is short for one dimension.
+    ``place`` (settable) is the source position given to the statements that follow.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        scale: str,
+        units: int | None = None,
+        grid: Sequence[int] | None = None,
+        placement: Expr = unit,
+    ):
+        if (units is None) == (grid is None):
+            raise PlanError("give either units= or grid=")
+        extents = tuple(int(g) for g in grid) if grid is not None else (int(units or 0),)
+        self.plan = Plan(name, scale, extents, place=placement)
+        self.tiles: dict[str, Tile] = {}
+        self.channels: dict[str, Channel] = {}
+        self.flags: dict[str, Flag] = {}
+        self.groups: dict[str, Group] = {}
+        self.streams: list[Stream] = []
+        self.body: list[Statement] = []
+        self.place: Place | None = None
+        self.prefix = ""
+        self._counts: dict[str, int] = {}
+
+    # --- declarations ----------------------------------------------------------------------------
+
+    def fresh(self, stem: str) -> str:
+        """A name not used before in this plan."""
+        stem = self.prefix + stem
+        if not stem.isidentifier() or iskeyword(stem):
+            raise PlanError(f"'{stem}' cannot be a name: the text form needs an identifier", place=self.place)
+        taken = self._counts.get(stem)
+        self._counts[stem] = (taken or 0) + 1
+        return stem if taken is None else f"{stem}_{taken}"
+
+    def tile(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: Any,
+        *,
+        memory: str,
+        versions: int = 1,
+        role: str = "local",
+        owner: Expr = unit,
+        owners: int | None = None,
+        offset: int | None = None,
+    ) -> Handle:
+        """Declare storage; see ``plan.model`` for what the fields mean."""
+        name = self.fresh(name)
+        extents = tuple(int(s) for s in shape)
+        tile = Tile(name, extents, dtype_name(dtype), memory, versions, role, owner, owners, offset)
+        self.tiles[name] = tile
+        return Handle(name, extents, tile.dtype, memory)
+
+    def channel(
+        self,
+        name: str,
+        *,
+        source: IntLike,
+        slot_bytes: int,
+        memory: str,
+        members: int | Sequence[str] = 1,
+        slots: int = 2,
+        offset: int | None = None,
+    ) -> Channel:
+        """Declare a family of queues; ``members`` is a count or the names of directions."""
+        names = () if isinstance(members, int) else tuple(members)
+        count = members if isinstance(members, int) else len(names)
+        channel = Channel(self.fresh(name), count, expr(source), slots, slot_bytes, memory, names, offset)
+        self.channels[channel.name] = channel
+        return channel
+
+    def flag(self, name: str, members: int = 1) -> Flag:
+        return self.flags.setdefault(name, Flag(name, members))
+
+    def group(self, name: str, key: IntLike = 0) -> Group:
+        return self.groups.setdefault(name, Group(name, expr(key)))
+
+    # --- commands --------------------------------------------------------------------------------
+
+    def add(self, statement: Statement) -> None:
+        self.body.append(statement)
+
+    def compute(
+        self,
+        operation: str,
+        write: Operand,
+        reads: Sequence[Operand] = (),
+        *,
+        engine: str | None = None,
+        fresh: bool = False,
+        work: Work | None = None,
+        **attributes: Any,
+    ) -> Operand:
+        """``write = operation(*reads)``; the engine and the work follow from the operation unless given."""
+        rule = OPERATIONS.find(operation, self.place)
+        if len(reads) != rule.operands:
+            raise PlanError(f"{operation} takes {rule.operands} operands, not {len(reads)}", place=self.place)
+        unknown = set(attributes) - set(rule.attributes)
+        if unknown:
+            raise PlanError(f"{operation} has no attribute '{min(unknown)}'", place=self.place)
+        parts = [part(r) for r in reads]
+        target = part(write)
+        if work is None:
+            work = work_for(operation, target, parts, attributes)
+        self.add(
+            Compute(
+                operation,
+                target.region,
+                tuple(p.region for p in parts),
+                tuple(sorted((name, _plain(value)) for name, value in attributes.items())),
+                engine or rule.engine,
+                work,
+                fresh,
+                self.place,
+            )
+        )
+        return write
+
+    def copy(self, write: Operand, read: Operand, **options: Any) -> Operand:
+        return self.compute("copy", write, [read], **options)
+
+    def send(self, channel: Channel, read: Operand, *, to: IntLike, member: IntLike | str = 0) -> None:
+        source = part(read)
+        work = Work(ZERO, nbytes_of(source), source.dtype)
+        index = _member(channel, member)
+        self.add(Send(channel.name, expr(to), index, source.region, work, self.place))
+
+    def receive(
+        self,
+        channel: Channel,
+        shape: Shape,
+        dtype: Any,
+        *,
+        member: IntLike | str = 0,
+        into: Operand | None = None,
+        fresh: bool = False,
+        name: str = "message",
+    ) -> Any:
+        """Bind and return a handle on the slot, or copy the message ``into`` a tile (and return that)."""
+        element = dtype_name(dtype)
+        work = Work(ZERO, expr(prod(shape)) * itemsize(element), element)
+        bound = None if into is not None else self.fresh(name)
+        extents = tuple(expr(s) for s in shape)
+        region = part(into).region if into is not None else None
+        index = _member(channel, member)
+        self.add(Receive(channel.name, index, bound, extents, element, region, fresh, work, self.place))
+        return into if bound is None else Handle(bound, tuple(shape), element, channel.memory)
+
+    def receive_any(
+        self,
+        channel: Channel,
+        shape: Shape,
+        dtype: Any,
+        *,
+        members: Sequence[int | str] | None = None,
+        name: str = "message",
+    ) -> tuple[Handle, Symbol]:
+        """A message from whichever member has one: a handle on the slot, and the member it came from."""
+        element = dtype_name(dtype)
+        work = Work(ZERO, expr(prod(shape)) * itemsize(element), element)
+        which = range(channel.members) if members is None else members
+        numbers = tuple(channel.names.index(m) if isinstance(m, str) else m for m in which)
+        bound, chosen = self.fresh(name), self.fresh("chosen")
+        extents = tuple(expr(s) for s in shape)
+        self.add(
+            ReceiveAny(channel.name, numbers, bound, chosen, extents, element, None, False, work, self.place)
+        )
+        return Handle(bound, tuple(shape), element, channel.memory), Symbol(chosen)
+
+    def read_scalar(self, read: Operand, bound: int, name: str = "scalar") -> Symbol:
+        """A runtime integer from one element of a tile."""
+        symbol = Symbol(self.fresh(name))
+        self.add(ReadScalar(symbol.name, part(read).region, bound, self.place))
+        return symbol
+
+    def signal(self, flag: Flag, *, to: IntLike, member: IntLike = 0, amount: IntLike = 1) -> None:
+        self.add(Signal(flag.name, expr(to), expr(member), expr(amount), self.place))
+
+    def wait(self, flag: Flag, value: IntLike, *, member: IntLike = 0) -> None:
+        self.add(Wait(flag.name, expr(value), expr(member), self.place))
+
+    def barrier(self, group: Group) -> None:
+        self.add(Collective("barrier", group.name, place=self.place))
+
+    def collective(
+        self,
+        kind: str,
+        group: Group,
+        read: Operand,
+        write: Operand,
+        *,
+        reduction: str = "sum",
+        root: IntLike = 0,
+    ) -> None:
+        """An operation that the network itself does for a group: "all_reduce" or "broadcast"."""
+        source, target = part(read), part(write)
+        work = Work(ZERO, nbytes_of(source), source.dtype)
+        regions = source.region, target.region
+        self.add(Collective(kind, group.name, *regions, reduction, expr(root), work, self.place))
+
+    # --- structure -------------------------------------------------------------------------------
+
+    @contextmanager
+    def collect(self) -> Iterator[list[Statement]]:
+        """Statements added inside go to the list given."""
+        outer, self.body = self.body, []
+        try:
+            yield self.body
+        finally:
+            self.body = outer
+
+    @contextmanager
+    def loop(
+        self, start: IntLike, stop: IntLike, step: IntLike = 1, *, index: str = "k", **carried: Any
+    ) -> Iterator[LoopScope]:
+        """``for index in range(start, stop, step)`` carrying the named tiles and integers."""
+        place = self.place
+        symbol = Symbol(self.fresh(index))
+        names: dict[str, Handle | Symbol] = {}
+        for name, value in carried.items():
+            inside = self.fresh(name)
+            names[name] = replace(value, name=inside) if isinstance(value, Handle) else Symbol(inside)
+        scope = LoopScope(symbol, names)
+        with self.collect() as body:
+            yield scope
+        carries = tuple(carry_of(scope, name, value) for name, value in carried.items())
+        loop = Loop(symbol.name, expr(start), expr(stop), tuple(body), expr(step), carries, (), place)
+        self.add(loop)
+
+    @contextmanager
+    def when(self, condition: IntLike) -> Iterator[BranchScope]:
+        """``If``: the body of the ``with``; ``scope.otherwise()`` is the other branch, ``scope.merge`` joins
+        values.
+        """
+        scope = BranchScope(self, expr(condition), self.place)
+        with self.collect() as body:
+            yield scope
+        scope.sides.append(tuple(body))
+        self.add(If(scope.condition, tuple(body), (), (), scope.place))
+
+    @contextmanager
+    def stream(self, units: Sequence[int] | range) -> Iterator[None]:
+        """The statements inside are for these units only."""
+        with self.collect() as body:
+            yield
+        self.streams.append(Stream(runs(units), with_frees(tuple(body))))
+
+    def finish(self) -> Plan:
+        """The plan. Statements outside any ``stream`` are for all units."""
+        streams = list(self.streams)
+        if self.body and streams:
+            raise PlanError("statements stand both inside and outside of streams")
+        if not streams:
+            streams = [Stream(((0, self.plan.units, 1),), with_frees(tuple(self.body)))]
+        return replace(
+            self.plan,
+            tiles=tuple(self.tiles.values()),
+            channels=tuple(self.channels.values()),
+            flags=tuple(self.flags.values()),
+            groups=tuple(self.groups.values()),
+            streams=tuple(streams),
+        )
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as plain data: NumPy numbers and constant expressions become Python numbers."""
+    known = constant(value) if isinstance(value, Expr) else None
+    if known is not None:
+        return known
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _member(channel: Channel, member: IntLike | str) -> Expr:
+    if isinstance(member, str):
+        if member not in channel.names:
+            raise PlanError(f"channel '{channel.name}' has no member '{member}'")
+        return expr(channel.names.index(member))
+    return expr(member)
+
+
+def runs(units: Sequence[int] | range) -> tuple[tuple[int, int, int], ...]:
+    """Unit numbers as arithmetic runs (start, stop, step)."""
+    if isinstance(units, range):
+        return ((units.start, units.stop, units.step),) if len(units) else ()
+    numbers = sorted(int(u) for u in units)
+    result: list[tuple[int, int, int]] = []
+    at = 0
+    while at < len(numbers):
+        step = numbers[at + 1] - numbers[at] if at + 1 < len(numbers) else 1
+        end = at + 1
+        while end < len(numbers) and numbers[end] - numbers[end - 1] == step:
+            end += 1
+        result.append((numbers[at], numbers[end - 1] + 1, step))
+        at = end
+    return tuple(result)

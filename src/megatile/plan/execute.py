@@ -1,0 +1,370 @@
+"""``execute(plan, inputs)``: run a plan on real data with NumPy, all units, and report races.
+
+Inputs and results map tile names to arrays (owners, *shape); units that share a stream are computed together.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from megatile.core.errors import MegatileError, did_you_mean
+from megatile.core.operations import OPERATIONS, Operation, cast
+from megatile.plan.cohort import Cohort, SlotHandle, Value, spread
+from megatile.plan.compute import (
+    GATHER_BYTES,
+    axes_from_the_end,
+    compute,
+    deliver,
+    reduce_values,
+    target_bytes,
+)
+from megatile.plan.model import Plan, PlanError
+from megatile.plan.program import Instruction, RegionCode
+from megatile.plan.races import RaceWatch
+from megatile.plan.storage import Access, SlotStore, allocate, resolve
+from megatile.plan.walk import Walker
+
+Array = Any
+
+
+class OrderWarning(UserWarning):
+    """A result depends on the order in which messages were received from any of several queues."""
+
+
+class Results(dict[str, Array]):
+    """Output arrays by tile name; ``choices`` are the members that ``ReceiveAny`` took, per unit in order."""
+
+    def __init__(
+        self, arrays: Mapping[str, Array], choices: dict[int, list[int]], order_dependent: tuple[str, ...]
+    ):
+        super().__init__(arrays)
+        self.choices = choices
+        self.order_dependent = order_dependent
+
+
+def execute(
+    plan: Plan, inputs: Mapping[str, Any] | None = None, order: Any = None, *, races: bool = True
+) -> Results:
+    """Run the plan on data.
+
+    ``order`` (a timed result, or anything with ``choices``: unit to list of members) decides what
+    ``ReceiveAny`` takes; without it members are tried in turn, and outputs that depend on that are reported
+    by an ``OrderWarning``. ``races=False`` leaves out the race check on storage that several units use.
+    """
+    run = Executor(plan, inputs or {}, order=order, races=races)
+    run.run()
+    outputs = run.outputs()
+    depends: tuple[str, ...] = ()
+    if run.choices and order is None:
+        other = Executor(plan, inputs or {}, reverse=True, races=False)
+        other.run()
+        again = other.outputs()
+        depends = tuple(n for n in outputs if not _same(outputs[n], again[n]))
+        if depends:
+            warnings.warn(
+                OrderWarning(f"{', '.join(depends)}: depends on the order of arrival"), stacklevel=2
+            )
+    return Results(outputs, run.choices, depends)
+
+
+def _batch(access: Access, count: int) -> Array:
+    """A view of all units if there is one, else a copy."""
+    view = access.batch()
+    return view if view is not None else access.gather(count)
+
+
+def _same(a: Array, b: Array) -> bool:
+    return a.tobytes() == b.tobytes() or bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
+
+
+class Executor(Walker):
+    """The walk with data."""
+
+    uneven = False
+
+    def __init__(
+        self,
+        plan: Plan,
+        inputs: Mapping[str, Any],
+        *,
+        order: Any = None,
+        reverse: bool = False,
+        races: bool = True,
+    ):
+        super().__init__(plan)
+        self.arrays = {
+            tile.name: allocate(plan, tile, None) for tile in plan.tiles if tile.name not in inputs
+        }
+        known = {tile.name: tile for tile in plan.tiles if tile.role in ("input", "inout")}
+        for name, data in inputs.items():
+            if name not in known:
+                raise PlanError(
+                    f"'{name}' is no input of the plan", advice=did_you_mean(name, known, what="inputs")
+                )
+            tile = known[name]
+            array = (
+                np.asarray(data)
+                if not isinstance(data, (list, tuple))
+                else np.stack([np.asarray(d) for d in data])
+            )
+            expected = (plan.owners(tile), *tile.shape)
+            if array.shape != expected:
+                raise PlanError(
+                    f"input '{name}' has shape {array.shape}, not {expected} (owners, then the tile)"
+                )
+            self.arrays[name] = allocate(plan, tile, cast(array, tile.dtype))
+        missing = [n for n in known if n not in inputs]
+        if missing:
+            raise PlanError(f"input '{missing[0]}' is missing")
+        self.slots = {channel.name: SlotStore(channel, plan.units) for channel in plan.channels}
+        self.order = {u: iter(c) for u, c in order.choices.items()} if order is not None else None
+        self.reverse = reverse
+        self.watch = RaceWatch.for_plan(plan) if races else None
+        self.final: dict[str, Any] = {
+            t.name: np.zeros(plan.owners(t), dtype=np.int64)
+            for t in plan.tiles
+            if t.role in ("output", "inout")
+        }
+
+    def outputs(self) -> dict[str, Array]:
+        """The last version of every output."""
+        result = {}
+        for name, version in self.final.items():
+            array = self.arrays[name]
+            result[name] = array[np.arange(len(array)), version % array.shape[1]]
+        return result
+
+    # --- commands --------------------------------------------------------------------------------
+
+    def access(
+        self, cohort: Cohort, instruction: Instruction, code: RegionCode, write: bool
+    ) -> Access | None:
+        self.handle(cohort, code.tile)
+        fresh = write and bool(getattr(instruction.statement, "fresh", False))
+        found = resolve(self.plan, cohort, code, self.arrays, self.slots, fresh)
+        if found is not None and self.watch is not None:
+            self.watch.access(cohort, instruction, code, found, write)
+        return found
+
+    def step_compute(self, cohort: Cohort, instruction: Instruction) -> bool:
+        reads = [self.access(cohort, instruction, code, False) for code in instruction.reads]
+        assert instruction.write is not None
+        write = self.access(cohort, instruction, instruction.write, True)
+        if write is None or any(r is None for r in reads):
+            return self.divide_by_shape(cohort, instruction)
+        if isinstance(cohort.handles[instruction.write.tile], SlotHandle):
+            raise PlanError(f"a received message cannot be written: {self.describe(instruction)}")
+        try:
+            self.apply(cohort, instruction, write, reads)  # type: ignore[arg-type]
+        except (ValueError, TypeError) as error:
+            if isinstance(error, MegatileError):
+                raise
+            raise PlanError(f"{error}: {self.describe(instruction)}") from error
+        self.renew(cohort, instruction)
+        cohort.pc += 1
+        return True
+
+    def divide_by_shape(self, cohort: Cohort, instruction: Instruction) -> bool:
+        codes = [*instruction.reads, *((instruction.write,) if instruction.write else ())]
+        return self.divide_by(cohort, [f(cohort.ints) for code in codes for f in code.shape])
+
+    def renew(self, cohort: Cohort, instruction: Instruction) -> None:
+        super().renew(cohort, instruction)
+        if instruction.write is not None and instruction.write.tile in self.final:
+            handle: Any = cohort.handles[instruction.write.tile]
+            if not self.plan.tile(handle.tile).shared:
+                self.final[handle.tile][cohort.units] = handle.version
+
+    def apply(self, cohort: Cohort, instruction: Instruction, write: Access, reads: list[Access]) -> None:
+        operation = OPERATIONS[instruction.statement.operation]  # type: ignore[union-attr]
+        varying = {k: f(cohort.ints) for k, f in instruction.varying.items()}
+        uneven = any(isinstance(v, np.ndarray) for v in varying.values())
+        attributes = axes_from_the_end(instruction.attributes | varying, reads)
+        if not uneven:
+            target, sources = write.batch(), [r.batch() for r in reads]
+            if target is not None and all(s is not None for s in sources):
+                compute(operation, target, sources, attributes, batched=True)
+                return
+            if len(cohort) > 4 and target_bytes(write) < GATHER_BYTES:
+                self.gathered(cohort, operation, write, reads, attributes)
+                return
+        for at in range(len(cohort)):
+            own = {k: int(v[at]) if isinstance(v, np.ndarray) else v for k, v in attributes.items()}
+            compute(operation, write.one(at), [r.one(at) for r in reads], own, batched=False)
+
+    def gathered(
+        self,
+        cohort: Cohort,
+        operation: Operation,
+        write: Access,
+        reads: list[Access],
+        attributes: dict[str, Any],
+    ) -> None:
+        count = len(cohort)
+        sources = [_batch(r, count) for r in reads]
+        result = np.empty((count, *write.shape), dtype=write.array.dtype)
+        compute(operation, result, sources, attributes, batched=True)
+        write.scatter(count, result)
+
+    def step_send(self, cohort: Cohort, instruction: Instruction) -> bool:
+        code = instruction.reads[0]
+        if code.constant is None and not code.whole:
+            shape = [f(cohort.ints) for f in code.shape]
+            if any(isinstance(v, np.ndarray) and (v != v[0]).any() for v in shape):
+                return self.divide_by(cohort, shape)
+        return super().step_send(cohort, instruction)
+
+    def on_send(
+        self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, slot: Value
+    ) -> None:
+        statement: Any = instruction.statement
+        read = self.access(cohort, instruction, instruction.reads[0], False)
+        assert read is not None
+        handle = cohort.handles[instruction.reads[0].tile]
+        element = handle.dtype if isinstance(handle, SlotHandle) else self.plan.tile(handle.tile).dtype
+        target = self.slots[statement.channel].typed(element, read.shape)
+        if isinstance(handle, SlotHandle) and handle.channel == statement.channel:
+            # The store may just have grown for this message: look the source up again.
+            read = resolve(self.plan, cohort, instruction.reads[0], self.arrays, self.slots)
+            assert read is not None
+        deliver(target, read, to, member, slot, len(cohort))
+        if self.watch is not None:
+            self.watch.send(cohort, statement.channel, to, member, self.queues[statement.channel].sent)
+
+    def on_receive(self, cohort: Cohort, instruction: Instruction, handle: SlotHandle) -> None:
+        if self.watch is not None:
+            self.watch.receive(cohort, handle)
+        if instruction.write is None:
+            return
+        write = self.access(cohort, instruction, instruction.write, True)
+        if write is None:
+            raise PlanError(f"units disagree on the shape of the destination: {self.describe(instruction)}")
+        store = self.slots[handle.channel]
+        slot = handle.sequence % store.channel.slots
+        array = store.typed(handle.dtype, handle.shape)
+        read = Access(array, (cohort.units, handle.member, slot), (), handle.shape, write.run)
+        self.move(cohort, write, read)
+
+    def move(self, cohort: Cohort, write: Access, read: Access) -> None:
+        copy = OPERATIONS["copy"]
+        target, source = write.batch(), read.batch()
+        if target is not None and source is not None:
+            compute(copy, target, [source], {}, batched=True)
+        elif len(cohort) > 4 and target_bytes(write) < GATHER_BYTES:
+            self.gathered(cohort, copy, write, [read], {})
+        else:
+            for at in range(len(cohort)):
+                compute(copy, write.one(at), [read.one(at)], {}, batched=False)
+
+    def on_read_scalar(self, cohort: Cohort, instruction: Instruction) -> Value:
+        read = self.access(cohort, instruction, instruction.reads[0], False)
+        if read is None or np.prod(read.shape) != 1:
+            raise PlanError(f"read_scalar reads one element: {self.describe(instruction)}")
+        values = [read.one(at).reshape(-1)[0] for at in range(len(cohort))]
+        return np.asarray([int(v) for v in values], dtype=np.int64)
+
+    def on_signal(
+        self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, amount: Value
+    ) -> None:
+        if self.watch is not None:
+            self.watch.signal(cohort, instruction.statement.flag, to, member, amount)  # type: ignore[union-attr]
+
+    def on_wait(self, cohort: Cohort, instruction: Instruction, member: Value, value: Value) -> None:
+        if self.watch is not None:
+            self.watch.wait(cohort, instruction.statement.flag, member, value)  # type: ignore[union-attr]
+
+    def choose(self, cohort: Cohort, instruction: Instruction, at: int) -> int | None:
+        if self.order is not None:
+            return self.forced(cohort, instruction, int(cohort.units[at]))
+        if not self.reverse:
+            return super().choose(cohort, instruction, at)
+        statement: Any = instruction.statement
+        queues, unit = self.queues[statement.channel], int(cohort.units[at])
+        for member in reversed(statement.members):
+            if queues.sent[unit, member] > queues.received[unit, member]:
+                return int(member)
+        return None
+
+    def forced(self, cohort: Cohort, instruction: Instruction, unit: int) -> int | None:
+        """The member that the given order takes next, once its message is there."""
+        statement: Any = instruction.statement
+        if not hasattr(self, "_next"):
+            self._next: dict[int, int] = {}
+        assert self.order is not None
+        if unit not in self._next:
+            try:
+                self._next[unit] = int(next(self.order[unit]))
+            except (KeyError, StopIteration):
+                raise PlanError(f"the order given has no more choices for unit {unit}") from None
+        member, queues = self._next[unit], self.queues[statement.channel]
+        return member if queues.sent[unit, member] > queues.received[unit, member] else None
+
+    def take(self, cohort: Cohort, instruction: Instruction, member: Value) -> bool:
+        if self.order is not None and instruction.kind == "receive_any":
+            for unit in cohort.units.tolist():
+                self._next.pop(unit, None)
+        return super().take(cohort, instruction, member)
+
+    # --- groups ----------------------------------------------------------------------------------
+
+    def on_collective(self, group: str, parts: list[tuple[Cohort, Instruction]]) -> None:
+        kinds = self.collectives_of(group, parts)
+        if self.watch is not None:
+            self.watch.meet(self.keys[group], np.concatenate([c.units for c, _ in parts]))
+        moving = [(c, i) for c, i in parts if i.statement.kind != "barrier"]  # type: ignore[union-attr]
+        values: dict[int, Array] = {}
+        for cohort, instruction in moving:
+            read = self.access(cohort, instruction, instruction.reads[0], False)
+            assert read is not None
+            values |= {int(u): read.one(i).copy() for i, u in enumerate(cohort.units)}
+        for cohort, instruction in moving:
+            self.finish_collective(group, cohort, instruction, kinds, values)
+
+    def collectives_of(
+        self, group: str, parts: list[tuple[Cohort, Instruction]]
+    ) -> dict[int, tuple[str, str]]:
+        """What each group that meets is doing; all its units must do the same."""
+        kinds: dict[int, tuple[str, str]] = {}
+        for cohort, instruction in parts:
+            statement: Any = instruction.statement
+            kind = (statement.kind, statement.reduction)
+            for key in np.unique(self.keys[group][cohort.units]).tolist():
+                if kinds.setdefault(key, kind) != kind:
+                    words = sorted(
+                        {kinds[key][0], kind[0]} if kinds[key][0] != kind[0] else {kinds[key][1], kind[1]}
+                    )
+                    raise PlanError(
+                        f"units of group '{group}' meet at different collectives ({', '.join(words)}): "
+                        + self.describe(instruction),
+                        place=statement.place,
+                    )
+        return kinds
+
+    def finish_collective(
+        self,
+        group: str,
+        cohort: Cohort,
+        instruction: Instruction,
+        kinds: dict[int, tuple[str, str]],
+        values: dict[int, Array],
+    ) -> None:
+        assert instruction.write is not None
+        write = self.access(cohort, instruction, instruction.write, True)
+        assert write is not None
+        keys, done = self.keys[group], {}
+        roots = spread(instruction.functions["root"](cohort.ints), len(cohort))
+        for at, unit in enumerate(cohort.units.tolist()):
+            key = (int(keys[unit]), int(roots[at]))
+            if key not in done:
+                kind, reduction = kinds[key[0]]
+                members = np.flatnonzero(keys == keys[unit])
+                done[key] = (
+                    values[int(members[key[1]])]
+                    if kind == "broadcast"
+                    else reduce_values(reduction, [values[int(m)] for m in members])
+                )
+            write.one(at)[...] = done[key]

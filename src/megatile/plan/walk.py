@@ -1,0 +1,229 @@
+"""Follows the streams of a plan for all units, many at once: control flow, blocking, channels, slots, flags,
+groups.
+
+What happens at a command is left to subclasses (``on_compute``, ``on_send`` ...): data in ``execute``,
+counting in ``check``, time in ``cost.price``. The walk itself is untimed: a message can be received as soon
+as its send was reached, a slot is free as soon as its last name has ended. Plans without ``ReceiveAny`` give
+the same result in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from megatile.core.errors import MegatileError
+from megatile.plan.cohort import Cohort, Handle, TileHandle, merge, spread, uniform
+from megatile.plan.commands import Commands, Queues
+from megatile.plan.deadlock import PlanDeadlock, deadlock
+from megatile.plan.model import Plan
+from megatile.plan.program import KINDS, Instruction, Program, compile_stream
+
+Value = Any
+
+__all__ = ["PlanDeadlock", "Queues", "Walker"]
+
+
+class Walker(Commands):
+    """See the module's text. ``uneven`` lets units in different iterations of a loop walk together."""
+
+    uneven = True
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        self.programs: list[Program] = [compile_stream(plan, stream) for stream in plan.streams]
+        self.queues = {channel.name: Queues(channel, plan.units) for channel in plan.channels}
+        self.flags = {f.name: np.zeros((plan.units, f.members), dtype=np.int64) for f in plan.flags}
+        self.tile_names = {tile.name: tile for tile in plan.tiles}
+        everyone = np.arange(plan.units)
+        self.keys = {g.name: spread(g.key.evaluate({"unit": everyone}), plan.units) for g in plan.groups}
+        self.ready: list[Cohort] = []
+        self.waiting: list[Cohort] = []
+        self.choices: dict[int, list[int]] = {}
+        self.last_choice: dict[tuple[str, int], int] = {}
+        self.steps: dict[str, Callable[[Cohort, Instruction], bool]] = {
+            kind: getattr(self, f"step_{kind}")
+            for kind in (
+                *KINDS.values(),
+                *("enter", "test", "again", "branch", "jump", "merge", "join", "end"),
+            )
+        }
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        for number, stream in enumerate(self.plan.streams):
+            units = np.concatenate([np.arange(*run) for run in stream.units] or [np.arange(0)])
+            if len(units):
+                handles: dict[str, Handle] = {name: TileHandle(name) for name in self.tile_names}
+                self.ready.append(Cohort(number, units, handles=handles))
+        while True:
+            while self.ready:
+                self.advance(self.ready.pop())
+            if not self.waiting:
+                return
+            if not self.resume():
+                raise deadlock(self)
+
+    def advance(self, cohort: Cohort) -> None:
+        """Follow the cohort until it blocks, splits or ends."""
+        code = self.programs[cohort.stream].instructions
+        while True:
+            instruction = code[cohort.pc]
+            try:
+                if not self.steps[instruction.kind](cohort, instruction):
+                    return
+            except MegatileError as error:
+                if error.place is None:
+                    error.place = self.place(instruction)
+                raise
+
+    def place(self, instruction: Instruction) -> Any:
+        return instruction.statement.place if instruction.statement is not None else None
+
+    def resume(self) -> bool:
+        """Let waiting cohorts go on: whole ones first, then joins, then parts of cohorts."""
+        together: dict[Any, list[Cohort]] = {}
+        for cohort in self.waiting:
+            together.setdefault(self.signature(cohort), []).append(cohort)
+        cohorts = [merge(group) for group in together.values()]
+        self.waiting = []
+        if self.meet(cohorts):
+            return True
+        masks = [self.can_go(c) for c in cohorts]
+        whole = [m is True or (m is not None and bool(np.all(m))) for m in masks]
+        if not any(whole):
+            whole = [
+                m is None and self.instruction(c).kind == "join" for c, m in zip(cohorts, masks, strict=True)
+            ]
+        if any(whole):
+            for cohort, free in zip(cohorts, whole, strict=True):
+                (self.ready if free else self.waiting).append(self.released(cohort) if free else cohort)
+            self.ready.reverse()
+            return True
+        progress = False
+        for cohort, mask in zip(cohorts, masks, strict=True):
+            if mask is None or mask is False or not np.any(mask):
+                self.waiting.append(cohort)
+                continue
+            go, stay = self.divide(cohort, np.asarray(mask))
+            self.ready.append(go)
+            self.waiting.append(stay)
+            progress = True
+        return progress
+
+    def released(self, cohort: Cohort) -> Cohort:
+        if self.instruction(cohort).kind == "join":
+            cohort.pc += 1
+        return cohort
+
+    def signature(self, cohort: Cohort) -> Any:
+        if self.uneven:
+            return cohort.signature()
+        equal = tuple((k, v) for k, v in sorted(cohort.ints.items()) if isinstance(v, int) and k != "unit")
+        return cohort.signature(), equal
+
+    # --- steps: structure ------------------------------------------------------------------------
+
+    def step_enter(self, cohort: Cohort, instruction: Instruction) -> bool:
+        loop: Any = instruction.statement
+        for name, source in instruction.tiles:
+            self.bind(cohort, name, self.handle(cohort, source))
+        values = [(name, function(cohort.ints)) for name, function in instruction.ints]
+        cohort.ints.update(values)
+        for key in ("start", "stop", "step"):
+            name = loop.index if key == "start" else f"{loop.index}.{key}"
+            cohort.ints[name] = uniform(instruction.functions[key](cohort.ints))
+        for name in instruction.names:
+            self.unbind(cohort, name)
+        cohort.pc += 1
+        return True
+
+    def step_test(self, cohort: Cohort, instruction: Instruction) -> bool:
+        index = instruction.statement.index  # type: ignore[union-attr]
+        at, stop, step = (cohort.ints[f"{index}{suffix}"] for suffix in ("", ".stop", ".step"))
+        if isinstance(at, int) and isinstance(stop, int) and isinstance(step, int):
+            if (at < stop) if step > 0 else (at > stop):
+                cohort.pc += 1
+            else:
+                self.leave_loop(cohort, instruction, index)
+            return True
+        more = np.where(np.asarray(step) > 0, np.asarray(at) < stop, np.asarray(at) > stop)
+        if more.all():
+            cohort.pc += 1
+            return True
+        if not more.any():
+            self.leave_loop(cohort, instruction, index)
+            return True
+        stay, go = self.divide(cohort, np.broadcast_to(more, len(cohort)))
+        stay.pc += 1
+        self.leave_loop(go, instruction, index)
+        self.waiting.append(go)
+        self.ready.append(stay)
+        return False
+
+    def leave_loop(self, cohort: Cohort, instruction: Instruction, index: str) -> None:
+        for suffix in ("", ".stop", ".step"):
+            cohort.ints.pop(f"{index}{suffix}", None)
+        cohort.pc = instruction.target
+
+    def step_again(self, cohort: Cohort, instruction: Instruction) -> bool:
+        loop: Any = instruction.statement
+        handles = [(name, self.handle(cohort, source)) for name, source in instruction.tiles]
+        values = [(name, function(cohort.ints)) for name, function in instruction.ints]
+        for name, handle in handles:
+            self.bind(cohort, name, handle)
+        cohort.ints.update(values)
+        self.end_names(cohort, instruction)
+        cohort.ints[loop.index] = cohort.ints[loop.index] + cohort.ints[f"{loop.index}.step"]
+        cohort.pc = instruction.target
+        return True
+
+    def end_names(self, cohort: Cohort, instruction: Instruction) -> None:
+        for name in instruction.ended:
+            self.unbind(cohort, name)
+            cohort.ints.pop(name, None)
+
+    def step_branch(self, cohort: Cohort, instruction: Instruction) -> bool:
+        condition = uniform(instruction.functions["condition"](cohort.ints))
+        if not isinstance(condition, np.ndarray):
+            cohort.pc = cohort.pc + 1 if condition else instruction.target
+            return True
+        then, orelse = self.divide(cohort, condition != 0)
+        then.pc, orelse.pc = cohort.pc + 1, instruction.target
+        self.ready += [orelse, then]
+        return False
+
+    def step_jump(self, cohort: Cohort, instruction: Instruction) -> bool:
+        cohort.pc = instruction.target
+        return True
+
+    def step_merge(self, cohort: Cohort, instruction: Instruction) -> bool:
+        handles = [(name, self.handle(cohort, source)) for name, source in instruction.tiles]
+        values = [(name, function(cohort.ints)) for name, function in instruction.ints]
+        for name, handle in handles:
+            self.bind(cohort, name, handle)
+        self.end_names(cohort, instruction)
+        cohort.ints.update(values)
+        cohort.pc += 1
+        return True
+
+    def step_join(self, cohort: Cohort, instruction: Instruction) -> bool:
+        """Units that parted may come together here: wait until nothing else can be done."""
+        if len(cohort) == self.programs[cohort.stream].stream.unit_count():
+            cohort.pc += 1
+            return True
+        return self.block(cohort)
+
+    def step_end(self, cohort: Cohort, instruction: Instruction) -> bool:
+        for name in list(cohort.handles):
+            self.unbind(cohort, name)
+        return False
+
+    def step_free(self, cohort: Cohort, instruction: Instruction) -> bool:
+        for name in instruction.names:
+            self.unbind(cohort, name)
+        cohort.pc += 1
+        return True
