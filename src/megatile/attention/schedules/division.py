@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from megatile.attention.schedules.bands import FULL, Band, Mask, Tile, visible_pairs
@@ -57,6 +57,7 @@ class Division:
     mask: Mask
     shift: tuple[int, ...]
     biased: bool = False
+    _memo: dict[tuple[int, int], list[KernelCall]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -88,11 +89,11 @@ class Division:
 
     def calls(self, step: int, rank: int) -> list[KernelCall]:
         """The kernels of a rank at a step. Fully visible keys with the same queries share one call."""
-        if step == 0:
-            return self._own_calls(rank)
-        held = self.routes.held(step, rank)
-        keys = [(slot, self.chunks[h.source][h.chunk]) for slot, h in enumerate(held)]
-        return self._calls(rank, keys)
+        if (step, rank) not in self._memo:
+            held = self.routes.held(step, rank) if step else ()
+            keys = [(slot, self.chunks[h.source][h.chunk]) for slot, h in enumerate(held)]
+            self._memo[step, rank] = self._calls(rank, keys) if step else self._own_calls(rank)
+        return self._memo[step, rank]
 
     def pairs(self, step: int, rank: int) -> int:
         """Visible pairs a rank works on at a step."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isqrt
 
 from megatile.attention.schedules.pieces import Layout
@@ -50,6 +51,7 @@ class Schedule:
         return Layout(self.causal_layout if causal else self.full_layout, self.ranks, self.heads)
 
 
+@lru_cache(maxsize=256)
 def make_schedule(name: str, ranks: int) -> Schedule:
     """The schedule called ``name`` for a number of ranks.
 

@@ -1,0 +1,221 @@
+"""Moving chunks between ranks: one exchange at a time, started early and awaited late."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from megatile.attention.errors import AttentionError
+from megatile.attention.failures import wait_for
+from megatile.core.errors import did_you_mean
+
+
+@dataclass
+class Pending:
+    """Messages under way. ``wait`` returns what came from each peer; buffers stay alive until then."""
+
+    received: dict[int, Tensor]
+    works: list[tuple[Any, int | None]]
+    group: dist.ProcessGroup | None
+    doing: str
+    kept: list[Tensor]
+
+    def wait(self) -> dict[int, Tensor]:
+        for work, peer in self.works:
+            assert self.group is not None
+            wait_for(work, self.group, peer, self.doing)
+        self.kept.clear()
+        return self.received
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """Exchanges among the ranks of a group. A peer p of the schedule is rank ``p * stride + offset`` of the
+    group.
+    """
+
+    group: dist.ProcessGroup | None
+    transport: str = "point_to_point"
+    stride: int = 1
+    offset: int = 0
+
+    def exchange(
+        self, sends: Mapping[int, Tensor], sizes: Mapping[int, int], like: Tensor, doing: str
+    ) -> Pending:
+        """Send one flat tensor to each peer and receive ``sizes[peer]`` elements from others, dtype as
+        ``like``.
+        """
+        outgoing = {self._rank(peer): tensor for peer, tensor in sends.items()}
+        incoming = {self._rank(peer): size for peer, size in sizes.items()}
+        if self.group is None or not (outgoing or incoming or self.transport != "point_to_point"):
+            return Pending({}, [], None, doing, [])
+        pending = _TRANSPORTS[self.transport](self.group, outgoing, incoming, like, doing)
+        pending.received = {peer: pending.received[self._rank(peer)] for peer in sizes}
+        return pending
+
+    def _rank(self, peer: int) -> int:
+        return peer * self.stride + self.offset
+
+
+Transport = Callable[[dist.ProcessGroup, Mapping[int, Tensor], Mapping[int, int], Tensor, str], Pending]
+
+
+def _point_to_point(
+    group: dist.ProcessGroup, sends: Mapping[int, Tensor], sizes: Mapping[int, int], like: Tensor, doing: str
+) -> Pending:
+    received = {peer: like.new_empty(size) for peer, size in sizes.items()}
+    operations, peers = [], []
+    for peer, buffer in received.items():
+        if buffer.numel():
+            operations.append(dist.P2POp(dist.irecv, buffer, dist.get_global_rank(group, peer), group))
+            peers.append(peer)
+    for peer, tensor in sends.items():
+        if tensor.numel():
+            operations.append(dist.P2POp(dist.isend, tensor, dist.get_global_rank(group, peer), group))
+            peers.append(peer)
+    works = dist.batch_isend_irecv(operations) if operations else []
+    # Some backends answer with one work for the whole batch.
+    named: list[int | None] = list(peers) if len(works) == len(peers) else [None] * len(works)
+    return Pending(received, list(zip(works, named, strict=True)), group, doing, list(sends.values()))
+
+
+def _all_to_all_single(
+    group: dist.ProcessGroup, sends: Mapping[int, Tensor], sizes: Mapping[int, int], like: Tensor, doing: str
+) -> Pending:
+    ranks = range(dist.get_world_size(group))
+    out_sizes = [sends[p].numel() if p in sends else 0 for p in ranks]
+    in_sizes = [sizes.get(p, 0) for p in ranks]
+    parts = [sends[p] for p in ranks if p in sends]
+    outgoing = torch.cat(parts) if parts else like.new_empty(0)
+    incoming = like.new_empty(sum(in_sizes))
+    work = dist.all_to_all_single(incoming, outgoing, in_sizes, out_sizes, group=group, async_op=True)
+    received = {p: part for p, part in zip(ranks, incoming.split(in_sizes), strict=True) if p in sizes}
+    return Pending(received, [(work, None)], group, doing, [outgoing])
+
+
+def _all_to_all(
+    group: dist.ProcessGroup, sends: Mapping[int, Tensor], sizes: Mapping[int, int], like: Tensor, doing: str
+) -> Pending:
+    ranks = range(dist.get_world_size(group))
+    outgoing = [sends.get(p, like.new_empty(0)) for p in ranks]
+    incoming = [like.new_empty(sizes.get(p, 0)) for p in ranks]
+    work = dist.all_to_all(incoming, outgoing, group=group, async_op=True)
+    return Pending({p: incoming[p] for p in sizes}, [(work, None)], group, doing, outgoing)
+
+
+_TRANSPORTS: dict[str, Transport] = {
+    "point_to_point": _point_to_point,
+    "all_to_all_single": _all_to_all_single,
+    "all_to_all": _all_to_all,
+}
+# What each backend does best when most ranks talk to each other; others get point-to-point.
+_DENSE = {
+    "nccl": "all_to_all",
+    "gloo": "all_to_all_single",
+    "mpi": "all_to_all_single",
+    "ucc": "all_to_all_single",
+}
+
+
+def choose_transport(group: dist.ProcessGroup | None, dense: bool) -> str:
+    """The transport for a group's backend; ``MEGATILE_ATTENTION_TRANSPORT`` overrides it (same on every
+    rank).
+    """
+    asked = os.environ.get("MEGATILE_ATTENTION_TRANSPORT", "")
+    if asked:
+        if asked not in _TRANSPORTS:
+            raise AttentionError(
+                f"MEGATILE_ATTENTION_TRANSPORT names no transport: '{asked}'",
+                advice=did_you_mean(asked, _TRANSPORTS),
+            )
+        return asked
+    if group is None or not dense:
+        return "point_to_point"
+    return _DENSE.get(str(dist.get_backend(group)), "point_to_point")
+
+
+class RingComm:
+    """Send to the next rank of a ring and receive from the previous one."""
+
+    def __init__(self, process_group: dist.ProcessGroup):
+        self.group = process_group
+        self.rank = dist.get_rank(process_group)
+        self.world_size = dist.get_world_size(process_group)
+        self._operations: list[tuple[dist.P2POp, int]] = []
+        self._works: list[tuple[Any, int]] = []
+
+    def send_recv(self, to_send: Tensor, recv_tensor: Tensor | None = None) -> Tensor:
+        """Note both transfers; :meth:`commit` starts them, :meth:`wait` ends them. Returns the receiving
+        tensor.
+        """
+        result = torch.empty_like(to_send) if recv_tensor is None else recv_tensor
+        ahead, behind = (self.rank + 1) % self.world_size, (self.rank - 1) % self.world_size
+        if self.world_size == 1:
+            result.copy_(to_send)
+            return result
+        send, receive = (dist.get_global_rank(self.group, peer) for peer in (ahead, behind))
+        self._operations.append((dist.P2POp(dist.isend, to_send.contiguous(), send, self.group), ahead))
+        self._operations.append((dist.P2POp(dist.irecv, result, receive, self.group), behind))
+        return result
+
+    def send_recv_kv(
+        self, k: Tensor, v: Tensor, k_buffer: Tensor | None = None, v_buffer: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Both of k and v, started at once."""
+        next_k, next_v = self.send_recv(k, k_buffer), self.send_recv(v, v_buffer)
+        self.commit()
+        return next_k, next_v
+
+    def commit(self) -> None:
+        """Start what was noted."""
+        if self._works:
+            raise AttentionError(
+                "the previous transfers of this RingComm were not awaited", advice="call wait()"
+            )
+        operations, peers = [op for op, _ in self._operations], [peer for _, peer in self._operations]
+        works = dist.batch_isend_irecv(operations) if operations else []
+        self._works = list(zip(works, peers[: len(works)], strict=True))
+
+    def wait(self) -> None:
+        """Wait for what was started."""
+        for work, peer in self._works:
+            wait_for(work, self.group, peer, "a ring exchange")
+        self._operations, self._works = [], []
+
+
+class A2AComm:
+    """Every rank sends one tensor to every rank."""
+
+    def __init__(self, process_group: dist.ProcessGroup):
+        self.group = process_group
+        self.rank = dist.get_rank(process_group)
+        self.world_size = dist.get_world_size(process_group)
+        self._pending: tuple[Pending, list[Tensor]] | None = None
+
+    def all_to_all(self, send_tensors: list[Tensor], recv_tensors: list[Tensor]) -> None:
+        """Start; ``recv_tensors[p]`` holds what rank p sent to this one after :meth:`wait`."""
+        if len(send_tensors) != self.world_size or len(recv_tensors) != self.world_size:
+            raise AttentionError(f"all_to_all needs one tensor per rank, {self.world_size} of each kind")
+        recv_tensors[self.rank].copy_(send_tensors[self.rank])
+        others = [p for p in range(self.world_size) if p != self.rank]
+        sends = {p: send_tensors[p].reshape(-1) for p in others}
+        sizes = {p: recv_tensors[p].numel() for p in others}
+        transport = choose_transport(self.group, dense=True)
+        pending = Communicator(self.group, transport).exchange(
+            sends, sizes, send_tensors[self.rank], "an all-to-all"
+        )
+        self._pending = (pending, recv_tensors)
+
+    def wait(self) -> None:
+        """Wait until everything has arrived."""
+        if self._pending is not None:
+            pending, targets = self._pending
+            for peer, flat in pending.wait().items():
+                targets[peer].copy_(flat.view_as(targets[peer]))
+        self._pending = None
