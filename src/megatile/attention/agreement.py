@@ -22,7 +22,7 @@ Record = dict[str, Any]
 
 
 class Members:
-    """The processes of a group, this one's rank among them, and their number. Without torch.distributed: one."""
+    """The processes of a group, this one's rank and their number. Without torch.distributed: one."""
 
     def __init__(self, group: Any = None):
         self.group = _process_group(group)

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megatile.attention.errors import AttentionError
-from megatile.attention.failures import wait_for
+from megatile.attention.errors import AttentionError, PeerError
+from megatile.attention.failures import explained, wait_for
 from megatile.core.errors import did_you_mean
 
 
@@ -55,7 +55,12 @@ class Communicator:
         incoming = {self._rank(peer): size for peer, size in sizes.items()}
         if self.group is None or not (outgoing or incoming or self.transport != "point_to_point"):
             return Pending({}, [], None, doing, [])
-        pending = _TRANSPORTS[self.transport](self.group, outgoing, incoming, like, doing)
+        try:
+            pending = _TRANSPORTS[self.transport](self.group, outgoing, incoming, like, doing)
+        except RuntimeError as error:
+            if isinstance(error, PeerError):
+                raise
+            raise explained(error, self.group, None, doing) from error
         pending.received = {peer: pending.received[self._rank(peer)] for peer in sizes}
         return pending
 
@@ -70,19 +75,26 @@ def _point_to_point(
     group: dist.ProcessGroup, sends: Mapping[int, Tensor], sizes: Mapping[int, int], like: Tensor, doing: str
 ) -> Pending:
     received = {peer: like.new_empty(size) for peer, size in sizes.items()}
-    operations, peers = [], []
-    for peer, buffer in received.items():
-        if buffer.numel():
-            operations.append(dist.P2POp(dist.irecv, buffer, dist.get_global_rank(group, peer), group))
-            peers.append(peer)
-    for peer, tensor in sends.items():
-        if tensor.numel():
-            operations.append(dist.P2POp(dist.isend, tensor, dist.get_global_rank(group, peer), group))
-            peers.append(peer)
-    works = dist.batch_isend_irecv(operations) if operations else []
-    # Some backends answer with one work for the whole batch.
-    named: list[int | None] = list(peers) if len(works) == len(peers) else [None] * len(works)
-    return Pending(received, list(zip(works, named, strict=True)), group, doing, list(sends.values()))
+    messages = [(dist.irecv, buffer, peer) for peer, buffer in received.items() if buffer.numel()]
+    messages += [(dist.isend, tensor, peer) for peer, tensor in sends.items() if tensor.numel()]
+    works = post_messages(group, messages, doing)
+    return Pending(received, works, group, doing, list(sends.values()))
+
+
+def post_messages(
+    group: dist.ProcessGroup, messages: list[tuple[Callable[..., Any], Tensor, int]], doing: str
+) -> list[tuple[Any, int | None]]:
+    """Start sends and receives; the works with the peer of each, None where a work stands for several."""
+    if str(dist.get_backend(group)) == "nccl":
+        operations = [dist.P2POp(op, x, dist.get_global_rank(group, peer), group) for op, x, peer in messages]
+        return [(work, None) for work in (dist.batch_isend_irecv(operations) if operations else [])]
+    works: list[tuple[Any, int | None]] = []
+    for op, tensor, peer in messages:
+        try:
+            works.append((op(tensor, dist.get_global_rank(group, peer), group), peer))
+        except RuntimeError as error:
+            raise explained(error, group, peer, doing) from error
+    return works
 
 
 def _all_to_all_single(
@@ -103,10 +115,24 @@ def _all_to_all(
     group: dist.ProcessGroup, sends: Mapping[int, Tensor], sizes: Mapping[int, int], like: Tensor, doing: str
 ) -> Pending:
     ranks = range(dist.get_world_size(group))
-    outgoing = [sends.get(p, like.new_empty(0)) for p in ranks]
-    incoming = [like.new_empty(sizes.get(p, 0)) for p in ranks]
+    nothing = like.new_empty(_filler(group, sends, sizes))
+    outgoing = [sends.get(p, nothing) for p in ranks]
+    incoming = [like.new_empty(sizes.get(p, nothing.numel())) for p in ranks]
     work = dist.all_to_all(incoming, outgoing, group=group, async_op=True)
     return Pending({p: incoming[p] for p in sizes}, [(work, None)], group, doing, outgoing)
+
+
+def _filler(group: dist.ProcessGroup, sends: Mapping[int, Tensor], sizes: Mapping[int, int]) -> int:
+    """How long the tensors for ranks without a message are: gloo's list form wants all of them equal."""
+    if str(dist.get_backend(group)) != "gloo":
+        return 0
+    lengths = {tensor.numel() for tensor in sends.values()} | set(sizes.values())
+    if len(lengths) > 1:
+        raise AttentionError(
+            "gloo's all_to_all with lists needs messages of one size",
+            advice="all_to_all_single or point_to_point",
+        )
+    return lengths.pop() if lengths else 0
 
 
 _TRANSPORTS: dict[str, Transport] = {
@@ -147,21 +173,19 @@ class RingComm:
         self.group = process_group
         self.rank = dist.get_rank(process_group)
         self.world_size = dist.get_world_size(process_group)
-        self._operations: list[tuple[dist.P2POp, int]] = []
-        self._works: list[tuple[Any, int]] = []
+        self._noted: list[tuple[Callable[..., Any], Tensor, int]] = []
+        self._works: list[tuple[Any, int | None]] = []
 
     def send_recv(self, to_send: Tensor, recv_tensor: Tensor | None = None) -> Tensor:
         """Note both transfers; :meth:`commit` starts them, :meth:`wait` ends them. Returns the receiving
         tensor.
         """
         result = torch.empty_like(to_send) if recv_tensor is None else recv_tensor
-        ahead, behind = (self.rank + 1) % self.world_size, (self.rank - 1) % self.world_size
         if self.world_size == 1:
             result.copy_(to_send)
             return result
-        send, receive = (dist.get_global_rank(self.group, peer) for peer in (ahead, behind))
-        self._operations.append((dist.P2POp(dist.isend, to_send.contiguous(), send, self.group), ahead))
-        self._operations.append((dist.P2POp(dist.irecv, result, receive, self.group), behind))
+        self._noted.append((dist.isend, to_send.contiguous(), (self.rank + 1) % self.world_size))
+        self._noted.append((dist.irecv, result, (self.rank - 1) % self.world_size))
         return result
 
     def send_recv_kv(
@@ -178,15 +202,13 @@ class RingComm:
             raise AttentionError(
                 "the previous transfers of this RingComm were not awaited", advice="call wait()"
             )
-        operations, peers = [op for op, _ in self._operations], [peer for _, peer in self._operations]
-        works = dist.batch_isend_irecv(operations) if operations else []
-        self._works = list(zip(works, peers[: len(works)], strict=True))
+        self._works = post_messages(self.group, self._noted, "a ring exchange")
 
     def wait(self) -> None:
         """Wait for what was started."""
         for work, peer in self._works:
             wait_for(work, self.group, peer, "a ring exchange")
-        self._operations, self._works = [], []
+        self._noted, self._works = [], []
 
 
 class A2AComm:

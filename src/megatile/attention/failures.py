@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -52,37 +53,51 @@ def explained(error: RuntimeError, group: dist.ProcessGroup, peer: int | None, d
 
 
 def _culprits(error: RuntimeError, group: dist.ProcessGroup, peer: int | None) -> tuple[list[int], str]:
-    """Global ranks at fault. A closed connection to a known peer tells; otherwise all who are alive report in
-    the store.
-    """
+    """Global ranks at fault: the known peer of a closed connection, or those that do not report."""
     late = "imed out" in str(error) or "timeout" in str(error).lower()
     try:
-        store = dist.PrefixStore(
-            f"megatile/attention/{group.group_name}", dist.distributed_c10d._get_default_store()
-        )
-        me = dist.get_rank(group)
+        default = dist.distributed_c10d._get_default_store()
+        store = dist.PrefixStore(f"megatile/attention/{group.group_name}", default)
+        me, size = dist.get_rank(group), dist.get_world_size(group)
         store.set(f"alive/{me}", "1")
         if peer is not None and not late and not store.check([f"alive/{peer}"]):
-            store.compare_set("culprit", "", str(peer))
-        found = _awaited(store, dist.get_world_size(group), late)
+            _name_culprit(store, [peer])
+        found = _awaited(store, range(size))
+        store.set(f"told/{me}", "1")
+        if (
+            dist.get_rank() == 0
+        ):  # the store usually lives in this process: stay until the others have read it
+            _reported(store, "told", [rank for rank in range(size) if rank not in found])
     except (RuntimeError, dist.DistError):
         return [0], "ended (it kept the rendezvous store, which no longer answers)"
     how = "did not arrive in time" if late else "ended or lost its connection"
     return [dist.get_global_rank(group, rank) for rank in found], how
 
 
-def _awaited(store: dist.Store, size: int, late: bool) -> list[int]:
+def _awaited(store: dist.Store, ranks: Iterable[int]) -> list[int]:
     """The ranks named by somebody, or those that do not report within the time of grace."""
-    deadline = time.monotonic() + GRACE_SECONDS
-    missing = list(range(size))
-    while missing and time.monotonic() < deadline:
-        if store.check(["culprit"]):
-            return [int(rank) for rank in store.get("culprit").decode().split(",")]
-        missing = [rank for rank in missing if not store.check([f"alive/{rank}"])]
-        time.sleep(0.02)
+    missing = _reported(store, "alive", ranks, until="culprit")
+    if store.check(["culprit"]):
+        return [int(rank) for rank in store.get("culprit").decode().split(",")]
     if missing:
-        store.compare_set("culprit", "", ",".join(map(str, missing)))
+        _name_culprit(store, missing)
     return missing
+
+
+def _reported(store: dist.Store, what: str, ranks: Iterable[int], until: str | None = None) -> list[int]:
+    """The ranks that do not report ``what`` within the time of grace; ends early once ``until`` is set."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    missing = list(ranks)
+    while missing and time.monotonic() < deadline and not (until and store.check([until])):
+        missing = [rank for rank in missing if not store.check([f"{what}/{rank}"])]
+        time.sleep(0.02)
+    return missing
+
+
+def _name_culprit(store: dist.Store, ranks: list[int]) -> None:
+    """The first who finds out tells the others, who may only see the finder leave."""
+    if not store.check(["culprit"]):
+        store.set("culprit", ",".join(map(str, ranks)))
 
 
 def _first_line(error: BaseException) -> str:

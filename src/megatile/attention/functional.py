@@ -16,7 +16,8 @@ from megatile.attention.heads import HeadExchange
 from megatile.attention.kernels import KernelOptions, choose_kernel
 from megatile.attention.ownership import Ownership, own_lengths, sequence_lengths
 from megatile.attention.profile import Profile
-from megatile.attention.schedules import Mask, Routes, Schedule, make_schedule
+from megatile.attention.schedules import Mask, Schedule, make_schedule
+from megatile.attention.schedules.division import is_dense
 
 
 def hamilton_attention(
@@ -109,7 +110,7 @@ def engine_for(
     group.
     """
     width = ownership.schedule.heads
-    transport = choose_transport(members.group, _dense(ownership.division.routes))
+    transport = choose_transport(members.group, is_dense(ownership.division.routes))
     communicator = Communicator(members.group, transport, width, members.rank % width)
     kernel = choose_kernel(q, v, options)
     return Engine(ownership.division, members.rank // width, communicator, kernel, options, profile)
@@ -148,14 +149,6 @@ def _attend(
 def _run(q: Tensor, k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
     out, lse = _Attention.apply(q, k, v, engine)
     return out, lse
-
-
-def _dense(routes: Routes) -> bool:
-    """Whether an exchange connects a rank with most of the others."""
-    if routes.exchanges == 0:
-        return False
-    peers = {transfer.peer for transfer in routes.sends(0, 0)}
-    return routes.ranks > 2 and 2 * len(peers) >= routes.ranks
 
 
 def _schedule(

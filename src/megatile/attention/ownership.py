@@ -66,7 +66,7 @@ def _ownership(
         expected = tuple(map(local_length, layout.pieces(lengths)))
         if local == expected:
             outer.append(layout.outer().pieces(lengths))
-        elif free or (layout.name == "contiguous" and len(lengths) == 1 and schedule.heads == 1):
+        elif sum(local) == sum(lengths) and (free or _any_cut(schedule, layout.name, lengths)):
             outer.append(_in_a_row(local))
         else:
             _refuse(what, schedule, layout.name, lengths, local, expected)
@@ -105,6 +105,11 @@ def _is_number(x: Any) -> bool:
     return isinstance(x, int)
 
 
+def _any_cut(schedule: Schedule, layout: str, lengths: Lengths) -> bool:
+    """Whether consecutive tokens may be divided anywhere: positions follow from the local lengths."""
+    return layout == "contiguous" and len(lengths) == 1 and schedule.heads == 1
+
+
 def _in_a_row(local: Lengths) -> list[Pieces]:
     pieces: list[Pieces] = []
     at = 0
@@ -119,7 +124,7 @@ def _refuse(
 ) -> None:
     rank = next(r for r, (a, b) in enumerate(zip(local, expected, strict=True)) if a != b)
     raise AttentionError(
-        f"rank {rank} holds {local[rank]} {what} tokens, but schedule '{schedule.name}' with its {layout} layout "
+        f"rank {rank} holds {local[rank]} {what} tokens, but schedule '{schedule.name}' ({layout} layout) "
         f"gives it {expected[rank]} of {sum(lengths)}",
         advice="divide the sequence with shard_sequence and the same schedule, causal and cu_seqlens",
     )

@@ -55,9 +55,7 @@ def unshard_sequence(
     layout: str | Layout | None = None,
     cu_seqlens: Any = None,
 ) -> Tensor:
-    """The whole tensor on every rank from the parts of all ranks: the inverse of :func:`shard_sequence`. No
-    gradient.
-    """
+    """The whole tensor on every rank: the inverse of :func:`shard_sequence`. No gradient."""
     place = _place(group, causal, schedule, layout, None, None)
     assert place.members is not None
     records = place.members.agree({"tokens": x.shape[dim]}, None, x.device, ())
@@ -66,7 +64,7 @@ def unshard_sequence(
     where = [_indices(place.layout, lengths, r) for r in range(place.members.size)]
     if [len(w) for w in where] != sizes:
         raise AttentionError(
-            f"the ranks hold {sizes} tokens, the {place.layout.name} layout gives them {[len(w) for w in where]}"
+            f"the ranks hold {sizes} tokens, layout {place.layout.name} gives them {[len(w) for w in where]}"
         )
     parts = _gathered(x.detach().movedim(dim, 0).contiguous(), sizes, place.members)
     whole = parts[0].new_empty((sum(sizes), *parts[0].shape[1:]))

@@ -162,6 +162,14 @@ def division_for(
     return Division.of(routes, pieces_q, pieces_kv, mask, shift, biased)
 
 
+def is_dense(routes: Routes) -> bool:
+    """Whether an exchange connects a rank with at least half of the others: a case for an all-to-all."""
+    if routes.exchanges < 2:
+        return False
+    peers = {transfer.peer for transfer in routes.sends(0, 0)}
+    return 2 * len(peers) >= routes.ranks
+
+
 def _chunks(pieces: Pieces, count: int) -> list[Pieces]:
     chunks: list[list[Piece]] = [[] for _ in range(count)]
     for piece in pieces:
