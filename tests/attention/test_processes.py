@@ -41,6 +41,10 @@ def test_other_names_context_and_sub_groups(ranks):
     assert_all_well(run_ranks(cases.check_names, ranks))
 
 
+def test_communication_classes():
+    assert_all_well(run_ranks(cases.check_communication_classes, 3))
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_wrong_use_is_one_clear_error_everywhere(ranks):
     assert_all_well(run_ranks(cases.check_errors, ranks))
@@ -63,6 +67,6 @@ def test_a_rank_that_dies_is_named_by_all_others(schedule, victim, causal):
 
 
 def test_a_rank_that_never_calls_is_named():
-    results = run_ranks(cases.never_calls, 3, 1, group_timeout=3.0)
+    results = run_ranks(cases.never_calls, 3, 1, group_timeout=2.0)
     for rank in (0, 2):
         assert "failed: rank 1 did not arrive in time" in results[rank][1], results[rank][1]
