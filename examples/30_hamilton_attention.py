@@ -42,9 +42,7 @@ def rank_main(rank: int, port: int) -> None:
             assert max(errors) < 1e-4
     if rank == 0:
         mine = position_ids(LENGTH, causal=True)
-        print(
-            f"rank 0 holds {len(mine)} of {LENGTH} tokens: {mine[0]}…{mine[len(mine) // 2 - 1]} and …{mine[-1]}"
-        )
+        print(f"rank 0 holds {len(mine)} of {LENGTH} tokens: {mine[0]}, {mine[1]} … {mine[-1]}")
     dist.destroy_process_group()
 
 

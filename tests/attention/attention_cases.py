@@ -112,7 +112,7 @@ def shards(whole, layout_arguments):
 
 
 def schedules_of(ranks):
-    names = ["ring", "zigzag", "striped", "direct", "hamilton", "ulysses", "auto"]
+    names = ["ring", "zigzag", "striped", "direct", "hamilton", "ulysses"] + (["auto"] if ranks < 4 else [])
     for m in range(2, ranks):
         if ranks % m == 0:
             names += [f"hamilton:{m}x{ranks // m}", f"ulysses:{m}", f"ulysses:{m}+zigzag"]
@@ -517,7 +517,7 @@ def dies_in_the_middle(rank, schedule, victim, causal):
         hamilton_attention(x, x, x, schedule=schedule, causal=causal)
 
 
-def never_calls(rank, victim):
+def never_calls(rank, victim, seconds):
     """One rank does not take part; the others must name it after their timeout."""
     import time
 
@@ -525,7 +525,8 @@ def never_calls(rank, victim):
     if rank == victim:
         time.sleep(5)
         return
-    hamilton_attention(x, x, x)
+    with environment(MEGATILE_ATTENTION_TIMEOUT=seconds):
+        hamilton_attention(x, x, x)
 
 
 @contextmanager

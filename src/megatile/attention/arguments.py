@@ -10,7 +10,6 @@ from typing import Any
 from torch import Tensor
 
 from megatile.attention.agreement import Record, checksum
-from megatile.attention.errors import AttentionError
 from megatile.attention.kernels import SUPPORTED
 from megatile.attention.schedules import Mask, Schedule
 from megatile.core.errors import did_you_mean
@@ -117,11 +116,3 @@ def from_inner_order(layout: str) -> list[int]:
     """The permutation back from batch, sequence, heads, dim."""
     order = _TENSOR_LAYOUTS[layout]
     return [order.index(i) for i in range(4)]
-
-
-def require_tensor_layout(layout: str) -> None:
-    """Raise unless the name is known."""
-    if layout not in _TENSOR_LAYOUTS:
-        raise AttentionError(
-            f"there is no tensor layout '{layout}'", advice=did_you_mean(layout, _TENSOR_LAYOUTS)
-        )

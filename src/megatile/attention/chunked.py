@@ -58,7 +58,8 @@ def run_chunks(
     records = members.agree(record, problem, q.device, same)
     assert schedule is not None
     with torch.no_grad():
-        out, lse = _forward(members, schedule, records, mask, q, k, v, KernelOptions(scale), profile)
+        options = KernelOptions(scale, partial=members.size > 1)
+        out, lse = _forward(members, schedule, records, mask, q, k, v, options, profile)
     return out.permute(from_inner_order(layout)), lse
 
 

@@ -5,6 +5,7 @@ reverse.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -160,19 +161,8 @@ class Engine:
             at[peer] = end
         return chunks
 
-    def _span(self, kind: str):  # type: ignore[no-untyped-def]
-        return _NOTHING if self.profile is None else self.profile.span(kind)
-
-
-class _Nothing:
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-_NOTHING = _Nothing()
+    def _span(self, kind: str) -> AbstractContextManager[None]:
+        return nullcontext() if self.profile is None else self.profile.span(kind)
 
 
 class _Gradients:

@@ -45,9 +45,20 @@ def ring_attention_forward_flash_attn(
     _profile: Profile | None = None,
 ) -> Result:
     """Ring attention: each rank holds consecutive tokens, KV goes around one ring."""
-    return _hamilton(
-        q, k, v, process_group, "ring", causal, softmax_scale, dropout_p, window_size, None, False, _profile
+    out, lse = hamilton_attention(
+        q,
+        k,
+        v,
+        group=process_group,
+        causal=causal,
+        softmax_scale=softmax_scale,
+        window_size=window_size,
+        dropout_p=dropout_p,
+        schedule="ring",
+        return_lse=True,
+        _profile=_profile,
     )
+    return out, lse
 
 
 def zigzag_ring_attention_forward_flash_attn(
@@ -65,20 +76,22 @@ def zigzag_ring_attention_forward_flash_attn(
     _profile: Profile | None = None,
 ) -> Result:
     """Ring attention with the zig-zag layout, which balances causal work."""
-    return _hamilton(
+    out, lse = hamilton_attention(
         q,
         k,
         v,
-        process_group,
-        "zigzag",
-        causal,
-        softmax_scale,
-        dropout_p,
-        window_size,
-        alibi_slopes,
-        deterministic,
-        _profile,
+        group=process_group,
+        causal=causal,
+        softmax_scale=softmax_scale,
+        window_size=window_size,
+        dropout_p=dropout_p,
+        alibi_slopes=alibi_slopes,
+        schedule="zigzag",
+        return_lse=True,
+        deterministic=deterministic,
+        _profile=_profile,
     )
+    return out, lse
 
 
 def hamilton_attention_forward_full_flash_attn(
@@ -201,38 +214,6 @@ hamilton_attention_forward_full_flash_attn_two_nodes_profile = _profiled(
 hamilton_attention_forward_causal_flash_attn_two_nodes_profile = _profiled(
     hamilton_attention_forward_causal_flash_attn_two_nodes
 )
-
-
-def _hamilton(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    group: Any,
-    schedule: str,
-    causal: bool,
-    scale: float | None,
-    dropout_p: float,
-    window: tuple[int, int],
-    slopes: Tensor | None,
-    deterministic: bool,
-    profile: Profile | None,
-) -> Result:
-    out, lse = hamilton_attention(
-        q,
-        k,
-        v,
-        group=group,
-        causal=causal,
-        softmax_scale=scale,
-        window_size=window,
-        dropout_p=dropout_p,
-        alibi_slopes=slopes,
-        schedule=schedule,
-        return_lse=True,
-        deterministic=deterministic,
-        _profile=profile,
-    )
-    return out, lse
 
 
 def _members(group: Any, world_size: int | None) -> Members:

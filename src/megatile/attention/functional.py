@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -69,7 +70,7 @@ def hamilton_attention(
     refuse_unsharded(records)
     cut = sequence_lengths(records, cu_seqlens)
     ownership = Ownership.of(chosen, mask, causal, alibi_slopes is not None, *cut, *own_lengths(records))
-    options = KernelOptions(scale, alibi_slopes, deterministic)
+    options = KernelOptions(scale, alibi_slopes, deterministic, partial=chosen.routes.exchanges > 0)
     out, lse = _attend(q, k, v, members, chosen, ownership, options, _profile)
     out = out.squeeze(0) if packed else out.permute(from_inner_order(layout))
     return (out, lse.squeeze(0) if packed else lse) if return_lse else out
@@ -106,9 +107,7 @@ def engine_for(
     options: KernelOptions,
     profile: Profile | None = None,
 ) -> Engine:
-    """The engine of this rank: the outer routes of a schedule connect ranks with the same place in their head
-    group.
-    """
+    """The engine of this rank. Routes connect ranks that have the same place in their head groups."""
     width = ownership.schedule.heads
     transport = choose_transport(members.group, is_dense(ownership.division.routes))
     communicator = Communicator(members.group, transport, width, members.rank % width)
@@ -138,7 +137,7 @@ def _attend(
     if heads % width or k.shape[2] % width:  # groups of query heads would be torn apart: one KV head for each
         k, v = (x.repeat_interleave(heads // x.shape[2], dim=2) for x in (k, v))
     slopes = None if options.slopes is None else options.slopes[..., exchange_q.own_heads(heads)]
-    options = KernelOptions(options.scale, slopes, options.deterministic)
+    options = replace(options, slopes=slopes)
     q, k, v = exchange_q.to_heads(q), exchange_kv.to_heads(k), exchange_kv.to_heads(v)
     out, lse = _run(q, k, v, engine_for(members, ownership, q, v, options, profile))
     with torch.no_grad():

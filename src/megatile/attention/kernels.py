@@ -28,11 +28,16 @@ SUPPORTED = (torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """What all blocks of a call share. ``slopes``: ALiBi, [H] or [B, H]."""
+    """What all blocks of a call share. ``slopes``: ALiBi, [H] or [B, H].
+
+    ``partial``: results will be merged with others, so a kernel that can should not round them to low
+    precision.
+    """
 
     scale: float
     slopes: Tensor | None = None
     deterministic: bool = False
+    partial: bool = False
 
 
 class Part(NamedTuple):
@@ -119,6 +124,8 @@ class CpuFlash:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, tile: Tile, options: KernelOptions
     ) -> tuple[Tensor, Tensor]:
+        if options.partial:
+            q, k, v = (x.float() for x in (q, k, v))
         causal, mask = _cpu_mask(tile.band, q, k)
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             *(x.transpose(1, 2) for x in (q, k, v)), 0.0, causal, attn_mask=mask, scale=options.scale
@@ -136,6 +143,7 @@ class CpuFlash:
         tile: Tile,
         options: KernelOptions,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        d_out, q, k, v, out = (x.float() if options.partial else x for x in (d_out, q, k, v, out))
         causal, mask = _cpu_mask(tile.band, q, k)
         d_out, q, k, v, out = (x.transpose(1, 2) for x in (d_out, q, k, v, out))
         grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -177,7 +185,7 @@ class Blocked:
         lse = torch.logsumexp(scores, dim=-1)
         weights = torch.exp(scores - lse.unsqueeze(-1))
         out = torch.einsum("bhgij,bjhd->bihgd", weights, v.float()).flatten(2, 3)
-        return out.to(q.dtype), lse.flatten(1, 2)
+        return out, lse.flatten(1, 2)
 
     def backward(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from megatile.attention.schedules.bands import FULL, Band, Mask, Tile, visible_pairs
 from megatile.attention.schedules.pieces import Piece, Pieces, cut, local_length, split
@@ -107,10 +106,14 @@ class Division:
                 load[rank, transfer.peer] += self.chunk_length(transfer.held)
         return dict(load)
 
-    @cached_property
-    def tokens(self) -> tuple[int, int]:
-        """All query tokens and all key tokens."""
-        return sum(map(local_length, self.q)), sum(map(local_length, self.kv))
+    def flops(self, step: int, rank: int, heads: int, dim: int) -> int:
+        """Multiplications and additions of a rank's forward kernels at a step, for one batch entry."""
+        return 4 * heads * dim * self.pairs(step, rank)
+
+    def link_bytes(self, exchange: int, kv_heads: int, dim: int, itemsize: int) -> dict[tuple[int, int], int]:
+        """Bytes of K and V that each link carries in an exchange, for one batch entry."""
+        per_token = 2 * kv_heads * dim * itemsize
+        return {link: tokens * per_token for link, tokens in self.link_tokens(exchange).items()}
 
     def _own_calls(self, rank: int) -> list[KernelCall]:
         q, kv = self.q[rank], self.kv[rank]
