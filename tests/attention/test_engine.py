@@ -67,5 +67,7 @@ def test_backward_moves_kv_ahead_and_gradients_one_step_behind(schedule):
 
 def test_backward_without_relaying_sends_gradients_straight_home():
     assert events("direct", True) == [
-        "start kv", "kernel", "wait", "start kv", "kernel", "start f32", "wait", "kernel", "wait", "start f32", "wait",
+        "start kv", "kernel", "wait",
+        "start kv", "kernel", "start f32", "wait",
+        "kernel", "wait", "start f32", "wait",
     ]  # fmt: skip
