@@ -1,6 +1,4 @@
-"""What the ranks do in the tests with real processes. Every function returns a list of failures, empty when
-all is well.
-"""
+"""What ranks do in the tests with real processes: functions that return their failures."""
 
 from __future__ import annotations
 
@@ -12,28 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from megatile.attention import (
-    A2AComm,
-    AttentionError,
-    RingComm,
-    calculate_in_mapping_circle,
-    calculate_inter_node_mapping,
-    calculate_intra_node_out_mapping_two_nodes,
-    calculate_out_mapping_circle,
-    calculate_source_rank_per_iter,
-    forwards,
-    gen_hamilton_circle,
-    gen_hamilton_circle_two_nodes,
-    gen_hamilton_path_local,
-    hamilton_attention,
-    kv_chunks,
-    make_schedule,
-    position_ids,
-    ring_flash,
-    sequence_parallel_attention,
-    shard_sequence,
-    unshard_sequence,
-)
+from megatile.attention import hamilton_attention, shard_sequence
 
 F32_LIMIT = 1e-5
 
@@ -68,6 +45,17 @@ def with_gradients(function, inputs, d_out):
     inputs = [x.detach().requires_grad_() for x in inputs]
     out = function(*inputs)
     return [out.detach(), *torch.autograd.grad(out, inputs, d_out)]
+
+
+@contextmanager
+def environment(**values):
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 class Cases:
@@ -161,9 +149,7 @@ def allowed_errors(q, k, v, d_out, causal, exact):
 
 
 def check_masks(rank):
-    """Windows, ALiBi, cross lengths, packed sequences, short sequences, another dim of v, layouts, scale,
-    transports.
-    """
+    """Windows, ALiBi, cross lengths, packed and short sequences, another dim of v, transports."""
     ranks, cases = dist.get_world_size(), Cases()
     length = 6 * ranks + 1
     q, k, v, d_out = tensors(3, (1, length, 4, 8), (1, length, 2, 8), (1, length, 2, 8), (1, length, 4, 8))
@@ -248,293 +234,4 @@ def _check_packed(cases, ranks):
             local = with_gradients(
                 lambda *x, c=call: hamilton_attention(*x, **c), parts, shard_sequence(d_out, **arguments)
             )
-            cases.compare(
-                f"{schedule} packed causal={causal}", [unshard_sequence(x, **arguments) for x in local], exact
-            )
-
-
-def check_forwards(rank, m, u):
-    """The functions with explicit chunks and mappings, and their profiling variants."""
-    ranks, cases = dist.get_world_size(), Cases()
-    group = dist.group.WORLD
-    cycles = gen_hamilton_circle(ranks)
-    nodes = gen_hamilton_circle_two_nodes(ranks, u)
-    tables = {
-        "out_mapping": calculate_out_mapping_circle(cycles),
-        "in_mapping": calculate_in_mapping_circle(cycles),
-    }
-    inside = {
-        "out_mapping": calculate_intra_node_out_mapping_two_nodes(gen_hamilton_path_local(m)),
-        "inter_out_mapping": calculate_inter_node_mapping(nodes, m),
-        "inter_in_mapping": calculate_inter_node_mapping(nodes, m, "in"),
-    }
-    sources = calculate_source_rank_per_iter(cycles)
-    length = 2 * ranks * max(1, len(cycles)) * len(nodes)
-    q, k, v = tensors(6, *[(1, length, 2, 4)] * 3)
-    for causal in (False, True):
-        exact = single_device(*(x.double() for x in (q, k, v)), causal=causal)
-        name = "causal" if causal else "full"
-        local = [shard_sequence(x, causal=causal, schedule="zigzag") for x in (q, k, v)]
-        chunks = [kv_chunks(x, len(cycles), causal=causal) for x in local[1:]]
-        extra = {"source_rank_per_iter": sources} if causal else {}
-        calls = {
-            f"hamilton_attention_forward_{name}_flash_attn": [
-                {"looping": cycles, **tables, **extra},
-                tables,
-                {},
-            ]
-        }
-        if u > 1:
-            calls[f"hamilton_attention_forward_{name}_flash_attn_two_nodes"] = [
-                inside,
-                *([{}] if u == 2 else []),
-            ]
-        for function, variants in calls.items():
-            pieces = (
-                chunks
-                if "two" not in function
-                else [kv_chunks(x, len(nodes), causal=causal) for x in local[1:]]
-            )
-            for variant in variants:
-                out, lse = getattr(forwards, function)(group, local[0], *pieces, None, **variant)
-                whole = unshard_sequence(out, causal=causal, schedule="zigzag")
-                cases.compare(function, [whole], [exact])
-                if lse.shape != (1, 2, local[0].shape[1]) or lse.dtype != torch.float32:
-                    cases.failures.append(f"{function}: lse {lse.shape} {lse.dtype}")
-            turned = [x.transpose(1, 2) for x in local[:1]], [[c.transpose(1, 2) for c in x] for x in pieces]
-            profiled = getattr(forwards, f"{function}_profile")
-            out, _, total, communication, computation = profiled(
-                group, *turned[0], *turned[1], None, layout="BNSD", **variants[0]
-            )
-            whole = unshard_sequence(out.transpose(1, 2), causal=causal, schedule="zigzag")
-            cases.compare(f"{function}_profile", [whole], [exact])
-            if not 0 < computation <= total or not 0 <= communication <= total:
-                cases.failures.append(f"{function}_profile: {total}, {communication}, {computation}")
-        for prefix, layout in (("", "ring"), ("zigzag_", "zigzag")):
-            arguments = {"causal": causal, "schedule": layout}
-            parts = [shard_sequence(x, **arguments) for x in (q, k, v)]
-            function = f"{prefix}ring_attention_forward_flash_attn"
-            out, _ = getattr(forwards, function)(group, *parts, None, causal=causal)
-            cases.compare(function, [unshard_sequence(out, **arguments)], [exact])
-            out, _, total, *_ = getattr(forwards, f"{function}_profile")(group, *parts, None, causal=causal)
-            cases.compare(f"{function}_profile", [unshard_sequence(out, **arguments)], [exact])
-    return cases.failures, cases.count, cases.worst
-
-
-def check_names(rank):
-    """ring-flash-attention's names, the context manager, positions, sub-groups, ranks in another order."""
-    ranks, cases = dist.get_world_size(), Cases()
-    length = 2 * ranks * 3
-    q, k, v, d_out = tensors(7, *[(1, length, 2, 4)] * 4)
-    exact = with_gradients(
-        lambda *x: single_device(*x, causal=True), [x.double() for x in (q, k, v)], d_out.double()
-    )
-    for prefix, schedule in (
-        ("ring_flash_attn", "ring"),
-        ("zigzag_ring_flash_attn", "zigzag"),
-        ("stripe_flash_attn", "striped"),
-    ):
-        arguments = {"causal": True, "schedule": schedule}
-        parts = [shard_sequence(x, **arguments) for x in (q, k, v)]
-        functions = ring_flash.FUNCTIONS
-        calls = {
-            "func": lambda *x, f=functions, p=prefix: f[f"{p}_func"](*x, causal=True),
-            "kvpacked": lambda a, b, c, f=functions, p=prefix: f[f"{p}_kvpacked_func"](
-                a, torch.stack([b, c], 2), causal=True
-            ),
-            "qkvpacked": lambda *x, f=functions, p=prefix: f[f"{p}_qkvpacked_func"](
-                torch.stack(x, 2), causal=True
-            ),
-        }
-        if prefix != "stripe_flash_attn":
-            cu = torch.tensor([0, length // ranks])
-            calls["varlen"] = lambda *x, f=functions, p=prefix, cu=cu: f[f"{p}_varlen_qkvpacked_func"](
-                torch.stack([y[0] for y in x], 1), cu, length // ranks, causal=True, return_attn_probs=True
-            )[0][None]
-        for name, call in calls.items():
-            local = with_gradients(call, parts, shard_sequence(d_out, **arguments))
-            cases.compare(f"{prefix} {name}", [unshard_sequence(x, **arguments) for x in local], exact)
-
-    def through_torch(*x):
-        return F.scaled_dot_product_attention(*(y.transpose(1, 2) for y in x), is_causal=True).transpose(1, 2)
-
-    parts = [shard_sequence(x, causal=True) for x in (q, k, v)]
-    before = F.scaled_dot_product_attention
-    with sequence_parallel_attention():
-        local = with_gradients(through_torch, parts, shard_sequence(d_out, causal=True))
-        cases.refuses(
-            "mask", AttentionError, "attn_mask", F.scaled_dot_product_attention, q, k, v, attn_mask=q
-        )
-    cases.compare("sdpa", [unshard_sequence(x, causal=True) for x in local], exact)
-    if F.scaled_dot_product_attention is not before:
-        cases.failures.append("sdpa: not put back")
-    whole = unshard_sequence(position_ids(length, causal=True)[None, :].float(), causal=True)
-    cases.compare("positions", [whole], [torch.arange(length).double()[None]])
-    _check_subgroup(cases, rank, ranks)
-    return cases.failures, cases.count, cases.worst
-
-
-def _check_subgroup(cases, rank, ranks):
-    members = list(range(1, ranks))
-    group = dist.new_group(members)
-    if rank not in members:
-        cases.refuses(
-            "outside",
-            AttentionError,
-            "not a member",
-            hamilton_attention,
-            *tensors(1, *[(1, 2, 1, 4)] * 3),
-            group=group,
-        )
-        return
-    q, k, v = tensors(8, *[(1, 4 * ranks, 2, 4)] * 3)
-    exact = single_device(*(x.double() for x in (q, k, v)), causal=True)
-    arguments = {"causal": True, "group": group}
-    out = hamilton_attention(*(shard_sequence(x, **arguments) for x in (q, k, v)), **arguments)
-    cases.compare("sub-group", [unshard_sequence(out, **arguments)], [exact])
-
-
-def check_errors(rank):
-    """Wrong use: one clear error on every rank, and the group stays usable."""
-    cases = Cases()
-    ranks = dist.get_world_size()
-    x = torch.randn(1, 6, 4, 8)
-    y = torch.randn(1, 6, 4, 8)
-
-    def attend(*tensors, **kwargs):
-        return hamilton_attention(*tensors, **kwargs)
-
-    last = rank == ranks - 1
-    heads = torch.randn(1, 6, 2 if last else 4, 8)
-    cases.refuses(
-        "heads", AttentionError, "disagree on query heads: 4 on rank 0", attend, heads, heads, heads
-    )
-    wrong = x.double() if last else x
-    cases.refuses(
-        "dtype", AttentionError, f"rank {ranks - 1}: q, k and v must share", attend, wrong, wrong, wrong
-    )
-    cases.refuses("mixed", AttentionError, "got bfloat16, float32", attend, x, x.bfloat16(), x)
-    cases.refuses("dropout", AttentionError, "dropout", attend, x, x, x, dropout_p=0.1)
-    cases.refuses("shape", AttentionError, "four dimensions", attend, x[0], x, x)
-    cases.refuses("dim", AttentionError, "same head dim", attend, x, x[..., :4], x)
-    cases.refuses("kv", AttentionError, "must agree", attend, x, x, x[:, :3])
-    cases.refuses("groups", AttentionError, "no multiple", attend, x, x[:, :, :3], x[:, :, :3])
-    cases.refuses("window", AttentionError, "window_size", attend, x, x, x, window_size=(3, -2))
-    cases.refuses("layout", AttentionError, "did you mean 'BSND'", attend, x, x, x, layout="BSN")
-    cases.refuses("schedule", AttentionError, "did you mean 'zigzag'", attend, x, x, x, schedule="zigzac")
-    cases.refuses("nodes", AttentionError, "is for 99 ranks", attend, x, x, x, schedule="hamilton:33x3")
-    cases.refuses("causal", AttentionError, "disagree on mask", attend, x, x, x, causal=last)
-    cases.refuses(
-        "names",
-        AttentionError,
-        "disagree on schedule",
-        attend,
-        x,
-        x,
-        x,
-        schedule="ring" if last else "zigzag",
-    )
-    cases.refuses("group", AttentionError, "process group, got str", attend, x, x, x, group="world")
-    cases.refuses("slopes", AttentionError, "alibi_slopes", attend, x, x, x, alibi_slopes=torch.ones(3))
-    uneven = torch.randn(1, 7 if last else 6, 4, 8)
-    cases.refuses(
-        "uneven",
-        AttentionError,
-        "zigzag layout",
-        attend,
-        uneven,
-        uneven,
-        uneven,
-        causal=True,
-        schedule="zigzag",
-    )
-    cases.refuses("packed", AttentionError, "gives it", attend, x[0], x[0], x[0], cu_seqlens=[0, 7 * ranks])
-    cases.refuses(
-        "boundaries", AttentionError, "begin with 0", attend, x[0], x[0], x[0], cu_seqlens=[3, 6 * ranks]
-    )
-    torch.manual_seed(0)
-    same = torch.randn(1, 6, 4, 8)
-    with environment(MEGATILE_ATTENTION_DEBUG="1"):
-        cases.refuses("unsharded", AttentionError, "the sequence was not divided", attend, same, same, same)
-    with environment(MEGATILE_ATTENTION_TRANSPORT="pigeon"):
-        cases.refuses("transport", AttentionError, "no transport: 'pigeon'", attend, x, x, x)
-    cycles = gen_hamilton_circle(ranks)
-    full = forwards.hamilton_attention_forward_full_flash_attn
-    cases.refuses("chunks", AttentionError, "kv_chunks", full, None, x, [x], [x, x], None)
-    cases.refuses("size", AttentionError, "world_size is 77", full, None, x, [x], [x], None, world_size=77)
-    causal = forwards.hamilton_attention_forward_causal_flash_attn
-    odd = [torch.randn(1, 3, 4, 8) for _ in cycles]
-    cases.refuses("halves", AttentionError, "two equal halves", causal, None, x, odd, odd, None)
-    got = attend(x + rank, y, y, schedule=make_schedule("direct", ranks))
-    if not torch.isfinite(got).all():
-        cases.failures.append("the group is not usable after errors")
-    return cases.failures, cases.count, cases.worst
-
-
-def check_communication_classes(rank):
-    """RingComm and A2AComm, and a call without the comparison of arguments."""
-    cases, ranks = Cases(), dist.get_world_size()
-    ring = RingComm(dist.group.WORLD)
-    k, v = ring.send_recv_kv(torch.full((3,), float(rank)), torch.full((2, 2), -float(rank)))
-    cases.refuses("not awaited", AttentionError, "were not awaited", ring.commit)
-    ring.wait()
-    before = float((rank - 1) % ranks)
-    cases.compare("ring", [k, v], [torch.full((3,), before).double(), torch.full((2, 2), -before).double()])
-    everyone = A2AComm(dist.group.WORLD)
-    received = [torch.empty(p + 1, 2) for p in range(ranks)]
-    everyone.all_to_all([torch.full((rank + 1, 2), 10.0 * rank + p) for p in range(ranks)], received)
-    everyone.wait()
-    expected = [torch.full((p + 1, 2), 10.0 * p + rank).double() for p in range(ranks)]
-    cases.compare("all to all", received[:4], expected[:4])
-    cases.refuses("too few", AttentionError, "one tensor per rank", everyone.all_to_all, [k], [k])
-    q, k, v = tensors(2, *[(1, 4 * ranks, 2, 4)] * 3)
-    exact = single_device(*(x.double() for x in (q, k, v)))
-    with environment(MEGATILE_ATTENTION_CHECK="0"):
-        out = hamilton_attention(*(shard_sequence(x) for x in (q, k, v)))
-    cases.compare("unchecked", [out], shards([exact], {}))
-    cases.refuses("tokens", AttentionError, "gives them", unshard_sequence, out[:, rank:], layout="striped")
-    return cases.failures, cases.count, cases.worst
-
-
-def dies_in_the_middle(rank, schedule, victim, causal):
-    """One rank ends while the others work; they must name it."""
-    from megatile.attention import engine
-
-    x = torch.randn(1, 16, 2, 8)
-    hamilton_attention(x, x, x, schedule=schedule, causal=causal)
-    if rank == victim:
-        original = engine.Engine._forward_call
-
-        def deadly(self, *args):
-            deadly.calls += 1
-            if deadly.calls == 2:
-                os._exit(17)
-            return original(self, *args)
-
-        deadly.calls = 0
-        engine.Engine._forward_call = deadly
-    for _ in range(3):
-        hamilton_attention(x, x, x, schedule=schedule, causal=causal)
-
-
-def never_calls(rank, victim, seconds):
-    """One rank does not take part; the others must name it after their timeout."""
-    import time
-
-    x = torch.randn(1, 8, 2, 8)
-    if rank == victim:
-        time.sleep(5)
-        return
-    with environment(MEGATILE_ATTENTION_TIMEOUT=seconds):
-        hamilton_attention(x, x, x)
-
-
-@contextmanager
-def environment(**values):
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+            cases.compare(f"{schedule} packed causal={causal}", local, shards(exact, arguments))

@@ -12,14 +12,19 @@ from multiprocessing.connection import wait as wait_connections
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
-    ["torch", "torch.distributed", "megatile.attention.forwards", "attention_cases"]
+    [
+        "torch",
+        "torch.distributed",
+        "megatile.attention.forwards",
+        "attention_cases",
+        "attention_faults",
+        "attention_names",
+    ]
 )
 
 
 def run_ranks(function, ranks, *args, timeout=150.0, group_timeout=60.0):
-    """``function(rank, *args)`` in every process; returns per rank (result, error text). A dead rank gives
-    (None, 'ended').
-    """
+    """``function(rank, *args)`` in every process; per rank (result, error text)."""
     port = _free_port()
     pipes, processes = [], []
     for rank in range(ranks):

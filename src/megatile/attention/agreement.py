@@ -1,6 +1,4 @@
-"""All ranks of a call tell each other what they were given, so that a mistake is one clear error everywhere,
-not a hang.
-"""
+"""Ranks tell each other what they were given: a mistake is one clear error everywhere, not a hang."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ class Members:
     def agree(
         self, record: Record, problem: str | None, device: torch.device, same: tuple[str, ...]
     ) -> list[Record]:
-        """Every rank's record, in rank order. Raises on all ranks if one has a ``problem`` or fields of
-        ``same`` differ.
-        """
+        """Every rank's record. Raises on all if one has a ``problem`` or a field of ``same`` differs."""
         if self.size == 1 or os.environ.get("MEGATILE_ATTENTION_CHECK", "1") == "0":
             if problem:
                 raise AttentionError(problem)

@@ -1,6 +1,4 @@
-"""One process of the benchmark: ``python -m megatile.attention.bench_rank`` with its task as JSON on standard
-input.
-"""
+"""One process of the benchmark, run as a module with its task as JSON on standard input."""
 
 from __future__ import annotations
 

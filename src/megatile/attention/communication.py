@@ -36,9 +36,7 @@ class Pending:
 
 @dataclass(frozen=True)
 class Communicator:
-    """Exchanges among the ranks of a group. A peer p of the schedule is rank ``p * stride + offset`` of the
-    group.
-    """
+    """Exchanges in a group. A schedule's peer p is rank ``p * stride + offset`` of the group."""
 
     group: dist.ProcessGroup | None
     transport: str = "point_to_point"
@@ -48,9 +46,7 @@ class Communicator:
     def exchange(
         self, sends: Mapping[int, Tensor], sizes: Mapping[int, int], like: Tensor, doing: str
     ) -> Pending:
-        """Send one flat tensor to each peer and receive ``sizes[peer]`` elements from others, dtype as
-        ``like``.
-        """
+        """Send a flat tensor to each peer and receive ``sizes[peer]`` elements of ``like``'s dtype."""
         outgoing = {self._rank(peer): tensor for peer, tensor in sends.items()}
         incoming = {self._rank(peer): size for peer, size in sizes.items()}
         if self.group is None or not (outgoing or incoming or self.transport != "point_to_point"):
@@ -150,9 +146,7 @@ _DENSE = {
 
 
 def choose_transport(group: dist.ProcessGroup | None, dense: bool) -> str:
-    """The transport for a group's backend; ``MEGATILE_ATTENTION_TRANSPORT`` overrides it (same on every
-    rank).
-    """
+    """The transport for a backend; ``MEGATILE_ATTENTION_TRANSPORT`` overrides it (on every rank)."""
     asked = os.environ.get("MEGATILE_ATTENTION_TRANSPORT", "")
     if asked:
         if asked not in _TRANSPORTS:
@@ -177,9 +171,7 @@ class RingComm:
         self._works: list[tuple[Any, int | None]] = []
 
     def send_recv(self, to_send: Tensor, recv_tensor: Tensor | None = None) -> Tensor:
-        """Note both transfers; :meth:`commit` starts them, :meth:`wait` ends them. Returns the receiving
-        tensor.
-        """
+        """Note both transfers for :meth:`commit` and :meth:`wait`. Returns the receiving tensor."""
         result = torch.empty_like(to_send) if recv_tensor is None else recv_tensor
         if self.world_size == 1:
             result.copy_(to_send)

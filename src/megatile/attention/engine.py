@@ -1,6 +1,4 @@
-"""One engine for every schedule: work on what is held while the next chunks travel; backwards the same in
-reverse.
-"""
+"""One engine for every schedule: work on what is held while the next chunks travel; then in reverse."""
 
 from __future__ import annotations
 
@@ -36,9 +34,7 @@ class Engine:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, own: Chunks | None = None
     ) -> tuple[Tensor, Tensor, Chunks]:
-        """``q`` [B, S, H, D], ``k`` and ``v`` [S, B, H, D]. Returns out, lse [B, H, S] and the chunks held
-        last.
-        """
+        """``q`` [B, S, H, D], ``k``, ``v`` [S, B, H, D] → out, lse [B, H, S] and the chunks held last."""
         routes = self.division.routes
         result = Accumulator(q.shape[0], q.shape[1], q.shape[2], v.shape[-1], q.device)
         own = self.own_chunks((k, v)) if own is None else own

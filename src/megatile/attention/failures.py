@@ -64,9 +64,8 @@ def _culprits(error: RuntimeError, group: dist.ProcessGroup, peer: int | None) -
             _name_culprit(store, [peer])
         found = _awaited(store, range(size))
         store.set(f"told/{me}", "1")
-        if (
-            dist.get_rank() == 0
-        ):  # the store usually lives in this process: stay until the others have read it
+        if dist.get_rank() == 0:
+            # The store usually lives in this process: stay until the others have read it.
             _reported(store, "told", [rank for rank in range(size) if rank not in found])
     except (RuntimeError, dist.DistError):
         return [0], "ended (it kept the rendezvous store, which no longer answers)"

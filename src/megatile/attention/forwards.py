@@ -1,5 +1,4 @@
-"""Forward functions with explicit chunks and routing tables, in the style of the flash-attn based
-implementations.
+"""Forward functions with explicit chunks and routing tables.
 
 All return ``(out, lse)``: ``out`` like q, ``lse`` [batch, heads, tokens] in f32. The ``_profile`` variants
 add the seconds of the whole call, of communication (starting and awaiting it) and of computation.

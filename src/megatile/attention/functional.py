@@ -77,9 +77,7 @@ def hamilton_attention(
 
 
 class _Attention(torch.autograd.Function):
-    """The engine's forward and backward. KV is kept sequence first, the chunks held last are kept for the way
-    back.
-    """
+    """The engine's forward and backward. The chunks held last are kept for the way back."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,4 @@
-"""Attention of one block on one device, with its log-sum-exp, and its gradients: the kernel is chosen by what
-is there.
+"""Attention of one block on one device, with its log-sum-exp, and its gradients.
 
 Tensors are [B, S, H, D] (any strides), KV may have fewer heads (GQA), log-sum-exps are [B, H, S] in f32.
 """
@@ -41,9 +40,7 @@ class KernelOptions:
 
 
 class Part(NamedTuple):
-    """A rectangle of a block that a kernel does in one go: rows and columns from..to, and what is visible in
-    it.
-    """
+    """A rectangle of a block that a kernel does in one go: rows and columns from..to."""
 
     rows: tuple[int, int]
     columns: tuple[int, int]
@@ -51,9 +48,7 @@ class Part(NamedTuple):
 
 
 class Kernel(Protocol):
-    """``divide`` cuts a block into parts; ``forward`` and ``backward`` do one part in which every row sees a
-    key.
-    """
+    """``divide`` cuts a block into parts in which every row sees a key; the others do one part."""
 
     def divide(self, tile: Tile, rows: int, columns: int) -> Iterator[Part]: ...
 
@@ -100,9 +95,7 @@ def row_blocks(tile: Tile, rows: int, columns: int, size: int = ROW_BLOCK) -> It
 
 
 class CpuFlash:
-    """torch's flash attention for the CPU: the operation behind ``scaled_dot_product_attention``, with its
-    lse.
-    """
+    """torch's flash attention for CPUs: what ``scaled_dot_product_attention`` calls, with its lse."""
 
     def divide(self, tile: Tile, rows: int, columns: int) -> Iterator[Part]:
         whole = part_of(tile, (0, rows), (0, columns))

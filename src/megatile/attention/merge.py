@@ -1,6 +1,4 @@
-"""Partial results of attention become one: softmax over a union of keys from the parts' outputs and
-log-sum-exps.
-"""
+"""Parts of attention become one: softmax over the union of their keys, from outputs and log-sum-exps."""
 
 from __future__ import annotations
 

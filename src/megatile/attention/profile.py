@@ -12,9 +12,7 @@ import torch
 
 
 class Profile:
-    """Seconds by kind of work. Communication counts the time spent starting and awaiting it, not what was
-    hidden.
-    """
+    """Seconds by kind of work. Communication counts what starting and awaiting it took."""
 
     def __init__(self, device: torch.device):
         self._gpu = device.type == "cuda"

@@ -30,43 +30,12 @@ def plan(
     json: Json = False,
 ) -> None:
     """Show how a schedule moves KV: its cycles, the load of the links, the work of each step."""
-    from megatile.attention.schedules import Mask, division_for, make_schedule
+    from megatile.attention.schedules import make_schedule, schedule_summary
 
-    chosen = make_schedule(schedule, ranks)
-    outer = chosen.routes
-    length = seqlen or ranks * max(1, outer.chunks) * 2
-    layout = chosen.layout(causal).outer()
-    pieces = layout.pieces([length])
-    division = division_for(outer, pieces, pieces, Mask.of(causal), [length], [length])
-    cycles = [list(cycle) for cycle in getattr(outer, "cycles", ())]
-    steps = []
-    for step in range(outer.exchanges + 1):
-        load = division.link_tokens(step) if step < outer.exchanges else {}
-        work = [division.pairs(step, rank) for rank in range(outer.ranks)]
-        steps.append(
-            {
-                "step": step,
-                "links": len(load),
-                "tokens per link": sorted({min(load.values()), max(load.values())}) if load else [],
-                "visible pairs per rank": sorted({min(work), max(work)}),
-                "kernels of rank 0": len(division.calls(step, 0)),
-            }
-        )
+    summary = schedule_summary(make_schedule(schedule, ranks), seqlen, causal)
     if png is not None:
-        _draw(cycles, png, chosen.name)
-    summary = {
-        "schedule": chosen.name,
-        "ranks": ranks,
-        "layout": layout.name,
-        "ranks that divide the heads": chosen.heads,
-        "chunks of KV": outer.chunks,
-        "exchanges": outer.exchanges,
-        "tokens": length,
-    }
-    if json:
-        print_json({**summary, "cycles": cycles, "steps": steps})
-    else:
-        _show(summary, cycles, steps)
+        _draw(summary["cycles"], png, summary["schedule"])
+    print_json(summary) if json else _show(summary)
 
 
 @app.command()
@@ -130,15 +99,16 @@ def _draw(cycles: list[list[int]], png: Path, name: str) -> None:
     draw_cycles(cycles, png, name)
 
 
-def _show(summary: dict[str, Any], cycles: list[list[int]], steps: list[dict[str, Any]]) -> None:
+def _show(summary: dict[str, Any]) -> None:
     from rich.table import Table
 
+    cycles, steps = summary.pop("cycles"), summary.pop("steps")
     screen = console()
     screen.print("  ".join(f"{name}: [bold]{value}[/bold]" for name, value in summary.items()))
     for number, cycle in enumerate(cycles):
         shown = " → ".join(map(str, cycle[:SHOWN_RANKS])) + (" → …" if len(cycle) > SHOWN_RANKS else "")
         screen.print(f"chunk {number:>3}: {shown} → {cycle[0]}")
-    table = Table("step", "links used", "tokens per link", "visible pairs per rank", "kernels of rank 0")
+    table = Table(*steps[0])
     for row in steps:
         table.add_row(*("–".join(map(str, v)) if isinstance(v, list) else str(v) for v in row.values()))
     screen.print(table)

@@ -18,9 +18,7 @@ KeyRun = tuple[int, int, int]  # (number among the held chunks, or OWN; rows fro
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One local attention kernel: some query rows over some key rows. Several runs only where everything is
-    visible.
-    """
+    """One local kernel: some query rows over some key rows; several runs where all is visible."""
 
     q: tuple[Run, ...]
     kv: tuple[KeyRun, ...]

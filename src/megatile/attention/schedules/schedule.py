@@ -132,9 +132,7 @@ def _ulysses(name: str, ranks: int, argument: str) -> Schedule:
 
 
 def _auto(name: str, ranks: int, argument: str) -> Schedule:
-    """Hamilton on all links: never more bytes per link than a ring, and the same layouts as zig-zag and
-    direct.
-    """
+    """Hamilton: on no link more bytes than a ring; the layouts of zig-zag and direct."""
     _no_argument(name, argument)
     return _hamilton("hamilton", ranks, "")
 

@@ -24,9 +24,7 @@ Arc = tuple[int, int]
 
 @dataclass(frozen=True)
 class NetworkRings:
-    """Directed rings over a network's arcs. ``optimal`` states that no larger set exists; ``reason`` says
-    why.
-    """
+    """Directed rings over a network's arcs. ``optimal``: no larger set exists; ``reason``: why."""
 
     rings: tuple[tuple[int, ...], ...]
     arcs: frozenset[Arc]
@@ -94,9 +92,7 @@ def full_mesh_rings(n: int) -> NetworkRings:
 
 
 def torus_rings(dims: Sequence[int], *, budget: int = 200_000) -> NetworkRings:
-    """Rings of a torus (ranks count row by row, last dimension fastest): two per dimension of length 3 or
-    more.
-    """
+    """Rings of a torus (last dimension fastest): two per dimension of length 3 or more."""
     sizes = [d for d in dims if d > 1]
     arcs = _grid_arcs(dims, wrap=True)
     if sizes and min(sizes) >= 3:
@@ -107,9 +103,7 @@ def torus_rings(dims: Sequence[int], *, budget: int = 200_000) -> NetworkRings:
 
 
 def mesh_rings(dims: Sequence[int], *, budget: int = 200_000) -> NetworkRings:
-    """Rings of a mesh without wrap: a corner has one link per dimension, so at most one cycle (both ways) in
-    2 or 3.
-    """
+    """Rings of a mesh without wrap: in 2 and 3 dimensions corners allow one cycle, both ways."""
     sizes = [d for d in dims if d > 1]
     arcs = _grid_arcs(dims, wrap=False)
     if len(sizes) in (2, 3) and prod(sizes) % 2 == 0:
