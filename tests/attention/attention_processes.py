@@ -11,16 +11,14 @@ from datetime import timedelta
 from multiprocessing.connection import wait as wait_connections
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(
-    [
-        "torch",
-        "torch.distributed",
-        "megatile.attention.forwards",
-        "attention_cases",
-        "attention_faults",
-        "attention_names",
-    ]
-)
+# What every rank needs is loaded once; torch.autograd.grad imports the second of these when first called.
+_LOADED = [
+    "torch",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.distributed",
+    "megatile.attention.forwards",
+]
+_FORKS.set_forkserver_preload(_LOADED)
 
 
 def run_ranks(function, ranks, *args, timeout=150.0, group_timeout=60.0):
