@@ -89,6 +89,16 @@ def test_shards_and_positions_of_ranks_that_do_not_exist():
         attention.position_ids(10, rank=5, ranks=2)
 
 
+def test_records_that_are_too_long_are_a_problem_and_not_cut():
+    pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
+    from megatile.attention.agreement import RECORD_BYTES, _packed, _unpacked
+
+    assert _unpacked(_packed({"mask": [3, None], "problem": None})) == {"mask": [3, None], "problem": None}
+    packed = _packed({"chunk lengths": list(range(1000)), "problem": None})
+    assert packed.numel() == RECORD_BYTES
+    assert "too long" in _unpacked(packed)["problem"]
+
+
 def test_one_process_alone():
     torch = pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
     x = torch.randn(1, 5, 2, 4)
