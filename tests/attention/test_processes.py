@@ -58,8 +58,8 @@ def test_wrong_use_is_one_clear_error_everywhere(ranks):
 )
 def test_a_rank_that_dies_is_named_by_all_others(schedule, victim, causal):
     start = time.monotonic()
-    results = run_ranks(faults.dies_in_the_middle, 4, schedule, victim, causal, group_timeout=15.0)
-    assert time.monotonic() - start < 15
+    results = run_ranks(faults.dies_in_the_middle, 4, schedule, victim, causal, group_timeout=40.0)
+    assert time.monotonic() - start < 40
     for rank, (_, error) in enumerate(results):
         if rank == victim:
             assert error == "ended"
