@@ -73,11 +73,12 @@ class Run:
         self.where_k = [np.array(positions(p), dtype=int) for p in pieces_k]
         self.q = [q[w] for w in self.where_q]
         self.k, self.v = [k[w] for w in self.where_k], [v[w] for w in self.where_k]
+        self.rows = [self.division.chunk_rows(rank) for rank in range(self.ranks)]
         self.out = [np.zeros(x.shape[:2] + v.shape[2:]) for x in self.q]
         self.lse = [np.full((x.shape[1], x.shape[0]), -np.inf) for x in self.q]
 
     def chunk(self, rank, chunk):
-        rows = [np.arange(a, b) for a, b in self.division.chunk_rows(rank)[chunk]]
+        rows = [np.arange(a, b) for a, b in self.rows[rank][chunk]]
         rows = np.concatenate(rows) if rows else np.zeros(0, dtype=int)
         return rows, (self.k[rank][rows], self.v[rank][rows])
 

@@ -183,3 +183,9 @@ def test_a_scale_may_not_take_the_name_of_another_level():
     }
     with pytest.raises(MachineError, match="scale 'chip' has the name of a level but stands on 'core'"):
         HDA.from_dict(description)
+
+
+def test_the_smallest_level_holds_nothing_smaller():
+    description = {"hw_spec": {"pe": [{"name": "core", "num_units": 4}]}, "hw_abstr": []}
+    with pytest.raises(MachineError, match="'core' is the smallest level: num_units must be 1, not 4"):
+        HDA.from_dict(description)

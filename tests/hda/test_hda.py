@@ -255,7 +255,7 @@ def test_aliases_and_standard_scales() -> None:
 
 def levels(*names: str) -> dict[str, object]:
     first, *rest = ({"name": name, "num_units": 2} for name in names)
-    return {"pe": [first], "pe_groups": rest}
+    return {"pe": [{**first, "num_units": 1}], "pe_groups": rest}
 
 
 def test_an_undeclared_standard_scale_stands_on_the_level_of_its_name() -> None:

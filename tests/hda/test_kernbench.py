@@ -71,7 +71,7 @@ def test_grids_of_sips(shape: str, wrap: tuple[bool, bool]) -> None:
         ("overhead_ns: 50.0", "overhead_ns: soon", 14, "a number of nanoseconds is needed, not 'soon'"),
         ("channels: 2", "channels: many", 28, "a whole number is needed, not 'many'"),
         ("f16: 4096", "f17: 4096", 29, "'f17' is not known here"),
-        ("macs_per_cycle", "macs", 29, "tensor engine needs its throughput"),
+        ("macs_per_cycle", "macs", 29, "a pe_gemm has no attribute 'macs'"),
         ("reserved: 4 MiB", "reserved: 16 MiB", 24, "leaves nothing"),
     ],
 )

@@ -88,6 +88,13 @@ class _Builder:
         if not entries:
             self.fail("a machine needs at least one level", ("hw_spec", "pe"))
         self.unique((u.name for u, _ in entries), lambda i: (*entries[i][1], "name"), "level")
+        smallest, way = entries[0]
+        if smallest.num_units != 1:
+            self.fail(
+                f"'{smallest.name}' is the smallest level: num_units must be 1, not {smallest.num_units}",
+                (*way, "num_units"),
+                f"add a smaller level before it, or count {smallest.name}s in the level above",
+            )
         whole = math.prod(u.num_units for u, _ in entries)
         if whole > LARGEST_MACHINE:
             self.fail(f"{whole} of the smallest units are beyond any machine", ("hw_spec",))

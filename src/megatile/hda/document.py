@@ -20,6 +20,8 @@ LARGEST_FILE = 4 * 2**20
 MOST_VALUES = 200_000
 DEEPEST = 40
 
+SEE = "compare with 'megatile machine show dgx-h100 --yaml'"
+
 Way = tuple[str | int, ...]
 
 
@@ -55,7 +57,7 @@ class Document:
         return ".".join(parts)
 
     def error(self, message: str, way: Sequence[str | int] = (), advice: str | None = None) -> MachineError:
-        return MachineError(message, place=self.place(way), advice=advice)
+        return MachineError(message, place=self.place(way), advice=advice or SEE)
 
 
 def read_document(path: str | Path) -> Document:

@@ -18,6 +18,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     field_validator,
+    model_validator,
 )
 
 from megatile.core.errors import did_you_mean
@@ -34,7 +35,16 @@ STATIONS = (
     ("pe", "pe_cpu"),
     ("pe", "pe_scheduler"),
 )
-KINDS = (*(kind for _, kind in STATIONS), "switch", "pe_dma", "pe_gemm", "pe_math", "pe_ipcq", "pe_mmu")
+# The kinds of components and the attributes each may have.
+KINDS: dict[str, tuple[str, ...]] = {
+    **{kind: ("overhead_ns",) for _, kind in STATIONS},
+    "switch": ("overhead_ns",),
+    "pe_dma": ("channels", "chunk_bytes", "setup_ns"),
+    "pe_gemm": ("tile", "macs_per_cycle"),
+    "pe_math": ("lanes", "start_ns"),
+    "pe_ipcq": ("directions", "credit_bytes"),
+    "pe_mmu": ("page",),
+}
 GridName = Literal["ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap"]
 
 
@@ -61,6 +71,15 @@ class _Component(_Part):
         if kind not in KINDS:
             raise ValueError(f"kind '{kind}' is unknown (try: {did_you_mean(kind, KINDS, what='kinds')})")
         return kind
+
+    @model_validator(mode="after")
+    def known_attributes(self) -> _Component:
+        allowed = KINDS[self.kind]
+        for key in self.attrs:
+            if key not in allowed:
+                advice = did_you_mean(key, allowed, what="attributes")
+                raise ValueError(f"a {self.kind} has no attribute '{key}' (try: {advice})")
+        return self
 
 
 Components = dict[str, _Component]

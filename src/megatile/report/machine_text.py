@@ -101,7 +101,7 @@ def summary_row(hda: HDA) -> dict[str, Any]:
     """One machine in one line."""
     device = hda.scale("device")
     biggest = max((m for m in hda.memories if not m.cache), key=lambda m: m.size, default=None)
-    outer = next((n for n in reversed(hda.networks)), None)
+    outer = max(hda.networks, key=lambda n: hda.level(n.level).position, default=None)
     return {
         "name": hda.name,
         "description": hda.spec.description or "",

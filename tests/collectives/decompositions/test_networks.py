@@ -13,8 +13,11 @@ from megatile.collectives.decompositions import (
     full_mesh_rings,
     mesh_rings,
     network_rings,
+    topology_rings,
     torus_rings,
 )
+from megatile.hda import machine
+from megatile.hda.direct import Grid
 
 
 @settings(max_examples=40, deadline=None)
@@ -77,6 +80,26 @@ def test_directed_networks_and_a_limited_number_of_rings():
     answer = network_rings([(0, 1), (1, 2), (2, 0), (1, 0)], directed=True).verify()
     assert answer.rings == ((0, 1, 2),)
     assert len(network_rings(nx.complete_graph(7).edges, count=3).rings) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "network", "count"),
+    [("mi300x-8", "xgmi", 7), ("ahbm", "noc", 2), ("ahbm", "cubes", 2), ("dgx-h100", "nvlink", 7)],
+)
+def test_networks_of_machines(name, network, count):
+    topology = next(n.topology for n in machine(name).networks if n.name == network)
+    answer = topology_rings(topology)
+    assert len(answer.rings) == count
+    assert all(b in topology.neighbors(a) for a, b in answer.arcs)
+
+
+def test_tori_of_machines_count_their_first_dimension_fastest():
+    torus = Grid(size=15, kind="torus", extents=(3, 5), wrap=(True, True))
+    assert len(topology_rings(torus).rings) == 4
+    mixed = Grid(size=12, kind="mesh", extents=(4, 3), wrap=(True, False))
+    answer = topology_rings(mixed)
+    assert answer.rings
+    assert answer.verify().ranks == 12
 
 
 def test_links_outside_the_network():

@@ -1,6 +1,4 @@
-"""Schedules of sequence-parallel attention as data: layouts, routes of KV chunks, and kernels per step. No
-torch.
-"""
+"""Schedules of divided attention as data: layouts, routes of KV, kernels per step. No torch."""
 
 from __future__ import annotations
 
@@ -15,6 +13,7 @@ from megatile.attention.schedules.schedule import (
     make_schedule,
     schedule_names,
 )
+from megatile.attention.schedules.summary import schedule_summary
 
 __all__ = [
     "Band",
@@ -37,4 +36,5 @@ __all__ = [
     "make_schedule",
     "positions",
     "schedule_names",
+    "schedule_summary",
 ]

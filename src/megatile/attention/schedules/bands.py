@@ -27,9 +27,7 @@ FULL = Band()
 
 
 class Tile(NamedTuple):
-    """What a block of queries sees of a block of keys. The distance of key j to query i is stride·(j-i) +
-    offset.
-    """
+    """What queries i see of keys j. Their distance in the sequence is stride·(j-i) + offset."""
 
     band: Band
     stride: int = 1

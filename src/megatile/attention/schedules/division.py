@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 from megatile.attention.schedules.bands import FULL, Band, Mask, Tile, visible_pairs
 from megatile.attention.schedules.pieces import Piece, Pieces, cut, local_length, split
@@ -19,9 +18,7 @@ KeyRun = tuple[int, int, int]  # (number among the held chunks, or OWN; rows fro
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One local attention kernel: some query rows over some key rows. Several runs only where everything is
-    visible.
-    """
+    """One local kernel: some query rows over some key rows; several runs where all is visible."""
 
     q: tuple[Run, ...]
     kv: tuple[KeyRun, ...]
@@ -57,6 +54,7 @@ class Division:
     mask: Mask
     shift: tuple[int, ...]
     biased: bool = False
+    _memo: dict[tuple[int, int], list[KernelCall]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -88,11 +86,11 @@ class Division:
 
     def calls(self, step: int, rank: int) -> list[KernelCall]:
         """The kernels of a rank at a step. Fully visible keys with the same queries share one call."""
-        if step == 0:
-            return self._own_calls(rank)
-        held = self.routes.held(step, rank)
-        keys = [(slot, self.chunks[h.source][h.chunk]) for slot, h in enumerate(held)]
-        return self._calls(rank, keys)
+        if (step, rank) not in self._memo:
+            held = self.routes.held(step, rank) if step else ()
+            keys = [(slot, self.chunks[h.source][h.chunk]) for slot, h in enumerate(held)]
+            self._memo[step, rank] = self._calls(rank, keys) if step else self._own_calls(rank)
+        return self._memo[step, rank]
 
     def pairs(self, step: int, rank: int) -> int:
         """Visible pairs a rank works on at a step."""
@@ -106,10 +104,14 @@ class Division:
                 load[rank, transfer.peer] += self.chunk_length(transfer.held)
         return dict(load)
 
-    @cached_property
-    def tokens(self) -> tuple[int, int]:
-        """All query tokens and all key tokens."""
-        return sum(map(local_length, self.q)), sum(map(local_length, self.kv))
+    def flops(self, step: int, rank: int, heads: int, dim: int) -> int:
+        """Multiplications and additions of a rank's forward kernels at a step, for one batch entry."""
+        return 4 * heads * dim * self.pairs(step, rank)
+
+    def link_bytes(self, exchange: int, kv_heads: int, dim: int, itemsize: int) -> dict[tuple[int, int], int]:
+        """Bytes of K and V that each link carries in an exchange, for one batch entry."""
+        per_token = 2 * kv_heads * dim * itemsize
+        return {link: tokens * per_token for link, tokens in self.link_tokens(exchange).items()}
 
     def _own_calls(self, rank: int) -> list[KernelCall]:
         q, kv = self.q[rank], self.kv[rank]
@@ -159,6 +161,14 @@ def division_for(
     """A division with the usual alignment: the ends of queries and keys of each sequence meet."""
     shift = [k - q for q, k in zip(lengths_q, lengths_kv, strict=True)]
     return Division.of(routes, pieces_q, pieces_kv, mask, shift, biased)
+
+
+def is_dense(routes: Routes) -> bool:
+    """Whether an exchange connects a rank with at least half of the others: a case for an all-to-all."""
+    if routes.exchanges < 2:
+        return False
+    peers = {transfer.peer for transfer in routes.sends(0, 0)}
+    return 2 * len(peers) >= routes.ranks
 
 
 def _chunks(pieces: Pieces, count: int) -> list[Pieces]:

@@ -28,9 +28,7 @@ class Transfer(NamedTuple):
 
 
 class Routes(Protocol):
-    """What every schedule of chunks answers. ``relays``: ranks pass on what they received (else they send
-    only their own).
-    """
+    """What every routing answers. ``relays``: ranks pass on what they received."""
 
     @property
     def ranks(self) -> int: ...

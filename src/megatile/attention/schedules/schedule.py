@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isqrt
 
 from megatile.attention.schedules.pieces import Layout
@@ -50,6 +51,7 @@ class Schedule:
         return Layout(self.causal_layout if causal else self.full_layout, self.ranks, self.heads)
 
 
+@lru_cache(maxsize=256)
 def make_schedule(name: str, ranks: int) -> Schedule:
     """The schedule called ``name`` for a number of ranks.
 
@@ -130,9 +132,7 @@ def _ulysses(name: str, ranks: int, argument: str) -> Schedule:
 
 
 def _auto(name: str, ranks: int, argument: str) -> Schedule:
-    """Hamilton on all links: never more bytes per link than a ring, and the same layouts as zig-zag and
-    direct.
-    """
+    """Hamilton: on no link more bytes than a ring; the layouts of zig-zag and direct."""
     _no_argument(name, argument)
     return _hamilton("hamilton", ranks, "")
 

@@ -25,6 +25,7 @@ from megatile.collectives.decompositions.networks import (
     full_mesh_rings,
     mesh_rings,
     network_rings,
+    topology_rings,
     torus_rings,
 )
 from megatile.collectives.decompositions.paths import (
@@ -57,6 +58,7 @@ __all__ = [
     "partial_rings",
     "ranks_per_node",
     "source_ranks",
+    "topology_rings",
     "torus_rings",
     "verify_cycles",
     "verify_two_nodes",

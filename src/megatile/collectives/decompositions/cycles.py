@@ -1,5 +1,4 @@
-"""Hamiltonian cycles that decompose the complete directed graph: one chunk of data per cycle loads every link
-equally.
+"""Hamiltonian cycles that decompose the complete directed graph: one chunk per cycle, equal links.
 
 >>> gen_hamilton_circle(3)
 [[0, 1, 2], [0, 2, 1]]

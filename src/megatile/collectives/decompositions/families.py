@@ -19,8 +19,7 @@ class DecompositionError(MegatileError, ValueError):
 
 
 class CycleFamily(list[list[int]]):
-    """Directed Hamiltonian cycles over ranks ``0..ranks-1``; together they use no arc more than
-    ``multiplicity`` times.
+    """Directed Hamiltonian cycles over ``ranks``; no arc is used more than ``multiplicity`` times.
 
     ``complete`` states that every ordered pair of ranks is used exactly ``multiplicity`` times
     (a decomposition of the complete directed graph); otherwise the family is a partial set of rings.
@@ -43,8 +42,7 @@ class CycleFamily(list[list[int]]):
 
 
 class PathFamily(list[list[int]]):
-    """Directed Hamiltonian paths of the complete graph on ``ranks`` vertices, every arc exactly
-    ``multiplicity`` times.
+    """Directed Hamiltonian paths over ``ranks`` that use every arc ``multiplicity`` times.
 
     Every rank starts ``multiplicity`` paths and ends as many: that is what closes them through one NIC per
     rank.
@@ -85,8 +83,7 @@ def arc_counts(routes: Sequence[Sequence[int]], ranks: int, *, closed: bool) -> 
 
 
 def verify_cycles(cycles: Sequence[Sequence[int]], *, multiplicity: int | None = None) -> None:
-    """Raise unless ``cycles`` decompose the complete directed graph on their ranks (each arc ``multiplicity``
-    times).
+    """Raise unless ``cycles`` use every arc between their ranks ``multiplicity`` times.
 
     Without ``multiplicity`` it follows from the number of cycles.
     """

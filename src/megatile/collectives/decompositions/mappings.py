@@ -43,8 +43,7 @@ def calculate_intra_node_in_mapping_two_nodes(path0: Sequence[Sequence[int]]) ->
 def calculate_inter_node_mapping(
     looping: Sequence[Sequence[int]], m: int | None = None, direction: Direction = "out"
 ) -> list[tuple[int, int]] | list[list[tuple[int, int]]]:
-    """Per rank the (peer's global rank, chunk) that crosses nodes: the end of path c sends chunk c to its
-    start on the next node.
+    """Per rank the (peer, chunk) that crosses nodes: from the end of path c to its next start.
 
     ``direction="in"`` gives (sender, chunk) instead of (receiver, chunk). In the doubled form every rank has
     a list of two such pairs. ``m``, the ranks of a node, is found from the cycles when not given.
@@ -63,9 +62,7 @@ def calculate_inter_node_mapping(
 
 
 def calculate_source_rank_per_iter(looping: Sequence[Sequence[int]]) -> list[list[list[bool]]]:
-    """``[rank][iteration][chunk]``: whether the chunk held then comes from a rank not above this one (causal
-    masking).
-    """
+    """``[rank][iteration][chunk]``: whether the chunk held then began at no higher rank."""
     sources = source_ranks(looping)
     ranks = np.arange(sources.shape[0])[:, None, None]
     result: list[list[list[bool]]] = (sources <= ranks).tolist()
@@ -73,9 +70,7 @@ def calculate_source_rank_per_iter(looping: Sequence[Sequence[int]]) -> list[lis
 
 
 def source_ranks(looping: Sequence[Sequence[int]]) -> np.ndarray:
-    """``[rank, iteration, chunk]``: the rank where the chunk held then began: ``cycle[(pos(rank) - iteration)
-    mod n]``.
-    """
+    """``[rank, iteration, chunk]``: where the chunk held then began."""
     n = len(looping[0]) if looping else 1
     sources = np.zeros((n, n, len(looping)), dtype=np.int64)
     steps = np.arange(n)

@@ -10,23 +10,25 @@ Links are duplex, so every undirected cycle serves as two rings, one in each dir
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+from typing import TYPE_CHECKING
 
 from megatile.collectives.decompositions.cycles import gen_hamilton_circle, partial_rings
 from megatile.collectives.decompositions.families import DecompositionError, closed_arcs
 from megatile.collectives.decompositions.search import disjoint_cycles
 from megatile.collectives.decompositions.torus import torus_cycles
 
+if TYPE_CHECKING:
+    from megatile.hda.topology import Topology
+
 Arc = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class NetworkRings:
-    """Directed rings over a network's arcs. ``optimal`` states that no larger set exists; ``reason`` says
-    why.
-    """
+    """Directed rings over a network's arcs. ``optimal``: no larger set exists; ``reason``: why."""
 
     rings: tuple[tuple[int, ...], ...]
     arcs: frozenset[Arc]
@@ -94,9 +96,7 @@ def full_mesh_rings(n: int) -> NetworkRings:
 
 
 def torus_rings(dims: Sequence[int], *, budget: int = 200_000) -> NetworkRings:
-    """Rings of a torus (ranks count row by row, last dimension fastest): two per dimension of length 3 or
-    more.
-    """
+    """Rings of a torus (last dimension fastest): two per dimension of length 3 or more."""
     sizes = [d for d in dims if d > 1]
     arcs = _grid_arcs(dims, wrap=True)
     if sizes and min(sizes) >= 3:
@@ -107,9 +107,7 @@ def torus_rings(dims: Sequence[int], *, budget: int = 200_000) -> NetworkRings:
 
 
 def mesh_rings(dims: Sequence[int], *, budget: int = 200_000) -> NetworkRings:
-    """Rings of a mesh without wrap: a corner has one link per dimension, so at most one cycle (both ways) in
-    2 or 3.
-    """
+    """Rings of a mesh without wrap: in 2 and 3 dimensions corners allow one cycle, both ways."""
     sizes = [d for d in dims if d > 1]
     arcs = _grid_arcs(dims, wrap=False)
     if len(sizes) in (2, 3) and prod(sizes) % 2 == 0:
@@ -120,6 +118,24 @@ def mesh_rings(dims: Sequence[int], *, budget: int = 200_000) -> NetworkRings:
         reason = f"a corner has only {len(sizes)} links"
         return NetworkRings(_frozen(_both_ways([cycle])), arcs, prod(dims), True, reason)
     return network_rings(arcs, ranks=prod(dims), budget=budget)
+
+
+def topology_rings(topology: Topology, *, budget: int = 200_000) -> NetworkRings:
+    """Rings of one network of a machine: ``topology_rings(hda.networks[0].topology)``.
+
+    Endpoints behind one switch count as linked pairwise. Grids (whose first dimension is the fastest) are
+    answered by construction, other networks by search.
+    """
+    arcs = frozenset((a, b) for a in range(topology.size) for b in topology.neighbors(a))
+    wraps = [
+        wrap for wrap, size in zip(getattr(topology, "wrap", ()), topology.dims, strict=False) if size > 2
+    ]
+    sizes = topology.dims[::-1]
+    if isinstance(getattr(topology, "wrap", None), tuple) and len(set(wraps)) <= 1:
+        answer = torus_rings(sizes, budget=budget) if all(wraps) else mesh_rings(sizes, budget=budget)
+    else:
+        answer = network_rings(arcs, ranks=topology.size, budget=budget)
+    return replace(answer, arcs=arcs).verify()
 
 
 def _bound(adjacency: list[set[int]], arcs: frozenset[Arc], directed: bool) -> tuple[int, str]:

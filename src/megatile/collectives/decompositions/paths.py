@@ -1,6 +1,4 @@
-"""Hamiltonian paths inside a node, closed through the NICs: the (m-K_m-m)^u decomposition of u nodes of m
-ranks.
-"""
+"""Hamiltonian paths inside a node, closed through the NICs: (m-K_m-m)^u for u nodes of m ranks."""
 
 from __future__ import annotations
 
@@ -14,8 +12,7 @@ from megatile.collectives.decompositions.families import (
 
 
 def gen_hamilton_path_local(m: int) -> PathFamily:
-    """m Hamiltonian paths over ranks 0..m-1, every ordered pair once, all starts different and all ends
-    different.
+    """m Hamiltonian paths over m ranks: every pair once, different starts, different ends.
 
     For m = 3 and 5 they do not exist; the answer is the doubled form, 2m paths with every pair twice.
 
@@ -32,8 +29,7 @@ def gen_hamilton_path_local(m: int) -> PathFamily:
 
 
 def gen_hamilton_circle_two_nodes(n: int, u: int = 2) -> CycleFamily:
-    """Cycles over n ranks on ``u`` nodes of m = n/u: each local path, then the same path on the next node,
-    and so on.
+    """Cycles over n ranks on ``u`` nodes: each local path, the same on the next node, and so on.
 
     Inside every node each link carries one chunk, between nodes each rank's NIC carries one (two of each,
     half as large, in the doubled form).
@@ -68,9 +64,7 @@ def ranks_per_node(looping: list[list[int]]) -> int:
 
 
 def verify_two_nodes(looping: list[list[int]]) -> None:
-    """Raise unless the cycles cover every arc inside a node equally and give each rank as many NIC transfers
-    as any other.
-    """
+    """Raise unless links inside nodes are used equally, and so are the NICs of all ranks."""
     m = ranks_per_node(looping)
     n = len(looping[0]) if looping else 1
     multiplicity = len(looping) // m

@@ -17,8 +17,7 @@ Square = tuple[int, int, int, int, int, int]  # p, p+x, p+y, p+x+y, and the two 
 
 
 def torus_cycles(dims: Sequence[int], *, attempts: int = 20, seed: int = 0) -> list[list[int]] | None:
-    """k undirected Hamiltonian cycles that together use every link of the torus ``dims`` (all at least 3), or
-    None.
+    """k undirected Hamiltonian cycles over all links of the torus (sides of 3 or more), or None.
 
     Ranks count row by row, the last dimension fastest. The same arguments give the same cycles.
     """
@@ -99,9 +98,7 @@ class _Switching:
         return self._effect(first, (p, q), (r, s)) + self._effect(second, (p, r), (q, s))
 
     def _effect(self, colour: int, one: tuple[int, int], two: tuple[int, int]) -> int:
-        """Removing links a-b and c-d and adding a-c and b-d: joins walks, turns a part of one around, or
-        divides it.
-        """
+        """Links a-b and c-d become a-c and b-d: joins walks (-1), turns a part (0), divides one (1)."""
         label = self.label[colour]
         if label[one[0]] != label[two[0]]:
             return -1
