@@ -55,6 +55,7 @@ class Machine:
         self._messages: dict[tuple[int, int, int], int] = {}
         self._memories: dict[str, tuple[MemoryLayer, float, bool]] = {}
         self._engines: dict[str, Engine | None] = {}
+        self._reaches: dict[tuple[str, int], tuple[int, float]] = {}
 
     def _places(self) -> list[int]:
         units = np.arange(self.plan.units, dtype=np.int64)
@@ -272,16 +273,23 @@ class Machine:
 
     def collective_ps(self, statement: pm.Collective, members: tuple[int, ...], nbytes: int) -> int:
         """What a barrier, or a reduction or broadcast done by the network itself, adds for a group."""
-        root = members[0]
         if len(members) == 1:
             return 1
-        away = max(self.message_ps(root, m, 0) for m in members[1:])
+        away, widest = self._reach(statement.group, members)
         if statement.kind == "barrier":
             return 2 * away
         if statement.kind == "all_reduce":
             self._check_reduction(statement, members)
-        widest = min(self.path_bandwidth(root, m) for m in members[1:])
         return (2 if statement.kind == "all_reduce" else 1) * away + serialise_ps(nbytes, widest)
+
+    def _reach(self, group: str, members: tuple[int, ...]) -> tuple[int, float]:
+        """The longest latency from a group's first member to the others, and the least bandwidth."""
+        key = (group, members[0])
+        if key not in self._reaches:
+            root, others = members[0], members[1:]
+            away = max(self.message_ps(root, m, 0) for m in others)
+            self._reaches[key] = (away, min(self.path_bandwidth(root, m) for m in others))
+        return self._reaches[key]
 
     def path_bandwidth(self, unit: int, peer: int) -> float:
         stages = self.fabric.stages(self.hardware(unit), self.hardware(peer))
