@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from megatile.collectives.planner import collective as collective
     from megatile.core.errors import MegatileError as MegatileError
     from megatile.core.version import __version__ as __version__
     from megatile.cost.price import price as price
@@ -41,6 +42,7 @@ _WHERE = {
     "Instance": "megatile.hda",
     "ScaleView": "megatile.hda",
     "Unit": "megatile.hda",
+    "collective": "megatile.collectives.planner",
     "machine": "megatile.hda",
     "machine_names": "megatile.hda",
     "Plan": "megatile.plan.model",

@@ -25,7 +25,9 @@ def _one_level(job: Job) -> str | None:
     return None if len(job.nesting) > 1 else "the ranks are not nested in equal groups"
 
 
-@algorithm("hierarchical", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", unfit=_one_level)
+@algorithm(
+    "hierarchical", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", unfit=_one_level
+)
 def hierarchical(w: Writer, chunks: int = 1, inner: str = "ring", outer: str = "messages") -> None:
     """Reduce-scatter inside each group, all-reduce between groups, all-gather inside; any number of levels.
 
@@ -60,9 +62,7 @@ def nested(
 class Levels:
     """The phases of a nested collective. Buffers are cut again at every level."""
 
-    def __init__(
-        self, w: Writer, parties: list[Party], chunks: int, both_ways: bool, inner: str, outer: str
-    ):
+    def __init__(self, w: Writer, parties: list[Party], chunks: int, both_ways: bool, inner: str, outer: str):
         self.w, self.parties, self.chunks, self.both_ways = w, parties, chunks, both_ways
         self.inner, self.outer = inner, outer
 
@@ -152,4 +152,3 @@ class Levels:
         """Whether this unit has the root's coordinates in all dimensions inside ``level``."""
         stride = self.parties[level].stride
         return eq(unit % stride, root % stride)
-

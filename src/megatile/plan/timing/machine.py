@@ -160,8 +160,8 @@ class Machine:
         )
 
     def virtual_channel(self, channel: str | None, unit: int | None = None, peer: int | None = None) -> int:
-        """Loads and stores use virtual channel 0. Messages share the others by the link they leave through, so
-        that those of one link keep their order and those of different links run side by side; where there is
+        """Loads and stores use virtual channel 0. Messages share the others by the link they leave through,
+        so that those of one link keep their order and those of different links run side by side; where there is
         no link, or there are too few, the plan's channels take turns.
         """
         others = self.dma.channels - 1
@@ -176,7 +176,7 @@ class Machine:
         """Through which of its links a unit reaches a peer: a number that is alike for units placed alike."""
         try:
             legs = self.hda.route(self.hardware(unit), self.hardware(peer)).legs
-        except RouteError:
+        except (RouteError, MissingDescriptionError):
             return None
         if not legs:
             return None
