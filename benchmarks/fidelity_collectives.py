@@ -1,7 +1,7 @@
 """Predicted collectives beside published measurements: every row of ``data/collectives.csv``.
 
-The protocol constants in the machine files were fitted to three sizes per machine (``FITTED``); all other rows
-are predictions and are scored. The algorithm of a row is chosen by the planner among those that the measured
+The protocol constants in the machine files were fitted to three sizes per machine; all other rows are
+predictions and are scored. The algorithm of a row is chosen by the planner among those that the measured
 library has; what the README of a measurement says (forced ring, in-switch reduction) is followed.
 """
 
@@ -78,7 +78,9 @@ def among(row: dict[str, str], setting: Setting) -> tuple[str, ...]:
     return setting.among
 
 
-def compare(only: str | None = None, sizes: tuple[int, ...] | None = None, **overrides: Any) -> Iterator[Compared]:
+def compare(
+    only: str | None = None, sizes: tuple[int, ...] | None = None, **overrides: Any
+) -> Iterator[Compared]:
     """Predict rows; ``overrides`` change values of the machine files (for fitting)."""
     from megatile.collectives.planner import predict
     from megatile.hda import machine
@@ -104,3 +106,74 @@ def score(rows: list[Compared]) -> tuple[float, float]:
     """Median and worst absolute relative error."""
     errors = [abs(r.error) for r in rows]
     return statistics.median(errors), max(errors)
+
+
+# -- the page ---------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parent.parent / "docs" / "fidelity.md"
+BEGIN, END = "<!-- collectives: begin -->", "<!-- collectives: end -->"
+
+
+def section(rows: list[Compared]) -> str:
+    """The collectives' part of ``docs/fidelity.md``."""
+    scored = [r for r in rows if not r.fitted]
+    median, worst = score(scored)
+    out = [
+        BEGIN,
+        "## Collectives",
+        "",
+        "Predicted times beside published ones, every row of `benchmarks/data/collectives.csv` (the smaller",
+        "of the in-place and out-of-place times). The protocol constants in the machine files, at most six",
+        "each, were fitted to three sizes per machine (4 KiB, 4 or 16 MiB, 4 or 8 GiB); all other rows are",
+        "scored. The planner chooses among the algorithms that the measured library has.",
+        "",
+        f"All scored rows ({len(scored)}): median error {median:.1%}, worst {worst:.1%}.",
+        "",
+        "| measurements | machine | scored rows | median error | worst error |",
+        "|---|---|---:|---:|---:|",
+    ]
+    tables = list(dict.fromkeys(r.table for r in rows))
+    for table in tables:
+        mine = [r for r in scored if r.table == table]
+        middle, most = score(mine)
+        name = SETTINGS[table].machine
+        out.append(f"| {table} | {name} | {len(mine)} | {middle:.1%} | {most:.1%} |")
+    out += [
+        "",
+        "Known misses: forced rings of many lanes at small sizes (lanes of one rank are processed in order,",
+        "NCCL's run independently); RCCL's slow path at 64–512 B and 512 KiB without graphs.",
+        "",
+    ]
+    for title, chosen in (("Scored rows", scored), ("Rows fitted to", [r for r in rows if r.fitted])):
+        out += [f"### {title}", ""]
+        out += [
+            "| measurements | operation | bytes | measured (µs) | predicted (µs) | error | algorithm, path |"
+        ]
+        out += ["|---|---|---:|---:|---:|---:|---|"]
+        out += [
+            f"| {r.table} | {r.operation} | {r.size} | {r.measured:.2f} | {r.predicted:.2f} | {r.error:+.1%} "
+            f"| {r.algorithm} |"
+            for r in chosen
+        ]
+        out.append("")
+    sources = list(dict.fromkeys((r.table, r.source) for r in rows))
+    out += ["Sources: " + "; ".join(f"{table}: {source}" for table, source in sources) + ".", "", END]
+    return "\n".join(out)
+
+
+def write_page(rows: list[Compared]) -> None:
+    """Replace the collectives' part of the page, leaving others' parts as they are."""
+    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else "# Fidelity\n\nMade by `make bench`.\n"
+    made = section(rows)
+    if BEGIN in text:
+        head, _, rest = text.partition(BEGIN)
+        text = head + made + rest.partition(END)[2]
+    else:
+        text = text.rstrip() + "\n\n" + made + "\n"
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    found = list(compare())
+    write_page(found)
+    print("median {:.1%}, worst {:.1%}".format(*score([r for r in found if not r.fitted])))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log2
 from typing import Any
 
 import torch
@@ -70,8 +69,6 @@ def hamilton_attention(
     assert chosen is not None
     refuse_unsharded(records)
     cut = sequence_lengths(records, cu_seqlens)
-    if schedule == "auto" and machine is not None:
-        chosen = _predicted(machine, chosen, q, k, causal, sum(cut[0]), sum(cut[1]))
     ownership = Ownership.of(chosen, mask, causal, alibi_slopes is not None, *cut, *own_lengths(records))
     options = KernelOptions(scale, alibi_slopes, deterministic, partial=chosen.routes.exchanges > 0)
     out, lse = _attend(q, k, v, members, chosen, ownership, options, _profile)
@@ -178,25 +175,3 @@ def _for_machine(machine: Any, ranks: int) -> str:
     return (
         f"hamilton:{inside}x{ranks // inside}" if 1 < inside < ranks and ranks % inside == 0 else "hamilton"
     )
-
-
-def _predicted(
-    machine: Any, otherwise: Schedule, q: Tensor, k: Tensor, causal: bool, tokens_q: int, tokens_kv: int
-) -> Schedule:
-    """The schedule that prediction finds fastest, of those that divide sequences alike.
-
-    Lengths are rounded to powers of two, so that a few predictions serve all calls.
-    """
-    from megatile.attention.plans import Problem
-    from megatile.attention.predict import best_schedule
-    from megatile.core.errors import MegatileError
-
-    try:
-        problem = Problem(
-            1 << round(log2(max(1, tokens_q))), q.shape[2], q.shape[3], k.shape[2],
-            kv_length=1 << round(log2(max(1, tokens_kv))), batch=q.shape[0], causal=causal,
-            dtype="f32" if q.dtype == torch.float32 else "bf16",
-        )  # fmt: skip
-        return make_schedule(best_schedule(machine, otherwise.ranks, problem), otherwise.ranks)
-    except MegatileError:  # a machine that does not describe what prediction needs, or has fewer devices
-        return otherwise

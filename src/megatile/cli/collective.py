@@ -54,24 +54,34 @@ def _complete_operation(incomplete: str) -> list[str]:
     return [name for name in OPERATIONS if name.startswith(incomplete)]
 
 
+Operation = Annotated[
+    str, typer.Argument(help="all_reduce, all_gather, …", autocompletion=_complete_operation)
+]
+Machine = Annotated[
+    str,
+    typer.Option(
+        "-m", "--machine", help="A shipped machine or a YAML file.", autocompletion=_complete_machine
+    ),
+]
+
+
 def collective(
-    operation: Annotated[str, typer.Argument(help="all_reduce, all_gather, …", autocompletion=_complete_operation)],
-    machine: Annotated[str, typer.Option("-m", "--machine", help="A shipped machine or a YAML file.",
-                                         autocompletion=_complete_machine)] = "dgx-h100",
+    operation: Operation,
+    machine: Machine = "dgx-h100",
     begin: Annotated[str, typer.Option("-b", "--begin", help="Smallest size in bytes.")] = "8",
     end: Annotated[str | None, typer.Option("-e", "--end", help="Largest size.")] = None,
     factor: Annotated[float, typer.Option("-f", "--factor", help="Step from size to size.")] = 2.0,
-    algorithm: Annotated[str, typer.Option("-a", "--algorithm", help="Names joined by commas, 'auto', 'all'.")] = "auto",
+    algorithm: Annotated[str, typer.Option("-a", "--algorithm", help="Names, 'auto' or 'all'.")] = "auto",
     scale: Annotated[str, typer.Option(help="What the ranks are: device, block, pe, …")] = "device",
     ranks: Annotated[str | None, typer.Option(help="How many, or which: 16 or 0,8,16-23.")] = None,
     dtype: Annotated[str, typer.Option("-d", "--dtype")] = "f32",
     redop: Annotated[str, typer.Option("-o", "--op", help="sum, max, min, prod or avg.")] = "sum",
     root: Annotated[int, typer.Option("-r", "--root")] = 0,
     in_place: Annotated[bool, typer.Option("--in-place/--out-of-place")] = True,
-    check: Annotated[bool, typer.Option("--check/--no-check", help="Run with data and count wrong elements.")] = True,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Count wrong elements.")] = True,
     plot: Annotated[Path | None, typer.Option(help="Draw time and bus bandwidth over size.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Write the last size's trace (.json for Perfetto).")] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Why this algorithm: candidates and prices.")] = False,
+    trace: Annotated[Path | None, typer.Option(help="Write the last size's trace (.json).")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Candidates and prices.")] = False,
     settings: Set = None,
     json: Json = False,
 ) -> None:  # fmt: skip
@@ -85,11 +95,10 @@ def collective(
     if factor <= 1:
         raise MegatileError(f"factor {factor:g} does not lead upwards", advice="use -f 2")
     first = read_size(begin)
-    every = list(sizes(first, read_size(end) if end else first, factor))
-    names = _algorithms(operation, algorithm)
+    every = _whole_elements(sizes(first, read_size(end) if end else first, factor), dtype)
     fields: dict[str, Any] = {"scale": scale, "ranks": read_ranks(ranks), "dtype": dtype}
     fields |= {"reduction": redop, "root": root, "in_place": in_place}
-    every = _whole_elements(every, dtype)
+    names = _algorithms(operation, algorithm, hda, every[0], fields)
     work = sweep(operation, hda, every, names, verify=check, **fields)
     found = list(_progress(work, len(every) * len(names)))
     lines = [line for line, _ in found]
@@ -108,13 +117,14 @@ def collective(
         raise typer.Exit(1)
 
 
-def _algorithms(operation: str, asked: str) -> list[str]:
-    from megatile.collectives.job import operation_name
+def _algorithms(operation: str, asked: str, hda: Any, size: int, fields: dict[str, Any]) -> list[str]:
+    """The names asked for; ``all`` means every algorithm that can do the job."""
+    from megatile.collectives.planner import make_job
     from megatile.collectives.registry import algorithms, find_algorithm
 
     if asked == "all":
-        name = operation_name(operation)
-        return [a.name for a in algorithms().values() if name in a.operations]
+        job, _ = make_job(operation, machine=hda, nbytes=size, **fields)
+        return [a.name for a in algorithms().values() if a.reason_against(job) is None]
     names = [name.strip() for name in asked.split(",") if name.strip()]
     for name in names:
         if name != "auto":
@@ -149,11 +159,22 @@ def _print_table(machine: str, first: Prediction, lines: list[Line]) -> None:
     job = first.job
     place = "in place" if job.in_place else "out of place"
     print(f"# {job.operation} on {machine}: {job.ranks} ranks of scale {job.scale}, {place}, predicted")
-    head = ("size (B)", "count", "type", "redop", "algorithm", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "#wrong")
+    head = (
+        "size (B)",
+        "count",
+        "type",
+        "redop",
+        "algorithm",
+        "time (us)",
+        "algbw (GB/s)",
+        "busbw (GB/s)",
+        "#wrong",
+    )
     rows = [
         (
             str(x.size), str(x.count), x.type, x.redop, x.algorithm,
-            f"{x.time_us:.2f}", f"{x.algbw:.2f}", f"{x.busbw:.2f}", "N/A" if x.wrong is None else str(x.wrong),
+            f"{x.time_us:.2f}", f"{x.algbw:.2f}", f"{x.busbw:.2f}",
+            "N/A" if x.wrong is None else str(x.wrong),
         )
         for x in lines
     ]  # fmt: skip

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Annotated
 
 import typer
@@ -23,9 +21,9 @@ app = typer.Typer(
 )
 app.command("machines")(machine.machines)
 app.add_typer(machine.app, name="machine")
+app.add_typer(attention.app, name="attention")
 app.command("collective")(collective.collective)
 app.add_typer(plan.app, name="plan")
-app.add_typer(attention.app, name="attention")
 
 
 def _version(asked: bool) -> None:
@@ -49,10 +47,6 @@ def main() -> None:
         app()
     except MegatileError as problem:
         fail(problem)
-    except BrokenPipeError:
-        # The reader of our output has gone (``megatile machines | head -1``): nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
 
 
 if __name__ == "__main__":

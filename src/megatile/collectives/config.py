@@ -59,7 +59,11 @@ def check_config(data: Any, name: str = "ccl.yaml") -> dict[str, Any]:
         if not isinstance(values, Mapping):
             raise CollectiveError("an entry is keys and values", place=place)
         for key in values:
-            if key not in KEYS and not key.startswith("kernel_") and (entry, key) != ("defaults", "algorithm"):
+            if (
+                key not in KEYS
+                and not key.startswith("kernel_")
+                and (entry, key) != ("defaults", "algorithm")
+            ):
                 advice = did_you_mean(key, KEYS, what="keys")
                 raise CollectiveError(f"unknown key '{key}'", place=place, advice=advice)
     return dict(data)

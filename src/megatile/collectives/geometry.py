@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 from megatile.collectives.job import CollectiveError
@@ -52,7 +53,9 @@ def survey(hda: HDA, scale: str, ranks: Ranks = None) -> Geometry:
 
 def _numbers(hda: HDA, scale: str, ranks: Ranks) -> Sequence[int]:
     total = hda.count(scale)
-    numbers: Sequence[int] = range(total) if ranks is None else ranks if not isinstance(ranks, int) else range(ranks)
+    numbers: Sequence[int] = (
+        range(total) if ranks is None else ranks if not isinstance(ranks, int) else range(ranks)
+    )
     if not len(numbers):
         raise CollectiveError("a collective needs at least one rank")
     if min(numbers) < 0 or max(numbers) >= total:
@@ -66,10 +69,10 @@ def _numbers(hda: HDA, scale: str, ranks: Ranks) -> Sequence[int]:
 
 
 def _nesting(hda: HDA, scale: str, numbers: Sequence[int]) -> list[tuple[int, Network | None]]:
-    """(members, network) per level that groups the ranks in equal, neighbouring lots; one level if none does."""
+    """(members, network) per level that groups the ranks in equal, neighbouring lots."""
     base = hda.level(hda.scale(scale).level)
     found: list[tuple[int, Network | None]] = []
-    groups = [n for n in numbers]
+    groups = list(numbers)
     for level in hda.levels:
         if level.position <= base.position or not _joins(hda, level):
             continue
@@ -100,7 +103,7 @@ def _network(hda: HDA, level: Level) -> Network | None:
 def _equal_runs(values: Sequence[int]) -> int | None:
     """The common length of the runs of equal values, if there is one and no value comes back."""
     starts = [0, *(i for i in range(1, len(values)) if values[i] != values[i - 1]), len(values)]
-    sizes = {b - a for a, b in zip(starts, starts[1:], strict=False)}
+    sizes = {b - a for a, b in pairwise(starts)}
     if len(sizes) != 1 or len(starts) - 1 != len(set(values)):
         return None
     return sizes.pop()

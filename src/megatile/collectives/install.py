@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 from megatile.collectives.job import CollectiveError
@@ -82,10 +83,18 @@ def build_install_plans(
         )
         plans.append(
             SipInstallPlan(
-                algorithm, sip, sip, world_size, installs, config["buffer_kind"], slots, size,
-                config["module"], tuple((cube, pe) for _, (_, cube, pe) in mine),
+                algorithm,
+                sip,
+                sip,
+                world_size,
+                installs,
+                config["buffer_kind"],
+                slots,
+                size,
+                config["module"],
+                tuple((cube, pe) for _, (_, cube, pe) in mine),
                 kernel_config(config, _used(floor, world_size), len(seats)),
-            )  # fmt: skip
+            )
         )
     check_disjoint(plans)
     return plans
@@ -115,7 +124,11 @@ def neighbour_maps(config: Mapping[str, Any], floor: Floor, count: int) -> list[
 
 def kernel_config(config: Mapping[str, Any], floor: Floor, count: int) -> dict[str, Any]:
     """What the kernel's ``kernel_args`` may ask for."""
-    own = {k: v for k, v in config.items() if k in ("n_elem", "reduce_op", "root_cube") or k.startswith("kernel_")}
+    own = {
+        k: v
+        for k, v in config.items()
+        if k in ("n_elem", "reduce_op", "root_cube") or k.startswith("kernel_")
+    }
     return own | {
         "world_size": count,
         "pes_per_cube": floor.pes,
@@ -155,14 +168,16 @@ def check_disjoint(plans: list[SipInstallPlan]) -> None:
     for plan in plans:
         for pe in plan.pe_installs:
             ranges = sorted((n.rx_base, n.rx_base + n.rx_size, n.direction) for n in pe.neighbors)
-            for (_, end, one), (start, _, two) in zip(ranges, ranges[1:], strict=False):
+            for (_, end, one), (start, _, two) in pairwise(ranges):
                 if start < end:
                     raise CollectiveError(
                         f"SIP {plan.sip} cube {pe.cube} pe {pe.pe}: ranges of {one} and {two} overlap"
                     )
 
 
-def configure_sfr_intercube_multisip(spec: HDA | Mapping[str, Any], cfg: Mapping[str, Any]) -> list[SipInstallPlan]:
+def configure_sfr_intercube_multisip(
+    spec: HDA | Mapping[str, Any], cfg: Mapping[str, Any]
+) -> list[SipInstallPlan]:
     """Wire PE 0 of every cube to its mesh neighbours, and for all cubes to the same cube of the peer SIPs."""
     hda = _machine(spec)
     config = {**cfg, "topology": "intercube", "mapper": "cube_leaders"}

@@ -95,7 +95,9 @@ class Job:
         for name in ("root", "peer"):
             rank = getattr(self, name)
             if rank is not None and not 0 <= rank < self.ranks:
-                raise CollectiveError(f"{name} {rank} is not a rank", advice=f"there are {self.ranks}, from 0")
+                raise CollectiveError(
+                    f"{name} {rank} is not a rank", advice=f"there are {self.ranks}, from 0"
+                )
         if self.operation == "all_to_all" and self.in_place and self.count % self.ranks:
             raise CollectiveError(
                 f"all_to_all in place needs equal blocks, but {self.count} elements over {self.ranks} ranks "

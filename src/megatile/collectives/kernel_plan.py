@@ -37,12 +37,19 @@ def kernel_plan(
 
 
 def plan_of_module(
-    module: Any, world_size: int, *, topology: str = "ring_1d", scale: str = "pe", places: Sequence[int] | None = None,
+    module: Any,
+    world_size: int,
+    *,
+    topology: str = "ring_1d",
+    scale: str = "pe",
+    places: Sequence[int] | None = None,
     **config: Any,
-) -> Plan:  # fmt: skip
-    """The Plan of a user's module (``kernel``, ``kernel_args``, perhaps ``neighbors``) over units of a scale."""
+) -> Plan:
+    """The Plan of a user's module: ``kernel``, ``kernel_args``, perhaps ``neighbors``."""
     settings = {"n_elem": 8, "world_size": world_size, **config}
-    options = {k: settings[k] for k in ("buffer_kind", "n_slots", "slot_size", "memory", "scratch") if k in settings}
+    options = {
+        k: settings[k] for k in ("buffer_kind", "n_slots", "slot_size", "memory", "scratch") if k in settings
+    }
     found = import_module(module) if isinstance(module, str) else module
     plan = read_kernel(
         found.kernel,
@@ -68,13 +75,12 @@ def read_installed(installs: list[SipInstallPlan], places: list[int], config: Ma
     each = len(first.participating_pes)
     cubes = {cube for cube, _ in first.participating_pes}
     per_cube = each // len(cubes)
-    grid = [e for e in (per_cube, len(cubes)) if e > 1] or [1]
     count = len(places)
     table_of = _maps(installs)
     plan = read_kernel(
         module.kernel,
         [_tensor(config), *module.kernel_args(**first.kernel_config)],
-        grid=(*grid, len(installs)) if each > 1 else (count,),
+        grid=_axes(per_cube, len(cubes), len(installs)),
         topology="none",
         neighbors=lambda rank, world: table_of[rank],
         scale="pe",
@@ -86,6 +92,13 @@ def read_installed(installs: list[SipInstallPlan], places: list[int], config: Ma
     )
     straight = places == list(range(count))
     return plan if straight else replace(plan, place=table(places, unit))
+
+
+def _axes(pes: int, cubes: int, sips: int) -> tuple[int, ...]:
+    """Axes of ``program_id``: (PE, cube, SIP) where all PEs take part, (cube, SIP) where one per cube does."""
+    if pes > 1:
+        return (pes, cubes, sips)
+    return (cubes, sips) if cubes > 1 else (sips,)
 
 
 def _maps(installs: list[SipInstallPlan]) -> list[dict[str, int]]:

@@ -1,4 +1,4 @@
-"""Mappers: which PEs of a rank's SIP take part. Validators: how a tensor must lie before an algorithm may run."""
+"""Mappers: which PEs of a SIP take part. Validators: how a tensor must lie for an algorithm."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _expect(tensor: Any, world_size: int, each: int) -> None:
     if wrong or len(found) != world_size:
         shown = ", ".join(f"SIP {sip}: {count}" for sip, count in sorted(found.items())) or "none"
         raise CollectiveError(
-            f"needs {each} shard{'s' if each > 1 else ''} on each of {world_size} SIPs, the tensor has {shown}",
+            f"needs {each} per SIP on {world_size} SIPs, the tensor has shards on {shown}",
             advice="create the tensor with another DPPolicy, or choose another algorithm",
         )
 

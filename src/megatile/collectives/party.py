@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from megatile.plan.expr import Expr, IntLike, expr, select, table, unit
+from megatile.plan.expr import ZERO, Expr, IntLike, expr, select, table, unit
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class BothWays(Party):
 @dataclass(frozen=True)
 class _Lane(Party):
     inner: Party = Party(1)
-    index: Expr = expr(0)
+    index: Expr = ZERO
 
     @property
     def me(self) -> Expr:
@@ -110,7 +110,7 @@ class Cycles(Party):
 @dataclass(frozen=True)
 class _Cycle(Party):
     orders: tuple[tuple[int, ...], ...] = ()
-    index: Expr = expr(0)
+    index: Expr = ZERO
 
     @property
     def me(self) -> Expr:

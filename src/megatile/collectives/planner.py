@@ -131,17 +131,18 @@ def make_job(
 ) -> tuple[Job, Geometry]:
     """The job that the arguments of ``collective`` describe."""
     name = dtype_name(dtype)
-    if nbytes % itemsize(name):
+    size = itemsize(name)
+    if nbytes % size:
         raise CollectiveError(
             f"{nbytes} bytes are not a whole number of {name}",
-            advice=f"{nbytes - nbytes % itemsize(name)} or {nbytes - nbytes % itemsize(name) + itemsize(name)}",
+            advice=f"{nbytes // size * size} or {-(-nbytes // size) * size}",
         )
     found = survey(machine, scale, ranks)
     fields.setdefault("memory", buffer_memory(machine, scale, 3 * nbytes))
     job = Job(
         operation_name(op),
         found.ranks,
-        nbytes // itemsize(name),
+        nbytes // size,
         name,
         scale=found.scale,
         levels=found.levels,
@@ -195,8 +196,9 @@ def predict(
 ) -> Prediction:
     """Like ``collective``, with the predicted time.
 
-    ``path`` fixes the protocol's path, ``among`` the algorithms that ``auto`` may take; ``launch=False`` leaves
-    the host's launch out, as captured graphs do. ``table`` (a dict) remembers choices; see ``choice_key``.
+    ``path`` fixes the protocol's path, ``among`` the algorithms that ``auto`` may take; ``launch=False``
+    leaves the host's launch out, as captured graphs do. ``table`` (a dict, as JSON keeps it) remembers
+    choices by ``choice_key``.
     """
     hda = find_machine(machine) if isinstance(machine, str) else machine
     job, _ = make_job(op, machine=hda, nbytes=nbytes, **fields)
@@ -231,9 +233,7 @@ def simulated_ps(hda: HDA, plan: Plan, job: Job, candidate: Candidate, launch: b
     return total_ps(hda, candidate.path, simulate(plan, machine=seen).time_ps, launch)
 
 
-def rank(
-    hda: HDA, job: Job, among: Sequence[str] | None = None, launch: bool = True
-) -> list[Candidate]:
+def rank(hda: HDA, job: Job, among: Sequence[str] | None = None, launch: bool = True) -> list[Candidate]:
     """All candidates: simulated ones by time, then priced ones, then the unfit with their reason."""
     priced: list[Candidate] = []
     unfit: list[Candidate] = []
@@ -283,6 +283,9 @@ def variants(known: Algorithm, job: Job) -> Iterator[dict[str, Any]]:
         yield {"both_ways": True}
     if "inner" in known.options:
         yield {"inner": "direct"}
+        wanted = "sum" if job.reduction == "avg" else job.reduction
+        if job.operation == "all_reduce" and job.reduces and wanted in job.reduces[-1]:
+            yield {"outer": "in_network"}
 
 
 def _priced(

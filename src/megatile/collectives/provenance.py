@@ -74,7 +74,7 @@ def _expected(job: Job, numbers: Any) -> list[Any | None]:
     if job.operation not in REDUCING:
         return expected(job, list(numbers))
     with np.errstate(over="ignore"):
-        total = np.sum(numbers[:, : job.count], axis=0, dtype=np.int64)
+        total: Any = np.sum(numbers[:, : job.count], axis=0, dtype=np.int64)
     if job.operation == "reduce_scatter":
         return [total[block(job, r)] for r in range(job.ranks)]
     return [total if job.operation == "all_reduce" or r == job.root else None for r in range(job.ranks)]

@@ -1,7 +1,7 @@
 """Algorithms by name. Each is a function that writes its part of the plan; see ``algorithms/``.
 
-    @algorithm("mine", "all_reduce", unfit=needs_two_ranks)
-    def mine(w: Writer) -> None: ...
+@algorithm("mine", "all_reduce", unfit=needs_two_ranks)
+def mine(w: Writer) -> None: ...
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ def floor_of(hda: HDA) -> Floor:
     names = {level.name for level in hda.levels}
     if not {"sip", "cube", "pe"} <= names:
         raise CollectiveError(
-            f"machine '{hda.name}' has no sip, cube and pe", advice="use ahbm, or collective() for any machine"
+            f"machine '{hda.name}' has no sip, cube and pe",
+            advice="use ahbm, or collective() for any machine",
         )
     sips = _grid(hda, "sip", hda.count("sip"))
     return Floor(sips, _grid(hda, "cube", hda.count("cube", "sip")), hda.count("pe", "cube"))

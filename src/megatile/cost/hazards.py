@@ -13,7 +13,6 @@ from megatile.plan.expr import constant
 from megatile.plan.model import Plan, Region, Tile, statements
 from megatile.plan.program import RegionCode
 from megatile.plan.regions import regions_of
-from megatile.plan.storage import plan_tile
 
 Array = Any
 # Tiles cut into more blocks than this get a log of recent accesses instead of a table of all blocks.
@@ -67,7 +66,7 @@ class Hazards:
             writes, reads = self._slots[handle.channel]
             slot = handle.sequence % writes.shape[2]
             return Block(writes, reads, (cohort.units, handle.member, slot))
-        tile = plan_tile(self.plan, handle.tile)
+        tile = self.plan.tile(handle.tile)
         version = (handle.version + 1 if fresh else handle.version) % tile.versions
         if tile.shared or code.at is not None:
             return self._remote(cohort, tile, code)
@@ -125,7 +124,7 @@ class Hazards:
         handle = cohort.handles[code.tile]
         if isinstance(handle, SlotHandle):
             return False
-        return code.at is not None or plan_tile(self.plan, handle.tile).shared
+        return code.at is not None or self.plan.tile(handle.tile).shared
 
     # --- times -----------------------------------------------------------------------------------
 

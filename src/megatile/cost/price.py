@@ -27,7 +27,6 @@ from megatile.plan.check import check_structure
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread
 from megatile.plan.model import Channel, Compute, Plan
 from megatile.plan.program import Instruction, RegionCode
-from megatile.plan.storage import plan_tile
 from megatile.plan.timing.machine import PORTS, SIGNAL_BYTES, Machine
 from megatile.plan.walk import Walker
 
@@ -179,7 +178,7 @@ class TimedWalk(Walker):
         handle = cohort.handles[code.tile]
         if isinstance(handle, SlotHandle):
             return cohort.units, self.queues[handle.channel].channel.memory
-        tile = plan_tile(self.plan, handle.tile)
+        tile = self.plan.tile(handle.tile)
         if code.at is None and not tile.shared:
             return cohort.units, tile.memory
         own = spread(tile.owner.evaluate(cohort.ints), len(cohort))

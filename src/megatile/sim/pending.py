@@ -80,30 +80,27 @@ class Job(Pending):
         self.start = 0
         self._busy_ps = busy_ps
 
-    def after(self, times: list[Time], least: int) -> None:
-        need = 0
-        for time in times:
-            if type(time) is not int:
-                value = time.value
-                if value is None:
-                    need += 1
-                    time.waiters.append(self._known)
-                    continue
-                time = value
-            if time > least:
-                least = time
-        self.start, self._need = least, need
-        if need:
-            self._times = times
+    def begin_after(self, unknown: list[Pending], least: int) -> None:
+        """Begin when these are known, not before ``least``."""
+        self.start = least
+        if unknown:
+            self._times = unknown
+            self._need = len(unknown)
+            for time in unknown:
+                time.waiters.append(self._known)
         else:
             self.set(least + self._busy_ps)
 
     def _known(self) -> None:
         self._need -= 1
         if not self._need:
-            self.start = max(self.start, *(t if type(t) is int else t.value for t in self._times))
+            start = self.start
+            for time in self._times:
+                if time.value > start:  # type: ignore[operator]
+                    start = time.value  # type: ignore[assignment]
+            self.start = start
             self._times = []
-            self.set(self.start + self._busy_ps)
+            self.set(start + self._busy_ps)
 
 
 class Begin:

@@ -8,6 +8,8 @@ cohort have in common is worked out once per row.
     RECEIVE  (queue, link), message number, slot block, row
     RELEASE  (queue, slot block, credit_ps, link), message number, row
     TAKE     (queue, engine, busy_ps, latency_ps, credit_ps, link), message number, write block, row
+    CONSUME  (queue, engine, busy_ps, credit_ps, slot block, link, row), message number, read blocks, write
+             blocks: RECEIVE, RUN and RELEASE of one message in one operation (not where times are recorded)
     COPY     (engine, path, bytes, flow), number, read blocks, write blocks, row: over a contended way
     GENERAL  an `Operation`: everything that is rarer (shared engines, puts and gets, signals, ...)
 """
@@ -26,7 +28,7 @@ from megatile.sim.regions import OWNER_SHIFT, Block, Regions
 from megatile.sim.rows import Access, Row
 from megatile.sim.storage import Storages
 
-RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL, COPY = range(7)
+RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL, COPY, CONSUME = range(8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +50,7 @@ class Link:
         return self.channel.label(self.member)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Operation:
     """A command outside the fast kinds; ``kind`` is one of those that `GeneralRules` knows."""
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from megatile.sim.general import GeneralRules
 from megatile.sim.pending import Pending, known, when
-from megatile.sim.program import RECEIVE, RELEASE, RUN, SEND, TAKE, Program
+from megatile.sim.program import CONSUME, RECEIVE, RELEASE, RUN, SEND, TAKE, Program
 from megatile.sim.times import Times
 from megatile.sim.transfers import Transfers
 
@@ -132,9 +132,76 @@ class RunAhead:
                             readers[block] = end
                         free[engine] = end
                         arrivals[queue].append(end + latency)
-                        waiting = wait_data.pop(queue, None)
-                        if waiting is not None:
-                            ready.append(waiting)
+                        if queue in wait_data:
+                            ready.append(wait_data.pop(queue))
+                        if record:
+                            unit.start.append(start)
+                            unit.end.append(end)
+                    elif kind == CONSUME:
+                        _, (queue, engine, busy, credit_ps, _, _, _), number, reads, writes = operation
+                        arrived = arrivals[queue]
+                        if len(arrived) <= number:
+                            wait_data[queue] = unit
+                            break
+                        arrival = arrived[number]
+                        if arrival > now:
+                            now = arrival
+                        start = free[engine]
+                        if start < now:
+                            start = now
+                        for block in reads:
+                            for other in written[block]:
+                                time = writers[other]
+                                if time > start:
+                                    start = time
+                        for block in writes:
+                            for other in written[block]:
+                                time = writers[other]
+                                if time > start:
+                                    start = time
+                            for other in read[block]:
+                                time = readers[other]
+                                if time > start:
+                                    start = time
+                        if pendings and any(type(readers[block]) is not int for block in reads):
+                            raise TypeError
+                        end = start + busy
+                        free[engine] = end
+                        for block in reads:
+                            if readers[block] < end:
+                                readers[block] = end
+                        for block in writes:
+                            writers[block] = end
+                        credits[queue][number] = end + credit_ps
+                        if queue in wait_credit:
+                            ready.append(wait_credit.pop(queue))
+                    elif kind == TAKE:
+                        _, (queue, engine, busy, latency, credit_ps, _), number, block, _ = operation
+                        arrived = arrivals[queue]
+                        if len(arrived) <= number:
+                            wait_data[queue] = unit
+                            break
+                        arrival = arrived[number]
+                        if arrival > now:
+                            now = arrival
+                        start = free[engine]
+                        if start < now:
+                            start = now
+                        for other in written[block]:
+                            time = writers[other]
+                            if time > start:
+                                start = time
+                        for other in read[block]:
+                            time = readers[other]
+                            if time > start:
+                                start = time
+                        end = start + busy
+                        free[engine] = end
+                        end += latency
+                        writers[block] = end
+                        credits[queue][number] = end + credit_ps
+                        if queue in wait_credit:
+                            ready.append(wait_credit.pop(queue))
                         if record:
                             unit.start.append(start)
                             unit.end.append(end)
@@ -200,43 +267,11 @@ class RunAhead:
                             if writers[other] > time:
                                 time = writers[other]
                         credits[queue][number] = time + credit_ps
-                        waiting = wait_credit.pop(queue, None)
-                        if waiting is not None:
-                            ready.append(waiting)
+                        if queue in wait_credit:
+                            ready.append(wait_credit.pop(queue))
                         if record:
                             unit.start.append(now)
                             unit.end.append(time)
-                    elif kind == TAKE:
-                        _, (queue, engine, busy, latency, credit_ps, _), number, block, _ = operation
-                        arrived = arrivals[queue]
-                        if len(arrived) <= number:
-                            wait_data[queue] = unit
-                            break
-                        arrival = arrived[number]
-                        if arrival > now:
-                            now = arrival
-                        start = free[engine]
-                        if start < now:
-                            start = now
-                        for other in written[block]:
-                            time = writers[other]
-                            if time > start:
-                                start = time
-                        for other in read[block]:
-                            time = readers[other]
-                            if time > start:
-                                start = time
-                        end = start + busy
-                        free[engine] = end
-                        end += latency
-                        writers[block] = end
-                        credits[queue][number] = end + credit_ps
-                        waiting = wait_credit.pop(queue, None)
-                        if waiting is not None:
-                            ready.append(waiting)
-                        if record:
-                            unit.start.append(start)
-                            unit.end.append(end)
                     else:
                         unit.pc, unit.now = pc, now
                         going = self.rules.apply(unit, operation)

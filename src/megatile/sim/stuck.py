@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from megatile.core.errors import Place
 from megatile.sim.pending import known
-from megatile.sim.program import GENERAL, RECEIVE, SEND, TAKE, Link
+from megatile.sim.program import CONSUME, GENERAL, RECEIVE, SEND, TAKE, Link
 from megatile.trace import Pointers, Waiter, WaitGraph
 
 if TYPE_CHECKING:
@@ -46,6 +46,18 @@ def _waiters(run: RunAhead, unit: UnitState) -> list[Waiter]:
             missing = [m for m in members if m not in came]
             return [Waiter(me, label, "barrier", op.key[0], names[m], source) for m in missing]
         return [Waiter(me, op.kind, "signal", str(op.key[0]) if op.key else "", "nobody", source)]
+    if operation[0] == CONSUME:
+        link = operation[1][5]
+        return [
+            Waiter(
+                me,
+                "receive",
+                "data",
+                link.label,
+                names[link.sender],
+                source_of(operation[1][6].statement.place),
+            )
+        ]
     if operation[0] == TAKE:
         link, source = operation[1][5], source_of(operation[4].statement.place)
         return [Waiter(me, "receive", "data", link.label, names[link.sender], source)]

@@ -46,7 +46,33 @@ class Transfers:
         self.shared = program.shared
         self.everything = program.everything_shared
         self.last_ps = 0
+        self._only: dict[tuple[int, int], tuple[Path, Any]] = {}
         self.servers = Servers(program.machine.fabric.widths)
+
+    def only_stage(self, path: Path, size: int) -> tuple[int, int, int, int, int, int] | None:
+        """What a way with one shared stage needs, worked out once per size; None for other ways.
+
+        (resource, its busy time, tail after the head left the source, tail after the turn, latency from that
+        stage on, time from the turn to the source being free)
+        """
+        key = (id(path), size)
+        known = self._only.get(key)
+        if known is None:
+            known = self._only[key] = (path, self._find_only_stage(path, size))
+        return known[1]
+
+    def _find_only_stage(self, path: Path, size: int) -> tuple[int, int, int, int, int, int] | None:
+        used = [stage.resource for stage in path.stages if stage.resource is not None]
+        index = path.first_resource
+        if len(used) != 1 or index is None or not self._program.is_shared(used[0]):
+            return None
+        dma, busy = path.stage_ps(size)
+        later = sum(stage.latency_ps for stage in path.stages[index:]) + path.extra_ps
+        ahead = max(dma, *busy[:index], 0) + path.before_ps
+        behind = busy[index]
+        # Stages after the turn take the bytes at their own speed, from the moment the head reaches them.
+        behind = max(behind, *busy[index + 1 :], 0)
+        return used[0], busy[index], ahead, behind, later, path.held_ps(size) - path.before_ps
 
     def request(
         self, time: int, key: tuple[int, int, int], resource: int, busy_ps: int, then: Callable[[int], None]
@@ -94,21 +120,23 @@ def _last_of(count: int, then: Callable[[int], None]) -> Callable[[int], None]:
     return one
 
 
-class Move:
-    """A whole transfer that is not cut into pieces, from its hazards to its arrival, in one object.
+class Move(Pending):
+    """The arrival of a whole transfer that is not cut into pieces, followed from its hazards on.
 
-    ``left`` and ``arrived`` become known as soon as they can be. The usual case of a contended machine: it
-    does what `Transfers.start` and `Journey` do for pieces, without their callbacks.
+    ``left`` is when the source is free again; both become known as soon as they can be. The usual case of a
+    contended machine: it does what `Transfers.start` and `Journey` do for pieces, without their callbacks.
     """
 
     __slots__ = (
-        "arrived", "busy", "delay", "deps", "flow", "head", "left", "need", "number", "path", "size", "stage",
-        "start", "tail", "transfers", "watch",
+        "busy", "delay", "deps", "flow", "head", "left", "need", "number", "path", "size", "stage", "start",
+        "tail", "transfers", "watch",
     )  # fmt: skip
 
     def __init__(
         self, transfers: Transfers, path: Path, size: int, flow: int, number: int, delay: int = 0
     ) -> None:
+        self.value = None
+        self.waiters = []
         self.transfers = transfers
         self.path = path
         self.size = size
@@ -116,35 +144,42 @@ class Move:
         self.number = number * PIECES
         self.delay = delay
         self.left = Pending()
-        self.arrived = Pending()
-        self.start = 0
         self.stage = 0
         self.watch: Pending | None = None
         """Set to be told the start as well (for a record)."""
 
     def after(self, times: list[Any], least: int) -> None:
         """Begin when all these times are known, at the latest of them."""
-        need = 0
+        unknown = []
         for time in times:
             if type(time) is not int:
-                value = time.value
-                if value is None:
-                    need += 1
-                    time.waiters.append(self._known)
+                if time.value is None:
+                    unknown.append(time)
                     continue
-                time = value
+                time = time.value
             if time > least:
                 least = time
-        self.start, self.need = least, need
-        if need:
-            self.deps = times
+        self.begin_after(unknown, least)
+
+    def begin_after(self, unknown: list[Pending], least: int) -> None:
+        """Begin when these are known, not before ``least``."""
+        self.start = least
+        if unknown:
+            self.deps = unknown
+            self.need = len(unknown)
+            for time in unknown:
+                time.waiters.append(self._known)
         else:
             self._begin()
 
     def _known(self) -> None:
         self.need -= 1
         if not self.need:
-            self.start = max(self.start, *(t if type(t) is int else t.value for t in self.deps))
+            start = self.start
+            for time in self.deps:
+                if time.value > start:  # type: ignore[operator]
+                    start = time.value  # type: ignore[assignment]
+            self.start = start
             self.deps = []
             self._begin()
 
@@ -153,11 +188,34 @@ class Move:
         if self.watch is not None:
             self.watch.set(self.start)
         self.head = head = self.start + path.startup_ps + self.delay
+        only = self.transfers.only_stage(path, self.size)
+        if only is not None:
+            entry = (
+                head + path.before_ps,
+                REQUEST,
+                self.flow,
+                self.number,
+                path.first_resource,
+                self._only_turn,
+            )
+            heapq.heappush(self.transfers.queue, entry)
+            return
         dma, self.busy = path.stage_ps(self.size)
         self.tail = head + dma
         if path.first_resource is None:
             self.left.set(head + path.held_ps(self.size))
         self._go(queued=False)
+
+    def _only_turn(self, now: int) -> None:
+        """The turn on the only stage of the way that can be busy: everything follows from it."""
+        transfers, path = self.transfers, self.path
+        resource, busy, ahead, behind, after, held = transfers.only_stage(path, self.size)  # type: ignore[misc]
+        turn = transfers.servers.serve(resource, now, busy)
+        self.left.set(turn + held)
+        tail = max(self.head + ahead, turn + behind) + after
+        if tail > transfers.last_ps:
+            transfers.last_ps = tail
+        self.set(tail)
 
     def _go(self, queued: bool) -> None:
         """Follow the stages up to the next shared one."""
@@ -181,7 +239,7 @@ class Move:
             self.head = turn + stage.latency_ps
         tail = max(self.tail, self.head) + path.extra_ps
         transfers.last_ps = max(transfers.last_ps, tail)
-        self.arrived.set(tail)
+        self.set(tail)
 
     def _turn(self, now: int) -> None:
         """The stage's queue has come to us."""

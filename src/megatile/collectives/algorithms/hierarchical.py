@@ -25,18 +25,29 @@ def _one_level(job: Job) -> str | None:
     return None if len(job.nesting) > 1 else "the ranks are not nested in equal groups"
 
 
-@algorithm("hierarchical", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", unfit=_one_level)
-def hierarchical(w: Writer, chunks: int = 1, inner: str = "ring") -> None:
-    """Reduce-scatter inside each group, all-reduce between groups, all-gather inside; any number of levels."""
-    nested(w, w.job.nesting, chunks=chunks, inner=inner)
+@algorithm(
+    "hierarchical", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", unfit=_one_level
+)
+def hierarchical(w: Writer, chunks: int = 1, inner: str = "ring", outer: str = "messages") -> None:
+    """Reduce-scatter inside each group, all-reduce between groups, all-gather inside; any number of levels.
+
+    ``inner``: ring or direct; ``outer``: messages, or in_network where the outermost network reduces itself.
+    """
+    nested(w, w.job.nesting, chunks=chunks, inner=inner, outer=outer)
 
 
 def nested(
-    w: Writer, extents: Sequence[int], *, chunks: int = 1, both_ways: bool = False, inner: str = "ring"
+    w: Writer,
+    extents: Sequence[int],
+    *,
+    chunks: int = 1,
+    both_ways: bool = False,
+    inner: str = "ring",
+    outer: str = "messages",
 ) -> None:
     """The job over a grid of ranks, one phase per dimension, the first dimension being the nearest."""
-    parties = [p for p in along([e for e in extents if e > 1])]
-    levels = Levels(w, parties, chunks, both_ways, inner)
+    parties = list(along([e for e in extents if e > 1]))
+    levels = Levels(w, parties, chunks, both_ways, inner, outer)
     match w.job.operation:
         case "all_reduce":
             levels.all_reduce()
@@ -51,8 +62,9 @@ def nested(
 class Levels:
     """The phases of a nested collective. Buffers are cut again at every level."""
 
-    def __init__(self, w: Writer, parties: list[Party], chunks: int, both_ways: bool, inner: str):
-        self.w, self.parties, self.chunks, self.both_ways, self.inner = w, parties, chunks, both_ways, inner
+    def __init__(self, w: Writer, parties: list[Party], chunks: int, both_ways: bool, inner: str, outer: str):
+        self.w, self.parties, self.chunks, self.both_ways = w, parties, chunks, both_ways
+        self.inner, self.outer = inner, outer
 
     def all_reduce(self) -> None:
         """Reduce-scatter from the inside out; at the outermost level all-reduce; then gather back."""
@@ -74,6 +86,11 @@ class Levels:
         return Ring.over(self.w, wide, blocks, self.chunks)
 
     def _all_reduce(self, party: Party, blocks: Blocks, source: Handle) -> None:
+        if self.outer == "in_network":
+            group = unit // (party.size * party.stride) * party.stride + unit % party.stride
+            mine, total = (piece(h, blocks.base, blocks.count) for h in (source, self.w.sums))
+            self.w.collective("all_reduce", group, mine, total)
+            return
         if party.size <= LARGEST_RING:
             self._ring(party, blocks).all_reduce(source, self.w.sums)
             return
@@ -135,4 +152,3 @@ class Levels:
         """Whether this unit has the root's coordinates in all dimensions inside ``level``."""
         stride = self.parties[level].stride
         return eq(unit % stride, root % stride)
-

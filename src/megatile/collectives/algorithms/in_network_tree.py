@@ -1,4 +1,4 @@
-"""In-switch reduction inside nodes, a ring between them, and everything in flight at once (NVLS across nodes)."""
+"""In-switch reduction inside nodes, a ring between them, and all in flight at once (NVLS across nodes)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plainest all-reduce: everybody's whole buffer goes round once. Right, and n/2 times too much traffic."""
+"""The plainest all-reduce: everybody's whole buffer goes round once. Right, with n/2 times the traffic."""
 
 from __future__ import annotations
 

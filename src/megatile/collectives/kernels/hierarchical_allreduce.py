@@ -1,4 +1,4 @@
-"""All-reduce over PEs, cubes and SIPs: leaders collect inside, then between; the result goes back the same way.
+"""All-reduce over PEs, cubes and SIPs: leaders collect inside, then between; then back.
 
 On the ring of PEs in a cube (E, W) and of cubes in a SIP (N, S) data comes to the leader from both sides;
 SIP leaders form a ring (global_E, global_W).
@@ -27,7 +27,7 @@ def kernel(t_ptr: Any, n_elem: int, pes: int, cubes: int, sips: int, tl: Any) ->
         tl.send(dir="W", src=total)
     if pe > half:
         tl.send(dir="E", src=total)
-    if pe == 0:
+    if (cubes > 1) & (pe == 0):
         if cube < middle:
             total = total + tl.recv(dir="S", shape=(n_elem,), dtype="f16")
         if (cube > middle + 1) | ((cube == 0) & (cubes > 2)):
@@ -36,13 +36,14 @@ def kernel(t_ptr: Any, n_elem: int, pes: int, cubes: int, sips: int, tl: Any) ->
             tl.send(dir="N", src=total)
         if cube > middle:
             tl.send(dir="S", src=total)
-        if cube == 0:
-            current = total
-            for _ in range(sips - 1):
-                tl.send(dir="global_E", src=current)
-                current = tl.recv(dir="global_W", shape=(n_elem,), dtype="f16")
-                total = total + current
-        # Back: the same ways in the other direction.
+    if (sips > 1) & (pe == 0) & (cube == 0):
+        current = total
+        for _ in range(sips - 1):
+            tl.send(dir="global_E", src=current)
+            current = tl.recv(dir="global_W", shape=(n_elem,), dtype="f16")
+            total = total + current
+    # Back: the same ways in the other direction.
+    if (cubes > 1) & (pe == 0):
         if (cube > 0) & (cube <= middle):
             total = tl.recv(dir="N", shape=(n_elem,), dtype="f16")
         if cube > middle:

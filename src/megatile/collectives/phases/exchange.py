@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from megatile.collectives.blocks import Blocks, piece
 from megatile.collectives.party import Party
 from megatile.collectives.writer import Writer
 from megatile.plan.build import Handle, Part
-from megatile.plan.expr import Expr, IntLike, expr, member, select
+from megatile.plan.expr import IntLike, expr, member, select
 from megatile.plan.model import Channel, Region
 
 
@@ -40,7 +41,9 @@ class Exchange:
             source = select(party.me < blocks.parts, source, -1)
         rounds = blocks.parts.bit_length() - 1
         size = blocks.most * (blocks.parts // 2) if most is None else most
-        channel = writer.channel("partners", source, size, members=max(1, rounds), slots=1)
+        # Two slots: the last message of halving and the first of doubling use the same queue.
+        slots = 2 if most is None else 1
+        channel = writer.channel("partners", source, size, members=max(1, rounds), slots=slots)
         return Exchange(writer, party, blocks, channel)
 
     @property
@@ -73,7 +76,7 @@ class Exchange:
         cuts |= {1} if first_apart else set()
         cuts |= {self.rounds - 1} if last_apart else set()
         ordered = sorted(c for c in cuts if 0 <= c <= self.rounds)
-        return list(zip(ordered, ordered[1:], strict=False))
+        return list(pairwise(ordered))
 
     def all_gather(self, sums: Handle) -> None:
         """Recursive doubling: everybody's blocks, mine is in ``sums``."""
@@ -137,4 +140,3 @@ class Fold:
             w.send(back, total, self.party.unit_at(me + core))
         with w.when(me >= core):
             w.copy(total, w.receive(back, total))
-

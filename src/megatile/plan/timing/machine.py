@@ -52,8 +52,10 @@ class Machine:
         self.places = self._places()
         self.fabric = Fabric(hda, self.faults)
         self._paths: dict[tuple[int, str, int, str], Path] = {}
+        self._messages: dict[tuple[int, int, int], int] = {}
         self._memories: dict[str, tuple[MemoryLayer, float, bool]] = {}
         self._engines: dict[str, Engine | None] = {}
+        self._reaches: dict[tuple[str, int], tuple[int, float]] = {}
 
     def _places(self) -> list[int]:
         units = np.arange(self.plan.units, dtype=np.int64)
@@ -158,8 +160,8 @@ class Machine:
         )
 
     def virtual_channel(self, channel: str | None, unit: int | None = None, peer: int | None = None) -> int:
-        """Loads and stores use virtual channel 0. Messages share the others by the link they leave through, so
-        that those of one link keep their order and those of different links run side by side; where there is
+        """Loads and stores use virtual channel 0. Messages share the others by the link they leave through,
+        so that those of one link keep their order and those of different links run side by side; where there is
         no link, or there are too few, the plan's channels take turns.
         """
         others = self.dma.channels - 1
@@ -174,7 +176,7 @@ class Machine:
         """Through which of its links a unit reaches a peer: a number that is alike for units placed alike."""
         try:
             legs = self.hda.route(self.hardware(unit), self.hardware(peer)).legs
-        except RouteError:
+        except (RouteError, MissingDescriptionError):
             return None
         if not legs:
             return None
@@ -241,6 +243,13 @@ class Machine:
 
     def message_ps(self, unit: int, peer: int, size: int) -> int:
         """A small control message between units; it does not contend for links. At least 1 ps."""
+        key = (self.places[unit], self.places[peer], size)
+        known = self._messages.get(key)
+        if known is None:
+            known = self._messages[key] = self._message_ps(unit, peer, size)
+        return known
+
+    def _message_ps(self, unit: int, peer: int, size: int) -> int:
         if self.places[unit] == self.places[peer]:
             return 1
         stages = self.fabric.stages(self.hardware(unit), self.hardware(peer))
@@ -264,16 +273,23 @@ class Machine:
 
     def collective_ps(self, statement: pm.Collective, members: tuple[int, ...], nbytes: int) -> int:
         """What a barrier, or a reduction or broadcast done by the network itself, adds for a group."""
-        root = members[0]
         if len(members) == 1:
             return 1
-        away = max(self.message_ps(root, m, 0) for m in members[1:])
+        away, widest = self._reach(statement.group, members)
         if statement.kind == "barrier":
             return 2 * away
         if statement.kind == "all_reduce":
             self._check_reduction(statement, members)
-        widest = min(self.path_bandwidth(root, m) for m in members[1:])
         return (2 if statement.kind == "all_reduce" else 1) * away + serialise_ps(nbytes, widest)
+
+    def _reach(self, group: str, members: tuple[int, ...]) -> tuple[int, float]:
+        """The longest latency from a group's first member to the others, and the least bandwidth."""
+        key = (group, members[0])
+        if key not in self._reaches:
+            root, others = members[0], members[1:]
+            away = max(self.message_ps(root, m, 0) for m in others)
+            self._reaches[key] = (away, min(self.path_bandwidth(root, m) for m in others))
+        return self._reaches[key]
 
     def path_bandwidth(self, unit: int, peer: int) -> float:
         stages = self.fabric.stages(self.hardware(unit), self.hardware(peer))
