@@ -15,10 +15,12 @@ import numpy as np
 
 from megatile.plan import model as pm
 from megatile.plan.timing.machine import Machine
+from megatile.sim.cohort import Cohort
+from megatile.sim.follow import walk
 from megatile.sim.lowering import Lowering, bytes_moved, transfer_times
 from megatile.sim.messages import MessageTimes
 from megatile.sim.program import Link, Program
-from megatile.sim.rows import Access, Cohort, Released, Row
+from megatile.sim.rows import Access, Released, Row
 from megatile.sim.times import Times
 
 Value = Any  # picoseconds: an int, or an int64 array over the units of a stream
@@ -59,7 +61,7 @@ class Lane:
         self.lowering = Lowering(program, units)
         self.units = units
         self.size = len(units)
-        self.walk: Iterator[Row] = cohort.walk()
+        self.walk: Iterator[Row] = walk(cohort)
         self.row: Row | None = None
         self.now: Value = level([program.machine.start_ps(u) for u in units])
         self.free: list[Value] = [0] * len(program.engine_names)
