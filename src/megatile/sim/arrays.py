@@ -22,24 +22,13 @@ from megatile.sim.messages import MessageTimes
 from megatile.sim.program import Link, Program
 from megatile.sim.rows import Access, Released, Row
 from megatile.sim.times import Times
+from megatile.sim.values import Value, latest, level, plain_int, same_block, storages_of, within
 
-Value = Any  # picoseconds: an int, or an int64 array over the units of a stream
 _PRUNE_AT = 8
 
 
 class NotRegular(Exception):
     """The plan needs arbitration, or its units drift apart; says why."""
-
-
-def latest(a: Value, b: Value) -> Value:
-    if type(a) is int and type(b) is int:
-        return a if a > b else b
-    return np.maximum(a, b)
-
-
-def level(values: list[int]) -> Value:
-    """One int if all are equal, else an array."""
-    return values[0] if all(v == values[0] for v in values) else np.array(values, dtype=np.int64)
 
 
 def check_regular(plan: pm.Plan, machine: Machine) -> None:
@@ -128,7 +117,7 @@ class Arrays:
                 continue
             if type(end) is int and type(start) is int and end <= start:
                 continue
-            same = _same_block(access, other)
+            same = same_block(access, other)
             if same is False:
                 continue
             if mask is not None:
@@ -174,7 +163,7 @@ class Arrays:
 
     def _engine_times(self, lane: Lane, row: Row) -> tuple[int, Value, Value]:
         statement = row.statement
-        key = (id(statement), _plain(row.flops), _plain(row.nbytes), _storages(row))
+        key = (id(statement), plain_int(row.flops), plain_int(row.nbytes), storages_of(row))
         known = lane.times.get(key) if None not in key else None
         if known is not None:
             return known
@@ -221,7 +210,7 @@ class Arrays:
             credit = self.credits[channel].get(row.queue, row.number - slots, row.mask, lane.size)
             if credit is None:
                 return False
-            now = _within(row.mask, latest(now, credit), now)
+            now = within(row.mask, latest(now, credit), now)
         start = latest(now, lane.free[engine])
         start = self.hazard(lane, row.accesses[0], start)
         end = start + busy
@@ -234,7 +223,7 @@ class Arrays:
         return True
 
     def _send_times(self, lane: Lane, row: Row) -> tuple[str, int, int, Value, Value, Any]:
-        key = (id(row.statement), id(row.queue), _plain(row.nbytes), _storages(row), row.mask is None)
+        key = (id(row.statement), id(row.queue), plain_int(row.nbytes), storages_of(row), row.mask is None)
         known = lane.times.get(key) if None not in key else None
         if known is not None and known[5] is row.queue:
             return known
@@ -271,7 +260,7 @@ class Arrays:
         if arrival is None:
             return False
         begin = lane.now
-        lane.now = _within(row.mask, latest(begin, arrival), begin)
+        lane.now = within(row.mask, latest(begin, arrival), begin)
         if statement.into is None:
             self._hold(lane, row)
             self._note(lane, row, begin, lane.now)
@@ -288,7 +277,7 @@ class Arrays:
         return True
 
     def _take_times(self, lane: Lane, row: Row) -> tuple[int, Value, Value]:
-        key = (id(row.statement), _plain(row.nbytes), _storages(row), "take")
+        key = (id(row.statement), plain_int(row.nbytes), storages_of(row), "take")
         if None in key or key not in lane.times:
             source = Access(row.slot, None, (), False, row.statement.channel)
             lane.times[key] = self._copy_times(lane, row, source)
@@ -348,7 +337,7 @@ class Arrays:
 
     def read(self, lane: Lane, row: Row) -> bool:
         self._private(row)
-        lane.now = _within(row.mask, self.hazard(lane, row.accesses[0], lane.now), lane.now)
+        lane.now = within(row.mask, self.hazard(lane, row.accesses[0], lane.now), lane.now)
         self._note(lane, row, lane.now, lane.now)
         return True
 
@@ -377,48 +366,3 @@ class Arrays:
                     times.start[lane.units[i]].append(int(starts[i]))
                     times.end[lane.units[i]].append(int(ends_[i]))
         return times
-
-
-def _within(mask: Any, new: Value, old: Value) -> Value:
-    return new if mask is None else np.where(mask, new, old)
-
-
-def _plain(value: Any) -> int | None:
-    """A field as part of a key: only ints can be."""
-    return value if type(value) is int else None
-
-
-def _storages(row: Row) -> tuple[int, ...] | None:
-    storages = tuple(a.storage for a in row.accesses)
-    return storages if all(type(s) is int for s in storages) else None
-
-
-def _same_block(a: Access, b: Access) -> Any:
-    """Whether two blocks overlap: True, False, or an array where the units differ."""
-    if type(a.storage) is int and type(b.storage) is int:
-        if a.storage != b.storage:
-            return False
-        same: Any = True
-    else:
-        same = a.storage == b.storage
-        if not same.any():
-            return False
-    if not a.bounds or not b.bounds or a.bounds is b.bounds:
-        return same
-    for (low, extent), (bottom, height) in zip(a.bounds, b.bounds, strict=False):
-        if low is bottom and extent is height:
-            continue
-        both = _all_or_any((low < bottom + height) & (bottom < low + extent))
-        if both is False:
-            return False
-        if both is not True:
-            same = both if same is True else same & both
-    return same
-
-
-def _all_or_any(both: Any) -> Any:
-    if not isinstance(both, np.ndarray):
-        return bool(both)
-    if both.all():
-        return True
-    return both if both.any() else False

@@ -1,7 +1,8 @@
-"""Making operations out of rows: what all rules need (see `program` for the operations, `lower` for the rules).
+"""Making operations out of rows: what all rules need.
 
-`Lowering.register` notes which resources a row's transfers use; after all rows of a plan are registered it is known
-which resources are shared, and `lower.operations` makes the tuples.
+See `program` for the operations and `lower` for the rules. `Lowering.register` notes which resources a row's
+transfers use; after all rows of a plan are registered it is known which resources are shared, and
+`lower.operations` makes the tuples.
 """
 
 from __future__ import annotations
