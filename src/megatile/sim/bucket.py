@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from megatile.plan.timing.fabric import Path
-from megatile.sim.clock import Accesses, Action, Clock, Gate, Server, after, opened_gate
+from megatile.sim.bucket_hops import Hops
+from megatile.sim.clock import Accesses, Action, Gate, after, opened_gate
 from megatile.sim.program import COPY, GENERAL, RECEIVE, RELEASE, RUN, Operation, Program, at
 from megatile.sim.rows import Row
 from megatile.sim.runahead import UnitState
@@ -20,16 +20,12 @@ from megatile.sim.times import Times
 from megatile.sim.transfers import PIECES
 
 
-class Bucket:
+class Bucket(Hops):
     """Runs a program one event at a time."""
 
     def __init__(self, program: Program, units: list[UnitState]) -> None:
-        self.program = program
         self.units = units
-        self.clock = Clock()
-        widths = program.machine.fabric.widths
-        self.servers: dict[int, Server] = {}
-        self._width = widths
+        super().__init__(program)
         self.tails = [[opened_gate() for _ in program.engine_names] for _ in units]
         self.accesses = [Accesses() for _ in units]
         self.touched: list[list[Gate]] = [[] for _ in units]
@@ -39,7 +35,6 @@ class Bucket:
         self.meetings: dict[Any, list[tuple[UnitState, Any, int]]] = defaultdict(list)
         self.parked: dict[Any, list[UnitState]] = defaultdict(list)
         self.choices: dict[int, list[int]] = {}
-        self.sent: dict[tuple[int, int], bool] = {}
 
     def run(self) -> Times:
         for unit in self.units:
@@ -155,11 +150,6 @@ class Bucket:
         self.note(unit, pc, None, self.clock.now)
         done.unlock()
 
-    def server(self, resource: int) -> Server:
-        if resource not in self.servers:
-            self.servers[resource] = Server(self.clock, self._width[resource])
-        return self.servers[resource]
-
     def do_work(self, unit: UnitState, op: Any, pc: int) -> bool:
         def start(done: Gate) -> Gate:
             if op.resource is None:
@@ -179,71 +169,6 @@ class Bucket:
         return True
 
     # transfers
-
-    def transfer(self, op: Any, left: Action, landed: Action, started: Action) -> None:
-        """Move data along a way, piece by piece, stage by stage."""
-
-        def begin() -> None:
-            started()
-            path: Path = op.path
-            pieces = path.pieces(op.nbytes) if self.program.contended(path) else [op.nbytes]
-            head = self.clock.now + path.startup_ps + op.delay_ps
-            gates_left = [Gate() for _ in pieces]
-            gates_landed = [Gate() for _ in pieces]
-            after(gates_left, left)
-            after(gates_landed, landed)
-            for index, size in enumerate(pieces):
-                number = op.number * PIECES + index
-                self.hop(path, size, op.flow, number, 0, head, head, gates_left[index], gates_landed[index])
-                head += path.occupied_ps(size)
-
-        if op.resource is None:
-            begin()
-        else:
-            key = (op.flow, op.number * PIECES, -1)
-            server = self.server(op.resource)
-            self.clock.ask(self.clock.now, key, lambda: server.request(op.busy_ps, begin))
-
-    def hop(
-        self,
-        path: Path,
-        size: int,
-        flow: int,
-        number: int,
-        index: int,
-        head: int,
-        tail: int,
-        left: Gate,
-        landed: Gate,
-    ) -> None:
-        """The head reaches stage ``index`` at ``head``, the tail not before ``tail``."""
-        dma, busy = path.stage_ps(size)
-        if index == 0:
-            tail = head + dma
-            if all(s.resource is None for s in path.stages):
-                self.clock.at(head + path.occupied_ps(size), left.unlock)
-        if index == len(path.stages):
-            extra = path.latency_ps - sum(s.latency_ps for s in path.stages)
-            self.clock.at(max(tail, head) + extra, landed.unlock)
-            return
-        stage = path.stages[index]
-
-        def granted(turn: int) -> None:
-            if stage.resource is not None and all(s.resource is None for s in path.stages[:index]):
-                before = sum(s.latency_ps for s in path.stages[:index])
-                self.clock.at(max(turn, turn - before + path.occupied_ps(size)), left.unlock)
-            later = max(tail, turn + busy[index]) + stage.latency_ps
-            self.hop(path, size, flow, number, index + 1, turn + stage.latency_ps, later, left, landed)
-
-        if stage.resource is None:
-            granted(head)
-            return
-        server = self.server(stage.resource)
-        self.clock.ask(
-            head,
-            (flow, number, index),
-            lambda: server.request(busy[index], lambda: granted(self.clock.now)),
-        )
 
     def _moving(
         self, unit: UnitState, op: Any, pc: int, done: Gate, landed: Action, until_left: bool

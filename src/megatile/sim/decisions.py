@@ -1,7 +1,7 @@
 """What holds up a unit until others have done something: any-receives, scalars, flags, meetings.
 
-When a receive-from-any or a wait is over, the time queue decides: an arrival that is not known yet may still be
-earlier than all known ones.
+When a receive-from-any or a wait is over, the time queue decides: an arrival that is not known yet may still
+be earlier than all known ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Following a stream's control flow: from parametric statements to the commands that are really issued.
 
 One rule per statement type. The same code follows all units of a stream at once (``cohort.unit`` is an array,
-masks say who takes part) or a single unit (``cohort.unit`` is an int, and so is every field of a row), which is
-needed where the course depends on a receive-from-any.
+masks say who takes part) or a single unit (``cohort.unit`` is an int, and so is every field of a row), which
+is needed where the course depends on a receive-from-any.
 """
 
 from __future__ import annotations
