@@ -1,0 +1,72 @@
+# Every target sets itself up in a local .venv; Python >= 3.10, make and git are enough to start.
+
+PYTHON ?= python3
+VENV ?= .venv
+# TORCH=0 leaves torch out; the tests that need it then skip and say so.
+TORCH ?= 1
+TORCH_VERSION := 2.13.0
+PYTEST_ARGS ?= -n 2
+BENCH_ARGS ?=
+DEMO_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+# The stamps carry the Python version, so that another PYTHON= makes a new environment.
+READY := $(VENV)/.ready-$(VERSION)
+TORCH_TRIED := $(VENV)/.torch-tried-$(VERSION)
+
+# Pictures need no screen and no writable home directory.
+export MPLBACKEND := Agg
+export MPLCONFIGDIR := $(abspath $(VENV))/matplotlib
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench lint format clean check-python
+
+help: ## Print this list
+	@echo "make TARGET, where TARGET is one of"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo "Variables: PYTHON=$(PYTHON)  TORCH=$(TORCH)  PYTEST_ARGS='$(PYTEST_ARGS)'  BENCH_ARGS='$(BENCH_ARGS)'  DEMO_ARGS='$(DEMO_ARGS)'"
+
+demo: $(READY) ## Show what megatile does; pictures and traces go to out/
+	@$(BIN)/python examples/demo.py $(DEMO_ARGS)
+
+test: lint $(if $(filter 1,$(TORCH)),$(TORCH_TRIED)) ## Formatting, lint, types, import layers, then all tests
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(READY) ## Measure, beside rivals where there are any; misses are printed
+	@$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
+
+lint: $(READY) ## Formatting, lint, types and import layers only
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(READY) ## Rewrite the sources in the agreed form
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## Remove what the other targets made, .venv included
+	rm -rf $(VENV) out build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache src/*.egg-info
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+check-python:
+	@if [ -z "$(VERSION)" ]; then \
+	  echo "megatile needs Python 3.10 or newer, but '$(PYTHON)' does not run: name one with make PYTHON=python3.12" >&2; exit 1; \
+	elif ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then \
+	  echo "megatile needs Python 3.10 or newer, but '$(PYTHON)' is $(VERSION): name another with make PYTHON=python3.12" >&2; exit 1; \
+	fi
+
+$(READY): pyproject.toml | check-python
+	@[ -e $@ ] || { echo "Creating $(VENV) with Python $(VERSION)"; $(PYTHON) -m venv --clear $(VENV); }
+	@echo "Installing megatile and its development tools into $(VENV) (a minute or two, once)"
+	@$(PIP) install -e '.[dev]'
+	@touch $@
+
+# A failure is remembered too: not every Python has a wheel, and everything but the attention part works without.
+$(TORCH_TRIED): $(READY)
+	@echo "Installing torch $(TORCH_VERSION) into $(VENV) for the attention tests (TORCH=0 leaves it out)"
+	@$(PIP) install 'torch==$(TORCH_VERSION)' >$(VENV)/torch.log 2>&1 \
+	  || echo "torch $(TORCH_VERSION) could not be installed (see $(VENV)/torch.log): tests that need it will be skipped"
+	@touch $@

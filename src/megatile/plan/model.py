@@ -1,0 +1,305 @@
+"""The Plan as data. This page is the definition of what a Plan means; every evaluator follows it.
+
+Units and streams
+-----------------
+A plan runs on ``units`` units, numbered from 0; unit ``u`` is hardware unit ``place(u)`` of the machine's
+``scale``. Every unit belongs to exactly one ``Stream``: a list of statements in which the unit's own number
+is the symbol ``unit``. Units that do the same share a stream, so a ring of 100 000 units is one stream.
+
+Tiles
+-----
+A ``Tile`` is storage: ``shape`` elements in memory layer ``memory``, once per *owner*. By default each unit
+owns one (``owner`` is ``unit``, ``owners`` is the number of units); a tile in a memory that several units
+share has ``owner = unit // sharers``. A ``Region`` is a block of a tile; it means the unit's own copy unless
+``at`` names another owner (a put or a get). Indices count elements per dimension; an empty ``start`` is the
+whole tile.
+
+A tile has ``versions`` >= 1 buffers. A command with ``fresh=True`` begins a *new version* of the tile it
+writes: the tile's name means that version from then on, and version ``v`` lies in buffer ``v % versions``, so
+it must wait for the accesses to version ``v - versions`` (that is all that software pipelining is). Without
+``fresh`` the current version is written in place. A tile begins with version 0 (the given data for inputs,
+undefined otherwise), so the first fresh command makes version 1. Using a version after version + versions has
+begun is an error.
+
+Names
+-----
+Within a stream a name of a tile means: a declared tile (its current version), or a handle bound by a
+statement: the slot of a ``Receive``, a loop's carried tile, an ``If``'s merged tile. Carrying or merging a
+declared tile captures the version current at that moment. Names bound in a loop body or branch end with it;
+carried and merged names live on in the enclosing body. Integer names (loop indices, carried and merged
+integers, ``ReadScalar`` results) work likewise.
+
+Order in a unit
+---------------
+A unit *issues* its commands in order. Engines then work asynchronously, each through its own queue in issue
+order. A command starts when (1) it has been issued, (2) its engine has finished the command before it, and
+(3) its hazards are gone: earlier writers of anything it reads (RAW), earlier readers and writers of anything
+it writes (WAR, WAW) have finished. Regions conflict when they overlap in the same buffer of the same owner. A
+command does not conflict with itself.
+
+What holds up *issue* (the unit's clock), and nothing else does:
+  * ``Send`` until the queue has a free slot (credit);
+  * ``Receive``/``ReceiveAny`` until the message at the head of the queue has arrived;
+  * ``ReadScalar`` until its element is written; its value is then known;
+  * ``Wait`` until the flag has reached the value;
+  * ``Collective`` until it has completed for this unit.
+``Loop``, ``If``, ``Free`` and ``Signal`` cost nothing by themselves.
+
+Channels
+--------
+A ``Channel`` is a family of bounded queues, one for each (receiving unit, member), ``members`` queues per
+unit. Exactly one unit feeds a queue: ``source(unit, member)`` (-1: nobody). A queue holds at most ``slots``
+messages of at most ``slot_bytes`` bytes in the receiver's ``memory``. ``Send`` names the receiving unit
+``to`` and the ``member`` there. Directions are members with names: with members (E, W) in a ring, "send east"
+is to=(unit+1)%n, member=W, and "receive from the west" is member=W. A sent message leaves when its source
+region is ready (RAW; the region is then read until the message has left) and earlier messages of the same
+queue have left. Messages of a queue arrive in order. A received message stays in its slot: the bound name
+*is* the slot. Each name bound to it holds it; when no name holds it any more (``Free``, rebinding, end of
+scope or of the stream) and every command issued on it has finished, the credit goes back to the sender.
+``Receive(into=region)`` copies the message out with the ``dma`` engine and frees the slot after the copy.
+``ReceiveAny`` takes a message from whichever of the members has one. Data execution without a timed order
+tries the members in turn, starting after the one taken last; the timed run takes the earliest arrival (ties:
+lowest member).
+
+Between units
+-------------
+Only tiles with several sharers and regions with ``at`` are seen by more than one unit. Accesses to them by
+different units are ordered by: message (send before its receive), ``Signal``/``Wait`` (the k-th unit of count
+before the wait that needs it), ``Collective`` (everything before it on every member before everything after
+it). For this to hold, ``Send``, ``Signal`` and ``Collective`` take effect only after the unit's earlier
+accesses to such storage have finished. Two unordered accesses that overlap, one of them a write, are a race.
+
+Groups and collectives
+----------------------
+A ``Group`` divides the units by ``key(unit)``: equal keys are one group, key -1 takes no part. ``Collective``
+"barrier" moves no data; "all_reduce" and "broadcast" are done by the network itself (in-network reduction)
+from ``read`` to ``write``.
+
+Lengths, trip counts, peers and indices may use runtime integers from ``ReadScalar`` (0 <= value <= bound).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from megatile.core.dtypes import itemsize
+from megatile.core.errors import MegatileError
+from megatile.plan.expr import ZERO, Expr, unit
+from megatile.plan.statements import (
+    Attribute,
+    CarryInt,
+    CarryTile,
+    Collective,
+    Compute,
+    Free,
+    If,
+    Loop,
+    MergeInt,
+    MergeTile,
+    ReadScalar,
+    Receive,
+    ReceiveAny,
+    Region,
+    Send,
+    Signal,
+    Statement,
+    Wait,
+    Work,
+    statements,
+)
+
+__all__ = [
+    "Attribute",
+    "CarryInt",
+    "CarryTile",
+    "Channel",
+    "Collective",
+    "Compute",
+    "Flag",
+    "Free",
+    "Group",
+    "If",
+    "Loop",
+    "MergeInt",
+    "MergeTile",
+    "Plan",
+    "PlanError",
+    "ReadScalar",
+    "Receive",
+    "ReceiveAny",
+    "Region",
+    "Send",
+    "Signal",
+    "Statement",
+    "Stream",
+    "Tile",
+    "Wait",
+    "Work",
+    "statements",
+]
+
+ENGINES = ("dma", "tensor", "vector", "channel", "control")
+ROLES = ("local", "input", "output", "inout")
+
+
+class PlanError(MegatileError, ValueError):
+    """A plan that cannot be right; names the command and its source line."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Storage: ``shape`` elements in ``memory``, one per owner. See "Tiles" above.
+
+    ``offset`` fixes the byte offset in the memory; without it the place is left to the machine.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    memory: str
+    versions: int = 1
+    role: str = "local"
+    owner: Expr = unit
+    owners: int | None = None
+    offset: int | None = None
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one version."""
+        return self.elements * itemsize(self.dtype)
+
+    @property
+    def shared(self) -> bool:
+        """Whether several units may own the same copy."""
+        return self.owner != unit
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A family of bounded queues at (receiving unit, member). See "Channels" above.
+
+    ``source`` is an expression over ``unit`` (the receiver) and ``member``. ``names`` gives members their
+    directions. ``offset`` fixes where the receive ranges lie: member m of every unit has ``offset + m * slots
+    * slot_bytes``.
+    """
+
+    name: str
+    members: int
+    source: Expr
+    slots: int
+    slot_bytes: int
+    memory: str
+    names: tuple[str, ...] = ()
+    offset: int | None = None
+
+    def label(self, index: int) -> str:
+        return f"{self.name}.{self.names[index]}" if index < len(self.names) else f"{self.name}[{index}]"
+
+
+@dataclass(frozen=True)
+class Flag:
+    """``members`` counters per unit, from 0, that ``Signal`` counts up and ``Wait`` waits for."""
+
+    name: str
+    members: int = 1
+
+
+@dataclass(frozen=True)
+class Group:
+    """Units with equal ``key`` form one group; key -1 takes no part."""
+
+    name: str
+    key: Expr = ZERO
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Statements shared by the units of ``units``: arithmetic runs (start, stop, step)."""
+
+    units: tuple[tuple[int, int, int], ...]
+    body: tuple[Statement, ...]
+
+    def unit_count(self) -> int:
+        return sum(len(range(*run)) for run in self.units)
+
+    def unit_numbers(self) -> Iterator[int]:
+        for run in self.units:
+            yield from range(*run)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """See the module's text. ``grid``: the extents of the unit's coordinates, the first varying fastest."""
+
+    name: str
+    scale: str
+    grid: tuple[int, ...]
+    tiles: tuple[Tile, ...] = ()
+    channels: tuple[Channel, ...] = ()
+    flags: tuple[Flag, ...] = ()
+    groups: tuple[Group, ...] = ()
+    streams: tuple[Stream, ...] = ()
+    place: Expr = unit
+
+    @property
+    def units(self) -> int:
+        return prod(self.grid)
+
+    def coordinate(self, axis: int) -> Expr:
+        """The unit's coordinate along ``axis`` as an expression."""
+        below = prod(self.grid[:axis])
+        whole = unit // below
+        return whole if axis == len(self.grid) - 1 else whole % self.grid[axis]
+
+    def tile(self, name: str) -> Tile:
+        return _named(self.tiles, name, "tile")
+
+    def channel(self, name: str) -> Channel:
+        return _named(self.channels, name, "channel")
+
+    def owners(self, tile: Tile) -> int:
+        """How many copies of a tile there are."""
+        return self.units if tile.owners is None else tile.owners
+
+    def __str__(self) -> str:
+        from megatile.plan.text import to_text
+
+        return to_text(self)
+
+    def to_json(self) -> str:
+        from megatile.plan.serial import to_json
+
+        return to_json(self)
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        from megatile.plan.serial import from_json
+
+        return from_json(text)
+
+    @staticmethod
+    def from_text(text: str) -> Plan:
+        from megatile.plan.text import from_text
+
+        return from_text(text)
+
+    @property
+    def digest(self) -> str:
+        """A hash of the plan that is the same in every process and does not depend on source lines."""
+        from megatile.plan.serial import digest
+
+        return digest(self)
+
+
+def _named(things: tuple[Any, ...], name: str, what: str) -> Any:
+    for thing in things:
+        if thing.name == name:
+            return thing
+    raise PlanError(f"there is no {what} '{name}' in the plan")

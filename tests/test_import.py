@@ -1,0 +1,37 @@
+"""`import megatile` is light and has no side effects."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+HEAVY = ("torch", "matplotlib", "pydantic", "yaml", "networkx", "typer", "rich", "greenlet")
+
+
+def modules_after(statement: str, folder: Path) -> set[str]:
+    """The modules loaded in a fresh interpreter after `statement`."""
+    code = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder, env=environment
+    )
+    return set(run.stdout.split())
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    return modules_after("import megatile", tmp_path_factory.mktemp("import"))
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_importing_megatile_loads_nothing_heavy(loaded: set[str], name: str) -> None:
+    assert "megatile" in loaded
+    assert name not in loaded
+
+
+def test_importing_writes_no_files(tmp_path: Path) -> None:
+    modules_after("import megatile", tmp_path)
+    assert list(tmp_path.iterdir()) == []
