@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from megatile.core.errors import MegatileError, Place
+from megatile.hda.instance import Instance
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Expr, Rank, Var, walk
 from megatile.ir.nodes import Node, Span
 from megatile.ir.program import ROOT, Launch
 from megatile.language.errors import ProgramError
+from megatile.language.launch import launch_of
 from megatile.language.tiles import Tile
 
 _CURRENT: ContextVar[Draft | None] = ContextVar("megatile_draft", default=None)
@@ -54,6 +56,8 @@ class Draft:
         self.machine = machine
         self.name = name
         self.launch: Launch | None = None
+        self.instance: Any = None
+        self.reader: Any = None
         self.place: Place | None = None
         self.bodies: list[Body] = [Body()]
         self.scales: list[OpenScale] = []
@@ -79,8 +83,20 @@ class Draft:
     @property
     def plan(self) -> Launch:
         if self.launch is None:
+            self.adopt_instance()
+        if self.launch is None:
             raise ProgramError("a tile operation outside the launch", advice="put it under 'with T.Kernel(...):'")
         return self.launch
+
+    def adopt_instance(self) -> None:
+        """The launch of ``with instance:`` (made by ``HDA.instantiate``) around the statements."""
+        instance = Instance.current()
+        if instance is not None:
+            self.instance, self.machine, self.launch = instance, instance.hda, launch_of(instance)
+
+    def follow(self, function: Any, *arguments: Any) -> Any:
+        """Call a user's function, read like the kernel itself."""
+        return self.reader.call(self.place, function, *arguments)
 
     def depth(self, scale: str) -> int:
         return self.plan.depth(scale)
