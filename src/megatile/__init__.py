@@ -1,1 +1,52 @@
-"""megatile: describe a machine, write a program for it once, then check, run, predict and execute it."""
+"""megatile: describe a machine, write a program for it once, then check, run, predict and execute it.
+
+    >>> import megatile as mt
+    >>> mt.machine("dgx-h100").count("gpu")
+    8
+
+Names are loaded when first used, so that importing the package stays light.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from megatile.core.errors import MegatileError as MegatileError
+    from megatile.hda import HDA as HDA
+    from megatile.hda import ComputeUnit as ComputeUnit
+    from megatile.hda import HardwareAbstraction as HardwareAbstraction
+    from megatile.hda import HardwareSpecification as HardwareSpecification
+    from megatile.hda import Instance as Instance
+    from megatile.hda import ScaleView as ScaleView
+    from megatile.hda import Unit as Unit
+    from megatile.hda import machine as machine
+    from megatile.hda import machine_names as machine_names
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "HDA": "megatile.hda",
+    "ComputeUnit": "megatile.hda",
+    "HardwareAbstraction": "megatile.hda",
+    "HardwareSpecification": "megatile.hda",
+    "Instance": "megatile.hda",
+    "MegatileError": "megatile.core.errors",
+    "ScaleView": "megatile.hda",
+    "Unit": "megatile.hda",
+    "machine": "megatile.hda",
+    "machine_names": "megatile.hda",
+}
+
+__all__ = ["__version__", *_WHERE]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'megatile' has no attribute '{name}'")
+    value = getattr(import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

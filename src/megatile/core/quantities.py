@@ -1,0 +1,186 @@
+"""Numbers with units, as machine files and command lines write them.
+
+    >>> quantity("450 GB/s").value
+    450000000000.0
+    >>> quantity("228 KiB").value
+    233472.0
+    >>> str(quantity("34 cycles"))
+    '34 cycles'
+
+Decimal (``kB MB GB``) and binary (``KiB MiB GiB``) prefixes are distinct; ``b`` is a bit, ``B`` a byte.
+A quantity keeps the text it was written with, so that a description can be written back unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from megatile.core.errors import QuantityError, did_you_mean
+
+DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+
+
+def _units() -> dict[str, tuple[str, float]]:
+    """Every spelling → (dimension, factor to the dimension's base unit)."""
+    table: dict[str, tuple[str, float]] = {}
+    for prefix, factor in {**DECIMAL, **BINARY}.items():
+        table[f"{prefix}B"] = ("bytes", factor)
+        table[f"{prefix}b"] = ("bytes", factor / 8)
+        for per in ("/s", "ps" if prefix else "/sec"):
+            table[f"{prefix}B{per}"] = ("bytes/s", factor)
+            table[f"{prefix}b{per}"] = ("bytes/s", factor / 8)
+    for prefix, factor in DECIMAL.items():
+        table[f"{prefix}Hz"] = ("Hz", factor)
+        for operation in ("FLOP", "OP", "MAC"):
+            amount = factor * (2 if operation == "MAC" else 1)
+            table[f"{prefix}{operation}/s"] = ("ops/s", amount)
+            table[f"{prefix}{operation}S"] = ("ops/s", amount)
+            table[f"{prefix}{operation}/cycle"] = ("ops/cycle", amount)
+    for cycle in ("cycle", "clk"):
+        table[f"B/{cycle}"] = ("bytes/cycle", 1)
+        table[f"b/{cycle}"] = ("bytes/cycle", 1 / 8)
+        table[f"KiB/{cycle}"] = ("bytes/cycle", 1024)
+        table[cycle] = table[cycle + "s"] = ("cycles", 1)
+    for name, factor in {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "ms": 10**9, "s": 10**12}.items():
+        table[name] = ("time", factor)
+    table["%"] = ("share", 0.01)
+    return table
+
+
+UNITS = _units()
+EXAMPLES = {
+    "bytes": "228 KiB or 80 GB",
+    "bytes/s": "450 GB/s, 400 Gb/s or 128 B/cycle",
+    "time": "12 ns or 34 cycles",
+    "Hz": "1.83 GHz",
+    "ops/s": "989 TFLOP/s or 1024 FLOP/cycle",
+    "share": "85 % or 0.85",
+}
+BY_CYCLE = {"time": "cycles", "bytes/s": "bytes/cycle", "ops/s": "ops/cycle"}
+_PATTERN = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?[\d_]*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s].*?)?\s*")
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number in the base unit of its dimension: bytes, bytes/s, time (ps), Hz, ops/s, cycles, share."""
+
+    value: float
+    dimension: str
+    text: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return self.text or f"{self.value:g} {self.dimension}"
+
+
+def quantity(text: str | int | float | Quantity, dimension: str | None = None) -> Quantity:
+    """Read ``450 GB/s``; with ``dimension``, refuse every other kind.
+
+    Where a time, a rate or a throughput is asked for, the form per clock cycle is taken too; a plain
+    number is taken only for shares and for zero, because a bare 34 may be cycles or nanoseconds.
+    """
+    if isinstance(text, Quantity):
+        found = text
+    else:
+        found = _parse(text, dimension)
+    if dimension and found.dimension not in (dimension, BY_CYCLE.get(dimension)):
+        raise QuantityError(
+            f"'{found.text}' is a {_kind(found.dimension)}, but a {_kind(dimension)} is needed",
+            advice=f"write it like {EXAMPLES.get(dimension, dimension)}",
+        )
+    return found
+
+
+def _parse(raw: str | int | float, dimension: str | None) -> Quantity:
+    if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
+        raise QuantityError(f"{raw!r} is not a quantity", advice=_example(dimension))
+    text = str(raw).strip()
+    match = _PATTERN.fullmatch(text)
+    if not match:
+        raise QuantityError(f"'{text}' is not a number with a unit", advice=_example(dimension))
+    number, unit = float(match.group(1).replace("_", "")), (match.group(2) or "").replace(" ", "")
+    if not math.isfinite(number) or number < 0:
+        raise QuantityError(f"'{text}' must be finite and not negative", advice=_example(dimension))
+    if not unit:
+        if dimension == "share" or (number == 0 and dimension):
+            return Quantity(number, dimension, text)
+        raise QuantityError(f"'{text}' has no unit", advice=_example(dimension))
+    if unit not in UNITS:
+        raise QuantityError(f"unit '{unit}' in '{text}' is unknown", advice=_unit_advice(unit, dimension))
+    kind, factor = UNITS[unit]
+    value = number * factor
+    if not math.isfinite(value):
+        raise QuantityError(f"'{text}' is too large", advice=_example(dimension))
+    return Quantity(value, kind, text)
+
+
+def _example(dimension: str | None) -> str:
+    return f"write it like {EXAMPLES.get(dimension or '', '450 GB/s, 12 ns or 228 KiB')}"
+
+
+def _unit_advice(unit: str, dimension: str | None) -> str:
+    wanted = {dimension, BY_CYCLE.get(dimension or "")} if dimension else None
+    names = [u for u, (kind, _) in UNITS.items() if wanted is None or kind in wanted]
+    same = [name for name in names if name.lower() == unit.lower()]
+    if same:
+        # Case carries meaning (b is a bit, B a byte): offer the spelling that agrees in most letters.
+        best = max(same, key=lambda name: sum(a == b for a, b in zip(name, unit, strict=True)))
+        return f"did you mean '{best}'?"
+    advice = did_you_mean(unit, names)
+    return advice if advice.startswith("did you mean") else _example(dimension)
+
+
+def _kind(dimension: str) -> str:
+    names = {
+        "bytes": "size",
+        "bytes/s": "rate",
+        "bytes/cycle": "rate per cycle",
+        "time": "time",
+        "cycles": "number of cycles",
+        "ops/s": "throughput",
+        "ops/cycle": "throughput per cycle",
+        "share": "share",
+        "Hz": "frequency",
+    }
+    return names.get(dimension, dimension)
+
+
+def size(text: str | int) -> int:
+    """A number of bytes: ``1GiB``, ``64 kB`` or a plain integer.
+
+    >>> size("1GiB")
+    1073741824
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        if text < 0:
+            raise QuantityError(f"'{text}' must not be negative", advice=_example("bytes"))
+        return text
+    if isinstance(text, str) and text.strip().isdigit():
+        return int(text)
+    return round(quantity(text, "bytes").value)
+
+
+def format_bytes(count: float) -> str:
+    """Bytes in the largest binary unit that keeps the number short: ``228 KiB``."""
+    for unit, factor in (("PiB", 2**50), ("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= factor:
+            return f"{count / factor:.4g} {unit}"
+    return f"{count:.4g} B"
+
+
+def format_time(picoseconds: float) -> str:
+    """A time with a unit: ``13.03 µs``."""
+    for unit, factor in (("s", 10**12), ("ms", 10**9), ("µs", 10**6), ("ns", 10**3)):
+        if picoseconds >= factor:
+            return f"{picoseconds / factor:.4g} {unit}"
+    return f"{picoseconds:.4g} ps"
+
+
+def format_rate(per_second: float, unit: str = "B/s") -> str:
+    """A rate with a decimal prefix: ``450 GB/s``, ``989 TFLOP/s``."""
+    for prefix in ("E", "P", "T", "G", "M", "k"):
+        if per_second >= DECIMAL[prefix]:
+            return f"{per_second / DECIMAL[prefix]:.4g} {prefix}{unit}"
+    return f"{per_second:.4g} {unit}"

@@ -1,0 +1,385 @@
+"""From a checked description to the parts of a machine: names and units resolved, contradictions refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from megatile.core.arithmetic import Lambda
+from megatile.core.errors import did_you_mean
+from megatile.core.quantities import Quantity
+from megatile.hda import schema
+from megatile.hda.document import Document, Way
+from megatile.hda.model import (
+    SAME_SCALE,
+    STANDARD_SCALES,
+    ChannelQueues,
+    Control,
+    Engine,
+    HostLink,
+    Level,
+    MemoryLayer,
+    Network,
+    Scale,
+    Station,
+)
+from megatile.hda.wiring import wire
+
+RESERVED_ALIASES = ("l0", "l1", "l2")
+LARGEST_MACHINE = 10**15
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything an HDA is made of."""
+
+    levels: tuple[Level, ...]
+    scales: tuple[Scale, ...]
+    names: dict[str, Scale]
+    memories: tuple[MemoryLayer, ...]
+    memory_names: dict[str, MemoryLayer]
+    networks: tuple[Network, ...]
+    engines: tuple[Engine, ...]
+    control: Control | None
+    channels: tuple[ChannelQueues, ...]
+
+
+def build(spec: schema.MachineSpec, document: Document) -> Parts:
+    """Resolve a description; every contradiction is an error with its place in the file."""
+    builder = _Builder(spec, document)
+    levels = builder.build_levels()
+    scales, names = builder.build_scales()
+    memories, memory_names = builder.build_memories()
+    return Parts(
+        levels,
+        scales,
+        names,
+        memories,
+        memory_names,
+        builder.build_networks(),
+        builder.build_engines(),
+        builder.build_control(),
+        builder.build_channels(),
+    )
+
+
+@dataclass
+class _Builder:
+    spec: schema.MachineSpec
+    document: Document
+    levels: dict[str, Level] = field(default_factory=dict)
+
+    def fail(self, message: str, way: Way, advice: str | None = None) -> Any:
+        raise self.document.error(message, way, advice)
+
+    # levels and clocks
+
+    def build_levels(self) -> tuple[Level, ...]:
+        hw = self.spec.hw_spec
+        entries = [(u, ("hw_spec", "pe", i)) for i, u in enumerate(hw.pe)]
+        entries += [(u, ("hw_spec", "pe_groups", i)) for i, u in enumerate(hw.pe_groups)]
+        if not entries:
+            self.fail("a machine needs at least one level", ("hw_spec", "pe"))
+        self.unique((u.name for u, _ in entries), lambda i: (*entries[i][1], "name"), "level")
+        whole = math.prod(u.num_units for u, _ in entries)
+        if whole > LARGEST_MACHINE:
+            self.fail(f"{whole} of the smallest units are beyond any machine", ("hw_spec",))
+        total = whole
+        for position, (unit, _) in enumerate(entries):
+            total //= unit.num_units
+            self.levels[unit.name] = Level(unit.name, unit.num_units, total, position)
+        for name in self.spec.clocks:
+            self.level(name, ("clocks", name))
+        clock = None
+        for name in reversed(list(self.levels)):
+            clock = self.spec.clocks[name].value if name in self.spec.clocks else clock
+            level = self.levels[name]
+            self.levels[name] = Level(name, level.num_units, level.total, level.position, clock)
+        return tuple(self.levels.values())
+
+    def level(self, name: str, way: Way) -> Level:
+        if name not in self.levels:
+            self.fail(f"there is no level '{name}'", way, did_you_mean(name, self.levels, what="levels"))
+        return self.levels[name]
+
+    def unique(self, names: Iterable[str], way: Callable[[int], Way], what: str) -> None:
+        seen: set[str] = set()
+        for i, name in enumerate(names):
+            if name in seen:
+                self.fail(f"{what} '{name}' stands twice", way(i), "give each its own name")
+            seen.add(name)
+
+    # quantities
+
+    def per_second(self, q: Quantity, level: Level, way: Way, base: str) -> float:
+        value = q.value
+        if q.dimension != base:
+            value *= self.clock(q, level, way)
+        if value <= 0:
+            self.fail(f"'{q}' must be more than zero", way)
+        return value
+
+    def picoseconds(self, q: Quantity | None, level: Level, way: Way) -> int:
+        if q is None:
+            return 0
+        if q.dimension == "cycles":
+            return round(q.value * 1e12 / self.clock(q, level, way))
+        return round(q.value)
+
+    def clock(self, q: Quantity, level: Level, way: Way) -> float:
+        if level.clock_hz is None:
+            self.fail(f"'{q}' needs a clock", way, f"add clocks: {{{level.name}: 1.8 GHz}}")
+        assert level.clock_hz is not None
+        if level.clock_hz <= 0:
+            self.fail("a clock must tick", ("clocks",))
+        return level.clock_hz
+
+    def share(self, q: Quantity | None, way: Way) -> float:
+        if q is None:
+            return 1.0
+        if not 0 < q.value <= 1:
+            self.fail(f"an efficiency is above 0 and at most 1, not {q}", way)
+        return q.value
+
+    def bytes(self, q: Quantity, way: Way) -> int:
+        if q.value < 1:
+            self.fail(f"'{q}' is less than a byte", way)
+        return round(q.value)
+
+    # scales
+
+    def build_scales(self) -> tuple[tuple[Scale, ...], dict[str, Scale]]:
+        views = self.spec.hw_abstr
+        if not views:
+            self.fail("hw_abstr needs at least one scale", ("hw_abstr",))
+        self.unique((v.name for v in views), lambda i: ("hw_abstr", i, "name"), "scale")
+        self.check_order(views)
+        ordered = [self.declared(view, i) for i, view in enumerate(views)]
+        taken: dict[str, str] = {}
+        for i, view in enumerate(views):
+            for name in (view.name, *view.aliases):
+                if taken.setdefault(name, view.name) != view.name:
+                    self.fail(
+                        f"'{name}' means both '{taken[name]}' and '{view.name}'", ("hw_abstr", i, "aliases")
+                    )
+        ordered = self.with_implied(ordered, taken)
+        names: dict[str, Scale] = {}
+        scales = [
+            Scale(s.name, s.level, i, s.aliases, s.infer_lambda, s.max_resident, s.limits, s.implied)
+            for i, s in enumerate(ordered)
+        ]
+        for scale in scales:
+            for name in (scale.name, *scale.aliases):
+                names[name] = scale
+        for spellings in SAME_SCALE:
+            known = next((names[s] for s in spellings if s in names), None)
+            for spelling in spellings if known else ():
+                names.setdefault(spelling, known)  # type: ignore[arg-type]
+        self.check_limits(views, names)
+        return tuple(s for s in scales if not s.implied), names
+
+    def declared(self, view: schema.ScaleView, i: int) -> Scale:
+        return Scale(
+            view.name,
+            str(view.target),
+            i,
+            tuple(view.aliases),
+            view.infer_lambda,
+            view.max_resident,
+            view.limits,
+        )
+
+    def check_order(self, views: tuple[schema.ScaleView, ...]) -> None:
+        before = -1
+        for i, view in enumerate(views):
+            if view.target is None:
+                self.fail(f"scale '{view.name}' needs a target level", ("hw_abstr", i), "add target: LEVEL")
+            position = self.level(str(view.target), ("hw_abstr", i, "target")).position
+            if position < before:
+                self.fail(
+                    f"scale '{view.name}' is smaller than '{views[i - 1].name}' but stands after it",
+                    ("hw_abstr", i),
+                    "list the scales from the smallest to the largest",
+                )
+            before = position
+            if view.infer_lambda:
+                Lambda.parse(view.infer_lambda, arity=2)
+
+    def check_limits(self, views: tuple[schema.ScaleView, ...], names: dict[str, Scale]) -> None:
+        for i, view in enumerate(views):
+            for other in view.limits:
+                if other not in names:
+                    self.fail(
+                        f"there is no scale '{other}'",
+                        ("hw_abstr", i, "limits", other),
+                        did_you_mean(other, names, what="scales"),
+                    )
+
+    def with_implied(self, declared: list[Scale], taken: dict[str, str]) -> list[Scale]:
+        """Insert standard scales the hardware lacks: one unit in the next larger standard scale there is."""
+        spellings = {group[0]: group for group in SAME_SCALE}
+        result = list(declared)
+        larger: Scale | None = None
+        top = list(self.levels.values())[-1]
+        for name in reversed(STANDARD_SCALES):
+            own = next((taken[s] for s in spellings[name] if s in taken), None)
+            if own is not None:
+                larger = next(s for s in result if s.name == own)
+                continue
+            level = larger.level if larger else top.name
+            implied = Scale(name, level, 0, implied=True)
+            result.insert(result.index(larger) if larger else len(result), implied)
+            larger = implied
+        return result
+
+    # memories
+
+    def build_memories(self) -> tuple[tuple[MemoryLayer, ...], dict[str, MemoryLayer]]:
+        self.unique((m.name for m in self.spec.memory), lambda i: ("memory", i, "name"), "memory")
+        layers = tuple(self.memory(m, ("memory", i)) for i, m in enumerate(self.spec.memory))
+        names: dict[str, MemoryLayer] = {m.name: m for m in layers}
+        for i, layer in enumerate(layers):
+            for alias in layer.aliases:
+                if names.setdefault(alias, layer) is not layer:
+                    self.fail(
+                        f"'{alias}' means both '{names[alias].name}' and '{layer.name}'",
+                        ("memory", i, "aliases"),
+                    )
+        return layers, names
+
+    def memory(self, m: schema.MemorySpec, way: Way) -> MemoryLayer:
+        level = self.level(m.level, (*way, "level"))
+        size = self.bytes(m.size, (*way, "size"))
+        reserved = self.bytes(m.reserved, (*way, "reserved")) if m.reserved and m.reserved.value else 0
+        if reserved >= size:
+            self.fail(f"'{m.reserved}' reserved leaves nothing of {m.size}", (*way, "reserved"))
+        if m.cache and (bad := next((n for n in (m.name, *m.aliases) if n in RESERVED_ALIASES), None)):
+            self.fail(
+                f"'{bad}' names memory to allocate in, but '{m.name}' is a cache",
+                way,
+                f"call it '{bad}_cache'",
+            )
+        return MemoryLayer(
+            m.name,
+            m.level,
+            size,
+            self.per_second(m.bandwidth, level, (*way, "bandwidth"), "bytes/s"),
+            self.picoseconds(m.latency, level, (*way, "latency")),
+            m.shared,
+            m.cache,
+            m.aliases,
+            reserved,
+            m.slices,
+            self.bytes(m.page, (*way, "page")) if m.page else None,
+            self.share(m.efficiency, (*way, "efficiency")),
+        )
+
+    # networks
+
+    def build_networks(self) -> tuple[Network, ...]:
+        self.unique((n.name for n in self.spec.networks), lambda i: ("networks", i, "name"), "network")
+        return tuple(self.network(n, ("networks", i)) for i, n in enumerate(self.spec.networks))
+
+    def network(self, n: schema.NetworkSpec, way: Way) -> Network:
+        owner = self.level(n.level, (*way, "level"))
+        if owner.position == 0:
+            self.fail(f"'{n.level}' is the smallest level: nothing in it can be connected", (*way, "level"))
+        below = list(self.levels.values())[owner.position - 1]
+        ends = self.level(n.connects, (*way, "connects")) if n.connects else below
+        if ends.position >= owner.position:
+            self.fail(
+                f"'{ends.name}' does not lie inside '{owner.name}'",
+                (*way, "connects"),
+                f"a network of '{owner.name}' connects a smaller level, like '{below.name}'",
+            )
+        topology = wire(n, ends.total // owner.total, self.document, way)
+        if n.gateway is not None and n.gateway >= topology.size:
+            self.fail(
+                f"gateway {n.gateway} is not among the {topology.size} units of '{n.name}'", (*way, "gateway")
+            )
+        return Network(
+            n.name,
+            n.level,
+            ends.name,
+            topology,
+            self.per_second(n.bandwidth, owner, (*way, "bandwidth"), "bytes/s"),
+            max(1, self.picoseconds(n.latency, owner, (*way, "latency"))),
+            self.picoseconds(n.hop_overhead, owner, (*way, "hop_overhead")),
+            n.duplex == "full",
+            n.virtual_channels,
+            self.bytes(n.granule, (*way, "granule")) if n.granule else None,
+            n.gateway,
+            n.in_network_reduction,
+            self.share(n.efficiency, (*way, "efficiency")),
+        )
+
+    # engines, control, channels
+
+    def build_engines(self) -> tuple[Engine, ...]:
+        self.unique((e.name for e in self.spec.engines), lambda i: ("engines", i, "name"), "engine")
+        return tuple(self.engine(e, ("engines", i)) for i, e in enumerate(self.spec.engines))
+
+    def engine(self, e: schema.EngineSpec, way: Way) -> Engine:
+        level = self.level(e.level, (*way, "level"))
+        if e.kind != "dma" and not e.throughput:
+            self.fail(
+                f"a {e.kind} engine needs its throughput", way, "add throughput: {f16: 1024 FLOP/cycle}"
+            )
+        throughput = {
+            str(dtype): self.per_second(q, level, (*way, "throughput", dtype), "ops/s")
+            for dtype, q in (e.throughput or {}).items()
+        }
+        return Engine(
+            e.name,
+            e.kind,
+            e.level,
+            e.count,
+            throughput,
+            self.per_second(e.bandwidth, level, (*way, "bandwidth"), "bytes/s") if e.bandwidth else None,
+            self.picoseconds(e.startup, level, (*way, "startup")),
+            e.tile,
+            e.channels,
+            self.bytes(e.chunk, (*way, "chunk")) if e.chunk else None,
+            self.share(e.efficiency, (*way, "efficiency")),
+        )
+
+    def build_control(self) -> Control | None:
+        control = self.spec.control
+        if control is None:
+            return None
+        stations = []
+        before = len(self.levels)
+        for i, stop in enumerate(control.launch):
+            way: Way = ("control", "launch", i)
+            level = self.level(stop.level, (*way, "level"))
+            if level.position > before:
+                self.fail(
+                    f"'{stop.level}' is larger than the station before it",
+                    way,
+                    "list them from the host inwards",
+                )
+            before = level.position
+            overhead = self.picoseconds(stop.overhead, level, (*way, "overhead"))
+            stations.append(Station(stop.name or stop.level, stop.level, overhead))
+        host = control.host_link
+        top = list(self.levels.values())[-1]
+        at: Way = ("control", "host_link")
+        if host is None:
+            return Control(None, tuple(stations))
+        bandwidth = self.per_second(host.bandwidth, top, (*at, "bandwidth"), "bytes/s")
+        latency = self.picoseconds(host.latency, top, (*at, "latency"))
+        return Control(HostLink(bandwidth, latency), tuple(stations))
+
+    def build_channels(self) -> tuple[ChannelQueues, ...]:
+        self.unique((c.name for c in self.spec.channels), lambda i: ("channels", i, "name"), "channel")
+        return tuple(
+            ChannelQueues(
+                c.name,
+                self.level(c.level, ("channels", i, "level")).name,
+                c.directions,
+                round(c.credit.value) if c.credit else 0,
+            )
+            for i, c in enumerate(self.spec.channels)
+        )

@@ -1,0 +1,47 @@
+"""The machines that come with the package, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from megatile.core.errors import MachineError, did_you_mean
+
+if TYPE_CHECKING:
+    from megatile.hda.hda import HDA
+
+FOLDER = Path(__file__).parent / "machines"
+
+
+def machine_names() -> list[str]:
+    """Names of all shipped machines."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def find(name: str) -> Path | None:
+    """The file of a shipped machine."""
+    path = FOLDER / f"{name}.yaml"
+    return path if name in machine_names() else None
+
+
+def machine(name_or_path: str | Path | HDA, **overrides: Any) -> HDA:
+    """A machine by name or file, with parameters or single values set.
+
+    >>> machine("h100-cluster", nodes=4).count("gpu")
+    32
+    """
+    from megatile.hda.hda import HDA
+    from megatile.hda.probe import probed
+
+    if isinstance(name_or_path, HDA):
+        return HDA.from_dict(name_or_path.to_dict(), **overrides) if overrides else name_or_path
+    name = str(name_or_path)
+    shipped = find(name)
+    if shipped is not None:
+        return HDA.from_yaml(shipped, **{**probed(name), **overrides})
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml") and not path.is_file():
+        raise MachineError(
+            f"there is no machine '{name}'", advice=did_you_mean(name, machine_names(), what="machines")
+        )
+    return HDA.from_yaml(path, **overrides)

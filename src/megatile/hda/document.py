@@ -1,0 +1,145 @@
+"""A YAML file as plain data that remembers the line of every value.
+
+The file is untrusted: only plain YAML values are built, sizes are bounded, and whatever is wrong with it
+becomes one :class:`~megatile.core.errors.MachineError` with file, line and path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from megatile.core.errors import MachineError, Place
+
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LARGEST_FILE = 4 * 2**20
+MOST_VALUES = 200_000
+DEEPEST = 40
+
+Way = tuple[str | int, ...]
+
+
+@dataclass
+class Document:
+    """Plain data and, for each way into it, the place it was written at."""
+
+    data: dict[str, Any]
+    file: str | None = None
+    places: dict[Way, Place] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    def place(self, way: Sequence[str | int]) -> Place:
+        """The place of a value, or of the nearest thing around it."""
+        way = tuple(way)
+        near = way
+        while near and near not in self.places:
+            near = near[:-1]
+        at = self.places.get(near, Place(self.file))
+        return Place(at.file or self.file, at.line, at.column, self.path(way) or None)
+
+    def path(self, way: Sequence[str | int]) -> str:
+        """``networks.nvlink.bandwidth``: members of lists go by their name where they have one."""
+        parts: list[str] = []
+        here: Any = self.data
+        for step in way:
+            try:
+                here = here[step]
+            except (KeyError, IndexError, TypeError):
+                here = None
+            named = isinstance(step, int) and isinstance(here, dict) and isinstance(here.get("name"), str)
+            parts.append(str(here["name"]) if named else str(step))
+        return ".".join(parts)
+
+    def error(self, message: str, way: Sequence[str | int] = (), advice: str | None = None) -> MachineError:
+        return MachineError(message, place=self.place(way), advice=advice)
+
+
+def read_document(path: str | Path) -> Document:
+    """Read a YAML file."""
+    file = str(path)
+    try:
+        if Path(path).stat().st_size > LARGEST_FILE:
+            raise MachineError(f"the file is larger than {LARGEST_FILE // 2**20} MiB", place=Place(file))
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as problem:
+        raise MachineError(f"the file is not UTF-8 text (byte {problem.start})", place=Place(file)) from None
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+        raise MachineError(f"the file cannot be read: {reason}", place=Place(file)) from None
+    return parse_document(text, file)
+
+
+def parse_document(text: str, file: str | None = None) -> Document:
+    """Read YAML text."""
+    try:
+        node = yaml.compose(text, Loader=LOADER)
+    except yaml.YAMLError as problem:
+        mark = getattr(problem, "problem_mark", None)
+        what = getattr(problem, "problem", None) or "this is not YAML"
+        place = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file)
+        raise MachineError(
+            f"not valid YAML: {what}", place=place, advice="check indentation, quotes and brackets near here"
+        ) from None
+    except (RecursionError, ValueError) as problem:
+        raise MachineError(f"not valid YAML: {problem}", place=Place(file)) from None
+    if not isinstance(node, yaml.MappingNode):
+        kind = "is empty" if node is None else f"holds a {node.id}"
+        raise MachineError(
+            f"the description {kind}, not keys and values",
+            place=Place(file, 1),
+            advice="start with hw_spec: and hw_abstr:",
+        )
+    document = Document({}, file)
+    document.data = _Builder(document).mapping(node, ())
+    return document
+
+
+class _Builder:
+    """YAML nodes → data. Scalars are resolved by YAML's own safe rules, nothing else is constructed."""
+
+    def __init__(self, document: Document):
+        self.document = document
+        self.values = 0
+        self.scalars = yaml.SafeLoader("")
+
+    def value(self, node: yaml.Node, way: Way) -> Any:
+        self.values += 1
+        if self.values > MOST_VALUES or len(way) > DEEPEST:
+            raise self.error(node, "the description is too large or nested too deeply", way)
+        self.document.places[way] = self.place(node)
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, way)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item, (*way, i)) for i, item in enumerate(node.value)]
+        try:
+            return self.scalars.construct_object(node, deep=True)
+        except (yaml.YAMLError, ValueError, OverflowError):
+            raise self.error(node, f"'{node.value}' (tag {node.tag}) is not a plain value", way) from None
+
+    def mapping(self, node: yaml.MappingNode, way: Way) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise self.error(key_node, "a key must be a plain name", way)
+            key = key_node.value
+            if key in result:
+                raise self.error(key_node, f"key '{key}' stands twice", (*way, key))
+            here = (*way, key)
+            result[key] = self.value(value_node, here)
+            # Of an unknown or misspelt key the line of the key itself is wanted.
+            self.document.places[here] = self.place(key_node)
+        return result
+
+    def place(self, node: yaml.Node) -> Place:
+        mark = node.start_mark
+        return Place(self.document.file, mark.line + 1, mark.column + 1)
+
+    def error(self, node: yaml.Node, message: str, way: Way) -> MachineError:
+        at = self.place(node)
+        return MachineError(
+            message, place=Place(at.file, at.line, at.column, self.document.path(way) or None)
+        )

@@ -1,0 +1,453 @@
+"""The HDA: a machine that answers questions about its units, memories, networks and engines.
+
+    >>> from megatile.hda import machine
+    >>> hda = machine("dgx-h100")
+    >>> len(hda.units("block"))
+    1056
+    >>> hda.route(("gpu", 0), ("gpu", 5)).hop_count
+    2
+
+Nothing is enumerated: questions are arithmetic, whatever the size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from megatile.core.errors import MachineError, MissingDescriptionError, RouteError, did_you_mean
+from megatile.core.quantities import Quantity
+from megatile.hda import catalog, kernbench, load
+from megatile.hda.build import Parts, build
+from megatile.hda.document import DEEPEST, Document, read_document
+from megatile.hda.model import (
+    ChannelQueues,
+    Control,
+    Engine,
+    Level,
+    MemoryLayer,
+    Network,
+    Scale,
+    Unit,
+    UnitRange,
+)
+from megatile.hda.routing import Leg, Route
+from megatile.hda.schema import HardwareAbstraction, HardwareSpecification, MachineSpec, ScaleView
+from megatile.hda.topology import Others
+
+if TYPE_CHECKING:
+    from megatile.hda.instance import Instance
+
+UnitLike = Unit | tuple[str, int] | tuple[str, Sequence[int]] | str
+_MISSING_KEYS = {
+    "memory": "memory",
+    "networks": "networks",
+    "engines": "engines",
+    "control": "control",
+    "channels": "channels",
+}
+
+
+class HDA:
+    """A machine: levels of units, scales, memory layers, networks, engines, control path. Immutable."""
+
+    def __init__(
+        self,
+        hw_spec: HardwareSpecification | Mapping[str, Any],
+        hw_abstr: HardwareAbstraction | Sequence[ScaleView] | Sequence[Mapping[str, Any]],
+        **parts: Any,
+    ):
+        scales = hw_abstr.scales if isinstance(hw_abstr, HardwareAbstraction) else list(hw_abstr)
+        document = Document(_plain({"hw_spec": hw_spec, "hw_abstr": scales, **parts}))
+        self._set(load.validate(document), document)
+
+    def _set(self, spec: MachineSpec, document: Document) -> None:
+        parts = build(spec, document)
+        self.__dict__.update(
+            spec=spec,
+            name=spec.name,
+            file=document.file,
+            parameters=dict(document.parameters),
+            _parts=parts,
+            # Smallest units inside one unit of each level: ancestors are divisions by these.
+            _span={level.name: parts.levels[0].total // level.total for level in parts.levels},
+            _levels={level.name: level for level in parts.levels},
+            _by_owner={
+                level.name: tuple(n for n in parts.networks if n.level == level.name)
+                for level in parts.levels
+            },
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError("an HDA cannot be changed; load it again with overrides")
+
+    if TYPE_CHECKING:
+        spec: MachineSpec
+        name: str
+        file: str | None
+        parameters: dict[str, Any]
+        _parts: Parts
+        _span: dict[str, int]
+        _levels: dict[str, Level]
+        _by_owner: dict[str, tuple[Network, ...]]
+
+    # making and writing
+
+    @classmethod
+    def from_document(cls, document: Document, overrides: Mapping[str, Any] | None = None) -> HDA:
+        """Resolve, check and build a description that was read already."""
+        document = load.resolve(document, overrides or {}, catalog.find)
+        if kernbench.is_topology(document.data):
+            document = kernbench.to_hda(document)
+        hda = cls.__new__(cls)
+        hda._set(load.validate(document), document)
+        return hda
+
+    @classmethod
+    def from_yaml(cls, yaml_file: str | Path, **overrides: Any) -> HDA:
+        """Load a machine file: the HDA form or the KernBench ``topology.yaml`` form."""
+        return cls.from_document(read_document(yaml_file), overrides)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], **overrides: Any) -> HDA:
+        """The same from plain data."""
+        if not isinstance(data, Mapping):
+            raise MachineError(f"a machine description is keys and values, not {type(data).__name__}")
+        return cls.from_document(Document(_plain(data)), overrides)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The resolved description as plain data; ``HDA.from_dict`` of it is equal to this machine."""
+        return self.spec.model_dump(mode="json", exclude_defaults=True)
+
+    def to_yaml(self, path: str | Path | None = None) -> str:
+        """The resolved description as YAML text, also written to ``path`` if given."""
+        text = yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=120)
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HDA) and self.spec == other.spec
+
+    def __hash__(self) -> int:
+        return int(self.fingerprint()[:15], 16)
+
+    def fingerprint(self) -> str:
+        """A stable hash of the description."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        pairs = reversed(list(zip(self.levels[1:], self.levels, strict=False)))
+        shape = " × ".join(f"{above.num_units} {level.name}" for above, level in pairs if above.num_units > 1)
+        return f"HDA({self.name}: {shape or '1 unit'})"
+
+    # parts
+
+    @property
+    def hw_spec(self) -> HardwareSpecification:
+        return self.spec.hw_spec
+
+    @property
+    def hw_abstr(self) -> HardwareAbstraction:
+        return HardwareAbstraction(list(self.spec.hw_abstr))
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """Levels of the hardware, smallest first."""
+        return self._parts.levels
+
+    @property
+    def scales(self) -> tuple[Scale, ...]:
+        """The scales this machine declares, smallest first."""
+        return self._parts.scales
+
+    @property
+    def memories(self) -> tuple[MemoryLayer, ...]:
+        return self._parts.memories
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        return self._parts.networks
+
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        return self._parts.engines
+
+    @property
+    def control(self) -> Control | None:
+        return self._parts.control
+
+    @property
+    def channels(self) -> tuple[ChannelQueues, ...]:
+        return self._parts.channels
+
+    def level(self, name: str) -> Level:
+        """A level, by its own name or through a scale."""
+        return self._levels.get(name) or self._levels[self.scale(name).level]
+
+    def scale(self, name: str) -> Scale:
+        """A scale by name or alias. Standard scales always resolve; so do the names of levels."""
+        found = self._parts.names.get(name)
+        if found is None and name in self._levels:
+            return Scale(name, name, -1)
+        if found is None:
+            known = [*(s.name for s in self.scales), *self._parts.names]
+            raise MachineError(
+                f"machine '{self.name}' has no scale '{name}'",
+                advice=did_you_mean(name, known, what="scales"),
+            )
+        return found
+
+    def memory(self, name: str) -> MemoryLayer:
+        """A memory layer by name or alias (``l0 l1 l2``)."""
+        self.require("memory")
+        found = self._parts.memory_names.get(name)
+        if found is None:
+            raise MachineError(
+                f"machine '{self.name}' has no memory '{name}'",
+                advice=did_you_mean(name, self._parts.memory_names, what="memories"),
+            )
+        return found
+
+    def network(self, name: str) -> Network:
+        """A network by name."""
+        self.require("networks")
+        for network in self.networks:
+            if network.name == name:
+                return network
+        raise MachineError(
+            f"machine '{self.name}' has no network '{name}'",
+            advice=did_you_mean(name, [n.name for n in self.networks], what="networks"),
+        )
+
+    def engines_of(self, scale: str, kind: str | None = None) -> tuple[Engine, ...]:
+        """Engines of a unit of this scale, of one kind if asked."""
+        level = self.level(scale).name
+        return tuple(e for e in self.engines if e.level == level and kind in (None, e.kind))
+
+    def throughput(self, scale: str, dtype: str, kind: str | None = None) -> float:
+        """Peak operations/s of one unit of a scale: the fastest kind of engine inside it, all of them."""
+        span = self._span[self.level(scale).name]
+        peaks = [0.0]
+        for engine in self.engines:
+            if kind in (None, engine.kind) and self._span[engine.level] <= span:
+                peaks.append((engine.rate(dtype) or 0) * engine.count * (span // self._span[engine.level]))
+        return max(peaks)
+
+    def require(self, *keys: str) -> None:
+        """Refuse, with the names of the missing YAML keys, if the description lacks something."""
+        lacking = [key for key in keys if not getattr(self.spec, _MISSING_KEYS[key])]
+        if lacking:
+            raise MissingDescriptionError(
+                f"machine '{self.name}' does not describe: {', '.join(lacking)}",
+                advice=f"add the key{'s' if len(lacking) > 1 else ''} {', '.join(lacking)} to "
+                f"{self.file or 'the description'}, as in 'megatile machine show dgx-h100 --yaml'",
+            )
+
+    # units
+
+    def units(self, scale: str) -> UnitRange:
+        """All units of a scale, as a lazy sequence."""
+        level = self.level(self.scale(scale).level)
+        return UnitRange(level.name, range(level.total))
+
+    def count(self, scale: str, within: str | None = None) -> int:
+        """Units of a scale in the machine, or inside one unit of a larger scale."""
+        small = self.level(self.scale(scale).level)
+        if within is None:
+            return small.total
+        large = self.level(self.scale(within).level)
+        if small.position > large.position:
+            raise MachineError(f"'{scale}' is larger than '{within}', so none is inside it")
+        return small.total // large.total
+
+    def unit(self, what: UnitLike) -> Unit:
+        """A unit from ``Unit``, ``("gpu", 3)``, ``("core", (x, y))`` or ``"gpu:3"``."""
+        if isinstance(what, str):
+            name, _, number = what.rpartition(":")
+            if not name or not number.lstrip("-").isdigit():
+                raise RouteError(f"'{what}' is not a unit", advice="write it like gpu:3")
+            what = (name, int(number))
+        if not (isinstance(what, tuple) and len(what) == 2 and isinstance(what[0], str)):
+            raise RouteError(f"{what!r} is not a unit", advice="write it like ('gpu', 3) or 'gpu:3'")
+        name, place = what
+        level = self.level(self.scale(name).level)
+        index = self._by_coords(level, place) if isinstance(place, (tuple, list)) else place
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < level.total:
+            raise RouteError(f"{name} {place} does not exist", advice=f"there are {level.total}, from 0")
+        return Unit(level.name, index)
+
+    def _by_coords(self, level: Level, coords: Sequence[int]) -> int:
+        """Coordinates in the network that joins units of this level, if there is just one such network."""
+        joined = [n for n in self.networks if n.connects == level.name and self._levels[n.level].total == 1]
+        if not joined:
+            raise RouteError(f"{level.name} has no coordinates", advice="give its number")
+        return joined[0].topology.index(coords)
+
+    def coords(self, unit: UnitLike) -> dict[str, tuple[int, ...]]:
+        """Where a unit stands: per level, from the largest, its coordinates inside the level above."""
+        here = self.unit(unit)
+        result: dict[str, tuple[int, ...]] = {}
+        above: Level | None = None
+        for level in reversed(self.levels):
+            if level.position < self._levels[here.level].position:
+                break
+            index = here.index * self._span[here.level] // self._span[level.name]
+            if above is not None:
+                index %= above.num_units
+            grid = next(
+                (n for n in self.networks if above and n.level == above.name and n.connects == level.name),
+                None,
+            )
+            result[level.name] = grid.topology.coords(index) if grid else (index,)
+            above = level
+        return result
+
+    def parent(self, unit: UnitLike, scale: str) -> Unit:
+        """The unit of a larger (or the same) scale that holds this one."""
+        here = self.unit(unit)
+        level = self.level(scale)
+        if self._span[level.name] < self._span[here.level]:
+            raise RouteError(f"{here} is not inside a {level.name}, it is larger")
+        return Unit(level.name, here.index * self._span[here.level] // self._span[level.name])
+
+    def children(self, unit: UnitLike, scale: str) -> UnitRange:
+        """The units of a smaller scale inside this one."""
+        here = self.unit(unit)
+        level = self.level(scale)
+        if self._span[level.name] > self._span[here.level]:
+            raise RouteError(f"a {level.name} is larger than {here}, not inside it")
+        inside = self._span[here.level] // self._span[level.name]
+        return UnitRange(level.name, range(here.index * inside, (here.index + 1) * inside))
+
+    # networks
+
+    def route(self, a: UnitLike, b: UnitLike, via: str | None = None) -> Route:
+        """The way from ``a`` to ``b``: through the innermost unit that holds both and has a network.
+
+        Units smaller than the network's endpoints enter it through their endpoint; where an inner network
+        has a ``gateway``, the way from the unit to that gateway is part of the route.
+        """
+        ua, ub = self.unit(a), self.unit(b)
+        span = self._span
+        first, second = ua.index * span[ua.level], ub.index * span[ub.level]
+        largest = max(span[ua.level], span[ub.level])
+        for level in self.levels:
+            size = span[level.name]
+            if size < largest or first // size != second // size:
+                continue
+            if first // largest == second // largest and size == largest:
+                return Route(())
+            for network in self._by_owner[level.name]:
+                if via in (None, network.name):
+                    ends = span[network.connects]
+                    owner, inside = first // size, size // ends
+                    start, stop = first // ends % inside, second // ends % inside
+                    if start != stop:
+                        leg = Leg(network, owner, network.topology.route(start, stop))
+                        ways = self._access(ua, first, ends)
+                        if ways or ends > span[ub.level]:
+                            back = self._access(ub, second, ends, towards=True)
+                            return Route((*ways, leg, *back))
+                        return Route((leg,))
+        raise self._no_route(ua, ub, via)
+
+    def _access(self, unit: Unit, first: int, ends: int, towards: bool = False) -> tuple[Leg, ...]:
+        """Legs through inner networks with a gateway, between a unit and the endpoint that holds it."""
+        legs = []
+        for level in self.levels:
+            size = self._span[level.name]
+            if not self._span[unit.level] < size <= ends:
+                continue
+            for network in self._by_owner[level.name]:
+                if network.gateway is None:
+                    continue
+                inner = self._span[network.connects]
+                place = first // inner % (size // inner)
+                pair = (network.gateway, place) if towards else (place, network.gateway)
+                runs = network.topology.route(*pair)
+                if runs:
+                    legs.append(Leg(network, first // size, runs))
+                break
+        return tuple(reversed(legs)) if towards else tuple(legs)
+
+    def _no_route(self, a: Unit, b: Unit, via: str | None) -> Exception:
+        if via is not None:
+            self.network(via)
+        if not self.networks:
+            self.require("networks")
+        shared = self.shared_memory(a, b)
+        advice = f"they share memory '{shared.name}'" if shared else "describe a network that joins them"
+        return RouteError(f"no network{f' {via}' if via else ''} joins {a} and {b}", advice=advice)
+
+    def shared_memory(self, a: UnitLike, b: UnitLike) -> MemoryLayer | None:
+        """The nearest memory that both units can reach: the place for a software channel."""
+        ua, ub = self.unit(a), self.unit(b)
+        span = self._span
+        first, second = ua.index * span[ua.level], ub.index * span[ub.level]
+        for layer in sorted(self.memories, key=lambda m: span[m.level]):
+            size = span[layer.level]
+            fits = size >= max(span[ua.level], span[ub.level]) and first // size == second // size
+            if fits and layer.shared and not layer.cache:
+                return layer
+        return None
+
+    def neighbors(self, unit: UnitLike, via: str | None = None) -> Sequence[Unit]:
+        """Units one link away, or behind the same switch, in every network that joins units of this level."""
+        here = self.unit(unit)
+        parts: list[UnitRange] = []
+        for network in self.networks:
+            if network.connects != here.level or via not in (None, network.name):
+                continue
+            size = network.topology.size
+            base = here.index // size * size
+            near = network.topology.neighbors(here.index - base)
+            indices = near.shifted(base) if isinstance(near, Others) else [base + n for n in near]
+            parts.append(UnitRange(here.level, indices))
+        if len(parts) == 1:
+            return parts[0]
+        return UnitRange(here.level, list(dict.fromkeys(u.index for part in parts for u in part)))
+
+    def bisection(self, scale: str) -> float:
+        """Bytes/s, one direction, between two halves of all units of a scale, over the outermost network."""
+        self.require("networks")
+        level = self.level(scale)
+        for owner in reversed(self.levels):
+            if self._span[owner.name] <= self._span[level.name]:
+                break
+            networks = self._by_owner[owner.name]
+            if networks:
+                return max(network.bisection() for network in networks)
+        raise RouteError(
+            f"no network joins units of '{scale}'",
+            advice=did_you_mean(scale, [n.connects for n in self.networks], what="levels with a network"),
+        )
+
+    # instances
+
+    def instantiate(self, scale_views: Sequence[ScaleView]) -> Instance:
+        """Lay a launch on the machine; see :class:`~megatile.hda.instance.Instance`."""
+        from megatile.hda.instance import Instance
+
+        return Instance.make(self, scale_views)
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Dictionaries, lists and plain values; of parts given as objects, the fields that were set."""
+    if depth > DEEPEST:
+        raise MachineError("the description is nested too deeply")
+    if is_dataclass(value) and not isinstance(value, (type, Quantity)):
+        defaults = {f.name: f.default for f in fields(value)}
+        given = {name: getattr(value, name) for name in defaults}
+        value = {k: v for k, v in given.items() if v != defaults[k] and v != {}}
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v, depth + 1) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v, depth + 1) for v in value]
+    return str(value) if isinstance(value, Quantity) else value

@@ -1,0 +1,289 @@
+"""How many instances of each scale a launch has: what was asked, what follows, what contradicts it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from megatile.core.arithmetic import Lambda
+from megatile.core.errors import InstanceError, MegatileError
+from megatile.hda.model import Scale
+from megatile.hda.schema import ScaleView
+
+if TYPE_CHECKING:
+    from megatile.hda.hda import HDA
+
+
+@dataclass(frozen=True)
+class Dim:
+    """Instances of one scale inside one instance of the named scale around it, as a grid, x first.
+
+    ``problem`` says why an inferred scale cannot be used (96 threads make 3 warps, not a warp group).
+    """
+
+    scale: Scale
+    extents: tuple[int, ...]
+    problem: str | None = None
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.extents)
+
+    def split(self, index: int) -> tuple[int, ...]:
+        """A number → its coordinates in the grid."""
+        out = []
+        for extent in self.extents:
+            index, place = divmod(index, extent)
+            out.append(place)
+        return tuple(out)
+
+    def join(self, coord: int | tuple[int, ...]) -> int:
+        """Coordinates (or already a number) → the number."""
+        parts = (
+            coord if isinstance(coord, tuple) else self.split(coord) if 0 <= coord < self.count else (coord,)
+        )
+        inside = len(parts) == len(self.extents) and all(
+            0 <= p < e for p, e in zip(parts, self.extents, strict=True)
+        )
+        if not inside:
+            shown = "×".join(map(str, self.extents))
+            raise InstanceError(f"coordinate {coord} is outside the {shown} {self.scale.name}s")
+        index = 0
+        for part, extent in zip(reversed(parts), reversed(self.extents), strict=True):
+            index = index * extent + part
+        return index
+
+
+def lay_out(hda: HDA, views: Sequence[ScaleView]) -> tuple[tuple[Dim, ...], dict[str, Dim]]:
+    """The dimensions of a launch, largest scale first, and what is inferred of the collapsed scales."""
+    return _Layout(hda, views).result()
+
+
+class _Layout:
+    def __init__(self, hda: HDA, views: Sequence[ScaleView]):
+        self.hda = hda
+        self.views = [_view(view) for view in views]
+        if not self.views:
+            raise InstanceError(
+                "a launch needs at least one scale", advice="name one, like ScaleView('block')"
+            )
+        self.scales = [self.scale(view) for view in self.views]
+        self.check_order()
+
+    def result(self) -> tuple[tuple[Dim, ...], dict[str, Dim]]:
+        asked = self.asked()
+        dims: list[Dim] = []
+        inferred: dict[str, Dim] = {}
+        for i, (view, dim) in enumerate(zip(self.views, asked, strict=True)):
+            between = self.between(i, dim)
+            if view.is_flatten:
+                inferred.update({d.scale.name: d for d in between if d.scale.infer_lambda})
+                dims.append(dim)
+            else:
+                dims += self.kept(dim, between)
+        for dim in dims:
+            self.check_count(dim, dims)
+        return tuple(dims), inferred
+
+    # the views themselves
+
+    def scale(self, view: ScaleView) -> Scale:
+        scale = self.hda.scale(view.name)
+        if scale.position < 0:
+            names = ", ".join(s.name for s in self.hda.scales)
+            raise InstanceError(
+                f"'{view.name}' is a level of the hardware, not a scale", advice=f"scales: {names}"
+            )
+        if view.target is not None and view.target != scale.level:
+            raise InstanceError(f"scale '{view.name}' lies on level '{scale.level}', not '{view.target}'")
+        if view.infer_lambda is not None:
+            Lambda.parse(view.infer_lambda, arity=2)
+            return replace(scale, infer_lambda=view.infer_lambda)
+        return scale
+
+    def check_order(self) -> None:
+        seen: dict[int, str] = {}
+        for view, scale in zip(self.views, self.scales, strict=True):
+            if scale.position in seen:
+                first = seen[scale.position]
+                also = f" (as '{first}' and '{view.name}')" if first != view.name else ""
+                raise InstanceError(f"scale '{scale.name}' stands twice{also}", advice="name each scale once")
+            larger = [name for position, name in seen.items() if position < scale.position]
+            if larger:
+                raise InstanceError(
+                    f"scale '{view.name}' is larger than '{larger[0]}' but comes after it",
+                    advice="list the scales from the largest to the smallest",
+                )
+            seen[scale.position] = view.name
+
+    # counts
+
+    def asked(self) -> list[Dim]:
+        """The named scales with their counts; -1 is resolved from the smallest upwards."""
+        dims: list[Dim] = [
+            Dim(scale, _extents(view)) for scale, view in zip(self.scales, self.views, strict=True)
+        ]
+        for i in reversed(range(len(dims))):
+            if dims[i].extents != (-1,):
+                continue
+            scale = dims[i].scale
+            if scale.infer_lambda is None:
+                dims[i] = Dim(scale, (self.hardware(scale, i),))
+                continue
+            count = self.infer(scale, self.smaller(scale, i, dims), self.larger(scale, i, dims))
+            dims[i] = Dim(scale, (self.whole(count, scale),))
+            if i + 1 < len(dims) and self.next_smaller(scale) == dims[i + 1].scale.name:
+                # 256 threads asked for in 8 inferred warps are 32 threads in each.
+                dims[i + 1] = self.divided(dims[i + 1], count, scale.name)
+        return dims
+
+    def parent(self, i: int) -> str | None:
+        return self.scales[i - 1].name if i else None
+
+    def hardware(self, scale: Scale, i: int) -> int:
+        """Units of a scale inside one hardware unit of the view before it."""
+        return self.hda.count(scale.name, within=self.parent(i))
+
+    def next_smaller(self, scale: Scale) -> str | None:
+        below = [s for s in self.hda.scales if s.position < scale.position]
+        return below[-1].name if below else None
+
+    def smaller(self, scale: Scale, i: int, dims: list[Dim]) -> int:
+        """``_b``: the count of the next smaller scale; inferred first where it is not named."""
+        name = self.next_smaller(scale)
+        if name is None:
+            return 1
+        if i + 1 < len(dims):
+            if dims[i + 1].scale.name == name:
+                return dims[i + 1].count
+            below = {d.scale.name: d for d in self.between(i + 1, dims[i + 1])}
+            if name in below and not below[name].problem:
+                return below[name].count
+        return self.hda.count(name, within=self.parent(i))
+
+    def larger(self, scale: Scale, i: int, dims: list[Dim]) -> int:
+        """``_t``: the count of the next larger scale."""
+        above = [s for s in self.hda.scales if s.position > scale.position]
+        if not above:
+            return 1
+        if i and dims[i - 1].scale.name == above[0].name and dims[i - 1].extents != (-1,):
+            return dims[i - 1].count
+        return self.hda.count(above[0].name, within=above[1].name if len(above) > 1 else None)
+
+    def infer(self, scale: Scale, below: int, above: int) -> int:
+        try:
+            count = Lambda.parse(str(scale.infer_lambda), arity=2)(above, below)
+        except MegatileError as problem:
+            raise InstanceError(f"scale '{scale.name}': {problem.message}", advice=problem.advice) from None
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise InstanceError(
+                f"scale '{scale.name}': '{scale.infer_lambda}' gives {count!r}, not a whole number"
+            )
+        return count
+
+    def whole(self, count: int, scale: Scale) -> int:
+        if count < 1:
+            raise InstanceError(f"scale '{scale.name}': '{scale.infer_lambda}' gives {count} instances")
+        return count
+
+    def divided(self, dim: Dim, among: int, name: str) -> Dim:
+        if len(dim.extents) > 1 or dim.count % among:
+            shown = "×".join(map(str, dim.extents))
+            raise InstanceError(
+                f"{shown} {dim.scale.name}s do not divide among {among} {name}s",
+                advice=f"choose a multiple of {among}, or is_flatten=True",
+            )
+        return replace(dim, extents=(dim.count // among,))
+
+    # scales that were not named
+
+    def between(self, i: int, dim: Dim) -> list[Dim]:
+        """Scales between view ``i`` and the one before it, largest first: totals inside the one before."""
+        top = self.scales[i - 1].position if i else math.inf
+        found: list[Dim] = []
+        below = dim
+        for scale in (s for s in self.hda.scales if dim.scale.position < s.position < top):
+            if scale.infer_lambda:
+                below = self.collapsed(scale, below, dim)
+            else:
+                below = Dim(scale, (self.hardware(scale, i),))
+            found.append(below)
+        return found[::-1]
+
+    def collapsed(self, scale: Scale, below: Dim, named: Dim) -> Dim:
+        if below.problem:
+            return Dim(scale, (0,), below.problem)
+        count = self.infer(scale, below.count, 1)
+        problem = None
+        if count < 1:
+            problem = f"{below.count} {below.scale.name}s are too few for one {scale.name}"
+        elif below.count % count or named.count % count:
+            problem = f"{named.count} {named.scale.name}s do not divide among {count} {scale.name}s"
+        return Dim(scale, (max(count, 0),), problem)
+
+    def kept(self, dim: Dim, between: list[Dim]) -> list[Dim]:
+        """Scales between two views stay dimensions of their own; the named count is divided among them."""
+        out: list[Dim] = []
+        inside = 1
+        for middle in between:
+            if middle.problem:
+                raise InstanceError(middle.problem, advice="choose another count, or is_flatten=True")
+            out.append(self.divided(middle, inside, out[-1].scale.name if out else ""))
+            inside = middle.count
+        # A level with a single unit is not worth a dimension: one node, seen from inside.
+        out = [d for d in out if d.count > 1]
+        return [*out, self.divided(dim, inside, between[-1].scale.name) if inside > 1 else dim]
+
+    # limits
+
+    def check_count(self, dim: Dim, dims: list[Dim]) -> None:
+        scale = dim.scale
+        if any(extent < 1 for extent in dim.extents):
+            shown = "×".join(map(str, dim.extents))
+            raise InstanceError(
+                f"{shown} instances of '{scale.name}' are impossible",
+                advice="use a count from 1, or -1 to infer it",
+            )
+        above = [d for d in dims if d.scale.position > scale.position]
+        if scale.position >= self.hda.scale("device").position:
+            there = self.hda.count(scale.name, within=above[-1].scale.name if above else None)
+            if dim.count > there:
+                where = f"in a {above[-1].scale.name}" if above else f"in machine '{self.hda.name}'"
+                raise InstanceError(
+                    f"{dim.count} instances of '{scale.name}' asked for, but there are {there} {where}"
+                )
+        for outer, most in scale.limits.items():
+            container = self.hda.scale(outer)
+            if not any(d.scale.position >= container.position for d in above):
+                continue
+            inside = [d.count for d in above if d.scale.position < container.position]
+            count = dim.count * math.prod(inside)
+            if above[-1].scale.position >= container.position and above[-1].scale != container:
+                continue
+            if count > most:
+                raise InstanceError(
+                    f"{count} {scale.name}s in one {container.name} are more than the {most} it can hold"
+                )
+
+
+def _view(view: Any) -> ScaleView:
+    if isinstance(view, str):
+        return ScaleView(view)
+    if not isinstance(view, ScaleView) or not isinstance(view.name, str):
+        raise InstanceError(
+            f"{view!r} is not a scale view", advice="write ScaleView('block', instance_num=512)"
+        )
+    return view
+
+
+def _extents(view: ScaleView) -> tuple[int, ...]:
+    raw = view.instance_num
+    extents = tuple(raw) if isinstance(raw, (tuple, list)) else (raw,)
+    whole = all(isinstance(e, int) and not isinstance(e, bool) for e in extents)
+    if not extents or not whole or (len(extents) > 1 and any(e < 1 for e in extents)):
+        raise InstanceError(
+            f"{raw!r} is not a count of '{view.name}'", advice="use a whole number, a tuple of them, or -1"
+        )
+    return extents

@@ -1,0 +1,330 @@
+"""The KernBench form of a machine file (``topology.yaml``) → the HDA form.
+
+Four sections, from the outside in: ``system`` (SIPs and the host), ``sip`` (a mesh of cubes), ``cube`` (PEs,
+NoC, HBM, SRAM) and ``pe`` (engines and TCM). Overheads of components become stations of the control path.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+
+from megatile.hda.document import Document
+from megatile.hda.schema import Count, Frequency, Name, Rate, Size, Time
+
+SECTIONS = ("system", "sip", "cube", "pe")
+# In KernBench a plain mesh_2d wraps round.
+GRIDS = {"ring_1d": "ring", "torus_2d": "torus", "mesh_2d": "torus", "mesh_2d_no_wrap": "mesh"}
+STATIONS = (
+    ("sip", "pcie_ep"),
+    ("sip", "io_cpu"),
+    ("cube", "m_cpu"),
+    ("pe", "pe_cpu"),
+    ("pe", "pe_scheduler"),
+)
+GridName = Literal["ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Link(_Part):
+    bandwidth: Rate
+    latency: Time
+    kind: str | None = None
+
+
+class _Component(_Part):
+    """A station or an engine: what it is, which implementation, its attributes."""
+
+    kind: Name
+    impl: str | None = None
+    attrs: dict[str, Any] = Field(default_factory=dict)
+
+
+Components = dict[str, _Component]
+
+
+class _Host(_Part):
+    link: _Link
+
+
+class _Sips(_Part):
+    count: Count
+    topology: GridName = "ring_1d"
+    link: _Link
+
+
+class _System(_Part):
+    host: _Host | None = None
+    sips: _Sips
+    components: Components = Field(default_factory=dict)
+
+
+class _CubeMesh(_Part):
+    w: Count
+    h: Count
+    link: _Link
+
+
+class _Sip(_Part):
+    cube_mesh: _CubeMesh
+    components: Components = Field(default_factory=dict)
+
+
+class _PeLayout(_Part):
+    corners: tuple[Name, ...] = Field(min_length=1)
+    pe_per_corner: Count
+
+
+class _Noc(_Part):
+    topology: GridName = "mesh_2d_no_wrap"
+    link: _Link
+
+
+class _Memory(_Part):
+    size: Size
+    bandwidth: Rate
+    latency: Time
+    slices: Count = 1
+    reserved: Size | None = None
+
+
+class _Cube(_Part):
+    pe_layout: _PeLayout
+    noc: _Noc
+    hbm: _Memory | None = None
+    sram: _Memory | None = None
+    components: Components = Field(default_factory=dict)
+
+
+class _Pe(_Part):
+    clock: Frequency
+    tcm: _Memory | None = None
+    components: Components = Field(default_factory=dict)
+
+
+class _Topology(_Part):
+    name: Name = "ahbm"
+    description: str | None = None
+    source: str | None = None
+    system: _System
+    sip: _Sip
+    cube: _Cube
+    pe: _Pe
+
+
+def is_topology(data: dict[str, Any]) -> bool:
+    """Whether a description has the KernBench form."""
+    return "hw_spec" not in data and any(section in data for section in SECTIONS)
+
+
+def to_hda(document: Document) -> Document:
+    """The same machine in the HDA form; mistakes are reported at their place in the topology file."""
+    try:
+        topology = _Topology.model_validate(document.data)
+    except ValidationError as failed:
+        raise _problem(document, failed) from None
+    return Document(_Writer(topology, document).data(), document.file, parameters=document.parameters)
+
+
+def _problem(document: Document, failed: ValidationError) -> Exception:
+    from megatile.hda.load import describe
+
+    return describe(document, failed.errors(include_url=False)[0], _keys_at)
+
+
+def _keys_at(way: tuple[str | int, ...]) -> list[str]:
+    model: Any = _Topology
+    for step in way:
+        info = getattr(model, "model_fields", {}).get(step)
+        if info is None:
+            return []
+        kinds = [info.annotation, *getattr(info.annotation, "__args__", ())]
+        model = next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
+    return list(getattr(model, "model_fields", {}))
+
+
+class _Writer:
+    def __init__(self, topology: _Topology, document: Document):
+        self.top = topology
+        self.document = document
+        self.source = topology.source or "topology file in the KernBench form"
+
+    def data(self) -> dict[str, Any]:
+        top = self.top
+        mesh = top.sip.cube_mesh
+        pes = len(top.cube.pe_layout.corners) * top.cube.pe_layout.pe_per_corner
+        return {
+            "name": top.name,
+            "description": top.description,
+            "hw_spec": {
+                "pe": [self.level("pe", 1)],
+                "pe_groups": [
+                    self.level("cube", pes),
+                    self.level("sip", mesh.w * mesh.h),
+                    self.level("system", top.system.sips.count),
+                ],
+            },
+            "hw_abstr": [
+                {"name": "pe", "target": "pe", "aliases": ["block"]},
+                {"name": "cube", "target": "cube", "aliases": ["cluster"]},
+                {"name": "sip", "target": "sip", "aliases": ["device", "rank"]},
+                {"name": "system", "target": "system", "aliases": ["node"]},
+            ],
+            "clocks": {"pe": str(top.pe.clock)},
+            "memory": self.memories(),
+            "networks": self.networks(),
+            "engines": self.engines(),
+            "control": self.control(),
+            "channels": self.channels(),
+        }
+
+    def level(self, name: str, count: int) -> dict[str, Any]:
+        return {"name": name, "num_units": count, "source": self.source}
+
+    def memories(self) -> list[dict[str, Any]]:
+        layers = [
+            ("tcm", "pe", self.top.pe.tcm, ["l0", "l1"]),
+            ("sram", "cube", self.top.cube.sram, []),
+            ("hbm", "cube", self.top.cube.hbm, ["l2"]),
+        ]
+        return [self.memory(name, level, spec, names) for name, level, spec, names in layers if spec]
+
+    def memory(self, name: str, level: str, spec: _Memory, aliases: list[str]) -> dict[str, Any]:
+        entry: dict[str, Any] = {
+            "name": name,
+            "level": level,
+            "size": str(spec.size),
+            "bandwidth": str(spec.bandwidth),
+            "latency": str(spec.latency),
+            "slices": spec.slices,
+            "source": self.source,
+        }
+        if aliases:
+            entry["aliases"] = aliases
+        if spec.reserved:
+            entry["reserved"] = str(spec.reserved)
+        page = self.attribute("pe", "pe_mmu", "page", Size)
+        if name == "hbm" and page:
+            entry["page"] = str(page)
+        return entry
+
+    def networks(self) -> list[dict[str, Any]]:
+        top = self.top
+        sips = self.network("sips", "system", top.system.sips.topology, top.system.sips.link)
+        overhead = self.attribute("system", "switch", "overhead_ns", Nanoseconds)
+        if overhead is not None:
+            sips["hop_overhead"] = overhead
+        mesh = top.sip.cube_mesh
+        cubes = self.network("cubes", "sip", "mesh_2d_no_wrap", mesh.link)
+        noc = self.network("noc", "cube", top.cube.noc.topology, top.cube.noc.link)
+        channels = self.attribute("pe", "pe_dma", "channels", Count)
+        if channels:
+            noc["virtual_channels"] = cubes["virtual_channels"] = channels
+        return [{**noc, **self.pe_grid()}, {**cubes, "dims": [mesh.w, mesh.h]}, sips]
+
+    def network(self, name: str, level: str, topology: str, link: _Link) -> dict[str, Any]:
+        return {
+            "name": name,
+            "level": level,
+            "topology": GRIDS[topology],
+            "bandwidth": str(link.bandwidth),
+            "latency": str(link.latency),
+            "source": self.source,
+        }
+
+    def pe_grid(self) -> dict[str, Any]:
+        """Corners form a square, each with its PEs in a row: four corners of two are a 4×2 grid."""
+        layout = self.top.cube.pe_layout
+        if self.top.cube.noc.topology == "ring_1d":
+            return {}
+        rows = math.isqrt(len(layout.corners))
+        while len(layout.corners) % rows:
+            rows -= 1
+        return {"dims": [len(layout.corners) // rows * layout.pe_per_corner, rows]}
+
+    def engines(self) -> list[dict[str, Any]]:
+        found = []
+        for name, component in self.top.pe.components.items():
+            rule = _ENGINES.get(component.kind)
+            if rule:
+                found.append({"name": name, "level": "pe", "source": self.source, **rule(self, name)})
+        return found
+
+    def gemm(self, name: str) -> dict[str, Any]:
+        macs = self.attribute("pe", name, "macs_per_cycle", dict[str, Count]) or {}
+        tile = self.attribute("pe", name, "tile", tuple[Count, ...])
+        entry: dict[str, Any] = {
+            "kind": "tensor",
+            "throughput": {dtype: f"{count} MAC/cycle" for dtype, count in macs.items()},
+        }
+        return {**entry, "tile": list(tile)} if tile else entry
+
+    def math(self, name: str) -> dict[str, Any]:
+        lanes = self.attribute("pe", name, "lanes", Count) or 1
+        start = self.attribute("pe", name, "start_ns", Nanoseconds)
+        entry: dict[str, Any] = {"kind": "vector", "throughput": f"{lanes} OP/cycle"}
+        return {**entry, "startup": start} if start else entry
+
+    def dma(self, name: str) -> dict[str, Any]:
+        entry: dict[str, Any] = {"kind": "dma"}
+        channels = self.attribute("pe", name, "channels", Count)
+        chunk = self.attribute("pe", name, "chunk_bytes", Count)
+        setup = self.attribute("pe", name, "setup_ns", Nanoseconds)
+        entry.update({"channels": channels} if channels else {})
+        entry.update({"chunk": f"{chunk} B"} if chunk else {})
+        return {**entry, "startup": setup} if setup else entry
+
+    def control(self) -> dict[str, Any]:
+        host = self.top.system.host
+        link = {"bandwidth": str(host.link.bandwidth), "latency": str(host.link.latency)} if host else None
+        stations = []
+        for section, kind in STATIONS:
+            name = self.named(section, kind)
+            if name:
+                overhead = self.attribute(section, name, "overhead_ns", Nanoseconds) or "0 ns"
+                stations.append({"name": name, "level": section, "overhead": overhead, "source": self.source})
+        control: dict[str, Any] = {"launch": stations, "source": self.source}
+        if link and host:
+            control["host_link"] = {**link, "kind": host.link.kind, "source": self.source}
+        return control
+
+    def channels(self) -> list[dict[str, Any]]:
+        name = self.named("pe", "pe_ipcq")
+        if not name:
+            return []
+        directions = self.attribute("pe", name, "directions", Count) or 8
+        credit = self.attribute("pe", name, "credit_bytes", Count)
+        entry = {"name": "ipcq", "level": "pe", "directions": directions, "source": self.source}
+        return [{**entry, "credit": f"{credit} B"} if credit else entry]
+
+    def named(self, section: str, kind: str) -> str | None:
+        """The name of the section's component of a kind."""
+        parts: Components = getattr(self.top, section).components
+        return next((name for name, component in parts.items() if component.kind == kind), None)
+
+    def attribute(self, section: str, name: str, key: str, kind: Any) -> Any:
+        """A checked attribute of a component, None if it is not given."""
+        component = getattr(self.top, section).components.get(name)
+        if component is None or key not in component.attrs:
+            return None
+        way = (section, "components", name, "attrs", key)
+        try:
+            return TypeAdapter(kind).validate_python(component.attrs[key])
+        except ValidationError as failed:
+            message = failed.errors()[0]["msg"].removeprefix("Value error, ")
+            raise self.document.error(message[:1].lower() + message[1:], way) from None
+
+
+def _nanoseconds(raw: Any) -> str:
+    if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not 0 <= raw < 1e12:
+        raise ValueError(f"a number of nanoseconds is needed, not {raw!r}")
+    return f"{raw:g} ns"
+
+
+Nanoseconds = Annotated[str, BeforeValidator(_nanoseconds)]
+_ENGINES = {"pe_gemm": _Writer.gemm, "pe_math": _Writer.math, "pe_dma": _Writer.dma}

@@ -1,0 +1,270 @@
+"""From a YAML document to a checked ``MachineSpec``: extends, parameters, overrides, schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from megatile.core.arithmetic import evaluate
+from megatile.core.errors import MachineError, MegatileError, did_you_mean
+from megatile.hda import schema
+from megatile.hda.document import Document, Way, read_document
+
+MOST_EXTENDS = 8
+_TEMPLATE = re.compile(r"\$\{([^{}]*)\}")
+Finder = Callable[[str], Path | None]
+
+
+def resolve(document: Document, overrides: Mapping[str, Any], find: Finder) -> Document:
+    """Apply ``extends``, then overrides, then parameters. ``find`` turns a machine's name into its file."""
+    document = _extend(document, find)
+    _override(document, overrides)
+    _parameters(document)
+    return document
+
+
+# extends
+
+
+def _extend(document: Document, find: Finder) -> Document:
+    """``{extends: base, …}`` → base with the rest merged over it, as often as needed."""
+    layers = [document]
+    while "extends" in layers[-1].data:
+        top = layers[-1]
+        if len(layers) > MOST_EXTENDS:
+            raise top.error("extends goes round in a circle or too deep", ("extends",))
+        layers.append(_base(top, find))
+    result = layers.pop()
+    while layers:
+        result = merge(result, layers.pop())
+    return result
+
+
+def _base(document: Document, find: Finder) -> Document:
+    name = document.data["extends"]
+    if not isinstance(name, str):
+        raise document.error(f"extends needs the name or path of a machine, not {name!r}", ("extends",))
+    beside = Path(document.file or ".").parent / name
+    path = beside if Path(name).suffix in (".yaml", ".yml") else find(name)
+    if path is None or not path.is_file():
+        raise document.error(
+            f"there is no machine '{name}' to extend",
+            ("extends",),
+            "name a shipped machine (megatile machines) or a .yaml file beside this one",
+        )
+    return read_document(path)
+
+
+def merge(base: Document, over: Document) -> Document:
+    """Mappings merge by key, lists of named members by name (``remove: true`` drops one); others replace."""
+    merged = Document({}, over.file)
+
+    def copy(value: Any, source: Document, way: Way, to: Way) -> Any:
+        if way in source.places:
+            merged.places[to] = source.places[way]
+        if isinstance(value, dict):
+            return {k: copy(v, source, (*way, k), (*to, k)) for k, v in value.items()}
+        if isinstance(value, list):
+            return [copy(v, source, (*way, i), (*to, i)) for i, v in enumerate(value)]
+        return value
+
+    def mappings(a: dict[str, Any], b: dict[str, Any], wa: Way, wb: Way, to: Way) -> dict[str, Any]:
+        result = {}
+        for key in [*a, *(k for k in b if k not in a)]:
+            ka, kb, kt = (*wa, key), (*wb, key), (*to, key)
+            if key not in b:
+                result[key] = copy(a[key], base, ka, kt)
+            elif key not in a:
+                result[key] = copy(b[key], over, kb, kt)
+            else:
+                result[key] = values(a[key], b[key], ka, kb, kt)
+        return result
+
+    def values(a: Any, b: Any, wa: Way, wb: Way, to: Way) -> Any:
+        if isinstance(a, dict) and isinstance(b, dict):
+            return mappings(a, b, wa, wb, to)
+        if _named(a) and _named(b):
+            return members(a, b, wa, wb, to)
+        return copy(b, over, wb, to)
+
+    def members(a: list[Any], b: list[Any], wa: Way, wb: Way, to: Way) -> list[Any]:
+        later = {item["name"]: i for i, item in enumerate(b)}
+        result: list[Any] = []
+        for i, item in enumerate(a):
+            j = later.pop(item["name"], None)
+            at = (*to, len(result))
+            if j is None:
+                result.append(copy(item, base, (*wa, i), at))
+            elif not b[j].get("remove"):
+                result.append(mappings(item, b[j], (*wa, i), (*wb, j), at))
+        for j in later.values():
+            result.append(copy(b[j], over, (*wb, j), (*to, len(result))))
+        return result
+
+    rest = {k: v for k, v in over.data.items() if k != "extends"}
+    merged.data = mappings(base.data, rest, (), (), ())
+    return merged
+
+
+def _named(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(v, dict) and isinstance(v.get("name"), str) for v in value
+    )
+
+
+# overrides and parameters
+
+
+def _override(document: Document, overrides: Mapping[str, Any]) -> None:
+    """``nodes=4`` sets a parameter; ``networks.nvlink.bandwidth='900 GB/s'`` sets one value."""
+    parameters = document.data.get("parameters")
+    parameters = parameters if isinstance(parameters, dict) else {}
+    for name, value in overrides.items():
+        if name in parameters:
+            parameters[name] = value
+        elif "." in name:
+            _set_path(document, name, value)
+        else:
+            raise MachineError(
+                f"machine '{document.data.get('name', document.file)}' has no parameter '{name}'",
+                advice=did_you_mean(name, parameters, what="parameters"),
+            )
+
+
+def _set_path(document: Document, path: str, value: Any) -> None:
+    here: Any = document.data
+    steps = path.split(".")
+    for step in steps[:-1]:
+        here = _step(here, step, path)
+    if not isinstance(here, dict):
+        raise MachineError(
+            f"there is no '{path}' to set", advice="name a key, like networks.nvlink.bandwidth"
+        )
+    here[steps[-1]] = value
+
+
+def _step(here: Any, step: str, path: str) -> Any:
+    if isinstance(here, dict) and step in here:
+        return here[step]
+    names = list(here) if isinstance(here, dict) else []
+    if _named(here):
+        names = [item["name"] for item in here]
+        if step in names:
+            return here[names.index(step)]
+    raise MachineError(f"there is no '{step}' in '{path}'", advice=did_you_mean(step, names))
+
+
+def _parameters(document: Document) -> None:
+    """Replace ``${nodes * 8}`` everywhere by its value."""
+    parameters = document.data.pop("parameters", {})
+    if not isinstance(parameters, dict):
+        raise document.error("parameters must be names with values", ("parameters",))
+    for name, value in parameters.items():
+        if not isinstance(value, (str, int, float)):
+            raise document.error(f"parameter '{name}' must be a number or a text", ("parameters", name))
+
+    def fill(value: Any, way: Way) -> Any:
+        if isinstance(value, dict):
+            return {k: fill(v, (*way, k)) for k, v in value.items()}
+        if isinstance(value, list):
+            return [fill(v, (*way, i)) for i, v in enumerate(value)]
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        try:
+            whole = _TEMPLATE.fullmatch(value.strip())
+            if whole:
+                return evaluate(whole.group(1), parameters)
+            return _TEMPLATE.sub(lambda m: str(evaluate(m.group(1), parameters)), value)
+        except MegatileError as problem:
+            raise document.error(problem.message, way, problem.advice) from None
+
+    document.data = {key: fill(value, (key,)) for key, value in document.data.items()}
+    document.parameters = parameters
+
+
+# schema
+
+_FIELDS: dict[tuple[str, ...], type] = {
+    (): schema.MachineSpec,
+    ("hw_spec",): schema.HardwareSpecification,
+    ("hw_spec", "pe"): schema.ComputeUnit,
+    ("hw_spec", "pe_groups"): schema.ComputeUnit,
+    ("hw_abstr",): schema.ScaleView,
+    ("memory",): schema.MemorySpec,
+    ("networks",): schema.NetworkSpec,
+    ("engines",): schema.EngineSpec,
+    ("engines", "throughput"): schema.EngineSpec,
+    ("control",): schema.ControlSpec,
+    ("control", "host_link"): schema.HostLinkSpec,
+    ("control", "launch"): schema.LaunchSpec,
+    ("channels",): schema.ChannelSpec,
+}
+
+
+def validate(document: Document) -> schema.MachineSpec:
+    """The checked description, or the first problem (and how many more there are)."""
+    problems = list(schema_problems(document))
+    if not problems:
+        return schema.MachineSpec.model_validate(document.data)
+    first = problems[0]
+    if len(problems) > 1:
+        more = f"; {len(problems) - 1} more, shown by 'megatile machine check'"
+        raise MachineError(first.message + more, place=first.place, advice=first.advice)
+    raise first
+
+
+def schema_problems(document: Document) -> Iterator[MachineError]:
+    """Everything that the schema alone finds wrong, in the order of the file."""
+    try:
+        schema.MachineSpec.model_validate(document.data)
+    except ValidationError as failed:
+        found = [describe(document, error, _fields) for error in failed.errors(include_url=False)]
+        yield from sorted(found, key=lambda p: (p.place and p.place.line) or 0)
+
+
+def describe(document: Document, error: Any, keys_at: Callable[[Way], list[str]]) -> MachineError:
+    """One finding of pydantic in our words, at its place; ``keys_at`` lists the keys allowed somewhere."""
+    way = _way(document.data, error["loc"])
+    last = str(error["loc"][-1]) if error["loc"] else ""
+    kind = error["type"]
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        return document.error(
+            f"unknown key '{last}'", way, did_you_mean(last, keys_at(way[:-1]), what="keys")
+        )
+    if kind.startswith("missing"):
+        return document.error(f"key '{last}' is missing", way[:-1] if way and way[-1] == last else way)
+    if kind == "literal_error":
+        expected = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        return document.error(
+            f"'{error['input']}' is not known here", way, did_you_mean(str(error["input"]), expected)
+        )
+    message = error["msg"].removeprefix("Value error, ")
+    text, _, advice = message.partition(" (try: ")
+    return document.error(text[:1].lower() + text[1:], way, advice.removesuffix(")") or None)
+
+
+def _way(data: Any, loc: tuple[str | int, ...]) -> Way:
+    """Pydantic's location without the names of union branches, which are not in the file."""
+    way: list[str | int] = []
+    here = data
+    for place, step in enumerate(loc):
+        inside = (isinstance(here, dict) and step in here) or (
+            isinstance(here, list) and isinstance(step, int) and step < len(here)
+        )
+        if inside:
+            here = here[step]
+            way.append(step)
+        elif place == len(loc) - 1:
+            way.append(step)
+    return tuple(way)
+
+
+def _fields(way: Way) -> list[str]:
+    """The keys that may stand at this place of a description."""
+    owner = _FIELDS.get(tuple(step for step in way if isinstance(step, str)), schema.MachineSpec)
+    names = getattr(owner, "model_fields", None) or getattr(owner, "__dataclass_fields__", {})
+    return [*names, *(("extends", "parameters") if owner is schema.MachineSpec else ())]

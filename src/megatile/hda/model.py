@@ -1,0 +1,208 @@
+"""The parts of a machine with every number resolved: bytes, bytes/s, picoseconds, operations/s."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, overload
+
+from megatile.hda.topology import Topology
+
+STANDARD_SCALES = ("thread", "warp", "warpgroup", "block", "cluster", "device", "node")
+SAME_SCALE = (
+    ("thread", "threads"),
+    ("warp", "warps"),
+    ("warpgroup", "warp_group", "warpgroups"),
+    ("block", "blocks", "cta"),
+    ("cluster", "cta_cluster", "tbc"),
+    ("device", "gpu", "devices"),
+    ("node", "nodes"),
+)
+
+
+class Unit(NamedTuple):
+    """One unit of the hardware: a level and a number within the whole machine."""
+
+    level: str
+    index: int  # type: ignore[assignment]  # tuple.index is not used on units
+
+    def __str__(self) -> str:
+        return f"{self.level}:{self.index}"
+
+
+class UnitRange(Sequence[Unit]):
+    """Units of one level, counted but not stored."""
+
+    __slots__ = ("indices", "level")
+
+    def __init__(self, level: str, indices: Sequence[int]):
+        self.level = level
+        self.indices = indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @overload
+    def __getitem__(self, i: int) -> Unit: ...
+    @overload
+    def __getitem__(self, i: slice) -> UnitRange: ...
+    def __getitem__(self, i: int | slice) -> Unit | UnitRange:
+        if isinstance(i, slice):
+            return UnitRange(self.level, self.indices[i])
+        return Unit(self.level, self.indices[i])
+
+    def __iter__(self) -> Iterator[Unit]:
+        return (Unit(self.level, i) for i in self.indices)
+
+    def __contains__(self, unit: object) -> bool:
+        return (
+            isinstance(unit, tuple) and len(unit) == 2 and unit[0] == self.level and unit[1] in self.indices
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UnitRange) and self.level == other.level and list(self) == list(other)
+
+    def __repr__(self) -> str:
+        return f"UnitRange({self.level!r}, {len(self)} units)"
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level of the hardware. One unit holds ``num_units`` of the next smaller level."""
+
+    name: str
+    num_units: int
+    total: int
+    position: int
+    clock_hz: float | None = None
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A named level to program at. ``implied``: not declared, so it has one unit in what encloses it."""
+
+    name: str
+    level: str
+    position: int
+    aliases: tuple[str, ...] = ()
+    infer_lambda: str | None = None
+    max_resident: int | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
+    implied: bool = False
+
+
+@dataclass(frozen=True)
+class MemoryLayer:
+    """One memory per unit of ``level``. Not ``shared``: divided among the smallest units inside."""
+
+    name: str
+    level: str
+    size: int
+    bandwidth: float
+    latency_ps: int
+    shared: bool = True
+    cache: bool = False
+    aliases: tuple[str, ...] = ()
+    reserved: int = 0
+    slices: int = 1
+    page: int | None = None
+    efficiency: float = 1.0
+
+    @property
+    def available(self) -> int:
+        """Bytes that programs may allocate in one unit."""
+        return self.size - self.reserved
+
+    @property
+    def effective_bandwidth(self) -> float:
+        return self.bandwidth * self.efficiency
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network in each unit of ``level`` that joins the units of level ``connects`` inside it.
+
+    ``bandwidth`` is of one link in one direction, ``latency_ps`` of one link, ``hop_overhead_ps`` of every
+    switch or router between two links.
+    """
+
+    name: str
+    level: str
+    connects: str
+    topology: Topology
+    bandwidth: float
+    latency_ps: int
+    hop_overhead_ps: int = 0
+    duplex: bool = True
+    virtual_channels: int = 1
+    granule: int | None = None
+    gateway: int | None = None
+    in_network_reduction: tuple[str, ...] = ()
+    efficiency: float = 1.0
+
+    @property
+    def effective_bandwidth(self) -> float:
+        return self.bandwidth * self.efficiency
+
+    def bisection(self) -> float:
+        """Bytes per second, one direction, across a cut of one such network into halves."""
+        return self.topology.bisection_links() * self.effective_bandwidth
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Something that works: ``count`` in each unit of ``level``; ``throughput`` (operations/s) is of one."""
+
+    name: str
+    kind: str
+    level: str
+    count: int = 1
+    throughput: Mapping[str, float] = field(default_factory=dict)
+    bandwidth: float | None = None
+    startup_ps: int = 0
+    tile: tuple[int, ...] | None = None
+    channels: int = 1
+    chunk: int | None = None
+    efficiency: float = 1.0
+
+    def rate(self, dtype: str) -> float | None:
+        """Operations per second for a dtype; ``f8`` stands for both 8-bit floats, ``any`` for the rest."""
+        for key in (dtype, "f8" if dtype.startswith("f8") else dtype, "any"):
+            if key in self.throughput:
+                return self.throughput[key] * self.efficiency
+        return None
+
+
+@dataclass(frozen=True)
+class Station:
+    """One stop of the control path."""
+
+    name: str
+    level: str
+    overhead_ps: int
+
+
+@dataclass(frozen=True)
+class HostLink:
+    """The link from the host to the machine."""
+
+    bandwidth: float
+    latency_ps: int
+
+
+@dataclass(frozen=True)
+class Control:
+    """The way of a launch: the host's link, then the stations from the outermost level inwards."""
+
+    host_link: HostLink | None = None
+    launch: tuple[Station, ...] = ()
+
+
+@dataclass(frozen=True)
+class ChannelQueues:
+    """Hardware queues of a level: directions, and the bytes of a returned credit."""
+
+    name: str
+    level: str
+    directions: int
+    credit: int = 0

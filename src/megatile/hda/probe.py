@@ -1,0 +1,93 @@
+"""What this computer is: the values of the ``cpu`` machine, read from the operating system.
+
+Nothing is measured, so the same computer always gives the same machine. What cannot be read keeps the
+default of ``machines/cpu.yaml``.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+CPU_FOLDER = Path("/sys/devices/system/cpu")
+VECTOR_BITS = {"avx512f": 512, "avx2": 256, "avx": 256, "sve": 256, "asimd": 128, "neon": 128, "sse2": 128}
+
+
+def probed(name: str) -> dict[str, int | str]:
+    """Overrides for a shipped machine: those of this computer for ``cpu``, none for others."""
+    return dict(_host()) if name == "cpu" else {}
+
+
+@cache
+def _host() -> tuple[tuple[str, int | str], ...]:
+    found: dict[str, int | str] = {"cores": _cores()}
+    found.update(_linux() if CPU_FOLDER.exists() else _mac() if platform.system() == "Darwin" else {})
+    return tuple(found.items())
+
+
+def _cores() -> int:
+    try:
+        return max(1, len(os.sched_getaffinity(0)))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def _linux() -> dict[str, int | str]:
+    found: dict[str, int | str] = {}
+    info = _read("/proc/cpuinfo")
+    flags = set(re.findall(r"^(?:flags|Features)\s*:(.*)$", info, re.M)[0].split()) if ":" in info else set()
+    found.update(_vector(flags))
+    megahertz = re.search(r"^cpu MHz\s*:\s*([\d.]+)", info, re.M)
+    fastest = _read(CPU_FOLDER / "cpu0/cpufreq/cpuinfo_max_freq").strip()
+    if fastest.isdigit():
+        found["clock"] = f"{int(fastest) / 1e6:.4g} GHz"
+    elif megahertz:
+        found["clock"] = f"{float(megahertz.group(1)) / 1000:.4g} GHz"
+    for index in sorted((CPU_FOLDER / "cpu0/cache").glob("index*")):
+        level, kind = _read(index / "level").strip(), _read(index / "type").strip()
+        size = re.fullmatch(r"(\d+)K", _read(index / "size").strip())
+        if size and kind in ("Data", "Unified") and level in "123":
+            found[f"l{level}"] = f"{size.group(1)} KiB"
+    memory = re.search(r"MemTotal:\s*(\d+) kB", _read("/proc/meminfo"))
+    if memory:
+        found["memory"] = f"{memory.group(1)} KiB"
+    return found
+
+
+def _mac() -> dict[str, int | str]:
+    names = {"l1": "hw.l1dcachesize", "l2": "hw.l2cachesize", "memory": "hw.memsize"}
+    found: dict[str, int | str] = {}
+    for key, name in names.items():
+        value = _sysctl(name)
+        if value:
+            found[key] = f"{value} B"
+    hertz = _sysctl("hw.cpufrequency_max")
+    if hertz:
+        found["clock"] = f"{int(hertz) / 1e9:.4g} GHz"
+    found.update(_vector({"asimd"} if platform.machine() == "arm64" else {"avx2"}))
+    return found
+
+
+def _vector(flags: set[str]) -> dict[str, int | str]:
+    widest = max((bits for flag, bits in VECTOR_BITS.items() if flag in flags), default=0)
+    return {"vector_bits": widest} if widest else {}
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _sysctl(name: str) -> str:
+    try:
+        done = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=2, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    value = done.stdout.strip()
+    return value if value.isdigit() and int(value) > 0 else ""

@@ -1,0 +1,271 @@
+"""What a machine description may contain: the keys of the YAML file, declared once.
+
+Reading, checking, writing back and the reference page all follow from these classes. Every number with a
+dimension is a :class:`~megatile.core.quantities.Quantity`; what it means on a machine is in ``model``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, PlainSerializer
+
+from megatile.core.arithmetic import Lambda
+from megatile.core.errors import MegatileError
+from megatile.core.quantities import Quantity, quantity
+
+FORBID: Any = {"extra": "forbid"}
+
+
+def _reject(problem: MegatileError) -> ValueError:
+    return ValueError(problem.message + (f" (try: {problem.advice})" if problem.advice else ""))
+
+
+def _reader(dimension: str) -> Any:
+    def read(raw: Any) -> Quantity:
+        try:
+            return quantity(raw, dimension)
+        except MegatileError as problem:
+            raise _reject(problem) from None
+
+    return BeforeValidator(read)
+
+
+def _whole(raw: Any) -> Any:
+    if isinstance(raw, float) and raw.is_integer():
+        return int(raw)
+    if isinstance(raw, bool) or not isinstance(raw, int):
+        raise ValueError(f"a whole number is needed, not {raw!r}")
+    return raw
+
+
+def _count(raw: Any) -> Any:
+    if _whole(raw) < 1:
+        raise ValueError(f"a count must be at least 1, not {raw}")
+    if raw > 10**15:
+        raise ValueError(f"a count of {raw} is beyond any machine")
+    return raw
+
+
+def _name(raw: Any) -> Any:
+    if not isinstance(raw, str) or not raw.strip() or not raw.isprintable():
+        raise ValueError(f"a name is needed, not {raw!r}")
+    return raw
+
+
+def _lambda(raw: Any) -> Any:
+    if raw is None:
+        return raw
+    try:
+        Lambda.parse(raw, arity=2)
+    except MegatileError as problem:
+        raise _reject(problem) from None
+    return raw
+
+
+def _tuple(raw: Any) -> Any:
+    return tuple(raw) if isinstance(raw, (list, tuple)) else (raw,)
+
+
+def _edge(raw: Any) -> Any:
+    parts = list(raw) if isinstance(raw, (list, tuple)) else []
+    if len(parts) == 2:
+        parts.append(1)
+    if len(parts) != 3:
+        raise ValueError(f"an edge is [a, b] or [a, b, cables], not {raw!r}")
+    return _whole(parts[0]), _whole(parts[1]), _count(parts[2])
+
+
+def _by_dtype(raw: Any) -> Any:
+    return raw if isinstance(raw, dict) or raw is None else {"any": raw}
+
+
+_AS_TEXT = PlainSerializer(str, return_type=str)
+Size = Annotated[InstanceOf[Quantity], _reader("bytes"), _AS_TEXT]
+Rate = Annotated[InstanceOf[Quantity], _reader("bytes/s"), _AS_TEXT]
+Time = Annotated[InstanceOf[Quantity], _reader("time"), _AS_TEXT]
+Frequency = Annotated[InstanceOf[Quantity], _reader("Hz"), _AS_TEXT]
+Throughput = Annotated[InstanceOf[Quantity], _reader("ops/s"), _AS_TEXT]
+Share = Annotated[InstanceOf[Quantity], _reader("share"), _AS_TEXT]
+Count = Annotated[int, BeforeValidator(_count)]
+Whole = Annotated[int, BeforeValidator(_whole)]
+Name = Annotated[str, BeforeValidator(_name)]
+InferLambda = Annotated[str, BeforeValidator(_lambda)]
+Source = str | dict[str, str]
+
+
+@dataclass(frozen=True)
+class ComputeUnit:
+    """One level of the hardware: how many units of the next smaller level one of it holds."""
+
+    name: Name
+    num_units: Count
+    source: Source | None = None
+
+    __pydantic_config__ = FORBID
+
+
+@dataclass(frozen=True)
+class ScaleView:
+    """A scale to program at; in ``hw_abstr`` its declaration, in ``instantiate`` how many are wanted.
+
+    ``instance_num`` is a count, a tuple of counts (x first) or -1 to infer it. With ``is_flatten`` the scales
+    between this one and the one before are collapsed. ``max_resident`` says how many instances one unit of
+    ``target`` holds at a time, ``limits`` how many may be in one instance of a larger scale.
+    """
+
+    name: Name
+    target: Name | None = None
+    infer_lambda: InferLambda | None = None
+    instance_num: Whole | tuple[Whole, ...] = -1
+    is_flatten: bool = False
+    aliases: tuple[Name, ...] = ()
+    max_resident: Count | None = None
+    limits: dict[str, Count] = field(default_factory=dict)
+    source: Source | None = None
+
+    __pydantic_config__ = FORBID
+
+
+@dataclass(frozen=True)
+class HardwareSpecification:
+    """The levels: inside a processing element, and groups of processing elements, smallest first."""
+
+    pe: list[ComputeUnit]
+    pe_groups: list[ComputeUnit] = field(default_factory=list)
+
+    __pydantic_config__ = FORBID
+
+
+@dataclass(frozen=True)
+class HardwareAbstraction:
+    """The scales a program may name, smallest first."""
+
+    scales: list[ScaleView]
+
+    __pydantic_config__ = FORBID
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: Source | None = None
+    note: str | None = None
+
+
+class MemorySpec(_Part):
+    """A memory layer: one memory per unit of ``level``, shared by what is inside it or divided among it."""
+
+    name: Name
+    level: Name
+    size: Size
+    bandwidth: Rate
+    latency: Time
+    shared: bool = True
+    cache: bool = False
+    aliases: tuple[Name, ...] = ()
+    reserved: Size | None = None
+    slices: Count = 1
+    page: Size | None = None
+    efficiency: Share | None = None
+
+
+TopologyName = Literal[
+    "ring", "line", "mesh", "torus", "switch", "full_mesh", "tree", "fat_tree", "rails", "edges"
+]
+
+
+class NetworkSpec(_Part):
+    """A network inside one unit of ``level`` that joins the units of level ``connects`` in it."""
+
+    name: Name
+    level: Name
+    connects: Name | None = None
+    topology: TopologyName
+    bandwidth: Rate
+    latency: Time
+    dims: tuple[Count, ...] | None = None
+    wrap: Annotated[tuple[bool, ...], BeforeValidator(_tuple)] | None = None
+    arity: Annotated[tuple[Count, ...], BeforeValidator(_tuple)] | None = None
+    oversubscription: tuple[Annotated[float, Field(ge=1)], ...] = ()
+    rails: Count | None = None
+    edges: tuple[Annotated[tuple[int, int, int], BeforeValidator(_edge)], ...] | None = None
+    hop_overhead: Time | None = None
+    duplex: Literal["full", "half"] = "full"
+    virtual_channels: Count = 1
+    granule: Size | None = None
+    gateway: Annotated[int, BeforeValidator(_whole), Field(ge=0)] | None = None
+    in_network_reduction: tuple[Literal["sum", "min", "max", "prod", "avg"], ...] = ()
+    efficiency: Share | None = None
+
+
+DtypeKey = Literal[
+    "any", "f64", "f32", "tf32", "f16", "bf16", "f8", "f8e4m3", "f8e5m2", "f4", "i64", "i32", "i8", "u8"
+]
+
+
+class EngineSpec(_Part):
+    """Something that works: ``count`` of them in each unit of ``level``."""
+
+    name: Name
+    kind: Literal["tensor", "vector", "scalar", "dma"]
+    level: Name
+    count: Count = 1
+    throughput: Annotated[dict[DtypeKey, Throughput] | None, BeforeValidator(_by_dtype)] = None
+    bandwidth: Rate | None = None
+    startup: Time | None = None
+    tile: tuple[Count, ...] | None = None
+    channels: Count = 1
+    chunk: Size | None = None
+    efficiency: Share | None = None
+
+
+class HostLinkSpec(_Part):
+    """The link between the host and the machine."""
+
+    bandwidth: Rate
+    latency: Time
+    kind: str | None = None
+
+
+class LaunchSpec(_Part):
+    """One station that a launch passes on its way from the host to the units."""
+
+    level: Name
+    overhead: Time
+    name: Name | None = None
+
+
+class ControlSpec(_Part):
+    """The control path, from the host downwards."""
+
+    host_link: HostLinkSpec | None = None
+    launch: tuple[LaunchSpec, ...] = ()
+
+
+class ChannelSpec(_Part):
+    """Hardware queues between units: how many directions, what a returned credit costs on the wire."""
+
+    name: Name
+    level: Name
+    directions: Count = 8
+    credit: Size | None = None
+
+
+class MachineSpec(BaseModel):
+    """A whole machine description. ``extends`` and ``parameters`` were applied before and are gone."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Name = "machine"
+    description: str | None = None
+    source: Source | None = None
+    hw_spec: HardwareSpecification
+    hw_abstr: tuple[ScaleView, ...]
+    clocks: dict[str, Frequency] = Field(default_factory=dict)
+    memory: tuple[MemorySpec, ...] = ()
+    networks: tuple[NetworkSpec, ...] = ()
+    engines: tuple[EngineSpec, ...] = ()
+    control: ControlSpec | None = None
+    channels: tuple[ChannelSpec, ...] = ()

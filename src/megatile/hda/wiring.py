@@ -1,0 +1,120 @@
+"""From the description of a network to its topology; what does not fit is refused at its place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from megatile.hda.direct import Edges, FullMesh, Grid, Tree
+from megatile.hda.document import Document, Way
+from megatile.hda.schema import NetworkSpec
+from megatile.hda.switched import Switched
+from megatile.hda.topology import Topology
+
+
+def wire(n: NetworkSpec, size: int, document: Document, way: Way) -> Topology:
+    """The topology of one network over ``size`` endpoints."""
+    for key, kinds in _ONLY_FOR.items():
+        if getattr(n, key) not in (None, ()) and n.topology not in kinds:
+            raise document.error(
+                f"a {n.topology} has no {key}",
+                (*way, key),
+                f"{key} goes with: {', '.join(sorted(kinds))}",
+            )
+    return _TOPOLOGIES[n.topology](n, size, document, way)
+
+
+def _grid(n: NetworkSpec, size: int, document: Document, way: Way) -> Topology:
+    one = n.topology in ("ring", "line")
+    dims = n.dims or ((size,) if one else _square(size))
+    if one and len(dims) != 1:
+        raise document.error(
+            f"a {n.topology} has one dimension, not {len(dims)}", (*way, "dims"), "use mesh or torus"
+        )
+    if math.prod(dims) != size:
+        shown = "×".join(map(str, dims))
+        raise document.error(
+            f"dims {shown} make {math.prod(dims)} units, but there are {size}", (*way, "dims")
+        )
+    wrap = n.wrap if n.wrap is not None else (n.topology in ("ring", "torus"),)
+    if len(wrap) == 1:
+        wrap = wrap * len(dims)
+    if len(wrap) != len(dims):
+        raise document.error(f"wrap has {len(wrap)} entries for {len(dims)} dimensions", (*way, "wrap"))
+    return Grid(size, n.topology, tuple(dims), tuple(wrap))
+
+
+def _switched(n: NetworkSpec, size: int, document: Document, way: Way) -> Topology:
+    if len(n.oversubscription) > len(n.arity or ()):
+        raise document.error("oversubscription has more tiers than arity", (*way, "oversubscription"))
+    rails = n.rails or 1
+    if n.topology == "rails" and n.rails is None:
+        raise document.error("rails needs the number of rails", way, "add rails: 8")
+    if size % rails:
+        raise document.error(f"{size} units do not divide into {rails} rails", (*way, "rails"))
+    return Switched(size, n.topology, n.arity or (), n.oversubscription, rails)
+
+
+def _tree(n: NetworkSpec, size: int, document: Document, way: Way) -> Topology:
+    if n.arity and len(n.arity) > 1:
+        raise document.error(
+            "a tree has one arity", (*way, "arity"), "use fat_tree for several tiers of switches"
+        )
+    return Tree(size, n.topology, n.arity[0] if n.arity else 2)
+
+
+def _edge_list(n: NetworkSpec, size: int, document: Document, way: Way) -> Topology:
+    if not n.edges:
+        raise document.error("topology edges needs a list of edges", way, "add edges: [[0, 1], [1, 2]]")
+    if len(n.edges) < size - 1:
+        raise document.error(f"{len(n.edges)} edges cannot join {size} units", (*way, "edges"))
+    seen = set()
+    for i, (a, b, _) in enumerate(n.edges):
+        at = (*way, "edges", i)
+        if not (0 <= a < size and 0 <= b < size):
+            raise document.error(f"edge [{a}, {b}] leaves the range 0…{size - 1}", at)
+        if a == b or frozenset((a, b)) in seen:
+            raise document.error(
+                f"edge [{a}, {b}] joins a unit to itself" if a == b else f"edge [{a}, {b}] stands twice",
+                at,
+                "write [a, b, 2] for two cables",
+            )
+        seen.add(frozenset((a, b)))
+    topology = Edges(size, n.topology, n.edges)
+    if cut_off := topology.unreachable():
+        raise document.error(f"no edge reaches unit {cut_off[0]} from unit 0", (*way, "edges"))
+    return topology
+
+
+def _full_mesh(n: NetworkSpec, size: int, document: Document, way: Way) -> Topology:
+    return FullMesh(size, n.topology)
+
+
+def _square(size: int) -> tuple[int, int]:
+    """The two factors nearest to each other, the larger first."""
+    low = math.isqrt(size)
+    while size % low:
+        low -= 1
+    return size // low, low
+
+
+_ONLY_FOR: dict[str, frozenset[str]] = {
+    "dims": frozenset({"ring", "line", "mesh", "torus"}),
+    "wrap": frozenset({"ring", "line", "mesh", "torus"}),
+    "arity": frozenset({"tree", "fat_tree", "rails"}),
+    "oversubscription": frozenset({"fat_tree", "rails"}),
+    "rails": frozenset({"rails"}),
+    "edges": frozenset({"edges"}),
+}
+_TOPOLOGIES: dict[str, Callable[[NetworkSpec, int, Document, Way], Topology]] = {
+    "ring": _grid,
+    "line": _grid,
+    "mesh": _grid,
+    "torus": _grid,
+    "switch": _switched,
+    "fat_tree": _switched,
+    "rails": _switched,
+    "full_mesh": _full_mesh,
+    "tree": _tree,
+    "edges": _edge_list,
+}
