@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from megatile.core.errors import MegatileError, Place
-from megatile.hda.instance import Instance
+from megatile.hda import Instance
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Expr, Rank, Var, walk
 from megatile.ir.nodes import Node, Span
@@ -149,7 +149,7 @@ class Draft:
 
     # --- statements --------------------------------------------------------------------------------------------
 
-    def emit(self, kind: type[Node], **fields: Any) -> Node:
+    def emit(self, kind: type[Node], /, **fields: Any) -> Node:
         """Add a statement; tile operations outside any scale open the dispatched one."""
         node = kind(**fields, span=self.span())
         if not self.scales:
@@ -162,7 +162,7 @@ class Draft:
         self.bodies[-1].nodes.append(node)
         return node
 
-    def store(self, kind: type[Node], **fields: Any) -> None:
+    def store(self, kind: type[Node], /, **fields: Any) -> None:
         tile = self.tiles[fields["target"]]
         self.check_writable(tile)
         self.emit(kind, **fields)

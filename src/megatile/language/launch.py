@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from megatile.core.errors import MegatileError, did_you_mean
-from megatile.hda.instance import Instance
-from megatile.hda.machine import HDA
-from megatile.hda.model import STANDARD_SCALES, Scale
-from megatile.hda.schema import ScaleView
+from megatile.hda import HDA, Instance, Scale, ScaleView
+from megatile.hda.model import STANDARD_SCALES
 from megatile.ir.program import Launch, LaunchScale
 from megatile.language.errors import ProgramError
 from megatile.language.values import Value

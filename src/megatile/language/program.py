@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from megatile.core.errors import MegatileError, Place, did_you_mean
+from megatile.hda import HDA
 from megatile.hda import machine as find_machine
-from megatile.hda.machine import HDA
 from megatile.ir.program import ROOT, Param, Program
 from megatile.language.draft import Draft, located
 from megatile.language.errors import ProgramError, ProgramWarning
