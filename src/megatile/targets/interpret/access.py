@@ -1,0 +1,330 @@
+"""Reading and writing regions, with every check on the way: bounds, initialisation, copies, races."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megatile.core.operations import cast
+from megatile.ir.expr import Const
+from megatile.ir.nodes import Region
+from megatile.targets.interpret.errors import (
+    DataRaceError,
+    OutOfBoundsError,
+    PartialError,
+    ReplicaMismatchError,
+    RunError,
+    UninitialisedReadError,
+)
+from megatile.targets.interpret.history import ATOMIC, READ, WRITE
+from megatile.targets.interpret.places import Name
+from megatile.targets.interpret.storage import Storage
+from megatile.targets.interpret.units import Agent, Unit, describe
+
+if TYPE_CHECKING:
+    from megatile.targets.interpret.machine import Interpreter
+
+_DONE = {READ: "read", WRITE: "written", ATOMIC: "changed atomically"}
+
+
+@dataclass
+class Target:
+    """A region resolved for one unit: where in the storage, and which part of the region that is."""
+
+    name: Name
+    storage: Storage
+    copies: tuple[int, int]
+    items: list[Any]
+    """Per dimension of the storage: (start, stop) or an array of indices."""
+    shape: tuple[int, ...]
+    """Extents of the region, indexed dimensions left out."""
+    dropped: tuple[int, ...] = ()
+    inner: tuple[Any, ...] | None = None
+    """The part of the region that lies inside, if an anchor reaches over the edge."""
+
+    @property
+    def index(self) -> tuple[Any, ...]:
+        """The NumPy index of the elements; copies first."""
+        if any(not isinstance(i, tuple) for i in self.items):
+            lists = [np.arange(*i) if isinstance(i, tuple) else i for i in [self.copies, *self.items]]
+            return np.ix_(*lists)
+        return (slice(*self.copies), *(slice(*i) for i in self.items))
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        return tuple(i[1] - i[0] if isinstance(i, tuple) else len(i) for i in self.items)
+
+    @property
+    def valid_shape(self) -> tuple[int, ...]:
+        return tuple(s for d, s in enumerate(self.stored_shape) if d not in self.dropped)
+
+    @property
+    def is_empty(self) -> bool:
+        return 0 in self.stored_shape
+
+    def row(self) -> tuple[Any, ...]:
+        return (self.copies, *self.items)
+
+
+class Accessor:
+    """Regions of names, for units."""
+
+    def __init__(self, machine: Interpreter):
+        self.machine = machine
+        self.plans: dict[int, Any] = {}
+
+    # --- resolving ---------------------------------------------------------------------------------------------
+
+    def resolve(self, region: Region, unit: Unit, home: Unit | None = None) -> Target:
+        """Where ``region`` is for ``unit``; with ``home``, in the tiles of that unit instead."""
+        machine = self.machine
+        plan = self.plans.get(id(region))
+        if plan is None:
+            plan = self.plans[id(region)] = self._plan(region)
+        name, dims, along, spare = plan
+        owner = home or unit
+        storage = machine.places.storage(name, owner)
+        shares = machine.places.share(name, owner)
+        origin = machine.places.share(along, unit) if along is not None else None
+        items: list[Any] = []
+        shape: list[int] = []
+        dropped: list[int] = []
+        inner: list[Any] | None = None
+        for d, (start, extent, anchored) in enumerate(dims):
+            share = shares[d] if shares is not None else (0, storage.shape[d])
+            length = share[1] - share[0] if isinstance(share, tuple) else len(share)
+            at = start if type(start) is int else int(start(unit))
+            if extent is None:
+                if not 0 <= at < length:
+                    self._outside(region, d, at, at + 1, length)
+                items.append(_shift(share, at, at + 1))
+                dropped.append(d)
+                continue
+            size = extent if type(extent) is int else int(extent(unit))
+            if size < 0:
+                raise RunError(f"a region of '{region.source}' has extent {size}")
+            shape.append(size)
+            moved = origin[d - spare] if origin is not None and d >= spare else None
+            if moved is not None and not isinstance(moved, tuple):
+                item, part = _clip_list(at + moved, length)
+            else:
+                at += moved[0] if moved is not None else 0
+                item, part = (at, at + size), None
+                if at < 0 or at + size > length:
+                    item, part = _clip(at, size, length)
+                    if not anchored:
+                        self._outside(region, d, at, at + size, length)
+            if part is not None:
+                if not anchored or (size and _is_empty(item)):
+                    self._outside(region, d, at, at + size, length, entirely=True)
+                inner = inner if inner is not None else [slice(0, s) for s in shape[:-1]]
+                inner.append(part)
+            elif inner is not None:
+                inner.append(slice(0, size))
+            items.append(_shift(share, *item) if isinstance(item, tuple) else _pick(share, item))
+        copies = machine.places.copies(name, owner)
+        return Target(name, storage, copies, items, tuple(shape), tuple(dropped), tuple(inner) if inner else None)
+
+    def _plan(self, region: Region) -> Any:
+        machine = self.machine
+        dims = []
+        for dim in region.dims:
+            start = dim.start.value if isinstance(dim.start, Const) else machine.compile(dim.start)
+            extent: Any = None
+            if dim.extent is not None:
+                extent = dim.extent.value if isinstance(dim.extent, Const) else machine.compile(dim.extent)
+            dims.append((start, extent, dim.anchored))
+        along = machine.places.names[region.along] if region.along else None
+        spare = len(region.dims) - len(region.extents)
+        machine.keep.append(region)
+        return machine.places.names[region.source], dims, along, spare
+
+    def _outside(self, region: Region, d: int, low: int, high: int, length: int, entirely: bool = False) -> None:
+        name = region.source
+        where = f"'{name}[{low}]'" if high == low + 1 else f"'{name}[{low}:{high}]'"
+        if entirely:
+            raise OutOfBoundsError(
+                f"{where} lies entirely outside: dimension {d} has {length} elements",
+                advice="check the loop bound or the origin of the anchor",
+            )
+        raise OutOfBoundsError(
+            f"{where} is out of bounds: dimension {d} has {length} elements",
+            advice="an anchor such as A[i, j] may reach over the edge, a slice may not",
+        )
+
+    # --- reading and writing -----------------------------------------------------------------------------------
+
+    def read(self, target: Target, unit: Unit, agent: Agent | None = None) -> np.ndarray:
+        """The elements of a region; over the edge zeros."""
+        storage = target.storage
+        if target.is_empty:
+            return np.zeros(target.shape, storage.array.dtype)
+        index = target.index
+        if self.machine.checks:
+            self.check_read(target, index, unit, agent or unit)
+        block = storage.array[index]
+        data = self._one_copy(target, block)
+        if target.dropped:
+            data = data.reshape(target.valid_shape)
+        if target.inner is None:
+            return data
+        full = np.zeros(target.shape, data.dtype)
+        full[target.inner if not _lists(target.inner) else np.ix_(*map(_as_list, target.inner))] = data
+        return full
+
+    def _one_copy(self, target: Target, block: np.ndarray) -> np.ndarray:
+        storage = target.storage
+        if len(block) == 1:
+            return block[0]
+        if storage.scattered is not None:
+            return self._assembled(target)
+        if storage.partial and self.machine.checks:
+            raise PartialError(
+                f"'{storage.name}' holds partial terms, one per {target.name.copy_scale}, and is read as a whole",
+                advice="reduce it first: T.allreduce (or T.reduce_scatter) on its view",
+            )
+        if self.machine.checks:
+            for copy in range(1, len(block)):
+                if not same(block[0], block[copy]):
+                    raise self.mismatch(target, block, copy)
+        return block[0]
+
+    def mismatch(self, target: Target, block: np.ndarray, copy: int) -> ReplicaMismatchError:
+        where = np.argwhere(~_equal(block[0], block[copy]))[0]
+        low = target.copies[0]
+        scale = target.name.copy_scale
+        first, second = block[0][tuple(where)], block[copy][tuple(where)]
+        return ReplicaMismatchError(
+            f"the copies of '{target.storage.name}' differ: element {tuple(int(w) for w in where)} is {first} on "
+            f"{scale} {low} and {second} on {scale} {low + copy}",
+            advice="every unit must write the same: a T.allreduce or T.allgather on the view is missing, or each unit "
+            "should write its own part on all copies (T.copy with dst=) before a T.barrier",
+        )
+
+    def _assembled(self, target: Target) -> np.ndarray:
+        """A tile whose copies each hold one valid part after a reduce-scatter, put together."""
+        storage = target.storage
+        whole = np.empty(storage.shape, storage.array.dtype)
+        for copy, part in enumerate(storage.scattered or ()):
+            whole[part] = storage.array[copy][part]
+        return whole[target.index[1:] if not _lists(tuple(target.items)) else np.ix_(*map(_as_list, target.items))]
+
+    def check_read(self, target: Target, index: tuple[Any, ...], unit: Unit, agent: Agent, points: Any = None) -> None:
+        storage = target.storage
+        if storage.written is not None and not storage.written[index].all():
+            raise self.uninitialised(target, unit, index)
+        self.order(target, READ, unit, agent, points)
+
+    def uninitialised(self, target: Target, unit: Unit, index: tuple[Any, ...]) -> UninitialisedReadError:
+        written = target.storage.written
+        assert written is not None
+        where = np.argwhere(~written[index])[0][1:]
+        element = tuple(int(w) for w in where)
+        advice = "write it first (T.clear, T.fill or T.copy)"
+        node = unit.node
+        if getattr(node, "to", None) is not None and not written.any():
+            advice += "; T.copy takes the destination first: T.copy(to, source)"
+        return UninitialisedReadError(
+            f"'{target.name.name}' is read before it is written: element {element} of the region, by "
+            f"{describe(unit, self.machine.launch)}",
+            advice=advice,
+        )
+
+    def write(self, target: Target, data: np.ndarray, unit: Unit, agent: Agent | None = None) -> None:
+        """Store elements, converted; what an anchor has over the edge is dropped. All copies below a unit get them."""
+        storage = target.storage
+        if target.is_empty:
+            return
+        index = target.index
+        if self.machine.checks:
+            self.order(target, WRITE, unit, agent or unit)
+        data = cast(data, storage.dtype)
+        if target.inner is not None and data.ndim:
+            data = data[target.inner if not _lists(target.inner) else np.ix_(*map(_as_list, target.inner))]
+        if data.ndim:
+            data = data.reshape(target.stored_shape)
+        storage.array[index] = data
+        self.wrote(target, index, unit)
+
+    def wrote(self, target: Target, index: tuple[Any, ...], unit: Unit) -> None:
+        storage = target.storage
+        storage.mark(index, math.prod(target.stored_shape))
+        whole = target.copies == (0, storage.copies)
+        if target.name.is_partial and not whole:
+            storage.partial, storage.scattered = True, None
+        elif whole and storage.copies > 1 and math.prod(target.stored_shape) >= math.prod(storage.shape):
+            storage.partial, storage.scattered = False, None
+        if self.machine.recorder is not None:
+            storage.note_writer(index, self.machine.recorder.entry(unit))
+
+    def order(self, target: Target, kind: int, unit: Unit, agent: Agent, points: Any = None) -> None:
+        """Report an earlier access that conflicts with this one and is not ordered before it."""
+        storage = target.storage
+        if target.name.base in self.machine.constant:
+            return
+        row = target.row()
+        conflict = storage.history.check(row, kind, agent, unit, points)
+        span = unit.node.span if unit.node is not None else None
+        if conflict is not None:
+            raise self._race(target, kind, unit, agent, *conflict)
+        storage.history.add(row, kind, agent, span, points)
+
+    def _race(
+        self, target: Target, kind: int, unit: Unit, agent: Agent, other: Agent, earlier: int, span: Any
+    ) -> DataRaceError:
+        launch = self.machine.launch
+        line = f" at line {span.line}" if span is not None else ""
+        scale = launch.scales[unit.depth - 1].name if unit.depth else "launch"
+        while other.ended and other.parent is not None and other.parent.depth >= unit.depth:
+            other = other.parent
+        return DataRaceError(
+            f"data race on '{target.name.name}': {_DONE[kind]} by {describe(agent, launch)} here and {_DONE[earlier]} by "
+            f"{describe(other, launch)}{line}, with nothing that orders the two",
+            advice=f"put a T.barrier() of scale '{scale}' (or a T.signal and T.wait) between them, or end the region",
+        )
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    return bool(_equal(a, b).all())
+
+
+def _equal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a == b) | ((a != a) & (b != b))
+
+
+def _lists(items: tuple[Any, ...]) -> bool:
+    return any(isinstance(i, np.ndarray) for i in items)
+
+
+def _as_list(item: Any) -> np.ndarray:
+    if isinstance(item, slice):
+        return np.arange(item.start, item.stop)
+    return np.arange(*item) if isinstance(item, tuple) else item
+
+
+def _is_empty(item: Any) -> bool:
+    return bool(item[1] <= item[0]) if isinstance(item, tuple) else len(item) == 0
+
+
+def _clip(at: int, size: int, length: int) -> tuple[tuple[int, int], slice]:
+    low, high = min(max(at, 0), length), max(min(at + size, length), 0)
+    high = max(low, high)
+    return (low, high), slice(low - at, high - at)
+
+
+def _clip_list(indices: np.ndarray, length: int) -> tuple[Any, Any]:
+    inside = (indices >= 0) & (indices < length)
+    if inside.all():
+        return indices, None
+    return indices[inside], np.flatnonzero(inside)
+
+
+def _shift(share: Any, low: int, high: int) -> Any:
+    return (share[0] + low, share[0] + high) if isinstance(share, tuple) else share[low:high]
+
+
+def _pick(share: Any, indices: np.ndarray) -> Any:
+    return share[0] + indices if isinstance(share, tuple) else share[indices]

@@ -1,0 +1,381 @@
+"""Elementwise code: all iterations of a T.Parallel at once, each statement on whole arrays.
+
+Indices that are a loop variable plus something constant become slices; anything else, and everything under a
+condition, works on explicit index arrays ("lanes").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megatile.core.operations import cast
+from megatile.ir import nodes as n
+from megatile.ir.affine import terms
+from megatile.ir.expr import Apply, Expr, Load, Var, free_names, integer, loads
+from megatile.targets.interpret.access import Target
+from megatile.targets.interpret.errors import DependenceError, DeviceAssertionError, OutOfBoundsError, RunError
+from megatile.targets.interpret.history import ATOMIC, READ, WRITE
+from megatile.targets.interpret.units import Unit, describe
+
+if TYPE_CHECKING:
+    from megatile.targets.interpret.machine import Interpreter
+
+_ATOMIC = {"add": np.add, "max": np.maximum, "min": np.minimum}
+
+
+@dataclass
+class Iterations:
+    """The iterations of a parallel loop, or those of them for which a condition holds (``lanes``)."""
+
+    unit: Unit
+    names: tuple[str, ...]
+    extents: tuple[int, ...]
+    vars: dict[str, Any]
+    lanes: np.ndarray | None = None
+    touched: list[tuple[str, int, np.ndarray, np.ndarray]] = field(default_factory=list)
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        return self.unit.path
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.extents if self.lanes is None else self.lanes.shape
+
+    def numbers(self) -> np.ndarray:
+        """The number of each iteration."""
+        return np.arange(int(np.prod(self.extents))) if self.lanes is None else self.lanes
+
+
+@dataclass(frozen=True)
+class Slices:
+    """How an index tuple is a box: its region, and the loop variable of each of the region's dimensions."""
+
+    region: n.Region
+    order: tuple[int, ...]
+
+
+class Elementwise:
+    """Executes parallel loops."""
+
+    def __init__(self, machine: Interpreter):
+        self.machine = machine
+        self.plans: dict[int, Slices | None] = {}
+        self.tracked: set[int] = set()
+        self.prepared: set[int] = set()
+
+    # --- statements --------------------------------------------------------------------------------------------
+
+    def run(self, node: n.Parallel, unit: Unit) -> None:
+        extents = tuple(int(self.machine.compile(e)(unit)) for e in node.extents)
+        if any(e < 0 for e in extents):
+            raise RunError(f"T.Parallel over extents {extents}")
+        if id(node) not in self.prepared:
+            self._prepare(node)
+        if 0 in extents:
+            return
+        rank = len(extents)
+        variables = dict(unit.vars)
+        for d, (name, extent) in enumerate(zip(node.vars, extents, strict=True)):
+            variables[name] = np.arange(extent).reshape((1,) * d + (extent,) + (1,) * (rank - d - 1))
+        iterations = Iterations(unit, node.vars, extents, variables)
+        self.body(node.body, iterations)
+        if iterations.touched and self.machine.checks:
+            self._check_dependence(iterations)
+
+    def _prepare(self, node: n.Parallel) -> None:
+        """Find accesses to a tile that this loop writes whose indices differ from the written ones."""
+        self.prepared.add(id(node))
+        names = self.machine.places.names
+        stores: list[tuple[Any, str, tuple[Expr, ...]]] = []
+        reads: list[tuple[Any, str, tuple[Expr, ...]]] = []
+        for inner in n.walk(node.body):
+            if isinstance(inner, n.Store):
+                stores.append((inner, inner.target, inner.index))
+            for expr in n.expressions(inner):
+                reads += [(load, load.source, load.index) for load in loads(expr)]
+        for one, target, index in stores:
+            for other, source, other_index in [*stores, *reads]:
+                if other is one or names[target].base != names[source].base:
+                    continue
+                if target != source or index != other_index:
+                    self.tracked |= {id(one), id(other)}
+
+    def body(self, body: tuple[n.Node, ...], iterations: Iterations) -> None:
+        for node in body:
+            iterations.unit.node = node
+            _STATEMENTS[type(node)](self, node, iterations)
+
+    def store(self, node: n.Store, at: Iterations) -> None:
+        value = self.machine.compile(node.value)(at)
+        slices = self._slices(node, node.target, node.index, at)
+        if slices is not None and self._covers(slices, at):
+            target = self.machine.access.resolve(slices.region, at.unit)
+            data = np.broadcast_to(np.asarray(value), at.shape)
+            data = self._to_region(data, slices, at)
+            self.machine.access.write(target, data, at.unit)
+            return
+        target, index, points = self._lanes(node, node.target, node.index, at)
+        flat = np.broadcast_to(np.asarray(value), at.shape).reshape(-1)
+        numbers = self._element_numbers(target, points)
+        self._check_unique(node, target, numbers, at)
+        self.touch(node, target, numbers, at, "write")
+        if self.machine.checks:
+            self.machine.access.order(target, WRITE, at.unit, at.unit, points)
+        for copy in range(*target.copies):
+            target.storage.array[(copy, *index)] = cast(flat, target.storage.dtype)
+            if target.storage.written is not None:
+                target.storage.written[(copy, *index)] = True
+        if target.name.is_partial:
+            target.storage.partial = True
+        if self.machine.recorder is not None:
+            for copy in range(*target.copies):
+                target.storage.note_writer((copy, *index), self.machine.recorder.entry(at.unit))
+
+    def atomic(self, node: n.Atomic, at: Iterations) -> None:
+        value = self.machine.compile(node.value)(at)
+        target, index, points = self._lanes(node, node.target, node.index, at)
+        storage = target.storage
+        flat = cast(np.broadcast_to(np.asarray(value), at.shape).reshape(-1), storage.dtype)
+        if self.machine.checks:
+            self.check_written(target, index, at.unit)
+            self.machine.access.order(target, ATOMIC, at.unit, at.unit, points)
+        for copy in range(*target.copies):
+            _ATOMIC[node.op].at(storage.array[copy], index, flat)
+        if target.name.is_partial:
+            storage.partial = True
+        if self.machine.recorder is not None:
+            for copy in range(*target.copies):
+                storage.note_writer((copy, *index), self.machine.recorder.entry(at.unit))
+
+    def let(self, node: n.Let, at: Iterations) -> None:
+        value = self.machine.compile(node.value)(at)
+        at.vars[node.name] = value
+
+    def branch(self, node: n.If, at: Iterations) -> None:
+        condition = np.asarray(self.machine.compile(node.condition)(at))
+        if condition.ndim == 0:
+            self.body(node.body if condition else node.orelse, at)
+            return
+        flat = np.broadcast_to(condition, at.shape).reshape(-1).astype(bool)
+        results: list[Iterations] = []
+        for wanted, body in ((flat, node.body), (~flat, node.orelse)):
+            inner = self._under(at, wanted)
+            if body and wanted.any():
+                self.body(body, inner)
+            results.append(inner)
+        self._merge(at, flat, results)
+
+    def _under(self, at: Iterations, wanted: np.ndarray) -> Iterations:
+        """The iterations for which a condition holds."""
+        chosen = np.flatnonzero(wanted)
+        variables = {}
+        for name, value in at.vars.items():
+            if isinstance(value, np.ndarray) and value.ndim:
+                value = np.broadcast_to(value, at.shape).reshape(-1)[chosen]
+            variables[name] = value
+        return Iterations(at.unit, at.names, at.extents, variables, at.numbers()[chosen], at.touched)
+
+    def _merge(self, at: Iterations, flat: np.ndarray, results: list[Iterations]) -> None:
+        """Variables set under the condition, or against it, as arrays over all iterations."""
+        for name in {v for inner in results for v in inner.vars} - set(at.names):
+            before = at.vars.get(name)
+            parts = [inner.vars.get(name) for inner in results]
+            if all(part is before or part is None for part in parts):
+                continue
+            sample = next(np.asarray(p) for p in parts if p is not None)
+            merged = np.zeros(len(flat), sample.dtype)
+            for part, wanted in zip(parts, (flat, ~flat), strict=True):
+                if part is not None and wanted.any():
+                    merged[wanted] = part
+            at.vars[name] = merged.reshape(at.shape)
+
+    def loop(self, node: n.Loop, at: Iterations) -> None:
+        bounds = [self.machine.compile(e)(at) for e in (node.start, node.stop, node.step)]
+        if any(isinstance(b, np.ndarray) and b.size > 1 for b in bounds):
+            raise RunError(
+                "a loop inside T.Parallel has a different trip count in each iteration",
+                advice="loop to the largest count and guard the body with an 'if'",
+            )
+        for value in range(*(int(b) for b in bounds)):
+            at.vars[node.var] = value
+            self.body(node.body, at)
+
+    def check_assert(self, node: n.Assert, at: Iterations) -> None:
+        held = np.broadcast_to(np.asarray(self.machine.compile(node.condition)(at)), at.shape).reshape(-1)
+        if held.all():
+            return
+        number = int(at.numbers()[int(np.flatnonzero(~held)[0])])
+        iteration = tuple(int(i) for i in np.unravel_index(number, at.extents))
+        text = f": {node.text}" if node.text else ""
+        raise DeviceAssertionError(
+            f"assertion failed{text} (iteration {iteration} of {describe(at.unit, self.machine.launch)})"
+        )
+
+    def show(self, node: n.Print, at: Iterations) -> None:
+        values = [np.asarray(self.machine.compile(v)(at)).tolist() for v in node.values]  # type: ignore[arg-type]
+        self.machine.say(at.unit, node.text.format(*values))
+
+    # --- loads -------------------------------------------------------------------------------------------------
+
+    def load(self, expr: Load, at: Iterations) -> np.ndarray:
+        """The elements all iterations read, ready to be broadcast against each other."""
+        slices = self._slices(expr, expr.source, expr.index, at)
+        if slices is not None:
+            target = self.machine.access.resolve(slices.region, at.unit)
+            data = self.machine.access.read(target, at.unit)
+            return self._from_region(data, slices, at)
+        target, index, points = self._lanes(expr, expr.source, expr.index, at)
+        self.touch(expr, target, None, at, "read", points)
+        if self.machine.checks:
+            self.check_written(target, index, at.unit)
+            self.machine.access.order(target, READ, at.unit, at.unit, points)
+        storage = target.storage
+        if target.copies[1] - target.copies[0] > 1:
+            block = storage.array[(slice(*target.copies), *index)]
+            return self.machine.access._one_copy(target, block).reshape(at.shape)
+        return storage.array[(target.copies[0], *index)].reshape(at.shape)
+
+    def check_written(self, target: Target, index: tuple[Any, ...], unit: Unit) -> None:
+        written = target.storage.written
+        if written is not None and not written[(slice(*target.copies), *index)].all():
+            raise self.machine.access.uninitialised(target, unit, (slice(*target.copies), *index))
+
+    # --- indices as boxes --------------------------------------------------------------------------------------
+
+    def _slices(self, key: Any, source: str, index: tuple[Expr, ...], at: Iterations) -> Slices | None:
+        if at.lanes is not None or id(key) in self.tracked:
+            return None
+        if id(key) not in self.plans:
+            self.plans[id(key)] = self._plan_slices(source, index, at)
+            self.machine.keep.append(key)
+        return self.plans[id(key)]
+
+    def _plan_slices(self, source: str, index: tuple[Expr, ...], at: Iterations) -> Slices | None:
+        dims, order = [], []
+        arrays = {name for name, value in at.vars.items() if isinstance(value, np.ndarray) and value.ndim}
+        for expr in index:
+            used = free_names(expr) & arrays
+            if any(loads(expr)):
+                return None
+            if not used:
+                dims.append(n.Dim(expr))
+                continue
+            parts = terms(expr)
+            found = [v for v in parts if isinstance(v, Var) and v.name in at.names]
+            if len(used) != 1 or len(found) != 1 or parts[found[0]] != 1 or at.names.index(found[0].name) in order:
+                return None
+            if any(free_names(v) & arrays for v in parts if v is not None and v is not found[0]):
+                return None
+            number = at.names.index(found[0].name)
+            start = Apply("sub", (expr, found[0]))
+            from megatile.ir.affine import simplify
+
+            dims.append(n.Dim(simplify(start), integer(at.extents[number])))
+            order.append(number)
+        return Slices(n.Region(source, tuple(dims)), tuple(order))
+
+    def _covers(self, slices: Slices, at: Iterations) -> bool:
+        """Whether every iteration writes an element of its own."""
+        return all(extent == 1 or d in slices.order for d, extent in enumerate(at.extents)) and all(
+            d.extent is None or d.extent.value == at.extents[o]  # type: ignore[union-attr]
+            for d, o in zip((d for d in slices.region.dims if d.extent is not None), slices.order, strict=True)
+        )
+
+    def _from_region(self, data: np.ndarray, slices: Slices, at: Iterations) -> np.ndarray:
+        order = slices.order
+        if sorted(order) != list(order):
+            data = data.transpose(np.argsort(order))
+        shape = [at.extents[d] if d in order else 1 for d in range(len(at.extents))]
+        return data.reshape(shape)
+
+    def _to_region(self, data: np.ndarray, slices: Slices, at: Iterations) -> np.ndarray:
+        missing = tuple(d for d in range(len(at.extents)) if d not in slices.order)
+        data = data.reshape([e for d, e in enumerate(at.extents) if d not in missing])
+        kept = sorted(slices.order)
+        return data.transpose([kept.index(o) for o in slices.order])
+
+    # --- indices as arrays -------------------------------------------------------------------------------------
+
+    def _lanes(self, key: Any, source: str, index: tuple[Expr, ...], at: Iterations) -> tuple[Target, Any, np.ndarray]:
+        machine = self.machine
+        name = machine.places.names[source]
+        storage = machine.places.storage(name, at.unit)
+        shares = machine.places.share(name, at.unit)
+        columns = []
+        for d, expr in enumerate(index):
+            values = np.broadcast_to(np.asarray(machine.compile(expr)(at)), at.shape).reshape(-1).astype(np.int64)
+            share = shares[d] if shares is not None else (0, storage.shape[d])
+            length = share[1] - share[0] if isinstance(share, tuple) else len(share)
+            if values.size and (values.min() < 0 or values.max() >= length):
+                wrong = int(values[(values < 0) | (values >= length)][0])
+                raise OutOfBoundsError(
+                    f"'{source}[{wrong}]' is out of bounds: dimension {d} has {length} elements",
+                    advice="guard it: if i < n, or T.if_then_else with a clamped index",
+                )
+            columns.append(share[0] + values if isinstance(share, tuple) else share[values])
+        copies = machine.places.copies(name, at.unit)
+        items = [(int(c.min()), int(c.max()) + 1) if c.size else (0, 0) for c in columns]
+        points = np.column_stack([np.full(len(columns[0]), copies[0]), *columns]) if columns else None
+        return Target(name, storage, copies, items, at.shape), tuple(columns), points  # type: ignore[return-value]
+
+    def _element_numbers(self, target: Target, points: np.ndarray) -> np.ndarray:
+        return np.ravel_multi_index(tuple(points[:, 1:].T), target.storage.shape)
+
+    def _check_unique(self, node: n.Store, target: Target, numbers: np.ndarray, at: Iterations) -> None:
+        if not self.machine.checks:
+            return
+        values, first, counts = np.unique(numbers, return_index=True, return_counts=True)
+        if (counts > 1).any():
+            element = np.unravel_index(values[counts > 1][0], target.storage.shape)
+            raise DependenceError(
+                f"several iterations of T.Parallel write '{node.target}{[int(e) for e in element]}'",
+                advice="every iteration writes its own element; use T.atomic_add, T.reduce_sum or T.serial to combine",
+            )
+
+    def touch(
+        self, key: Any, target: Target, numbers: np.ndarray | None, at: Iterations, kind: str, points: Any = None
+    ) -> None:
+        if id(key) in self.tracked:
+            if numbers is None:
+                numbers = self._element_numbers(target, points)
+            at.touched.append((kind, id(target.storage), numbers, at.numbers()))
+            self._names = getattr(self, "_names", {})
+            self._names[id(target.storage)] = target.name.name
+
+    def _check_dependence(self, at: Iterations) -> None:
+        writes = [t for t in at.touched if t[0] == "write"]
+        for _, storage, written, writers in writes:
+            order = np.argsort(written, kind="stable")
+            elements, by = written[order], writers[order]
+            for kind, other, touched, numbers in at.touched:
+                if other != storage:
+                    continue
+                found = np.searchsorted(elements, touched)
+                inside = found < len(elements)
+                at_most = np.minimum(found, len(elements) - 1)
+                clash = inside & (elements[at_most] == touched) & (by[at_most] != numbers)
+                if clash.any():
+                    self._report(at, storage, kind, int(by[at_most][clash][0]), int(numbers[clash][0]))
+
+    def _report(self, at: Iterations, storage: int, kind: str, writer: int, other: int) -> None:
+        first, second = (tuple(int(i) for i in np.unravel_index(x, at.extents)) for x in (writer, other))
+        verb = "reads" if kind == "read" else "also writes"
+        raise DependenceError(
+            f"iteration {second} of T.Parallel {verb} an element of '{self._names[storage]}' that iteration {first} writes",
+            advice="iterations of T.Parallel run in any order: use T.serial, or write to a second tile",
+        )
+
+
+_STATEMENTS: dict[type[n.Node], Any] = {
+    n.Store: Elementwise.store,
+    n.Atomic: Elementwise.atomic,
+    n.Let: Elementwise.let,
+    n.If: Elementwise.branch,
+    n.Loop: Elementwise.loop,
+    n.Assert: Elementwise.check_assert,
+    n.Print: Elementwise.show,
+}

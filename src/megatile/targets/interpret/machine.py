@@ -1,0 +1,286 @@
+"""The interpreter: units run statements, interleaved, until the launch is done or nothing can proceed."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+from megatile.core.errors import MegatileError
+from megatile.ir import nodes as n
+from megatile.ir.expr import Const, Expr, Load
+from megatile.ir.program import ROOT, Program
+from megatile.targets.interpret.access import Accessor
+from megatile.targets.interpret.elementwise import Elementwise, Iterations
+from megatile.targets.interpret.errors import DeadlockError
+from megatile.targets.interpret.expressions import Compiler, Evaluate, unflatten
+from megatile.targets.interpret.group import Group, word_of
+from megatile.targets.interpret.places import Places
+from megatile.targets.interpret.record import Recorder
+from megatile.targets.interpret.schedule import Schedule
+from megatile.targets.interpret.statements import HANDLERS, WAIT
+from megatile.targets.interpret.units import Unit, describe
+
+Task = Generator[Any, None, None]
+WINDOW = 64
+"""Dispatched instances started before any has finished, while those started can proceed."""
+
+
+class Interpreter:
+    """One run of a Program."""
+
+    def __init__(
+        self, program: Program, schedule: Schedule, checks: bool = True, recorder: Recorder | None = None,
+        output: Callable[[str], None] = print, on_breakpoint: Callable[..., None] | None = None,
+    ):  # fmt: skip
+        self.program = program
+        self.launch = program.launch
+        self.schedule = schedule
+        self.checks = checks
+        self.recorder = recorder
+        self.output = output
+        self.on_breakpoint = on_breakpoint
+        self.places = Places(program)
+        self.keep: list[Any] = []
+        self.compile = Compiler(program.launch, self._load)
+        self.access = Accessor(self)
+        self.elementwise = Elementwise(self)
+        self.constant = self._constant()
+        self.remote = _remote(program, self.places)
+        self.pending: deque[tuple[Unit, Unit, Callable[[], None]]] = deque()
+        self.admissions: list[Callable[[], bool]] = []
+        self.live: dict[int, Unit] = {}
+        self.waiters: dict[Any, list[Unit]] = {}
+        self.elements: dict[int, n.Region] = {}
+        self.steps = 0
+
+    def _constant(self) -> set[str]:
+        """Tensors and tiles that nothing writes need no race check."""
+        written = set()
+        for node in n.walk(self.program.body):
+            written |= {self.places.names[r.source].base for kind, r in n.regions(node) if kind != "read"}
+            if isinstance(node, (n.Signal, n.Wait)):
+                written.discard(self.places.names[node.flag].base)
+        return {name.base for name in self.places.names.values()} - written
+
+    # --- running -----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        root = Unit(None, (), None, {})
+        self.start(root, self.program.body, ROOT)
+        schedule = self.schedule
+        while True:
+            if not len(schedule):
+                if self.admit() or self.deliver_one():
+                    continue
+                if root.ended:
+                    return
+                raise self.deadlock()
+            self.step(schedule.take())
+            if schedule.late_puts and self.pending and schedule.deliver_now():
+                self.deliver_one()
+
+    def start(self, unit: Unit, body: tuple[n.Node, ...], scale: str) -> None:
+        unit.task = self.body(body, unit, scale)
+        self.live[unit.number] = unit
+        self.schedule.add(unit)
+
+    def step(self, unit: Unit) -> None:
+        """One statement of a unit."""
+        self.steps += 1
+        assert unit.task is not None
+        try:
+            state = next(unit.task)
+        except StopIteration:
+            self.finish(unit)
+            return
+        if state is None:
+            self.schedule.add(unit)
+
+    def wake(self, unit: Unit) -> None:
+        unit.waiting = None
+        self.schedule.add(unit)
+
+    def finish(self, unit: Unit) -> None:
+        del self.live[unit.number]
+        if unit.parent is None:
+            unit.ended = True
+            return
+        self.deliver_from(unit)
+        group: Group = unit.group
+        group.leave(unit)
+        for channel in unit.channels.values():
+            channel.end()
+        unit.end()
+        unit.task = None
+        if group.left == 0:
+            self.wake(unit.parent)
+
+    def body(self, body: tuple[n.Node, ...], unit: Unit, scale: str) -> Task:
+        for node in body:
+            unit.node = node
+            try:
+                result = HANDLERS[type(node)](self, node, unit)
+                if result is None:
+                    yield None
+                else:
+                    yield from result
+            except MegatileError as error:
+                if error.place is None and node.span is not None:
+                    error.place = node.span.place()
+                raise
+
+    # --- regions -----------------------------------------------------------------------------------------------
+
+    def region(self, node: n.Scale, unit: Unit) -> Task:
+        """Every unit of the scale below ``unit`` runs the body; ``unit`` goes on when all have finished."""
+        within = self.launch.scales[unit.depth - 1].name if unit.depth else ROOT
+        group = Group(self.launch, unit, node, within)
+        low, high = unit.depth, self.launch.depth(node.scale)
+        counts = [s.count for s in self.launch.scales[low:high]]
+        unit.fork_time = unit.time
+        unit.time += 1
+        unit.waiting = ("region", node)
+        dispatch = self.launch.depth(self.launch.dispatch)
+        if low < dispatch <= high:
+            self.dispatch(group, counts, dispatch - low)
+        else:
+            for rank in range(group.size):
+                self.spawn(group, rank, unit.path + unflatten(rank, counts), unit.frame)
+        yield WAIT
+        unit.time += 1
+
+    def spawn(self, group: Group, rank: int, path: tuple[int, ...], frame: dict[Any, Any]) -> None:
+        child = Unit(group.parent, path, group, frame)
+        group.join(rank, child)
+        self.start(child, group.node.body, group.scale)
+
+    def dispatch(self, group: Group, counts: list[int], split: int) -> None:
+        """Start instances as far as they fit; the next one takes the first free slot."""
+        inner = math.prod(counts[split:])
+        above = math.prod(counts[: split - 1])
+        per_parent = counts[split - 1]
+        slots = self.launch.slots or per_parent
+        queues = [deque(range(p * per_parent, (p + 1) * per_parent)) for p in range(above)]
+        running: list[set[int]] = [set() for _ in range(above)]
+
+        def begin(parent: int) -> None:
+            instance = queues[parent].popleft()
+            running[parent].add(instance)
+            frame: dict[Any, Any] = {}
+            for k in range(inner):
+                rank = instance * inner + k
+                self.spawn(group, rank, group.parent.path + unflatten(rank, counts), frame)
+
+        def admit() -> bool:
+            started = False
+            for parent in range(above):
+                for instance in list(running[parent]):
+                    if all(instance * inner + k in group.finished for k in range(inner)):
+                        running[parent].discard(instance)
+                budget = WINDOW
+                while queues[parent] and len(running[parent]) < slots and budget:
+                    begin(parent)
+                    budget -= 1
+                    started = True
+            if started or any(queues):
+                return started
+            if admit in self.admissions and group.left == 0:
+                self.admissions.remove(admit)
+            return False
+
+        group_waiting = lambda: sum(len(q) for q in queues)  # noqa: E731
+        admit.waiting = group_waiting  # type: ignore[attr-defined]
+        admit.slots = slots  # type: ignore[attr-defined]
+        admit.scale = self.launch.dispatch  # type: ignore[attr-defined]
+        self.admissions.append(admit)
+        admit()
+
+    def admit(self) -> bool:
+        """Start more instances where there is room."""
+        return any([admit() for admit in list(self.admissions)])
+
+    # --- puts --------------------------------------------------------------------------------------------------
+
+    def post(self, unit: Unit, peer: Unit, action: Callable[[], None]) -> None:
+        """Something that reaches ``peer`` after what ``unit`` sent it before."""
+        if not self.schedule.late_puts:
+            action()
+        else:
+            self.pending.append((unit, peer, action))
+
+    def deliver_one(self) -> bool:
+        if not self.pending:
+            return False
+        self.pending.popleft()[2]()
+        return True
+
+    def deliver_from(self, unit: Unit) -> None:
+        """Everything a unit has sent arrives."""
+        if not self.pending:
+            return
+        mine = [p for p in self.pending if p[0] is unit]
+        self.pending = deque(p for p in self.pending if p[0] is not unit)
+        for _, _, action in mine:
+            action()
+
+    # --- values ------------------------------------------------------------------------------------------------
+
+    def _load(self, expr: Load) -> Evaluate:
+        region = n.Region(expr.source, tuple(n.Dim(i) for i in expr.index))
+
+        def load(context: Any) -> Any:
+            if isinstance(context, Iterations):
+                return self.elementwise.load(expr, context)
+            target = self.access.resolve(region, context)
+            return self.access.read(target, context)
+
+        return load
+
+    def value(self, expr: Expr, unit: Unit) -> Any:
+        return expr.value if isinstance(expr, Const) else self.compile(expr)(unit)
+
+    def say(self, unit: Unit, text: str) -> None:
+        self.output(f"[{describe(unit, self.launch)}] {text}")
+
+    # --- nothing can proceed -----------------------------------------------------------------------------------
+
+    def deadlock(self) -> DeadlockError:
+        waiting = _waiting(self)
+        lines = []
+        for unit, what, node in waiting[:6]:
+            line = f" (line {node.span.line})" if node.span else ""
+            lines.append(f"{describe(unit, self.launch)} waits at {what}{line}")
+        more = len(waiting) - len(lines)
+        if more > 0:
+            lines.append(f"and {more} more")
+        queued = sum(a.waiting() for a in self.admissions)  # type: ignore[attr-defined]
+        advice = "every wait needs a signal that can still come, every barrier all its units"
+        if queued:
+            slots = min(a.slots for a in self.admissions)  # type: ignore[attr-defined]
+            scale = self.launch.dispatch
+            lines.append(f"{queued} instances of '{scale}' are not resident, only {slots} fit at once")
+            advice = f"launch at most as many {scale}s as fit, or synchronise by ending the region"
+        place = waiting[0][2].span.place() if waiting and waiting[0][2].span else None
+        return DeadlockError("deadlock: " + "; ".join(lines), place=place, advice=advice)
+
+
+def _waiting(machine: Interpreter) -> list[tuple[Unit, str, n.Node]]:
+    """Units that wait for something other than their own region, in order."""
+    found = []
+    for unit in machine.live.values():
+        if unit.waiting is not None and unit.waiting[0] != "region":
+            found.append((unit, word_of(unit.waiting[1]), unit.waiting[1]))
+    return found
+
+
+def _remote(program: Program, places: Places) -> set[str]:
+    """Tiles that other units write into: flags, and destinations of puts."""
+    found = set()
+    for node in n.walk(program.body):
+        if isinstance(node, n.Copy) and node.dst is not None:
+            found.add(places.names[node.to.source].base)
+        elif isinstance(node, (n.Signal, n.Wait)):
+            found.add(places.names[node.flag].base)
+    return found
