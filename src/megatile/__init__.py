@@ -37,7 +37,7 @@ _WHERE = {
     "machine_names": "megatile.hda",
 }
 
-__all__ = ["__version__", *_WHERE]  # noqa: PLE0604
+__all__ = ["__version__", *_WHERE]
 
 
 def __getattr__(name: str) -> Any:

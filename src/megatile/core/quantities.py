@@ -123,6 +123,7 @@ def _example(dimension: str | None) -> str:
 def _unit_advice(unit: str, dimension: str | None) -> str:
     wanted = {dimension, BY_CYCLE.get(dimension or "")} if dimension else None
     names = [u for u, (kind, _) in UNITS.items() if wanted is None or kind in wanted]
+    names = [u for u in names if not u.endswith(("Bps", "bps", "/sec"))]  # known, but not what we teach
     same = [name for name in names if name.lower() == unit.lower()]
     if same:
         # Case carries meaning (b is a bit, B a byte): offer the spelling that agrees in most letters.
@@ -163,11 +164,12 @@ def size(text: str | int) -> int:
 
 
 def format_bytes(count: float) -> str:
-    """Bytes in the largest binary unit that keeps the number short: ``228 KiB``."""
-    for unit, factor in (("PiB", 2**50), ("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= factor:
-            return f"{count / factor:.4g} {unit}"
-    return f"{count:.4g} B"
+    """Bytes with a binary unit, or a decimal one where only that is round: ``228 KiB``, ``80 GB``."""
+    if count < 1000:
+        return f"{count:.4g} B"
+    unit = next(p for p in reversed(BINARY) if count >= BINARY[p] or p == "Ki")
+    binary, decimal = f"{count / BINARY[unit]:.4g} {unit}B", format_rate(count, "B")
+    return decimal if size(binary) != count and size(decimal) == count else binary
 
 
 def format_time(picoseconds: float) -> str:

@@ -1,6 +1,6 @@
 """YAML → HDA: the one description of a machine that everything else reads."""
 
-from megatile.hda.catalog import machine, machine_names
+from megatile.hda.catalog import machine, machine_names, problems
 from megatile.hda.hda import HDA
 from megatile.hda.instance import Instance, Seat
 from megatile.hda.model import (
@@ -36,4 +36,5 @@ __all__ = [
     "UnitRange",
     "machine",
     "machine_names",
+    "problems",
 ]

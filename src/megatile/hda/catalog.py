@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatile.core.errors import MachineError, did_you_mean
+from megatile.core.errors import MachineError, MegatileError, did_you_mean
 
 if TYPE_CHECKING:
     from megatile.hda.hda import HDA
@@ -22,6 +22,23 @@ def find(name: str) -> Path | None:
     """The file of a shipped machine."""
     path = FOLDER / f"{name}.yaml"
     return path if name in machine_names() else None
+
+
+def problems(path: str | Path) -> list[MegatileError]:
+    """Everything found wrong with a machine file; an empty list means it loads."""
+    from megatile.hda.document import read_document
+    from megatile.hda.hda import HDA
+    from megatile.hda.kernbench import is_topology
+    from megatile.hda.load import resolve, schema_problems
+
+    try:
+        document = resolve(read_document(path), {}, find)
+        found: list[MegatileError] = [] if is_topology(document.data) else list(schema_problems(document))
+        if not found:
+            HDA.from_yaml(path)
+    except MegatileError as problem:
+        return [problem]
+    return found
 
 
 def machine(name_or_path: str | Path | HDA, **overrides: Any) -> HDA:

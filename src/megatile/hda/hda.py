@@ -37,9 +37,8 @@ from megatile.hda.model import (
     Unit,
     UnitRange,
 )
-from megatile.hda.routing import Leg, Route
+from megatile.hda.routing import Route, Router
 from megatile.hda.schema import HardwareAbstraction, HardwareSpecification, MachineSpec, ScaleView
-from megatile.hda.topology import Others
 
 if TYPE_CHECKING:
     from megatile.hda.instance import Instance
@@ -75,13 +74,9 @@ class HDA:
             file=document.file,
             parameters=dict(document.parameters),
             _parts=parts,
-            # Smallest units inside one unit of each level: ancestors are divisions by these.
-            _span={level.name: parts.levels[0].total // level.total for level in parts.levels},
             _levels={level.name: level for level in parts.levels},
-            _by_owner={
-                level.name: tuple(n for n in parts.networks if n.level == level.name)
-                for level in parts.levels
-            },
+            _named={},
+            _router=Router(parts.levels, parts.networks),
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -93,9 +88,9 @@ class HDA:
         file: str | None
         parameters: dict[str, Any]
         _parts: Parts
-        _span: dict[str, int]
         _levels: dict[str, Level]
-        _by_owner: dict[str, tuple[Network, ...]]
+        _named: dict[str, Level]  # names of units seen so far, as questions come by the million
+        _router: Router
 
     # making and writing
 
@@ -233,11 +228,13 @@ class HDA:
 
     def throughput(self, scale: str, dtype: str, kind: str | None = None) -> float:
         """Peak operations/s of one unit of a scale: the fastest kind of engine inside it, all of them."""
-        span = self._span[self.level(scale).name]
+        span = self._router.span[self.level(scale).name]
         peaks = [0.0]
         for engine in self.engines:
-            if kind in (None, engine.kind) and self._span[engine.level] <= span:
-                peaks.append((engine.rate(dtype) or 0) * engine.count * (span // self._span[engine.level]))
+            if kind in (None, engine.kind) and self._router.span[engine.level] <= span:
+                peaks.append(
+                    (engine.rate(dtype) or 0) * engine.count * (span // self._router.span[engine.level])
+                )
         return max(peaks)
 
     def require(self, *keys: str) -> None:
@@ -277,7 +274,7 @@ class HDA:
         if not (isinstance(what, tuple) and len(what) == 2 and isinstance(what[0], str)):
             raise RouteError(f"{what!r} is not a unit", advice="write it like ('gpu', 3) or 'gpu:3'")
         name, place = what
-        level = self.level(self.scale(name).level)
+        level = self._named.get(name) or self._named.setdefault(name, self.level(self.scale(name).level))
         index = self._by_coords(level, place) if isinstance(place, (tuple, list)) else place
         if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < level.total:
             raise RouteError(f"{name} {place} does not exist", advice=f"there are {level.total}, from 0")
@@ -298,7 +295,7 @@ class HDA:
         for level in reversed(self.levels):
             if level.position < self._levels[here.level].position:
                 break
-            index = here.index * self._span[here.level] // self._span[level.name]
+            index = here.index * self._router.span[here.level] // self._router.span[level.name]
             if above is not None:
                 index %= above.num_units
             grid = next(
@@ -313,17 +310,17 @@ class HDA:
         """The unit of a larger (or the same) scale that holds this one."""
         here = self.unit(unit)
         level = self.level(scale)
-        if self._span[level.name] < self._span[here.level]:
+        if self._router.span[level.name] < self._router.span[here.level]:
             raise RouteError(f"{here} is not inside a {level.name}, it is larger")
-        return Unit(level.name, here.index * self._span[here.level] // self._span[level.name])
+        return Unit(level.name, here.index * self._router.span[here.level] // self._router.span[level.name])
 
     def children(self, unit: UnitLike, scale: str) -> UnitRange:
         """The units of a smaller scale inside this one."""
         here = self.unit(unit)
         level = self.level(scale)
-        if self._span[level.name] > self._span[here.level]:
+        if self._router.span[level.name] > self._router.span[here.level]:
             raise RouteError(f"a {level.name} is larger than {here}, not inside it")
-        inside = self._span[here.level] // self._span[level.name]
+        inside = self._router.span[here.level] // self._router.span[level.name]
         return UnitRange(level.name, range(here.index * inside, (here.index + 1) * inside))
 
     # networks
@@ -335,53 +332,15 @@ class HDA:
         has a ``gateway``, the way from the unit to that gateway is part of the route.
         """
         ua, ub = self.unit(a), self.unit(b)
-        span = self._span
-        first, second = ua.index * span[ua.level], ub.index * span[ub.level]
-        largest = max(span[ua.level], span[ub.level])
-        for level in self.levels:
-            size = span[level.name]
-            if size < largest or first // size != second // size:
-                continue
-            if first // largest == second // largest and size == largest:
-                return Route(())
-            for network in self._by_owner[level.name]:
-                if via in (None, network.name):
-                    ends = span[network.connects]
-                    owner, inside = first // size, size // ends
-                    start, stop = first // ends % inside, second // ends % inside
-                    if start != stop:
-                        leg = Leg(network, owner, network.topology.route(start, stop))
-                        ways = self._access(ua, first, ends)
-                        if ways or ends > span[ub.level]:
-                            back = self._access(ub, second, ends, towards=True)
-                            return Route((*ways, leg, *back))
-                        return Route((leg,))
-        raise self._no_route(ua, ub, via)
-
-    def _access(self, unit: Unit, first: int, ends: int, towards: bool = False) -> tuple[Leg, ...]:
-        """Legs through inner networks with a gateway, between a unit and the endpoint that holds it."""
-        legs = []
-        for level in self.levels:
-            size = self._span[level.name]
-            if not self._span[unit.level] < size <= ends:
-                continue
-            for network in self._by_owner[level.name]:
-                if network.gateway is None:
-                    continue
-                inner = self._span[network.connects]
-                place = first // inner % (size // inner)
-                pair = (network.gateway, place) if towards else (place, network.gateway)
-                runs = network.topology.route(*pair)
-                if runs:
-                    legs.append(Leg(network, first // size, runs))
-                break
-        return tuple(reversed(legs)) if towards else tuple(legs)
+        route = self._router.route(ua, ub, via)
+        if route is None:
+            raise self._no_route(ua, ub, via)
+        return route
 
     def _no_route(self, a: Unit, b: Unit, via: str | None) -> Exception:
+        self.require("networks")
         if via is not None:
             self.network(via)
-        if not self.networks:
-            self.require("networks")
         shared = self.shared_memory(a, b)
         advice = f"they share memory '{shared.name}'" if shared else "describe a network that joins them"
         return RouteError(f"no network{f' {via}' if via else ''} joins {a} and {b}", advice=advice)
@@ -389,7 +348,7 @@ class HDA:
     def shared_memory(self, a: UnitLike, b: UnitLike) -> MemoryLayer | None:
         """The nearest memory that both units can reach: the place for a software channel."""
         ua, ub = self.unit(a), self.unit(b)
-        span = self._span
+        span = self._router.span
         first, second = ua.index * span[ua.level], ub.index * span[ub.level]
         for layer in sorted(self.memories, key=lambda m: span[m.level]):
             size = span[layer.level]
@@ -398,36 +357,23 @@ class HDA:
                 return layer
         return None
 
-    def neighbors(self, unit: UnitLike, via: str | None = None) -> Sequence[Unit]:
+    def neighbors(self, unit: UnitLike, via: str | None = None) -> UnitRange:
         """Units one link away, or behind the same switch, in every network that joins units of this level."""
-        here = self.unit(unit)
-        parts: list[UnitRange] = []
-        for network in self.networks:
-            if network.connects != here.level or via not in (None, network.name):
-                continue
-            size = network.topology.size
-            base = here.index // size * size
-            near = network.topology.neighbors(here.index - base)
-            indices = near.shifted(base) if isinstance(near, Others) else [base + n for n in near]
-            parts.append(UnitRange(here.level, indices))
-        if len(parts) == 1:
-            return parts[0]
-        return UnitRange(here.level, list(dict.fromkeys(u.index for part in parts for u in part)))
+        if via is not None:
+            self.network(via)
+        return self._router.neighbors(self.unit(unit), via)
 
     def bisection(self, scale: str) -> float:
         """Bytes/s, one direction, between two halves of all units of a scale, over the outermost network."""
         self.require("networks")
-        level = self.level(scale)
-        for owner in reversed(self.levels):
-            if self._span[owner.name] <= self._span[level.name]:
-                break
-            networks = self._by_owner[owner.name]
-            if networks:
-                return max(network.bisection() for network in networks)
-        raise RouteError(
-            f"no network joins units of '{scale}'",
-            advice=did_you_mean(scale, [n.connects for n in self.networks], what="levels with a network"),
-        )
+        width = self._router.bisection(self.level(scale))
+        if width is None:
+            joined = [n.connects for n in self.networks]
+            raise RouteError(
+                f"no network joins units of '{scale}'",
+                advice=did_you_mean(scale, joined, what="levels with a network"),
+            )
+        return width
 
     # instances
 

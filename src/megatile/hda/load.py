@@ -223,7 +223,8 @@ def schema_problems(document: Document) -> Iterator[MachineError]:
         schema.MachineSpec.model_validate(document.data)
     except ValidationError as failed:
         found = [describe(document, error, _fields) for error in failed.errors(include_url=False)]
-        yield from sorted(found, key=lambda p: (p.place and p.place.line) or 0)
+        # A misspelt key is also a missing one: name the misspelling first.
+        yield from sorted(found, key=lambda p: ((p.place and p.place.line) or 0, "missing" in p.message))
 
 
 def describe(document: Document, error: Any, keys_at: Callable[[Way], list[str]]) -> MachineError:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from megatile.hda.model import Network
-from megatile.hda.topology import Run
+from megatile.hda.model import Level, Network, Unit, UnitRange
+from megatile.hda.topology import Others, Run
 
 
 class Link(NamedTuple):
@@ -87,3 +87,81 @@ class Route:
             f"{leg.network.name}[{', '.join(f'{r.axis}×{r.hops}' for r in leg.runs)}]" for leg in self.legs
         ]
         return f"Route({' → '.join(parts) or 'same unit'})"
+
+
+class Router:
+    """Finds ways between units of a machine, by division only."""
+
+    def __init__(self, levels: Sequence[Level], networks: Sequence[Network]):
+        self.networks = networks
+        # Smallest units inside one unit of each level: the ancestor of a unit is a division by these.
+        self.span = {level.name: levels[0].total // level.total for level in levels}
+        # (span, networks) of every level that owns one, smallest first.
+        self.owners = [
+            (self.span[level.name], owned)
+            for level in levels
+            if (owned := tuple(n for n in networks if n.level == level.name))
+        ]
+
+    def route(self, a: Unit, b: Unit, via: str | None = None) -> Route | None:
+        """The legs from ``a`` to ``b``, none at all if one holds the other, None if no network joins them."""
+        span = self.span
+        span_a, span_b = span[a[0]], span[b[0]]
+        first, second = a[1] * span_a, b[1] * span_b
+        largest = max(span_a, span_b)
+        if first // largest == second // largest:
+            return Route(())
+        for size, networks in self.owners:
+            if size <= largest or first // size != second // size:
+                continue
+            for network in networks:
+                if via is not None and via != network.name:
+                    continue
+                ends = span[network.connects]
+                inside = size // ends
+                start, stop = first // ends % inside, second // ends % inside
+                if start != stop:
+                    leg = Leg(network, first // size, network.topology.route(start, stop))
+                    if ends == span_a == span_b:
+                        return Route((leg,))
+                    enter = self._access(span_a, first, ends)
+                    leave = self._access(span_b, second, ends, towards=True)
+                    return Route((*enter, leg, *leave))
+        return None
+
+    def _access(self, smallest: int, first: int, ends: int, towards: bool = False) -> tuple[Leg, ...]:
+        """Legs through inner networks with a gateway, between a unit and the endpoint that holds it."""
+        legs = []
+        for size, networks in self.owners:
+            if not smallest < size <= ends:
+                continue
+            gated = next((n for n in networks if n.gateway is not None), None)
+            if gated is None or gated.gateway is None:
+                continue
+            inner = self.span[gated.connects]
+            place = first // inner % (size // inner)
+            ends_of_leg = (gated.gateway, place) if towards else (place, gated.gateway)
+            if runs := gated.topology.route(*ends_of_leg):
+                legs.append(Leg(gated, first // size, runs))
+        return tuple(reversed(legs)) if towards else tuple(legs)
+
+    def neighbors(self, unit: Unit, via: str | None = None) -> UnitRange:
+        """Units one link or one switch away; lazy where one network gives them all."""
+        parts: list[Sequence[int]] = []
+        for network in self.networks:
+            if network.connects != unit.level or via not in (None, network.name):
+                continue
+            size = network.topology.size
+            base = unit.index // size * size
+            near = network.topology.neighbors(unit.index - base)
+            parts.append(near.shifted(base) if isinstance(near, Others) else [base + n for n in near])
+        if len(parts) == 1:
+            return UnitRange(unit.level, parts[0])
+        return UnitRange(unit.level, list(dict.fromkeys(index for part in parts for index in part)))
+
+    def bisection(self, level: Level) -> float | None:
+        """Of the outermost network around units of a level; None if there is none."""
+        for size, networks in reversed(self.owners):
+            if size > self.span[level.name]:
+                return max(network.bisection() for network in networks)
+        return None

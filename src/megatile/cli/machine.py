@@ -1,0 +1,201 @@
+"""``megatile machines`` and ``megatile machine show|check|diff``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from megatile.cli.output import console, print_json
+from megatile.core.errors import MegatileError
+
+if TYPE_CHECKING:
+    from megatile.hda import HDA
+
+app = typer.Typer(help="Look at machine descriptions.", no_args_is_help=True)
+
+
+def _complete_machine(incomplete: str) -> list[str]:
+    from megatile.hda import machine_names
+
+    return [name for name in machine_names() if name.startswith(incomplete)]
+
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="A shipped machine (see 'megatile machines') or a YAML file.", autocompletion=_complete_machine
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Set a parameter (nodes=4) or a value (networks.nvlink.bandwidth='900 GB/s'). Repeatable.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+def load(name: str, settings: list[str] | None = None) -> HDA:
+    """The machine that a command line names."""
+    from megatile.hda import machine
+
+    return machine(name, **overrides(settings))
+
+
+def overrides(settings: list[str] | None) -> dict[str, Any]:
+    """``["nodes=4"]`` → ``{"nodes": 4}``; values are read as YAML scalars."""
+    import yaml
+
+    found: dict[str, Any] = {}
+    for setting in settings or []:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip():
+            raise MegatileError(
+                f"'{setting}' sets nothing", advice="write --set NAME=VALUE, like --set nodes=4"
+            )
+        try:
+            found[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            found[key.strip()] = value
+    return found
+
+
+def machines(json: Json = False) -> None:
+    """List the machines that come with megatile."""
+    from megatile.hda import machine, machine_names
+    from megatile.report.machine_text import summary_row
+
+    rows = [summary_row(machine(name)) for name in machine_names()]
+    if json:
+        print_json(rows)
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    columns = ["name", "devices", "blocks per device", "peak per device", "memory", "network", "parameters"]
+    for column in columns:
+        table.add_column(column, justify="right" if column in columns[1:3] else "left")
+    for row in rows:
+        parameters = ", ".join(f"{k}={v}" for k, v in row["parameters"].items())
+        table.add_row(*(str(row[c]) for c in columns[:-1]), parameters)
+    console().print(table)
+    print(
+        "\nmegatile machine show NAME tells more; --set changes a parameter; a YAML file works like a name."
+    )
+
+
+@app.command()
+def show(
+    name: Name,
+    settings: Set = None,
+    svg: Annotated[Path | None, typer.Option(help="Write a picture as SVG.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Write a picture as PNG.")] = None,
+    yaml: Annotated[bool, typer.Option("--yaml", help="Print the resolved description as YAML.")] = False,
+    json: Json = False,
+) -> None:
+    """Show a machine: levels with counts, memories, networks, engines and peak figures.
+
+    Examples: megatile machine show dgx-h100 · megatile machine show h100-cluster --set nodes=4 --svg out.svg
+    """
+    from megatile.report.machine_text import machine_json
+
+    hda = load(name, settings)
+    for path in (svg, png):
+        if path is not None:
+            _picture(hda, path, ".svg" if path is svg else ".png")
+    if json:
+        print_json(machine_json(hda))
+    elif yaml:
+        print(hda.to_yaml(), end="")
+    else:
+        _print_tree(hda)
+        for path in (svg, png):
+            if path is not None:
+                print(f"picture written to {path}")
+
+
+def _picture(hda: HDA, path: Path, suffix: str) -> None:
+    from megatile.report.machine_picture import draw_machine
+
+    if path.suffix.lower() != suffix:
+        raise MegatileError(f"'{path}' does not end in {suffix}", advice=f"write --{suffix[1:]} NAME{suffix}")
+    draw_machine(hda, path)
+
+
+def _print_tree(hda: HDA) -> None:
+    from rich.text import Text
+    from rich.tree import Tree
+
+    from megatile.report.machine_text import describe_host, level_lines, level_title
+
+    title = f"{hda.name}: {hda.spec.description}" if hda.spec.description else hda.name
+    tree = branch = Tree(Text(title, style="bold"))
+    for line in describe_host(hda):
+        tree.add(Text(line, style="dim"))
+    for level in reversed(hda.levels):
+        branch = branch.add(Text(level_title(hda, level), style="bold cyan"))
+        for kind, line in level_lines(hda, level):
+            branch.add(Text.assemble((f"{kind:<8}", "dim"), line))
+    console().print(tree)
+
+
+@app.command()
+def check(
+    files: Annotated[list[Path], typer.Argument(help="Machine files to check.")], json: Json = False
+) -> None:
+    """Check machine files; every problem with its line. Exit code 1 if there is one."""
+    from megatile.hda import problems
+
+    found = {str(file): problems(file) for file in files}
+    if json:
+        print_json({file: [_problem_json(p) for p in list_] for file, list_ in found.items()})
+    else:
+        for file, list_ in found.items():
+            for problem in list_:
+                print(problem)
+            if not list_:
+                print(f"{file}: fine, {load(file)!r}")
+    if any(found.values()):
+        raise typer.Exit(1)
+
+
+def _problem_json(problem: MegatileError) -> dict[str, Any]:
+    place = problem.place
+    return {
+        "line": place.line if place else None,
+        "path": place.path if place else None,
+        "message": problem.message,
+        "advice": problem.advice,
+    }
+
+
+@app.command()
+def diff(
+    a: Name,
+    b: Name,
+    sources: Annotated[bool, typer.Option("--sources", help="Compare where figures come from, too.")] = False,
+    json: Json = False,
+) -> None:
+    """Compare two machines value by value."""
+    from megatile.report.machine_text import differences
+
+    rows = differences(load(a), load(b), sources)
+    if json:
+        print_json([{"path": path, "a": left, "b": right} for path, left, right in rows])
+        return
+    if not rows:
+        print(f"{a} and {b} are the same machine")
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("value")
+    table.add_column(a)
+    table.add_column(b)
+    for path, left, right in rows:
+        table.add_row(path, *("–" if side is None else str(side) for side in (left, right)))
+    console().print(table)

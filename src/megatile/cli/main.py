@@ -1,0 +1,56 @@
+"""``megatile``: the command line. Each group of commands is a file of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from megatile import __version__
+from megatile.cli import machine
+from megatile.cli.output import fail
+from megatile.core.errors import MegatileError
+
+app = typer.Typer(
+    name="megatile",
+    help="Describe a machine, write programs and collectives for it once, then check, run and predict them.",
+    epilog="Start with: megatile machines · megatile machine show dgx-h100 --png dgx.png",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("machines")(machine.machines)
+app.add_typer(machine.app, name="machine")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"megatile {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one message on stderr and exit code 1."""
+    try:
+        app()
+    except MegatileError as problem:
+        fail(problem)
+    except BrokenPipeError:
+        # The reader of our output has gone (``megatile machines | head -1``): nothing is wrong.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

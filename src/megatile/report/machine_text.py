@@ -1,0 +1,194 @@
+"""A machine in words: rows for tables, a tree of levels, differences between two machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from megatile.core.quantities import format_bytes, format_rate, format_time
+from megatile.hda import HDA, Engine, Level, MemoryLayer, Network
+
+PEAK_ORDER = ("f16", "bf16", "f32", "f8", "i8", "f64", "any")
+
+
+def peak(hda: HDA, level: str) -> tuple[str, float] | None:
+    """The headline throughput of one unit: f16 where there is one, else the next best known dtype."""
+    for dtype in PEAK_ORDER:
+        found = hda.throughput(level, dtype)
+        if found:
+            return dtype, found
+    return None
+
+
+def describe_peak(hda: HDA, level: str) -> str:
+    found = peak(hda, level)
+    if found is None:
+        return ""
+    dtype, rate = found
+    return f"{format_rate(rate, 'FLOP/s')}{'' if dtype == 'any' else ' ' + dtype}"
+
+
+def describe_memory(memory: MemoryLayer) -> str:
+    words = "cache" if memory.cache else ("shared" if memory.shared else "private to what is inside")
+    names = f" = {', '.join(memory.aliases)}" if memory.aliases else ""
+    return (
+        f"{memory.name}{names}: {format_bytes(memory.size)}, {format_rate(memory.bandwidth)}, "
+        f"{format_time(memory.latency_ps)}, {words}"
+    )
+
+
+def shape(network: Network) -> str:
+    """``torus 4×4``, ``switch of 8``, ``rails 8 of 4``."""
+    topology = network.topology
+    if len(topology.dims) > 1:
+        return f"{topology.kind} {'×'.join(map(str, topology.dims))}"
+    rails = getattr(topology, "rails", 1)
+    if rails > 1:
+        return f"{rails} rails of {topology.size // rails}"
+    return f"{topology.kind.replace('_', ' ')} of {topology.size:,}".replace(",", " ")
+
+
+def describe_network(network: Network) -> str:
+    extra = [] if network.duplex else ["half duplex"]
+    extra += [f"{network.virtual_channels} virtual channels"] if network.virtual_channels > 1 else []
+    extra += [f"reduces {'/'.join(network.in_network_reduction)}"] if network.in_network_reduction else []
+    more = f", {', '.join(extra)}" if extra else ""
+    rate, latency = format_rate(network.bandwidth), format_time(network.latency_ps)
+    return (
+        f"{network.name}: {shape(network)} {network.connects}s, {rate} per direction, {latency} per link, "
+        f"bisection {format_rate(network.bisection())}{more}"
+    )
+
+
+def describe_engine(engine: Engine) -> str:
+    rates = [
+        f"{format_rate(rate, 'FLOP/s')}{'' if dtype == 'any' else ' ' + dtype}"
+        for dtype, rate in engine.throughput.items()
+    ]
+    if engine.bandwidth:
+        rates.append(format_rate(engine.bandwidth))
+    count = f"{engine.count} × " if engine.count > 1 else ""
+    start = f", start {format_time(engine.startup_ps)}" if engine.startup_ps else ""
+    return f"{count}{engine.name} ({engine.kind}){': ' if rates else ''}{', '.join(rates)}{start}"
+
+
+def describe_host(hda: HDA) -> Iterator[str]:
+    """Parameters and the way in from the host."""
+    if hda.parameters:
+        yield "parameters: " + ", ".join(f"{name}={value}" for name, value in hda.parameters.items())
+    if hda.control and hda.control.host_link:
+        link = hda.control.host_link
+        yield f"host link: {format_rate(link.bandwidth)}, {format_time(link.latency_ps)}"
+
+
+def level_lines(hda: HDA, level: Level) -> Iterator[tuple[str, str]]:
+    """What one unit of a level has: (kind, description)."""
+    for memory in hda.memories:
+        if memory.level == level.name:
+            yield "memory", describe_memory(memory)
+    for network in hda.networks:
+        if network.level == level.name:
+            yield "network", describe_network(network)
+    for engine in hda.engines:
+        if engine.level == level.name:
+            yield "engine", describe_engine(engine)
+    for station in hda.control.launch if hda.control else ():
+        if station.level == level.name:
+            yield "launch", f"{station.name}: {format_time(station.overhead_ps)}"
+    for queue in hda.channels:
+        if queue.level == level.name:
+            yield (
+                "channel",
+                f"{queue.name}: {queue.directions} directions, credit {format_bytes(queue.credit)}",
+            )
+
+
+def level_title(hda: HDA, level: Level) -> str:
+    """``8 × gpu  (8 in all)  device  989.4 TFLOP/s f16``."""
+    above = hda.levels[level.position + 1] if level.position + 1 < len(hda.levels) else None
+    count = f"{above.num_units:,} × ".replace(",", " ") if above else ""
+    scales = [s.name for s in hda.scales if s.level == level.name]
+    names = f"  scale {', '.join(scales)}" if scales else ""
+    total = f"  ({level.total:,} in all)".replace(",", " ") if level.total > 1 else ""
+    clock = f"  {level.clock_hz / 1e9:.4g} GHz" if level.clock_hz else ""
+    best = describe_peak(hda, level.name)
+    return f"{count}{level.name}{total}{names}{clock}{'  peak ' + best if best else ''}"
+
+
+def summary_row(hda: HDA) -> dict[str, Any]:
+    """One machine in one line."""
+    device = hda.scale("device")
+    biggest = max((m for m in hda.memories if not m.cache), key=lambda m: m.size, default=None)
+    outer = next((n for n in reversed(hda.networks)), None)
+    return {
+        "name": hda.name,
+        "description": hda.spec.description or "",
+        "devices": hda.count("device"),
+        "blocks per device": hda.count("block", within="device"),
+        "peak per device": describe_peak(hda, device.level),
+        "memory": f"{format_bytes(biggest.size)} {biggest.name} per {biggest.level}" if biggest else "",
+        "network": f"{outer.name}: {shape(outer)}, {format_rate(outer.bandwidth)}" if outer else "",
+        "parameters": dict(hda.parameters),
+    }
+
+
+def machine_json(hda: HDA) -> dict[str, Any]:
+    """Everything about a machine with resolved numbers, for scripts."""
+    return {
+        "name": hda.name,
+        "description": hda.spec.description,
+        "parameters": dict(hda.parameters),
+        "fingerprint": hda.fingerprint(),
+        "levels": [
+            {
+                "name": level.name,
+                "num_units": level.num_units,
+                "total": level.total,
+                "clock_hz": level.clock_hz,
+                "peak_flops": dict([found]) if (found := peak(hda, level.name)) else {},
+            }
+            for level in hda.levels
+        ],
+        "scales": [
+            {"name": s.name, "level": s.level, "aliases": list(s.aliases), "units": hda.count(s.name)}
+            for s in hda.scales
+        ],
+        "memories": [vars(m) for m in hda.memories],
+        "networks": [
+            {
+                **{k: v for k, v in vars(n).items() if k != "topology"},
+                "topology": n.topology.kind,
+                "dims": list(n.topology.dims),
+                "size": n.topology.size,
+                "bisection": n.bisection(),
+            }
+            for n in hda.networks
+        ],
+        "engines": [vars(e) for e in hda.engines],
+        "control": {
+            "host_link": vars(hda.control.host_link) if hda.control and hda.control.host_link else None,
+            "launch": [vars(s) for s in hda.control.launch] if hda.control else [],
+        },
+        "channels": [vars(c) for c in hda.channels],
+    }
+
+
+def differences(a: HDA, b: HDA, sources: bool = False) -> list[tuple[str, Any, Any]]:
+    """(path, value in a, value in b) for each value that differs; members of lists are matched by name."""
+    found = _differ(_keyed(a.to_dict()), _keyed(b.to_dict()), "")
+    return [row for row in found if sources or "source" not in row[0].split(".")]
+
+
+def _keyed(value: Any) -> Any:
+    if isinstance(value, list) and value and all(isinstance(v, dict) and "name" in v for v in value):
+        return {v["name"]: _keyed({k: x for k, x in v.items() if k != "name"}) for v in value}
+    return {k: _keyed(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def _differ(a: Any, b: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(a or b, dict) and isinstance(a or {}, dict) and isinstance(b or {}, dict):
+        a, b = a or {}, b or {}
+        for key in [*a, *(k for k in b if k not in a)]:
+            yield from _differ(a.get(key), b.get(key), f"{path}.{key}" if path else key)
+    elif a != b:
+        yield path, a, b
