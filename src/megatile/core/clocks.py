@@ -1,0 +1,106 @@
+"""Happens-before clocks: which of two units' accesses to shared storage are ordered, and which are a race.
+
+Each unit has a vector clock. Synchronisation moves clocks (``release`` at the one end, ``acquire`` at the
+other, ``meet`` for a barrier); accesses are recorded with ``AccessLog.record``, which returns an earlier
+access that conflicts and is not ordered before the new one.
+
+>>> clocks, log = Clocks(2), AccessLog()
+>>> log.record(clocks, "x", Access(0, True, ((0, 4),), "write by 0"))
+>>> log.record(clocks, "x", Access(1, False, ((2, 3),), "read by 1")).label
+'write by 0'
+
+With a message from unit 0 to unit 1 in between the two are ordered:
+
+>>> clocks, log = Clocks(2), AccessLog()
+>>> log.record(clocks, "x", Access(0, True, ((0, 4),), "write by 0"))
+>>> clocks.acquire(1, clocks.release(0))
+>>> log.record(clocks, "x", Access(1, False, ((2, 3),), "read by 1")) is None
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Clock = Any  # np.ndarray of int64, one entry per unit
+Box = tuple[tuple[int, int], ...]  # half-open interval per dimension; () overlaps everything
+
+
+class Clocks:
+    """Vector clocks of ``units`` units. Entry (u, v) is how much of v's past unit u knows."""
+
+    def __init__(self, units: int):
+        self._now = np.zeros((units, units), dtype=np.int64)
+        np.fill_diagonal(self._now, 1)
+
+    def __len__(self) -> int:
+        return len(self._now)
+
+    def epoch(self, unit: int) -> int:
+        """The unit's own time: it grows with every release."""
+        return int(self._now[unit, unit])
+
+    def release(self, unit: int) -> Clock:
+        """What others will know once they acquire the result: everything the unit did so far."""
+        snapshot = self._now[unit].copy()
+        self._now[unit, unit] += 1
+        return snapshot
+
+    def acquire(self, unit: int, snapshot: Clock) -> None:
+        """The unit now knows what was released."""
+        np.maximum(self._now[unit], snapshot, out=self._now[unit])
+
+    def meet(self, units: Iterable[int]) -> None:
+        """A barrier: all that any of the units did before is known to all of them after it."""
+        members = list(units)
+        known = self._now[members].max(axis=0)
+        self._now[members] = known
+        self._now[members, members] += 1
+
+    def knows(self, unit: int, other: int, epoch: int) -> bool:
+        """Whether everything ``other`` did in ``epoch`` happens before what ``unit`` does now."""
+        return unit == other or bool(self._now[unit, other] >= epoch)
+
+
+@dataclass(frozen=True)
+class Access:
+    """One access by a unit to a box of some storage; ``label`` is whatever names it in a report."""
+
+    unit: int
+    write: bool
+    box: Box
+    label: Any = None
+
+
+def overlap(a: Box, b: Box) -> bool:
+    return all(low < high_b and low_b < high for (low, high), (low_b, high_b) in zip(a, b, strict=False))
+
+
+def covers(outer: Box, inner: Box) -> bool:
+    return all(a <= c and d <= b for (a, b), (c, d) in zip(outer, inner, strict=False))
+
+
+class AccessLog:
+    """The accesses to each storage that may still conflict with a later one."""
+
+    def __init__(self) -> None:
+        self._past: dict[Hashable, list[tuple[Access, int]]] = {}
+
+    def record(self, clocks: Clocks, storage: Hashable, access: Access) -> Access | None:
+        """Note the access; return an earlier one that is unordered, overlaps, and one of the two writes."""
+        past = self._past.setdefault(storage, [])
+        race, kept = None, []
+        for earlier, epoch in past:
+            ordered = clocks.knows(access.unit, earlier.unit, epoch)
+            if not ordered and (access.write or earlier.write) and overlap(access.box, earlier.box):
+                race = race or earlier
+            # An ordered access that the new one covers is found through the new one from now on.
+            if not (ordered and covers(access.box, earlier.box) and (access.write or not earlier.write)):
+                kept.append((earlier, epoch))
+        kept.append((access, clocks.epoch(access.unit)))
+        self._past[storage] = kept
+        return race

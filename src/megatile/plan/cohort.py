@@ -1,0 +1,127 @@
+"""Cohorts: units of one stream that stand at the same instruction and are followed together.
+
+A value that is equal for all of them is kept as an int, otherwise as an array with one entry per unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Value = Any  # an int, or an int64 array aligned with the cohort's units
+
+
+@dataclass(frozen=True)
+class TileHandle:
+    """A version of a declared tile."""
+
+    tile: str
+    version: Value = 0
+
+    def kind(self) -> Any:
+        return self.tile
+
+
+@dataclass(frozen=True)
+class SlotHandle:
+    """A message in its slot: message number ``sequence`` of my queue ``member``."""
+
+    channel: str
+    member: Value
+    sequence: Value
+    shape: tuple[int, ...]
+    dtype: str
+
+    def kind(self) -> Any:
+        return self.channel, self.shape, self.dtype
+
+
+Handle = TileHandle | SlotHandle
+
+
+def pick(value: Value, chosen: Any) -> Value:
+    """The value for some of the units; arrays that became uniform turn into ints."""
+    if not isinstance(value, np.ndarray):
+        return value
+    return uniform(value[chosen])
+
+
+def uniform(value: Value) -> Value:
+    """An int if all entries are equal."""
+    if isinstance(value, np.ndarray) and value.size and (value == value[0]).all():
+        return int(value[0])
+    return value
+
+
+def spread(value: Value, count: int) -> Any:
+    """As an array with one entry per unit."""
+    return value if isinstance(value, np.ndarray) else np.full(count, value, dtype=np.int64)
+
+
+@dataclass(eq=False)
+class Cohort:
+    """Units at instruction ``pc`` of ``stream``, with their integers and tile names."""
+
+    stream: int
+    units: Any
+    pc: int = 0
+    ints: dict[str, Value] = field(default_factory=dict)
+    handles: dict[str, Handle] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.ints.setdefault("unit", uniform(self.units))
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    def part(self, chosen: Any) -> Cohort:
+        """The cohort of the chosen units (a mask or indices)."""
+        ints = {name: pick(value, chosen) for name, value in self.ints.items()}
+        handles = {name: _part(handle, chosen) for name, handle in self.handles.items()}
+        return Cohort(self.stream, self.units[chosen], self.pc, ints, handles)
+
+    def split(self, mask: Any) -> tuple[Cohort, Cohort]:
+        return self.part(mask), self.part(~mask)
+
+    def signature(self) -> Any:
+        """Cohorts with equal signatures can be followed together."""
+        kinds = tuple(sorted((name, repr(handle.kind())) for name, handle in self.handles.items()))
+        return self.stream, self.pc, tuple(sorted(self.ints)), kinds
+
+
+def _part(handle: Handle, chosen: Any) -> Handle:
+    if isinstance(handle, TileHandle):
+        if not isinstance(handle.version, np.ndarray):
+            return handle
+        return TileHandle(handle.tile, pick(handle.version, chosen))
+    member, sequence = pick(handle.member, chosen), pick(handle.sequence, chosen)
+    return SlotHandle(handle.channel, member, sequence, handle.shape, handle.dtype)
+
+
+def merge(cohorts: list[Cohort]) -> Cohort:
+    """One cohort of several with equal signatures, its units in order."""
+    first = cohorts[0]
+    if len(cohorts) == 1:
+        return first
+    units = np.concatenate([c.units for c in cohorts])
+    order = np.argsort(units, kind="stable")
+
+    def join(values: list[Value]) -> Value:
+        if not any(isinstance(v, np.ndarray) for v in values) and len(set(values)) == 1:
+            return values[0]
+        parts = [spread(v, len(c)) for v, c in zip(values, cohorts, strict=True)]
+        return uniform(np.concatenate(parts)[order])
+
+    ints = {name: join([c.ints[name] for c in cohorts]) for name in first.ints}
+    handles: dict[str, Handle] = {}
+    for name, handle in first.handles.items():
+        others = [c.handles[name] for c in cohorts]
+        if isinstance(handle, TileHandle):
+            handles[name] = TileHandle(handle.tile, join([h.version for h in others]))  # type: ignore[union-attr]
+        else:
+            member = join([h.member for h in others])  # type: ignore[union-attr]
+            sequence = join([h.sequence for h in others])  # type: ignore[union-attr]
+            handles[name] = SlotHandle(handle.channel, member, sequence, handle.shape, handle.dtype)
+    return Cohort(first.stream, units[order], first.pc, ints, handles)

@@ -1,0 +1,217 @@
+"""Streams as flat lists of instructions with compiled expressions: what evaluators that follow many units at once run.
+
+Structure becomes jumps: ``enter`` (a loop's initial values), ``test`` (leave when done), ``again`` (carry, count up, back
+to ``test``), ``branch`` (to ``target`` where the condition is 0), ``jump``, ``merge``, ``leave`` (names end), ``join``
+(a good place for units to come together again). All other kinds are the statements themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from megatile.plan.expr import Expr, constant
+from megatile.plan.liveness import slot_names
+from megatile.plan.model import (
+    CarryInt,
+    CarryTile,
+    Collective,
+    Compute,
+    Free,
+    If,
+    Loop,
+    MergeInt,
+    MergeTile,
+    Plan,
+    PlanError,
+    ReadScalar,
+    Receive,
+    ReceiveAny,
+    Region,
+    Send,
+    Signal,
+    Statement,
+    Stream,
+    Wait,
+)
+from megatile.plan.regions import reads_of, write_of
+
+Function = Callable[[Any], Any]
+
+KINDS: dict[type, str] = {
+    Compute: "compute",
+    Send: "send",
+    Receive: "receive",
+    ReceiveAny: "receive_any",
+    ReadScalar: "read_scalar",
+    Signal: "signal",
+    Wait: "wait",
+    Collective: "collective",
+    Free: "free",
+}
+
+
+class RegionCode:
+    """A region with compiled start, shape and owner; constants are found out once."""
+
+    __slots__ = ("at", "constant", "shape", "start", "tile", "whole")
+
+    def __init__(self, region: Region):
+        self.tile = region.tile
+        self.whole = not region.start
+        self.start = tuple(e.compile() for e in region.start)
+        self.shape = tuple(e.compile() for e in region.shape)
+        self.at = region.at.compile() if region.at is not None else None
+        numbers = [constant(e) for e in (*region.start, *region.shape)]
+        known = None if any(n is None for n in numbers) else tuple(numbers)
+        half = len(region.start)
+        self.constant = None if known is None else (known[:half], known[half:])
+
+
+@dataclass(eq=False)
+class Instruction:
+    """One step. ``target`` is where jumps go; ``functions`` are the compiled expressions by field name."""
+
+    kind: str
+    statement: Statement | None
+    target: int = -1
+    functions: dict[str, Function] = field(default_factory=dict)
+    reads: tuple[RegionCode, ...] = ()
+    write: RegionCode | None = None
+    names: tuple[str, ...] = ()
+    tiles: tuple[tuple[str, str], ...] = ()
+    ints: tuple[tuple[str, Function], ...] = ()
+    shape: tuple[Function, ...] = ()
+    number: int = 0
+    attributes: dict[str, Any] = field(default_factory=dict)
+    varying: dict[str, Function] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Program:
+    """The instructions of one stream; ``body`` index ranges of loops are in their ``again`` instructions."""
+
+    stream: Stream
+    instructions: list[Instruction]
+
+
+def compile_stream(plan: Plan, stream: Stream) -> Program:
+    compiler = _Compiler(slot_names(stream.body))
+    compiler.block(stream.body)
+    compiler.emit("end", None)
+    declared = {tile.name for tile in plan.tiles}
+    for number, instruction in enumerate(compiler.code):
+        instruction.number = number
+        for code in (*instruction.reads, *((instruction.write,) if instruction.write else ())):
+            if code.tile not in declared and code.tile not in compiler.bound:
+                place = instruction.statement.place if instruction.statement else None
+                raise PlanError(f"there is no tile '{code.tile}' here", place=place)
+    return Program(stream, compiler.code)
+
+
+class _Compiler:
+    def __init__(self, slots: frozenset[str]):
+        self.code: list[Instruction] = []
+        self.slots = slots
+        self.bound: set[str] = set()
+
+    def emit(self, kind: str, statement: Statement | None, **options: Any) -> Instruction:
+        instruction = Instruction(kind, statement, **options)
+        self.code.append(instruction)
+        return instruction
+
+    def block(self, body: tuple[Statement, ...]) -> None:
+        for statement in body:
+            if isinstance(statement, Loop):
+                self.loop(statement)
+            elif isinstance(statement, If):
+                self.branch(statement)
+            else:
+                self.simple(statement)
+
+    def simple(self, statement: Any) -> None:
+        instruction = self.emit(KINDS[type(statement)], statement)
+        instruction.reads = tuple(RegionCode(r) for r in reads_of(statement))
+        write = write_of(statement)
+        instruction.write = RegionCode(write) if write is not None else None
+        for name in ("to", "member", "amount", "value", "root"):
+            value = getattr(statement, name, None)
+            if isinstance(value, Expr):
+                instruction.functions[name] = value.compile()
+        if isinstance(statement, (Receive, ReceiveAny)):
+            instruction.shape = tuple(e.compile() for e in statement.shape)
+            if statement.name:
+                self.bound.add(statement.name)
+        if isinstance(statement, Free):
+            instruction.names = statement.names
+        if isinstance(statement, Compute):
+            for key, attribute in statement.attributes:
+                if isinstance(attribute, Expr):
+                    instruction.varying[key] = attribute.compile()
+                else:
+                    instruction.attributes[key] = attribute
+        work = getattr(statement, "work", None)
+        if work is not None:
+            instruction.functions |= {"flops": work.flops.compile(), "bytes": work.bytes.compile()}
+
+    def scope_names(self, body: tuple[Statement, ...]) -> tuple[str, ...]:
+        """Names that may hold slots and end with this body."""
+        names: list[str] = []
+        for statement in body:
+            if isinstance(statement, (Receive, ReceiveAny)) and statement.name:
+                names.append(statement.name)
+            elif isinstance(statement, Loop):
+                names += [c.name for c in statement.carries if isinstance(c, CarryTile)]
+            elif isinstance(statement, If):
+                names += [m.name for m in statement.merges if isinstance(m, MergeTile)]
+        return tuple(dict.fromkeys(n for n in names if n in self.slots))
+
+    def loop(self, loop: Loop) -> None:
+        tiles = [c for c in loop.carries if isinstance(c, CarryTile)]
+        ints = [c for c in loop.carries if isinstance(c, CarryInt)]
+        self.bound |= {c.name for c in tiles}
+        bounds = {"start": loop.start, "stop": loop.stop, "step": loop.step}
+        self.emit(
+            "enter",
+            loop,
+            functions={key: value.compile() for key, value in bounds.items()},
+            tiles=tuple((c.name, c.init) for c in tiles),
+            ints=tuple((c.name, c.init.compile()) for c in ints),
+            names=loop.frees,
+        )
+        test = self.emit("test", loop)
+        begin = len(self.code)
+        self.block(loop.body)
+        self.emit(
+            "again",
+            loop,
+            target=begin - 1,
+            tiles=tuple((c.name, c.next) for c in tiles),
+            ints=tuple((c.name, c.next.compile()) for c in ints),
+            names=self.scope_names(loop.body),
+        )
+        test.target = len(self.code)
+        self.emit("join", loop)
+
+    def branch(self, branch: If) -> None:
+        start = self.emit("branch", branch, functions={"condition": branch.condition.compile()})
+        tiles = [m for m in branch.merges if isinstance(m, MergeTile)]
+        ints = [m for m in branch.merges if isinstance(m, MergeInt)]
+        self.block(branch.body)
+        self.merge(branch, [(m.name, m.then) for m in tiles], [(m.name, m.then) for m in ints], branch.body)
+        jump = self.emit("jump", branch)
+        start.target = len(self.code)
+        self.block(branch.orelse)
+        self.merge(branch, [(m.name, m.orelse) for m in tiles], [(m.name, m.orelse) for m in ints], branch.orelse)
+        jump.target = len(self.code)
+        self.bound |= {m.name for m in tiles}
+        self.emit("join", branch)
+
+    def merge(
+        self, branch: If, tiles: list[tuple[str, str]], ints: list[tuple[str, Expr]], body: tuple[Statement, ...]
+    ) -> None:
+        names = self.scope_names(body)
+        if tiles or ints or names:
+            compiled = tuple((name, value.compile()) for name, value in ints)
+            self.emit("merge", branch, tiles=tuple(tiles), ints=compiled, names=names)

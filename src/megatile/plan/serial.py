@@ -1,0 +1,90 @@
+"""Plans as JSON and as a hash.
+
+Every dataclass becomes an object with its class in ``"is"`` and its fields that differ from the default;
+expressions are their text. The hash covers everything but source places, and is the same in every process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any
+
+from megatile.core.errors import Place
+from megatile.plan import model, parse
+from megatile.plan.expr import Expr, to_text
+from megatile.plan.model import Plan, PlanError
+
+_CLASSES: dict[str, type] = {
+    name: getattr(model, name) for name in model.__all__ if is_dataclass(getattr(model, name))
+} | {"Place": Place}
+FORMAT = 1
+
+
+def to_json(plan: Plan) -> str:
+    return json.dumps({"format": FORMAT} | encode(plan), indent=1)
+
+
+def from_json(text: str) -> Plan:
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PlanError(f"not JSON: {error}") from error
+    if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
+        raise PlanError(f"not a plan in format {FORMAT}")
+    plan = decode(document)
+    if not isinstance(plan, Plan):
+        raise PlanError("the document is no plan")
+    return plan
+
+
+def digest(plan: Plan) -> str:
+    """SHA-256 of the canonical JSON without source places."""
+    text = json.dumps(encode(plan, places=False), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def encode(value: Any, places: bool = True) -> Any:
+    if isinstance(value, Expr):
+        return {"expr": to_text(value)}
+    if is_dataclass(value) and not isinstance(value, type):
+        result: dict[str, Any] = {"is": type(value).__name__}
+        for entry in fields(value):
+            item = getattr(value, entry.name)
+            skip = item is None and entry.default is None
+            if skip or (
+                entry.default is not MISSING and not isinstance(item, Place) and item == entry.default
+            ):
+                continue
+            if isinstance(item, Place) and not places:
+                continue
+            result[entry.name] = encode(item, places)
+        return result
+    if isinstance(value, (tuple, list)):
+        return [encode(item, places) for item in value]
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    return value
+
+
+def decode(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(decode(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    if "expr" in value:
+        return parse.expression(value["expr"])
+    if "float" in value:
+        return float.fromhex(value["float"])
+    kind = _CLASSES.get(value.get("is", ""))
+    if kind is None:
+        raise PlanError(f"'{value.get('is')}' is no part of a plan")
+    known = {entry.name for entry in fields(kind)}
+    unknown = set(value) - known - {"is"}
+    if unknown:
+        raise PlanError(f"{value['is']} has no field '{min(unknown)}'")
+    try:
+        return kind(**{name: decode(item) for name, item in value.items() if name != "is"})
+    except TypeError as error:
+        raise PlanError(f"{value['is']}: {error}") from error
