@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from megatile.hda import Unit as Unit
     from megatile.hda import machine as machine
     from megatile.hda import machine_names as machine_names
+    from megatile.targets.interpret import run as run
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ _WHERE = {
     "Unit": "megatile.hda",
     "machine": "megatile.hda",
     "machine_names": "megatile.hda",
+    "run": "megatile.targets.interpret",
 }
 
 __all__ = ["__version__", *_WHERE]

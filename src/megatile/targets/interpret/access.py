@@ -108,6 +108,7 @@ class Accessor:
                 raise RunError(f"a region of '{region.source}' has extent {size}")
             shape.append(size)
             moved = origin[d - spare] if origin is not None and d >= spare else None
+            whole = at  # where the tile lies that a view has its part of
             if moved is not None and not isinstance(moved, tuple):
                 item, part = _clip_list(at + moved, length)
             else:
@@ -118,7 +119,7 @@ class Accessor:
                     if not anchored:
                         self._outside(region, d, at, at + size, length)
             if part is not None:
-                if not anchored or (size and _is_empty(item)):
+                if size and _is_empty(item) and not (moved is not None and 0 <= whole < length):
                     self._outside(region, d, at, at + size, length, entirely=True)
                 inner = inner if inner is not None else [slice(0, s) for s in shape[:-1]]
                 inner.append(part)

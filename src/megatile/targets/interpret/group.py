@@ -38,9 +38,12 @@ class Group:
         self.size = math.prod(self.grid)
         self.members: dict[int, Unit] = {}
         self.finished: set[int] = set()
+        self.retired: dict[int, Unit] = {}
         self.ranks: dict[int, int] = {}
         self.meetings: dict[Any, Meeting] = {}
         self.left = self.size
+        self.waved = False
+        """Whether the tiles of a finished unit are gone, because another instance takes its place."""
 
     def join(self, rank: int, unit: Unit) -> None:
         self.members[rank] = unit
@@ -69,6 +72,8 @@ class Group:
         rank = line[number]
         member = self.members.get(rank)
         if member is None:
+            if rank in self.finished and not self.waved:
+                return self.retired[rank]
             if rank in self.finished:
                 raise RunError(
                     f"{self.scale} {rank} has finished; its tiles are gone",
@@ -103,6 +108,8 @@ class Group:
         rank = self.rank(unit)
         self.finished.add(rank)
         del self.members[rank]
+        if not self.waved:
+            self.retired[rank] = unit
         self.left -= 1
         for meeting in self.meetings.values():
             if rank in meeting.ranks:

@@ -158,6 +158,7 @@ class Interpreter:
 
     def dispatch(self, group: Group, counts: list[int], split: int) -> None:
         """Start instances as far as they fit; the next one takes the first free slot."""
+        group.waved = True
         inner = math.prod(counts[split:])
         above = math.prod(counts[: split - 1])
         per_parent = counts[split - 1]
