@@ -33,12 +33,14 @@ class Span:
 class Dim:
     """One dimension of a region: ``extent`` elements from ``start``, or one index if ``extent`` is None.
 
-    Anchored dimensions may reach over the edge: reads give zero there, writes are dropped.
+    Anchored dimensions may reach over the edge: reads give zero there, writes are dropped. The edge is that of the
+    named tile, or ``limit`` where a pass has replaced a view by its storage.
     """
 
     start: Expr
     extent: Expr | None = None
     anchored: bool = False
+    limit: Expr | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Region:
             yield dim.start
             if dim.extent is not None:
                 yield dim.extent
+            if dim.limit is not None:
+                yield dim.limit
 
 
 def reads(**kwargs: Any) -> Any:

@@ -205,7 +205,8 @@ class _Parser:
             assert tree.lower is not None and tree.step is not None
             return n.Dim(self.expr(tree.lower), self.expr(tree.step))
         if isinstance(tree, ast.Call) and _name_of(tree) == "anchor":
-            return n.Dim(self.expr(tree.args[0]), self.expr(tree.args[1]), True)
+            start, extent, *limit = (self.expr(a) for a in tree.args)
+            return n.Dim(start, extent, True, limit[0] if limit else None)
         return n.Dim(self.expr(tree))
 
     def along(self, call: ast.Call) -> n.Region:

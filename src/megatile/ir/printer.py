@@ -62,7 +62,8 @@ def _dim(dim: n.Dim) -> str:
     if dim.extent is None:
         return show_expr(dim.start)
     if dim.anchored:
-        return f"anchor({show_expr(dim.start)}, {show_expr(dim.extent)})"
+        limit = f", {show_expr(dim.limit)}" if dim.limit is not None else ""
+        return f"anchor({show_expr(dim.start)}, {show_expr(dim.extent)}{limit})"
     return f"{show_expr(dim.start)}::{show_expr(dim.extent)}"
 
 

@@ -77,7 +77,8 @@ def _change(value: Any, change: Callable[[Expr], Expr]) -> Any:
         dims = tuple(_change(d, change) for d in value.dims)
         return Region(value.source, dims, value.along)
     if isinstance(value, Dim):
-        return Dim(change(value.start), None if value.extent is None else change(value.extent), value.anchored)
+        extent, limit = (None if e is None else change(e) for e in (value.extent, value.limit))
+        return Dim(change(value.start), extent, value.anchored, limit)
     if isinstance(value, tuple) and not isinstance(value, str):
         return tuple(_change(v, change) for v in value)
     if isinstance(value, Merge):

@@ -93,9 +93,11 @@ class Accessor:
         shape: list[int] = []
         dropped: list[int] = []
         inner: list[Any] | None = None
-        for d, (start, extent, anchored) in enumerate(dims):
+        for d, (start, extent, anchored, limit) in enumerate(dims):
             share = shares[d] if shares is not None else (0, storage.shape[d])
             length = share[1] - share[0] if isinstance(share, tuple) else len(share)
+            if limit is not None:
+                length = min(length, int(limit(unit)))
             at = start if type(start) is int else int(start(unit))
             if extent is None:
                 if not 0 <= at < length:
@@ -119,7 +121,9 @@ class Accessor:
                     if not anchored:
                         self._outside(region, d, at, at + size, length)
             if part is not None:
-                if size and _is_empty(item) and not (moved is not None and 0 <= whole < length):
+                if size and _is_empty(item) and not (
+                    limit is not None or (moved is not None and 0 <= whole < length)
+                ):
                     self._outside(region, d, at, at + size, length, entirely=True)
                 inner = inner if inner is not None else [slice(0, s) for s in shape[:-1]]
                 inner.append(part)
@@ -137,7 +141,8 @@ class Accessor:
             extent: Any = None
             if dim.extent is not None:
                 extent = dim.extent.value if isinstance(dim.extent, Const) else machine.compile(dim.extent)
-            dims.append((start, extent, dim.anchored))
+            limit = machine.compile(dim.limit) if dim.limit is not None else None
+            dims.append((start, extent, dim.anchored, limit))
         along = machine.places.names[region.along] if region.along else None
         spare = len(region.dims) - len(region.extents)
         machine.keep.append(region)

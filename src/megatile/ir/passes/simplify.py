@@ -1,0 +1,50 @@
+"""Fold constants, collect integer sums, take branches that are decided, drop loops that never run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from megatile.ir import nodes as n
+from megatile.ir.affine import known, simplify
+from megatile.ir.expr import Const
+from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
+from megatile.ir.program import Program
+
+
+@dataclass(frozen=True)
+class Simplify:
+    """``x[k * 4 + k * 4 :: 2 + 2]`` → ``x[k * 8 :: 4]``; ``if 1 < 2: s`` → ``s``; an empty loop disappears."""
+
+    name: str = "simplify"
+
+    def apply(self, program: Program) -> Program:
+        body = rewrite_nodes(program.body, lambda node: rewrite_expressions(node, simplify))
+        return Program(
+            program.name, program.params, program.launch, _settle(body), program.machine, program.symbols,
+            program.warnings,
+        )  # fmt: skip
+
+
+def _settle(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+    """Decided branches and empty loops."""
+    result: list[n.Node] = []
+    for node in body:
+        if isinstance(node, n.If) and isinstance(node.condition, Const):
+            result += _settle(node.body if node.condition.value else node.orelse)
+        elif isinstance(node, n.Loop) and _never_runs(node):
+            continue
+        else:
+            result += rewrite_inner(node)
+    return tuple(result)
+
+
+def rewrite_inner(node: n.Node) -> tuple[n.Node, ...]:
+    from dataclasses import replace
+
+    inner = {name: _settle(part) for name, part in n.bodies(node)}
+    return (replace(node, **inner) if inner else node,)
+
+
+def _never_runs(node: n.Loop) -> bool:
+    start, stop, step = (known(e) for e in (node.start, node.stop, node.step))
+    return start is not None and stop is not None and step is not None and step > 0 and start >= stop
