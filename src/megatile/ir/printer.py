@@ -184,6 +184,8 @@ def _launch(launch: Launch) -> str:
     parts.append(f'dispatch="{launch.dispatch}"')
     if launch.slots is not None:
         parts.append(f"slots={launch.slots}")
+    if launch.resident:
+        parts.append("resident=True")
     return f"launch({', '.join(parts)})"
 
 

@@ -42,6 +42,12 @@ class Launch:
     dispatch: str
     slots: int | None = None
     """Instances of the dispatched scale that fit at once under one unit of the scale above."""
+    resident: bool = False
+    """Whether its instances stay for the whole launch (devices), instead of giving up their place (blocks)."""
+
+    def is_private(self, scale: str) -> bool:
+        """Whether tiles of a scale end with the dispatched instance they are in."""
+        return not self.resident and self.depth(scale) >= self.depth(self.dispatch)
 
     def depth(self, scale: str) -> int:
         """How many scales down: the whole launch is 0."""

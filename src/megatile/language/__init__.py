@@ -4,7 +4,7 @@ from megatile.ir.layout import Partial, Replica, Shard
 from megatile.language.collective import all_to_all, allgather, allreduce, broadcast, lse_merge, reduce_scatter
 from megatile.language.kernel import Kernel, Scale
 from megatile.language.loops import Parallel, Persistent, Pipelined, serial, unroll, vectorized
-from megatile.language.math import (
+from megatile.language.functions import (
     abs,
     cast,
     ceil,

@@ -10,14 +10,14 @@ from megatile.ir import layout as lay
 from megatile.ir import nodes as n
 from megatile.ir.affine import known
 from megatile.ir.expr import Var
-from megatile.language import math as m
+from megatile.language import functions as m
 from megatile.language.draft import current
 from megatile.language.errors import ProgramError
 from megatile.language.memory import add_view
 from megatile.language.ops import _axis
 from megatile.language.regions import Operand, fixed, same_extents
 from megatile.language.tiles import Tile
-from megatile.language.values import Value, as_expr
+from megatile.language.scalars import Value, as_expr
 
 _REDUCTIONS = ("sum", "max", "min")
 

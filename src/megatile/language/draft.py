@@ -31,6 +31,11 @@ def current() -> Draft:
     return draft
 
 
+def bound_symbols() -> dict[str, int]:
+    draft = _CURRENT.get()
+    return draft.bound if draft is not None else {}
+
+
 @dataclass
 class OpenScale:
     """A region being read."""
@@ -47,6 +52,10 @@ class Body:
 
     nodes: list[Node] = field(default_factory=list)
     variables: set[str] = field(default_factory=set)
+
+
+class LargerScale(BaseException):
+    """A region larger than the implied one stands inside a loop or branch: read that at the top instead."""
 
 
 class Draft:
@@ -67,6 +76,7 @@ class Draft:
         self.homes: dict[str, int] = {}
         self.placements: dict[tuple[str, str], Any] = {}
         self.symbols: list[str] = []
+        self.bound: dict[str, int] = {}
         self.regions = 0
 
     # --- where we are ------------------------------------------------------------------------------------------
@@ -250,11 +260,18 @@ class Draft:
         if self.scales and self.scales[-1].implied and self.scales[-1].body_depth == len(self.bodies):
             self.leave_scale(self.bodies[-1].nodes[0].span if self.bodies[-1].nodes else self.span())
 
-    def needs_unit(self, *exprs: Expr) -> bool:
-        """Whether an expression at the top of the kernel speaks about single units."""
-        return not self.scales and any(isinstance(x, (Coord, Rank)) for e in exprs for x in walk(e))
+    def snapshot(self) -> dict[str, Any]:
+        """The state to return to if what follows must be read again."""
+        bodies = [Body(list(b.nodes), set(b.variables)) for b in self.bodies]
+        rest = {name: getattr(self, name).copy() for name in _RESTORED}
+        return {"bodies": bodies, "regions": self.regions, **rest}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
 
 
+_RESTORED = ("scales", "parallel", "names", "tiles", "homes", "placements", "symbols")
 _ELEMENTWISE = {n.Store, n.Atomic, n.Let, n.If, n.Loop, n.Assert, n.Print}
 
 

@@ -7,10 +7,10 @@ from typing import Any
 from megatile.ir.expr import Apply, Coord, integer
 from megatile.ir.expr import Rank as RankExpr
 from megatile.ir.affine import simplify
-from megatile.language.draft import current
+from megatile.language.draft import LargerScale, current
 from megatile.language.errors import ProgramError
 from megatile.language.launch import find_scale, instance_of, launch_of
-from megatile.language.values import Coordinate, Rank, Value
+from megatile.language.scalars import Coordinate, Rank, Value
 
 
 class Kernel:
@@ -61,6 +61,8 @@ class Scale:
             draft.open_implied()
         if depth <= launch.depth(launch.dispatch):
             draft.close_implied()
+            if draft.scales and draft.scales[-1].implied:
+                raise LargerScale
         if depth <= launch.depth(draft.scale) and draft.scales:
             raise ProgramError(
                 f"T.Scale(\"{self.name}\") inside scale '{draft.scale}', which is not larger",

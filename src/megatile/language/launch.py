@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from megatile.core.errors import MegatileError, did_you_mean
@@ -11,7 +12,7 @@ from megatile.hda import HDA, Instance, Scale, ScaleView
 from megatile.hda.model import STANDARD_SCALES
 from megatile.ir.program import Launch, LaunchScale
 from megatile.language.errors import ProgramError
-from megatile.language.values import Value
+from megatile.language.scalars import Value, plain
 
 
 def instance_of(machine: HDA, wanted: Mapping[str, Any]) -> Instance:
@@ -22,6 +23,9 @@ def instance_of(machine: HDA, wanted: Mapping[str, Any]) -> Instance:
         if scale.name in views:
             raise ProgramError(f"scale '{scale.name}' is given twice to T.Kernel", advice="name each scale once")
         views[scale.name] = (scale, _extents(word, extents))
+    device = machine.scale("device")
+    if views and all(scale.position < device.position for scale, _ in views.values()):
+        views[device.name] = (device, (1,))
     ordered = sorted(views.values(), key=lambda v: -v[0].position)
     if not ordered:
         raise ProgramError("T.Kernel without scales", advice="e.g. T.Kernel(block=64, threads=128)")
@@ -51,6 +55,7 @@ def find_scale(machine: HDA, word: str, what: str) -> Scale:
 
 def _extents(word: str, value: Any) -> tuple[int, ...]:
     extents = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    extents = tuple(plain(e) for e in extents)
     for extent in extents:
         if isinstance(extent, Value):
             raise ProgramError(
@@ -88,7 +93,9 @@ def launch_of(instance: Instance) -> Launch:
             count = inferred.count // inside
             inside = inferred.count
         scales.append(LaunchScale(scale.name, (count,), named=False))
-    return Launch(tuple(scales), _dispatch(instance))
+    dispatch = _dispatch(instance)
+    resident = instance.hda.scale(dispatch).position >= instance.hda.scale("device").position
+    return Launch(tuple(scales), dispatch, resident=resident)
 
 
 def _dispatch(instance: Instance) -> str:
@@ -113,7 +120,7 @@ def with_slots(launch: Launch, instance: Instance, memory: Mapping[str, int]) ->
                 low = middle + 1
     except MegatileError as error:
         raise ProgramError(error.message, advice=error.advice) from None
-    return Launch(launch.scales, launch.dispatch, low)
+    return replace(launch, slots=low)
 
 
 def _parents(launch: Launch, instance: Instance) -> int:

@@ -16,7 +16,7 @@ from megatile.ir.printer import show_layout
 from megatile.language.draft import Draft, current
 from megatile.language.errors import ProgramError
 from megatile.language.tiles import Symbol, Tile
-from megatile.language.values import Value, as_expr, as_value
+from megatile.language.scalars import Value, as_expr, as_value, plain
 
 UNKNOWN = 1 << 62
 """Bound of a symbolic extent."""
@@ -26,6 +26,7 @@ def alloc(shape: Any, dtype: Any = "f32", level: str = "l0") -> Tile:
     """One tile per unit of the current scale in memory layer ``level``."""
     draft = current()
     shape = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    shape = tuple(plain(e) for e in shape)
     for extent in shape:
         if isinstance(extent, Value):
             raise ProgramError(
@@ -49,9 +50,8 @@ def alloc(shape: Any, dtype: Any = "f32", level: str = "l0") -> Tile:
 
 def _note_home(draft: Draft, tile: Tile) -> None:
     """Tiles of a dispatched unit (and below) end with its region."""
-    limit = draft.depth(draft.plan.dispatch)
     for opened in draft.scales:
-        if draft.depth(opened.scale) >= limit:
+        if draft.plan.is_private(opened.scale):
             draft.homes[tile.name] = opened.number
             return
 

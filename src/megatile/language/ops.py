@@ -13,7 +13,7 @@ from megatile.language.draft import current
 from megatile.language.errors import ProgramError
 from megatile.language.regions import Operand, extents_text, fixed, matched, operand, same_extents
 from megatile.language.tiles import Ref, Tile
-from megatile.language.values import Value, as_expr
+from megatile.language.scalars import Value, as_expr
 
 
 class GemmWarpPolicy(str, Enum):

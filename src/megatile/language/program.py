@@ -18,7 +18,7 @@ from megatile.language.memory import UNKNOWN
 from megatile.language.reader import Reader
 from megatile.language.rewrite import bind
 from megatile.language.tiles import Symbol, Tensor, Tile
-from megatile.language.values import Value
+from megatile.language.scalars import Value
 
 DEFAULT_MACHINE = "dgx-h100"
 
@@ -61,6 +61,7 @@ class ProgramFunction:
     def _build(self, hda: HDA, symbols: Mapping[str, int]) -> Program:
         draft = Draft(hda, self.__name__)
         draft.reader = Reader(draft)
+        draft.bound = dict(symbols)
         unknown = set(symbols) - set(self.symbols)
         if unknown:
             raise ProgramError(
@@ -96,6 +97,9 @@ class ProgramFunction:
         return tuple(params), tiles
 
     def __str__(self) -> str:
+        if self.symbols:
+            given = ", ".join(f"{name}=..." for name in self.symbols)
+            return f"{self.__name__}: a program with symbolic extents; show it with print({self.__name__}.build({given}))"
         return str(self.build())
 
     def __call__(self, *_: Any, **__: Any) -> Any:

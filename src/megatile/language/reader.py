@@ -12,11 +12,11 @@ from megatile.core.errors import Place
 from megatile.ir import nodes as n
 from megatile.ir.expr import Expr, Var, loads
 from megatile.language.builder import Builder, Jump, LoopContext, State, Undefined
-from megatile.language.draft import Draft
+from megatile.language.draft import Draft, LargerScale
 from megatile.language.errors import ProgramError
 from megatile.language.loops import ParallelRange, SerialRange
 from megatile.language.tiles import Ref, Tile
-from megatile.language.values import Value, as_expr, as_value, operate
+from megatile.language.scalars import Value, as_expr, as_value, operate
 
 _WORDS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
 _Result = tuple[State, "Jump | None"]
@@ -151,9 +151,27 @@ class Reader(Builder):
         if not _is_symbolic(condition):
             return super().if_(place, condition, then, orelse, names, state)
         self._here(place)
+        return self._at_top(lambda: self._branch(place, condition, then, orelse, names, state))
+
+    def _at_top(self, read: Callable[[], _Result]) -> _Result:
+        """At the top of a kernel a loop or branch belongs to the dispatched scale, unless it holds larger regions."""
+        if self.draft.scales:
+            return read()
+        before = self.draft.snapshot()
+        self.draft.open_implied()
+        try:
+            return read()
+        except LargerScale:
+            self.draft.restore(before)
+            return read()
+
+    def _branch(
+        self, place: Place, condition: Any, then: Callable[..., Any], orelse: Callable[..., Any],
+        names: tuple[str, ...], state: State,
+    ) -> _Result:  # fmt: skip
+        self._here(place)
         test = as_expr(condition)
-        if self.draft.needs_unit(test):
-            self.draft.open_implied()
+        self.draft.check_expr(test)
         span = self.draft.span()
         results = []
         parts = []
@@ -198,7 +216,7 @@ class Reader(Builder):
         if isinstance(iterable, ParallelRange):
             return self._parallel(place, iterable, body, names, state)
         if isinstance(iterable, SerialRange):
-            return self._serial(place, iterable, body, names, state)
+            return self._at_top(lambda: self._serial(place, iterable, body, names, state))
         if isinstance(iterable, Value):
             raise ProgramError("a loop needs T.serial(n) to run n times", place=place)
         return super().for_(place, iterable, body, names, state, context)
@@ -219,13 +237,11 @@ class Reader(Builder):
     ) -> _Result:
         self._here(place)
         bounds = tuple(as_expr(v) for v in (loop.start, loop.stop, loop.step))
-        if self.draft.needs_unit(*bounds):
-            self.draft.open_implied()
         for bound in bounds:
             self.draft.check_expr(bound)
         span = self.draft.span()
         variable = self.draft.fresh(loop.name or "i")
-        start, index = self._carry(names, state)
+        start = self._carry(names, state)
         carried = [c for c in start if isinstance(c, Carried)]
         with self.draft.body(variable, *(c._expr.name for c in carried)) as inner:  # type: ignore[union-attr]
             after, jump = body(Value(Var(variable)), *start)
@@ -243,11 +259,11 @@ class Reader(Builder):
         self.draft.append(node)
         return final, None
 
-    def _carry(self, names: tuple[str, ...], state: State) -> tuple[list[Any], None]:
+    def _carry(self, names: tuple[str, ...], state: State) -> list[Any]:
         return [
             Carried(self.draft.fresh(name), value) if _is_scalar(value) and not _is_bare_ref(value) else value
             for name, value in zip(names, state, strict=True)
-        ], None
+        ]
 
     def _step(self, name: str, before: Any, start: Any, after: Any) -> Any:
         """What a variable is after the loop; one read and assigned in the body is carried round it."""

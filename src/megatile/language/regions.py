@@ -10,7 +10,7 @@ from megatile.ir.expr import Expr, integer
 from megatile.ir.nodes import Dim, Region
 from megatile.language.errors import ProgramError
 from megatile.language.tiles import Ref, Tile, shape_text, whole_dims
-from megatile.language.values import as_value
+from megatile.language.scalars import as_value
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from megatile.ir.expr import Expr, Load, integer
 from megatile.ir.layout import Layout
 from megatile.ir.nodes import Dim, Region, Store
 from megatile.language.errors import ProgramError
-from megatile.language.values import Value, as_expr, as_value
+from megatile.language.scalars import Value, as_expr, as_value
 
 if TYPE_CHECKING:
     from megatile.language.draft import Draft
@@ -28,6 +28,14 @@ class Symbol(Value):
 
         super().__init__(Var(name))
         self.name = name
+
+    @property
+    def expr(self) -> Expr:
+        """The number it stands for in the Program being built, or its name."""
+        from megatile.language.draft import bound_symbols
+
+        value = bound_symbols().get(self.name)
+        return self._expr if value is None else integer(value)
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,12 @@ class Accessor:
 
     # --- resolving ---------------------------------------------------------------------------------------------
 
-    def resolve(self, region: Region, unit: Unit, home: Unit | None = None) -> Target:
-        """Where ``region`` is for ``unit``; with ``home``, in the tiles of that unit instead."""
+    def resolve(self, region: Region, unit: Unit, home: Unit | None = None, context: Any = None) -> Target:
+        """Where ``region`` is for ``unit``; with ``home``, in the tiles of that unit instead.
+
+        ``context`` is where variables are looked up, if not in the unit.
+        """
+        context = context or unit
         machine = self.machine
         plan = self.plans.get(id(region))
         if plan is None:
@@ -97,15 +101,15 @@ class Accessor:
             share = shares[d] if shares is not None else (0, storage.shape[d])
             length = share[1] - share[0] if isinstance(share, tuple) else len(share)
             if limit is not None:
-                length = min(length, int(limit(unit)))
-            at = start if type(start) is int else int(start(unit))
+                length = min(length, int(limit(context)))
+            at = start if type(start) is int else int(start(context))
             if extent is None:
                 if not 0 <= at < length:
                     self._outside(region, d, at, at + 1, length)
                 items.append(_shift(share, at, at + 1))
                 dropped.append(d)
                 continue
-            size = extent if type(extent) is int else int(extent(unit))
+            size = extent if type(extent) is int else int(extent(context))
             if size < 0:
                 raise RunError(f"a region of '{region.source}' has extent {size}")
             shape.append(size)

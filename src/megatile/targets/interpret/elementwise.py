@@ -113,7 +113,7 @@ class Elementwise:
         value = self.machine.compile(node.value)(at)
         slices = self._slices(node, node.target, node.index, at)
         if slices is not None and self._covers(slices, at):
-            target = self.machine.access.resolve(slices.region, at.unit)
+            target = self.machine.access.resolve(slices.region, at.unit, context=at)
             data = np.broadcast_to(np.asarray(value), at.shape)
             data = self._to_region(data, slices, at)
             self.machine.access.write(target, data, at.unit)
@@ -153,7 +153,7 @@ class Elementwise:
 
     def let(self, node: n.Let, at: Iterations) -> None:
         value = self.machine.compile(node.value)(at)
-        at.vars[node.name] = value
+        at.vars[node.name] = value.copy() if isinstance(value, np.ndarray) else value  # not a window on the tile
 
     def branch(self, node: n.If, at: Iterations) -> None:
         condition = np.asarray(self.machine.compile(node.condition)(at))
@@ -225,7 +225,7 @@ class Elementwise:
         """The elements all iterations read, ready to be broadcast against each other."""
         slices = self._slices(expr, expr.source, expr.index, at)
         if slices is not None:
-            target = self.machine.access.resolve(slices.region, at.unit)
+            target = self.machine.access.resolve(slices.region, at.unit, context=at)
             data = self.machine.access.read(target, at.unit)
             return self._from_region(data, slices, at)
         target, index, points = self._lanes(expr, expr.source, expr.index, at)

@@ -60,8 +60,6 @@ class Interpreter:
         written = set()
         for node in n.walk(self.program.body):
             written |= {self.places.names[r.source].base for kind, r in n.regions(node) if kind != "read"}
-            if isinstance(node, (n.Signal, n.Wait)):
-                written.discard(self.places.names[node.flag].base)
         return {name.base for name in self.places.names.values()} - written
 
     # --- running -----------------------------------------------------------------------------------------------
@@ -158,7 +156,7 @@ class Interpreter:
 
     def dispatch(self, group: Group, counts: list[int], split: int) -> None:
         """Start instances as far as they fit; the next one takes the first free slot."""
-        group.waved = True
+        group.waved = not self.launch.resident
         inner = math.prod(counts[split:])
         above = math.prod(counts[: split - 1])
         per_parent = counts[split - 1]

@@ -42,7 +42,7 @@ class Name:
         self.counts = [s.count for s in launch.scales[self.owner_depth : self.copy_depth]]
         self.depth = launch.depth(binding.scale)
         self.is_partial = any(isinstance(v.layout, Partial) for v in binding.views)
-        self.private = alloc is not None and self.owner_depth >= launch.depth(launch.dispatch)
+        self.private = alloc is not None and launch.is_private(self.owner)
 
 
 class Places:

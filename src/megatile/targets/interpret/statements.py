@@ -97,7 +97,9 @@ def _view(machine: Interpreter, node: n.View, unit: Unit) -> None:
 @rule(n.Let)
 def _let(machine: Interpreter, node: n.Let, unit: Unit) -> None:
     value = machine.value(node.value, unit)
-    unit.vars[node.name] = value.item() if isinstance(value, np.ndarray) and value.dtype.kind in "iub" else value
+    if isinstance(value, np.ndarray):  # a copy: not a window on the tile it was read from
+        value = value.item() if value.dtype.kind in "iub" else value.copy()
+    unit.vars[node.name] = value
 
 
 @rule(n.ReadScalar)

@@ -10,7 +10,7 @@ from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import is_float, numpy_dtype
 from megatile.ir.expr import Const
 from megatile.ir.typing import cast as cast_expr
-from megatile.language.values import Value, as_expr, as_value, operate
+from megatile.language.scalars import Value, as_expr, as_value, operate
 
 
 def _unary(op: str, plain: Callable[[float], Any]) -> Callable[[Any], Any]:

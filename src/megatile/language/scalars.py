@@ -192,6 +192,11 @@ def as_value(expr: Expr) -> Any:
     return Value(expr)
 
 
+def plain(value: Any) -> Any:
+    """A Python number where the value is one after all (a symbolic extent that has been bound)."""
+    return as_value(value.expr) if isinstance(value, Value) else value
+
+
 def operate(op: str, *values: Any) -> Any:
     """An operator on numbers and values."""
     for value in values:
