@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from megatile.core.errors import MegatileError as MegatileError
+    from megatile.core.version import __version__ as __version__
     from megatile.hda import HDA as HDA
     from megatile.hda import ComputeUnit as ComputeUnit
     from megatile.hda import HardwareAbstraction as HardwareAbstraction
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from megatile.hda import machine_names as machine_names
     from megatile.targets.interpret import run as run
 
-__version__ = "0.1.0"
 
 _WHERE = {
     "HDA": "megatile.hda",
@@ -34,12 +34,13 @@ _WHERE = {
     "MegatileError": "megatile.core.errors",
     "ScaleView": "megatile.hda",
     "Unit": "megatile.hda",
+    "__version__": "megatile.core.version",
     "machine": "megatile.hda",
     "machine_names": "megatile.hda",
     "run": "megatile.targets.interpret",
 }
 
-__all__ = ["__version__", *_WHERE]
+__all__ = list(_WHERE)
 
 
 def __getattr__(name: str) -> Any:

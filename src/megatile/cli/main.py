@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from megatile import __version__
 from megatile.cli import machine
 from megatile.cli.output import fail
 from megatile.core.errors import MegatileError
+from megatile.core.version import __version__
 
 app = typer.Typer(
     name="megatile",

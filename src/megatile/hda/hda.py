@@ -98,6 +98,8 @@ class HDA:
     def from_document(cls, document: Document, overrides: Mapping[str, Any] | None = None) -> HDA:
         """Resolve, check and build a description that was read already."""
         document = load.resolve(document, overrides or {}, catalog.find)
+        if document.file:
+            document.data.setdefault("name", Path(document.file).stem)
         if kernbench.is_topology(document.data):
             document = kernbench.to_hda(document)
         hda = cls.__new__(cls)

@@ -160,8 +160,13 @@ class Router:
         return UnitRange(unit.level, list(dict.fromkeys(index for part in parts for index in part)))
 
     def bisection(self, level: Level) -> float | None:
-        """Of the outermost network around units of a level; None if there is none."""
+        """Of the outermost network that joins units of a level; 0 for a single unit, None without one."""
+        if level.total == 1:
+            return 0.0
         for size, networks in reversed(self.owners):
             if size > self.span[level.name]:
-                return max(network.bisection() for network in networks)
+                # A network with one endpoint in each part (rails of a single node) joins nothing.
+                width = max(network.bisection() for network in networks)
+                if width:
+                    return width
         return None

@@ -112,4 +112,4 @@ class Switched(Topology):
             return rail.bisection_links() * self.rails
         top = len(self.arity) - 1
         groups = -(-self.size // self._spans[top])
-        return min(self.size // 2, max(1, groups // 2) * self._cables[top])
+        return min(self.size // 2, max(1, groups / 2) * self._cables[top])

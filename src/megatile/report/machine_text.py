@@ -7,25 +7,7 @@ from typing import Any
 
 from megatile.core.quantities import format_bytes, format_rate, format_time
 from megatile.hda import HDA, Engine, Level, MemoryLayer, Network
-
-PEAK_ORDER = ("f16", "bf16", "f32", "f8", "i8", "f64", "any")
-
-
-def peak(hda: HDA, level: str) -> tuple[str, float] | None:
-    """The headline throughput of one unit: f16 where there is one, else the next best known dtype."""
-    for dtype in PEAK_ORDER:
-        found = hda.throughput(level, dtype)
-        if found:
-            return dtype, found
-    return None
-
-
-def describe_peak(hda: HDA, level: str) -> str:
-    found = peak(hda, level)
-    if found is None:
-        return ""
-    dtype, rate = found
-    return f"{format_rate(rate, 'FLOP/s')}{'' if dtype == 'any' else ' ' + dtype}"
+from megatile.report.machine_words import DTYPES, number, peak
 
 
 def describe_memory(memory: MemoryLayer) -> str:
@@ -45,7 +27,7 @@ def shape(network: Network) -> str:
     rails = getattr(topology, "rails", 1)
     if rails > 1:
         return f"{rails} rails of {topology.size // rails}"
-    return f"{topology.kind.replace('_', ' ')} of {topology.size:,}".replace(",", " ")
+    return f"{topology.kind.replace('_', ' ')} of {number(topology.size)}"
 
 
 def describe_network(network: Network) -> str:
@@ -106,12 +88,12 @@ def level_lines(hda: HDA, level: Level) -> Iterator[tuple[str, str]]:
 def level_title(hda: HDA, level: Level) -> str:
     """``8 × gpu  (8 in all)  device  989.4 TFLOP/s f16``."""
     above = hda.levels[level.position + 1] if level.position + 1 < len(hda.levels) else None
-    count = f"{above.num_units:,} × ".replace(",", " ") if above else ""
+    count = f"{number(above.num_units)} × " if above else ""
     scales = [s.name for s in hda.scales if s.level == level.name]
     names = f"  scale {', '.join(scales)}" if scales else ""
-    total = f"  ({level.total:,} in all)".replace(",", " ") if level.total > 1 else ""
+    total = f"  ({number(level.total)} in all)" if level.total > 1 else ""
     clock = f"  {level.clock_hz / 1e9:.4g} GHz" if level.clock_hz else ""
-    best = describe_peak(hda, level.name)
+    best = peak(hda, level.name)
     return f"{count}{level.name}{total}{names}{clock}{'  peak ' + best if best else ''}"
 
 
@@ -125,7 +107,7 @@ def summary_row(hda: HDA) -> dict[str, Any]:
         "description": hda.spec.description or "",
         "devices": hda.count("device"),
         "blocks per device": hda.count("block", within="device"),
-        "peak per device": describe_peak(hda, device.level),
+        "peak per device": peak(hda, device.level) or "",
         "memory": f"{format_bytes(biggest.size)} {biggest.name} per {biggest.level}" if biggest else "",
         "network": f"{outer.name}: {shape(outer)}, {format_rate(outer.bandwidth)}" if outer else "",
         "parameters": dict(hda.parameters),
@@ -145,7 +127,7 @@ def machine_json(hda: HDA) -> dict[str, Any]:
                 "num_units": level.num_units,
                 "total": level.total,
                 "clock_hz": level.clock_hz,
-                "peak_flops": dict([found]) if (found := peak(hda, level.name)) else {},
+                "peak_flops": {d: rate for d in DTYPES if (rate := hda.throughput(level.name, d))},
             }
             for level in hda.levels
         ],
