@@ -104,20 +104,16 @@ class Transformer(ast.NodeTransformer):
     def value(self, node: ast.expr) -> ast.expr:
         return self.visit(node)
 
-    def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
+    def block(self, body: list[ast.stmt], tail: ast.stmt | None = None) -> list[ast.stmt]:
+        """Statements rewritten. ``tail`` is the jump that reaching their end amounts to, if any."""
         result: list[ast.stmt] = []
         for number, statement in enumerate(body):
             rest = body[number + 1 :]
-            if (
-                isinstance(statement, ast.If)
-                and not statement.orelse
-                and rest
-                and always_jumps(statement.body)
-            ):
-                statement = ast.copy_location(ast.If(statement.test, statement.body, rest), statement)
-                rest = []
-                result += self.statement(statement)
-                break
+            if isinstance(statement, ast.If) and not statement.orelse and always_jumps(statement.body):
+                if tail is not None and not always_jumps(rest):
+                    rest = [*rest, ast.copy_location(tail, statement)]
+                whole = ast.copy_location(ast.If(statement.test, statement.body, rest), statement)
+                return result + self.statement(whole)
             result += self.statement(statement)
         return result
 
@@ -138,7 +134,7 @@ class Transformer(ast.NodeTransformer):
         self.root, self.state, self.loops = node, None, 0
         parameters = {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
         names = sorted(stored(node.body) - parameters)
-        body = self.undefined(names, node) + self.block(node.body)
+        body = self.undefined(names, node) + self.block(node.body, ast.Return(ast.Constant(None)))
         self.root, self.state, self.loops = outer
         # Defaults and annotations were evaluated when the original was defined; they are set on the new
         # function.
@@ -215,12 +211,12 @@ class Transformer(ast.NodeTransformer):
         return sorted(stored([node]) & used)
 
     def body_function(
-        self, name: str, first: list[str], names: list[str], body: list[ast.stmt]
+        self, name: str, first: list[str], names: list[str], body: list[ast.stmt], looping: bool = False
     ) -> ast.FunctionDef:
         outer, self.state = self.state, names
         own = sorted(stored(body) - set(names))
         statements = self.undefined(own, body[0]) if own else []
-        statements += self.block(body)
+        statements += self.block(body, ast.Continue() if looping else None)
         if not (body and isinstance(statements[-1], ast.Return)):
             statements.append(self.leave(ast.Constant(None)))
         self.state = outer
@@ -271,7 +267,7 @@ class Transformer(ast.NodeTransformer):
         item = self.fresh("item")
         target = ast.copy_location(ast.Assign([node.target], _load(item)), node)
         context = self.context(node)
-        body = self.body_function(self.fresh("body"), [item], names, node.body)
+        body = self.body_function(self.fresh("body"), [item], names, node.body, looping=True)
         body.body.insert(0, target)
         self.loops -= 1
         state = _tuple([_load(n) for n in names])
@@ -285,7 +281,7 @@ class Transformer(ast.NodeTransformer):
         names = self.names_of(node, looping=True)
         context = self.context(node)
         test = ast.Lambda(arguments_of(names), self.value(node.test))
-        body = self.body_function(self.fresh("body"), [], names, node.body)
+        body = self.body_function(self.fresh("body"), [], names, node.body, looping=True)
         self.loops -= 1
         state = _tuple([_load(n) for n in names])
         call = self.hook("while_", node, test, _load(body.name), _names(names), state, context)

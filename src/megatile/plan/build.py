@@ -210,12 +210,14 @@ class PlanBuilder:
         self.streams: list[Stream] = []
         self.body: list[Statement] = []
         self.place: Place | None = None
+        self.prefix = ""
         self._counts: dict[str, int] = {}
 
     # --- declarations ----------------------------------------------------------------------------
 
     def fresh(self, stem: str) -> str:
         """A name not used before in this plan."""
+        stem = self.prefix + stem
         taken = self._counts.get(stem)
         self._counts[stem] = (taken or 0) + 1
         return stem if taken is None else f"{stem}_{taken}"

@@ -1,8 +1,10 @@
-"""Streams as flat lists of instructions with compiled expressions: what evaluators that follow many units at once run.
+"""Streams as flat lists of instructions with compiled expressions: what evaluators that follow many units at
+once run.
 
-Structure becomes jumps: ``enter`` (a loop's initial values), ``test`` (leave when done), ``again`` (carry, count up, back
-to ``test``), ``branch`` (to ``target`` where the condition is 0), ``jump``, ``merge``, ``leave`` (names end), ``join``
-(a good place for units to come together again). All other kinds are the statements themselves.
+Structure becomes jumps: ``enter`` (a loop's initial values), ``test`` (leave when done), ``again`` (carry,
+count up, back to ``test``), ``branch`` (to ``target`` where the condition is 0), ``jump``, ``merge``,
+``leave`` (names end), ``join`` (a good place for units to come together again). All other kinds are the
+statements themselves.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class RegionCode:
         self.shape = tuple(e.compile() for e in region.shape)
         self.at = region.at.compile() if region.at is not None else None
         numbers = [constant(e) for e in (*region.start, *region.shape)]
-        known = None if any(n is None for n in numbers) else tuple(numbers)
+        known = None if None in numbers else tuple(n for n in numbers if n is not None)
         half = len(region.start)
         self.constant = None if known is None else (known[:half], known[half:])
 
@@ -86,6 +88,7 @@ class Instruction:
     number: int = 0
     attributes: dict[str, Any] = field(default_factory=dict)
     varying: dict[str, Function] = field(default_factory=dict)
+    ended: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
@@ -155,17 +158,20 @@ class _Compiler:
         if work is not None:
             instruction.functions |= {"flops": work.flops.compile(), "bytes": work.bytes.compile()}
 
-    def scope_names(self, body: tuple[Statement, ...]) -> tuple[str, ...]:
-        """Names that may hold slots and end with this body."""
-        names: list[str] = []
+    def scope(self, body: tuple[Statement, ...]) -> dict[str, tuple[str, ...]]:
+        """Names that end with this body: all (``ended``), and those that may hold slots (``names``)."""
+        ended: list[str] = []
         for statement in body:
-            if isinstance(statement, (Receive, ReceiveAny)) and statement.name:
-                names.append(statement.name)
+            if isinstance(statement, (Receive, ReceiveAny, ReadScalar)) and statement.name:
+                ended.append(statement.name)
+            if isinstance(statement, ReceiveAny):
+                ended.append(statement.chosen)
             elif isinstance(statement, Loop):
-                names += [c.name for c in statement.carries if isinstance(c, CarryTile)]
+                ended += [c.name for c in statement.carries]
             elif isinstance(statement, If):
-                names += [m.name for m in statement.merges if isinstance(m, MergeTile)]
-        return tuple(dict.fromkeys(n for n in names if n in self.slots))
+                ended += [m.name for m in statement.merges]
+        unique = tuple(dict.fromkeys(ended))
+        return {"ended": unique, "names": tuple(n for n in unique if n in self.slots)}
 
     def loop(self, loop: Loop) -> None:
         tiles = [c for c in loop.carries if isinstance(c, CarryTile)]
@@ -189,7 +195,7 @@ class _Compiler:
             target=begin - 1,
             tiles=tuple((c.name, c.next) for c in tiles),
             ints=tuple((c.name, c.next.compile()) for c in ints),
-            names=self.scope_names(loop.body),
+            **self.scope(loop.body),
         )
         test.target = len(self.code)
         self.emit("join", loop)
@@ -199,19 +205,26 @@ class _Compiler:
         tiles = [m for m in branch.merges if isinstance(m, MergeTile)]
         ints = [m for m in branch.merges if isinstance(m, MergeInt)]
         self.block(branch.body)
-        self.merge(branch, [(m.name, m.then) for m in tiles], [(m.name, m.then) for m in ints], branch.body)
+        then = [(m.name, m.then) for m in tiles], [(m.name, m.then) for m in ints]
+        self.merge(branch, *then, branch.body)
         jump = self.emit("jump", branch)
         start.target = len(self.code)
         self.block(branch.orelse)
-        self.merge(branch, [(m.name, m.orelse) for m in tiles], [(m.name, m.orelse) for m in ints], branch.orelse)
+        self.merge(
+            branch, [(m.name, m.orelse) for m in tiles], [(m.name, m.orelse) for m in ints], branch.orelse
+        )
         jump.target = len(self.code)
         self.bound |= {m.name for m in tiles}
         self.emit("join", branch)
 
     def merge(
-        self, branch: If, tiles: list[tuple[str, str]], ints: list[tuple[str, Expr]], body: tuple[Statement, ...]
+        self,
+        branch: If,
+        tiles: list[tuple[str, str]],
+        ints: list[tuple[str, Expr]],
+        body: tuple[Statement, ...],
     ) -> None:
-        names = self.scope_names(body)
-        if tiles or ints or names:
+        ended = self.scope(body)
+        if tiles or ints or ended["ended"]:
             compiled = tuple((name, value.compile()) for name, value in ints)
-            self.emit("merge", branch, tiles=tuple(tiles), ints=compiled, names=names)
+            self.emit("merge", branch, tiles=tuple(tiles), ints=compiled, **ended)

@@ -1,0 +1,129 @@
+"""Integers whose value is not known while a kernel is read: a program id, a loop index, a runtime integer.
+
+They compute as ints do. Where Python insists on a number (an index, a condition outside the reader's sight,
+text), ``NeedsValue`` is raised; the reader answers it by unrolling the loop or by reading the kernel once per
+unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from megatile.core.errors import MegatileError, Place
+from megatile.plan.expr import Expr, binary, constant, expr, symbols
+
+
+class KernelError(MegatileError, ValueError):
+    """A kernel that cannot be read."""
+
+
+class NeedsValue(KernelError):
+    """Python needs the number behind a symbol."""
+
+    def __init__(self, node: Expr, place: Place | None = None, why: str = "as a number"):
+        names = ", ".join(sorted(symbols(node)))
+        super().__init__(
+            f"the value of '{node}' is needed {why} while the kernel is read, but it depends on {names}",
+            place=place,
+            advice="compute with it, or use tl.static_range for loops that must be unrolled",
+        )
+        self.node = node
+
+
+class Sym:
+    """A symbolic integer."""
+
+    __slots__ = ("expr", "reader")
+
+    def __init__(self, value: Expr, reader: Any):
+        self.expr, self.reader = value, reader
+
+    def _need(self, why: str = "as a number") -> NoReturn:
+        raise NeedsValue(self.expr, self.reader.here, why)
+
+    def __bool__(self) -> bool:
+        self._need("as a condition")
+
+    def __int__(self) -> int:
+        self._need()
+
+    def __index__(self) -> int:
+        self._need("as an index")
+
+    def __float__(self) -> float:
+        self._need()
+
+    def __hash__(self) -> int:
+        self._need("as a key")
+
+    def __str__(self) -> str:
+        self._need("as text")
+
+    def __format__(self, spec: str) -> str:
+        self._need("as text")
+
+    def __repr__(self) -> str:
+        return f"<{self.expr}>"
+
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        return self // other, self % other
+
+    def __neg__(self) -> Any:
+        return wrap(-self.expr, self.reader)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __invert__(self) -> Any:
+        return wrap(~self.expr, self.reader)
+
+    def __truediv__(self, other: Any) -> Any:
+        self._need("for a division with '/'; use '//'")
+
+
+def wrap(value: Expr, reader: Any) -> Any:
+    """An int where the value is known, else a ``Sym``."""
+    known = constant(value)
+    return known if known is not None else Sym(value, reader)
+
+
+def is_integer(value: Any) -> bool:
+    return (isinstance(value, (int, Sym)) and not isinstance(value, bool)) or isinstance(value, bool)
+
+
+def to_expr(value: Any) -> Expr:
+    return value.expr if isinstance(value, Sym) else expr(value)
+
+
+def _binary(operator: str, reverse: bool = False) -> Callable[[Sym, Any], Any]:
+    def method(self: Sym, other: Any) -> Any:
+        if isinstance(other, bool):
+            other = int(other)
+        if not isinstance(other, (int, Sym)):
+            return NotImplemented
+        left, right = (to_expr(other), self.expr) if reverse else (self.expr, to_expr(other))
+        return wrap(binary(operator, left, right), self.reader)
+
+    return method
+
+
+for _word, _operator in {
+    "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "and": "&", "or": "|", "xor": "^",
+    "lshift": "<<", "rshift": ">>",
+}.items():  # fmt: skip
+    setattr(Sym, f"__{_word}__", _binary(_operator))
+    setattr(Sym, f"__r{_word}__", _binary(_operator, reverse=True))
+for _word, _operator in {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.items():
+    setattr(Sym, f"__{_word}__", _binary(_operator))
+
+
+class SymRange:
+    """``range`` with symbolic bounds."""
+
+    def __init__(self, start: Any, stop: Any, step: Any, reader: Any):
+        self.start, self.stop, self.step, self.reader = start, stop, step, reader
+
+    def __iter__(self) -> NoReturn:
+        node = next(to_expr(v) for v in (self.stop, self.start, self.step) if isinstance(v, Sym))
+        raise NeedsValue(node, self.reader.here, "to unroll a loop")

@@ -1,0 +1,245 @@
+"""``check(plan, hda)``: find out before running whether a plan can be right. Errors name the command and its
+line.
+
+Without a machine: every unit has one stream, every send its receive (of the same size), slots are large
+enough, queues are fed by whom they say, regions lie inside their tiles and shapes fit, collectives are
+reached by all, nothing waits for ever (with the slots there are), receive ranges do not overlap. With a
+machine also: units, memories and engines exist, and what is placed in a memory fits it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megatile.core.errors import did_you_mean
+from megatile.core.operations import OPERATIONS, OperationError
+from megatile.hda import HDA
+from megatile.plan.cohort import Cohort, SlotHandle, Value, spread, uniform
+from megatile.plan.memory import check_memory, check_ranges
+from megatile.plan.model import Channel, Loop, Plan, PlanError, statements
+from megatile.plan.program import Instruction, RegionCode
+from megatile.plan.regions import write_of
+from megatile.plan.statements import Compute, Receive, ReceiveAny
+from megatile.plan.steady import Snapshot, repeats, same_state, skip, snapshot
+from megatile.plan.storage import plan_tile, region_span
+from megatile.plan.walk import Walker
+
+ENGINES = ("dma", "tensor", "vector", "channel", "control")
+ROLES = ("local", "input", "output", "inout")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the check saw: messages and their bytes, over all units and iterations."""
+
+    units: int
+    streams: int
+    statements: int
+    messages: int
+
+
+def check(plan: Plan, hda: HDA | None = None, *, assume: Mapping[str, int] | None = None) -> Checked:
+    """Raise a ``PlanError`` (or ``PlanDeadlock``) that names the command and its line, or say what was seen.
+
+    Values read by ``ReadScalar`` are taken to be ``assume[name]``, or their bound.
+    """
+    check_structure(plan)
+    check_ranges(plan)
+    if hda is not None:
+        check_machine(plan, hda)
+        check_memory(plan, hda)
+    walk = CountingWalk(plan, assume or {})
+    walk.run()
+    walk.check_left_over()
+    count = sum(1 for stream in plan.streams for _ in statements(stream.body))
+    messages = sum(int(q.received.sum()) for q in walk.queues.values())
+    return Checked(plan.units, len(plan.streams), count, messages)
+
+
+def check_structure(plan: Plan) -> None:
+    """Streams cover the units once; declarations are sound."""
+    covered = np.zeros(plan.units, dtype=np.int64)
+    for stream in plan.streams:
+        for run in stream.units:
+            numbers = np.arange(*run)
+            if len(numbers) and (numbers.min() < 0 or numbers.max() >= plan.units):
+                raise PlanError(f"stream of unit {int(numbers.max())}, but there are {plan.units} units")
+            covered[numbers] += 1
+    if (covered != 1).any():
+        unit = int(np.argmax(covered != 1))
+        raise PlanError(f"unit {unit} has {int(covered[unit])} streams, not one")
+    for tile in plan.tiles:
+        if tile.role not in ROLES:
+            raise PlanError(
+                f"tile '{tile.name}' has role '{tile.role}'", advice=did_you_mean(tile.role, ROLES)
+            )
+        if tile.versions < 1 or any(extent < 0 for extent in tile.shape):
+            raise PlanError(f"tile '{tile.name}' needs versions >= 1 and extents >= 0")
+    for channel in plan.channels:
+        if channel.slots < 1 or channel.members < 1 or channel.slot_bytes < 1:
+            raise PlanError(f"channel '{channel.name}' needs at least one member, one slot and one byte")
+    for stream in plan.streams:
+        for statement in statements(stream.body):
+            check_statement(plan, statement)
+
+
+def check_statement(plan: Plan, statement: Any) -> None:
+    shared = {tile.name for tile in plan.tiles if tile.shared}
+    if isinstance(statement, Compute):
+        rule = OPERATIONS.find(statement.operation, statement.place)
+        if statement.engine not in ENGINES:
+            advice = did_you_mean(statement.engine, ENGINES, what="engines")
+            raise PlanError(f"there is no engine '{statement.engine}'", place=statement.place, advice=advice)
+        if len(statement.reads) != rule.operands:
+            message = f"{rule.name} takes {rule.operands} operands, not {len(statement.reads)}"
+            raise PlanError(message, place=statement.place)
+    write = write_of(statement)
+    fresh = isinstance(statement, (Compute, Receive, ReceiveAny)) and statement.fresh
+    if fresh and write is not None and write.tile in shared:
+        raise PlanError(f"a new version of shared tile '{write.tile}'", place=statement.place)
+    for kind, known in (("channel", plan.channels), ("flag", plan.flags), ("group", plan.groups)):
+        name = getattr(statement, kind, None)
+        names = [thing.name for thing in known]
+        if name is not None and name not in names:
+            advice = did_you_mean(name, names, what=f"{kind}s")
+            raise PlanError(f"there is no {kind} '{name}'", place=statement.place, advice=advice)
+
+
+def check_machine(plan: Plan, hda: HDA) -> None:
+    """The machine has the units, and the engines that the commands name."""
+    there = hda.count(plan.scale)
+    places = spread(plan.place.evaluate({"unit": np.arange(plan.units)}), plan.units)
+    if len(places) and (places.min() < 0 or places.max() >= there):
+        raise PlanError(
+            f"plan '{plan.name}' uses unit {int(places.max())} of scale '{plan.scale}', "
+            f"machine '{hda.name}' has {there}"
+        )
+    kinds = {engine.kind for engine in hda.engines} | {"channel", "control", "dma"}
+    if "tensor" in kinds or "scalar" in kinds:
+        kinds.add("vector")
+    for stream in plan.streams:
+        for statement in statements(stream.body):
+            if isinstance(statement, Compute) and statement.engine not in kinds:
+                raise PlanError(
+                    f"machine '{hda.name}' has no {statement.engine} engine for {statement.operation}",
+                    place=statement.place,
+                )
+
+
+class CountingWalk(Walker):
+    """The walk without data: counts messages, follows slots, looks at regions and shapes."""
+
+    def __init__(self, plan: Plan, assume: Mapping[str, int]):
+        super().__init__(plan)
+        self.assume = assume
+        shape = {name: q.sent.shape for name, q in self.queues.items()}
+        self.sender = {name: np.zeros(extents, dtype=np.int32) for name, extents in shape.items()}
+        self.instructions: list[Instruction] = []
+        self.numbers: dict[int, int] = {}
+        self.repeating = {
+            id(s): repeats(s)
+            for stream in plan.streams
+            for s in statements(stream.body)
+            if isinstance(s, Loop)
+        }
+        self.before: dict[int, Snapshot] = {}
+
+    def on_read_scalar(self, cohort: Cohort, instruction: Instruction) -> Value:
+        statement: Any = instruction.statement
+        return self.assume.get(statement.name, statement.bound)
+
+    def on_compute(self, cohort: Cohort, instruction: Instruction) -> None:
+        statement: Any = instruction.statement
+        assert instruction.write is not None
+        if isinstance(cohort.handles[instruction.write.tile], SlotHandle):
+            raise PlanError(f"a received message cannot be written: {self.describe(instruction)}")
+        shapes = [self.shape_of(cohort, instruction, code) for code in instruction.reads]
+        target = self.shape_of(cohort, instruction, instruction.write)
+        if None in shapes or target is None or instruction.varying:
+            return
+        try:
+            result = OPERATIONS[statement.operation].shape(*shapes, **instruction.attributes)
+        except (OperationError, TypeError) as error:
+            text = error.message if isinstance(error, OperationError) else str(error)
+            raise PlanError(f"{text}: {self.describe(instruction)}") from error
+        if not _fits(statement.operation, tuple(result), target):
+            raise PlanError(
+                f"the result has shape {tuple(result)}, not {target}: {self.describe(instruction)}"
+            )
+
+    def shape_of(self, cohort: Cohort, instruction: Instruction, code: RegionCode) -> tuple[int, ...] | None:
+        handle = cohort.handles.get(code.tile)
+        if handle is None:
+            raise PlanError(f"'{code.tile}' has ended before: {self.describe(instruction)}")
+        extents = handle.shape if isinstance(handle, SlotHandle) else plan_tile(self.plan, handle.tile).shape
+        try:
+            found = region_span(cohort, code, extents)
+        except PlanError as error:
+            raise PlanError(f"{error.message}: {self.describe(instruction)}") from error
+        return None if found is None else found[1]
+
+    def on_send(
+        self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, slot: Value
+    ) -> None:
+        self.shape_of(cohort, instruction, instruction.reads[0])
+        number = self.numbers.setdefault(id(instruction), len(self.instructions))
+        if number == len(self.instructions):
+            self.instructions.append(instruction)
+        self.sender[instruction.statement.channel][to, member] = number  # type: ignore[union-attr]
+
+    def on_receive(self, cohort: Cohort, instruction: Instruction, handle: SlotHandle) -> None:
+        if instruction.write is not None:
+            self.shape_of(cohort, instruction, instruction.write)
+
+    def check_left_over(self) -> None:
+        """Messages that nobody received."""
+        for name, queues in self.queues.items():
+            left = queues.sent - queues.received
+            if left.any():
+                unit, member = (int(i) for i in np.unravel_index(int(np.argmax(left)), left.shape))
+                instruction = self.instructions[int(self.sender[name][unit, member])]
+                source = int(uniform(queues.source({"unit": unit, "member": member})))
+                raise PlanError(
+                    f"{int(left[unit, member])} messages from unit {source} are never received on "
+                    f"{_label(queues.channel, member)} of unit {unit}: {self.describe(instruction)}",
+                    place=self.place(instruction),
+                )
+
+    def step_again(self, cohort: Cohort, instruction: Instruction) -> bool:
+        super().step_again(cohort, instruction)
+        loop: Any = instruction.statement
+        if not self.repeating[id(loop)] or self.ready or self.waiting:
+            return True
+        at, stop, step = (cohort.ints[f"{loop.index}{s}"] for s in ("", ".stop", ".step"))
+        if any(isinstance(v, np.ndarray) for v in (at, stop, step)):
+            return True
+        remaining = len(range(at, stop, step))
+        before = self.before.get(id(loop))
+        if before is not None and remaining > 2 and same_state(before, self.queues, cohort):
+            cohort.ints[loop.index] = at + step * skip(loop, before, self.queues, cohort, remaining)
+            del self.before[id(loop)]
+        elif remaining > 2:
+            self.before[id(loop)] = snapshot(self.queues, cohort)
+        return True
+
+    def step_enter(self, cohort: Cohort, instruction: Instruction) -> bool:
+        self.before.pop(id(instruction.statement), None)
+        return super().step_enter(cohort, instruction)
+
+
+def _label(channel: Channel, member: int) -> str:
+    return channel.label(member)
+
+
+def _fits(operation: str, result: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether a result can be put in the target: equal, broadcast, or (for copies) as many elements."""
+    if operation in ("copy", "cast"):
+        return int(np.prod(result)) == int(np.prod(target))
+    if len(result) > len(target):
+        return False
+    padded = (1,) * (len(target) - len(result)) + result
+    return all(r in (1, t) for r, t in zip(padded, target, strict=True))

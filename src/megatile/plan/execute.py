@@ -1,0 +1,430 @@
+"""``execute(plan, inputs)``: run a plan on real data with NumPy, all units, and report races.
+
+Inputs and results map tile names to arrays (owners, *shape); units that share a stream are computed together.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from megatile.core.dtypes import accumulator, dtype, numpy_dtype
+from megatile.core.errors import MegatileError, did_you_mean
+from megatile.core.operations import OPERATIONS, REDUCTIONS, Operation, apply, cast
+from megatile.plan.cohort import Cohort, SlotHandle, Value, spread
+from megatile.plan.model import Plan, PlanError
+from megatile.plan.program import Instruction, RegionCode
+from megatile.plan.races import RaceWatch
+from megatile.plan.storage import Access, SlotStore, allocate, plan_tile, resolve
+from megatile.plan.walk import Walker
+
+Array = Any
+# Below this many bytes per unit, gathering all units into one array beats a loop over views of each.
+GATHER_BYTES = 2048
+
+
+class OrderWarning(UserWarning):
+    """A result depends on the order in which messages were received from any of several queues."""
+
+
+class Results(dict[str, Array]):
+    """Output arrays by tile name; ``choices`` are the members that ``ReceiveAny`` took, per unit in order."""
+
+    def __init__(
+        self, arrays: Mapping[str, Array], choices: dict[int, list[int]], order_dependent: tuple[str, ...]
+    ):
+        super().__init__(arrays)
+        self.choices = choices
+        self.order_dependent = order_dependent
+
+
+def execute(
+    plan: Plan, inputs: Mapping[str, Any] | None = None, order: Any = None, *, races: bool = True
+) -> Results:
+    """Run the plan on data.
+
+    ``order`` (a timed result, or anything with ``choices``: unit to list of members) decides what
+    ``ReceiveAny`` takes; without it members are tried in turn, and outputs that depend on that are reported
+    by an ``OrderWarning``. ``races=False`` leaves out the race check on storage that several units use.
+    """
+    run = Executor(plan, inputs or {}, order=order, races=races)
+    run.run()
+    outputs = run.outputs()
+    depends: tuple[str, ...] = ()
+    if run.choices and order is None:
+        other = Executor(plan, inputs or {}, reverse=True, races=False)
+        other.run()
+        again = other.outputs()
+        depends = tuple(n for n in outputs if not _same(outputs[n], again[n]))
+        if depends:
+            warnings.warn(
+                OrderWarning(f"{', '.join(depends)}: depends on the order of arrival"), stacklevel=2
+            )
+    return Results(outputs, run.choices, depends)
+
+
+def _same(a: Array, b: Array) -> bool:
+    return a.tobytes() == b.tobytes() or bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
+
+
+class Executor(Walker):
+    """The walk with data."""
+
+    uneven = False
+
+    def __init__(
+        self,
+        plan: Plan,
+        inputs: Mapping[str, Any],
+        *,
+        order: Any = None,
+        reverse: bool = False,
+        races: bool = True,
+    ):
+        super().__init__(plan)
+        self.arrays = {
+            tile.name: allocate(plan, tile, None) for tile in plan.tiles if tile.name not in inputs
+        }
+        known = {tile.name: tile for tile in plan.tiles if tile.role in ("input", "inout")}
+        for name, data in inputs.items():
+            if name not in known:
+                raise PlanError(
+                    f"'{name}' is no input of the plan", advice=did_you_mean(name, known, what="inputs")
+                )
+            tile = known[name]
+            array = (
+                np.asarray(data)
+                if not isinstance(data, (list, tuple))
+                else np.stack([np.asarray(d) for d in data])
+            )
+            expected = (plan.owners(tile), *tile.shape)
+            if array.shape != expected:
+                raise PlanError(
+                    f"input '{name}' has shape {array.shape}, not {expected} (owners, then the tile)"
+                )
+            self.arrays[name] = allocate(plan, tile, cast(array, tile.dtype))
+        missing = [n for n in known if n not in inputs]
+        if missing:
+            raise PlanError(f"input '{missing[0]}' is missing")
+        self.slots = {channel.name: SlotStore(channel, plan.units) for channel in plan.channels}
+        self.order = {u: iter(c) for u, c in order.choices.items()} if order is not None else None
+        self.reverse = reverse
+        self.watch = RaceWatch.for_plan(plan) if races else None
+        self.final: dict[str, Any] = {
+            t.name: np.zeros(plan.owners(t), dtype=np.int64)
+            for t in plan.tiles
+            if t.role in ("output", "inout")
+        }
+
+    def outputs(self) -> dict[str, Array]:
+        """The last version of every output."""
+        result = {}
+        for name, version in self.final.items():
+            array = self.arrays[name]
+            result[name] = array[np.arange(len(array)), version % array.shape[1]]
+        return result
+
+    # --- commands --------------------------------------------------------------------------------
+
+    def access(
+        self, cohort: Cohort, instruction: Instruction, code: RegionCode, write: bool
+    ) -> Access | None:
+        fresh = write and bool(getattr(instruction.statement, "fresh", False))
+        found = resolve(self.plan, cohort, code, self.arrays, self.slots, fresh)
+        if found is not None and self.watch is not None:
+            self.watch.access(cohort, instruction, code, found, write)
+        return found
+
+    def step_compute(self, cohort: Cohort, instruction: Instruction) -> bool:
+        reads = [self.access(cohort, instruction, code, False) for code in instruction.reads]
+        assert instruction.write is not None
+        write = self.access(cohort, instruction, instruction.write, True)
+        if write is None or any(r is None for r in reads):
+            return self.divide_by_shape(cohort, instruction)
+        if isinstance(cohort.handles[instruction.write.tile], SlotHandle):
+            raise PlanError(f"a received message cannot be written: {self.describe(instruction)}")
+        try:
+            self.apply(cohort, instruction, write, reads)  # type: ignore[arg-type]
+        except (ValueError, TypeError) as error:
+            if isinstance(error, MegatileError):
+                raise
+            raise PlanError(f"{error}: {self.describe(instruction)}") from error
+        self.renew(cohort, instruction)
+        cohort.pc += 1
+        return True
+
+    def divide_by_shape(self, cohort: Cohort, instruction: Instruction) -> bool:
+        codes = [*instruction.reads, *((instruction.write,) if instruction.write else ())]
+        return self.divide_by(cohort, [f(cohort.ints) for code in codes for f in code.shape])
+
+    def renew(self, cohort: Cohort, instruction: Instruction) -> None:
+        super().renew(cohort, instruction)
+        if instruction.write is not None and instruction.write.tile in self.final:
+            handle: Any = cohort.handles[instruction.write.tile]
+            if not plan_tile(self.plan, handle.tile).shared:
+                self.final[handle.tile][cohort.units] = handle.version
+
+    def apply(self, cohort: Cohort, instruction: Instruction, write: Access, reads: list[Access]) -> None:
+        operation = OPERATIONS[instruction.statement.operation]  # type: ignore[union-attr]
+        varying = {k: f(cohort.ints) for k, f in instruction.varying.items()}
+        uneven = any(isinstance(v, np.ndarray) for v in varying.values())
+        attributes = _from_the_end(instruction.attributes | varying, reads)
+        if not uneven:
+            target, sources = write.batch(), [r.batch() for r in reads]
+            if target is not None and all(s is not None for s in sources):
+                compute(operation, target, sources, attributes, batched=True)
+                return
+            if len(cohort) > 4 and target_bytes(write) < GATHER_BYTES:
+                self.gathered(cohort, operation, write, reads, attributes)
+                return
+        for at in range(len(cohort)):
+            own = {k: int(v[at]) if isinstance(v, np.ndarray) else v for k, v in attributes.items()}
+            compute(operation, write.one(at), [r.one(at) for r in reads], own, batched=False)
+
+    def gathered(
+        self,
+        cohort: Cohort,
+        operation: Operation,
+        write: Access,
+        reads: list[Access],
+        attributes: dict[str, Any],
+    ) -> None:
+        count = len(cohort)
+        sources = [r.array[r.index(count)] for r in reads]
+        result = np.empty((count, *write.shape), dtype=write.array.dtype)
+        compute(operation, result, sources, attributes, batched=True)
+        write.array[write.index(count)] = result
+
+    def step_send(self, cohort: Cohort, instruction: Instruction) -> bool:
+        code = instruction.reads[0]
+        if code.constant is None and not code.whole:
+            shape = [f(cohort.ints) for f in code.shape]
+            if any(isinstance(v, np.ndarray) and (v != v[0]).any() for v in shape):
+                return self.divide_by(cohort, shape)
+        return super().step_send(cohort, instruction)
+
+    def on_send(
+        self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, slot: Value
+    ) -> None:
+        statement: Any = instruction.statement
+        read = self.access(cohort, instruction, instruction.reads[0], False)
+        assert read is not None
+        handle = cohort.handles[instruction.reads[0].tile]
+        element = handle.dtype if isinstance(handle, SlotHandle) else plan_tile(self.plan, handle.tile).dtype
+        target = self.slots[statement.channel].typed(element, read.shape)
+        if isinstance(handle, SlotHandle) and handle.channel == statement.channel:
+            # The store may just have grown for this message: look the source up again.
+            read = resolve(self.plan, cohort, instruction.reads[0], self.arrays, self.slots)
+            assert read is not None
+        deliver(target, read, to, member, slot, len(cohort))
+        if self.watch is not None:
+            self.watch.send(cohort, statement.channel, to, member, self.queues[statement.channel].sent)
+
+    def on_receive(self, cohort: Cohort, instruction: Instruction, handle: SlotHandle) -> None:
+        if self.watch is not None:
+            self.watch.receive(cohort, handle)
+        if instruction.write is None:
+            return
+        write = self.access(cohort, instruction, instruction.write, True)
+        if write is None:
+            raise PlanError(f"units disagree on the shape of the destination: {self.describe(instruction)}")
+        store = self.slots[handle.channel]
+        slot = handle.sequence % store.channel.slots
+        array = store.typed(handle.dtype, handle.shape)
+        read = Access(array, (cohort.units, handle.member, slot), (), handle.shape, write.run)
+        self.move(cohort, write, read)
+
+    def move(self, cohort: Cohort, write: Access, read: Access) -> None:
+        copy = OPERATIONS["copy"]
+        target, source = write.batch(), read.batch()
+        if target is not None and source is not None:
+            compute(copy, target, [source], {}, batched=True)
+        elif len(cohort) > 4 and target_bytes(write) < GATHER_BYTES:
+            self.gathered(cohort, copy, write, [read], {})
+        else:
+            for at in range(len(cohort)):
+                compute(copy, write.one(at), [read.one(at)], {}, batched=False)
+
+    def on_read_scalar(self, cohort: Cohort, instruction: Instruction) -> Value:
+        read = self.access(cohort, instruction, instruction.reads[0], False)
+        if read is None or np.prod(read.shape) != 1:
+            raise PlanError(f"read_scalar reads one element: {self.describe(instruction)}")
+        values = [read.one(at).reshape(-1)[0] for at in range(len(cohort))]
+        return np.asarray([int(v) for v in values], dtype=np.int64)
+
+    def on_signal(
+        self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, amount: Value
+    ) -> None:
+        if self.watch is not None:
+            self.watch.signal(cohort, instruction.statement.flag, to, member, amount)  # type: ignore[union-attr]
+
+    def on_wait(self, cohort: Cohort, instruction: Instruction, member: Value, value: Value) -> None:
+        if self.watch is not None:
+            self.watch.wait(cohort, instruction.statement.flag, member, value)  # type: ignore[union-attr]
+
+    def choose(self, cohort: Cohort, instruction: Instruction, at: int) -> int | None:
+        if self.order is not None:
+            return self.forced(cohort, instruction, int(cohort.units[at]))
+        if not self.reverse:
+            return super().choose(cohort, instruction, at)
+        statement: Any = instruction.statement
+        queues, unit = self.queues[statement.channel], int(cohort.units[at])
+        for member in reversed(statement.members):
+            if queues.sent[unit, member] > queues.received[unit, member]:
+                return int(member)
+        return None
+
+    def forced(self, cohort: Cohort, instruction: Instruction, unit: int) -> int | None:
+        """The member that the given order takes next, once its message is there."""
+        statement: Any = instruction.statement
+        if not hasattr(self, "_next"):
+            self._next: dict[int, int] = {}
+        assert self.order is not None
+        if unit not in self._next:
+            try:
+                self._next[unit] = int(next(self.order[unit]))
+            except (KeyError, StopIteration):
+                raise PlanError(f"the order given has no more choices for unit {unit}") from None
+        member, queues = self._next[unit], self.queues[statement.channel]
+        return member if queues.sent[unit, member] > queues.received[unit, member] else None
+
+    def take(self, cohort: Cohort, instruction: Instruction, member: Value) -> bool:
+        if self.order is not None and instruction.kind == "receive_any":
+            for unit in cohort.units.tolist():
+                self._next.pop(unit, None)
+        return super().take(cohort, instruction, member)
+
+    # --- groups ----------------------------------------------------------------------------------
+
+    def on_collective(self, group: str, parts: list[tuple[Cohort, Instruction]]) -> None:
+        kinds = {(i.statement.kind, i.statement.reduction) for _, i in parts}  # type: ignore[union-attr]
+        if len(kinds) > 1:
+            raise PlanError(f"units of group '{group}' meet at different collectives: {sorted(kinds)}")
+        kind, reduction = kinds.pop()
+        if self.watch is not None:
+            self.watch.meet(self.keys[group], np.concatenate([c.units for c, _ in parts]))
+        if kind == "barrier":
+            return
+        values: dict[int, Array] = {}
+        for cohort, instruction in parts:
+            read = self.access(cohort, instruction, instruction.reads[0], False)
+            assert read is not None
+            values |= {int(u): read.one(i).copy() for i, u in enumerate(cohort.units)}
+        for cohort, instruction in parts:
+            self.finish_collective(group, cohort, instruction, kind, reduction, values)
+
+    def finish_collective(
+        self,
+        group: str,
+        cohort: Cohort,
+        instruction: Instruction,
+        kind: str,
+        reduction: str,
+        values: dict[int, Array],
+    ) -> None:
+        assert instruction.write is not None
+        write = self.access(cohort, instruction, instruction.write, True)
+        assert write is not None
+        keys, done = self.keys[group], {}
+        roots = spread(instruction.functions["root"](cohort.ints), len(cohort))
+        for at, unit in enumerate(cohort.units.tolist()):
+            key = (int(keys[unit]), int(roots[at]))
+            if key not in done:
+                members = np.flatnonzero(keys == keys[unit])
+                done[key] = (
+                    values[int(members[key[1]])]
+                    if kind == "broadcast"
+                    else reduce_values(reduction, [values[int(m)] for m in members])
+                )
+            write.one(at)[...] = done[key]
+
+
+def reduce_values(reduction: str, values: list[Array]) -> Array:
+    """Reduce in unit order, accumulating as wide as gemm does, rounding once."""
+    name = dtype(values[0].dtype)
+    wide = numpy_dtype(accumulator(name))
+    total = values[0].astype(wide)
+    for value in values[1:]:
+        total = apply(REDUCTIONS[reduction], [total, value.astype(wide)], accumulator(name))
+    return cast(total, name)
+
+
+def target_bytes(access: Access) -> int:
+    return int(np.prod(access.shape)) * access.array.dtype.itemsize
+
+
+def _from_the_end(attributes: dict[str, Any], reads: list[Access]) -> dict[str, Any]:
+    """Axes counted from the end, so that a leading axis of units does not matter."""
+    axis = attributes.get("axis")
+    if isinstance(axis, int) and axis >= 0 and reads:
+        return attributes | {"axis": axis - len(reads[0].shape)}
+    return attributes
+
+
+def deliver(target: Array, read: Access, to: Value, member: Value, slot: Value, count: int) -> None:
+    """Copy each unit's region into its slot: one copy of the data, whatever the shape of the traffic."""
+    source = read.batch()
+    if source is not None and not isinstance(member, np.ndarray) and not isinstance(slot, np.ndarray):
+        queue = target[:, member, slot]
+        shift = _shift(to, len(queue)) if count == len(queue) else None
+        if shift is not None:
+            queue[shift:] = source[: count - shift]
+            queue[:shift] = source[count - shift :]
+        else:
+            queue[to] = source
+        return
+    if source is not None:
+        target[to, member, slot] = source
+        return
+    if count > 4 and target_bytes(read) < GATHER_BYTES:
+        target[to, member, slot] = read.array[read.index(count)]
+        return
+    members, slots = spread(member, count), spread(slot, count)
+    for at in range(count):
+        target[int(to[at]), int(members[at]), int(slots[at])] = read.one(at)
+
+
+def _shift(to: Array, count: int) -> int | None:
+    """k if ``to`` is (unit + k) % count for units 0, 1, 2, ..."""
+    first = int(to[0])
+    expected = np.arange(first, first + count)
+    expected[count - first :] -= count
+    return first if np.array_equal(to, expected) else None
+
+
+def compute(
+    operation: Operation, target: Array, sources: list[Array], attributes: dict[str, Any], batched: bool
+) -> None:
+    """target = operation(sources), rounded once to the target's type."""
+    lead = 1 if batched else 0
+    if operation.name in ("copy", "cast"):
+        source = sources[0]
+        if source.shape != target.shape:
+            source = source.reshape(target.shape)
+        if source.dtype == target.dtype:
+            np.copyto(target, source)
+        else:
+            target[...] = cast(source, _name(target))
+        return
+    if not operation.attributes:
+        rank = target.ndim - lead
+        sources = [_padded(s, rank, lead) for s in sources]
+    if operation.into is not None and all(s.dtype == target.dtype for s in sources):
+        operation.into(*sources, out=target)
+        return
+    target[...] = cast(operation.meaning(*sources, **attributes), _name(target))
+
+
+def _name(array: Array) -> str:
+    return dtype(array.dtype)
+
+
+def _padded(source: Array, rank: int, lead: int) -> Array:
+    """Extra axes of extent 1 after the unit axis, so that operands of lower rank broadcast."""
+    missing = rank - (source.ndim - lead)
+    if missing <= 0:
+        return source
+    return source.reshape(source.shape[:lead] + (1,) * missing + source.shape[lead:])

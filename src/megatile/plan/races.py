@@ -1,0 +1,112 @@
+"""Races on storage that several units see: shared tiles and puts and gets, by happens-before clocks."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from megatile.core import clocks as hb
+from megatile.core.errors import MegatileError
+from megatile.plan.cohort import Cohort, SlotHandle, TileHandle, Value, spread
+from megatile.plan.model import Plan, statements
+from megatile.plan.program import Instruction, RegionCode
+from megatile.plan.regions import regions_of
+from megatile.plan.storage import Access
+from megatile.plan.text import statement_text
+
+# Vector clocks need units x units numbers; beyond this the check would cost more than the execution.
+MOST_UNITS = 4096
+
+
+class RaceError(MegatileError, RuntimeError):
+    """Two unordered accesses of different units to the same storage, at least one of them a write."""
+
+
+class RaceWatch:
+    """Follows who knows what, and looks at every access to storage that several units see."""
+
+    def __init__(self, plan: Plan, seen: frozenset[str]):
+        self.plan, self.seen = plan, seen
+        self.clocks = hb.Clocks(plan.units)
+        self.log = hb.AccessLog()
+        self.messages: dict[tuple[str, int, int], deque[Any]] = {}
+        self.signals: dict[tuple[str, int, int], list[tuple[int, Any]]] = {}
+
+    @staticmethod
+    def for_plan(plan: Plan) -> RaceWatch | None:
+        """A watch if the plan has anything to watch, else None: private storage cannot race."""
+        seen = {tile.name for tile in plan.tiles if tile.shared}
+        for stream in plan.streams:
+            for statement in statements(stream.body):
+                seen |= {region.tile for region in regions_of(statement) if region.at is not None}
+        return RaceWatch(plan, frozenset(seen)) if seen and plan.units <= MOST_UNITS else None
+
+    def access(
+        self, cohort: Cohort, instruction: Instruction, code: RegionCode, found: Access, write: bool
+    ) -> None:
+        handle = cohort.handles[code.tile]
+        if not isinstance(handle, TileHandle) or handle.tile not in self.seen:
+            return
+        count = len(cohort)
+        owners, buffers = (spread(v, count) for v in found.lead)
+        starts = [spread(s, count) for s in found.start] or [np.zeros(count, dtype=np.int64)] * len(
+            found.shape
+        )
+        for at, unit in enumerate(cohort.units.tolist()):
+            box = tuple((int(s[at]), int(s[at]) + n) for s, n in zip(starts, found.shape, strict=True))
+            storage = (handle.tile, int(owners[at]), int(buffers[at]))
+            access = hb.Access(unit, write, box, instruction.statement)
+            other = self.log.record(self.clocks, storage, access)
+            if other is not None:
+                raise self.race(access, other, storage)
+
+    def race(self, access: hb.Access, other: hb.Access, storage: tuple[str, int, int]) -> RaceError:
+        first, second = (_described(a) for a in (other, access))
+        return RaceError(
+            f"race on tile '{storage[0]}' of owner {storage[1]}: {first} and {second} are not ordered",
+            place=access.label.place,
+            advice="put a barrier, a signal and wait, or a message between them",
+        )
+
+    def send(self, cohort: Cohort, channel: str, to: Value, member: Value, _sent: Any) -> None:
+        count = len(cohort)
+        targets, members = spread(to, count), spread(member, count)
+        for at, unit in enumerate(cohort.units.tolist()):
+            queue = self.messages.setdefault((channel, int(targets[at]), int(members[at])), deque())
+            queue.append(self.clocks.release(unit))
+
+    def receive(self, cohort: Cohort, handle: SlotHandle) -> None:
+        members = spread(handle.member, len(cohort))
+        for at, unit in enumerate(cohort.units.tolist()):
+            self.clocks.acquire(unit, self.messages[handle.channel, unit, int(members[at])].popleft())
+
+    def signal(self, cohort: Cohort, flag: str, to: Value, member: Value, amount: Value) -> None:
+        count = len(cohort)
+        targets, members, amounts = (spread(v, count) for v in (to, member, amount))
+        for at, unit in enumerate(cohort.units.tolist()):
+            past = self.signals.setdefault((flag, int(targets[at]), int(members[at])), [])
+            past.append((int(amounts[at]), self.clocks.release(unit)))
+
+    def wait(self, cohort: Cohort, flag: str, member: Value, value: Value) -> None:
+        """A wait knows the signals that were needed to reach its value, in the order they came."""
+        count = len(cohort)
+        members, values = spread(member, count), spread(value, count)
+        for at, unit in enumerate(cohort.units.tolist()):
+            reached = 0
+            for amount, snapshot in self.signals.get((flag, unit, int(members[at])), []):
+                if reached >= values[at]:
+                    break
+                reached += amount
+                self.clocks.acquire(unit, snapshot)
+
+    def meet(self, keys: Any, units: Any) -> None:
+        for key in np.unique(keys[units]):
+            self.clocks.meet(int(u) for u in units if keys[u] == key)
+
+
+def _described(access: hb.Access) -> str:
+    word = "writes" if access.write else "reads"
+    where = f" at {access.label.place}" if access.label.place else ""
+    return f"unit {access.unit} {word} in '{statement_text(access.label)}'{where}"

@@ -1,0 +1,134 @@
+"""Loops that repeat themselves: which of them a counting walk may skip through.
+
+A ring of 100 000 units has 99 999 equal rounds. If nothing in a loop's body that decides the way (peers,
+members, sizes, conditions, inner bounds) depends on the loop, and two rounds left all queues in the same
+state, then so will all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lcm
+from typing import Any
+
+import numpy as np
+
+from megatile.plan.cohort import Cohort, SlotHandle, TileHandle
+from megatile.plan.expr import Binary, Expr, Symbol, constant, symbols
+from megatile.plan.model import (
+    CarryInt,
+    If,
+    Loop,
+    ReadScalar,
+    Receive,
+    ReceiveAny,
+    Send,
+    Signal,
+    Statement,
+    Wait,
+    statements,
+)
+
+
+def deciding(statement: Statement) -> list[Expr]:
+    """The expressions of a statement that decide where control and messages go, not which elements they
+    touch.
+    """
+    if isinstance(statement, Send):
+        return [statement.to, statement.member, statement.work.bytes]
+    if isinstance(statement, Receive):
+        return [statement.member, *statement.shape, statement.work.bytes]
+    if isinstance(statement, Loop):
+        return [statement.start, statement.stop, statement.step]
+    if isinstance(statement, If):
+        return [statement.condition]
+    return []
+
+
+def stride(carry: CarryInt) -> int | None:
+    """By how much a carried integer grows per iteration, if always by the same constant."""
+    grown = constant(carry.next - Symbol(carry.name))
+    if grown is None and isinstance(carry.next, Binary) and carry.next.left == Symbol(carry.name):
+        amount = constant(carry.next.right)
+        grown = {"+": amount, "-": None if amount is None else -amount}.get(carry.next.operator)
+    return grown
+
+
+def repeats(loop: Loop) -> bool:
+    """Whether every iteration of the loop takes the same way."""
+    carried = [c for c in loop.carries if isinstance(c, CarryInt)]
+    if any(stride(c) is None for c in carried):
+        return False
+    changing = {loop.index} | {c.name for c in carried}
+    for statement in statements(loop.body):
+        if isinstance(statement, (ReadScalar, ReceiveAny, Signal, Wait)):
+            return False
+        if any(changing & symbols(e) for e in deciding(statement)):
+            return False
+    return True
+
+
+@dataclass
+class Snapshot:
+    """The state of all queues and of one cohort's names at the end of an iteration."""
+
+    sent: dict[str, Any]
+    received: dict[str, Any]
+    holds: dict[str, Any]
+    handles: dict[str, Any]
+
+
+def snapshot(queues: dict[str, Any], cohort: Cohort) -> Snapshot:
+    return Snapshot(
+        {n: q.sent.copy() for n, q in queues.items()},
+        {n: q.received.copy() for n, q in queues.items()},
+        {n: q.holds.copy() for n, q in queues.items()},
+        dict(cohort.handles),
+    )
+
+
+def same_state(before: Snapshot, queues: dict[str, Any], cohort: Cohort) -> bool:
+    """Whether the queues hold as much, and the names mean the same kinds of things, as in the snapshot."""
+    for name, queue in queues.items():
+        waiting = queue.sent - queue.received
+        if not np.array_equal(waiting, before.sent[name] - before.received[name]):
+            return False
+        held, slots = queue.holds.sum(axis=-1), queue.channel.slots
+        if not np.array_equal(held, before.holds[name].sum(axis=-1)):
+            return False
+        # Which slots are held, counted from the next one to be received.
+        order = np.arange(slots)
+        now = np.take_along_axis(queue.holds, (queue.received[..., None] + order) % slots, axis=-1)
+        then = np.take_along_axis(
+            before.holds[name], (before.received[name][..., None] + order) % slots, axis=-1
+        )
+        if not np.array_equal(now, then):
+            return False
+    if set(before.handles) != set(cohort.handles):
+        return False
+    return all(h.kind() == before.handles[n].kind() for n, h in cohort.handles.items())
+
+
+def skip(loop: Loop, before: Snapshot, queues: dict[str, Any], cohort: Cohort, remaining: int) -> int:
+    """Go through as many iterations at once as leave the slots where they are; how many that was."""
+    period = lcm(*(q.channel.slots for q in queues.values())) if queues else 1
+    rounds = (remaining - 1) // period * period
+    if rounds <= 0:
+        return 0
+    for name, queue in queues.items():
+        queue.sent += rounds * (queue.sent - before.sent[name])
+        queue.received += rounds * (queue.received - before.received[name])
+    for name, handle in list(cohort.handles.items()):
+        earlier = before.handles[name]
+        if isinstance(handle, TileHandle):
+            version = handle.version + rounds * (handle.version - earlier.version)
+            cohort.handles[name] = TileHandle(handle.tile, version)
+        else:
+            sequence = handle.sequence + rounds * (handle.sequence - earlier.sequence)
+            cohort.handles[name] = SlotHandle(
+                handle.channel, handle.member, sequence, handle.shape, handle.dtype
+            )
+    for carry in loop.carries:
+        if isinstance(carry, CarryInt):
+            cohort.ints[carry.name] = cohort.ints[carry.name] + rounds * (stride(carry) or 0)
+    return rounds

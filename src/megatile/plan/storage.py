@@ -1,0 +1,204 @@
+"""Where a plan's data lives while it is executed, and how a region is reached for one unit or for many.
+
+Tiles are arrays (owners, versions, *shape); slots of a channel are bytes (units, members, slots, capacity),
+seen with the type and shape of each message. Regions are views wherever the units of a cohort agree on the
+indices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from megatile.core.dtypes import is_float, itemsize, numpy_dtype
+from megatile.plan.cohort import Cohort, SlotHandle, TileHandle, Value, spread, uniform
+from megatile.plan.model import Channel, Plan, PlanError, Tile
+from megatile.plan.program import RegionCode
+
+Array = Any
+ALIGNMENT = 16
+
+
+def allocate(plan: Plan, tile: Tile, data: Array | None) -> Array:
+    """Storage of a tile; what nobody has written yet is NaN (0 for integers)."""
+    shape = (plan.owners(tile), tile.versions, *tile.shape)
+    if data is None:
+        fill: Any = np.nan if is_float(tile.dtype) else 0
+        return np.full(shape, fill, dtype=numpy_dtype(tile.dtype))
+    array = np.empty(shape, dtype=numpy_dtype(tile.dtype))
+    array[:, 0] = data
+    return array
+
+
+class SlotStore:
+    """The slots of one channel family; capacity grows to the largest message, not to the slot size."""
+
+    def __init__(self, channel: Channel, units: int):
+        self.channel, self.units = channel, units
+        self.bytes = np.empty((units, channel.members, channel.slots, 0), dtype=np.uint8)
+
+    def typed(self, dtype: str, shape: tuple[int, ...]) -> Array:
+        """All slots seen as messages of that type and shape: (units, members, slots, *shape)."""
+        nbytes = prod(shape) * itemsize(dtype)
+        if nbytes > self.bytes.shape[-1]:
+            capacity = -(-nbytes // ALIGNMENT) * ALIGNMENT
+            grown = np.empty((*self.bytes.shape[:3], capacity), dtype=np.uint8)
+            grown[..., : self.bytes.shape[-1]] = self.bytes
+            self.bytes = grown
+        elements = self.bytes[..., :nbytes].view(numpy_dtype(dtype))
+        return elements.reshape(*elements.shape[:3], *shape)
+
+
+@dataclass
+class Access:
+    """A region of a cohort: ``array[first index..., then start:start+shape]`` for each unit.
+
+    ``lead`` are the leading indices (owner and version, or unit, member and slot), ints or arrays; ``units``
+    is a slice when the first leading index is exactly the cohort's units and these form a run.
+    """
+
+    array: Array
+    lead: tuple[Value, ...]
+    start: tuple[Value, ...]
+    shape: tuple[int, ...]
+    run: slice | None
+
+    def batch(self) -> Array | None:
+        """A view (units, *shape) if there is one."""
+        if self.run is None or any(isinstance(v, np.ndarray) for v in (*self.lead[1:], *self.start)):
+            return None
+        index = (self.run, *self.lead[1:], *self._spans(None))
+        return self.array[index]
+
+    def one(self, at: int) -> Array:
+        """A view of unit number ``at`` of the cohort."""
+        lead = tuple(int(v[at]) if isinstance(v, np.ndarray) else v for v in self.lead)
+        index = (*lead, *self._spans(at))
+        return self.array[index]
+
+    def _spans(self, at: int | None) -> tuple[Any, ...]:
+        if not self.start:
+            return (Ellipsis,)
+        low = [v if at is None or not isinstance(v, np.ndarray) else int(v[at]) for v in self.start]
+        spans = [slice(a, a + n) for a, n in zip(low, self.shape, strict=True)]
+        return (Ellipsis, *spans)
+
+    def index(self, count: int) -> tuple[Any, ...]:
+        """An advanced index that selects (units, *shape), for gathering and scattering small regions."""
+        rank = len(self.shape)
+        unit_shape = (count,) + (1,) * rank
+        index: list[Any] = [spread(v, count).reshape(unit_shape) for v in self.lead]
+        for axis, extent in enumerate(self.shape):
+            along = np.arange(extent).reshape((1,) * (axis + 1) + (extent,) + (1,) * (rank - axis - 1))
+            low = self.start[axis] if self.start else 0
+            index.append(along + (low.reshape(unit_shape) if isinstance(low, np.ndarray) else low))
+        return tuple(index)
+
+
+def resolve(
+    plan: Plan,
+    cohort: Cohort,
+    code: RegionCode,
+    arrays: dict[str, Array],
+    slots: dict[str, SlotStore],
+    fresh: bool = False,
+) -> Access | None:
+    """Where the region lies for the cohort; None if its units disagree on the shape."""
+    handle = cohort.handles[code.tile]
+    extents = handle.shape if isinstance(handle, SlotHandle) else plan_tile(plan, handle.tile).shape
+    found = region_span(cohort, code, extents)
+    if found is None:
+        return None
+    start, shape = found
+    if isinstance(handle, SlotHandle):
+        store = slots[handle.channel]
+        array = store.typed(handle.dtype, handle.shape)
+        slot = handle.sequence % store.channel.slots
+        return Access(array, (cohort.units, handle.member, slot), start, shape, run_of(cohort))
+    return _tile_access(plan, cohort, code, handle, arrays, (start, shape), fresh)
+
+
+def _tile_access(
+    plan: Plan,
+    cohort: Cohort,
+    code: RegionCode,
+    handle: TileHandle,
+    arrays: dict[str, Array],
+    span: tuple[tuple[Value, ...], tuple[int, ...]],
+    fresh: bool,
+) -> Access:
+    tile = plan_tile(plan, handle.tile)
+    version = handle.version + 1 if fresh else handle.version
+    current = cohort.handles[tile.name]
+    assert isinstance(current, TileHandle)
+    if np.any(np.asarray(version) + tile.versions <= current.version):
+        raise PlanError(
+            f"'{code.tile}' is a version of tile '{tile.name}' that has been overwritten",
+            advice=f"give the tile more than {tile.versions} versions",
+        )
+    owner: Value = cohort.units
+    own = code.at is None and not tile.shared
+    if not own:
+        owner = spread(code.at(cohort.ints) if code.at else tile.owner.evaluate(cohort.ints), len(cohort))
+        if np.any(owner < 0) or np.any(owner >= plan.owners(tile)):
+            raise PlanError(
+                f"tile '{tile.name}' has {plan.owners(tile)} owners, not {int(np.max(owner)) + 1}"
+            )
+    lead = (owner, version % tile.versions)
+    return Access(arrays[tile.name], lead, *span, run_of(cohort) if own else None)
+
+
+def region_span(
+    cohort: Cohort, code: RegionCode, extents: tuple[int, ...]
+) -> tuple[tuple[Value, ...], tuple[int, ...]] | None:
+    if code.whole:
+        return (), tuple(extents)
+    if len(code.start) != len(extents):
+        raise PlanError(f"'{code.tile}' has {len(extents)} dimensions, not {len(code.start)}")
+    start: tuple[Value, ...]
+    shape: tuple[int, ...]
+    if code.constant is not None:
+        start, shape = code.constant
+    else:
+        env = cohort.ints
+        start = tuple(uniform(f(env)) for f in code.start)
+        shape = tuple(uniform(f(env)) for f in code.shape)
+        if any(isinstance(extent, np.ndarray) for extent in shape):
+            return None
+    for low, length, extent in zip(start, shape, extents, strict=True):
+        if isinstance(low, np.ndarray):
+            bad = low.min() < 0 or low.max() + length > extent
+        else:
+            bad = low < 0 or low + length > extent
+        if bad or length < 0:
+            first = int(np.min(low))
+            raise PlanError(
+                f"'{code.tile}' of extents {extents} has no elements {first}:{int(np.max(low)) + length}"
+            )
+    return start, shape
+
+
+def run_of(cohort: Cohort) -> slice | None:
+    """The cohort's units as a slice, if they are evenly spaced."""
+    units = cohort.units
+    if len(units) == 1:
+        return slice(int(units[0]), int(units[0]) + 1)
+    step = int(units[1] - units[0])
+    if int(units[-1] - units[0]) != step * (len(units) - 1) or np.any(np.diff(units) != step):
+        return None
+    return slice(int(units[0]), int(units[-1]) + 1, step)
+
+
+def plan_tile(plan: Plan, name: str) -> Tile:
+    cache = _TILES.get(id(plan))
+    if cache is None or cache[0] is not plan:
+        cache = _TILES[id(plan)] = (plan, {tile.name: tile for tile in plan.tiles})
+        if len(_TILES) > 16:
+            _TILES.pop(next(iter(_TILES)))
+    return cache[1][name]
+
+
+_TILES: dict[int, tuple[Plan, dict[str, Tile]]] = {}
