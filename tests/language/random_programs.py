@@ -95,7 +95,7 @@ def step(name: str, draw: Any = lambda rng, cfg: None, fits: Any = lambda cfg: T
 
 
 def f(x: Any) -> np.ndarray:
-    return np.asarray(x, np.float32)
+    return np.array(x, np.float32)
 
 
 # --- elementwise ---------------------------------------------------------------------------------------------------
@@ -522,13 +522,14 @@ class _Shard:
     @staticmethod
     def emit(e: Any, p: Any) -> None:
         dim, number = p
-        T.copy(e.t, e.a)
+        u = T.alloc((e.m, e.c), "f32", level=e.level)
+        T.copy(u, e.a)
         with T.Scale(INNER[e.scale]) as (rank, size):
-            mine = T.view(e.t, layout=T.Shard(dim))
+            mine = T.view(u, layout=T.Shard(dim))
             for i in T.serial(mine.shape[0]):
                 for j in T.serial(mine.shape[1]):
                     mine[i, j] = mine[i, j] + T.cast(rank, "f32") * number
-        T.copy(e.a, e.t)
+        T.copy(e.a, u)
 
     @staticmethod
     def oracle(s: State, p: Any) -> None:

@@ -262,7 +262,9 @@ class Print(Node):
 
 
 @dataclass(frozen=True)
-class Assert(Node):
+class Check(Node):
+    """The run stops if the condition is false."""
+
     condition: Expr
     text: str = ""
 
@@ -315,7 +317,7 @@ STATEMENTS: dict[str, type[Node]] = {
     kind.__name__: kind
     for kind in (
         Alloc, View, Let, ReadScalar, Copy, Gemm, Fill, Reduce, Cumsum, Store, Atomic, Barrier, Signal,
-        Wait, Collective, Print, Assert, Breakpoint, Scale, Loop, Parallel, If,
+        Wait, Collective, Print, Check, Breakpoint, Scale, Loop, Parallel, If,
     )
 }  # fmt: skip
 

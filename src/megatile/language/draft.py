@@ -272,7 +272,7 @@ class Draft:
 
 
 _RESTORED = ("scales", "parallel", "names", "tiles", "homes", "placements", "symbols")
-_ELEMENTWISE = {n.Store, n.Atomic, n.Let, n.If, n.Loop, n.Assert, n.Print}
+_ELEMENTWISE = {n.Store, n.Atomic, n.Let, n.If, n.Loop, n.Check, n.Print}
 
 
 def located(error: MegatileError, place: Place | None) -> MegatileError:

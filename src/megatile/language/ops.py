@@ -262,7 +262,7 @@ def print_(*values: Any, unit: Any = None) -> None:
 
 def device_assert(condition: Any, text: str = "") -> None:
     """Stop the run, naming the unit, if the condition is false."""
-    current().emit(n.Assert, condition=as_expr(condition), text=text)
+    current().emit(n.Check, condition=as_expr(condition), text=text)
 
 
 def breakpoint_(unit: Any = None) -> None:

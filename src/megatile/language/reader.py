@@ -11,7 +11,7 @@ from typing import Any
 from megatile.core.errors import Place
 from megatile.ir import nodes as n
 from megatile.ir.expr import Expr, Var, loads
-from megatile.language.builder import Builder, Jump, LoopContext, State, Undefined
+from megatile.language.builder import CONTINUE, Builder, Jump, LoopContext, Returned, State, Undefined
 from megatile.language.draft import Draft, LargerScale
 from megatile.language.errors import ProgramError
 from megatile.language.loops import ParallelRange, SerialRange
@@ -64,10 +64,9 @@ class Reader(Builder):
 
     def call(self, place: Place, function: Any, /, *arguments: Any, **keywords: Any) -> Any:
         self.draft.place = place
-        try:
-            return super().call(place, function, *arguments, **keywords)
-        finally:
-            self.draft.place = place
+        result = super().call(place, function, *arguments, **keywords)
+        self.draft.place = place  # an error inside keeps the place where it happened
+        return result
 
     def getitem(self, place: Place, container: Any, index: Any) -> Any:
         if isinstance(container, Tile):
@@ -140,7 +139,7 @@ class Reader(Builder):
                 raise ProgramError(f"assertion failed while building: {message()}", place=place)
             return
         self._here(place)
-        self.draft.emit(n.Assert, condition=as_expr(condition), text=str(message()))
+        self.draft.emit(n.Check, condition=as_expr(condition), text=str(message()))
 
     # --- branches ----------------------------------------------------------------------------------------------
 
@@ -173,20 +172,20 @@ class Reader(Builder):
         test = as_expr(condition)
         self.draft.check_expr(test)
         span = self.draft.span()
-        results = []
-        parts = []
+        results, parts, jumps = [], [], []
         for branch in (then, orelse):
             with self.draft.body() as body:
                 after, jump = branch(*state)
-                self._refuse_jump(jump, place)
             results.append(after)
             parts.append(body)
+            jumps.append(jump)
+        leaving = self._common_jump(jumps, place)
         merged = tuple(
             self._merge(name, before, *values, parts, span)
             for name, before, *values in zip(names, state, *results, strict=True)
         )
         self.draft.append(n.If(test, tuple(parts[0].nodes), tuple(parts[1].nodes), span=span))
-        return merged, None
+        return merged, leaving
 
     def _merge(self, name: str, before: Any, left: Any, right: Any, parts: list[Any], span: Any) -> Any:
         """The value of a variable after a branch: the same on both sides, or a variable set on each."""
@@ -200,8 +199,19 @@ class Reader(Builder):
             part.nodes.append(n.Let(variable, as_expr(value), span=span))
         return Value(Var(variable, dtype))
 
+    def _common_jump(self, jumps: list[Jump | None], place: Place) -> Jump | None:
+        """Both sides end the body the same way (``if c: continue`` followed by more), or neither leaves it."""
+        first, second = jumps
+        if first is second and first in (None, CONTINUE):
+            return first
+        returns = [j for j in jumps if isinstance(j, Returned) and j.value is None]
+        if len(returns) == 2:
+            return first
+        self._refuse_jump(first or second, place)
+        return None
+
     def _refuse_jump(self, jump: Jump | None, place: Place) -> None:
-        if jump is not None:
+        if jump is not None and jump is not CONTINUE:
             raise ProgramError(
                 f"'{jump.word}' under a condition known only at run time", place=place,
                 advice="put the statements that follow under 'if' or 'else' instead",

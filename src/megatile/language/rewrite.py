@@ -129,10 +129,12 @@ def _compile(definition: ast.FunctionDef, free: list[str], file: str) -> types.C
     """The code object of the definition, with ``free`` as its free variables."""
     # Names become free variables only inside a function that binds them: wrap, compile, take the inner code
     # out.
+    # The definition gets a name of its own, or a function that calls itself would find the wrapper's.
+    name, definition.name = definition.name, "__inner"
     outer = function_of("__outer", arguments_of(free), [definition])
     module = ast.fix_missing_locations(ast.Module(body=[outer], type_ignores=[]))
     outer_code = _inner(compile(module, file, "exec"), "__outer")
-    return _inner(outer_code, definition.name)
+    return _inner(outer_code, "__inner").replace(co_name=name)
 
 
 def _inner(code: types.CodeType, name: str) -> types.CodeType:

@@ -204,7 +204,7 @@ class Elementwise:
             at.vars[node.var] = value
             self.body(node.body, at)
 
-    def check_assert(self, node: n.Assert, at: Iterations) -> None:
+    def check_assert(self, node: n.Check, at: Iterations) -> None:
         held = np.broadcast_to(np.asarray(self.machine.compile(node.condition)(at)), at.shape).reshape(-1)
         if held.all():
             return
@@ -376,6 +376,6 @@ _STATEMENTS: dict[type[n.Node], Any] = {
     n.Let: Elementwise.let,
     n.If: Elementwise.branch,
     n.Loop: Elementwise.loop,
-    n.Assert: Elementwise.check_assert,
+    n.Check: Elementwise.check_assert,
     n.Print: Elementwise.show,
 }

@@ -306,7 +306,10 @@ def _signal(machine: Interpreter, node: n.Signal, unit: Unit) -> None:
         for waiting in machine.waiters.pop((id(storage), at), []):
             machine.wake(waiting)
 
-    machine.post(unit, peer, arrive) if peer is not unit else arrive()
+    if node.dst is None:
+        arrive()
+    else:
+        machine.post(unit, peer, arrive)
 
 
 @rule(n.Wait)
@@ -357,8 +360,8 @@ def _filled(text: str, values: list[str]) -> str:
     return "".join(a + b for a, b in zip(pieces, [*values, ""], strict=False)) + "{}".join(pieces[len(values) + 1 :])
 
 
-@rule(n.Assert)
-def _assert(machine: Interpreter, node: n.Assert, unit: Unit) -> None:
+@rule(n.Check)
+def _assert(machine: Interpreter, node: n.Check, unit: Unit) -> None:
     if not bool(machine.value(node.condition, unit)):
         text = f": {node.text}" if node.text else ""
         raise DeviceAssertionError(f"assertion failed{text} (on {describe(unit, machine.launch)})")
