@@ -95,7 +95,10 @@ def gemm(
             advice=f"did you mean {hint}?",
         )
     if not same_extents((m, columns), _matrix(c)):
-        raise ProgramError(f"T.gemm gives {extents_text((m, columns))}, but C is {c.text()}")
+        raise ProgramError(
+            f"T.gemm gives {extents_text((m, columns))}, but C is {c.text()}",
+            advice="C has the rows of A and the columns of B",
+        )
     if is_float(a.tile.dtype) != is_float(b.tile.dtype) or (
         is_float(a.tile.dtype) and not is_float(c.tile.dtype)
     ):
@@ -131,12 +134,15 @@ def _reduce(op: str, source: Any, out: Any, dim: int, clear: bool) -> None:
     left, right = fixed(source, f"the source of T.reduce_{op}"), fixed(out, f"the result of T.reduce_{op}")
     rank = len(left.extents)
     if not -rank <= dim < rank:
-        raise ProgramError(f"T.reduce_{op}: dim={dim}, but {left.text()} has {rank} dimensions")
+        raise ProgramError(
+            f"T.reduce_{op}: dim={dim}, but {left.text()} has {rank} dimensions", advice="dimensions count from 0"
+        )
     dim %= rank
     rest = left.extents[:dim] + left.extents[dim + 1 :]
     if not same_extents(rest, right.extents):
         raise ProgramError(
-            f"T.reduce_{op} of {left.text()} over dim {dim} gives {extents_text(rest)}, but the result is {right.text()}"
+            f"T.reduce_{op} of {left.text()} over dim {dim} gives {extents_text(rest)}, but the result is {right.text()}",
+            advice="dim= is the dimension that disappears",
         )
     current().emit(n.Reduce, op=op, source=left.region(), to=right.region(), dim=dim, clear=bool(clear))
 

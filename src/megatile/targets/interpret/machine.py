@@ -200,6 +200,10 @@ class Interpreter:
         """Start more instances where there is room."""
         return any([admit() for admit in list(self.admissions)])
 
+    def admissions_pending(self) -> int:
+        """Instances that wait for a free place."""
+        return sum(a.waiting() for a in self.admissions)  # type: ignore[attr-defined]
+
     # --- puts --------------------------------------------------------------------------------------------------
 
     def post(self, unit: Unit, peer: Unit, action: Callable[[], None]) -> None:
@@ -254,13 +258,16 @@ class Interpreter:
         more = len(waiting) - len(lines)
         if more > 0:
             lines.append(f"and {more} more")
-        queued = sum(a.waiting() for a in self.admissions)  # type: ignore[attr-defined]
+        queued = self.admissions_pending()
         advice = "every wait needs a signal that can still come, every barrier all its units"
         if queued:
             slots = min(a.slots for a in self.admissions)  # type: ignore[attr-defined]
             scale = self.launch.dispatch
             lines.append(f"{queued} instances of '{scale}' are not resident, only {slots} fit at once")
             advice = f"launch at most as many {scale}s as fit, or synchronise by ending the region"
+        missed = _missed_collective(self)
+        if missed is not None:
+            return DeadlockError(f"{missed.message}; {'; '.join(lines)}", place=missed.place, advice=missed.advice)
         place = waiting[0][2].span.place() if waiting and waiting[0][2].span else None
         return DeadlockError("deadlock: " + "; ".join(lines), place=place, advice=advice)
 
@@ -272,6 +279,15 @@ def _waiting(machine: Interpreter) -> list[tuple[Unit, str, n.Node]]:
         if unit.waiting is not None and unit.waiting[0] != "region":
             found.append((unit, word_of(unit.waiting[1]), unit.waiting[1]))
     return found
+
+
+def _missed_collective(machine: Interpreter) -> DeadlockError | None:
+    """A collective that some units wait at while the others wait elsewhere."""
+    for unit in machine.live.values():
+        for meeting in unit.group.meetings.values() if unit.group is not None else ():
+            if isinstance(meeting.node, n.Collective) and not machine.admissions_pending():
+                return unit.group.partial(meeting)  # type: ignore[no-any-return]
+    return None
 
 
 def _remote(program: Program, places: Places) -> set[str]:

@@ -205,11 +205,23 @@ def _gemm(machine: Interpreter, node: n.Gemm, unit: Unit) -> None:
     a = _matrix(access.read(access.resolve(node.a, unit), unit))
     b = _matrix(access.read(access.resolve(node.b, unit), unit))
     target = access.resolve(node.c, unit)
+    _check_product(node, a, b, target)
     old = [] if node.clear else [_matrix(access.read(target, unit))]
     result = apply_operation(
         "gemm", [a, b, *old], target.storage.dtype, transpose_a=node.transpose_a, transpose_b=node.transpose_b
     )
     access.write(target, result.reshape(target.shape), unit)
+
+
+def _check_product(node: n.Gemm, a: np.ndarray, b: np.ndarray, target: Target) -> None:
+    """Extents known only at run time (uneven shards, numbers read from data) must fit as well."""
+    rows, inner = a.shape[::-1] if node.transpose_a else a.shape
+    inner_b, columns = b.shape[::-1] if node.transpose_b else b.shape
+    if inner != inner_b or (rows, columns) != target.shape[-2:]:
+        raise RunError(
+            f"T.gemm: shapes {a.shape} and {b.shape} do not give {target.shape}",
+            advice="the shares of units may differ: check the layouts of the views",
+        )
 
 
 def _matrix(array: np.ndarray) -> np.ndarray:
