@@ -6,7 +6,9 @@ import megatile as mt
 import megatile.language as T
 
 
-def gemm(M: int, N: int, K: int, bM: int = 64, bN: int = 64, bK: int = 32, dtype: str = "f16", stages: int = 3):
+def gemm(
+    M: int, N: int, K: int, bM: int = 64, bN: int = 64, bK: int = 32, dtype: str = "f16", stages: int = 3
+):
     @T.program
     def kernel(A: T.Tensor((M, K), dtype), B: T.Tensor((K, N), dtype), C: T.Tensor((M, N), "f32")):
         with T.Kernel(block=(T.ceildiv(N, bN), T.ceildiv(M, bM)), threads=128) as (bx, by):

@@ -1,7 +1,7 @@
 """Split-K inside a block: warp groups share out the columns of A and the rows of B, and reduce at the end.
 
-The views say who holds what: a warp group's copy into its part of ``a`` reads its own part of A (the anchor is the
-place of the whole tile, the view adds its origin), and everyone has a copy of ``c`` to accumulate in.
+The views say who holds what: a warp group's copy into its part of ``a`` reads its own part of A (the anchor
+is the place of the whole tile, the view adds its origin), and everyone has a copy of ``c`` to accumulate in.
 """
 
 import numpy as np

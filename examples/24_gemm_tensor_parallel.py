@@ -1,6 +1,7 @@
 """Four devices, two warp groups, one program: tensor-parallel GEMM.
 
-A is cut by columns over the devices, B by rows, so every device has a partial sum of all of C. Inside a block the
+A is cut by columns over the devices, B by rows, so every device has a partial sum of all of C. Inside a
+block the
 warp groups cut the same way once more. Both levels end with an all-reduce, after their loops.
 """
 

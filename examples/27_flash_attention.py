@@ -1,4 +1,5 @@
-"""FlashAttention forward: tiles of keys pass by, with a running maximum and a running sum. Causal, grouped queries."""
+"""FlashAttention forward: tiles of keys pass by, with a running maximum and a running sum. Causal, grouped
+queries."""
 
 import math
 

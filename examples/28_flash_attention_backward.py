@@ -1,4 +1,5 @@
-"""FlashAttention backward in two phases: delta = rowsum(dO * O) for every row, then one tile of keys per block.
+"""FlashAttention backward in two phases: delta = rowsum(dO * O) for every row, then one tile of keys per
+block.
 
 A block keeps dK and dV of its keys and adds to dQ atomically; the order of the additions does not matter.
 """
@@ -18,7 +19,8 @@ def flash_attention_backward(batch, heads, seq, dim, causal=True, bM=32, bN=32):
 
     @T.program
     def backward(
-        Q: T.Tensor(shape, "f32"), K: T.Tensor(shape, "f32"), V: T.Tensor(shape, "f32"), O: T.Tensor(shape, "f32"),
+        Q: T.Tensor(shape, "f32"), K: T.Tensor(shape, "f32"), V: T.Tensor(shape, "f32"),
+        O: T.Tensor(shape, "f32"),
         dO: T.Tensor(shape, "f32"), LSE: T.Tensor(shape[:3], "f32"), Delta: T.Tensor(shape[:3], "f32"),
         dQ: T.Tensor(shape, "f32"), dK: T.Tensor(shape, "f32"), dV: T.Tensor(shape, "f32"),
     ):  # fmt: skip

@@ -1,6 +1,7 @@
 """FlashMLA decode with the keys spread over four devices (context parallel).
 
-Inside a block the warp groups share out the columns of the scores and gather them. Across devices the outputs merge
+Inside a block the warp groups share out the columns of the scores and gather them. Across devices the
+outputs merge
 with ``T.lse_merge``, which needs the maximum too: lse = log2(sum) + max * scale.
 """
 

@@ -1,4 +1,5 @@
-"""AllGather-GEMM, overlapped: rows of A travel round a ring of devices while blocks work on the rows at hand."""
+"""AllGather-GEMM, overlapped: rows of A travel round a ring of devices while blocks work on the rows at
+hand."""
 
 import numpy as np
 

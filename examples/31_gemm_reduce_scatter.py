@@ -1,6 +1,7 @@
 """GEMM-ReduceScatter, overlapped: a running sum travels round a ring, each device adds its term on the way.
 
-Step s of device r works on the rows that device (r - s - 1) mod n will own; at the last step these are its own.
+Step s of device r works on the rows that device (r - s - 1) mod n will own; at the last step these are its
+own.
 """
 
 import numpy as np

@@ -1,4 +1,5 @@
-"""SUMMA on a grid of devices: broadcast a column of A along rows and a row of B along columns, multiply, repeat."""
+"""SUMMA on a grid of devices: broadcast a column of A along rows and a row of B along columns, multiply,
+repeat."""
 
 import numpy as np
 

@@ -1,4 +1,5 @@
-"""Ring attention: every device keeps its queries; keys and values go round while blocks work on those at hand."""
+"""Ring attention: every device keeps its queries; keys and values go round while blocks work on those at
+hand."""
 
 import math
 
@@ -15,7 +16,10 @@ def ring_attention(heads, seq, dim, devices=4, bM=16):
 
     @T.program
     def kernel(
-        Q: T.Tensor(shape, "f32"), K: T.Tensor(shape, "f32"), V: T.Tensor(shape, "f32"), O: T.Tensor(shape, "f32")
+        Q: T.Tensor(shape, "f32"),
+        K: T.Tensor(shape, "f32"),
+        V: T.Tensor(shape, "f32"),
+        O: T.Tensor(shape, "f32"),
     ):
         with T.Kernel(device=devices, block=(rows // bM, heads), threads=128) as (bx, by):
             with T.Scale("device") as (r, n):

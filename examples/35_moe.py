@@ -1,6 +1,8 @@
-"""Mixture of experts: tokens go to the device of their expert and come back; how many is known only at run time.
+"""Mixture of experts: tokens go to the device of their expert and come back; how many is known only at run
+time.
 
-Counts are read from a tile (``T.read_scalar``) and used as extents of puts; an all-to-all tells everyone how many
+Counts are read from a tile (``T.read_scalar``) and used as extents of puts; an all-to-all tells everyone
+how many
 tokens to expect.
 """
 

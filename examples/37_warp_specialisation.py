@@ -1,4 +1,5 @@
-"""A producer warp group fills slots of shared memory, a consumer empties them; signals and waits keep them apart."""
+"""A producer warp group fills slots of shared memory, a consumer empties them; signals and waits keep them
+apart."""
 
 import numpy as np
 

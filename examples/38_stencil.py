@@ -31,7 +31,9 @@ def stencil(nx: int, ny: int, h: int = 8, w: int = 8, steps: int = 4):
                         T.copy(u[now, 0, 1 : w + 1], u[now, h, 1 : w + 1], dst=y + 1, axis=1)
                     T.barrier()
                     for i, j in T.Parallel(h, w):
-                        around = u[now, i, j + 1] + u[now, i + 2, j + 1] + u[now, i + 1, j] + u[now, i + 1, j + 2]
+                        around = (
+                            u[now, i, j + 1] + u[now, i + 2, j + 1] + u[now, i + 1, j] + u[now, i + 1, j + 2]
+                        )
                         u[new, i + 1, j + 1] = 0.25 * around
                 T.copy(mine, u[steps % 2, 1 : h + 1, 1 : w + 1])
 

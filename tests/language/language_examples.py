@@ -19,7 +19,9 @@ def load(name: str) -> ModuleType:
     return module
 
 
-def runs(name: str, monkeypatch: Any, machine: Any = "dgx-h100") -> list[tuple[Any, tuple[Any, ...], tuple[Any, ...]]]:
+def runs(
+    name: str, monkeypatch: Any, machine: Any = "dgx-h100"
+) -> list[tuple[Any, tuple[Any, ...], tuple[Any, ...]]]:
     """Every run of an example as (program, arrays before, arrays after)."""
     module = load(name)
     seen = []

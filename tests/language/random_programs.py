@@ -39,7 +39,12 @@ class Config:
 
     def counts(self) -> list[int]:
         """Units of each scale down to this one."""
-        per = {"device": int(np.prod(self.devices)), "block": self.blocks, "warpgroup": self.groups, "warp": 2}
+        per = {
+            "device": int(np.prod(self.devices)),
+            "block": self.blocks,
+            "warpgroup": self.groups,
+            "warp": 2,
+        }
         return [per[s] for s in SCALES[: SCALES.index(self.scale) + 1]]
 
     @property
@@ -106,14 +111,21 @@ _BINARY = ("add", "sub", "mul", "max", "min")
 
 def draw_expression(rng: random.Random, depth: int) -> tuple[Any, ...]:
     if depth == 0:
-        return rng.choice([("a",), ("b",), ("number", round(rng.uniform(-1, 1), 2)), ("rank",), ("i",), ("j",)])
+        return rng.choice(
+            [("a",), ("b",), ("number", round(rng.uniform(-1, 1), 2)), ("rank",), ("i",), ("j",)]
+        )
     kind = rng.random()
     if kind < 0.35:
         return (rng.choice(_UNARY), draw_expression(rng, depth - 1))
     if kind < 0.85:
         return (rng.choice(_BINARY), draw_expression(rng, depth - 1), draw_expression(rng, depth - 1))
     if kind < 0.95:
-        return ("where", draw_expression(rng, 0), draw_expression(rng, depth - 1), draw_expression(rng, depth - 1))
+        return (
+            "where",
+            draw_expression(rng, 0),
+            draw_expression(rng, depth - 1),
+            draw_expression(rng, depth - 1),
+        )
     return ("cast", rng.choice(["f16", "bf16"]), draw_expression(rng, depth - 1))
 
 
@@ -129,7 +141,9 @@ def emit_expression(tree: tuple[Any, ...], leaf: dict[str, Any]) -> Any:
     if op == "where":
         return T.if_then_else(values[0] > 0.25, values[1], values[2])
     if op in ("add", "sub", "mul"):
-        return {"add": values[0] + values[-1], "sub": values[0] - values[-1], "mul": values[0] * values[-1]}[op]
+        return {"add": values[0] + values[-1], "sub": values[0] - values[-1], "mul": values[0] * values[-1]}[
+            op
+        ]
     return getattr(T, op)(*values)
 
 
@@ -160,7 +174,13 @@ class _Elementwise:
     @staticmethod
     def emit(e: Any, tree: Any) -> None:
         for i, j in T.Parallel(e.m, e.c):
-            leaf = {"a": e.a[i, j], "b": e.b[i, j], "rank": T.cast(e.r, "f32"), "i": T.cast(i, "f32"), "j": T.cast(j, "f32")}
+            leaf = {
+                "a": e.a[i, j],
+                "b": e.b[i, j],
+                "rank": T.cast(e.r, "f32"),
+                "i": T.cast(i, "f32"),
+                "j": T.cast(j, "f32"),
+            }
             e.a[i, j] = T.clamp(emit_expression(tree, leaf), -8.0, 8.0)
 
     @staticmethod
@@ -230,7 +250,14 @@ class _Atomic:
 # --- tiles ---------------------------------------------------------------------------------------------------------------
 
 
-@step("reduce", lambda rng, cfg: (rng.choice(["sum", "max", "min", "absmax", "abssum"]), rng.randint(0, 1), rng.random() < 0.5))
+@step(
+    "reduce",
+    lambda rng, cfg: (
+        rng.choice(["sum", "max", "min", "absmax", "abssum"]),
+        rng.randint(0, 1),
+        rng.random() < 0.5,
+    ),
+)
 class _Reduce:
     @staticmethod
     def emit(e: Any, p: Any) -> None:
@@ -320,7 +347,14 @@ class _Gemm:
         s.a = f(np.tanh(g @ s.b * np.float32(0.05)))
 
 
-@step("pipelined", lambda rng, cfg: (rng.randint(1, 3), rng.randint(1, 3), rng.choice(["Pipelined", "serial", "unroll", "vectorized"])))
+@step(
+    "pipelined",
+    lambda rng, cfg: (
+        rng.randint(1, 3),
+        rng.randint(1, 3),
+        rng.choice(["Pipelined", "serial", "unroll", "vectorized"]),
+    ),
+)
 class _Pipelined:
     """A product with the shared tensor, in tiles with a tail."""
 

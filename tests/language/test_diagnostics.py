@@ -75,7 +75,10 @@ def no_kernel(A, B):
     T.clear(A)
 
 
-@refused(r"a rank or coordinate of scale 'block' is used at scale 'device'.*inside with T.Scale\(\"block\"\)", "T.fill(x, bx)")
+@refused(
+    r"a rank or coordinate of scale 'block' is used at scale 'device'.*inside with T.Scale\(\"block\"\)",
+    "T.fill(x, bx)",
+)
 def coordinate_too_early(A, B):
     with T.Kernel(device=2, block=4) as bx:
         with T.Scale("device"):
@@ -140,7 +143,9 @@ def runtime_shape(A, B):
         T.alloc((bx, 4), "f32")
 
 
-@refused(r"T.copy: 'A' \(16, 16\) and 'a' \(4, 4\) have different shapes.*an anchor, 'A\[i, j\]'", "T.copy(A, a)")
+@refused(
+    r"T.copy: 'A' \(16, 16\) and 'a' \(4, 4\) have different shapes.*an anchor, 'A\[i, j\]'", "T.copy(A, a)"
+)
 def shapes_differ(A, B):
     with T.Kernel(block=1):
         a = T.alloc((4, 4), "f32")
@@ -148,7 +153,8 @@ def shapes_differ(A, B):
         T.copy(A, a)
 
 
-@refused(r"T.copy from 'a', which nothing writes, to tensor 'A': the order looks reversed.*T.copy\(a, A\[...\]\)",
+@refused(r"T.copy from 'a', which nothing writes, to tensor 'A': the order looks reversed.*T.copy\(a, "
+r"A\[...\]\)",
          "T.copy(A[0, 0], a)")  # fmt: skip
 def reversed_copy(A, B):
     with T.Kernel(block=1):
@@ -262,7 +268,9 @@ def owner_no_product(A, B):
         T.view(A, layout=lambda i, j: (i + j) % 2)
 
 
-@refused(r"T.allreduce: 'A' is one tensor of scale 'launch', not one per 'device'.*T.view\(A, layout=T.Replica\)")
+@refused(
+    r"T.allreduce: 'A' is one tensor of scale 'launch', not one per 'device'.*T.view\(A, layout=T.Replica\)"
+)
 def collective_of_a_tensor(A, B):
     with T.Kernel(device=2), T.Scale("device"):
         T.allreduce(A)
@@ -351,7 +359,10 @@ def range_of_a_coordinate(A, B):
             T.barrier()
 
 
-@refused(r"'second' names another tile in the next iteration, but a loop body is read once.*k % 2|'first' names another")
+@refused(
+    r"'second' names another tile in the next iteration, but a loop body is read once.*k % 2|'first' "
+    r"names another"
+)
 def swapped_tiles(A, B):
     with T.Kernel(block=1):
         first, second = T.alloc((4,), "f32"), T.alloc((4,), "f32")
@@ -369,16 +380,18 @@ def index_after_its_loop(A, B):
         A[k, 1] = 0.0
 
 
-@refused(r"'undefined_name' is not defined.*define 'undefined_name' before the kernel", "A[0, 0] = undefined_name")
+@refused(
+    r"'undefined_name' is not defined.*define 'undefined_name' before the kernel", "A[0, 0] = undefined_name"
+)
 def undefined(A, B):
     with T.Kernel(block=1):
-        A[0, 0] = undefined_name  # noqa: F821
+        A[0, 0] = undefined_name
 
 
 @refused(r"'AA' is not defined.*did you mean 'A'")
 def misspelt_tile(A, B):
     with T.Kernel(block=1):
-        T.clear(AA)  # noqa: F821
+        T.clear(AA)
 
 
 @refused(r"division by zero|is divided by zero")
@@ -400,7 +413,10 @@ def stages_no_number(A, B):
             pass
 
 
-@refused(r"stages of pipelined loop 'k' conflict: this copy reads 'A' ahead of time.*num_stages=1", "T.copy(a, A[k, 0])")
+@refused(
+    r"stages of pipelined loop 'k' conflict: this copy reads 'A' ahead of time.*num_stages=1",
+    "T.copy(a, A[k, 0])",
+)
 def pipeline_overtakes(A, B):
     with T.Kernel(block=1):
         a = T.alloc((16,), "f32")
@@ -448,7 +464,9 @@ def test_refused(body: Callable[..., Any], message: str, line: str) -> None:
 
 
 def test_arguments_need_annotations() -> None:
-    with pytest.raises(ProgramError, match="argument 'n' of 'p' has no T.Tensor annotation.*a function around it"):
+    with pytest.raises(
+        ProgramError, match="argument 'n' of 'p' has no T.Tensor annotation.*a function around it"
+    ):
 
         @T.program
         def p(n):

@@ -53,5 +53,5 @@ def test_steps_of_passes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     prog, _, _ = runs("22_gemm_split_k", monkeypatch)[0]
     taken = list(steps(prog.build(), [Simplify(), ResolveViews()]))
     assert [s.name for s in taken] == ["simplify", "views"]
-    assert 'along(' in str(taken[0].program)
-    assert 'along(' not in str(taken[1].program)
+    assert "along(" in str(taken[0].program)
+    assert "along(" not in str(taken[1].program)

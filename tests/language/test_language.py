@@ -24,7 +24,7 @@ def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray:
     return np.zeros(shape, dtype)
 
 
-# --- launches and scales -------------------------------------------------------------------------------------------
+# --- launches and scales --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("wide", "narrow"), [("device", "threads"), ("gpu", "thread")])
@@ -139,11 +139,13 @@ def test_rank_below_several_scales() -> None:
                         X[d * m + w] = X[d * m + w] + w
 
     x = zeros(8, dtype=np.int32)
-    with pytest.raises(mt.MegatileError):  # outside a device, T.Scale("warp") counts the warps of one implied block
+    with pytest.raises(
+        mt.MegatileError
+    ):  # outside a device, T.Scale("warp") counts the warps of one implied block
         mt.run(p, x)
 
 
-# --- control flow ----------------------------------------------------------------------------------------------------
+# --- control flow ---------------------------------------------------------------------------------
 
 
 def test_branches_and_merged_variables() -> None:
@@ -316,7 +318,7 @@ def test_loops_around_larger_regions() -> None:
     np.testing.assert_array_equal(x, [[0, 3, 6, 9]] * 2)
 
 
-# --- memory and layouts ------------------------------------------------------------------------------------------------
+# --- memory and layouts ---------------------------------------------------------------------------
 
 
 def test_uneven_shards() -> None:
@@ -338,7 +340,11 @@ def test_uneven_shards() -> None:
 
 @pytest.mark.parametrize(
     "owner",
-    [lambda i, j: i % 2 + 2 * (j // 4), lambda i, j: (i // 3) + 2 * (j % 2), lambda i, j: 3 - (i % 2 + 2 * (j % 2))],
+    [
+        lambda i, j: i % 2 + 2 * (j // 4),
+        lambda i, j: (i // 3) + 2 * (j % 2),
+        lambda i, j: 3 - (i % 2 + 2 * (j % 2)),
+    ],
 )
 def test_owner_functions(owner: Any) -> None:
     @T.program
@@ -459,7 +465,7 @@ def test_edges() -> None:
     np.testing.assert_array_equal(z, np.pad(x, ((0, 3), (0, 1))))
 
 
-# --- operations ----------------------------------------------------------------------------------------------------------
+# --- operations -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op", ["sum", "max", "min", "absmax", "abssum"])
@@ -489,7 +495,22 @@ def test_reductions(op: str, dim: int, clear: bool) -> None:
 
 
 def test_mathematics() -> None:
-    names = ["exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "sigmoid", "abs", "floor", "ceil"]
+    names = [
+        "exp",
+        "exp2",
+        "log",
+        "log2",
+        "sqrt",
+        "rsqrt",
+        "sin",
+        "cos",
+        "tanh",
+        "erf",
+        "sigmoid",
+        "abs",
+        "floor",
+        "ceil",
+    ]
 
     @T.program
     def p(X: T.Tensor((8,), "f32"), Y: T.Tensor((len(names) + 4, 8), "f32")):
@@ -500,7 +521,9 @@ def test_mathematics() -> None:
                 Y[len(names), i] = T.max(X[i], 1.0)
                 Y[len(names) + 1, i] = T.clamp(X[i], 0.5, 1.5)
                 Y[len(names) + 2, i] = X[i] ** 2 % 1.0 // 0.25
-                Y[len(names) + 3, i] = T.if_then_else(X[i] > 1.0, T.cast(T.cast(X[i], "i32"), "f32"), T.min(X[i], 0.1))
+                Y[len(names) + 3, i] = T.if_then_else(
+                    X[i] > 1.0, T.cast(T.cast(X[i], "i32"), "f32"), T.min(X[i], 0.1)
+                )
 
     x = np.linspace(0.1, 2.3, 8).astype(np.float32)
     y = zeros(len(names) + 4, 8)
@@ -510,7 +533,12 @@ def test_mathematics() -> None:
     functions = [np.exp, np.exp2, np.log, np.log2, np.sqrt, lambda v: 1 / np.sqrt(v), np.sin, np.cos, np.tanh,
                  np.vectorize(erf), lambda v: 1 / (1 + np.exp(-v)), np.abs, np.floor, np.ceil]  # fmt: skip
     expected = [f(x) for f in functions]
-    expected += [np.maximum(x, 1), np.clip(x, 0.5, 1.5), x**2 % 1 // 0.25, np.where(x > 1, np.trunc(x), np.minimum(x, 0.1))]
+    expected += [
+        np.maximum(x, 1),
+        np.clip(x, 0.5, 1.5),
+        x**2 % 1 // 0.25,
+        np.where(x > 1, np.trunc(x), np.minimum(x, 0.1)),
+    ]
     np.testing.assert_allclose(y, np.array(expected, np.float32), rtol=2e-6)
 
 
@@ -522,10 +550,18 @@ def test_build_time_mathematics() -> None:
     assert T.infinity("f16") == float("inf")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "numpy_type"), [("f16", np.float16), ("bf16", ml_dtypes.bfloat16), ("f8e4m3", ml_dtypes.float8_e4m3fn),
-                              ("f8e5m2", ml_dtypes.float8_e5m2), ("i8", np.int8), ("u8", np.uint8), ("bool", np.bool_)]
-)  # fmt: skip
+NARROW = {
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "f8e4m3": ml_dtypes.float8_e4m3fn,
+    "f8e5m2": ml_dtypes.float8_e5m2,
+    "i8": np.int8,
+    "u8": np.uint8,
+    "bool": np.bool_,
+}
+
+
+@pytest.mark.parametrize(("dtype", "numpy_type"), NARROW.items())
 def test_copy_converts(dtype: str, numpy_type: Any) -> None:
     @T.program
     def p(X: T.Tensor((16,), "f32"), Y: T.Tensor((16,), numpy_type)):
@@ -610,7 +646,7 @@ def test_atomics() -> None:
     np.testing.assert_array_equal(m, [3, -3])
 
 
-# --- collectives -------------------------------------------------------------------------------------------------------
+# --- collectives ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op", ["sum", "max", "min"])
@@ -753,7 +789,7 @@ def test_get_and_signals() -> None:
         np.testing.assert_array_equal(z, np.roll(x, 2, axis=0))
 
 
-# --- looking ---------------------------------------------------------------------------------------------------------------
+# --- looking --------------------------------------------------------------------------------------
 
 
 def test_print_breakpoint_and_record() -> None:
@@ -769,8 +805,11 @@ def test_print_breakpoint_and_record() -> None:
     lines: list[str] = []
     stops: list[Any] = []
     x = zeros(4)
-    result = mt.run(p, x, record=True, output=lines.append,
-                    on_breakpoint=lambda unit: stops.append((unit.rank, unit["x"].tolist(), unit.unit)))  # fmt: skip
+
+    def stop(unit: Any) -> None:
+        stops.append((unit.rank, unit["x"].tolist(), unit.unit))
+
+    result = mt.run(p, x, record=True, output=lines.append, on_breakpoint=stop)
     assert sorted(lines) == [f"[block {b}] value {2.0 * b} of {b}" for b in range(4)]
     assert stops == [(2, [4.0], "block 2")]
     write = result.last_write("X", 3)

@@ -121,8 +121,12 @@ def test_there_are_enough() -> None:
     assert len(MUTATIONS) >= 30
 
 
-@pytest.mark.parametrize(("what", "example", "text", "instead", "message"), MUTATIONS, ids=[f"{m[1]}-{m[0]}" for m in MUTATIONS])
-def test_a_mistake_is_named(what: str, example: str, text: str, instead: str, message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("what", "example", "text", "instead", "message"), MUTATIONS, ids=[f"{m[1]}-{m[0]}" for m in MUTATIONS]
+)
+def test_a_mistake_is_named(
+    what: str, example: str, text: str, instead: str, message: str, tmp_path: Path
+) -> None:
     module = mutated(example, text, instead, tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error", ProgramWarning)

@@ -1,4 +1,5 @@
-"""Random programs, at four scales, equal to NumPy; the same under every schedule, after every pass, on any machine."""
+"""Random programs, at four scales, equal to NumPy; the same under every schedule, after every pass, on any
+machine."""
 
 import warnings
 from collections import defaultdict
@@ -33,7 +34,9 @@ def test_random_programs_equal_numpy(batch: int) -> None:
         arrays = case.arrays()
         mt.run(case.program, *arrays, schedule=schedule, seed=seed)
         for got, wanted in zip(arrays[4:], expected, strict=True):
-            np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-4, err_msg=f"seed {seed}: {case.steps}")
+            np.testing.assert_allclose(
+                got, wanted, rtol=1e-3, atol=1e-4, err_msg=f"seed {seed}: {case.steps}"
+            )
 
 
 @pytest.mark.parametrize("seed", range(0, 60, 3))

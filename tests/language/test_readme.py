@@ -1,4 +1,5 @@
-"""The README's own GEMM and FlashMLA, as they stand there: every mistake is diagnosed, with what to write instead."""
+"""The README's own GEMM and FlashMLA, as they stand there: every mistake is diagnosed, with what to write
+instead."""
 
 import warnings
 
@@ -39,13 +40,16 @@ def gemm_of_the_readme(bound: bool):
             with T.Kernel(device=(4), block=(T.ceildiv(N, block_N), T.ceildiv(M, block_M)), threads=256):
                 with T.Scale("block"):
                     A_local = T.alloc((block_M, block_K), dtype, level="l0")
-                    T.copy(A_local, A[by * block_M, 0])  # noqa: F821
+                    T.copy(A_local, A[by * block_M, 0])
 
         return gemm
 
     @T.program
     def gemm(A: T.Tensor((M, K), dtype), B: T.Tensor((K, N), dtype), C: T.Tensor((M, N), dtype)):
-        with T.Kernel(device=(4), block=(T.ceildiv(N, block_N), T.ceildiv(M, block_M)), threads=256) as (bx, by):
+        with T.Kernel(device=(4), block=(T.ceildiv(N, block_N), T.ceildiv(M, block_M)), threads=256) as (
+            bx,
+            by,
+        ):
             with T.Scale("device"):
                 A_global = T.view(A, layout=T.FullCol)
                 B_global = T.view(B, layout=T.FullRow)
@@ -87,7 +91,9 @@ def test_gemm_unbound_coordinates() -> None:
 
 
 def test_gemm_reduces_its_accumulator_in_the_loop() -> None:
-    with pytest.warns(ProgramWarning, match="reduces an accumulator carried by loop 'k'.*move it after the loop"):
+    with pytest.warns(
+        ProgramWarning, match="reduces an accumulator carried by loop 'k'.*move it after the loop"
+    ):
         gemm_of_the_readme(bound=True).build()
 
 
@@ -109,7 +115,15 @@ def test_gemm_with_the_reduction_in_the_loop_is_wrong() -> None:
 
 
 def flash_mla_of_the_readme(
-    *, barrier=False, own_columns=False, keep_maximum=False, log=False, merge=True, scale=None, divide=False, bound=True
+    *,
+    barrier=False,
+    own_columns=False,
+    keep_maximum=False,
+    log=False,
+    merge=True,
+    scale=None,
+    divide=False,
+    bound=True,
 ):
     """The README's FlashMLA with its mistakes, each of which an argument repairs."""
     batch, heads, kv_head_num, seqlen_kv, dim, pe_dim, block_H, block_N = 1, 16, 1, 128, 16, 8, 16, 32
@@ -183,11 +197,19 @@ def flash_mla_of_the_readme(
                         if own_columns:
                             at = wg_id * (block_N // 2)
                             T.copy(acc_s_cast_local[:, at : at + block_N // 2], acc_s_local)
-                            T.copy(acc_s_cast_local[:, at : at + block_N // 2], acc_s_local, dst=(wg_id + 1) % wg_num)
+                            T.copy(
+                                acc_s_cast_local[:, at : at + block_N // 2],
+                                acc_s_local,
+                                dst=(wg_id + 1) % wg_num,
+                            )
                         else:
                             T.copy(acc_s_cast_local[:, 0 : block_N // 2], acc_s_local)
                             # transfer on l0 using l1
-                            T.copy(acc_s_cast_local[:, block_N // 2 : block_N], acc_s_local, dst=(wg_id + 1) % wg_num)
+                            T.copy(
+                                acc_s_cast_local[:, block_N // 2 : block_N],
+                                acc_s_local,
+                                dst=(wg_id + 1) % wg_num,
+                            )
                         if barrier:
                             T.barrier()
 
@@ -240,10 +262,18 @@ def test_flash_mla_misplaced_parenthesis_is_no_python() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"bound": False}, ProgramError, r"'VALID_BLOCK_H' is not defined.*define 'VALID_BLOCK_H' before the kernel"),
+        (
+            {"bound": False},
+            ProgramError,
+            r"'VALID_BLOCK_H' is not defined.*define 'VALID_BLOCK_H' before the kernel",
+        ),
         ({"divide": True}, ProgramError, r"divided by zero"),
         ({"merge": False}, ProgramError, r"fn=Ellipsis.*fn=T.lse_merge.*log2\(sum\) \+ max \* scale"),
-        ({"own_columns": False}, MegatileError, r"copies of 'acc_s_cast' differ.*T.allgather.*its own part on all"),
+        (
+            {"own_columns": False},
+            MegatileError,
+            r"copies of 'acc_s_cast' differ.*T.allgather.*its own part on all",
+        ),
     ],
     ids=["unbound", "divides-by-zero", "merge-function", "exchange"],
 )
@@ -261,7 +291,7 @@ def test_flash_mla_scale_is_named_with_its_line() -> None:
             x = T.alloc((8,), dtype)
             T.copy(x, X)
             for i in T.Parallel(8):
-                x[i] = x[i] * scale  # noqa: F821
+                x[i] = x[i] * scale
 
     with pytest.raises(ProgramError, match=r"'scale' is not defined") as caught:
         kernel.build()

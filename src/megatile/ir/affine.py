@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from megatile.ir.expr import Apply, Const, Expr, Var, integer, rebuild
 
-_FOLD = {
+_FOLD: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Union
 
 WEAK = ("bool", "int", "float")
 
@@ -65,7 +64,7 @@ class Apply:
     dtype: str = "int"
 
 
-Expr = Union[Const, Var, Coord, Rank, Load, Apply]
+Expr = Const | Var | Coord | Rank | Load | Apply
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ _INFIX = (
     ("mod", "%", 10, "same"),
     ("pow", "**", 12, "same"),
 )
-_FLOAT_CALLS = "exp exp2 log log2 sqrt rsqrt sin cos tanh erf sigmoid".split()
+_FLOAT_CALLS = ["exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "sigmoid"]
 
 OPERATORS: dict[str, Operator] = {
     **{name: Operator(name, 2, result, symbol, strength) for name, symbol, strength, result in _INFIX},

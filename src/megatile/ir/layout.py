@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
 from megatile.core.errors import MegatileError
 
-Share = Union[tuple[int, int], np.ndarray]
+Share = tuple[int, int] | np.ndarray
 Part = tuple[Share, ...]
 
 
@@ -56,7 +56,7 @@ class Owner:
     sets: tuple[tuple[tuple[int, ...], ...], ...]
 
 
-Layout = Union[Shard, Replica, Partial, Mesh, Owner]
+Layout = Shard | Replica | Partial | Mesh | Owner
 
 
 def has_copies(layout: Layout) -> bool:
@@ -110,9 +110,7 @@ def share_length(share: Share) -> int:
     return share[1] - share[0] if isinstance(share, tuple) else len(share)
 
 
-def from_function(
-    owner: Callable[..., Any], shape: tuple[int, ...], extents: tuple[int, ...]
-) -> Owner:
+def from_function(owner: Callable[..., Any], shape: tuple[int, ...], extents: tuple[int, ...]) -> Owner:
     """Evaluate an owner function on every index; each unit's elements must form a product of sets."""
     units = math.prod(extents)
     owners = _evaluate(owner, shape, extents)
@@ -142,7 +140,7 @@ def _flatten(owner: Any, extents: tuple[int, ...]) -> Any:
     if not isinstance(owner, tuple):
         return owner
     rank, stride = 0, 1
-    for coordinate, extent in zip(owner, extents):
+    for coordinate, extent in zip(owner, extents, strict=True):
         rank, stride = rank + coordinate * stride, stride * extent
     return rank
 

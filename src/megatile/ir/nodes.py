@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any, Union
+from typing import Any
 
 from megatile.core.errors import Place
 from megatile.ir.expr import Const, Expr, integer, loads
@@ -26,14 +26,17 @@ class Span:
     def place(self) -> Place:
         import linecache
 
-        return Place(self.file, self.line, self.column, snippet=linecache.getline(self.file, self.line) or None)
+        return Place(
+            self.file, self.line, self.column, snippet=linecache.getline(self.file, self.line) or None
+        )
 
 
 @dataclass(frozen=True)
 class Dim:
     """One dimension of a region: ``extent`` elements from ``start``, or one index if ``extent`` is None.
 
-    Anchored dimensions may reach over the edge: reads give zero there, writes are dropped. The edge is that of the
+    Anchored dimensions may reach over the edge: reads give zero there, writes are dropped. The edge is
+    that of the
     named tile, or ``limit`` where a pass has replaced a view by its storage.
     """
 
@@ -124,7 +127,8 @@ class ReadScalar(Node):
 
 @dataclass(frozen=True)
 class Copy(Node):
-    """Elements of ``source`` to ``to``, converted; ``dst`` puts into that unit's tile, ``src`` gets from it."""
+    """Elements of ``source`` to ``to``, converted; ``dst`` puts into that unit's tile, ``src`` gets from
+    it."""
 
     to: Region = writes()
     source: Region = reads()
@@ -257,7 +261,7 @@ class Print(Node):
     """Show text and values for one unit, or for all."""
 
     text: str
-    values: tuple[Union[Expr, Region], ...] = ()
+    values: tuple[Expr | Region, ...] = ()
     unit: Expr | None = None
 
 
@@ -380,7 +384,7 @@ def _expressions_of(value: Any) -> Iterator[Expr]:
     elif isinstance(value, tuple):
         for one in value:
             yield from _expressions_of(one)
-    elif isinstance(value, Expr.__args__):  # type: ignore[attr-defined]
+    elif isinstance(value, Expr.__args__):
         yield value
 
 

@@ -113,7 +113,7 @@ class _Parser:
         if kind is None:
             raise _fail(call, "unknown statement")
         required = [f.name for f in fields(kind) if f.default is MISSING and f.name not in given]
-        values = dict(zip(required, (self.value(a) for a in call.args)))
+        values = dict(zip(required, (self.value(a) for a in call.args), strict=True))
         values.update({str(k.arg): self.value(k.value) for k in call.keywords})
         types = {f.name: str(f.type) for f in fields(kind)}
         raw = {name: self.raw(value, types[name]) for name, value in values.items()}
@@ -202,7 +202,8 @@ class _Parser:
 
     def dim(self, tree: ast.expr) -> n.Dim:
         if isinstance(tree, ast.Slice):
-            assert tree.lower is not None and tree.step is not None
+            assert tree.lower is not None
+            assert tree.step is not None
             return n.Dim(self.expr(tree.lower), self.expr(tree.step))
         if isinstance(tree, ast.Call) and _name_of(tree) == "anchor":
             start, extent, *limit = (self.expr(a) for a in tree.args)
@@ -257,7 +258,9 @@ class _Parser:
 
     def load(self, tree: ast.Subscript) -> Expr:
         source = ast.unparse(tree.value)
-        return Load(source, tuple(self.expr(i) for i in self.items(tree.slice)), self.types.get(source, "f32"))
+        return Load(
+            source, tuple(self.expr(i) for i in self.items(tree.slice)), self.types.get(source, "f32")
+        )
 
     def function(self, tree: ast.Call) -> Expr:
         head = _name_of(tree)

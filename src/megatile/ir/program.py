@@ -43,7 +43,8 @@ class Launch:
     slots: int | None = None
     """Instances of the dispatched scale that fit at once under one unit of the scale above."""
     resident: bool = False
-    """Whether its instances stay for the whole launch (devices), instead of giving up their place (blocks)."""
+    """Whether its instances stay for the whole launch (devices), instead of giving up their place
+    (blocks)."""
 
     def is_private(self, scale: str) -> bool:
         """Whether tiles of a scale end with the dispatched instance they are in."""
@@ -116,7 +117,9 @@ class Binding:
 def bindings(program: Program) -> dict[str, Binding]:
     """Every tensor, tile and view of the Program, with the shape of its storage."""
     table = {
-        p.name: Binding(p.name, p.name, tuple(int(n) if isinstance(n, int) else 0 for n in p.shape), p.dtype, ROOT)
+        p.name: Binding(
+            p.name, p.name, tuple(int(n) if isinstance(n, int) else 0 for n in p.shape), p.dtype, ROOT
+        )
         for p in program.params
     }
     for node in walk(program.body):

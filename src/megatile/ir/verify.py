@@ -52,7 +52,9 @@ class _Verifier:
             seen.add(node.name)
         for _, part in n.bodies(node):
             self.body(part, inner_scale, inner)
-        if isinstance(node, (n.If, n.Loop)):  # variables set on both sides of a branch, or before a loop, stay
+        if isinstance(
+            node, (n.If, n.Loop)
+        ):  # variables set on both sides of a branch, or before a loop, stay
             seen.update(m.name for _, part in n.bodies(node) for m in part if isinstance(m, n.Let))
 
     def nesting(self, node: n.Scale, scale: str) -> None:
@@ -73,7 +75,7 @@ class _Verifier:
 
     def expressions(self, node: n.Node, scale: str, seen: set[str]) -> None:
         launch = self.program.launch
-        names = seen | ({v for v in node.vars} if isinstance(node, n.Parallel) else set())
+        names = seen | (set(node.vars) if isinstance(node, n.Parallel) else set())
         for expr in n.expressions(node):
             for part in walk(expr):
                 if isinstance(part, Var) and part.name not in names:

@@ -1,9 +1,14 @@
 """The tile language: ``import megatile.language as T``."""
 
 from megatile.ir.layout import Partial, Replica, Shard
-from megatile.language.collective import all_to_all, allgather, allreduce, broadcast, lse_merge, reduce_scatter
-from megatile.language.kernel import Kernel, Scale
-from megatile.language.loops import Parallel, Persistent, Pipelined, serial, unroll, vectorized
+from megatile.language.collective import (
+    all_to_all,
+    allgather,
+    allreduce,
+    broadcast,
+    lse_merge,
+    reduce_scatter,
+)
 from megatile.language.functions import (
     abs,
     cast,
@@ -27,6 +32,8 @@ from megatile.language.functions import (
     sqrt,
     tanh,
 )
+from megatile.language.kernel import Kernel, Scale
+from megatile.language.loops import Parallel, Persistent, Pipelined, serial, unroll, vectorized
 from megatile.language.memory import alloc, alloc_fragment, alloc_local, alloc_shared, dynamic, view
 from megatile.language.ops import (
     GemmWarpPolicy,
@@ -58,4 +65,76 @@ FullRow = Shard(0)
 FullCol = Shard(1)
 prim_func = program
 
-__all__ = [name for name in dir() if not name.startswith("_")]
+__all__ = [
+    "FullCol",
+    "FullRow",
+    "GemmWarpPolicy",
+    "Kernel",
+    "Parallel",
+    "Partial",
+    "Persistent",
+    "Pipelined",
+    "Replica",
+    "Scale",
+    "Shard",
+    "Tensor",
+    "abs",
+    "all_to_all",
+    "allgather",
+    "alloc",
+    "alloc_fragment",
+    "alloc_local",
+    "alloc_shared",
+    "allreduce",
+    "atomic_add",
+    "atomic_max",
+    "atomic_min",
+    "barrier",
+    "breakpoint",
+    "broadcast",
+    "cast",
+    "ceil",
+    "ceildiv",
+    "clamp",
+    "clear",
+    "copy",
+    "cos",
+    "cumsum",
+    "device_assert",
+    "dynamic",
+    "erf",
+    "exp",
+    "exp2",
+    "fill",
+    "floor",
+    "gemm",
+    "if_then_else",
+    "infinity",
+    "log",
+    "log2",
+    "lse_merge",
+    "macro",
+    "max",
+    "min",
+    "prim_func",
+    "print",
+    "program",
+    "read_scalar",
+    "reduce_absmax",
+    "reduce_abssum",
+    "reduce_max",
+    "reduce_min",
+    "reduce_scatter",
+    "reduce_sum",
+    "rsqrt",
+    "serial",
+    "sigmoid",
+    "signal",
+    "sin",
+    "sqrt",
+    "tanh",
+    "unroll",
+    "vectorized",
+    "view",
+    "wait",
+]

@@ -16,8 +16,8 @@ from megatile.language.errors import ProgramError
 from megatile.language.memory import add_view
 from megatile.language.ops import _axis
 from megatile.language.regions import Operand, fixed, same_extents
-from megatile.language.tiles import Tile
 from megatile.language.scalars import Value, as_expr
+from megatile.language.tiles import Tile
 
 _REDUCTIONS = ("sum", "max", "min")
 
@@ -54,7 +54,8 @@ def _own(value: Any, what: str) -> Operand:
         raise ProgramError(
             f"{what}: '{tile.name}' is one {'tensor' if tile.is_tensor else 'tile'} of scale '{tile.scale}', "
             f"not one per '{draft.scale}'",
-            advice=f"view it inside with T.Scale(\"{draft.scale}\"), e.g. T.view({tile.name}, layout=T.Replica)",
+            advice=f'view it inside with T.Scale("{draft.scale}"), '
+            f"e.g. T.view({tile.name}, layout=T.Replica)",
         )
     return side
 
@@ -69,7 +70,9 @@ def _emit(kind: str, to: list[Operand], source: list[Operand], axis: int | None,
 
 def _check_op(op: str, word: str) -> None:
     if op not in _REDUCTIONS:
-        raise ProgramError(f"T.{word} with op={op!r}", advice=f"one of {', '.join(_REDUCTIONS)}, or fn= a function")
+        raise ProgramError(
+            f"T.{word} with op={op!r}", advice=f"one of {', '.join(_REDUCTIONS)}, or fn= a function"
+        )
 
 
 def allreduce(
@@ -106,25 +109,29 @@ def _merge(fn: Any, sides: list[Operand]) -> n.Merge:
             f"T.allreduce with fn={fn!r}",
             advice="attention results merge with fn=T.lse_merge, which needs lse = log2(sum) + max * scale",
         )
-    left, right = (
-        tuple(Value(Var(f"{side}{k}", "f32")) for k in range(len(sides))) for side in ("a", "b")
-    )
+    left, right = (tuple(Value(Var(f"{side}{k}", "f32")) for k in range(len(sides))) for side in ("a", "b"))
     try:
         inspect.signature(fn).bind(None, None)
     except (TypeError, ValueError):
-        raise ProgramError("the function of T.allreduce takes two arguments, the left and the right part") from None
+        raise ProgramError(
+            "the function of T.allreduce takes two arguments, the left and the right part"
+        ) from None
     arguments = (left, right) if len(sides) > 1 else (left[0], right[0])
     results = current().follow(fn, *arguments)
     results = results if isinstance(results, tuple) else (results,)
     if len(results) != len(sides):
-        raise ProgramError(f"the function of T.allreduce returns {len(results)} values for {len(sides)} tiles")
+        raise ProgramError(
+            f"the function of T.allreduce returns {len(results)} values for {len(sides)} tiles"
+        )
     return n.Merge(getattr(fn, "__name__", "fn"), tuple(as_expr(r) for r in results))
 
 
 def _divided(large: Operand, small: Operand, units: int, word: str) -> int:
     """The dimension in which ``large`` has ``units`` times the extent of ``small``."""
     if len(large.extents) != len(small.extents):
-        raise ProgramError(f"T.{word}: {large.text()} and {small.text()} have different numbers of dimensions")
+        raise ProgramError(
+            f"T.{word}: {large.text()} and {small.text()} have different numbers of dimensions"
+        )
     pairs = [(known(a), known(b)) for a, b in zip(large.extents, small.extents, strict=True)]
     differing = [d for d, (a, b) in enumerate(pairs) if a != b]
     if not differing and units == 1:
@@ -132,7 +139,8 @@ def _divided(large: Operand, small: Operand, units: int, word: str) -> int:
     if len(differing) != 1 or pairs[differing[0]][0] != (pairs[differing[0]][1] or 0) * units:
         raise ProgramError(
             f"T.{word}: {large.text()} is not {units} times {small.text()} in one dimension",
-            advice=f"there are {units} units: one extent of the larger side must be {units} times the smaller's",
+            advice=f"there are {units} units: one extent of the larger side must be {units} times the "
+            f"smaller's",
         )
     return differing[0]
 
@@ -163,9 +171,11 @@ def reduce_scatter(
     out: Any, x: Any = None, *, op: str = "sum", dim: int = 0, axis: int | None = None,
     algorithm: str | None = None, impl: str | None = None,
 ) -> Tile | None:  # fmt: skip
-    """The units' tiles are combined and each unit gets its part, along the dimension in which ``x`` is larger.
+    """The units' tiles are combined and each unit gets its part, along the dimension in which ``x`` is
+    larger.
 
-    ``T.reduce_scatter(v, dim=d)`` on a view with a Partial layout turns it into Shard(d), and returns that view.
+    ``T.reduce_scatter(v, dim=d)`` on a view with a Partial layout turns it into Shard(d), and returns that
+    view.
     """
     _check_op(op, "reduce_scatter")
     if x is None:
@@ -176,7 +186,16 @@ def reduce_scatter(
                 advice="or give both: T.reduce_scatter(out, x)",
             )
         draft = current()
-        _emit("scatter_view", [side], [side], axis, op=side.tile.layout.op, dim=dim, algorithm=algorithm, impl=impl)
+        _emit(
+            "scatter_view",
+            [side],
+            [side],
+            axis,
+            op=side.tile.layout.op,
+            dim=dim,
+            algorithm=algorithm,
+            impl=impl,
+        )
         return add_view(draft, side.tile, lay.Shard(dim)) if _group() == 1 else _part_of(side.tile, dim)
     small, large = _own(out, "the result of T.reduce_scatter"), _own(x, "the source of T.reduce_scatter")
     dim = _divided(large, small, _units(axis), "reduce_scatter")
@@ -209,7 +228,9 @@ def all_to_all(
         raise ProgramError(f"T.all_to_all: {to.text()} and {source.text()} have different shapes")
     length, units = known(source.extents[dim]), _units(axis)
     if length is not None and length % units:
-        raise ProgramError(f"T.all_to_all: {length} elements of dimension {dim} do not divide over {units} units")
+        raise ProgramError(
+            f"T.all_to_all: {length} elements of dimension {dim} do not divide over {units} units"
+        )
     _emit("all_to_all", [to], [source], axis, dim=dim, algorithm=algorithm, impl=impl)
 
 

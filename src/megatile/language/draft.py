@@ -26,7 +26,8 @@ def current() -> Draft:
     draft = _CURRENT.get()
     if draft is None:
         raise ProgramError(
-            "a tile operation outside a kernel", advice="call it inside a function under @T.program, run by mt.run"
+            "a tile operation outside a kernel",
+            advice="call it inside a function under @T.program, run by mt.run",
         )
     return draft
 
@@ -79,7 +80,7 @@ class Draft:
         self.bound: dict[str, int] = {}
         self.regions = 0
 
-    # --- where we are ------------------------------------------------------------------------------------------
+    # --- where we are -----------------------------------------------------------------------------
 
     @property
     def scale(self) -> str:
@@ -95,7 +96,9 @@ class Draft:
         if self.launch is None:
             self.adopt_instance()
         if self.launch is None:
-            raise ProgramError("a tile operation outside the launch", advice="put it under 'with T.Kernel(...):'")
+            raise ProgramError(
+                "a tile operation outside the launch", advice="put it under 'with T.Kernel(...):'"
+            )
         return self.launch
 
     def adopt_instance(self) -> None:
@@ -125,7 +128,7 @@ class Draft:
         finally:
             _CURRENT.reset(token)
 
-    # --- names -------------------------------------------------------------------------------------------------
+    # --- names ------------------------------------------------------------------------------------
 
     def fresh(self, wanted: str) -> str:
         """A name not used yet, as near as possible to the wanted one."""
@@ -157,7 +160,7 @@ class Draft:
         tile.name = name
         self.tiles[name] = tile
 
-    # --- statements --------------------------------------------------------------------------------------------
+    # --- statements -------------------------------------------------------------------------------
 
     def emit(self, kind: type[Node], /, **fields: Any) -> Node:
         """Add a statement; tile operations outside any scale open the dispatched one."""
@@ -166,7 +169,8 @@ class Draft:
             self.open_implied()
         if self.parallel and kind not in _ELEMENTWISE:
             raise ProgramError(
-                f"{kind.__name__.lower()} inside T.Parallel", advice="only elementwise code stands in T.Parallel"
+                f"{kind.__name__.lower()} inside T.Parallel",
+                advice="only elementwise code stands in T.Parallel",
             )
         self.check(node)
         self.bodies[-1].nodes.append(node)
@@ -191,7 +195,7 @@ class Draft:
             if isinstance(node, (Coord, Rank)) and self.depth(node.scale) > here:
                 raise ProgramError(
                     f"a rank or coordinate of scale '{node.scale}' is used at scale '{self.scale}'",
-                    advice=f"use it inside with T.Scale(\"{node.scale}\")",
+                    advice=f'use it inside with T.Scale("{node.scale}")',
                 )
             if isinstance(node, Var) and node.name not in self.symbols and not self.in_scope(node.name):
                 raise ProgramError(
@@ -205,23 +209,25 @@ class Draft:
     def check_visible(self, tile: Tile) -> None:
         if self.depth(tile.scale) > self.depth(self.scale) and self.scales:
             what = "view" if tile.is_view else "tile"
-            advice = f"use it inside with T.Scale(\"{tile.scale}\")"
+            advice = f'use it inside with T.Scale("{tile.scale}")'
             if tile.is_view:
                 advice = f"use '{tile.storage.name}' here, or {advice}"
             raise ProgramError(
-                f"'{tile.name}' is a {what} of scale '{tile.scale}', used at scale '{self.scale}'", advice=advice
+                f"'{tile.name}' is a {what} of scale '{tile.scale}', used at scale '{self.scale}'",
+                advice=advice,
             )
         home = self.homes.get(tile.storage.name)
         if home is not None and all(s.number != home for s in self.scales):
             raise ProgramError(
                 f"'{tile.name}' lived in a {self.plan.dispatch} that has finished",
-                advice="keep both uses in one region, or allocate it at a larger scale or pass through a tensor",
+                advice="keep both uses in one region, or allocate it at a larger scale or pass through a "
+                "tensor",
             )
 
     def check_writable(self, tile: Tile) -> None:
         self.check_visible(tile)
 
-    # --- bodies and regions ------------------------------------------------------------------------------------
+    # --- bodies and regions -----------------------------------------------------------------------
 
     @contextmanager
     def body(self, *variables: str) -> Iterator[Body]:

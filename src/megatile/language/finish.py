@@ -24,7 +24,8 @@ def finish(draft: Draft, params: tuple[Param, ...]) -> Program:
     """The Program: flags marked, memory counted, structure and known mistakes checked."""
     if draft.launch is None:
         raise ProgramError(
-            f"'{draft.name}' has no launch", advice="put its statements under 'with T.Kernel(...):' or an instance"
+            f"'{draft.name}' has no launch",
+            advice="put its statements under 'with T.Kernel(...):' or an instance",
         )
     flags = {t.storage.name for t in draft.tiles.values() if t.storage.flag}
     body = rewrite_nodes(tuple(draft.bodies[0].nodes), lambda node: _mark(node, flags))

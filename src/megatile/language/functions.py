@@ -45,14 +45,18 @@ def _symbolic(*values: Any) -> bool:
 def max(first: Any, *rest: Any) -> Any:
     """The largest of two or more numbers."""
     for value in rest:
-        first = operate("max", first, value) if _symbolic(first, value) else (first if first >= value else value)
+        first = (
+            operate("max", first, value) if _symbolic(first, value) else (first if first >= value else value)
+        )
     return first
 
 
 def min(first: Any, *rest: Any) -> Any:
     """The smallest of two or more numbers."""
     for value in rest:
-        first = operate("min", first, value) if _symbolic(first, value) else (first if first <= value else value)
+        first = (
+            operate("min", first, value) if _symbolic(first, value) else (first if first <= value else value)
+        )
     return first
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from megatile.ir.affine import simplify
 from megatile.ir.expr import Apply, Coord, integer
 from megatile.ir.expr import Rank as RankExpr
-from megatile.ir.affine import simplify
 from megatile.language.draft import LargerScale, current
 from megatile.language.errors import ProgramError
 from megatile.language.launch import find_scale, instance_of, launch_of
@@ -16,7 +16,8 @@ from megatile.language.scalars import Coordinate, Rank, Value
 class Kernel:
     """``with T.Kernel(device=4, block=(gx, gy), threads=256) as (bx, by):``
 
-    Keywords are scales of the machine; plain numbers are extents of the block. ``as`` binds the coordinates of
+    Keywords are scales of the machine; plain numbers are extents of the block. ``as`` binds the
+    coordinates of
     the dispatched scale (the block), x first. Statements outside every ``T.Scale`` run at that scale.
     """
 
@@ -43,7 +44,8 @@ class Kernel:
 
 
 class Scale:
-    """``with T.Scale("warpgroup") as (rank, size):`` runs the body on every unit of that scale below this one."""
+    """``with T.Scale("warpgroup") as (rank, size):`` runs the body on every unit of that scale below this
+    one."""
 
     def __init__(self, name: str):
         self.name = name

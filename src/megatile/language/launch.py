@@ -21,7 +21,9 @@ def instance_of(machine: HDA, wanted: Mapping[str, Any]) -> Instance:
     for word, extents in wanted.items():
         scale = find_scale(machine, word, what="T.Kernel")
         if scale.name in views:
-            raise ProgramError(f"scale '{scale.name}' is given twice to T.Kernel", advice="name each scale once")
+            raise ProgramError(
+                f"scale '{scale.name}' is given twice to T.Kernel", advice="name each scale once"
+            )
         views[scale.name] = (scale, _extents(word, extents))
     device = machine.scale("device")
     if views and all(scale.position < device.position for scale, _ in views.values()):
@@ -46,7 +48,9 @@ def find_scale(machine: HDA, word: str, what: str) -> Scale:
             return scale
     except MegatileError:
         pass
-    known = [s.name for s in all_scales(machine)] + [a for s in machine.scales for a in s.aliases] + ["threads"]
+    known = (
+        [s.name for s in all_scales(machine)] + [a for s in machine.scales for a in s.aliases] + ["threads"]
+    )
     raise ProgramError(
         f"{what}: there is no scale '{word}' on machine '{machine.name}'",
         advice=did_you_mean(word, known, what="scales"),
@@ -59,7 +63,8 @@ def _extents(word: str, value: Any) -> tuple[int, ...]:
     for extent in extents:
         if isinstance(extent, Value):
             raise ProgramError(
-                f"{word}={value!r} depends on a symbolic extent", advice="run it with arrays: mt.run binds extents"
+                f"{word}={value!r} depends on a symbolic extent",
+                advice="run it with arrays: mt.run binds extents",
             )
         if isinstance(extent, bool) or not isinstance(extent, int) or extent < 1:
             raise ProgramError(f"{word}={value!r}", advice="a scale needs whole numbers from 1")

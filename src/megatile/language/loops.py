@@ -21,7 +21,8 @@ class SerialRange:
 
     def __iter__(self) -> Any:
         raise ProgramError(
-            f"a T.{self.kind} loop outside a kernel", advice="write it in a 'for' of a function under @T.program"
+            f"a T.{self.kind} loop outside a kernel",
+            advice="write it in a 'for' of a function under @T.program",
         )
 
 
@@ -38,7 +39,9 @@ class ParallelRange:
 
 def _bounds(args: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     if not 1 <= len(args) <= 3:
-        raise ProgramError(f"a loop takes (stop), (start, stop) or (start, stop, step), not {len(args)} numbers")
+        raise ProgramError(
+            f"a loop takes (stop), (start, stop) or (start, stop, step), not {len(args)} numbers"
+        )
     start, stop = (0, args[0]) if len(args) == 1 else args[:2]
     step = args[2] if len(args) == 3 else 1
     if isinstance(step, int) and step == 0:

@@ -15,8 +15,8 @@ from megatile.ir.expr import Rank as RankExpr
 from megatile.ir.printer import show_layout
 from megatile.language.draft import Draft, current
 from megatile.language.errors import ProgramError
-from megatile.language.tiles import Symbol, Tile
 from megatile.language.scalars import Value, as_expr, as_value, plain
+from megatile.language.tiles import Symbol, Tile
 
 UNKNOWN = 1 << 62
 """Bound of a symbolic extent."""
@@ -64,7 +64,8 @@ def memory_layer(draft: Draft, level: str) -> str:
         raise ProgramError(error.message, advice=error.advice) from None
     if layer.cache:
         raise ProgramError(
-            f"'{level}' is a cache: nothing can be allocated in it", advice='"l2" is device memory, "l1" shared memory'
+            f"'{level}' is a cache: nothing can be allocated in it",
+            advice='"l2" is device memory, "l1" shared memory',
         )
     return str(layer.name)
 
@@ -96,7 +97,8 @@ def view(x: Any, layout: Any = None) -> Tile:
         if placed is None:
             raise ProgramError(
                 f"T.view of '{x.name}' at scale '{scale}' has no layout, and no earlier view gives one",
-                advice="layout=T.FullRow (rows shared out), T.FullCol, T.Replica (a copy each), T.Partial(op) or "
+                advice="layout=T.FullRow (rows shared out), T.FullCol, T.Replica (a copy each), "
+                "T.Partial(op) or "
                 "a function from index to unit",
             )
         resolved = placed
@@ -104,7 +106,8 @@ def view(x: Any, layout: Any = None) -> Tile:
         resolved = _resolve(draft, x, layout, scale)
     if placed is not None and placed != resolved:
         raise ProgramError(
-            f"'{x.name}' is already placed as {show_layout(placed)} at scale '{scale}', not {show_layout(resolved)}",
+            f"'{x.name}' is already placed as {show_layout(placed)} at scale '{scale}', not "
+            f"{show_layout(resolved)}",
             advice="the first view fixes the placement; copy into another tile for a second one",
         )
     draft.placements[x.name, scale] = resolved
@@ -139,7 +142,8 @@ def _resolve(draft: Draft, x: Tile, layout: Any, scale: str) -> lay.Layout:
         shape = tuple(int(e) for e in x.bound)
         return lay.from_function(lambda *index: _call(draft, layout, index), shape, extents)
     raise ProgramError(
-        f"layout={layout!r} is no layout", advice="T.FullRow, T.FullCol, T.Shard(d), T.Replica, T.Partial(op) or a function"
+        f"layout={layout!r} is no layout",
+        advice="T.FullRow, T.FullCol, T.Shard(d), T.Replica, T.Partial(op) or a function",
     )
 
 
@@ -155,7 +159,8 @@ def _checked(x: Tile, layout: lay.Layout, extents: tuple[int, ...]) -> lay.Layou
     for shard in shards:
         if isinstance(shard, lay.Shard) and not 0 <= shard.dim < x.ndim:
             raise ProgramError(
-                f"T.Shard({shard.dim}) of '{x.name}', which has {x.ndim} dimensions", advice="dimensions count from 0"
+                f"T.Shard({shard.dim}) of '{x.name}', which has {x.ndim} dimensions",
+                advice="dimensions count from 0",
             )
         if isinstance(shard, lay.Shard) and shard.axis is not None and not 0 <= shard.axis < len(extents):
             raise ProgramError(f"T.Shard(axis={shard.axis}): the scale has {len(extents)} dimensions")
@@ -185,7 +190,9 @@ def _lookup(rank: Expr, values: list[int]) -> Expr:
     result: Expr = integer(values[-1])
     for at in range(len(values) - 1, 0, -1):
         if values[at - 1] != values[at]:
-            result = Apply("if_then_else", (Apply("lt", (rank, integer(at)), "bool"), integer(values[at - 1]), result))
+            result = Apply(
+                "if_then_else", (Apply("lt", (rank, integer(at)), "bool"), integer(values[at - 1]), result)
+            )
     return result
 
 

@@ -12,8 +12,8 @@ from megatile.ir.expr import Expr, Load, Var
 from megatile.language.draft import current
 from megatile.language.errors import ProgramError
 from megatile.language.regions import Operand, extents_text, fixed, matched, operand, same_extents
-from megatile.language.tiles import Ref, Tile
 from megatile.language.scalars import Value, as_expr
+from megatile.language.tiles import Ref, Tile
 
 
 class GemmWarpPolicy(str, Enum):
@@ -29,12 +29,18 @@ def _peer(value: Any) -> Expr | None:
 
 
 def copy(
-    to: Any, source: Any, *, dst: Any = None, src: Any = None, axis: int | None = None, impl: str | None = None
+    to: Any,
+    source: Any,
+    *,
+    dst: Any = None,
+    src: Any = None,
+    axis: int | None = None,
+    impl: str | None = None,
 ) -> None:
     """Copy ``source`` to ``to`` (destination first), converting dtype.
 
-    ``dst=rank`` puts into that unit's tile, ``src=rank`` gets from it. A put is visible there after a barrier of
-    this scale, or after a later ``T.signal`` to that unit and its ``T.wait``.
+    ``dst=rank`` puts into that unit's tile, ``src=rank`` gets from it. A put is visible there after a barrier
+    of this scale, or after a later ``T.signal`` to that unit and its ``T.wait``.
     """
     draft = current()
     left, right = operand(to, "the destination of T.copy"), operand(source, "the source of T.copy")
@@ -46,7 +52,13 @@ def copy(
     if dst is not None or src is not None:
         _check_remote(left if dst is not None else right, "dst" if dst is not None else "src")
     draft.emit(
-        n.Copy, to=to_region, source=source_region, dst=_peer(dst), src=_peer(src), axis=_axis(axis), impl=impl
+        n.Copy,
+        to=to_region,
+        source=source_region,
+        dst=_peer(dst),
+        src=_peer(src),
+        axis=_axis(axis),
+        impl=impl,
     )
 
 
@@ -57,7 +69,7 @@ def _check_remote(side: Operand, word: str) -> None:
     if tile.scale != scale:
         raise ProgramError(
             f"T.copy with {word}= reaches into '{tile.name}', which is not one tile per '{scale}'",
-            advice=f"allocate it, or view it, inside with T.Scale(\"{scale}\")",
+            advice=f'allocate it, or view it, inside with T.Scale("{scale}")',
         )
 
 
@@ -91,7 +103,8 @@ def gemm(
     if not same_extents((k,), (k2,)):
         hint = "transpose_B=True" if not transpose_B else "transpose_A=True"
         raise ProgramError(
-            f"T.gemm: inner extents differ: {extents_text((k,))} of {a.text()} and {extents_text((k2,))} of {b.text()}",
+            f"T.gemm: inner extents differ: {extents_text((k,))} of {a.text()} and {extents_text((k2,))} "
+            f"of {b.text()}",
             advice=f"did you mean {hint}?",
         )
     if not same_extents((m, columns), _matrix(c)):
@@ -108,7 +121,8 @@ def gemm(
         )
     current().emit(
         n.Gemm, a=a.region(), b=b.region(), c=c.region(), transpose_a=bool(transpose_A),
-        transpose_b=bool(transpose_B), clear=bool(clear_accum), policy=GemmWarpPolicy(policy).value, impl=impl,
+        transpose_b=bool(transpose_B), clear=bool(clear_accum), policy=GemmWarpPolicy(policy).value,
+        impl=impl,
     )  # fmt: skip
 
 
@@ -135,13 +149,15 @@ def _reduce(op: str, source: Any, out: Any, dim: int, clear: bool) -> None:
     rank = len(left.extents)
     if not -rank <= dim < rank:
         raise ProgramError(
-            f"T.reduce_{op}: dim={dim}, but {left.text()} has {rank} dimensions", advice="dimensions count from 0"
+            f"T.reduce_{op}: dim={dim}, but {left.text()} has {rank} dimensions",
+            advice="dimensions count from 0",
         )
     dim %= rank
     rest = left.extents[:dim] + left.extents[dim + 1 :]
     if not same_extents(rest, right.extents):
         raise ProgramError(
-            f"T.reduce_{op} of {left.text()} over dim {dim} gives {extents_text(rest)}, but the result is {right.text()}",
+            f"T.reduce_{op} of {left.text()} over dim {dim} gives {extents_text(rest)}, but the result is "
+            f"{right.text()}",
             advice="dim= is the dimension that disappears",
         )
     current().emit(n.Reduce, op=op, source=left.region(), to=right.region(), dim=dim, clear=bool(clear))
@@ -201,7 +217,8 @@ def atomic_min(target: Any, value: Any) -> None:
 
 
 def barrier(axis: int | None = None) -> None:
-    """All units of this scale under the enclosing unit meet here, and see each other's earlier writes and puts."""
+    """All units of this scale under the enclosing unit meet here, and see each other's earlier writes and
+    puts."""
     draft = current()
     draft.emit(n.Barrier, scale=draft.scale, axis=_axis(axis))
 
@@ -212,21 +229,26 @@ def _flag(flag: Any, word: str) -> tuple[Tile, tuple[Expr, ...]]:
     if not isinstance(flag, Ref) or not flag.is_element:
         raise ProgramError(f"T.{word} needs one flag", advice=f"write T.{word}(flag[i], ...)")
     if is_float(flag.tile.dtype):
-        raise ProgramError(f"a flag of dtype {flag.tile.dtype}", advice='allocate it as T.alloc((1,), "i32", ...)')
+        raise ProgramError(
+            f"a flag of dtype {flag.tile.dtype}", advice='allocate it as T.alloc((1,), "i32", ...)'
+        )
     return flag.tile, flag.index
 
 
 def signal(flag: Any, dst: Any = None, amount: Any = 1, axis: int | None = None) -> None:
-    """Count up the flag of unit ``dst`` (this unit's own without it), after this unit's earlier puts to it."""
+    """Count up the flag of unit ``dst`` (this unit's own without it), after this unit's earlier puts to
+    it."""
     tile, index = _flag(flag, "signal")
     draft = current()
     if dst is not None and tile.scale != draft.scale:
         raise ProgramError(
             f"T.signal with dst= reaches '{tile.name}', which is not one tile per '{draft.scale}'",
-            advice=f"allocate the flag inside with T.Scale(\"{draft.scale}\")",
+            advice=f'allocate the flag inside with T.Scale("{draft.scale}")',
         )
     tile.storage.flag = True
-    draft.emit(n.Signal, flag=tile.name, index=index, dst=_peer(dst), amount=as_expr(amount), axis=_axis(axis))
+    draft.emit(
+        n.Signal, flag=tile.name, index=index, dst=_peer(dst), amount=as_expr(amount), axis=_axis(axis)
+    )
 
 
 def wait(flag: Any, value: Any = 1) -> None:
@@ -240,9 +262,13 @@ def read_scalar(element: Any, bound: int | None = None) -> Any:
     """A whole number from a tile, usable in extents, trip counts, peers and indices; at most ``bound``."""
     draft = current()
     if not isinstance(element, Ref) or not element.is_element:
-        raise ProgramError("T.read_scalar needs one element", advice="write T.read_scalar(counts[e], bound=64)")
+        raise ProgramError(
+            "T.read_scalar needs one element", advice="write T.read_scalar(counts[e], bound=64)"
+        )
     if is_float(element.tile.dtype):
-        raise ProgramError(f"T.read_scalar of {element.tile.dtype}", advice="counts and indices are whole numbers")
+        raise ProgramError(
+            f"T.read_scalar of {element.tile.dtype}", advice="counts and indices are whole numbers"
+        )
     name = draft.variable("scalar")
     draft.emit(
         n.ReadScalar, name=name, value=Load(element.tile.name, element.index, element.tile.dtype), bound=bound

@@ -1,4 +1,5 @@
-"""``@T.program``: a function becomes a Program, once for every machine and every binding of symbolic extents."""
+"""``@T.program``: a function becomes a Program, once for every machine and every binding of symbolic
+extents."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from megatile.language.finish import finish
 from megatile.language.memory import UNKNOWN
 from megatile.language.reader import Reader
 from megatile.language.rewrite import bind
-from megatile.language.tiles import Symbol, Tensor, Tile
 from megatile.language.scalars import Value
+from megatile.language.tiles import Symbol, Tensor, Tile
 
 DEFAULT_MACHINE = "dgx-h100"
 
@@ -46,7 +47,8 @@ class ProgramFunction:
             for wanted, given in zip(tensor.shape, shape, strict=False):
                 if isinstance(wanted, Symbol) and bound.setdefault(wanted.name, given) != given:
                     raise ProgramError(
-                        f"'{wanted.name}' is {bound[wanted.name]} in an earlier argument and {given} in '{name}'"
+                        f"'{wanted.name}' is {bound[wanted.name]} in an earlier argument and {given} in "
+                        f"'{name}'"
                     )
         return bound
 
@@ -75,7 +77,15 @@ class ProgramFunction:
                 program = finish(draft, params)
         except MegatileError as error:
             raise located(error, draft.place).with_traceback(None) from None
-        except (NameError, ArithmeticError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
+        except (
+            NameError,
+            ArithmeticError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            IndexError,
+            KeyError,
+        ) as error:
             raise _translated(error, draft).with_traceback(None) from None
         for text in program.warnings:
             warnings.warn(text, ProgramWarning, stacklevel=4)
@@ -93,13 +103,16 @@ class ProgramFunction:
             tile = Tile(draft, name, shape, bound, tensor.dtype, ROOT, "tensor")
             draft.tiles[name] = tile
             tiles.append(tile)
-            params.append(Param(name, tuple(e.name if isinstance(e, Symbol) else e for e in shape), tensor.dtype))
+            params.append(
+                Param(name, tuple(e.name if isinstance(e, Symbol) else e for e in shape), tensor.dtype)
+            )
         return tuple(params), tiles
 
     def __str__(self) -> str:
         if self.symbols:
             given = ", ".join(f"{name}=..." for name in self.symbols)
-            return f"{self.__name__}: a program with symbolic extents; show it with print({self.__name__}.build({given}))"
+            return f"{self.__name__}: a program with symbolic extents; show it with "
+            f"print({self.__name__}.build({given}))"
         return str(self.build())
 
     def __call__(self, *_: Any, **__: Any) -> Any:
@@ -123,7 +136,8 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Tensor]:
             raise ProgramError(
                 f"argument '{name}' of '{function.__name__}' has no T.Tensor annotation",
                 place=Place(function.__code__.co_filename, line),
-                advice=f'write {name}: T.Tensor((M, N), "f32"); other parameters come from a function around it',
+                advice=f'write {name}: T.Tensor((M, N), "f32"); '
+                "other parameters come from a function around it",
             )
         tensors[name] = annotation
     return tensors
@@ -133,14 +147,16 @@ def _translated(error: Exception, draft: Draft) -> ProgramError:
     """A Python error in the kernel, at its line."""
     if isinstance(error, NameError):
         name = getattr(error, "name", None) or str(error).split("'")[1]
-        known = [t for t in draft.tiles]
+        known = list(draft.tiles)
         hint = did_you_mean(name, known, what="tiles") if known else None
         if hint is None or not hint.startswith("did you mean"):
             hint = f"define '{name}' before the kernel, or bind it with 'as'"
         return ProgramError(f"'{name}' is not defined", place=draft.place, advice=hint)
     if isinstance(error, ZeroDivisionError):
         return ProgramError(
-            "division by zero while building", place=draft.place, advice="check the sizes the kernel is built with"
+            "division by zero while building",
+            place=draft.place,
+            advice="check the sizes the kernel is built with",
         )
     return ProgramError(f"{type(error).__name__}: {error}", place=draft.place)
 

@@ -15,8 +15,8 @@ from megatile.language.builder import CONTINUE, Builder, Jump, LoopContext, Retu
 from megatile.language.draft import Draft, LargerScale
 from megatile.language.errors import ProgramError
 from megatile.language.loops import ParallelRange, SerialRange
-from megatile.language.tiles import Ref, Tile
 from megatile.language.scalars import Value, as_expr, as_value, operate
+from megatile.language.tiles import Ref, Tile
 
 _WORDS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
 _Result = tuple[State, "Jump | None"]
@@ -93,12 +93,12 @@ class Reader(Builder):
             return value.is_element and bool(self.draft.parallel)
         return not isinstance(value, Carried) and any(loads(value.expr))
 
-    # --- conditions --------------------------------------------------------------------------------------------
+    # --- conditions -------------------------------------------------------------------------------
 
     def compare(self, place: Place, words: tuple[str, ...], operands: tuple[Callable[[], Any], ...]) -> Any:
         values = [operand() for operand in operands]
         if not any(_is_symbolic(v) for v in values):
-            return super().compare(place, words, tuple((lambda v=v: v) for v in values))
+            return super().compare(place, words, tuple(map(_given, values)))
         self._here(place)
         result: Any = True
         for word, left, right in zip(words, values, values[1:], strict=False):
@@ -141,7 +141,7 @@ class Reader(Builder):
         self._here(place)
         self.draft.emit(n.Check, condition=as_expr(condition), text=str(message()))
 
-    # --- branches ----------------------------------------------------------------------------------------------
+    # --- branches ---------------------------------------------------------------------------------
 
     def if_(
         self, place: Place, condition: Any, then: Callable[..., Any], orelse: Callable[..., Any],
@@ -153,7 +153,8 @@ class Reader(Builder):
         return self._at_top(lambda: self._branch(place, condition, then, orelse, names, state))
 
     def _at_top(self, read: Callable[[], _Result]) -> _Result:
-        """At the top of a kernel a loop or branch belongs to the dispatched scale, unless it holds larger regions."""
+        """At the top of a kernel a loop or branch belongs to the dispatched scale, unless it holds larger
+        regions."""
         if self.draft.scales:
             return read()
         before = self.draft.snapshot()
@@ -181,8 +182,8 @@ class Reader(Builder):
             jumps.append(jump)
         leaving = self._common_jump(jumps, place)
         merged = tuple(
-            self._merge(name, before, *values, parts, span)
-            for name, before, *values in zip(names, state, *results, strict=True)
+            self._merge(name, before, left, right, parts, span)
+            for name, before, left, right in zip(names, state, results[0], results[1], strict=True)
         )
         self.draft.append(n.If(test, tuple(parts[0].nodes), tuple(parts[1].nodes), span=span))
         return merged, leaving
@@ -200,7 +201,8 @@ class Reader(Builder):
         return Value(Var(variable, dtype))
 
     def _common_jump(self, jumps: list[Jump | None], place: Place) -> Jump | None:
-        """Both sides end the body the same way (``if c: continue`` followed by more), or neither leaves it."""
+        """Both sides end the body the same way (``if c: continue`` followed by more), or neither leaves
+        it."""
         first, second = jumps
         if first is second and first in (None, CONTINUE):
             return first
@@ -217,7 +219,7 @@ class Reader(Builder):
                 advice="put the statements that follow under 'if' or 'else' instead",
             )  # fmt: skip
 
-    # --- loops -------------------------------------------------------------------------------------------------
+    # --- loops ------------------------------------------------------------------------------------
 
     def for_(
         self, place: Place, iterable: Any, body: Callable[..., Any], names: tuple[str, ...], state: State,
@@ -278,12 +280,12 @@ class Reader(Builder):
     def _step(self, name: str, before: Any, start: Any, after: Any) -> Any:
         """What a variable is after the loop; one read and assigned in the body is carried round it."""
         if not isinstance(start, Carried):
-            if isinstance(start, Tile) and isinstance(after, Tile) and after is not start:
-                if after.name in self.draft.tiles and not self._made_here(after):
-                    raise ProgramError(
-                        f"'{name}' names another tile in the next iteration, but a loop body is read once",
-                        advice="allocate one tile with a leading dimension of 2 and index it with k % 2",
-                    )
+            swapped = isinstance(start, Tile) and isinstance(after, Tile) and after is not start
+            if swapped and after.name in self.draft.tiles and not self._made_here(after):
+                raise ProgramError(
+                    f"'{name}' names another tile in the next iteration, but a loop body is read once",
+                    advice="allocate one tile with a leading dimension of 2 and index it with k % 2",
+                )
             return after
         if after is start:
             return start if start.read else before
@@ -296,11 +298,21 @@ class Reader(Builder):
         return Value(variable)
 
     def _made_here(self, tile: Tile) -> bool:
-        made = {m.name for b in self.draft.bodies[-1:] for m in n.walk(tuple(b.nodes)) if isinstance(m, (n.Alloc, n.View))}
+        made = {
+            m.name
+            for b in self.draft.bodies[-1:]
+            for m in n.walk(tuple(b.nodes))
+            if isinstance(m, (n.Alloc, n.View))
+        }
         return tile.name in made
 
     def _parallel(
-        self, place: Place, loop: ParallelRange, body: Callable[..., Any], names: tuple[str, ...], state: State
+        self,
+        place: Place,
+        loop: ParallelRange,
+        body: Callable[..., Any],
+        names: tuple[str, ...],
+        state: State,
     ) -> _Result:
         self._here(place)
         if self.draft.parallel:
@@ -318,6 +330,10 @@ class Reader(Builder):
         extents = tuple(as_expr(e) for e in loop.extents)
         self.draft.append(n.Parallel(variables, extents, tuple(inner.nodes), span=span))
         return state, None
+
+
+def _given(value: Any) -> Callable[[], Any]:
+    return lambda: value
 
 
 def _is_plain(value: Any) -> bool:

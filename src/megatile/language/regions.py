@@ -9,8 +9,8 @@ from megatile.ir.affine import known
 from megatile.ir.expr import Expr, integer
 from megatile.ir.nodes import Dim, Region
 from megatile.language.errors import ProgramError
-from megatile.language.tiles import Ref, Tile, shape_text, whole_dims
 from megatile.language.scalars import as_value
+from megatile.language.tiles import Ref, Tile, shape_text, whole_dims
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ def _anchored(anchor: Operand, other: Operand) -> Region:
     spare = len(anchor.dims) - len(extents)
     if spare < 0:
         raise ProgramError(
-            f"the anchor '{anchor.tile.name}[...]' has {len(anchor.dims)} dimensions, {other.text()} has more",
+            f"the anchor '{anchor.tile.name}[...]' has {len(anchor.dims)} dimensions, {other.text()} has "
+            f"more",
             advice="index every dimension of the larger side",
         )
     dims = [Dim(d.start) for d in anchor.dims[:spare]]
@@ -120,7 +121,9 @@ def check_same(to: Operand, source: Operand, what: str = "copy") -> None:
             continue
         other = source if side is to else to
         if other.tile.is_tensor and other.is_whole:
-            advice = f"say where: an anchor, '{other.tile.name}[i, j]', takes its extents from '{side.tile.name}'"
+            advice = (
+                f"say where: an anchor, '{other.tile.name}[i, j]', takes its extents from '{side.tile.name}'"
+            )
     raise ProgramError(f"T.{what}: {to.text()} and {source.text()} have different shapes", advice=advice)
 
 

@@ -131,7 +131,9 @@ class Value:
         )  # fmt: skip
 
     def __index__(self) -> NoReturn:
-        raise _too_early(self, "needed as a Python number", "use T.serial(...) for loops, constants for shapes")
+        raise _too_early(
+            self, "needed as a Python number", "use T.serial(...) for loops, constants for shapes"
+        )
 
     __int__ = __index__
 
@@ -144,7 +146,8 @@ def _too_early(value: Value, use: str, advice: str) -> ProgramError:
 
 
 class Rank(Value):
-    """The number of this unit among its siblings; ``.size`` of them, at ``.coords``. Unpacks to (rank, size)."""
+    """The number of this unit among its siblings; ``.size`` of them, at ``.coords``. Unpacks to (rank,
+    size)."""
 
     __slots__ = ("coords", "size")
 
@@ -182,7 +185,9 @@ def as_expr(value: Any) -> Expr:
             f"'{name}' is a whole tile where a single number is needed",
             advice=f"write for i in T.Parallel({', '.join(map(str, value.shape))}): ... {name}[i] ...",
         )
-    raise ProgramError(f"{value!r} is not a number of the program", advice="use numbers, indices and tile elements")
+    raise ProgramError(
+        f"{value!r} is not a number of the program", advice="use numbers, indices and tile elements"
+    )
 
 
 def as_value(expr: Expr) -> Any:
@@ -204,7 +209,9 @@ def operate(op: str, *values: Any) -> Any:
             return NotImplemented
     exprs = tuple(as_expr(v) for v in values)
     if op in ("floordiv", "mod", "div", "ceildiv") and isinstance(exprs[1], Const) and exprs[1].value == 0:
-        raise ProgramError(f"{values[0]!r} is divided by zero", advice="the divisor is 0 while building: check it")
+        raise ProgramError(
+            f"{values[0]!r} is divided by zero", advice="the divisor is 0 while building: check it"
+        )
     return as_value(_fold(apply(op, *exprs)))
 
 

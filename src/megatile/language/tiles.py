@@ -111,7 +111,9 @@ class Tile:
         return self.bound[0]
 
     def __iter__(self) -> Iterator[Any]:
-        raise ProgramError(f"'{self.name}' cannot be looped over", advice="loop over indices: T.Parallel or T.serial")
+        raise ProgramError(
+            f"'{self.name}' cannot be looped over", advice="loop over indices: T.Parallel or T.serial"
+        )
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -175,11 +177,15 @@ def _dim(tile: Tile, d: int, item: Any) -> Dim:
     if not isinstance(item, slice):
         start = simplify(as_expr(item))
         if start.dtype == "float" or start.dtype.startswith(("f", "bf")):
-            raise ProgramError(f"index {d} of '{tile.name}' is {start.dtype}", advice="indices are whole numbers: // not /")
+            raise ProgramError(
+                f"index {d} of '{tile.name}' is {start.dtype}", advice="indices are whole numbers: // not /"
+            )
         _check_index(tile, d, start)
         return Dim(start)
     if item.step not in (None, 1):
-        raise ProgramError(f"'{tile.name}' is sliced with step {item.step}", advice="use an owner function for strides")
+        raise ProgramError(
+            f"'{tile.name}' is sliced with step {item.step}", advice="use an owner function for strides"
+        )
     start = simplify(as_expr(0 if item.start is None else item.start))
     stop = as_expr(tile.shape[d] if item.stop is None else item.stop)
     extent = difference(stop, start)
@@ -199,7 +205,9 @@ def _dim(tile: Tile, d: int, item: Any) -> Dim:
 def _check_index(tile: Tile, d: int, start: Expr) -> None:
     number = known(start)
     if number is not None and not 0 <= number < max(tile.bound[d], 1):
-        raise ProgramError(f"index {number} is out of bounds: dimension {d} of '{tile.name}' has {tile.bound[d]} elements")
+        raise ProgramError(
+            f"index {number} is out of bounds: dimension {d} of '{tile.name}' has {tile.bound[d]} elements"
+        )
 
 
 def _shape_text(shape: tuple[Any, ...]) -> str:

@@ -29,7 +29,9 @@ def f32(*shape: int) -> np.ndarray:
     return np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
 
 
-def fails(error: type[MegatileError], message: str, prog: Any, *arrays: Any, line: str = "", **options: Any) -> None:
+def fails(
+    error: type[MegatileError], message: str, prog: Any, *arrays: Any, line: str = "", **options: Any
+) -> None:
     """The run fails with this error, its message, and the user's line under the message."""
     with pytest.raises(error, match=f"(?s){message}") as caught:
         mt.run(prog, *arrays, **options)
@@ -42,7 +44,7 @@ def fails(error: type[MegatileError], message: str, prog: Any, *arrays: Any, lin
     assert all("megatile" not in f.filename or f.filename.endswith("run.py") for f in frames[1:])
 
 
-# --- data races ------------------------------------------------------------------------------------------------
+# --- data races -----------------------------------------------------------------------------------
 
 
 def test_race_between_blocks() -> None:
@@ -53,8 +55,13 @@ def test_race_between_blocks() -> None:
             T.fill(x, bx)
             T.copy(X, x)
 
-    fails(DataRaceError, "data race on 'X': written by block 1 here and written by block 0 at line", p, f32(8),
-          line="T.copy(X, x)")  # fmt: skip
+    fails(
+        DataRaceError,
+        "data race on 'X': written by block 1 here and written by block 0 at line",
+        p,
+        f32(8),
+        line="T.copy(X, x)",
+    )
 
 
 def test_read_without_barrier_races_with_a_put() -> None:
@@ -69,8 +76,15 @@ def test_read_without_barrier_races_with_a_put() -> None:
 
     for schedule in ("round-robin", "random", "adversarial"):
         fails((DataRaceError, UninitialisedReadError), "'t'", p, f32(4, 8), f32(4, 8), schedule=schedule)
-    fails(DataRaceError, r"read by device \d here and written by a put of device \d.*T.barrier\(\) of scale 'device'",
-          p, f32(4, 8), f32(4, 8), line="T.copy(b, t)")  # fmt: skip
+    fails(
+        DataRaceError,
+        r"read by device \d here and written by a put of device \d.*T.barrier\(\) of "
+        r"scale 'device'",
+        p,
+        f32(4, 8),
+        f32(4, 8),
+        line="T.copy(b, t)",
+    )
 
 
 def test_a_barrier_of_smaller_units_does_not_complete_a_put() -> None:
@@ -139,7 +153,12 @@ def test_warp_groups_writing_one_tile() -> None:
                 T.fill(x, wg)
             T.copy(X, x)
 
-    fails(DataRaceError, "written by warpgroup 1 here and written by warpgroup 0.*of scale 'warpgroup'", p, f32(8))
+    fails(
+        DataRaceError,
+        "written by warpgroup 1 here and written by warpgroup 0.*of scale 'warpgroup'",
+        p,
+        f32(8),
+    )
 
 
 def test_phases_order_regions() -> None:
@@ -160,7 +179,7 @@ def test_phases_order_regions() -> None:
     np.testing.assert_array_equal(y, np.arange(8)[::-1])
 
 
-# --- uninitialised, out of bounds, dependence ---------------------------------------------------------------------
+# --- uninitialised, out of bounds, dependence -----------------------------------------------------
 
 
 def test_uninitialised_read() -> None:
@@ -171,8 +190,13 @@ def test_uninitialised_read() -> None:
             T.clear(a[0:4, :])
             T.copy(X, a)
 
-    fails(UninitialisedReadError, r"'a' is read before it is written: element \(4, 0\).*T.clear", p, f32(8, 8),
-          line="T.copy(X, a)")  # fmt: skip
+    fails(
+        UninitialisedReadError,
+        r"'a' is read before it is written: element \(4, 0\).*T.clear",
+        p,
+        f32(8, 8),
+        line="T.copy(X, a)",
+    )
 
 
 def test_uninitialised_accumulator() -> None:
@@ -185,7 +209,14 @@ def test_uninitialised_accumulator() -> None:
             T.gemm(a, a, c)
             T.copy(C, c)
 
-    fails(UninitialisedReadError, "'c' is read before it is written", p, f32(8, 8), f32(8, 8), line="T.gemm(a, a, c)")
+    fails(
+        UninitialisedReadError,
+        "'c' is read before it is written",
+        p,
+        f32(8, 8),
+        f32(8, 8),
+        line="T.gemm(a, a, c)",
+    )
 
 
 def test_uninitialised_integers_are_noticed_too() -> None:
@@ -197,7 +228,13 @@ def test_uninitialised_integers_are_noticed_too() -> None:
                 a[i] = a[i] + 1
             T.copy(X, a)
 
-    fails(UninitialisedReadError, "'a' is read before it is written", p, np.zeros(4, np.int32), line="a[i] = a[i] + 1")
+    fails(
+        UninitialisedReadError,
+        "'a' is read before it is written",
+        p,
+        np.zeros(4, np.int32),
+        line="a[i] = a[i] + 1",
+    )
 
 
 def test_slice_over_the_edge() -> None:
@@ -208,8 +245,14 @@ def test_slice_over_the_edge() -> None:
             T.copy(y, X[bx * 8 : bx * 8 + 8])
             T.copy(Y[bx * 8], y)
 
-    fails(OutOfBoundsError, r"'X\[8:16\]' is out of bounds: dimension 0 has 10 elements.*an anchor", p, f32(10), f32(16),
-          line="T.copy(y, X[bx * 8 : bx * 8 + 8])")  # fmt: skip
+    fails(
+        OutOfBoundsError,
+        r"'X\[8:16\]' is out of bounds: dimension 0 has 10 elements.*an anchor",
+        p,
+        f32(10),
+        f32(16),
+        line="T.copy(y, X[bx * 8 : bx * 8 + 8])",
+    )
 
 
 def test_anchor_entirely_outside() -> None:
@@ -230,7 +273,13 @@ def test_element_out_of_bounds() -> None:
             for i in T.Parallel(8):
                 X[i + 4] = X[i + 4] + 1.0
 
-    fails(OutOfBoundsError, r"out of bounds: dimension 0 has 10 elements", p, f32(10), line="X[i + 4] = X[i + 4] + 1.0")
+    fails(
+        OutOfBoundsError,
+        r"out of bounds: dimension 0 has 10 elements",
+        p,
+        f32(10),
+        line="X[i + 4] = X[i + 4] + 1.0",
+    )
 
 
 def test_gather_out_of_bounds() -> None:
@@ -250,8 +299,13 @@ def test_dependence_between_iterations() -> None:
             for i in T.Parallel(7):
                 X[i + 1] = X[i] + 1.0
 
-    fails(DependenceError, r"iteration \(1,\) of T.Parallel reads an element of 'X' that iteration \(0,\) writes.*T.serial",
-          p, f32(8))  # fmt: skip
+    fails(
+        DependenceError,
+        r"iteration \(1,\) of T.Parallel reads an element of 'X' that iteration \(0,\) "
+        r"writes.*T.serial",
+        p,
+        f32(8),
+    )
 
 
 def test_iterations_writing_one_element() -> None:
@@ -261,8 +315,14 @@ def test_iterations_writing_one_element() -> None:
             for i in T.Parallel(8):
                 Y[i // 2] = X[i]
 
-    fails(DependenceError, r"several iterations of T.Parallel write 'Y\[0\]'.*T.atomic_add", p, f32(8), f32(4),
-          line="Y[i // 2] = X[i]")  # fmt: skip
+    fails(
+        DependenceError,
+        r"several iterations of T.Parallel write 'Y\[0\]'.*T.atomic_add",
+        p,
+        f32(8),
+        f32(4),
+        line="Y[i // 2] = X[i]",
+    )
 
 
 def test_independent_iterations_with_other_indices_are_fine() -> None:
@@ -277,7 +337,7 @@ def test_independent_iterations_with_other_indices_are_fine() -> None:
     np.testing.assert_array_equal(x, [0, 1, 2, 3, 0, 2, 4, 6])
 
 
-# --- deadlock and participation ------------------------------------------------------------------------------------
+# --- deadlock and participation -------------------------------------------------------------------
 
 
 def test_collective_under_if() -> None:
@@ -289,8 +349,13 @@ def test_collective_under_if() -> None:
                 if r < 2:
                     T.allreduce(x)
 
-    fails(DeadlockError, "T.allreduce is not reached by device 2, 3; device [01] waits there.*out of the 'if'", p, f32(4, 4),
-          line="T.allreduce(x)")  # fmt: skip
+    fails(
+        DeadlockError,
+        "T.allreduce is not reached by device 2, 3; device [01] waits there.*out of the 'if'",
+        p,
+        f32(4, 4),
+        line="T.allreduce(x)",
+    )
 
 
 def test_barrier_under_if() -> None:
@@ -312,8 +377,14 @@ def test_wait_without_signal() -> None:
                 flag = T.alloc((1,), "i32", level="l2")
                 T.wait(flag, 1)
 
-    fails(DeadlockError, r"deadlock: device 0 waits at T.wait \(line \d+\); device 1 waits at T.wait.*needs a signal", p,
-          f32(4), line="T.wait(flag, 1)")  # fmt: skip
+    fails(
+        DeadlockError,
+        r"deadlock: device 0 waits at T.wait \(line \d+\); device 1 waits at "
+        r"T.wait.*needs a signal",
+        p,
+        f32(4),
+        line="T.wait(flag, 1)",
+    )
 
 
 def test_waiting_for_an_instance_that_is_not_resident() -> None:
@@ -323,8 +394,13 @@ def test_waiting_for_an_instance_that_is_not_resident() -> None:
             with T.Scale("block"):
                 T.barrier()
 
-    fails(DeadlockError, r"deadlock: block 0 waits at T.barrier.*are not resident, only \d+ fit at once.*ending the region",
-          p, f32(4))  # fmt: skip
+    fails(
+        DeadlockError,
+        r"deadlock: block 0 waits at T.barrier.*are not resident, only \d+ fit at "
+        r"once.*ending the region",
+        p,
+        f32(4),
+    )
 
 
 def test_put_into_an_instance_that_is_not_resident() -> None:
@@ -370,10 +446,15 @@ def test_stale_signal() -> None:
                 T.wait(f[0], 1)
                 T.signal(f[0], dst=(r + 1) % n)
 
-    fails(StaleSignalError, "T.wait on 'f' for 1 is met by a signal of an earlier launch.*clear the flags", early, flags)
+    fails(
+        StaleSignalError,
+        "T.wait on 'f' for 1 is met by a signal of an earlier launch.*clear the flags",
+        early,
+        flags,
+    )
 
 
-# --- placements ----------------------------------------------------------------------------------------------------
+# --- placements -----------------------------------------------------------------------------------
 
 
 def test_replicas_that_differ_at_the_end() -> None:
@@ -384,8 +465,13 @@ def test_replicas_that_differ_at_the_end() -> None:
                 x = T.view(X, layout=T.Replica)
                 T.fill(x, r)
 
-    fails(ReplicaMismatchError, "copies of 'X' differ at the end: device 1, 2, 3 from device 0.*T.allreduce on the view", p,
-          f32(4), line="x = T.view(X, layout=T.Replica)")  # fmt: skip
+    fails(
+        ReplicaMismatchError,
+        "copies of 'X' differ at the end: device 1, 2, 3 from device 0.*T.allreduce on the view",
+        p,
+        f32(4),
+        line="x = T.view(X, layout=T.Replica)",
+    )
 
 
 def test_partial_at_the_end() -> None:
@@ -396,7 +482,9 @@ def test_partial_at_the_end() -> None:
                 x = T.view(X, layout=T.Partial("sum"))
                 T.fill(x, r)
 
-    fails(PartialError, "'X' still holds partial terms at the end.*T.allreduce or T.reduce_scatter", p, f32(4))
+    fails(
+        PartialError, "'X' still holds partial terms at the end.*T.allreduce or T.reduce_scatter", p, f32(4)
+    )
 
 
 def test_partial_read_as_a_whole() -> None:
@@ -409,7 +497,13 @@ def test_partial_read_as_a_whole() -> None:
                 T.fill(v, wg)
             T.copy(X, x)
 
-    fails(PartialError, "'x' holds partial terms, one per warpgroup, and is read as a whole", p, f32(4), line="T.copy(X, x)")
+    fails(
+        PartialError,
+        "'x' holds partial terms, one per warpgroup, and is read as a whole",
+        p,
+        f32(4),
+        line="T.copy(X, x)",
+    )
 
 
 def test_replicas_of_a_tile_that_differ() -> None:
@@ -421,11 +515,16 @@ def test_replicas_of_a_tile_that_differ() -> None:
                 T.fill(T.view(x, layout=T.Replica), wg)
             T.copy(X, x)
 
-    fails(ReplicaMismatchError, r"copies of 'x' differ: element \(0,\) is 0.0 on warpgroup 0 and 1.0 on warpgroup 1", p,
-          f32(4))  # fmt: skip
+    fails(
+        ReplicaMismatchError,
+        r"copies of 'x' differ: element \(0,\) is 0.0 on warpgroup 0 and 1.0 on "
+        r"warpgroup 1",
+        p,
+        f32(4),
+    )
 
 
-# --- the rest ------------------------------------------------------------------------------------------------------
+# --- the rest -------------------------------------------------------------------------------------
 
 
 def test_device_assert() -> None:
@@ -445,7 +544,9 @@ def test_assert_statement_in_parallel_code() -> None:
             for i in T.Parallel(4):
                 assert X[i] < 3.0, "large"
 
-    with pytest.raises(DeviceAssertionError, match=r"assertion failed: large \(iteration \(3,\) of block 0\)"):
+    with pytest.raises(
+        DeviceAssertionError, match=r"assertion failed: large \(iteration \(3,\) of block 0\)"
+    ):
         mt.run(p, f32(4))
 
 
@@ -550,5 +651,7 @@ def test_a_program_is_not_called() -> None:
         with T.Kernel(block=1):
             T.clear(X)
 
-    with pytest.raises(ProgramError, match=r"'p' is a tile program, not a Python function .*mt.run\(p, \*arrays\)"):
+    with pytest.raises(
+        ProgramError, match=r"'p' is a tile program, not a Python function .*mt.run\(p, \*arrays\)"
+    ):
         p(f32(4))

@@ -11,7 +11,7 @@ from megatile.ir.nodes import Dim, Merge, Node, Region, bodies
 from megatile.ir.program import Program
 from megatile.ir.verify import verify
 
-_EXPR = Expr.__args__  # type: ignore[attr-defined]
+_EXPR = Expr.__args__
 
 
 class Pass(Protocol):
@@ -50,7 +50,7 @@ def rewrite_nodes(body: tuple[Node, ...], change: Callable[[Node], Node | None])
     """Every statement changed, inner ones first; None removes one."""
     result = []
     for node in body:
-        inner = {name: rewrite_nodes(part, change) for name, part in bodies(node)}
+        inner: dict[str, Any] = {name: rewrite_nodes(part, change) for name, part in bodies(node)}
         new = change(replace(node, **inner) if inner else node)
         if new is not None:
             result.append(new)

@@ -51,7 +51,8 @@ def reduced_accumulator(program: Program) -> Iterator[Finding]:
             tile = base[node.to[0].source]
             if _accumulates(inside, tile, base) and not _starts_anew(inside, tile, base):
                 yield (
-                    f"T.allreduce reduces an accumulator carried by loop '{loop.var}': '{tile}' is summed again and again",
+                    f"T.allreduce reduces an accumulator carried by loop '{loop.var}': '{tile}' is summed "
+                    f"again and again",
                     node.span,
                     "move it after the loop, or clear the tile in every iteration",
                 )
@@ -110,10 +111,12 @@ def dropped_maximum(program: Program) -> Iterator[Finding]:
                 tile = base[node.to.source]
                 if _rescales(loop, tile, saved[tile], base) and not _merges(loop, tile, saved[tile], base):
                     yield (
-                        f"the running maximum in '{tile}' is dropped: it is filled again after it was saved in "
+                        f"the running maximum in '{tile}' is dropped: it is filled again after it was "
+                        f"saved in "
                         f"'{saved[tile]}'",
                         filled[tile].span,
-                        f"leave this T.fill out: T.reduce_max(..., clear=False) keeps max(prev, cur), or write "
+                        f"leave this T.fill out: T.reduce_max(..., clear=False) keeps max(prev, cur), or "
+                        f"write "
                         f"{tile}[i] = T.max({saved[tile]}[i], {tile}[i])",
                     )
 
@@ -131,7 +134,8 @@ def _rescales(loop: n.Loop, tile: str, previous: str, base: dict[str, str]) -> b
 
 def _merges(loop: n.Loop, tile: str, previous: str, base: dict[str, str]) -> bool:
     return any(
-        isinstance(m, n.Store) and base[m.target] == tile and previous in _reads(m, base) for m in n.walk(loop.body)
+        isinstance(m, n.Store) and base[m.target] == tile and previous in _reads(m, base)
+        for m in n.walk(loop.body)
     )
 
 
@@ -144,13 +148,19 @@ def merge_without_maximum(program: Program) -> Iterator[Finding]:
             continue
         feeding = {base[node.source[1].source]}
         while True:
-            more = {r for m in nodes for r in _reads(m, base) if isinstance(m, n.Copy) and _writes(m, base) & feeding}
+            more = {
+                r
+                for m in nodes
+                for r in _reads(m, base)
+                if isinstance(m, n.Copy) and _writes(m, base) & feeding
+            }
             if more <= feeding:
                 break
             feeding |= more
         if not any(_takes_log(m) for m in nodes if _writes(m, base) & feeding):
             yield (
-                f"T.lse_merge merges '{base[node.source[1].source]}', which is no logarithm: the maximum is missing",
+                f"T.lse_merge merges '{base[node.source[1].source]}', which is no logarithm: the maximum "
+                f"is missing",
                 node.span,
                 "store lse = log2(sum) + max * scale before the merge",
             )
@@ -158,7 +168,9 @@ def merge_without_maximum(program: Program) -> Iterator[Finding]:
 
 def _takes_log(node: n.Node) -> bool:
     return any(
-        isinstance(part, Apply) and part.op in ("log", "log2") for e in n.expressions(node) for part in walk(e)
+        isinstance(part, Apply) and part.op in ("log", "log2")
+        for e in n.expressions(node)
+        for part in walk(e)
     )
 
 

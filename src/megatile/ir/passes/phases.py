@@ -1,4 +1,5 @@
-"""The structure of scales and phases: which regions follow each other under one unit, and what each touches."""
+"""The structure of scales and phases: which regions follow each other under one unit, and what each
+touches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Stages of pipelined loops: copies from outside run ahead, the rest follows; and loops where that is impossible."""
+"""Stages of pipelined loops: copies from outside run ahead, the rest follows; and loops where that is
+impossible."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def stages(loop: n.Loop, program: Program) -> Stages:
     table = bindings(program)
     ahead = tuple(at for at, node in enumerate(loop.body) if _runs_ahead(node, table))
     rest = tuple(at for at in range(len(loop.body)) if at not in ahead)
-    versions = sorted({table[node.to.source].base for node in (loop.body[a] for a in ahead) if isinstance(node, n.Copy)})
+    versions = sorted(
+        {table[node.to.source].base for node in (loop.body[a] for a in ahead) if isinstance(node, n.Copy)}
+    )
     return Stages(ahead, rest, loop.stages, tuple(versions))
 
 
@@ -69,7 +72,8 @@ def _overtakes(copy: n.Copy, flat: list[n.Node], table: dict, loop: n.Loop) -> I
         if other is not copy and source in writes:
             line = f" (line {other.span.line})" if other.span else ""
             yield (
-                f"the stages of pipelined loop '{loop.var}' conflict: this copy reads '{source}' ahead of time, and a "
+                f"the stages of pipelined loop '{loop.var}' conflict: this copy reads '{source}' ahead of "
+                f"time, and a "
                 f"later statement{line} writes it",
                 copy.span,
                 "num_stages=1 or T.serial, or read from another tensor than the one written",
@@ -89,7 +93,8 @@ def _carried(copy: n.Copy, flat: list[n.Node], table: dict, loop: n.Loop) -> Ite
         if tile in {table[r.source].base for r in touched.reads}:
             line = f" (line {other.span.line})" if other.span else ""
             yield (
-                f"the stages of pipelined loop '{loop.var}' conflict: '{tile}' is read{line} before it is copied, and "
+                f"the stages of pipelined loop '{loop.var}' conflict: '{tile}' is read{line} before it is "
+                f"copied, and "
                 "its versions do not carry over",
                 copy.span,
                 "copy first, or keep the old value in a tile of its own, or T.serial",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from megatile.ir import nodes as n
 from megatile.ir.affine import known, simplify
@@ -13,7 +14,8 @@ from megatile.ir.program import Program
 
 @dataclass(frozen=True)
 class Simplify:
-    """``x[k * 4 + k * 4 :: 2 + 2]`` → ``x[k * 8 :: 4]``; ``if 1 < 2: s`` → ``s``; an empty loop disappears."""
+    """``x[k * 4 + k * 4 :: 2 + 2]`` → ``x[k * 8 :: 4]``; ``if 1 < 2: s`` → ``s``; an empty loop
+    disappears."""
 
     name: str = "simplify"
 
@@ -41,7 +43,7 @@ def _settle(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
 def rewrite_inner(node: n.Node) -> tuple[n.Node, ...]:
     from dataclasses import replace
 
-    inner = {name: _settle(part) for name, part in n.bodies(node)}
+    inner: dict[str, Any] = {name: _settle(part) for name, part in n.bodies(node)}
     return (replace(node, **inner) if inner else node,)
 
 

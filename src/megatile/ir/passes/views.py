@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from megatile.ir import nodes as n
 from megatile.ir.affine import simplify
@@ -18,7 +19,8 @@ class ResolveViews:
     """``v = view("A", shard(1), "device"); copy(t, v[anchor(0, 8), anchor(k * 4, 4)])`` →
     ``copy(t, A[anchor(0, 8), anchor(rank("device", "launch") * 64 + k * 4, 4, (rank + 1) * 64)])``.
 
-    Shard, Mesh and Replica views are replaced; the View statements stay, for they say how storages are placed.
+    Shard, Mesh and Replica views are replaced; the View statements stay, for they say how storages are
+    placed.
     Partial views, owner functions and regions of other units (put, get, flags, collectives) keep their views.
     """
 
@@ -44,7 +46,7 @@ class _Resolver:
             binding = self.table[node.target]
             index = tuple(_plus(o, i) for o, i in zip(self.origin(binding), node.index, strict=True))
             return replace(node, target=binding.base, index=index)
-        changes = {}
+        changes: dict[str, Any] = {}
         for name in ("to", "source", "a", "b", "c"):
             value = getattr(node, name, None)
             if isinstance(value, n.Region):

@@ -76,7 +76,7 @@ class Accessor:
         self.machine = machine
         self.plans: dict[int, Any] = {}
 
-    # --- resolving ---------------------------------------------------------------------------------------------
+    # --- resolving --------------------------------------------------------------------------------
 
     def resolve(self, region: Region, unit: Unit, home: Unit | None = None, context: Any = None) -> Target:
         """Where ``region`` is for ``unit``; with ``home``, in the tiles of that unit instead.
@@ -125,8 +125,10 @@ class Accessor:
                     if not anchored:
                         self._outside(region, d, at, at + size, length)
             if part is not None:
-                if size and _is_empty(item) and not (
-                    limit is not None or (moved is not None and 0 <= whole < length)
+                if (
+                    size
+                    and _is_empty(item)
+                    and not (limit is not None or (moved is not None and 0 <= whole < length))
                 ):
                     self._outside(region, d, at, at + size, length, entirely=True)
                 inner = inner if inner is not None else [slice(0, s) for s in shape[:-1]]
@@ -135,7 +137,9 @@ class Accessor:
                 inner.append(slice(0, size))
             items.append(_shift(share, *item) if isinstance(item, tuple) else _pick(share, item))
         copies = machine.places.copies(name, owner)
-        return Target(name, storage, copies, items, tuple(shape), tuple(dropped), tuple(inner) if inner else None)
+        return Target(
+            name, storage, copies, items, tuple(shape), tuple(dropped), tuple(inner) if inner else None
+        )
 
     def _plan(self, region: Region) -> Any:
         machine = self.machine
@@ -152,7 +156,9 @@ class Accessor:
         machine.keep.append(region)
         return machine.places.names[region.source], dims, along, spare
 
-    def _outside(self, region: Region, d: int, low: int, high: int, length: int, entirely: bool = False) -> None:
+    def _outside(
+        self, region: Region, d: int, low: int, high: int, length: int, entirely: bool = False
+    ) -> None:
         name = region.source
         where = f"'{name}[{low}]'" if high == low + 1 else f"'{name}[{low}:{high}]'"
         if entirely:
@@ -165,7 +171,7 @@ class Accessor:
             advice="an anchor such as A[i, j] may reach over the edge, a slice may not",
         )
 
-    # --- reading and writing -----------------------------------------------------------------------------------
+    # --- reading and writing ----------------------------------------------------------------------
 
     def read(self, target: Target, unit: Unit, agent: Agent | None = None) -> np.ndarray:
         """The elements of a region; over the edge zeros."""
@@ -193,7 +199,8 @@ class Accessor:
             return self._assembled(target)
         if storage.partial and self.machine.checks:
             raise PartialError(
-                f"'{storage.name}' holds partial terms, one per {target.name.copy_scale}, and is read as a whole",
+                f"'{storage.name}' holds partial terms, one per {target.name.copy_scale}, and is read as "
+                f"a whole",
                 advice="reduce it first: T.allreduce (or T.reduce_scatter) on its view",
             )
         if self.machine.checks:
@@ -208,9 +215,11 @@ class Accessor:
         scale = target.name.copy_scale
         first, second = block[0][tuple(where)], block[copy][tuple(where)]
         return ReplicaMismatchError(
-            f"the copies of '{target.storage.name}' differ: element {tuple(int(w) for w in where)} is {first} on "
+            f"the copies of '{target.storage.name}' differ: element {tuple(int(w) for w in where)} is "
+            f"{first} on "
             f"{scale} {low} and {second} on {scale} {low + copy}",
-            advice="every unit must write the same: a T.allreduce or T.allgather on the view is missing, or each unit "
+            advice="every unit must write the same: a T.allreduce or T.allgather on the view is missing, "
+            "or each unit "
             "should write its own part on all copies (T.copy with dst=) before a T.barrier",
         )
 
@@ -220,9 +229,13 @@ class Accessor:
         whole = np.empty(storage.shape, storage.array.dtype)
         for copy, part in enumerate(storage.scattered or ()):
             whole[part] = storage.array[copy][part]
-        return whole[target.index[1:] if not _lists(tuple(target.items)) else np.ix_(*map(_as_list, target.items))]
+        return whole[
+            target.index[1:] if not _lists(tuple(target.items)) else np.ix_(*map(_as_list, target.items))
+        ]
 
-    def check_read(self, target: Target, index: tuple[Any, ...], unit: Unit, agent: Agent, points: Any = None) -> None:
+    def check_read(
+        self, target: Target, index: tuple[Any, ...], unit: Unit, agent: Agent, points: Any = None
+    ) -> None:
         storage = target.storage
         if storage.written is not None and not storage.written[index].all():
             raise self.uninitialised(target, unit, index)
@@ -244,7 +257,8 @@ class Accessor:
         )
 
     def write(self, target: Target, data: np.ndarray, unit: Unit, agent: Agent | None = None) -> None:
-        """Store elements, converted; what an anchor has over the edge is dropped. All copies below a unit get them."""
+        """Store elements, converted; what an anchor has over the edge is dropped. All copies below a unit
+        get them."""
         storage = target.storage
         if target.is_empty:
             return
@@ -291,9 +305,11 @@ class Accessor:
         while other.ended and other.parent is not None and other.parent.depth >= unit.depth:
             other = other.parent
         return DataRaceError(
-            f"data race on '{target.name.name}': {_DONE[kind]} by {describe(agent, launch)} here and {_DONE[earlier]} by "
+            f"data race on '{target.name.name}': {_DONE[kind]} by {describe(agent, launch)} here and "
+            f"{_DONE[earlier]} by "
             f"{describe(other, launch)}{line}, with nothing that orders the two",
-            advice=f"put a T.barrier() of scale '{scale}' (or a T.signal and T.wait) between them, or end the region",
+            advice=f"put a T.barrier() of scale '{scale}' (or a T.signal and T.wait) between them, or end "
+            f"the region",
         )
 
 

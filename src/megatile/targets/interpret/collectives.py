@@ -74,8 +74,11 @@ def _allreduce(machine: Interpreter, node: n.Collective, units: list[Unit], data
     return [merged for _ in units]
 
 
-def _merge(machine: Interpreter, fn: n.Merge, left: list[np.ndarray], right: list[np.ndarray]) -> list[np.ndarray]:
-    """The user's function on whole tiles; smaller operands are repeated over the last dimensions of larger ones."""
+def _merge(
+    machine: Interpreter, fn: n.Merge, left: list[np.ndarray], right: list[np.ndarray]
+) -> list[np.ndarray]:
+    """The user's function on whole tiles; smaller operands are repeated over the last dimensions of larger
+    ones."""
     rank = max(x.ndim for x in left)
     values = {}
     for side, operands in (("a", left), ("b", right)):
@@ -85,7 +88,9 @@ def _merge(machine: Interpreter, fn: n.Merge, left: list[np.ndarray], right: lis
     results = []
     for expr, like in zip(fn.results, left, strict=True):
         value = np.asarray(machine.compile(expr)(context))
-        full = np.broadcast_to(value, np.broadcast_shapes(value.shape, like.shape + (1,) * (rank - like.ndim)))
+        full = np.broadcast_to(
+            value, np.broadcast_shapes(value.shape, like.shape + (1,) * (rank - like.ndim))
+        )
         if full.size != like.size:
             full = full[(slice(None),) * like.ndim + (0,) * (rank - like.ndim)]
         results.append(cast(full.reshape(like.shape), _name(like)))
@@ -127,7 +132,9 @@ def _all_to_all(machine: Interpreter, node: n.Collective, units: list[Unit], dat
 def _broadcast(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> Parts:
     roots = {int(machine.value(node.root, unit)) for unit in units}
     if len(roots) != 1:
-        raise RunError(f"T.broadcast: units name different roots {sorted(roots)}", advice="give all the same root")
+        raise RunError(
+            f"T.broadcast: units name different roots {sorted(roots)}", advice="give all the same root"
+        )
     root = roots.pop()
     if not 0 <= root < len(units):
         raise RunError(f"T.broadcast: root {root} of {len(units)} units")

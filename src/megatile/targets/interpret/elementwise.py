@@ -16,7 +16,12 @@ from megatile.ir import nodes as n
 from megatile.ir.affine import terms
 from megatile.ir.expr import Apply, Expr, Load, Var, free_names, integer, loads
 from megatile.targets.interpret.access import Target
-from megatile.targets.interpret.errors import DependenceError, DeviceAssertionError, OutOfBoundsError, RunError
+from megatile.targets.interpret.errors import (
+    DependenceError,
+    DeviceAssertionError,
+    OutOfBoundsError,
+    RunError,
+)
 from megatile.targets.interpret.history import ATOMIC, READ, WRITE
 from megatile.targets.interpret.units import Unit, describe
 
@@ -67,7 +72,7 @@ class Elementwise:
         self.tracked: set[int] = set()
         self.prepared: set[int] = set()
 
-    # --- statements --------------------------------------------------------------------------------------------
+    # --- statements -------------------------------------------------------------------------------
 
     def run(self, node: n.Parallel, unit: Unit) -> None:
         extents = tuple(int(self.machine.compile(e)(unit)) for e in node.extents)
@@ -126,14 +131,14 @@ class Elementwise:
         if self.machine.checks:
             self.machine.access.order(target, WRITE, at.unit, at.unit, points)
         for copy in range(*target.copies):
-            target.storage.array[(copy, *index)] = cast(flat, target.storage.dtype)
+            target.storage.array[in_copy(copy, index)] = cast(flat, target.storage.dtype)
             if target.storage.written is not None:
-                target.storage.written[(copy, *index)] = True
+                target.storage.written[in_copy(copy, index)] = True
         if target.name.is_partial:
             target.storage.partial = True
         if self.machine.recorder is not None:
             for copy in range(*target.copies):
-                target.storage.note_writer((copy, *index), self.machine.recorder.entry(at.unit))
+                target.storage.note_writer(in_copy(copy, index), self.machine.recorder.entry(at.unit))
 
     def atomic(self, node: n.Atomic, at: Iterations) -> None:
         value = self.machine.compile(node.value)(at)
@@ -149,11 +154,13 @@ class Elementwise:
             storage.partial = True
         if self.machine.recorder is not None:
             for copy in range(*target.copies):
-                storage.note_writer((copy, *index), self.machine.recorder.entry(at.unit))
+                storage.note_writer(in_copy(copy, index), self.machine.recorder.entry(at.unit))
 
     def let(self, node: n.Let, at: Iterations) -> None:
         value = self.machine.compile(node.value)(at)
-        at.vars[node.name] = value.copy() if isinstance(value, np.ndarray) else value  # not a window on the tile
+        at.vars[node.name] = (
+            value.copy() if isinstance(value, np.ndarray) else value
+        )  # not a window on the tile
 
     def branch(self, node: n.If, at: Iterations) -> None:
         condition = np.asarray(self.machine.compile(node.condition)(at))
@@ -219,7 +226,7 @@ class Elementwise:
         values = [np.asarray(self.machine.compile(v)(at)).tolist() for v in node.values]  # type: ignore[arg-type]
         self.machine.say(at.unit, node.text.format(*values))
 
-    # --- loads -------------------------------------------------------------------------------------------------
+    # --- loads ------------------------------------------------------------------------------------
 
     def load(self, expr: Load, at: Iterations) -> np.ndarray:
         """The elements all iterations read, ready to be broadcast against each other."""
@@ -235,16 +242,16 @@ class Elementwise:
             self.machine.access.order(target, READ, at.unit, at.unit, points)
         storage = target.storage
         if target.copies[1] - target.copies[0] > 1:
-            block = storage.array[(slice(*target.copies), *index)]
+            block = storage.array[in_copy(slice(*target.copies), index)]
             return self.machine.access._one_copy(target, block).reshape(at.shape)
-        return storage.array[(target.copies[0], *index)].reshape(at.shape)
+        return storage.array[in_copy(target.copies[0], index)].reshape(at.shape)
 
     def check_written(self, target: Target, index: tuple[Any, ...], unit: Unit) -> None:
         written = target.storage.written
-        if written is not None and not written[(slice(*target.copies), *index)].all():
-            raise self.machine.access.uninitialised(target, unit, (slice(*target.copies), *index))
+        if written is not None and not written[in_copy(slice(*target.copies), index)].all():
+            raise self.machine.access.uninitialised(target, unit, in_copy(slice(*target.copies), index))
 
-    # --- indices as boxes --------------------------------------------------------------------------------------
+    # --- indices as boxes -------------------------------------------------------------------------
 
     def _slices(self, key: Any, source: str, index: tuple[Expr, ...], at: Iterations) -> Slices | None:
         if at.lanes is not None or id(key) in self.tracked:
@@ -266,7 +273,12 @@ class Elementwise:
                 continue
             parts = terms(expr)
             found = [v for v in parts if isinstance(v, Var) and v.name in at.names]
-            if len(used) != 1 or len(found) != 1 or parts[found[0]] != 1 or at.names.index(found[0].name) in order:
+            if (
+                len(used) != 1
+                or len(found) != 1
+                or parts[found[0]] != 1
+                or at.names.index(found[0].name) in order
+            ):
                 return None
             if any(free_names(v) & arrays for v in parts if v is not None and v is not found[0]):
                 return None
@@ -282,7 +294,9 @@ class Elementwise:
         """Whether every iteration writes an element of its own."""
         return all(extent == 1 or d in slices.order for d, extent in enumerate(at.extents)) and all(
             d.extent is None or d.extent.value == at.extents[o]  # type: ignore[union-attr]
-            for d, o in zip((d for d in slices.region.dims if d.extent is not None), slices.order, strict=True)
+            for d, o in zip(
+                (d for d in slices.region.dims if d.extent is not None), slices.order, strict=True
+            )
         )
 
     def _from_region(self, data: np.ndarray, slices: Slices, at: Iterations) -> np.ndarray:
@@ -298,16 +312,20 @@ class Elementwise:
         kept = sorted(slices.order)
         return data.transpose([kept.index(o) for o in slices.order])
 
-    # --- indices as arrays -------------------------------------------------------------------------------------
+    # --- indices as arrays ------------------------------------------------------------------------
 
-    def _lanes(self, key: Any, source: str, index: tuple[Expr, ...], at: Iterations) -> tuple[Target, Any, np.ndarray]:
+    def _lanes(
+        self, key: Any, source: str, index: tuple[Expr, ...], at: Iterations
+    ) -> tuple[Target, Any, np.ndarray]:
         machine = self.machine
         name = machine.places.names[source]
         storage = machine.places.storage(name, at.unit)
         shares = machine.places.share(name, at.unit)
         columns = []
         for d, expr in enumerate(index):
-            values = np.broadcast_to(np.asarray(machine.compile(expr)(at)), at.shape).reshape(-1).astype(np.int64)
+            values = (
+                np.broadcast_to(np.asarray(machine.compile(expr)(at)), at.shape).reshape(-1).astype(np.int64)
+            )
             share = shares[d] if shares is not None else (0, storage.shape[d])
             length = share[1] - share[0] if isinstance(share, tuple) else len(share)
             if values.size and (values.min() < 0 or values.max() >= length):
@@ -328,16 +346,23 @@ class Elementwise:
     def _check_unique(self, node: n.Store, target: Target, numbers: np.ndarray, at: Iterations) -> None:
         if not self.machine.checks:
             return
-        values, first, counts = np.unique(numbers, return_index=True, return_counts=True)
+        values, counts = np.unique(numbers, return_counts=True)
         if (counts > 1).any():
             element = np.unravel_index(values[counts > 1][0], target.storage.shape)
             raise DependenceError(
                 f"several iterations of T.Parallel write '{node.target}{[int(e) for e in element]}'",
-                advice="every iteration writes its own element; use T.atomic_add, T.reduce_sum or T.serial to combine",
+                advice="every iteration writes its own element; use T.atomic_add, T.reduce_sum or "
+                "T.serial to combine",
             )
 
     def touch(
-        self, key: Any, target: Target, numbers: np.ndarray | None, at: Iterations, kind: str, points: Any = None
+        self,
+        key: Any,
+        target: Target,
+        numbers: np.ndarray | None,
+        at: Iterations,
+        kind: str,
+        points: Any = None,
     ) -> None:
         if id(key) in self.tracked:
             if numbers is None:
@@ -365,9 +390,15 @@ class Elementwise:
         first, second = (tuple(int(i) for i in np.unravel_index(x, at.extents)) for x in (writer, other))
         verb = "reads" if kind == "read" else "also writes"
         raise DependenceError(
-            f"iteration {second} of T.Parallel {verb} an element of '{self._names[storage]}' that iteration {first} writes",
+            f"iteration {second} of T.Parallel {verb} an element of '{self._names[storage]}' that "
+            f"iteration {first} writes",
             advice="iterations of T.Parallel run in any order: use T.serial, or write to a second tile",
         )
+
+
+def in_copy(copy: Any, index: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The index of elements in one copy (or a slice of copies) of a storage."""
+    return (copy, *index)
 
 
 _STATEMENTS: dict[type[n.Node], Any] = {

@@ -61,7 +61,12 @@ _DIRECT: dict[str, Callable[..., Any]] = {
     "shr": lambda a, b: a >> b,
     "pow": _pow,
 }
-_SCALAR = {"max": max, "min": min, "abs": abs, "if_then_else": lambda c, a, b: a if c else b}
+_SCALAR: dict[str, Callable[..., Any]] = {
+    "max": max,
+    "min": min,
+    "abs": abs,
+    "if_then_else": lambda c, a, b: a if c else b,
+}
 
 
 def is_plain(value: Any) -> bool:
@@ -113,7 +118,8 @@ def _as(value: Any, have: str, want: str) -> Any:
 
 
 class Compiler:
-    """Turns expressions into functions, once per node; ``load`` reads an element or the elements of all iterations."""
+    """Turns expressions into functions, once per node; ``load`` reads an element or the elements of all
+    iterations."""
 
     def __init__(self, launch: Launch, load: Callable[[Load], Evaluate]):
         self.launch = launch

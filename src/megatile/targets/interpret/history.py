@@ -1,6 +1,7 @@
 """Accesses to one storage, kept to find races.
 
-A row is a box (copy dimension first), who, when, how. Repeated accesses update their row; rows whose agent has
+A row is a box (copy dimension first), who, when, how. Repeated accesses update their row; rows whose agent
+has
 ended at the top of the launch are ordered before everything and dropped.
 """
 
@@ -15,7 +16,8 @@ from megatile.targets.interpret.units import Agent, Unit, is_ordered
 
 READ, WRITE, ATOMIC = 0, 1, 2
 Items = tuple[Any, ...]
-"""Per dimension (copies first): (start, stop) or a sorted array of indices; or one array of flat element numbers."""
+"""Per dimension (copies first): (start, stop) or a sorted array of indices; or one array of flat element
+numbers."""
 
 
 class History:
@@ -35,7 +37,7 @@ class History:
         if not self.rows or (self.only is agent):
             return None
         size = len(self.rows)
-        low = np.array([i[0] if isinstance(i, tuple) else i[0] for i in items], np.int64)
+        low = np.array([i[0] for i in items], np.int64)
         high = np.array([i[1] if isinstance(i, tuple) else i[-1] + 1 for i in items], np.int64)
         hit = ((self.low[:size] < high) & (self.high[:size] > low)).all(axis=1)
         if kind == READ:
@@ -61,7 +63,9 @@ class History:
             self._shrink_or_grow()
         at = len(self.rows)
         for d, item in enumerate(items):
-            self.low[at, d], self.high[at, d] = (item[0], item[1]) if isinstance(item, tuple) else (item[0], item[-1] + 1)
+            self.low[at, d], self.high[at, d] = (
+                (item[0], item[1]) if isinstance(item, tuple) else (item[0], item[-1] + 1)
+            )
         self.kind[at] = kind
         self.only = agent if not self.rows else (self.only if self.only is agent else None)
         self.rows.append((agent, agent.time, (items, points), span))
@@ -112,7 +116,9 @@ def _points_in(points: np.ndarray, items: Items) -> bool:
     inside = np.ones(len(points), bool)
     for d, item in enumerate(items):
         column = points[:, d]
-        inside &= (column >= item[0]) & (column < item[1]) if isinstance(item, tuple) else np.isin(column, item)
+        inside &= (
+            (column >= item[0]) & (column < item[1]) if isinstance(item, tuple) else np.isin(column, item)
+        )
     return bool(inside.any())
 
 

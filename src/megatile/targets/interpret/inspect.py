@@ -29,7 +29,9 @@ class UnitView:
     def __getitem__(self, name: str) -> np.ndarray:
         places = self._machine.places
         if name not in places.names:
-            raise RunError(f"there is no tile '{name}'", advice=did_you_mean(name, places.names, what="tiles"))
+            raise RunError(
+                f"there is no tile '{name}'", advice=did_you_mean(name, places.names, what="tiles")
+            )
         found = places.names[name]
         storage = places.storage(found, self._unit)
         shares = places.share(found, self._unit)

@@ -62,7 +62,7 @@ class Interpreter:
             written |= {self.places.names[r.source].base for kind, r in n.regions(node) if kind != "read"}
         return {name.base for name in self.places.names.values()} - written
 
-    # --- running -----------------------------------------------------------------------------------------------
+    # --- running ----------------------------------------------------------------------------------
 
     def run(self) -> None:
         root = Unit(None, (), None, {})
@@ -129,7 +129,7 @@ class Interpreter:
                     error.place = node.span.place()
                 raise
 
-    # --- regions -----------------------------------------------------------------------------------------------
+    # --- regions ----------------------------------------------------------------------------------
 
     def region(self, node: n.Scale, unit: Unit) -> Task:
         """Every unit of the scale below ``unit`` runs the body; ``unit`` goes on when all have finished."""
@@ -198,13 +198,14 @@ class Interpreter:
 
     def admit(self) -> bool:
         """Start more instances where there is room."""
-        return any([admit() for admit in list(self.admissions)])
+        started = [admit() for admit in list(self.admissions)]  # all of them, not only the first
+        return any(started)
 
     def admissions_pending(self) -> int:
         """Instances that wait for a free place."""
         return sum(a.waiting() for a in self.admissions)  # type: ignore[attr-defined]
 
-    # --- puts --------------------------------------------------------------------------------------------------
+    # --- puts -------------------------------------------------------------------------------------
 
     def post(self, unit: Unit, peer: Unit, action: Callable[[], None]) -> None:
         """Something that reaches ``peer`` after what ``unit`` sent it before."""
@@ -228,7 +229,7 @@ class Interpreter:
         for _, _, action in mine:
             action()
 
-    # --- values ------------------------------------------------------------------------------------------------
+    # --- values -----------------------------------------------------------------------------------
 
     def _load(self, expr: Load) -> Evaluate:
         region = n.Region(expr.source, tuple(n.Dim(i) for i in expr.index))
@@ -247,7 +248,7 @@ class Interpreter:
     def say(self, unit: Unit, text: str) -> None:
         self.output(f"[{describe(unit, self.launch)}] {text}")
 
-    # --- nothing can proceed -----------------------------------------------------------------------------------
+    # --- nothing can proceed ----------------------------------------------------------------------
 
     def deadlock(self) -> DeadlockError:
         waiting = _waiting(self)
@@ -267,7 +268,9 @@ class Interpreter:
             advice = f"launch at most as many {scale}s as fit, or synchronise by ending the region"
         missed = _missed_collective(self)
         if missed is not None:
-            return DeadlockError(f"{missed.message}; {'; '.join(lines)}", place=missed.place, advice=missed.advice)
+            return DeadlockError(
+                f"{missed.message}; {'; '.join(lines)}", place=missed.place, advice=missed.advice
+            )
         place = waiting[0][2].span.place() if waiting and waiting[0][2].span else None
         return DeadlockError("deadlock: " + "; ".join(lines), place=place, advice=advice)
 
@@ -286,7 +289,7 @@ def _missed_collective(machine: Interpreter) -> DeadlockError | None:
     for unit in machine.live.values():
         for meeting in unit.group.meetings.values() if unit.group is not None else ():
             if isinstance(meeting.node, n.Collective) and not machine.admissions_pending():
-                return unit.group.partial(meeting)  # type: ignore[no-any-return]
+                return unit.group.partial(meeting)
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from megatile.core.errors import Place
 from megatile.targets.interpret.errors import RunError
@@ -53,8 +53,11 @@ class Recorder:
     def last_write(self, storage: Storage, index: tuple[int, ...], copy: int = 0) -> Write | None:
         """The last write of an element; None if the run did not write it."""
         if len(index) != len(storage.shape):
-            raise RunError(f"'{storage.name}' has {len(storage.shape)} dimensions, {len(index)} indices were given")
+            raise RunError(
+                f"'{storage.name}' has {len(storage.shape)} dimensions, {len(index)} indices were given"
+            )
         if storage.writers is None:
             return None
-        at: Any = int(storage.writers[(copy, *index)])
+        place = (copy, *index)
+        at = int(storage.writers[place])
         return self.writes[at] if at >= 0 else None

@@ -50,7 +50,8 @@ def run(
 ) -> RunResult:  # fmt: skip
     """Run a program on NumPy arrays; results are in the arrays afterwards.
 
-    ``schedule`` is how units interleave: ``round-robin``, ``random`` (by ``seed``) or ``adversarial`` (puts arrive
+    ``schedule`` is how units interleave: ``round-robin``, ``random`` (by ``seed``) or ``adversarial``
+    (puts arrive
     as late as they may). A correct program gives the same result with all. ``record`` keeps who wrote what.
     """
     try:
@@ -94,7 +95,8 @@ def _as_array(value: Any) -> np.ndarray:
     if hasattr(value, "detach"):  # a torch tensor on the CPU shares its memory
         return np.asarray(value.detach())
     raise ArgumentError(
-        f"an argument is {type(value).__name__}, not an array", advice="give NumPy arrays; outputs are filled in place"
+        f"an argument is {type(value).__name__}, not an array",
+        advice="give NumPy arrays; outputs are filled in place",
     )
 
 
@@ -105,7 +107,8 @@ def _built(prog: ProgramFunction | Program, arrays: list[np.ndarray], machine: s
         raise ArgumentError(f"{prog!r} is not a tile program", advice="decorate the function with @T.program")
     if len(arrays) != len(prog.tensors):
         raise ArgumentError(
-            f"'{prog.__name__}' takes {len(prog.tensors)} arrays ({', '.join(prog.tensors)}), {len(arrays)} were given",
+            f"'{prog.__name__}' takes {len(prog.tensors)} arrays ({', '.join(prog.tensors)}), "
+            f"{len(arrays)} were given",
             advice="outputs are arguments too: give arrays to be filled",
         )
     return prog.build(machine, **prog.bind_symbols([a.shape for a in arrays]))
@@ -145,17 +148,20 @@ def _result(interpreter: Interpreter, param: Param, storage: Storage) -> np.ndar
     return storage.array[0]
 
 
-def _disagreement(interpreter: Interpreter, param: Param, storage: Storage, differing: list[int]) -> MegatileError:
+def _disagreement(
+    interpreter: Interpreter, param: Param, storage: Storage, differing: list[int]
+) -> MegatileError:
     name = interpreter.places.names[param.name]
     first = storage.array[0]
     other = storage.array[differing[0]]
     where = tuple(int(i) for i in np.argwhere(~((first == other) | ((first != first) & (other != other))))[0])
     shown = ", ".join(map(str, differing[:8]))
     return ReplicaMismatchError(
-        f"the copies of '{param.name}' differ at the end: {name.copy_scale} {shown} from {name.copy_scale} 0, "
+        f"the copies of '{param.name}' differ at the end: {name.copy_scale} {shown} from "
+        f"{name.copy_scale} 0, "
         f"first at {where}: {other[where]} and {first[where]}",
         place=_view_place(interpreter.program, param.name),
-        advice=f"a reduction is missing: T.allreduce on the view inside T.Scale(\"{name.copy_scale}\")",
+        advice=f'a reduction is missing: T.allreduce on the view inside T.Scale("{name.copy_scale}")',
     )
 
 

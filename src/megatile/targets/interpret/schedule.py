@@ -1,4 +1,5 @@
-"""Which unit goes next, and when puts arrive. All schedules are legal; a correct program cannot tell them apart."""
+"""Which unit goes next, and when puts arrive. All schedules are legal; a correct program cannot tell them
+apart."""
 
 from __future__ import annotations
 

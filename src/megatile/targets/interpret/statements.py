@@ -38,7 +38,7 @@ def rule(kind: type[n.Node]) -> Callable[[Handler], Handler]:
     return register
 
 
-# --- control ---------------------------------------------------------------------------------------------------
+# --- control --------------------------------------------------------------------------------------
 
 
 @rule(n.Scale)
@@ -75,7 +75,7 @@ def _parallel(machine: Interpreter, node: n.Parallel, unit: Unit) -> None:
         unit.node = node
 
 
-# --- memory ----------------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
 @rule(n.Alloc)
@@ -140,7 +140,7 @@ def _element(machine: Interpreter, key: Any, name: str, index: tuple[Any, ...]) 
     return region
 
 
-# --- data movement and arithmetic -----------------------------------------------------------------------------
+# --- data movement and arithmetic -----------------------------------------------------------------
 
 
 @rule(n.Copy)
@@ -163,7 +163,8 @@ def _check_extents(node: n.Copy, target: Target, source: Target) -> None:
     right = [e for e in source.shape if e != 1]
     if left != right:
         raise RunError(
-            f"T.copy: '{node.to.source}' {target.shape} and '{node.source.source}' {source.shape} have different shapes",
+            f"T.copy: '{node.to.source}' {target.shape} and '{node.source.source}' {source.shape} have "
+            f"different shapes",
             advice="uneven shards differ between units: copy x.shape[d] elements",
         )
 
@@ -251,7 +252,7 @@ def _cumsum(machine: Interpreter, node: n.Cumsum, unit: Unit) -> None:
     access.write(access.resolve(node.to, unit), result, unit)
 
 
-# --- synchronisation -------------------------------------------------------------------------------------------
+# --- synchronisation ------------------------------------------------------------------------------
 
 
 @rule(n.Barrier)
@@ -290,7 +291,9 @@ def _collective(machine: Interpreter, node: n.Collective, unit: Unit) -> Task:
     yield None
 
 
-def _flags(machine: Interpreter, name: str, index: tuple[Any, ...], unit: Unit, home: Unit) -> tuple[Storage, Any]:
+def _flags(
+    machine: Interpreter, name: str, index: tuple[Any, ...], unit: Unit, home: Unit
+) -> tuple[Storage, Any]:
     found = machine.places.names[name]
     storage = machine.places.storage(found, home)
     shares = machine.places.share(found, home)
@@ -335,7 +338,8 @@ def _wait(machine: Interpreter, node: n.Wait, unit: Unit) -> Task:
             break
         if int(storage.array[at]) >= value:
             raise StaleSignalError(
-                f"T.wait on '{node.flag}' for {value} is met by a signal of an earlier launch: this one has sent {seen}",
+                f"T.wait on '{node.flag}' for {value} is met by a signal of an earlier launch: this one "
+                f"has sent {seen}",
                 advice="clear the flags before the launch, or wait for a value that counts on",
             )
         unit.waiting = ("wait", node)
@@ -350,7 +354,7 @@ def _wait(machine: Interpreter, node: n.Wait, unit: Unit) -> Task:
     yield None
 
 
-# --- looking ---------------------------------------------------------------------------------------------------
+# --- looking --------------------------------------------------------------------------------------
 
 
 @rule(n.Print)
@@ -369,7 +373,9 @@ def _print(machine: Interpreter, node: n.Print, unit: Unit) -> None:
 def _filled(text: str, values: list[str]) -> str:
     """Each ``{}`` replaced in turn; other braces are the user's own."""
     pieces = text.split("{}")
-    return "".join(a + b for a, b in zip(pieces, [*values, ""], strict=False)) + "{}".join(pieces[len(values) + 1 :])
+    return "".join(a + b for a, b in zip(pieces, [*values, ""], strict=False)) + "{}".join(
+        pieces[len(values) + 1 :]
+    )
 
 
 @rule(n.Check)

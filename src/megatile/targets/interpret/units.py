@@ -51,9 +51,18 @@ class Unit(Agent):
     """One unit of a scale, running a body."""
 
     __slots__ = (
-        "channels", "depth", "fork_time", "frame", "group", "inbox", "known", "node", "path", "steps", "task", "vars",
+        "channels",
+        "depth",
+        "fork_time",
+        "frame",
+        "group",
+        "known",
+        "node",
+        "path",
+        "task",
+        "vars",
         "waiting",
-    )  # fmt: skip
+    )
 
     def __init__(self, parent: Unit | None, path: tuple[int, ...], group: Any, frame: dict[Any, Any]):
         super().__init__(parent)
@@ -65,11 +74,9 @@ class Unit(Agent):
         self.known: Clock = {}
         self.fork_time = 0
         self.channels: dict[int, Channel] = {}
-        self.inbox: list[Any] = []
         self.task: Generator[Any, None, None] | None = None
         self.node: Node | None = None
         self.waiting: Any = None
-        self.steps = 0
 
     def released(self, channels: list[Channel]) -> Clock:
         """Everything ordered before this moment, ``channels`` included; starts a new time."""
