@@ -150,7 +150,7 @@ class _Parser:
     def declared(self, node: n.Node) -> str:
         if isinstance(node, n.Alloc):
             return node.dtype
-        return self.types[node.source] if isinstance(node, n.View) else "int"
+        return self.types.get(node.source, "f32") if isinstance(node, n.View) else "int"
 
     def loop(self, tree: ast.For) -> n.Node:
         assert isinstance(tree.iter, ast.Call)

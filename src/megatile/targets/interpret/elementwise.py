@@ -68,7 +68,7 @@ class Elementwise:
 
     def __init__(self, machine: Interpreter):
         self.machine = machine
-        self.plans: dict[int, Slices | None] = {}
+        self.plans: dict[tuple[int, tuple[int, ...]], Slices | None] = {}
         self.tracked: set[int] = set()
         self.prepared: set[int] = set()
 
@@ -256,10 +256,11 @@ class Elementwise:
     def _slices(self, key: Any, source: str, index: tuple[Expr, ...], at: Iterations) -> Slices | None:
         if at.lanes is not None or id(key) in self.tracked:
             return None
-        if id(key) not in self.plans:
-            self.plans[id(key)] = self._plan_slices(source, index, at)
+        place = (id(key), at.extents)  # extents may differ between units
+        if place not in self.plans:
+            self.plans[place] = self._plan_slices(source, index, at)
             self.machine.keep.append(key)
-        return self.plans[id(key)]
+        return self.plans[place]
 
     def _plan_slices(self, source: str, index: tuple[Expr, ...], at: Iterations) -> Slices | None:
         dims, order = [], []
