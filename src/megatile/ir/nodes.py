@@ -158,6 +158,7 @@ class Fill(Node):
 
     to: Region = writes()
     value: Expr = field(default=Const(0))
+    impl: str | None = None
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,7 @@ class Reduce(Node):
     to: Region = updates()
     dim: int = 0
     clear: bool = True
+    impl: str | None = None
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ class Cumsum(Node):
     to: Region = writes()
     dim: int = 0
     reverse: bool = False
+    impl: str | None = None
 
 
 @dataclass(frozen=True)

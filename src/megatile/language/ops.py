@@ -133,18 +133,18 @@ def _matrix(side: Operand) -> tuple[Expr, ...]:
     return extents
 
 
-def fill(to: Any, value: Any) -> None:
+def fill(to: Any, value: Any, impl: str | None = None) -> None:
     """Every element becomes ``value``."""
     target = operand(to, "the destination of T.fill")
-    current().emit(n.Fill, to=target.region(), value=as_expr(value))
+    current().emit(n.Fill, to=target.region(), value=as_expr(value), impl=impl)
 
 
-def clear(to: Any) -> None:
+def clear(to: Any, impl: str | None = None) -> None:
     """Every element becomes zero."""
-    fill(to, 0)
+    fill(to, 0, impl)
 
 
-def _reduce(op: str, source: Any, out: Any, dim: int, clear: bool) -> None:
+def _reduce(op: str, source: Any, out: Any, dim: int, clear: bool, impl: str | None) -> None:
     left, right = fixed(source, f"the source of T.reduce_{op}"), fixed(out, f"the result of T.reduce_{op}")
     rank = len(left.extents)
     if not -rank <= dim < rank:
@@ -160,32 +160,36 @@ def _reduce(op: str, source: Any, out: Any, dim: int, clear: bool) -> None:
             f"{right.text()}",
             advice="dim= is the dimension that disappears",
         )
-    current().emit(n.Reduce, op=op, source=left.region(), to=right.region(), dim=dim, clear=bool(clear))
+    current().emit(
+        n.Reduce, op=op, source=left.region(), to=right.region(), dim=dim, clear=bool(clear), impl=impl
+    )
 
 
-def reduce_sum(source: Any, out: Any, dim: int = -1, clear: bool = True) -> None:
+def reduce_sum(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
     """Sum over ``dim`` into ``out``; with ``clear=False`` added to what is there."""
-    _reduce("sum", source, out, dim, clear)
+    _reduce("sum", source, out, dim, clear, impl)
 
 
-def reduce_max(source: Any, out: Any, dim: int = -1, clear: bool = True) -> None:
+def reduce_max(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
     """Maximum over ``dim`` into ``out``; with ``clear=False`` the maximum with what is there."""
-    _reduce("max", source, out, dim, clear)
+    _reduce("max", source, out, dim, clear, impl)
 
 
-def reduce_min(source: Any, out: Any, dim: int = -1, clear: bool = True) -> None:
-    _reduce("min", source, out, dim, clear)
+def reduce_min(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
+    _reduce("min", source, out, dim, clear, impl)
 
 
-def reduce_absmax(source: Any, out: Any, dim: int = -1, clear: bool = True) -> None:
-    _reduce("absmax", source, out, dim, clear)
+def reduce_absmax(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
+    _reduce("absmax", source, out, dim, clear, impl)
 
 
-def reduce_abssum(source: Any, out: Any, dim: int = -1, clear: bool = True) -> None:
-    _reduce("abssum", source, out, dim, clear)
+def reduce_abssum(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
+    _reduce("abssum", source, out, dim, clear, impl)
 
 
-def cumsum(source: Any, out: Any = None, dim: int = 0, reverse: bool = False) -> None:
+def cumsum(
+    source: Any, out: Any = None, dim: int = 0, reverse: bool = False, impl: str | None = None
+) -> None:
     """Running sum over ``dim``, in place without ``out``."""
     left = fixed(source, "the source of T.cumsum")
     right = left if out is None else fixed(out, "the result of T.cumsum")
@@ -194,7 +198,9 @@ def cumsum(source: Any, out: Any = None, dim: int = 0, reverse: bool = False) ->
     rank = len(left.extents)
     if not -rank <= dim < rank:
         raise ProgramError(f"T.cumsum: dim={dim}, but {left.text()} has {rank} dimensions")
-    current().emit(n.Cumsum, source=left.region(), to=right.region(), dim=dim % rank, reverse=bool(reverse))
+    current().emit(
+        n.Cumsum, source=left.region(), to=right.region(), dim=dim % rank, reverse=bool(reverse), impl=impl
+    )
 
 
 def _atomic(op: str, target: Any, value: Any) -> None:

@@ -19,7 +19,7 @@ from megatile.targets.interpret.errors import (
     RunError,
     UninitialisedReadError,
 )
-from megatile.targets.interpret.history import ATOMIC, READ, WRITE
+from megatile.targets.interpret.history import ATOMIC, READ, WRITE, Conflict
 from megatile.targets.interpret.places import Name
 from megatile.targets.interpret.storage import Storage
 from megatile.targets.interpret.units import Agent, Unit, describe
@@ -293,23 +293,21 @@ class Accessor:
         conflict = storage.history.check(row, kind, agent, unit, points)
         span = unit.node.span if unit.node is not None else None
         if conflict is not None:
-            raise self._race(target, kind, unit, agent, *conflict)
+            raise self._race(target, kind, unit, agent, conflict)
         storage.history.add(row, kind, agent, span, points)
 
-    def _race(
-        self, target: Target, kind: int, unit: Unit, agent: Agent, other: Agent, earlier: int, span: Any
-    ) -> DataRaceError:
+    def _race(self, target: Target, kind: int, unit: Unit, agent: Agent, earlier: Conflict) -> DataRaceError:
         launch = self.machine.launch
-        line = f" at line {span.line}" if span is not None else ""
+        line = f" at line {earlier.span.line}" if earlier.span is not None else ""
         scale = launch.scales[unit.depth - 1].name if unit.depth else "launch"
+        other = earlier.agent
         while other.ended and other.parent is not None and other.parent.depth >= unit.depth:
             other = other.parent
         return DataRaceError(
             f"data race on '{target.name.name}': {_DONE[kind]} by {describe(agent, launch)} here and "
-            f"{_DONE[earlier]} by "
-            f"{describe(other, launch)}{line}, with nothing that orders the two",
-            advice=f"put a T.barrier() of scale '{scale}' (or a T.signal and T.wait) between them, or end "
-            f"the region",
+            f"{_DONE[earlier.kind]} by {describe(other, launch)}{line}, with nothing that orders the two",
+            advice=f"put a T.barrier() of scale '{scale}' (or a T.signal and T.wait) between them, "
+            "or end the region",
         )
 
 

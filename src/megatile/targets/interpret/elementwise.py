@@ -223,8 +223,8 @@ class Elementwise:
         )
 
     def show(self, node: n.Print, at: Iterations) -> None:
-        values = [np.asarray(self.machine.compile(v)(at)).tolist() for v in node.values]  # type: ignore[arg-type]
-        self.machine.say(at.unit, node.text.format(*values))
+        values = [str(np.asarray(self.machine.compile(v)(at)).tolist()) for v in node.values]  # type: ignore[arg-type]
+        self.machine.say(at.unit, filled(node.text, values))
 
     # --- loads ------------------------------------------------------------------------------------
 
@@ -395,6 +395,13 @@ class Elementwise:
             f"iteration {first} writes",
             advice="iterations of T.Parallel run in any order: use T.serial, or write to a second tile",
         )
+
+
+def filled(text: str, values: list[str]) -> str:
+    """Each ``{}`` replaced in turn; other braces are the user's own."""
+    pieces = text.split("{}")
+    rest = "{}".join(pieces[len(values) + 1 :])
+    return "".join(a + b for a, b in zip(pieces, [*values, ""], strict=False)) + rest
 
 
 def in_copy(copy: Any, index: tuple[Any, ...]) -> tuple[Any, ...]:

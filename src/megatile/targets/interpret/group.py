@@ -15,7 +15,7 @@ from megatile.targets.interpret.units import Unit, describe
 class Meeting:
     """A barrier or collective that some units have reached."""
 
-    def __init__(self, node: n.Node, ranks: tuple[int, ...]):
+    def __init__(self, node: n.Node, ranks: range):
         self.node = node
         self.ranks = ranks
         self.arrived: dict[int, Unit] = {}
@@ -52,14 +52,14 @@ class Group:
     def rank(self, unit: Unit) -> int:
         return self.ranks[unit.number]
 
-    def line(self, rank: int, axis: int | None) -> tuple[int, ...]:
+    def line(self, rank: int, axis: int | None) -> range:
         """The ranks that act together with ``rank``: all, or those along one axis."""
         if axis is None:
-            return tuple(range(self.size))
+            return range(self.size)
         coords = coordinates(rank, self.grid)
         stride = math.prod(self.grid[:axis])
         first = rank - coords[axis] * stride
-        return tuple(first + k * stride for k in range(self.grid[axis]))
+        return range(first, first + self.grid[axis] * stride, stride)
 
     def peer(self, unit: Unit, number: int, axis: int | None) -> Unit:
         """The unit that ``dst=number`` or ``src=number`` means."""
@@ -95,8 +95,7 @@ class Group:
             meeting = self.meetings[place] = Meeting(node, ranks)
         meeting.arrived[rank] = unit
         meeting.nodes[rank] = node
-        gone = [r for r in meeting.missing() if r in self.finished]
-        if gone:
+        if self.finished and any(r in self.finished for r in ranks):
             raise self.partial(meeting)
         if len(meeting.arrived) < len(ranks):
             return None

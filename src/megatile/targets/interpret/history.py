@@ -7,6 +7,8 @@ ended at the top of the launch are ordered before everything and dropped.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,87 +17,144 @@ from megatile.ir.nodes import Span
 from megatile.targets.interpret.units import Agent, Unit, is_ordered
 
 READ, WRITE, ATOMIC = 0, 1, 2
+FEW = 12
 Items = tuple[Any, ...]
 """Per dimension (copies first): (start, stop) or a sorted array of indices; or one array of flat element
 numbers."""
 
 
+@dataclass(frozen=True)
+class Row:
+    """One access: who, when, how, which elements (``points`` if they are no product of index sets), where."""
+
+    agent: Agent
+    time: int
+    kind: int
+    items: Items
+    points: Any
+    span: Span | None
+
+    def key(self) -> Any:
+        """Equal for accesses that can stand for each other."""
+        if self.points is None and all(isinstance(i, tuple) for i in self.items):
+            return (self.agent.number, self.kind, self.items)
+        return object()
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """An earlier access that races with the present one."""
+
+    agent: Agent
+    kind: int
+    span: Span | None
+
+
 class History:
-    """The accesses of one storage."""
+    """The accesses of one storage.
+
+    Single elements are found by their place; a few boxes are compared one by one, many all at once.
+    """
 
     def __init__(self, rank: int):
         self.rank = rank
-        self.low = np.zeros((8, rank), np.int64)
-        self.high = np.zeros((8, rank), np.int64)
-        self.kind = np.zeros(8, np.int8)
-        self.rows: list[tuple[Agent, int, Any, Span | None]] = []
+        self.clear(8)
+
+    def clear(self, size: int) -> None:
+        self.low = np.zeros((size, self.rank), np.int64)
+        self.high = np.zeros((size, self.rank), np.int64)
+        self.kind = np.zeros(size, np.int8)
+        self.rows: list[Row] = []
         self.keys: dict[Any, int] = {}
+        self.points: dict[tuple[int, ...], list[int]] = {}
+        self.boxes: list[int] = []
         self.only: Agent | None = None
 
-    def check(self, items: Items, kind: int, agent: Agent, unit: Unit, points: Any) -> tuple[Any, ...] | None:
-        """The first earlier access that conflicts and is not ordered before, as (agent, kind, span)."""
-        if not self.rows or (self.only is agent):
+    def check(self, items: Items, kind: int, agent: Agent, unit: Unit, points: Any) -> Conflict | None:
+        """The first earlier access that conflicts and is not ordered before."""
+        if not self.rows or self.only is agent:
             return None
+        for at in self._candidates(items):
+            row = self.rows[at]
+            if (
+                not _conflicting(kind, row.kind)
+                or row.agent is agent
+                or is_ordered(row.agent, row.time, unit)
+            ):
+                continue
+            if _overlap((row.items, row.points), (items, points)):
+                return Conflict(row.agent, row.kind, row.span)
+        return None
+
+    def _candidates(self, items: Items) -> Iterable[int]:
+        """Rows that may share an element with the box."""
+        place = _place(items)
+        if place is not None and len(self.boxes) <= FEW:
+            return [*self.points.get(place, ()), *self.boxes]
+        if len(self.rows) <= FEW:
+            return range(len(self.rows))
         size = len(self.rows)
         low = np.array([i[0] for i in items], np.int64)
         high = np.array([i[1] if isinstance(i, tuple) else i[-1] + 1 for i in items], np.int64)
-        hit = ((self.low[:size] < high) & (self.high[:size] > low)).all(axis=1)
-        if kind == READ:
-            hit &= self.kind[:size] != READ
-        elif kind == ATOMIC:
-            hit &= self.kind[:size] != ATOMIC
-        for row in np.flatnonzero(hit):
-            other, time, exact, span = self.rows[row]
-            if other is agent or is_ordered(other, time, unit):
-                continue
-            if _overlap(exact, (items, points)):
-                return other, int(self.kind[row]), span
-        return None
+        return np.flatnonzero(((self.low[:size] < high) & (self.high[:size] > low)).all(axis=1)).tolist()
 
     def add(self, items: Items, kind: int, agent: Agent, span: Span | None, points: Any) -> None:
-        simple = points is None and all(isinstance(i, tuple) for i in items)
-        key = (agent.number, kind, items) if simple else None
-        at = self.keys.get(key) if key is not None else None
+        """Note an access; one that repeats takes the place of the earlier one."""
+        row = Row(agent, agent.time, kind, items, points, span)
+        key = row.key()
+        at = self.keys.get(key)
         if at is not None:
-            self.rows[at] = (agent, agent.time, self.rows[at][2], span)
+            self.rows[at] = row
             return
         if len(self.rows) >= len(self.kind):
             self._shrink_or_grow()
+        self._append(row, key)
+
+    def _append(self, row: Row, key: Any) -> None:
         at = len(self.rows)
-        for d, item in enumerate(items):
-            self.low[at, d], self.high[at, d] = (
-                (item[0], item[1]) if isinstance(item, tuple) else (item[0], item[-1] + 1)
-            )
-        self.kind[at] = kind
-        self.only = agent if not self.rows else (self.only if self.only is agent else None)
-        self.rows.append((agent, agent.time, (items, points), span))
-        if key is not None:
-            self.keys[key] = at
+        for d, item in enumerate(row.items):
+            self.low[at, d] = item[0]
+            self.high[at, d] = item[1] if isinstance(item, tuple) else item[-1] + 1
+        self.kind[at] = row.kind
+        self.only = row.agent if not self.rows else (self.only if self.only is row.agent else None)
+        self.rows.append(row)
+        self.keys[key] = at
+        place = _place(row.items)
+        if place is None:
+            self.boxes.append(at)
+        else:
+            self.points.setdefault(place, []).append(at)
 
     def _shrink_or_grow(self) -> None:
         """Rows of ended agents become rows of those they returned to; equal ones merge."""
-        old = list(zip(self.rows, self.kind[: len(self.rows)].tolist(), strict=True))
-        self.rows, self.keys, self.only = [], {}, None
-        kept: dict[Any, tuple[Agent, int, Any, Span | None, int]] = {}
-        for (agent, time, exact, span), kind in old:
+        kept: dict[Any, Row] = {}
+        for row in self.rows:
+            agent, time = row.agent, row.time
             while agent.ended:
                 time = agent.join_time
                 assert agent.parent is not None
                 agent = agent.parent
-            if agent.parent is None:
-                continue
-            items, points = exact
-            simple = points is None and all(isinstance(i, tuple) for i in items)
-            key = (agent.number, kind, items) if simple else object()
-            kept[key] = (agent, time, exact, span, kind)
-        size = max(8, 2 * len(kept))
-        self.low = np.zeros((size, self.rank), np.int64)
-        self.high = np.zeros((size, self.rank), np.int64)
-        self.kind = np.zeros(size, np.int8)
-        for agent, time, (items, points), span, kind in kept.values():
-            self.add(items, kind, agent, span, points)
-            agent_, _, exact, span_ = self.rows[-1]
-            self.rows[-1] = (agent_, time, exact, span_)
+            if agent.parent is not None:
+                row = replace(row, agent=agent, time=time)
+                kept[row.key()] = row
+        self.clear(max(8, 2 * len(kept)))
+        for key, row in kept.items():
+            self._append(row, key)
+
+
+def _place(items: Items) -> tuple[int, ...] | None:
+    """The coordinates of a box of one element."""
+    place = []
+    for item in items:
+        if not isinstance(item, tuple) or item[1] - item[0] != 1:
+            return None
+        place.append(item[0])
+    return tuple(place)
+
+
+def _conflicting(kind: int, other: int) -> bool:
+    """Two reads, or two atomic changes, do not conflict."""
+    return kind != other or kind == WRITE
 
 
 def _overlap(left: Any, right: Any) -> bool:

@@ -11,6 +11,7 @@ from megatile.core.operations import OPERATIONS, cast
 from megatile.core.operations import apply as apply_operation
 from megatile.ir import nodes as n
 from megatile.targets.interpret.collectives import perform
+from megatile.targets.interpret.elementwise import Iterations, filled
 from megatile.targets.interpret.errors import DeviceAssertionError, RunError, StaleSignalError
 from megatile.targets.interpret.expressions import unflatten
 from megatile.targets.interpret.group import Group
@@ -127,8 +128,6 @@ def _store(machine: Interpreter, node: n.Store, unit: Unit) -> None:
 
 @rule(n.Atomic)
 def _atomic(machine: Interpreter, node: n.Atomic, unit: Unit) -> None:
-    from megatile.targets.interpret.elementwise import Iterations
-
     machine.elementwise.atomic(node, Iterations(unit, (), (), unit.vars))
 
 
@@ -367,15 +366,7 @@ def _print(machine: Interpreter, node: n.Print, unit: Unit) -> None:
             values.append(str(machine.access.read(machine.access.resolve(value, unit), unit)))
         else:
             values.append(str(np.asarray(machine.value(value, unit))))
-    machine.say(unit, _filled(node.text, values))
-
-
-def _filled(text: str, values: list[str]) -> str:
-    """Each ``{}`` replaced in turn; other braces are the user's own."""
-    pieces = text.split("{}")
-    return "".join(a + b for a, b in zip(pieces, [*values, ""], strict=False)) + "{}".join(
-        pieces[len(values) + 1 :]
-    )
+    machine.say(unit, filled(node.text, values))
 
 
 @rule(n.Check)
