@@ -106,6 +106,7 @@ def f(x: Any) -> np.ndarray:
 # --- elementwise ---------------------------------------------------------------------------------------------------
 
 _UNARY = ("tanh", "sigmoid", "abs", "sin", "cos", "floor", "ceil", "erf")
+_POSITIVE = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt")  # of numbers between 0.5 and 4.5
 _BINARY = ("add", "sub", "mul", "max", "min")
 
 
@@ -116,7 +117,7 @@ def draw_expression(rng: random.Random, depth: int) -> tuple[Any, ...]:
         )
     kind = rng.random()
     if kind < 0.35:
-        return (rng.choice(_UNARY), draw_expression(rng, depth - 1))
+        return (rng.choice(_UNARY + _POSITIVE), draw_expression(rng, depth - 1))
     if kind < 0.85:
         return (rng.choice(_BINARY), draw_expression(rng, depth - 1), draw_expression(rng, depth - 1))
     if kind < 0.95:
@@ -138,6 +139,8 @@ def emit_expression(tree: tuple[Any, ...], leaf: dict[str, Any]) -> Any:
     if op == "cast":
         return T.cast(T.cast(emit_expression(args[1], leaf), args[0]), "f32")
     values = [emit_expression(x, leaf) for x in args]
+    if op in _POSITIVE:
+        return getattr(T, op)(T.min(T.abs(values[0]) * 0.5 + 0.5, 4.5))
     if op == "where":
         return T.if_then_else(values[0] > 0.25, values[1], values[2])
     if op in ("add", "sub", "mul"):
@@ -161,6 +164,9 @@ def eval_expression(tree: tuple[Any, ...], leaf: dict[str, Any]) -> np.ndarray:
         kind = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}[args[0]]
         return f(eval_expression(args[1], leaf).astype(kind))
     values = [eval_expression(x, leaf) for x in args]
+    if op in _POSITIVE:
+        positive = np.minimum(np.abs(values[0]) * np.float32(0.5) + np.float32(0.5), np.float32(4.5))
+        return f(1 / np.sqrt(positive) if op == "rsqrt" else getattr(np, op)(positive))
     table = {
         "where": lambda c, x, y: np.where(c > 0.25, x, y), "add": np.add, "sub": np.subtract, "mul": np.multiply,
         "max": np.maximum, "min": np.minimum, "tanh": np.tanh, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "abs": np.abs,
@@ -169,7 +175,7 @@ def eval_expression(tree: tuple[Any, ...], leaf: dict[str, Any]) -> np.ndarray:
     return f(table[op](*values))
 
 
-@step("parallel", lambda rng, cfg: draw_expression(rng, rng.randint(1, 3)))
+@step("parallel", lambda rng, cfg: draw_expression(rng, rng.randint(2, 4)))
 class _Elementwise:
     @staticmethod
     def emit(e: Any, tree: Any) -> None:
@@ -397,6 +403,25 @@ class _Scalar:
         for unit, count in enumerate(s.counts):
             s.a[unit, :count] = s.b[unit, :count]
             s.b[unit, :count] = 0.5
+
+
+@step("persistent", lambda rng, cfg: rng.randint(1, 9))
+class _Persistent:
+    """A unit takes every n-th row."""
+
+    @staticmethod
+    def emit(e: Any, total: Any) -> None:
+        for k in T.Persistent(total, e.n, e.r):
+            row = k % e.m
+            e.a[row, 1] = e.a[row, 1] + 0.5
+        T.breakpoint(unit=0)
+        T.print("rank", e.r, unit=0)
+
+    @staticmethod
+    def oracle(s: State, total: Any) -> None:
+        for unit in range(s.config.units):
+            for k in range(unit % s.config.group, total, s.config.group):
+                s.a[unit, k % s.config.m, 1] += np.float32(0.5)
 
 
 @step("carried", lambda rng, cfg: rng.randint(1, 5))

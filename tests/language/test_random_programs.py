@@ -9,6 +9,8 @@ import pytest
 from random_programs import STEPS, random_program
 
 import megatile as mt
+from megatile.ir import nodes as n
+from megatile.ir.expr import OPERATORS, Apply, walk
 from megatile.ir.parser import parse
 from megatile.ir.passes.driver import run_passes
 from megatile.ir.passes.simplify import Simplify
@@ -32,7 +34,7 @@ def test_random_programs_equal_numpy(batch: int) -> None:
         expected = case.expected()
         schedule = ("round-robin", "random", "adversarial")[seed % 3]
         arrays = case.arrays()
-        mt.run(case.program, *arrays, schedule=schedule, seed=seed)
+        mt.run(case.program, *arrays, schedule=schedule, seed=seed, output=lambda text: None)
         for got, wanted in zip(arrays[4:], expected, strict=True):
             np.testing.assert_allclose(
                 got, wanted, rtol=1e-3, atol=1e-4, err_msg=f"seed {seed}: {case.steps}"
@@ -46,17 +48,28 @@ def test_text_and_passes(seed: int) -> None:
     assert parse(str(program)) == program
     lowered = run_passes(program, [ResolveViews(), Simplify()])
     before, after = case.arrays(), case.arrays()
-    mt.run(program, *before)
-    mt.run(lowered, *after)
+    mt.run(program, *before, output=lambda text: None)
+    mt.run(lowered, *after, output=lambda text: None)
     for left, right in zip(before, after, strict=True):
         np.testing.assert_array_equal(left, right)
 
 
-def test_every_step_is_used_at_three_scales() -> None:
+def test_every_operation_is_used_at_three_scales() -> None:
     seen = defaultdict(set)
     for seed in range(COUNT):
         case = random_program(seed)
+        scale = case.config.scale
         for name, _ in case.steps:
-            seen[name].add(case.config.scale)
-    lacking = {name: sorted(seen[name]) for name in STEPS if len(seen[name]) < 3}
+            seen[name].add(scale)
+        for node in n.walk(case.program.build().body):
+            seen[type(node).__name__].add(scale)
+            seen[getattr(node, "kind", type(node).__name__)].add(scale)
+            for expr in n.expressions(node):
+                seen.update({p.op: seen[p.op] | {scale} for p in walk(expr) if isinstance(p, Apply)})
+    loops = {"serial", "unroll", "vectorized", "pipelined", "persistent"}
+    collectives = {"allreduce", "allgather", "reduce_scatter", "all_to_all", "broadcast", "gather_view"}
+    functions = set(OPERATORS) - {"bitand", "bitor", "xor", "shl", "shr", "pow", "div", "floordiv", "ceildiv"}
+    functions -= {"le", "ge", "ne", "or", "not", "neg"}
+    wanted = set(STEPS) | set(n.STATEMENTS) | loops | collectives | functions
+    lacking = {name: sorted(seen[name]) for name in wanted if len(seen[name]) < 3}
     assert not lacking
