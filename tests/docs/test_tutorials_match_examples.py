@@ -15,7 +15,7 @@ def code_of(page: str) -> str:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_a_page_for_every_example(example: Path) -> None:
-    page = ROOT / "docs" / "tutorials" / f"{example.stem.replace('_', '-')}.md"
+    page = ROOT / "docs" / "tutorials" / f"{example.stem}.md"
     shown = {line for line in code_of(page.read_text(encoding="utf-8")).splitlines() if line.strip()}
     source = example.read_text(encoding="utf-8")
     code = source[source.index('"""', 3) + 3 :].split("\n\nif __name__")[0]

@@ -26,6 +26,8 @@ LARGEST = 2**64
 def _power(base: float, exponent: float) -> float:
     if abs(exponent) > 64 or abs(base) > LARGEST:
         raise ArithmeticSyntaxError(f"{base}**{exponent} is too large")
+    if base < 0 and exponent != int(exponent):
+        raise ArithmeticSyntaxError(f"{base}**{exponent} is not a real number")
     return base**exponent
 
 
@@ -83,6 +85,8 @@ class Lambda:
                 f"'{text}' may have plain parameters only", advice="write it like 'lambda _t, _b: _b // 32'"
             )
         names = tuple(a.arg for a in spec.args)
+        if len(set(names)) < len(names):
+            raise ArithmeticSyntaxError(f"'{text}' names a parameter twice")
         if arity is not None and len(names) != arity:
             raise ArithmeticSyntaxError(
                 f"'{text}' takes {len(names)} parameters, not {arity}",
@@ -119,8 +123,9 @@ def _tree(text: str) -> ast.Expression:
 
 def _check(node: ast.AST, names: set[str], text: str) -> None:
     """Refuse every node that :func:`_value` would refuse, without values."""
+    called = {id(part.func) for part in ast.walk(node) if isinstance(part, ast.Call)}
     for part in ast.walk(node):
-        if isinstance(part, ast.Name) and part.id not in names and part.id not in FUNCTIONS:
+        if isinstance(part, ast.Name) and part.id not in (FUNCTIONS if id(part) in called else names):
             raise ArithmeticSyntaxError(
                 f"'{part.id}' in '{text}' is unknown", advice=did_you_mean(part.id, names)
             )
@@ -130,6 +135,8 @@ def _check(node: ast.AST, names: set[str], text: str) -> None:
             raise _refused(text)
         operators: dict[type, Any] = {ast.BinOp: BINARY, ast.UnaryOp: UNARY}
         if type(part) in operators and type(part.op) not in operators[type(part)]:  # type: ignore[attr-defined]
+            raise _refused(text)
+        if isinstance(part, ast.Compare) and any(type(symbol) not in COMPARE for symbol in part.ops):
             raise _refused(text)
         if isinstance(part, ast.Constant):
             _constant(part, {}, text)
@@ -176,7 +183,15 @@ def _binary(node: ast.BinOp, names: Mapping[str, Any], text: str) -> Any:
     rule = BINARY.get(type(node.op))
     if rule is None:
         raise _refused(text)
-    return rule(_value(node.left, names, text), _value(node.right, names, text))
+    return rule(_number(node.left, names, text), _number(node.right, names, text))
+
+
+def _number(node: ast.expr, names: Mapping[str, Any], text: str) -> Any:
+    """A value to compute with. Texts are refused: * and % would make them as long as an attacker likes."""
+    value = _value(node, names, text)
+    if not isinstance(value, (int, float)):
+        raise ArithmeticSyntaxError(f"'{text}' computes with {value!r}, which is not a number")
+    return value
 
 
 UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {

@@ -29,7 +29,7 @@ def _units() -> dict[str, tuple[str, float]]:
     for prefix, factor in {**DECIMAL, **BINARY}.items():
         table[f"{prefix}B"] = ("bytes", factor)
         table[f"{prefix}b"] = ("bytes", factor / 8)
-        for per in ("/s", "ps" if prefix else "/sec"):
+        for per in ("/s", "/sec", "ps"):
             table[f"{prefix}B{per}"] = ("bytes/s", factor)
             table[f"{prefix}b{per}"] = ("bytes/s", factor / 8)
     for prefix, factor in DECIMAL.items():
@@ -96,7 +96,7 @@ def quantity(text: str | int | float | Quantity, dimension: str | None = None) -
 def _parse(raw: str | int | float, dimension: str | None) -> Quantity:
     if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
         raise QuantityError(f"{raw!r} is not a quantity", advice=_example(dimension))
-    text = str(raw).strip()
+    text = _text(raw).strip()
     match = _PATTERN.fullmatch(text)
     if not match:
         raise QuantityError(f"'{text}' is not a number with a unit", advice=_example(dimension))
@@ -116,6 +116,13 @@ def _parse(raw: str | int | float, dimension: str | None) -> Quantity:
     return Quantity(value, kind, text)
 
 
+def _text(raw: str | int | float) -> str:
+    try:
+        return str(raw)
+    except ValueError:  # Python refuses to print integers of thousands of digits
+        raise QuantityError("a number of thousands of digits is not a quantity") from None
+
+
 def _example(dimension: str | None) -> str:
     return f"write it like {EXAMPLES.get(dimension or '', '450 GB/s, 12 ns or 228 KiB')}"
 
@@ -126,8 +133,9 @@ def _unit_advice(unit: str, dimension: str | None) -> str:
     names = [u for u in names if not u.endswith(("Bps", "bps", "/sec"))]  # known, but not what we teach
     same = [name for name in names if name.lower() == unit.lower()]
     if same:
-        # Case carries meaning (b is a bit, B a byte): offer the spelling that agrees in most letters.
-        best = max(same, key=lambda name: sum(a == b for a, b in zip(name, unit, strict=True)))
+        # Case carries meaning (b is a bit, B a byte): offer the spelling that agrees in most letters, and
+        # bytes where none agrees better, since sizes are rarely meant in bits.
+        best = max(same, key=lambda n: sum(a == b for a, b in zip(n, unit, strict=True)) + 2 * ("B" in n))
         return f"did you mean '{best}'?"
     advice = did_you_mean(unit, names)
     return advice if advice.startswith("did you mean") else _example(dimension)
@@ -158,7 +166,7 @@ def size(text: str | int) -> int:
         if text < 0:
             raise QuantityError(f"'{text}' must not be negative", advice=_example("bytes"))
         return text
-    if isinstance(text, str) and text.strip().isdigit():
+    if isinstance(text, str) and re.fullmatch(r"[0-9]{1,30}", text.strip()):
         return int(text)
     return round(quantity(text, "bytes").value)
 

@@ -29,6 +29,7 @@ from megatile.hda.wiring import wire
 
 RESERVED_ALIASES = ("l0", "l1", "l2")
 LARGEST_MACHINE = 10**15
+LONGEST_TIME = 10**18  # picoseconds: eleven days
 
 
 @dataclass(frozen=True)
@@ -119,14 +120,19 @@ class _Builder:
             value *= self.clock(q, level, way)
         if value <= 0:
             self.fail(f"'{q}' must be more than zero", way)
+        if not math.isfinite(value):
+            self.fail(f"'{q}' is beyond any machine", way)
         return value
 
     def picoseconds(self, q: Quantity | None, level: Level, way: Way) -> int:
         if q is None:
             return 0
+        value = q.value
         if q.dimension == "cycles":
-            return round(q.value * 1e12 / self.clock(q, level, way))
-        return round(q.value)
+            value *= 1e12 / self.clock(q, level, way)
+        if not value <= LONGEST_TIME:
+            self.fail(f"'{q}' is beyond any machine", way)
+        return round(value)
 
     def clock(self, q: Quantity, level: Level, way: Way) -> float:
         if level.clock_hz is None:
@@ -163,6 +169,12 @@ class _Builder:
                 if taken.setdefault(name, view.name) != view.name:
                     self.fail(
                         f"'{name}' means both '{taken[name]}' and '{view.name}'", ("hw_abstr", i, "aliases")
+                    )
+                if name in self.levels and name != view.target:
+                    self.fail(
+                        f"scale '{name}' has the name of a level but stands on '{view.target}'",
+                        ("hw_abstr", i, "name" if name == view.name else "aliases"),
+                        "give the scale another name",
                     )
         ordered = self.with_implied(ordered, taken)
         names: dict[str, Scale] = {}
@@ -218,7 +230,8 @@ class _Builder:
                     )
 
     def with_implied(self, declared: list[Scale], taken: dict[str, str]) -> list[Scale]:
-        """Insert standard scales the hardware lacks: one unit in the next larger standard scale there is."""
+        """Insert standard scales that are not declared: on the level of that name, if the hardware has one in
+        the right place, else one unit in the next larger standard scale there is."""
         spellings = {group[0]: group for group in SAME_SCALE}
         result = list(declared)
         larger: Scale | None = None
@@ -228,10 +241,15 @@ class _Builder:
             if own is not None:
                 larger = next(s for s in result if s.name == own)
                 continue
-            level = larger.level if larger else top.name
-            implied = Scale(name, level, 0, implied=True)
-            result.insert(result.index(larger) if larger else len(result), implied)
-            larger = implied
+            at = result.index(larger) if larger else len(result)
+            level = self.levels[larger.level] if larger else top
+            same = next((self.levels[s] for s in spellings[name] if s in self.levels), level)
+            fits = sum(self.levels[s.level].position <= same.position for s in result[:at])
+            standard = {taken[s] for group in SAME_SCALE for s in group if s in taken}
+            if same.position < level.position and not any(s.name in standard for s in result[fits:at]):
+                at, level = fits, same
+            larger = Scale(name, level.name, 0, implied=True)
+            result.insert(at, larger)
         return result
 
     # memories

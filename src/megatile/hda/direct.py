@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, product
 
 from megatile.core.errors import RouteError
 from megatile.hda.topology import Others, Run, Topology
@@ -82,14 +82,21 @@ class Grid(Topology):
         return str(node), str(to)
 
     def bisection_links(self) -> float:
-        if self.size < 2:
-            return 0
-        cuts = [
-            self.size // extent * (2 if wrap else 1)
-            for extent, wrap in zip(self.extents, self.wrap, strict=True)
-            if extent > 1
-        ]
-        return min(cuts)
+        return _halved([(e, w) for e, w in zip(self.extents, self.wrap, strict=True) if e > 1])
+
+
+def _halved(axes: list[tuple[int, bool]]) -> int:
+    """Links cut to halve a grid: across one axis; an odd extent leaves a middle slab, halved in its turn."""
+    if not axes:
+        return 0
+    size = math.prod(extent for extent, _ in axes)
+    cuts = sorted(
+        (size // extent * (2 if wrap else 1), extent % 2, i) for i, (extent, wrap) in enumerate(axes)
+    )
+    best, odd, axis = cuts[0]
+    if odd:
+        best += _halved(axes[:axis] + axes[axis + 1 :])
+    return min([best, *(cut for cut, odd, _ in cuts if not odd)])
 
 
 @dataclass(frozen=True)
@@ -157,7 +164,35 @@ class Tree(Topology):
         return (pair[1], pair[0]) if down else pair
 
     def bisection_links(self) -> float:
-        return max(1, self.arity // 2) if self.size > 1 else 0
+        """Exact up to 64 endpoints; above that the links of half the root's children."""
+        if self.size > 64:
+            return max(1, self.arity // 2)
+        cuts = self._cuts(self.size)
+        return min(cuts[half] for half in (self.size // 2, self.size - self.size // 2) if half in cuts)
+
+    def _cuts(self, size: int) -> dict[int, int]:
+        """For a tree of this form and size: endpoints on the root's side → the fewest links cut."""
+        cuts = {1: 0}
+        for child in range(1, min(self.arity, size - 1) + 1):
+            inside = self._inside(child, size)
+            sides: dict[int, int] = {}
+            for count, cut in self._cuts(inside).items():
+                sides[count] = min(cut, sides.get(count, cut))
+                sides[inside - count] = min(cut + 1, sides.get(inside - count, cut + 1))
+            joined: dict[int, int] = {}
+            for (a, cut_a), (b, cut_b) in product(cuts.items(), sides.items()):
+                joined[a + b] = min(cut_a + cut_b, joined.get(a + b, self.size))
+            cuts = joined
+        return cuts
+
+    def _inside(self, node: int, size: int) -> int:
+        """Endpoints below a node and itself."""
+        first = last = node
+        count = 0
+        while first < size:
+            count += min(last, size - 1) - first + 1
+            first, last = first * self.arity + 1, last * self.arity + self.arity
+        return count
 
 
 @dataclass(frozen=True)
@@ -228,7 +263,7 @@ class Edges(Topology):
         return self.edges[link // 2][2]
 
     def bisection_links(self) -> float:
-        """Exact up to 16 endpoints; above that the best of Kernighan–Lin from fixed seeds, an upper bound."""
+        """Exact up to 16 endpoints; above that the best of some cuts, an upper bound."""
         if self.size < 2:
             return 0
         if self.size <= 16:
@@ -239,7 +274,8 @@ class Edges(Topology):
         graph = nx.Graph()
         graph.add_nodes_from(range(self.size))
         graph.add_weighted_edges_from(self.edges)
-        cuts = (nx.algorithms.community.kernighan_lin_bisection(graph, seed=seed)[0] for seed in range(8))
+        cuts = [nx.algorithms.community.kernighan_lin_bisection(graph, seed=seed)[0] for seed in range(8)]
+        cuts.append(set(range(self.size // 2)))
         return min(self._cut(half) for half in cuts)
 
     def _cut(self, half: set[int]) -> int:

@@ -62,13 +62,17 @@ def read_document(path: str | Path) -> Document:
     """Read a YAML file."""
     file = str(path)
     try:
-        if Path(path).stat().st_size > LARGEST_FILE:
+        with open(path, "rb") as opened:
+            raw = opened.read(LARGEST_FILE + 1)
+        if len(raw) > LARGEST_FILE:
             raise MachineError(f"the file is larger than {LARGEST_FILE // 2**20} MiB", place=Place(file))
-        text = Path(path).read_text(encoding="utf-8")
+        text = raw.decode("utf-8")
     except UnicodeDecodeError as problem:
         raise MachineError(f"the file is not UTF-8 text (byte {problem.start})", place=Place(file)) from None
-    except OSError as problem:
-        reason = problem.strerror or str(problem)
+    except MachineError:
+        raise
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem)
         raise MachineError(f"the file cannot be read: {reason}", place=Place(file)) from None
     return parse_document(text, file)
 
@@ -76,6 +80,7 @@ def read_document(path: str | Path) -> Document:
 def parse_document(text: str, file: str | None = None) -> Document:
     """Read YAML text."""
     try:
+        _check_depth(text, file)
         node = yaml.compose(text, Loader=LOADER)
     except yaml.YAMLError as problem:
         mark = getattr(problem, "problem_mark", None)
@@ -96,6 +101,19 @@ def parse_document(text: str, file: str | None = None) -> Document:
     document = Document({}, file)
     document.data = _Builder(document).mapping(node, ())
     return document
+
+
+def _check_depth(text: str, file: str | None) -> None:
+    """Composing recurses in native code, which crashes on deep nesting; reading events does not."""
+    depth = 0
+    for event in yaml.parse(text, Loader=LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > DEEPEST + 1:
+            place = Place(file, event.start_mark.line + 1, event.start_mark.column + 1)
+            raise MachineError("the description is nested too deeply", place=place)
 
 
 class _Builder:

@@ -240,12 +240,6 @@ class _Layout:
 
     def check_count(self, dim: Dim, dims: list[Dim]) -> None:
         scale = dim.scale
-        if any(extent < 1 for extent in dim.extents):
-            shown = "×".join(map(str, dim.extents))
-            raise InstanceError(
-                f"{shown} instances of '{scale.name}' are impossible",
-                advice="use a count from 1, or -1 to infer it",
-            )
         above = [d for d in dims if d.scale.position > scale.position]
         if scale.position >= self.hda.scale("device").position:
             there = self.hda.count(scale.name, within=above[-1].scale.name if above else None)
@@ -282,8 +276,9 @@ def _extents(view: ScaleView) -> tuple[int, ...]:
     raw = view.instance_num
     extents = tuple(raw) if isinstance(raw, (tuple, list)) else (raw,)
     whole = all(isinstance(e, int) and not isinstance(e, bool) for e in extents)
-    if not extents or not whole or (len(extents) > 1 and any(e < 1 for e in extents)):
+    if not extents or not whole or (extents != (-1,) and any(e < 1 for e in extents)):
         raise InstanceError(
-            f"{raw!r} is not a count of '{view.name}'", advice="use a whole number, a tuple of them, or -1"
+            f"{raw!r} is not a count of '{view.name}'",
+            advice="use a whole number from 1, a tuple of them, or -1 to infer it",
         )
     return extents

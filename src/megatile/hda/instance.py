@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -50,7 +50,6 @@ class Instance:
     hda: HDA
     dims: tuple[Dim, ...]
     inferred: Mapping[str, Dim] = field(default_factory=dict)
-    _tokens: list[Token[tuple[Instance, ...]]] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def make(cls, hda: HDA, views: Sequence[ScaleView]) -> Instance:
@@ -254,11 +253,12 @@ class Instance:
     # the language's context
 
     def __enter__(self) -> Instance:
-        self._tokens.append(_current.set((*_current.get(), self)))
+        _current.set((*_current.get(), self))
         return self
 
     def __exit__(self, *_: object) -> None:
-        _current.reset(self._tokens.pop())
+        # No token is kept: one instance may be entered in several threads at once.
+        _current.set(_current.get()[:-1])
 
     @staticmethod
     def current() -> Instance | None:

@@ -7,11 +7,21 @@ NoC, HBM, SRAM) and ``pe`` (engines and TCM). Overheads of components become sta
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
 
-from megatile.hda.document import Document
+from megatile.core.errors import did_you_mean
+from megatile.hda.document import Document, Way
 from megatile.hda.schema import Count, Frequency, Name, Rate, Size, Time
 
 SECTIONS = ("system", "sip", "cube", "pe")
@@ -24,6 +34,7 @@ STATIONS = (
     ("pe", "pe_cpu"),
     ("pe", "pe_scheduler"),
 )
+KINDS = (*(kind for _, kind in STATIONS), "switch", "pe_dma", "pe_gemm", "pe_math", "pe_ipcq", "pe_mmu")
 GridName = Literal["ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap"]
 
 
@@ -43,6 +54,13 @@ class _Component(_Part):
     kind: Name
     impl: str | None = None
     attrs: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("kind")
+    @classmethod
+    def known(cls, kind: str) -> str:
+        if kind not in KINDS:
+            raise ValueError(f"kind '{kind}' is unknown (try: {did_you_mean(kind, KINDS, what='kinds')})")
+        return kind
 
 
 Components = dict[str, _Component]
@@ -128,18 +146,40 @@ def to_hda(document: Document) -> Document:
         topology = _Topology.model_validate(document.data)
     except ValidationError as failed:
         raise _problem(document, failed) from None
-    return Document(_Writer(topology, document).data(), document.file, parameters=document.parameters)
+    result = Document(_Writer(topology, document).data(), document.file, parameters=document.parameters)
+    for to, way in _origins(result.data):
+        result.places[to] = document.place(way)
+    return result
+
+
+def _origins(data: dict[str, Any]) -> Iterator[tuple[Way, Way]]:
+    """Parts of the HDA form → where they come from, so that later findings have a line too."""
+    sections: dict[str, Way] = {
+        **{"tcm": ("pe", "tcm"), "sram": ("cube", "sram"), "hbm": ("cube", "hbm")},
+        **{"noc": ("cube", "noc"), "cubes": ("sip", "cube_mesh"), "sips": ("system", "sips")},
+    }
+    for key in ("memory", "networks", "engines"):
+        for i, part in enumerate(data[key]):
+            yield (key, i), sections.get(part["name"]) or ("pe", "components", part["name"])
+    for i, level in enumerate(("cube", "sip", "system")):
+        yield ("hw_spec", "pe_groups", i), (level,)
+    yield ("hw_spec",), ("system",)
+    yield ("control",), ("system", "host")
+    yield ("clocks",), ("pe", "clock")
 
 
 def _problem(document: Document, failed: ValidationError) -> Exception:
     from megatile.hda.load import describe
 
-    return describe(document, failed.errors(include_url=False)[0], _keys_at)
+    found = failed.errors(include_url=False)
+    return describe(document, min(found, key=lambda error: error["type"] == "missing"), _keys_at)
 
 
 def _keys_at(way: tuple[str | int, ...]) -> list[str]:
     model: Any = _Topology
-    for step in way:
+    for before, step in zip(("", *way), way, strict=False):
+        if before == "components":  # any name, then the keys of a component
+            continue
         info = getattr(model, "model_fields", {}).get(step)
         if info is None:
             return []

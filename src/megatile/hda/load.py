@@ -87,21 +87,29 @@ def merge(base: Document, over: Document) -> Document:
     def values(a: Any, b: Any, wa: Way, wb: Way, to: Way) -> Any:
         if isinstance(a, dict) and isinstance(b, dict):
             return mappings(a, b, wa, wb, to)
-        if _named(a) and _named(b):
+        if _named(a) and _named(b) and b:
             return members(a, b, wa, wb, to)
         return copy(b, over, wb, to)
 
     def members(a: list[Any], b: list[Any], wa: Way, wb: Way, to: Way) -> list[Any]:
-        later = {item["name"]: i for i, item in enumerate(b)}
+        later: dict[str, int] = {}
+        for j, item in enumerate(b):
+            if later.setdefault(item["name"], j) != j:
+                raise over.error(f"'{item['name']}' stands twice", (*wb, j), "give each its own name")
         result: list[Any] = []
         for i, item in enumerate(a):
-            j = later.pop(item["name"], None)
+            j = later.pop(item["name"], -1)
             at = (*to, len(result))
-            if j is None:
+            if j < 0:
                 result.append(copy(item, base, (*wa, i), at))
             elif not b[j].get("remove"):
                 result.append(mappings(item, b[j], (*wa, i), (*wb, j), at))
         for j in later.values():
+            if b[j].get("remove"):
+                names = [item["name"] for item in a]
+                raise over.error(
+                    f"there is no '{b[j]['name']}' to remove", (*wb, j), did_you_mean(b[j]["name"], names)
+                )
             result.append(copy(b[j], over, (*wb, j), (*to, len(result))))
         return result
 
@@ -166,6 +174,10 @@ def _parameters(document: Document) -> None:
     for name, value in parameters.items():
         if not isinstance(value, (str, int, float)):
             raise document.error(f"parameter '{name}' must be a number or a text", ("parameters", name))
+        if isinstance(value, str) and "${" in value:
+            raise document.error(
+                f"parameter '{name}' is computed", ("parameters", name), "compute where it is used"
+            )
 
     def fill(value: Any, way: Way) -> Any:
         if isinstance(value, dict):
@@ -210,7 +222,7 @@ def validate(document: Document) -> schema.MachineSpec:
     problems = list(schema_problems(document))
     if not problems:
         return schema.MachineSpec.model_validate(document.data)
-    first = problems[0]
+    first = min(problems, key=_is_missing)
     if len(problems) > 1:
         more = f"; {len(problems) - 1} more, shown by 'megatile machine check'"
         raise MachineError(first.message + more, place=first.place, advice=first.advice)
@@ -223,15 +235,22 @@ def schema_problems(document: Document) -> Iterator[MachineError]:
         schema.MachineSpec.model_validate(document.data)
     except ValidationError as failed:
         found = [describe(document, error, _fields) for error in failed.errors(include_url=False)]
-        # A misspelt key is also a missing one: name the misspelling first.
-        yield from sorted(found, key=lambda p: ((p.place and p.place.line) or 0, "missing" in p.message))
+        yield from sorted(found, key=lambda p: ((p.place and p.place.line) or 0, _is_missing(p)))
+
+
+def _is_missing(problem: MachineError) -> bool:
+    """A misspelt key is unknown and missing at once; that it is missing says less."""
+    return problem.message.endswith("is missing")
 
 
 def describe(document: Document, error: Any, keys_at: Callable[[Way], list[str]]) -> MachineError:
     """One finding of pydantic in our words, at its place; ``keys_at`` lists the keys allowed somewhere."""
-    way = _way(document.data, error["loc"])
-    last = str(error["loc"][-1]) if error["loc"] else ""
+    loc = tuple(step for step in error["loc"] if step != "[key]")
+    way = _way(document.data, loc)
+    last = str(loc[-1]) if loc else ""
     kind = error["type"]
+    if kind in _PLAIN_WORDS:
+        return document.error(f"{_PLAIN_WORDS[kind]} needed, not {_shown(error['input'])}", way)
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return document.error(
             f"unknown key '{last}'", way, did_you_mean(last, keys_at(way[:-1]), what="keys")
@@ -246,6 +265,20 @@ def describe(document: Document, error: Any, keys_at: Callable[[Way], list[str]]
     message = error["msg"].removeprefix("Value error, ")
     text, _, advice = message.partition(" (try: ")
     return document.error(text[:1].lower() + text[1:], way, advice.removesuffix(")") or None)
+
+
+_PLAIN_WORDS = {
+    **dict.fromkeys(("tuple_type", "list_type"), "a list is"),
+    **dict.fromkeys(("dict_type", "dataclass_type", "model_type"), "keys and values are"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false is"),
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "a number is"),
+    "string_type": "a text is",
+}
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 def _way(data: Any, loc: tuple[str | int, ...]) -> Way:

@@ -39,18 +39,18 @@ def _cores() -> int:
 def _linux() -> dict[str, int | str]:
     found: dict[str, int | str] = {}
     info = _read("/proc/cpuinfo")
-    flags = set(re.findall(r"^(?:flags|Features)\s*:(.*)$", info, re.M)[0].split()) if ":" in info else set()
-    found.update(_vector(flags))
-    megahertz = re.search(r"^cpu MHz\s*:\s*([\d.]+)", info, re.M)
+    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", info, re.M)
+    found.update(_vector(set(flags.group(1).split()) if flags else set()))
+    megahertz = re.search(r"^cpu MHz\s*:\s*(\d+\.?\d*)", info, re.M)
     fastest = _read(CPU_FOLDER / "cpu0/cpufreq/cpuinfo_max_freq").strip()
-    if fastest.isdigit():
+    if fastest.isdecimal() and int(fastest):
         found["clock"] = f"{int(fastest) / 1e6:.4g} GHz"
-    elif megahertz:
+    elif megahertz and float(megahertz.group(1)):
         found["clock"] = f"{float(megahertz.group(1)) / 1000:.4g} GHz"
     for index in sorted((CPU_FOLDER / "cpu0/cache").glob("index*")):
         level, kind = _read(index / "level").strip(), _read(index / "type").strip()
-        size = re.fullmatch(r"(\d+)K", _read(index / "size").strip())
-        if size and kind in ("Data", "Unified") and level in "123":
+        size = re.fullmatch(r"([1-9]\d*)K", _read(index / "size").strip())
+        if size and kind in ("Data", "Unified") and level in ("1", "2", "3"):
             found[f"l{level}"] = f"{size.group(1)} KiB"
     memory = re.search(r"MemTotal:\s*(\d+) kB", _read("/proc/meminfo"))
     if memory:

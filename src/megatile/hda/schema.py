@@ -188,7 +188,7 @@ class NetworkSpec(_Part):
     dims: tuple[Count, ...] | None = None
     wrap: Annotated[tuple[bool, ...], BeforeValidator(_tuple)] | None = None
     arity: Annotated[tuple[Count, ...], BeforeValidator(_tuple)] | None = None
-    oversubscription: tuple[Annotated[float, Field(ge=1)], ...] = ()
+    oversubscription: tuple[Annotated[float, Field(ge=1, allow_inf_nan=False)], ...] = ()
     rails: Count | None = None
     edges: tuple[Annotated[tuple[int, int, int], BeforeValidator(_edge)], ...] | None = None
     hop_overhead: Time | None = None

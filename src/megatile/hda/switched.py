@@ -110,6 +110,13 @@ class Switched(Topology):
         if self.rails > 1:
             rail = Switched(self.size // self.rails, self.kind, self.arity, self.oversubscription)
             return rail.bisection_links() * self.rails
-        top = len(self.arity) - 1
-        groups = -(-self.size // self._spans[top])
-        return min(self.size // 2, max(1, groups / 2) * self._cables[top])
+        return self._cut(self.size // 2, len(self.arity))
+
+    def _cut(self, wanted: int, tier: int) -> int:
+        """Links to cut so that this many endpoints leave the switch of a tier: whole groups, then a part."""
+        if wanted <= 0 or tier == 0:
+            return 0
+        span, cables = self._spans[tier - 1], self._cables[tier - 1]
+        groups, rest = divmod(wanted, span)
+        part = min(self._cut(rest, tier - 1), cables + self._cut(span - rest, tier - 1)) if rest else 0
+        return min(wanted, groups * cables + part)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megatile.core.forkjoin import Agent
 from megatile.core.operations import cast
 from megatile.ir.expr import Const
 from megatile.ir.nodes import Region
@@ -22,7 +23,7 @@ from megatile.targets.interpret.errors import (
 from megatile.targets.interpret.history import ATOMIC, READ, WRITE, Conflict
 from megatile.targets.interpret.places import Name
 from megatile.targets.interpret.storage import Storage
-from megatile.targets.interpret.units import Agent, Unit, describe
+from megatile.targets.interpret.units import Unit, describe
 
 if TYPE_CHECKING:
     from megatile.targets.interpret.machine import Interpreter

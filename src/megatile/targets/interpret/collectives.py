@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megatile.core.forkjoin import meet
 from megatile.core.operations import OPERATIONS, cast
 from megatile.ir import nodes as n
 from megatile.ir.layout import Partial, _cut
 from megatile.targets.interpret.errors import RunError
-from megatile.targets.interpret.units import Unit, meet
+from megatile.targets.interpret.units import Unit
 
 if TYPE_CHECKING:
     from megatile.targets.interpret.machine import Interpreter
@@ -28,14 +29,14 @@ def perform(machine: Interpreter, node: n.Collective, units: list[Unit]) -> None
         unit.node = node
     sources = [[access.resolve(r, u) for r in node.source] for u in units]
     data = [[np.array(access.read(t, u)) for t in targets] for u, targets in zip(units, sources, strict=True)]
-    meet(units, with_puts=False)
+    meet(units)
     results = _KINDS[node.kind](machine, node, units, data)
     for unit, mine in zip(units, results, strict=True):
         for region, value in zip(node.to, mine, strict=True):
             target = access.resolve(region, unit)
             access.write(target, value.reshape(target.shape), unit)
     _placements(machine, node, units)
-    meet(units, with_puts=False)
+    meet(units)
 
 
 def _placements(machine: Interpreter, node: n.Collective, units: list[Unit]) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.forkjoin import Agent, is_ordered
 from megatile.ir.nodes import Span
-from megatile.targets.interpret.units import Agent, Unit, is_ordered
+from megatile.targets.interpret.units import Unit
 
 READ, WRITE, ATOMIC = 0, 1, 2
 FEW = 12

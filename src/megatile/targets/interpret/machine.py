@@ -137,8 +137,7 @@ class Interpreter:
         group = Group(self.launch, unit, node, within)
         low, high = unit.depth, self.launch.depth(node.scale)
         counts = [s.count for s in self.launch.scales[low:high]]
-        unit.fork_time = unit.time
-        unit.time += 1
+        unit.fork()
         unit.waiting = ("region", node)
         dispatch = self.launch.depth(self.launch.dispatch)
         if low < dispatch <= high:
@@ -147,7 +146,7 @@ class Interpreter:
             for rank in range(group.size):
                 self.spawn(group, rank, unit.path + unflatten(rank, counts), unit.frame)
         yield WAIT
-        unit.time += 1
+        unit.join()
 
     def spawn(self, group: Group, rank: int, path: tuple[int, ...], frame: dict[Any, Any]) -> None:
         child = Unit(group.parent, path, group, frame)

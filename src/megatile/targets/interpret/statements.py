@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megatile.core.forkjoin import meet
 from megatile.core.operations import OPERATIONS, cast
 from megatile.core.operations import apply as apply_operation
 from megatile.ir import nodes as n
@@ -16,7 +17,7 @@ from megatile.targets.interpret.errors import DeviceAssertionError, RunError, St
 from megatile.targets.interpret.expressions import unflatten
 from megatile.targets.interpret.group import Group
 from megatile.targets.interpret.storage import Flags, Storage
-from megatile.targets.interpret.units import Channel, Unit, describe, meet
+from megatile.targets.interpret.units import Unit, describe
 
 if TYPE_CHECKING:
     from megatile.targets.interpret.access import Target
@@ -177,7 +178,7 @@ def _put(machine: Interpreter, node: n.Copy, unit: Unit) -> None:
     target = access.resolve(node.to, unit, peer)
     _check_extents(node, target, source)
     data = np.array(access.read(source, unit)).reshape(target.shape)
-    channel = channel_to(unit, peer)
+    channel = unit.channel_to(peer)
     if machine.checks and not target.is_empty:
         access.order(target, 1, unit, channel)
 
@@ -190,13 +191,6 @@ def _put(machine: Interpreter, node: n.Copy, unit: Unit) -> None:
             machine.checks, unit.node = checks, previous
 
     machine.post(unit, peer, arrive)
-
-
-def channel_to(unit: Unit, peer: Unit) -> Channel:
-    channel = unit.channels.get(peer.number)
-    if channel is None:
-        channel = unit.channels[peer.number] = Channel(unit, peer)
-    return channel
 
 
 @rule(n.Gemm)
@@ -265,7 +259,7 @@ def _barrier(machine: Interpreter, node: n.Barrier, unit: Unit) -> Task:
     units = [meeting.arrived[r] for r in meeting.ranks]
     for one in units:
         machine.deliver_from(one)
-    meet(units, with_puts=True)
+    meet(units, [channel for one in units for channel in one.channels.values()])
     for one in units:
         if one is not unit:
             machine.wake(one)
@@ -312,7 +306,7 @@ def _signal(machine: Interpreter, node: n.Signal, unit: Unit) -> None:
     storage, at = _flags(machine, node.flag, node.index, unit, peer)
     amount = int(machine.value(node.amount, unit))
     channels = [unit.channels[peer.number]] if peer.number in unit.channels else []
-    clock = unit.released(channels)
+    clock = unit.release(channels)
 
     def arrive() -> None:
         storage.flags.setdefault(at, Flags()).arrived.append((amount, clock))

@@ -1,0 +1,6 @@
+"""Tests of this folder share the small machine of small.py."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,307 @@
+"""Launches: the seed's examples, inference, seats, residency, waves, and contradictory views."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small import SMALL
+
+from megatile.core.errors import InstanceError, MegatileError
+from megatile.hda import HDA, Instance, ScaleView, machine
+
+SEED = HDA.from_yaml(Path(__file__).parents[1] / "data" / "seed-h100.yaml")
+H100 = machine("dgx-h100")
+
+
+def launch(hda: HDA, *views: ScaleView) -> Instance:
+    return hda.instantiate(list(views))
+
+
+def flat(name: str, count: int | tuple[int, ...] = -1) -> ScaleView:
+    return ScaleView(name, instance_num=count, is_flatten=True)
+
+
+# the seed's four examples
+
+
+def test_512_blocks_per_gpu() -> None:
+    inst = launch(SEED, ScaleView(name="gpu", instance_num=-1), flat("block", 512), flat("thread", 256))
+    assert (inst.names, inst.shape) == (("gpu", "block", "thread"), (8, 512, 256))
+    assert inst.size == inst.total("thread") == 8 * 512 * 256
+
+
+def test_4096_blocks_for_the_node() -> None:
+    assert launch(SEED, flat("block", 4096), flat("thread", 256)).shape == (4096, 256)
+
+
+def test_one_block_per_sm() -> None:
+    assert launch(SEED, flat("block", -1), flat("thread", 256)).shape == (1152, 256)
+
+
+def test_three_warp_groups() -> None:
+    inst = launch(
+        SEED,
+        flat("block", -1),
+        ScaleView("warp_group", instance_num=3),
+        ScaleView("warp", instance_num=4),
+        ScaleView("thread", instance_num=32),
+    )
+    assert inst.names == ("block", "warp_group", "warp", "thread")
+    assert inst.shape == (1152, 3, 4, 32)
+    assert inst.total("warp") == 1152 * 12
+
+
+# inference
+
+
+@pytest.mark.parametrize("hda", [SEED, H100], ids=["seed", "h100"])
+def test_threads_make_warps_make_warp_groups(hda: HDA) -> None:
+    inst = launch(hda, flat("block", 4), flat("thread", 256))
+    assert (inst.count("warp"), inst.count("warpgroup"), inst.count("warp_group")) == (8, 2, 2)
+    assert (inst.total("warp"), inst.total("warpgroup")) == (32, 8)
+
+
+def test_without_flatten_the_scales_between_stay() -> None:
+    inst = launch(SEED, flat("block", 4), ScaleView("thread", instance_num=256))
+    assert (inst.names, inst.shape) == (("block", "warp_group", "warp", "thread"), (4, 2, 4, 32))
+    assert launch(SEED, ScaleView("gpu"), ScaleView("block")).shape == (8, 8, 9, 2)
+
+
+def test_too_few_threads_make_no_warp_group() -> None:
+    inst = launch(SEED, flat("block", 4), flat("thread", 96))
+    assert inst.count("warp") == 3
+    with pytest.raises(InstanceError, match="3 warps are too few for one warp_group"):
+        inst.count("warpgroup")
+    with pytest.raises(InstanceError, match="too few"):
+        launch(SEED, flat("block", 4), ScaleView("thread", instance_num=96))
+
+
+def test_several_dimensions() -> None:
+    inst = launch(H100, flat("block", (4, 3)), flat("thread", 64))
+    assert inst.extents("block") == (4, 3)
+    assert inst.shape == (12, 64)
+    assert inst.coords("block", 5) == ((1, 1),)
+    assert inst.rank("thread", ((1, 1), 7)) == 5 * 64 + 7
+    assert inst.rank("thread", (5, 7)) == 5 * 64 + 7
+
+
+def test_names_alone_are_views() -> None:
+    assert H100.instantiate(["device", "block"]).total("block") == 1056  # type: ignore[list-item]
+
+
+def test_a_view_may_bring_its_own_rule() -> None:
+    inst = launch(
+        SEED, flat("block", 2), ScaleView("warp", infer_lambda="lambda _t, _b: _b // 64"), flat("thread", 256)
+    )
+    assert inst.shape == (2, 4, 64)
+
+
+LAUNCHES = [
+    launch(SEED, ScaleView("gpu"), flat("block", (5, 7, 2)), flat("thread", 256)),
+    launch(H100, flat("block", 4096), flat("thread", 128)),
+    launch(
+        SEED, flat("block", -1), ScaleView("warp_group", instance_num=3), ScaleView("warp", instance_num=4)
+    ),
+    launch(machine("cerebras-wse2"), ScaleView("core")),
+]
+
+
+@given(st.sampled_from(LAUNCHES), st.data())
+def test_coordinates_and_rank_are_inverse(inst: Instance, data: st.DataObject) -> None:
+    scale = data.draw(st.sampled_from([*inst.names, *(n for n, d in inst.inferred.items() if not d.problem)]))
+    rank = data.draw(st.integers(0, inst.total(scale) - 1))
+    assert inst.rank(scale, inst.coords(scale, rank)) == rank
+
+
+@pytest.mark.parametrize("rank", [-1, 12 * 64, True, 1.5])
+def test_ranks_that_do_not_exist(rank: int) -> None:
+    inst = launch(H100, flat("block", 12), flat("thread", 64))
+    for ask in (inst.coords, inst.seat):
+        with pytest.raises(InstanceError, match=r"there is no thread .*there are 768, from 0"):
+            ask("thread", rank)
+
+
+def test_coordinates_that_do_not_exist() -> None:
+    inst = launch(H100, flat("block", (4, 3)), flat("thread", 64))
+    with pytest.raises(InstanceError, match="2 scales"):
+        inst.rank("thread", (1,))
+    for wrong in ((4, 0), (0, 3), (0,), 12, -1):
+        with pytest.raises(InstanceError, match="outside the 4×3 blocks"):
+            inst.rank("block", (wrong,))
+
+
+# seats
+
+
+@pytest.mark.parametrize(
+    ("hda", "views", "memory"),
+    [
+        (H100, [ScaleView("gpu", instance_num=2), flat("block", 300), flat("thread", 1024)], None),
+        (H100, [flat("block", 2000), flat("thread", 1024)], {"shared": 120_000}),
+        (H100, [flat("cluster", 150), ScaleView("block", instance_num=16), flat("thread", 1024)], None),
+        (SEED, [flat("block", 2500), flat("thread", 32)], None),
+        (machine("ahbm"), [flat("pe", 300)], None),
+    ],
+    ids=["two-gpus", "shared", "clusters", "seed", "ahbm"],
+)
+def test_every_block_has_its_own_seat(
+    hda: HDA, views: list[ScaleView], memory: dict[str, int] | None
+) -> None:
+    inst = hda.instantiate(views)
+    seats = [inst.seat("block", rank, memory) for rank in range(inst.total("block"))]
+    assert len(set(seats)) == len(seats), "no two blocks of one wave share a unit and slot"
+    assert max(seat.wave for seat in seats) + 1 == inst.waves(memory)
+    assert max(seat.slot for seat in seats) < inst.residency(memory)
+    assert all(seat.unit in hda.units("block") for seat in seats)
+
+
+def test_blocks_fill_every_unit_once_before_any_twice() -> None:
+    inst = launch(H100, ScaleView("gpu", instance_num=1), flat("block", 264), flat("thread", 256))
+    seats = [inst.seat("block", rank) for rank in range(264)]
+    assert [s.slot for s in seats] == [0] * 132 + [1] * 132
+    assert {s.wave for s in seats} == {0}
+
+
+def test_instances_sit_inside_their_parents() -> None:
+    inst = launch(H100, ScaleView("gpu"), flat("block", 200), flat("thread", 256))
+    for gpu in (0, 3, 7):
+        for block in (0, 131, 199):
+            seat = inst.seat("block", inst.rank("block", (gpu, block)))
+            assert H100.parent(seat.unit, "gpu") == inst.seat("gpu", gpu).unit
+            thread = inst.seat("thread", inst.rank("thread", (gpu, block, 255)))
+            warp = inst.seat("warp", inst.rank("warp", (gpu, block, 7)))
+            assert H100.parent(thread.unit, "sm") == seat.unit
+            assert H100.parent(thread.unit, "subcore") == warp.unit
+
+
+@pytest.mark.parametrize(
+    ("threads", "memory", "resident"),
+    [
+        (32, None, 32),  # blocks
+        (256, None, 8),  # threads
+        (1024, None, 2),
+        (96, None, 21),  # warps: 64 of 3
+        (256, {"shared": 100 * 1024}, 2),
+        (256, {"l1": 227 * 1024}, 1),
+        (256, {"shared": 0}, 8),
+        (256, {"registers": 256 * 1024}, 1),
+        (256, {"hbm": 10**9}, 8),
+    ],
+)
+def test_residency(threads: int, memory: dict[str, int] | None, resident: int) -> None:
+    assert launch(H100, flat("block", 10), flat("thread", threads)).residency(memory) == resident
+
+
+def test_waves() -> None:
+    inst = launch(H100, ScaleView("gpu"), flat("block", 132 * 2 + 1), flat("thread", 1024))
+    assert inst.waves() == 2
+    assert inst.waves({"shared": 200 * 1024}) == 3
+    assert launch(SEED, flat("block", 1152 * 3)).waves() == 3
+    assert launch(H100, ScaleView("gpu")).waves() == 1
+
+
+def test_what_does_not_fit_one_unit() -> None:
+    inst = launch(H100, flat("block", 4), flat("thread", 256))
+    with pytest.raises(InstanceError, match="one block asks for 300 KiB of 'shared', but a sm has 227 KiB"):
+        inst.residency({"shared": 300 * 1024})
+    with pytest.raises(MegatileError, match="no memory 'shard'"):
+        inst.residency({"shard": 1})
+
+
+# contradictions
+
+
+@pytest.mark.parametrize(
+    ("views", "message"),
+    [
+        ([], "a launch needs at least one scale"),
+        ([ScaleView("block"), ScaleView("block")], "scale 'block' stands twice .*name each scale once"),
+        ([ScaleView("gpu"), ScaleView("device")], r"scale 'device' stands twice \(as 'gpu' and 'device'\)"),
+        (
+            [ScaleView("thread"), ScaleView("block")],
+            "scale 'block' is larger than 'thread' but comes after it",
+        ),
+        ([ScaleView("blok")], "no scale 'blok' .*did you mean 'block'"),
+        ([ScaleView("sm")], "'sm' is a level of the hardware, not a scale"),
+        ([ScaleView("block", target="gpu")], "scale 'block' lies on level 'sm', not 'gpu'"),
+        ([ScaleView("block", instance_num=0)], "0 is not a count of 'block' .*-1 to infer"),
+        ([ScaleView("block", instance_num=-2)], "-2 is not a count of 'block'"),
+        ([flat("block", (3, 0))], "not a count of 'block'"),
+        ([flat("block", ())], "not a count of 'block'"),
+        ([ScaleView("block", instance_num=1.5)], "1.5 is not a count of 'block'"),  # type: ignore[arg-type]
+        ([ScaleView("block", instance_num=True)], "True is not a count"),
+        ([ScaleView("gpu", instance_num=9)], "9 instances of 'device' asked for, but there are 8"),
+        ([ScaleView("node", instance_num=2)], "2 instances of 'node' asked for, but there are 1"),
+        ([flat("block", 4), flat("thread", 2048)], "2048 threads in one block are more than the 1024"),
+        (
+            [flat("block", 4), ScaleView("warp", instance_num=64), ScaleView("thread", instance_num=32)],
+            "2048 threads in one block are more than the 1024",
+        ),
+        ([flat("cluster", 1), flat("block", 17)], "17 blocks in one cluster are more than the 16"),
+        ([flat("block", 4), ScaleView("thread", instance_num=100)], "do not divide|too few"),
+        ([flat("block", 4), ScaleView("warp", infer_lambda="lambda _t, _b: _b / 3")], "not a whole number"),
+        ([flat("block", 4), ScaleView("warp", infer_lambda="lambda _t, _b: 0 * _b")], "gives 0 instances"),
+        ([3], "3 is not a scale view"),
+    ],
+)
+def test_contradictory_views(views: list[ScaleView], message: str) -> None:
+    with pytest.raises(MegatileError, match=message):
+        H100.instantiate(views)
+
+
+def test_a_group_larger_than_the_machine() -> None:
+    inst = launch(HDA.from_dict(SMALL), flat("cluster", 1), flat("block", 50))
+    with pytest.raises(InstanceError, match="does not fit: there is room for 12"):
+        inst.waves()
+
+
+def test_an_unnamed_scale_is_named_in_the_error() -> None:
+    with pytest.raises(InstanceError, match=r"this launch has no scale 'thread'.*block"):
+        launch(H100, flat("block", 4)).count("thread")
+
+
+# context
+
+
+def test_contexts_nest_and_end() -> None:
+    outer, inner = launch(H100, flat("block", 4)), launch(H100, flat("block", 8))
+    assert Instance.current() is None
+    with outer as entered:
+        assert entered is Instance.current() is outer
+        with inner, outer:
+            assert Instance.current() is outer
+        assert Instance.current() is outer
+    assert Instance.current() is None
+    with pytest.raises(ZeroDivisionError), outer:
+        1 / 0  # noqa: B018
+    assert Instance.current() is None
+
+
+def test_one_instance_in_two_threads() -> None:
+    inst = launch(H100, flat("block", 4))
+    inside, leave, problems = threading.Event(), threading.Event(), []
+
+    def other() -> None:
+        try:
+            with inst:
+                inside.set()
+                leave.wait(5)
+        except Exception as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=other)
+    with inst:
+        thread.start()
+        inside.wait(5)
+    leave.set()
+    thread.join()
+    assert problems == []
+    assert Instance.current() is None
+
+
+def test_a_wafer_is_launched_without_enumeration() -> None:
+    inst = machine("cerebras-wse2").instantiate([ScaleView("core")])
+    assert inst.shape == (850_000,)
+    assert inst.seat("core", 849_999).unit.index == 849_999

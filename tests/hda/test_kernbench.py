@@ -1,0 +1,99 @@
+"""The KernBench form loads as the same machine as the shipped `ahbm`; its mistakes have a line."""
+
+from pathlib import Path
+
+import pytest
+
+from megatile.core.errors import MachineError
+from megatile.hda import HDA, machine
+
+FILE = Path(__file__).parents[1] / "data" / "topology.yaml"
+TEXT = FILE.read_text(encoding="utf-8")
+
+
+def test_the_file_is_the_shipped_machine() -> None:
+    loaded, shipped = HDA.from_yaml(FILE), machine("ahbm")
+    for part in ("levels", "scales", "memories", "networks", "engines", "control", "channels"):
+        assert getattr(loaded, part) == getattr(shipped, part), part
+
+
+def test_what_the_file_says() -> None:
+    hda = HDA.from_yaml(FILE)
+    assert [hda.count(s) for s in ("sip", "cube", "pe")] == [2, 32, 256]
+    assert hda.count("pe", within="cube") == 8
+    assert hda.network("cubes").topology.dims == (4, 4)
+    assert hda.network("noc").topology.dims == (4, 2)
+    assert hda.network("sips").hop_overhead_ps == 5000
+    assert hda.memory("tcm").available == 12 * 2**20
+    assert (hda.memory("hbm").slices, hda.memory("hbm").page) == (8, 4096)
+    assert [(s.name, s.overhead_ps) for s in hda.control.launch] == [
+        ("pcie_ep", 100_000),
+        ("io_cpu", 50_000),
+        ("m_cpu", 20_000),
+        ("pe_cpu", 10_000),
+        ("pe_scheduler", 2000),
+    ]
+    assert hda.throughput("pe", "f16") == pytest.approx(2 * 4096 * 1.2e9)
+    assert hda.throughput("pe", "f8e4m3") == pytest.approx(2 * 8192 * 1.2e9)
+    assert hda.engines_of("pe", "dma")[0].channels == 2
+    assert (hda.channels[0].directions, hda.channels[0].credit) == (8, 16)
+
+
+@pytest.mark.parametrize(
+    ("shape", "wrap"),
+    [("torus_2d", (True, True)), ("mesh_2d", (True, True)), ("mesh_2d_no_wrap", (False, False))],
+)
+def test_grids_of_sips(shape: str, wrap: tuple[bool, bool]) -> None:
+    topology = machine("ahbm", sips=9, sip_topology=shape).network("sips").topology
+    assert (topology.dims, topology.wrap) == ((3, 3), wrap)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "line", "message"),
+    [
+        ("count: 2", "count: 0", 5, "system.sips.count: a count must be at least 1, not 0"),
+        ("count: 2", "cuont: 2", 5, "unknown key 'cuont' .*did you mean 'count'"),
+        (
+            "topology: ring_1d  ",
+            "topology: ring_2d  ",
+            6,
+            "'ring_2d' is not known here .*did you mean 'ring_1d'",
+        ),
+        ("128 GB/s", "128 GBs", 7, "system.sips.link.bandwidth: unit 'GBs'.*did you mean 'GB/s'"),
+        ("w: 4, h: 4", "w: 4", 11, "sip.cube_mesh: key 'h' is missing"),
+        ("cube_mesh:", "cube_mes:", None, "cube_mes"),
+        ("[NW, NE, SW, SE]", "[]", 16, "cube.pe_layout.corners"),
+        ("48 GiB", "48 ns", 18, "cube.hbm.size: '48 ns' is a time, but a size is needed"),
+        ("1.2 GHz", "fast", 23, "pe.clock: 'fast' is not a number with a unit"),
+        ("kind: pe_cpu", "knd: pe_cpu", 26, "knd|'kind' is missing"),
+        ("kind: pe_gemm", "kind: pe_gem", 29, "kind 'pe_gem' is unknown.*did you mean 'pe_gemm'"),
+        ("overhead_ns: 50.0", "overhead_ns: soon", 14, "a number of nanoseconds is needed, not 'soon'"),
+        ("channels: 2", "channels: many", 28, "a whole number is needed, not 'many'"),
+        ("f16: 4096", "f17: 4096", 29, "'f17' is not known here"),
+        ("macs_per_cycle", "macs", 29, "tensor engine needs its throughput"),
+        ("reserved: 4 MiB", "reserved: 16 MiB", 24, "leaves nothing"),
+    ],
+)
+def test_mistakes_have_a_line(tmp_path: Path, right: str, wrong: str, line: int | None, message: str) -> None:
+    assert right in TEXT
+    file = tmp_path / "topology.yaml"
+    file.write_text(TEXT.replace(right, wrong, 1), encoding="utf-8")
+    with pytest.raises(MachineError, match=message) as caught:
+        HDA.from_yaml(file)
+    place = caught.value.place
+    assert place is not None
+    assert place.file == str(file)
+    if line is not None:
+        assert place.line == line
+
+
+def test_a_component_key_is_put_right(tmp_path: Path) -> None:
+    file = tmp_path / "topology.yaml"
+    file.write_text(TEXT.replace("kind: pe_cpu, attrs", "kind: pe_cpu, atrs"), encoding="utf-8")
+    with pytest.raises(MachineError, match=r"unknown key 'atrs' \(try: did you mean 'attrs'"):
+        HDA.from_yaml(file)
+
+
+def test_sections_are_all_needed() -> None:
+    with pytest.raises(MachineError, match="key 'system' is missing"):
+        HDA.from_dict({"pe": {"clock": "1 GHz"}})

@@ -1,0 +1,242 @@
+"""extends, parameters, overrides, and the words for what the schema finds."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from small import SMALL, refused, small
+
+from megatile.core.errors import MachineError
+from megatile.hda import HDA, machine
+
+
+def write(folder: Path, name: str, data: Any) -> Path:
+    path = folder / name
+    path.write_text(
+        data if isinstance(data, str) else yaml.safe_dump(data, sort_keys=False), encoding="utf-8"
+    )
+    return path
+
+
+# extends
+
+
+def test_extends_a_shipped_machine_by_name(tmp_path: Path) -> None:
+    hda = HDA.from_yaml(write(tmp_path, "a.yaml", "extends: dgx-h100\nname: mine\nparameters: {gpus: 2}\n"))
+    assert (hda.name, hda.count("gpu")) == ("mine", 2)
+    assert hda.memories == machine("dgx-h100").memories
+
+
+def test_extends_a_file_beside_it(tmp_path: Path) -> None:
+    write(tmp_path, "base.yaml", SMALL)
+    over = {"extends": "base.yaml", "networks": [{"name": "mesh", "bandwidth": "1 GB/s"}]}
+    hda = HDA.from_yaml(write(tmp_path, "variant.yaml", over))
+    mesh = hda.network("mesh")
+    assert (mesh.bandwidth, mesh.latency_ps, mesh.topology.kind) == (1e9, 2000, "mesh")
+
+
+def test_named_lists_merge_add_and_remove(tmp_path: Path) -> None:
+    write(tmp_path, "base.yaml", SMALL)
+    over = {
+        "extends": "base.yaml",
+        "memory": [
+            {"name": "ram", "remove": True},
+            {"name": "sram", "level": "core", "size": "1 KiB", "bandwidth": "1 GB/s", "latency": "1 ns"},
+        ],
+        "clocks": {"lane": "2 GHz"},
+    }
+    hda = HDA.from_yaml(write(tmp_path, "variant.yaml", over))
+    assert [m.name for m in hda.memories] == ["sram"]
+    assert (hda.level("lane").clock_hz, hda.level("core").clock_hz) == (2e9, 1e9)
+
+
+def test_extends_in_a_chain(tmp_path: Path) -> None:
+    write(tmp_path, "a.yaml", SMALL)
+    write(tmp_path, "b.yaml", {"extends": "a.yaml", "name": "b", "description": "kept"})
+    hda = HDA.from_yaml(write(tmp_path, "c.yaml", {"extends": "b.yaml", "name": "c"}))
+    assert (hda.name, hda.spec.description) == ("c", "kept")
+
+
+def test_circles_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, "b.yaml", "extends: m.yaml\n")
+    with pytest.raises(MachineError, match="circle or too deep"):
+        HDA.from_yaml(write(tmp_path, "m.yaml", "name: m\nextends: b.yaml\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: x\nextends: gone\n", "m.yaml:2: extends: there is no machine 'gone' to extend"),
+        ("name: x\nextends: gone.yaml\n", "there is no machine 'gone.yaml' to extend"),
+        ("name: x\nextends: [a]\n", r"m.yaml:2: extends: extends needs the name or path"),
+        ("name: x\nextends: ../../etc\n", "there is no machine"),
+        (
+            "extends: dgx-h100\nmemory:\n  - {name: a, level: gpu}\n  - {name: a, level: sm}\n",
+            "m.yaml:4: memory.a: 'a' stands twice",
+        ),
+        (
+            "extends: dgx-h100\nmemory:\n  - {name: hbn, remove: true}\n",
+            "m.yaml:3: memory.hbn: there is no 'hbn' to remove .*did you mean 'hbm'",
+        ),
+    ],
+)
+def test_extends_refusals(tmp_path: Path, text: str, message: str) -> None:
+    import re
+
+    assert re.search(message, str(refused(text, tmp_path)))
+
+
+def test_an_error_in_the_base_names_the_base(tmp_path: Path) -> None:
+    base = write(tmp_path, "base.yaml", small(memory__0__size="1 parsec"))
+    with pytest.raises(MachineError, match="unit 'parsec'") as caught:
+        HDA.from_yaml(write(tmp_path, "v.yaml", "extends: base.yaml\n"))
+    assert caught.value.place.file == str(base)  # type: ignore[union-attr]
+
+
+# parameters and overrides
+
+
+def test_parameters_are_computed(tmp_path: Path) -> None:
+    data = small(hw_spec__pe_groups__0__num_units="${2 * n}", memory__0__size="${n + 1} MiB")
+    data["parameters"] = {"n": 3, "rate": "5 GB/s"}
+    data["networks"][0]["bandwidth"] = "${rate}"
+    file = write(tmp_path, "a.yaml", data)
+    hda = HDA.from_yaml(file)
+    assert (hda.count("block", within="device"), hda.memory("ram").size) == (6, 4 * 2**20)
+    assert hda.network("mesh").bandwidth == 5e9
+    assert hda.parameters == {"n": 3, "rate": "5 GB/s"}
+    changed = HDA.from_yaml(file, n=4, rate="1 GB/s")
+    assert changed.count("block", within="device") == 8
+    assert changed.network("mesh").bandwidth == 1e9
+
+
+def test_a_dotted_path_sets_one_value() -> None:
+    hda = machine("dgx-h100", **{"networks.nvlink.bandwidth": "900 GB/s", "clocks.gpu": "1 GHz"})
+    assert hda.network("nvlink").bandwidth == 900e9
+    assert hda.level("gpu").clock_hz == 1e9
+    assert HDA.from_dict(SMALL, **{"memory.ram.efficiency": "50 %"}).memory("ram").efficiency == 0.5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"node": 4}, r"machine 'h100-cluster' has no parameter 'node' \(try: did you mean 'nodes'"),
+        ({"networks.nvlnk.bandwidth": "1 GB/s"}, r"there is no 'nvlnk' in .*did you mean 'nvlink'"),
+        ({"networks.nvlink.bandwith": "1 GB/s"}, r"unknown key 'bandwith' \(try: did you mean 'bandwidth'"),
+        ({"networks.nvlink.bandwidth": "1 ns"}, "a rate is needed"),
+        ({"networks.nvlink.bandwidth.x": 1}, "there is no 'networks.nvlink.bandwidth.x' to set"),
+        ({"nodes": [1]}, "parameter 'nodes' must be a number or a text"),
+        ({"nodes": "many"}, "a whole number is needed, not 'many'"),
+        ({"nodes": 0}, "a count must be at least 1"),
+    ],
+)
+def test_overrides_that_do_not_fit(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(MachineError, match=message):
+        machine("h100-cluster", **overrides)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("${nn}", "hw_spec.pe_groups.chip.num_units: 'nn' in 'nn' is unknown .*did you mean 'n'"),
+        ("${n // 0}", "cannot be computed"),
+        ("${n / 2}", "a whole number is needed, not 1.5"),
+        ("${open(1)}", "is refused"),
+        ("${9 ** 9 ** 9}", "too large"),
+    ],
+)
+def test_bad_expressions(value: str, message: str) -> None:
+    data = {**small(hw_spec__pe_groups__0__num_units=value), "parameters": {"n": 3}}
+    with pytest.raises(MachineError, match=message):
+        HDA.from_dict(data)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [([1], "names with values"), ({"a": [1]}, "parameter 'a' must be"), ({"a": "${b}"}, "'a' is computed")],
+)
+def test_bad_parameters(parameters: Any, message: str) -> None:
+    with pytest.raises(MachineError, match=message):
+        HDA.from_dict({**SMALL, "parameters": parameters})
+
+
+# the words of the schema
+
+YAML = yaml.safe_dump(SMALL, sort_keys=False)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("hw_abstr:", "hw_abstrr:", "(try: did you mean 'hw_abstr'?)"),
+        ("num_units: 6", "num_unit: 6", "did you mean 'num_units'?"),
+        ("num_units: 6", "num_units: six", "hw_spec.pe_groups.chip.num_units: a whole number is needed"),
+        ("num_units: 6", "num_units: -1", "a count must be at least 1, not -1"),
+        ("num_units: 6", "num_units: 1.5", "a whole number is needed, not 1.5"),
+        ("num_units: 6", "num_units: true", "a whole number is needed, not True"),
+        ("num_units: 6", f"num_units: {10**16}", "beyond any machine"),
+        ("size: 1 GiB", "sise: 1 GiB", "did you mean 'size'?"),
+        (
+            "size: 1 GiB",
+            "size: 1 GIB",
+            "memory.ram.size: unit 'GIB' in '1 GIB' is unknown (try: did you mean 'GiB'",
+        ),
+        ("size: 1 GiB", "size: [1]", "[1] is not a quantity"),
+        ("topology: mesh", "topology: mseh", "'mseh' is not known here (try: did you mean 'mesh'?)"),
+        ("topology: mesh", "bandwith: 3 GB/s", "'bandwith'"),
+        ("kind: vector", "kind: vektor", "did you mean 'vector'?"),
+        ("level: core\n  throughput", "level: core\n  thruput", "did you mean 'throughput'?"),
+        ("name: small", "name: 3", "name: a name is needed, not 3"),
+        ("name: small", "name: ' '", "a name is needed"),
+        (
+            "name: ram",
+            "name: ram\n  shared: maybe",
+            "memory.ram.shared: true or false is needed, not 'maybe'",
+        ),
+        ("target: core", "target: core\n  infer_lambda: 'lambda: 1'", "takes 0 parameters, not 2"),
+        ("target: core", "target: core\n  infer_lambda: 'lambda a, b: a.x'", "is refused"),
+        ("  launch:", "  lunch:", "control.lunch: unknown key 'lunch' (try: did you mean 'launch'?)"),
+        ("overhead: 1 us", "overhead: 1", "'1' has no unit"),
+    ],
+)
+def test_schema_findings_have_place_and_advice(tmp_path: Path, right: str, wrong: str, message: str) -> None:
+    assert right in YAML
+    text = YAML.replace(right, wrong, 1)
+    error = refused(text, tmp_path)
+    assert message in str(error)
+    line = next(
+        i for i, (a, b) in enumerate(zip(YAML.split("\n"), text.split("\n"), strict=False), 1) if a != b
+    )
+    assert error.place is not None
+    assert error.place.line is not None
+    assert abs(error.place.line - line) <= 3
+
+
+def test_several_findings_are_counted() -> None:
+    with pytest.raises(MachineError, match="1 more, shown by 'megatile machine check'"):
+        HDA.from_dict(small(memory__0__size="x", engines__0__kind="y"))
+
+
+@pytest.mark.parametrize("data", [None, 3, "text", [1]])
+def test_other_things_are_no_description(data: Any) -> None:
+    with pytest.raises(MachineError, match="keys and values"):
+        HDA.from_dict(data)
+
+
+def test_machine_names_are_put_right() -> None:
+    with pytest.raises(MachineError, match=r"no machine 'dgx-h10' \(try: did you mean 'dgx-h100'"):
+        machine("dgx-h10")
+
+
+def test_machine_takes_paths_and_machines(tmp_path: Path) -> None:
+    hda = machine(write(tmp_path, "a.yaml", SMALL))
+    assert machine(hda) is hda
+    assert machine(hda, **{"memory.ram.size": "2 GiB"}).memory("ram").size == 2**31
+    assert machine(str(tmp_path / "a.yaml")) == hda
+
+
+def test_an_empty_list_in_a_variant_takes_everything_away(tmp_path):
+    file = tmp_path / "alone.yaml"
+    file.write_text("extends: dgx-h100\nnetworks: []\n")
+    assert HDA.from_yaml(file).networks == ()

@@ -1,0 +1,250 @@
+"""Topologies against networkx: routes are shortest, links chain, neighbours agree, bisections are minimal."""
+
+import math
+from itertools import combinations, pairwise
+
+import networkx as nx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megatile.core.errors import RouteError
+from megatile.hda.direct import Edges, FullMesh, Grid, Tree
+from megatile.hda.switched import Switched
+from megatile.hda.topology import Topology
+
+
+def grid(dims: tuple[int, ...], wrap: tuple[bool, ...]) -> Grid:
+    return Grid(math.prod(dims), "grid", dims, wrap)
+
+
+GRIDS = [
+    grid((7,), (False,)),
+    grid((1,), (True,)),
+    grid((2,), (True,)),
+    grid((6,), (True,)),
+    grid((7,), (True,)),
+    grid((4, 3), (False, False)),
+    grid((4, 3), (True, True)),
+    grid((5, 4), (True, False)),
+    grid((1, 5), (True, True)),
+    grid((2, 3, 4), (True, True, True)),
+    grid((3, 2, 2, 2, 2), (False,) * 5),
+]
+EDGES = Edges(6, "edges", ((0, 1, 1), (1, 2, 2), (2, 3, 1), (3, 4, 1), (4, 0, 3), (1, 5, 1)))
+DIRECT: list[Topology] = [
+    *GRIDS,
+    FullMesh(1, "full_mesh"),
+    FullMesh(5, "full_mesh"),
+    Tree(1, "tree", 2),
+    Tree(11, "tree", 2),
+    Tree(14, "tree", 3),
+    Tree(5, "tree", 1),
+    EDGES,
+]
+SWITCHED: list[Topology] = [
+    Switched(8, "switch"),
+    Switched(1, "switch"),
+    Switched(16, "fat_tree", (4, 4)),
+    Switched(16, "fat_tree", (2, 2, 2), (2.0,)),
+    Switched(11, "fat_tree", (4, 2)),
+    Switched(16, "rails", (2,), (), 4),
+    Switched(20, "rails", (2, 2), (2.0, 2.0), 4),
+    Switched(15, "rails", (2,), (), 3),
+]
+
+
+def label(topology: Topology) -> str:
+    shape = "x".join(map(str, topology.dims))
+    return f"{topology.kind}-{shape}-{getattr(topology, 'wrap', getattr(topology, 'arity', ''))}"
+
+
+every = pytest.mark.parametrize("topology", [*DIRECT, *SWITCHED], ids=label)
+
+
+def graph_of(topology: Topology) -> nx.DiGraph:
+    """The expanded graph: of every link its ends, except those that hang in the air at an edge."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(map(str, range(topology.size)))
+    for link in range(topology.link_count):
+        start, stop = topology.ends(link)
+        if real(start, topology.size) and real(stop, topology.size):
+            graph.add_edge(start, stop)
+    return graph
+
+
+def real(end: str, size: int) -> bool:
+    return end.startswith("switch") or (end.isdecimal() and int(end) < size)
+
+
+@every
+def test_routes_are_shortest_and_chain(topology: Topology) -> None:
+    far = dict(nx.all_pairs_shortest_path_length(graph_of(topology)))
+    for a in range(topology.size):
+        for b in range(topology.size):
+            hops = topology.hops(a, b)
+            assert len(hops) == topology.hop_count(a, b) == far[str(a)][str(b)]
+            assert len(set(hops)) == len(hops)
+            ends = [topology.ends(link) for link in hops]
+            assert all(0 <= link < topology.link_count for link in hops)
+            if hops:
+                assert ends[0][0] == str(a)
+                assert ends[-1][1] == str(b)
+            assert all(one[1] == two[0] for one, two in pairwise(ends))
+
+
+@every
+def test_neighbours_are_symmetric_and_agree_with_links(topology: Topology) -> None:
+    direct = not isinstance(topology, Switched)
+    graph = graph_of(topology)
+    for a in range(topology.size):
+        near = list(topology.neighbors(a))
+        assert a not in near
+        assert len(set(near)) == len(near) == len(topology.neighbors(a))
+        assert all(a in topology.neighbors(b) for b in near)
+        assert all(topology.hop_count(a, b) == (1 if direct else 2) for b in near)
+        reached = graph.successors(str(a))
+        if direct:
+            assert {str(b) for b in near} == set(reached)
+        else:
+            behind = {b for switch in reached for b in graph.successors(switch) if b.isdecimal()}
+            assert {str(b) for b in near} == behind - {str(a)}
+
+
+@every
+def test_links_have_two_directions_and_a_width(topology: Topology) -> None:
+    graph = graph_of(topology)
+    assert all(graph.has_edge(b, a) for a, b in graph.edges)
+    for a, b in combinations(range(topology.size), 2):
+        assert not set(topology.hops(a, b)) & set(topology.hops(b, a))
+    assert all(topology.width(link) >= 1 for link in range(topology.link_count))
+
+
+@every
+def test_coordinates_and_index_are_inverse(topology: Topology) -> None:
+    for a in range(topology.size):
+        assert topology.index(topology.coords(a)) == a
+    with pytest.raises(RouteError, match="outside the"):
+        topology.index(topology.dims or (topology.size,))
+    with pytest.raises(RouteError, match="outside"):
+        topology.index((0,) * 9)
+
+
+def test_ties_go_forward_on_a_ring() -> None:
+    ring = grid((6,), (True,))
+    assert ring.route(0, 3)[0].step == ring.route(3, 0)[0].step == 1
+
+
+def test_a_route_has_one_run_per_dimension() -> None:
+    wafer = grid((850, 1000), (False, False))
+    runs = wafer.route(0, wafer.size - 1)
+    assert [(run.axis, run.hops) for run in runs] == [("x", 849), ("y", 999)]
+
+
+def test_a_wrap_over_two_is_no_second_cable() -> None:
+    assert grid((2,), (True,)).wrap == (False,)
+    assert list(grid((2, 2), (True, True)).neighbors(0)) == [1, 2]
+
+
+def test_edges_prefer_low_numbers_and_know_their_cables() -> None:
+    square = Edges(4, "edges", ((0, 1, 1), (1, 2, 1), (2, 3, 4), (3, 0, 1)))
+    assert [square.ends(link) for link in square.hops(0, 2)] == [("0", "1"), ("1", "2")]
+    assert [square.width(link) for link in square.hops(2, 3)] == [4]
+
+
+def test_trunks_of_a_fat_tree() -> None:
+    tree = Switched(16, "fat_tree", (4, 4), (2.0,))
+    used = {link for a in range(4) for b in range(4, 16) for link in tree.hops(a, b)[1:2]}
+    assert len(used) == 2, "four endpoints below, oversubscribed by two: two cables up"
+    full = Switched(16, "fat_tree", (4, 4))
+    assert len({link for a in range(4) for b in range(4, 16) for link in full.hops(a, b)[1:2]}) == 4
+
+
+def test_a_route_takes_the_same_cable_every_time() -> None:
+    tree = Switched(64, "fat_tree", (8, 8))
+    assert tree.hops(3, 60) == tree.hops(3, 60)
+    assert tree.hops(3, 60)[1:] != tree.hops(3, 61)[1:]
+
+
+def test_rails_join_those_of_one_rail() -> None:
+    rails = Switched(16, "rails", (4,), (), 4)
+    assert list(rails.neighbors(1)) == [5, 9, 13]
+    assert rails.hop_count(1, 13) == 2
+    assert rails.hop_count(1, 2) == 4
+
+
+def brute_force(topology: Topology) -> int:
+    """Cables (one direction) of the smallest cut into halves; switches stand on the better side."""
+    edges: dict[tuple[str, str], int] = {}
+    for link in range(topology.link_count):
+        ends = topology.ends(link)
+        if ends[0] < ends[1] and all(real(end, topology.size) for end in ends):
+            edges[ends] = edges.get(ends, 0) + topology.width(link)
+    switches = sorted({end for pair in edges for end in pair if end.startswith("switch")})
+    best = math.inf
+    for half in combinations(map(str, range(topology.size)), topology.size // 2):
+        for bits in range(2 ** len(switches)):
+            side = {*half, *(s for i, s in enumerate(switches) if bits >> i & 1)}
+            best = min(best, sum(w for (a, b), w in edges.items() if (a in side) != (b in side)))
+    return int(best)
+
+
+HALVED: list[Topology] = [
+    *(grid((n,), (wrap,)) for n in range(2, 9) for wrap in (False, True)),
+    *(
+        grid(dims, wrap)
+        for dims in [(2, 2), (3, 2), (4, 2), (3, 3), (2, 5), (4, 3), (2, 2, 3)]
+        for wrap in [(False,) * len(dims), (True,) * len(dims), (True, False, False)[: len(dims)]]
+    ),
+    *(FullMesh(n, "full_mesh") for n in range(2, 8)),
+    *(Tree(n, "tree", arity) for n in range(2, 12) for arity in (1, 2, 3, 9)),
+    *(Switched(n, "switch") for n in range(2, 9)),
+    *(Switched(n, "fat_tree", (2,), (over,)) for n in (4, 6, 8) for over in (1.0, 2.0)),
+    Switched(9, "fat_tree", (3,)),
+    Edges(5, "edges", ((0, 1, 1), (1, 2, 2), (2, 3, 1), (3, 4, 5), (4, 0, 3))),
+    EDGES,
+]
+
+
+@pytest.mark.parametrize("topology", HALVED, ids=label)
+def test_bisection_is_the_smallest_balanced_cut(topology: Topology) -> None:
+    assert topology.bisection_links() == brute_force(topology)
+
+
+@pytest.mark.parametrize("alone", [grid((1,), (True,)), FullMesh(1, "m"), Tree(1, "t", 2), Switched(1, "s")])
+def test_one_unit_has_nothing_to_cut(alone: Topology) -> None:
+    assert alone.bisection_links() == 0
+    assert alone.hops(0, 0) == []
+    assert list(alone.neighbors(0)) == []
+
+
+def test_bisection_of_large_machines() -> None:
+    assert grid((850, 1000), (False, False)).bisection_links() == 850
+    assert grid((16, 16, 16), (True,) * 3).bisection_links() == 512
+    assert FullMesh(100_000, "full_mesh").bisection_links() == 50_000**2
+    assert Switched(32, "rails", (4,), (), 8).bisection_links() == 16
+    assert Tree(1000, "tree", 2).bisection_links() == 1
+    ring = Edges(40, "edges", tuple((i, (i + 1) % 40, 1) for i in range(40)))
+    assert ring.bisection_links() == 2
+
+
+@given(st.data())
+def test_any_grid_routes_shortest(data: st.DataObject) -> None:
+    dims = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=6)))
+    wrap = tuple(data.draw(st.booleans()) for _ in dims)
+    net = grid(dims, wrap)
+    a, b = data.draw(st.integers(0, net.size - 1)), data.draw(st.integers(0, net.size - 1))
+    expected = 0
+    for place, other, extent, wraps in zip(net.coords(a), net.coords(b), dims, wrap, strict=True):
+        straight = abs(place - other)
+        expected += min(straight, extent - straight) if wraps else straight
+    assert net.hop_count(a, b) == len(net.hops(a, b)) == expected
+
+
+@given(st.integers(2, 60), st.integers(1, 9), st.integers(1, 5), st.data())
+def test_any_fat_tree_chains(size: int, leaf: int, second: int, data: st.DataObject) -> None:
+    net = Switched(size, "fat_tree", (leaf, second))
+    a, b = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, size - 1))
+    ends = [net.ends(link) for link in net.hops(a, b)]
+    assert all(one[1] == two[0] for one, two in pairwise(ends))
+    assert not ends or (ends[0][0], ends[-1][1]) == (str(a), str(b))
