@@ -10,7 +10,7 @@ from megatile.plan.expr import minimum
 
 
 def stream_gemm(tl: Any, a: Ref, b: Ref, out: Any, tile: tuple[int, ...]) -> None:
-    """out = a @ b with double-buffered operand tiles: loads of the next step overlap the product of this one."""
+    """out = a @ b with two buffers per operand: loads of the next step overlap the product of this one."""
     for operand in (a, b):
         if not isinstance(operand, Ref) or len(operand.shape) != 2:
             raise tl.error("composite('gemm') takes two tl.ref matrices")

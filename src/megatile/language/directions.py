@@ -16,7 +16,7 @@ import numpy as np
 
 from megatile.core.errors import MegatileError, Place, did_you_mean
 from megatile.core.registry import Registry
-from megatile.plan.expr import Expr, eq, expr, member, select, table, unit
+from megatile.plan.expr import Expr, constant, eq, expr, member, select, substitute, table, unit
 from megatile.plan.walk import PlanDeadlock
 
 OPPOSITE = {"E": "W", "W": "E", "N": "S", "S": "N", "up": "down", "down": "up"} | {
@@ -37,24 +37,51 @@ class TopologyError(MegatileError, ValueError):
 
 @dataclass(frozen=True)
 class Wiring:
-    """For each direction: the peer, and the number of the direction in which the peer receives from us."""
+    """For each direction: the peer, and the number of the direction in which the peer receives from us.
+
+    A family of directions that are counted instead of named has ``rule``: both as expressions over ``unit``
+    and ``member``, the number of the direction; such directions may be given by a symbolic number.
+    """
 
     names: tuple[str, ...]
-    peers: tuple[Expr, ...]
-    arrives: tuple[Expr, ...]
+    peers: tuple[Expr, ...] = ()
+    arrives: tuple[Expr, ...] = ()
+    rule: tuple[Expr, Expr] | None = None
 
-    def index(self, direction: Any, place: Place | None = None) -> int:
-        if direction not in self.names:
-            advice = did_you_mean(str(direction), self.names, what="directions")
-            raise IpcqInvalidDirection(f"there is no direction {direction!r}", place=place, advice=advice)
-        return self.names.index(direction)
+    def index(self, direction: Any, place: Place | None = None) -> Expr:
+        """The number of a direction given by name, or by number where directions are counted."""
+        if isinstance(direction, str) and direction in self.names:
+            return expr(self.names.index(direction))
+        if self.rule is not None and isinstance(direction, (int, Expr)):
+            known = constant(direction)
+            if known is None or 0 <= known < len(self.names):
+                return expr(direction)
+        advice = did_you_mean(str(direction), self.names, what="directions")
+        raise IpcqInvalidDirection(f"there is no direction {direction!r}", place=place, advice=advice)
+
+    def towards(self, direction: Expr) -> tuple[Expr, Expr]:
+        """The peer in a direction, and the number of its direction in which it hears us."""
+        if self.rule is not None:
+            return substitute(self.rule[0], {"member": direction}), substitute(
+                self.rule[1], {"member": direction}
+            )
+        number = constant(direction)
+        assert number is not None
+        return self.peers[number], self.arrives[number]
 
     def source(self) -> Expr:
         """Who feeds queue ``member`` of ``unit``: the neighbour in that direction."""
+        if self.rule is not None:
+            return self.rule[0]
         result = expr(-1)
         for number, peer in reversed(list(enumerate(self.peers))):
             result = select(eq(member, number), peer, result)
         return result
+
+
+def counted(count: int, peer: Expr, arrives: Expr = member) -> Wiring:
+    """Directions 0, 1, ... with one rule: ``counted(log2_n, unit ^ (1 << member))`` is a hypercube."""
+    return Wiring(tuple(f"d{number}" for number in range(count)), rule=(expr(peer), expr(arrives)))
 
 
 TOPOLOGIES: Registry[Callable[[int], Wiring]] = Registry("topologies")
@@ -147,7 +174,9 @@ def neighbor_maps(topology: Any, units: int, neighbors: Neighbors | None = None)
     """For each unit its directions and peers."""
     wires = wiring(topology, units, neighbors)
     everyone = {"unit": np.arange(units)}
-    peers = [np.broadcast_to(peer.evaluate(everyone), units) for peer in wires.peers]
+    peers = [
+        np.broadcast_to(wires.towards(expr(d))[0].evaluate(everyone), units) for d in range(len(wires.names))
+    ]
     return [
         {name: int(peer[u]) for name, peer in zip(wires.names, peers, strict=True) if peer[u] >= 0}
         for u in range(units)

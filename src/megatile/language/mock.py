@@ -28,6 +28,7 @@ from megatile.language.directions import (
 from megatile.language.math import Math
 from megatile.language.symbols import KernelError
 from megatile.language.values import RecvFuture, Ref, TileRef
+from megatile.plan.expr import expr
 
 Array = Any
 
@@ -38,11 +39,9 @@ class MockTile(TileRef):
     data: Array
 
     def __init__(self, data: Array, dtype: str, tl: Any, space: str = "tcm", addr: Any = None):
-        for key, value in {
-            "name": "tile", "shape": tuple(data.shape), "dtype": dtype, "space": space, "tl": tl, "addr": addr,
-        }.items():  # fmt: skip
+        values = {"name": "tile", "shape": tuple(data.shape), "dtype": dtype, "space": space, "tl": tl}
+        for key, value in (values | {"addr": addr, "data": data}).items():
             object.__setattr__(self, key, value)
-        object.__setattr__(self, "data", data)
 
 
 class Memory:
@@ -152,9 +151,12 @@ class MockTl(Math):
 
     def direction(self, name: Any) -> Any:
         known = self.world.neighbors[self.rank]
+        if isinstance(name, int) and f"d{name}" in known:
+            return f"d{name}"
         if name not in known:
             raise IpcqInvalidDirection(
-                f"rank {self.rank} has no neighbour in direction {name!r}; it has {', '.join(known) or 'none'}"
+                f"rank {self.rank} has no neighbour in direction {name!r}; "
+                f"it has {', '.join(known) or 'none'}"
             )
         return name
 
@@ -169,7 +171,7 @@ class MockTl(Math):
         dtype: Any = "f16",
         space: str = "tcm",
     ) -> None:
-        self.direction(dir)
+        dir = self.direction(dir)
         if src is None:
             element = dtype_name(dtype)
             size = nbytes if nbytes is not None else prod(shape) * itemsize(element)
@@ -193,7 +195,8 @@ class MockTl(Math):
         dst_space: str | None = None,
     ) -> MockTile:
         """The next message from a direction, or from any in turn."""
-        mine = list(self.world.neighbors[self.rank]) if dir is None else [self.direction(dir)]
+        dir = None if dir is None else self.direction(dir)
+        mine = list(self.world.neighbors[self.rank]) if dir is None else [dir]
         source = f"rank {self.world.neighbors[self.rank][dir]} in direction {dir}" if dir else "any direction"
         waiting = f"a message from {source}"
         self.world.block(self.rank, lambda: any(self.world.queue(self.rank, d) for d in mine), waiting)
@@ -315,5 +318,6 @@ def _arrivals(topology: Any, world_size: int, neighbors: Any) -> Callable[[int, 
     """In which of its directions a peer hears a message."""
     wires = wiring(topology, world_size, neighbors)
     everyone = {"unit": np.arange(world_size)}
-    tables = [np.broadcast_to(a.evaluate(everyone), world_size) for a in wires.arrives]
+    rules = [wires.towards(expr(d))[1] for d in range(len(wires.names))]
+    tables = [np.broadcast_to(rule.evaluate(everyone), world_size) for rule in rules]
     return lambda rank, direction: wires.names[int(tables[wires.names.index(direction)][rank])]

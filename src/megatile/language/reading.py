@@ -10,10 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from megatile.core.errors import Place
 from megatile.language.builder import BREAK, Builder, Jump, LoopContext, Returned, State, Undefined
+from megatile.language.builtin_names import (
+    BUILTINS,
+    depends_only_on,
+    given,
+    hashable,
+    is_truth,
+    symbolic_value,
+)
 from megatile.language.captures import Snapshot
 from megatile.language.symbols import KernelError, NeedsValue, Sym, SymRange, to_expr, wrap
 from megatile.language.values import Pointer, TileRef, same_value
@@ -24,8 +33,6 @@ from megatile.plan.expr import (
     Symbol,
     expr,
     logical_not,
-    maximum,
-    minimum,
     ne,
     select,
     symbols,
@@ -57,8 +64,8 @@ class Reader(Builder):
 
     def call(self, place: Place, function: Any, /, *arguments: Any, **keywords: Any) -> Any:
         self.here = self.plan.place = place
-        special = _BUILTINS.get(function) if _hashable(function) else None
-        if special is not None and not keywords and any(_symbolic(a) for a in arguments):
+        special = BUILTINS.get(function) if hashable(function) else None
+        if special is not None and not keywords and any(symbolic_value(a) for a in arguments):
             return special(self, *arguments)
         return super().call(place, function, *arguments, **keywords)
 
@@ -84,7 +91,7 @@ class Reader(Builder):
             return self.compare_two(place, words[0], operands[0](), operands[1]())
         values = [operand() for operand in operands]
         parts = [self.compare_two(place, word, values[i], values[i + 1]) for i, word in enumerate(words)]
-        return self.boolean(place, "and", tuple((lambda part=part: part) for part in parts))
+        return self.boolean(place, "and", tuple(partial(given, part) for part in parts))
 
     def boolean(self, place: Place, word: str, operands: tuple[Callable[[], Any], ...]) -> Any:
         """Known operands decide at once; the rest becomes an expression."""
@@ -93,7 +100,7 @@ class Reader(Builder):
         for operand in operands:
             value = operand()
             if isinstance(value, Sym):
-                symbolic.append(ne(value.expr, 0) if not _is_truth(value.expr) else value.expr)
+                symbolic.append(ne(value.expr, 0) if not is_truth(value.expr) else value.expr)
             elif self.truth(place, value) != (word == "and"):
                 return value
         if not symbolic:
@@ -118,9 +125,11 @@ class Reader(Builder):
         return value
 
     def assert_(self, place: Place, condition: Any, message: Callable[[], Any]) -> None:
-        """Assertions about the unit's number are tried on every unit; about runtime values they are left out."""
+        """Assertions about the unit's number are tried on every unit; those about runtime values are left
+        out.
+        """
         if not isinstance(condition, Sym):
-            super().assert_(place, condition, message)
+            super().assert_(place, condition, message)  # noqa: PT009
         elif symbols(condition.expr) == {"unit"}:
             for number in range(self.units):
                 if not condition.expr.evaluate({"unit": number}):
@@ -182,7 +191,7 @@ class Reader(Builder):
     def merge_ints(
         self, condition: Sym, name: str, a: Expr, b: Expr, merges: list[MergeTile | MergeInt]
     ) -> Any:
-        if _depends_only_on(a, self.ranges) and _depends_only_on(b, self.ranges):
+        if depends_only_on(a, self.ranges) and depends_only_on(b, self.ranges):
             return wrap(select(condition.expr, a, b), self)
         merged = self.plan.fresh(name)
         merges.append(MergeInt(merged, a, b))
@@ -361,61 +370,3 @@ class Reader(Builder):
         for name, tile in list(self.plan.tiles.items()):
             if chained and name not in mark[0]:
                 self.plan.tiles[name] = replace(tile, versions=tile.versions + chained)
-
-
-def _hashable(function: Any) -> bool:
-    try:
-        hash(function)
-    except (TypeError, KernelError):
-        return False
-    return True
-
-
-def _symbolic(value: Any) -> bool:
-    return isinstance(value, (Sym, Pointer, TileRef))
-
-
-def _is_truth(node: Expr) -> bool:
-    limits = bounds(node, {})
-    return limits is not None and limits[0] >= 0 and limits[1] <= 1
-
-
-def _depends_only_on(node: Expr, known: dict[str, tuple[int, int]]) -> bool:
-    """Names bound inside a branch are no longer there after it."""
-    return symbols(node) <= set(known)
-
-
-def _int(reader: Reader, value: Any) -> Any:
-    return value
-
-
-def _range(reader: Reader, *arguments: Any) -> Any:
-    start, stop, step = (0, arguments[0], 1) if len(arguments) == 1 else (*arguments, 1)[:3]
-    return SymRange(start, stop, step, reader)
-
-
-def _extreme(rule: Callable[[Any, Any], Expr], word: str) -> Callable[..., Any]:
-    def function(reader: Reader, *arguments: Any) -> Any:
-        if any(isinstance(a, TileRef) for a in arguments):
-            raise KernelError(f"use tl.{word} for tiles", place=reader.here)
-        total = to_expr(arguments[0])
-        for other in arguments[1:]:
-            total = rule(total, to_expr(other))
-        return wrap(total, reader)
-
-    return function
-
-
-def _abs(reader: Reader, value: Any) -> Any:
-    return abs(value) if not isinstance(value, Sym) else wrap(maximum(value.expr, -value.expr), reader)
-
-
-_BUILTINS: dict[Any, Callable[..., Any]] = {
-    int: _int,
-    range: _range,
-    min: _extreme(minimum, "minimum"),
-    max: _extreme(maximum, "maximum"),
-    abs: _abs,
-    bool: lambda reader, value: wrap(ne(value.expr, 0), reader) if isinstance(value, Sym) else bool(value),
-    isinstance: lambda reader, value, kind: isinstance(0 if isinstance(value, Sym) else value, kind),
-}

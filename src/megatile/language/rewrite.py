@@ -45,7 +45,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatile.core.errors import Place
-from megatile.language.transform import BUILDER, PLACES, RewriteError, Transformer, arguments_of, function_of
+from megatile.language.syntax import arguments_of, function_of
+from megatile.language.transform import BUILDER, PLACES, RewriteError, Transformer
 
 __all__ = ["RewriteError", "bind", "can_rewrite"]
 

@@ -6,6 +6,18 @@ import ast
 
 from megatile.core.errors import MegatileError, Place
 from megatile.language.scopes import always_jumps, jumps, loaded, stored
+from megatile.language.syntax import (
+    BINARY,
+    COMPARE,
+    arguments_of,
+    function_of,
+    load,
+    names_tuple,
+    parameters_of,
+    thunk,
+    tuple_of,
+    without_annotations,
+)
 
 BUILDER, PLACES, JUMP = "__megatile_builder", "__megatile_places", "__megatile_jump"
 
@@ -14,61 +26,6 @@ class RewriteError(MegatileError, SyntaxError):
     """A kernel that uses Python the rewriter does not take."""
 
     __str__ = MegatileError.__str__
-
-
-def arguments_of(names: list[str]) -> ast.arguments:
-    return ast.arguments(
-        posonlyargs=[], args=[ast.arg(n) for n in names], kwonlyargs=[], kw_defaults=[], defaults=[]
-    )
-
-
-def function_of(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:
-    # Python 3.12 insists on type_params, earlier ones do not know it.
-    return ast.FunctionDef(  # type: ignore[call-arg,unused-ignore]
-        name=name, args=arguments, body=body, decorator_list=[], returns=None, type_params=[]
-    )
-
-
-def _load(name: str) -> ast.expr:
-    return ast.Name(name, ast.Load())
-
-
-def _thunk(value: ast.expr) -> ast.expr:
-    return ast.Lambda(arguments_of([]), value)
-
-
-def _tuple(items: list[ast.expr], store: bool = False) -> ast.expr:
-    return ast.Tuple(items, ast.Store() if store else ast.Load())
-
-
-_COMPOUND = (ast.If, ast.For, ast.While, ast.FunctionDef, ast.With, ast.Return, ast.Break, ast.Continue)
-_BINARY = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-    ast.Pow: "**",
-    ast.MatMult: "@",
-    ast.BitAnd: "&",
-    ast.BitOr: "|",
-    ast.BitXor: "^",
-    ast.LShift: "<<",
-    ast.RShift: ">>",
-}
-_COMPARE = {
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Is: "is",
-    ast.IsNot: "is not",
-    ast.In: "in",
-    ast.NotIn: "not in",
-}
 
 
 class Transformer(ast.NodeTransformer):
@@ -91,14 +48,14 @@ class Transformer(ast.NodeTransformer):
         pad = " " * self.indent
         place = Place(self.file, self.first + line - 1, column + 1 + self.indent, None, pad + text)
         self.places.append(place)
-        return ast.Subscript(_load(PLACES), ast.Constant(len(self.places) - 1), ast.Load())
+        return ast.Subscript(load(PLACES), ast.Constant(len(self.places) - 1), ast.Load())
 
     def refuse(self, node: ast.AST, message: str, advice: str) -> RewriteError:
         self.place(node)
         return RewriteError(message, place=self.places[-1], advice=advice)
 
     def hook(self, name: str, node: ast.AST, *arguments: ast.expr) -> ast.expr:
-        function = ast.Attribute(_load(BUILDER), name, ast.Load())
+        function = ast.Attribute(load(BUILDER), name, ast.Load())
         return ast.copy_location(ast.Call(function, [self.place(node), *arguments], []), node)
 
     def value(self, node: ast.expr) -> ast.expr:
@@ -138,7 +95,7 @@ class Transformer(ast.NodeTransformer):
         self.root, self.state, self.loops = outer
         # Defaults and annotations were evaluated when the original was defined; they are set on the new
         # function.
-        arguments = _without_annotations(node.args)
+        arguments = without_annotations(node.args)
         new = function_of(node.name, arguments, body)
         return ast.copy_location(new, node)
 
@@ -177,7 +134,7 @@ class Transformer(ast.NodeTransformer):
     def leave(self, jump: ast.expr) -> ast.stmt:
         """Return from the innermost body function with its state and a jump."""
         assert self.state is not None
-        return ast.Return(_tuple([_tuple([_load(n) for n in self.state]), jump]))
+        return ast.Return(tuple_of([tuple_of([load(n) for n in self.state]), jump]))
 
     def visit_Return(self, node: ast.Return) -> ast.AST:
         value = self.value(node.value) if node.value else ast.Constant(None)
@@ -186,18 +143,18 @@ class Transformer(ast.NodeTransformer):
         return ast.copy_location(self.leave(self.hook("returned", node, value)), node)
 
     def visit_Break(self, node: ast.Break) -> ast.AST:
-        return ast.copy_location(self.leave(ast.Attribute(_load(BUILDER), "BREAK", ast.Load())), node)
+        return ast.copy_location(self.leave(ast.Attribute(load(BUILDER), "BREAK", ast.Load())), node)
 
     def visit_Continue(self, node: ast.Continue) -> ast.AST:
-        return ast.copy_location(self.leave(ast.Attribute(_load(BUILDER), "CONTINUE", ast.Load())), node)
+        return ast.copy_location(self.leave(ast.Attribute(load(BUILDER), "CONTINUE", ast.Load())), node)
 
     def propagate(self, node: ast.stmt) -> list[ast.stmt]:
         """After a branch or loop that may jump: pass the jump on."""
         if not jumps(node):
             return []
-        out = self.leave(_load(JUMP)) if self.state is not None else None
-        value = ast.Return(ast.Attribute(_load(JUMP), "value", ast.Load()))
-        test = ast.Compare(_load(JUMP), [ast.IsNot()], [ast.Constant(None)])
+        out = self.leave(load(JUMP)) if self.state is not None else None
+        value = ast.Return(ast.Attribute(load(JUMP), "value", ast.Load()))
+        test = ast.Compare(load(JUMP), [ast.IsNot()], [ast.Constant(None)])
         return [ast.copy_location(ast.If(test, [out or value], []), node)]
 
     # --- control flow -----------------------------------------------------------------------------
@@ -227,8 +184,8 @@ class Transformer(ast.NodeTransformer):
         return f"__{word}_{self.count}"
 
     def assign_state(self, names: list[str], call: ast.expr, node: ast.stmt) -> ast.stmt:
-        target = _tuple(
-            [_tuple([ast.Name(n, ast.Store()) for n in names], True), ast.Name(JUMP, ast.Store())], True
+        target = tuple_of(
+            [tuple_of([ast.Name(n, ast.Store()) for n in names], True), ast.Name(JUMP, ast.Store())], True
         )
         return ast.copy_location(ast.Assign([target], call), node)
 
@@ -241,10 +198,10 @@ class Transformer(ast.NodeTransformer):
             "if_",
             node,
             test,
-            _load(then.name),
-            _load(orelse.name),
-            _names(names),
-            _tuple([_load(n) for n in names]),
+            load(then.name),
+            load(orelse.name),
+            names_tuple(names),
+            tuple_of([load(n) for n in names]),
         )
         return [then, orelse, self.assign_state(names, call, node), *self.propagate(node)]
 
@@ -254,9 +211,11 @@ class Transformer(ast.NodeTransformer):
         live = sorted(stored([node]) & loaded(self.root, skip=node))
         if self.loops > 1:  # an enclosing loop may read it in its next iteration
             live = sorted(stored([node]) & loaded(self.root))
-        seen = sorted((loaded(node) - {BUILDER, PLACES}) & (stored(self.root.body) | _parameters(self.root)))
-        captured = ast.Dict([ast.Constant(n) for n in seen], [_load(n) for n in seen])
-        return self.hook("context", node, _names(live), _thunk(captured))
+        seen = sorted(
+            (loaded(node) - {BUILDER, PLACES}) & (stored(self.root.body) | parameters_of(self.root))
+        )
+        captured = ast.Dict([ast.Constant(n) for n in seen], [load(n) for n in seen])
+        return self.hook("context", node, names_tuple(live), thunk(captured))
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         if node.orelse:
@@ -265,13 +224,13 @@ class Transformer(ast.NodeTransformer):
         self.loops += 1
         names = self.names_of(node, looping=True)
         item = self.fresh("item")
-        target = ast.copy_location(ast.Assign([node.target], _load(item)), node)
+        target = ast.copy_location(ast.Assign([node.target], load(item)), node)
         context = self.context(node)
         body = self.body_function(self.fresh("body"), [item], names, node.body, looping=True)
         body.body.insert(0, target)
         self.loops -= 1
-        state = _tuple([_load(n) for n in names])
-        call = self.hook("for_", node, iterable, _load(body.name), _names(names), state, context)
+        state = tuple_of([load(n) for n in names])
+        call = self.hook("for_", node, iterable, load(body.name), names_tuple(names), state, context)
         return [body, self.assign_state(names, call, node), *self.propagate(node)]
 
     def visit_While(self, node: ast.While) -> list[ast.stmt]:
@@ -283,8 +242,8 @@ class Transformer(ast.NodeTransformer):
         test = ast.Lambda(arguments_of(names), self.value(node.test))
         body = self.body_function(self.fresh("body"), [], names, node.body, looping=True)
         self.loops -= 1
-        state = _tuple([_load(n) for n in names])
-        call = self.hook("while_", node, test, _load(body.name), _names(names), state, context)
+        state = tuple_of([load(n) for n in names])
+        call = self.hook("while_", node, test, load(body.name), names_tuple(names), state, context)
         return [body, self.assign_state(names, call, node), *self.propagate(node)]
 
     def visit_With(self, node: ast.With) -> ast.AST:
@@ -307,7 +266,7 @@ class Transformer(ast.NodeTransformer):
         name = item.context_expr
         if item.optional_vars is not None or not isinstance(name, ast.Name) or self.root is None:
             return False
-        return name.id not in self.known | stored(self.root.body) | _parameters(self.root)
+        return name.id not in self.known | stored(self.root.body) | parameters_of(self.root)
 
     # --- simple statements ------------------------------------------------------------------------
 
@@ -330,10 +289,10 @@ class Transformer(ast.NodeTransformer):
         return ast.copy_location(ast.Expr(call), node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
-        operator = ast.Constant(_BINARY[type(node.op)])
+        operator = ast.Constant(BINARY[type(node.op)])
         value = self.value(node.value)
         if isinstance(node.target, ast.Name):
-            sum_ = self.hook("augment", node, operator, _load(node.target.id), value)
+            sum_ = self.hook("augment", node, operator, load(node.target.id), value)
             value = self.hook("assign", node, ast.Constant(node.target.id), sum_)
             return ast.copy_location(ast.Assign([node.target], value), node)
         if isinstance(node.target, ast.Subscript):
@@ -344,7 +303,7 @@ class Transformer(ast.NodeTransformer):
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         message = self.value(node.msg) if node.msg else ast.Constant("")
-        call = self.hook("assert_", node, self.value(node.test), _thunk(message))
+        call = self.hook("assert_", node, self.value(node.test), thunk(message))
         return ast.copy_location(ast.Expr(call), node)
 
     # --- expressions ------------------------------------------------------------------------------
@@ -368,18 +327,18 @@ class Transformer(ast.NodeTransformer):
             raise self.refuse(node, f"'{node.func.id}()' has no meaning in a kernel", "name what you need")
         arguments = [self.value(a) for a in node.args]
         keywords = [ast.keyword(k.arg, self.value(k.value)) for k in node.keywords]
-        hook = ast.Attribute(_load(BUILDER), "call", ast.Load())
+        hook = ast.Attribute(load(BUILDER), "call", ast.Load())
         call = ast.Call(hook, [self.place(node), self.value(node.func), *arguments], keywords)
         return ast.copy_location(call, node)
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        operators = ast.Tuple([ast.Constant(_COMPARE[type(o)]) for o in node.ops], ast.Load())
-        operands = _tuple([_thunk(self.value(v)) for v in [node.left, *node.comparators]])
+        operators = ast.Tuple([ast.Constant(COMPARE[type(o)]) for o in node.ops], ast.Load())
+        operands = tuple_of([thunk(self.value(v)) for v in [node.left, *node.comparators]])
         return self.hook("compare", node, operators, operands)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         word = ast.Constant("and" if isinstance(node.op, ast.And) else "or")
-        return self.hook("boolean", node, word, _tuple([_thunk(self.value(v)) for v in node.values]))
+        return self.hook("boolean", node, word, tuple_of([thunk(self.value(v)) for v in node.values]))
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
         if isinstance(node.op, ast.Not):
@@ -387,7 +346,7 @@ class Transformer(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
-        then, orelse = _thunk(self.value(node.body)), _thunk(self.value(node.orelse))
+        then, orelse = thunk(self.value(node.body)), thunk(self.value(node.orelse))
         return self.hook("choose", node, self.value(node.test), then, orelse)
 
     def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.AST:
@@ -396,18 +355,3 @@ class Transformer(ast.NodeTransformer):
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.AST:
         raise self.refuse(node, "':=' is not read in a kernel", "assign on a line of its own")
-
-
-def _names(names: list[str]) -> ast.expr:
-    return _tuple([ast.Constant(name) for name in names])
-
-
-def _parameters(node: ast.FunctionDef) -> set[str]:
-    return {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
-
-
-def _without_annotations(arguments: ast.arguments) -> ast.arguments:
-    for argument in ast.walk(arguments):
-        if isinstance(argument, ast.arg):
-            argument.annotation = None
-    return arguments

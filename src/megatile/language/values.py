@@ -21,8 +21,9 @@ class DataBranchError(KernelError):
 class Tensor:
     """A kernel argument that stands for memory: ``shape`` elements of ``dtype`` for each unit.
 
-    As in one virtual range, unit ``r``'s part lies at ``pointer + r * nbytes``. ``role`` says whether the
-    kernel reads it, writes it, or both; ``memory`` (None: as the reader says) where it lies.
+    As in one virtual range, unit ``r``'s part lies at ``pointer + r * nbytes``; ``replicated`` means that
+    every unit has a whole copy at ``pointer`` itself. ``role`` says whether the kernel reads it, writes it,
+    or both; ``memory`` (None: as the reader says) where it lies.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Tensor:
     dtype: str = "f16"
     role: str = "inout"
     memory: str | None = None
+    replicated: bool = False
 
     def __post_init__(self) -> None:
         shape = self.shape if isinstance(self.shape, tuple) else (self.shape,)
@@ -125,22 +127,22 @@ class TileRef:
     def renamed(self, name: str) -> TileRef:
         return replace(self, name=name)
 
-    def to(self, dtype: Any) -> TileRef:
-        return self.tl.cast(self, dtype)  # type: ignore[no-any-return]
+    def to(self, dtype: Any) -> Any:
+        return self.tl.cast(self, dtype)
 
     def __bool__(self) -> NoReturn:
         raise DataBranchError(
             "a branch on data: the contents of a tile are not known while the kernel is read",
             place=self.tl.here,
-            advice="n = tl.read_scalar(tile, bound=...) gives an integer to branch on, tl.where chooses by element",
+            advice="n = tl.read_scalar(tile, bound=...) to branch on, or tl.where to choose by element",
         )
 
-    __int__ = __index__ = __float__ = __iter__ = __len__ = __bool__  # type: ignore[assignment]
+    __int__ = __index__ = __float__ = __iter__ = __len__ = __bool__
 
     def __repr__(self) -> str:
         return f"<tile {self.name} {self.dtype}{list(self.shape)} in {self.space}>"
 
-    __str__ = __bool__  # type: ignore[assignment]
+    __str__ = __bool__
 
     def __neg__(self) -> Any:
         return self.tl.unary("neg", self)
@@ -166,7 +168,7 @@ for _word, _operation in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "
     setattr(TileRef, f"__r{_word}__", _arithmetic(_operation, reverse=True))
 for _word in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(TileRef, f"__{_word}__", _arithmetic(_word))
-TileRef.__hash__ = object.__hash__  # type: ignore[method-assign]
+setattr(TileRef, "__hash__", object.__hash__)  # noqa: B010 (comparisons make tiles, so tiles hash by identity)
 
 
 def same_value(a: Any, b: Any) -> bool:

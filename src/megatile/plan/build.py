@@ -16,19 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import Place
-from megatile.core.operations import OPERATIONS, work_of
-from megatile.plan.expr import ONE, ZERO, Expr, IntLike, Symbol, expr, unit
+from megatile.core.operations import OPERATIONS
+from megatile.plan.expr import ZERO, Expr, IntLike, Symbol, expr, unit
+from megatile.plan.handles import Handle, Operand, Part, Shape, nbytes_of, part, work_for
 from megatile.plan.liveness import with_frees
 from megatile.plan.model import (
-    CarryInt,
-    CarryTile,
     Channel,
     Collective,
     Compute,
@@ -36,14 +35,11 @@ from megatile.plan.model import (
     Group,
     If,
     Loop,
-    MergeInt,
-    MergeTile,
     Plan,
     PlanError,
     ReadScalar,
     Receive,
     ReceiveAny,
-    Region,
     Send,
     Signal,
     Statement,
@@ -52,135 +48,9 @@ from megatile.plan.model import (
     Wait,
     Work,
 )
+from megatile.plan.scopes import BranchScope, LoopScope, carry_of
 
-Shape = tuple[IntLike, ...]
-
-
-@dataclass(frozen=True)
-class Handle:
-    """A name of a tile in a stream, with what is needed to use it."""
-
-    name: str
-    shape: Shape
-    dtype: str
-    memory: str
-
-    def __getitem__(self, index: Any) -> Part:
-        items = index if isinstance(index, tuple) else (index,)
-        start: list[Expr] = []
-        shape: list[Expr] = []
-        for axis, extent in enumerate(self.shape):
-            item = items[axis] if axis < len(items) else slice(None)
-            low, length = _interval(item, extent)
-            start.append(low)
-            shape.append(length)
-        if len(items) > len(self.shape):
-            raise PlanError(f"{self.name} has {len(self.shape)} dimensions, not {len(items)}")
-        return Part(self, Region(self.name, tuple(start), tuple(shape)))
-
-    def whole(self) -> Part:
-        return Part(self, Region(self.name))
-
-    def at(self, owner: IntLike) -> Part:
-        """Another owner's copy (a put or a get)."""
-        return Part(self, Region(self.name, at=expr(owner)))
-
-
-def _interval(item: Any, extent: IntLike) -> tuple[Expr, Expr]:
-    if not isinstance(item, slice):
-        return expr(item), ONE
-    low = expr(0 if item.start is None else item.start)
-    high = expr(extent if item.stop is None else item.stop)
-    return low, high - low
-
-
-@dataclass(frozen=True)
-class Part:
-    """A region together with the handle it belongs to."""
-
-    handle: Handle
-    region: Region
-
-    @property
-    def shape(self) -> Shape:
-        return self.region.shape or self.handle.shape
-
-    @property
-    def dtype(self) -> str:
-        return self.handle.dtype
-
-    def at(self, owner: IntLike) -> Part:
-        return replace(self, region=replace(self.region, at=expr(owner)))
-
-
-Operand = Handle | Part
-
-
-def part(operand: Operand) -> Part:
-    return operand.whole() if isinstance(operand, Handle) else operand
-
-
-def nbytes_of(operand: Operand) -> Expr:
-    return expr(prod(operand.shape)) * itemsize(operand.dtype)
-
-
-class LoopScope:
-    """The inside of a loop: its ``index``, and the carried names as attributes; ``next`` says what they
-    become.
-    """
-
-    def __init__(self, index: Symbol, carried: dict[str, Handle | Symbol]):
-        self.index = index
-        self.carried = carried
-        self.following: dict[str, Operand | IntLike] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self.carried[name]
-        except KeyError:
-            raise AttributeError(f"the loop carries no '{name}'") from None
-
-    def next(self, **values: Any) -> None:
-        """What carried names mean in the next iteration; those not mentioned stay."""
-        for name, value in values.items():
-            if name not in self.carried:
-                raise PlanError(f"the loop carries no '{name}'")
-            self.following[name] = value
-
-
-class BranchScope:
-    """An ``If`` under construction; see ``PlanBuilder.when``."""
-
-    def __init__(self, builder: PlanBuilder, condition: Expr, place: Place | None):
-        self.builder, self.condition, self.place = builder, condition, place
-        self.sides: list[tuple[Statement, ...]] = []
-        self.merges: list[MergeTile | MergeInt] = []
-
-    @contextmanager
-    def otherwise(self) -> Iterator[None]:
-        with self.builder.collect() as body:
-            yield
-        self.sides.append(tuple(body))
-        self._rewrite()
-
-    def merge(self, then: Any, orelse: Any, name: str | None = None) -> Any:
-        """A name that means ``then`` after the one branch and ``orelse`` after the other."""
-        if isinstance(then, Handle) and isinstance(orelse, Handle):
-            if (then.shape, then.dtype) != (orelse.shape, orelse.dtype):
-                raise PlanError(f"{then.name} and {orelse.name} differ in shape or dtype", place=self.place)
-            merged = replace(then, name=self.builder.fresh(name or then.name))
-            self.merges.append(MergeTile(merged.name, then.name, orelse.name))
-            self._rewrite()
-            return merged
-        symbol = Symbol(self.builder.fresh(name or "merged"))
-        self.merges.append(MergeInt(symbol.name, expr(then), expr(orelse)))
-        self._rewrite()
-        return symbol
-
-    def _rewrite(self) -> None:
-        then, orelse = (*self.sides, (), ())[:2]
-        statement = If(self.condition, then, orelse, tuple(self.merges), self.place)
-        self.builder.body[-1] = statement
+__all__ = ["Handle", "Part", "PlanBuilder", "runs"]
 
 
 class PlanBuilder:
@@ -292,7 +162,7 @@ class PlanBuilder:
         parts = [part(r) for r in reads]
         target = part(write)
         if work is None:
-            work = _work(operation, target, parts, attributes)
+            work = work_for(operation, target, parts, attributes)
         self.add(
             Compute(
                 operation,
@@ -414,7 +284,7 @@ class PlanBuilder:
         scope = LoopScope(symbol, names)
         with self.collect() as body:
             yield scope
-        carries = tuple(_carry(scope, name, value) for name, value in carried.items())
+        carries = tuple(carry_of(scope, name, value) for name, value in carried.items())
         loop = Loop(symbol.name, expr(start), expr(stop), tuple(body), expr(step), carries, (), place)
         self.add(loop)
 
@@ -453,34 +323,12 @@ class PlanBuilder:
         )
 
 
-def _work(operation: str, target: Part, parts: list[Part], attributes: dict[str, Any]) -> Work:
-    flops = expr(work_of(operation, target.shape, [p.shape for p in parts], attributes))
-    moved = nbytes_of(target)
-    for read in parts:
-        moved = moved + nbytes_of(read)
-    if operation == "copy":
-        moved = nbytes_of(target)
-    return Work(flops, moved, parts[0].dtype if parts else target.dtype)
-
-
 def _member(channel: Channel, member: IntLike | str) -> Expr:
     if isinstance(member, str):
         if member not in channel.names:
             raise PlanError(f"channel '{channel.name}' has no member '{member}'")
         return expr(channel.names.index(member))
     return expr(member)
-
-
-def _carry(scope: LoopScope, name: str, init: Any) -> CarryTile | CarryInt:
-    inside = scope.carried[name]
-    following = scope.following.get(name, inside)
-    if isinstance(inside, Handle):
-        if not isinstance(following, Handle):
-            raise PlanError(f"'{name}' is a tile and must stay one")
-        if (following.shape, following.dtype) != (inside.shape, inside.dtype):
-            raise PlanError(f"'{name}' changes shape or dtype in the loop")
-        return CarryTile(inside.name, init.name, following.name)
-    return CarryInt(inside.name, expr(init), expr(following))  # type: ignore[arg-type]
 
 
 def runs(units: Sequence[int] | range) -> tuple[tuple[int, int, int], ...]:

@@ -11,10 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import accumulator, dtype, numpy_dtype
 from megatile.core.errors import MegatileError, did_you_mean
-from megatile.core.operations import OPERATIONS, REDUCTIONS, Operation, apply, cast
+from megatile.core.operations import OPERATIONS, Operation, cast
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread
+from megatile.plan.compute import (
+    GATHER_BYTES,
+    axes_from_the_end,
+    compute,
+    deliver,
+    reduce_values,
+    target_bytes,
+)
 from megatile.plan.model import Plan, PlanError
 from megatile.plan.program import Instruction, RegionCode
 from megatile.plan.races import RaceWatch
@@ -22,8 +29,6 @@ from megatile.plan.storage import Access, SlotStore, allocate, plan_tile, resolv
 from megatile.plan.walk import Walker
 
 Array = Any
-# Below this many bytes per unit, gathering all units into one array beats a loop over views of each.
-GATHER_BYTES = 2048
 
 
 class OrderWarning(UserWarning):
@@ -171,7 +176,7 @@ class Executor(Walker):
         operation = OPERATIONS[instruction.statement.operation]  # type: ignore[union-attr]
         varying = {k: f(cohort.ints) for k, f in instruction.varying.items()}
         uneven = any(isinstance(v, np.ndarray) for v in varying.values())
-        attributes = _from_the_end(instruction.attributes | varying, reads)
+        attributes = axes_from_the_end(instruction.attributes | varying, reads)
         if not uneven:
             target, sources = write.batch(), [r.batch() for r in reads]
             if target is not None and all(s is not None for s in sources):
@@ -340,91 +345,3 @@ class Executor(Walker):
                     else reduce_values(reduction, [values[int(m)] for m in members])
                 )
             write.one(at)[...] = done[key]
-
-
-def reduce_values(reduction: str, values: list[Array]) -> Array:
-    """Reduce in unit order, accumulating as wide as gemm does, rounding once."""
-    name = dtype(values[0].dtype)
-    wide = numpy_dtype(accumulator(name))
-    total = values[0].astype(wide)
-    for value in values[1:]:
-        total = apply(REDUCTIONS[reduction], [total, value.astype(wide)], accumulator(name))
-    return cast(total, name)
-
-
-def target_bytes(access: Access) -> int:
-    return int(np.prod(access.shape)) * access.array.dtype.itemsize
-
-
-def _from_the_end(attributes: dict[str, Any], reads: list[Access]) -> dict[str, Any]:
-    """Axes counted from the end, so that a leading axis of units does not matter."""
-    axis = attributes.get("axis")
-    if isinstance(axis, int) and axis >= 0 and reads:
-        return attributes | {"axis": axis - len(reads[0].shape)}
-    return attributes
-
-
-def deliver(target: Array, read: Access, to: Value, member: Value, slot: Value, count: int) -> None:
-    """Copy each unit's region into its slot: one copy of the data, whatever the shape of the traffic."""
-    source = read.batch()
-    if source is not None and not isinstance(member, np.ndarray) and not isinstance(slot, np.ndarray):
-        queue = target[:, member, slot]
-        shift = _shift(to, len(queue)) if count == len(queue) else None
-        if shift is not None:
-            queue[shift:] = source[: count - shift]
-            queue[:shift] = source[count - shift :]
-        else:
-            queue[to] = source
-        return
-    if source is not None:
-        target[to, member, slot] = source
-        return
-    if count > 4 and target_bytes(read) < GATHER_BYTES:
-        target[to, member, slot] = read.array[read.index(count)]
-        return
-    members, slots = spread(member, count), spread(slot, count)
-    for at in range(count):
-        target[int(to[at]), int(members[at]), int(slots[at])] = read.one(at)
-
-
-def _shift(to: Array, count: int) -> int | None:
-    """k if ``to`` is (unit + k) % count for units 0, 1, 2, ..."""
-    first = int(to[0])
-    expected = np.arange(first, first + count)
-    expected[count - first :] -= count
-    return first if np.array_equal(to, expected) else None
-
-
-def compute(
-    operation: Operation, target: Array, sources: list[Array], attributes: dict[str, Any], batched: bool
-) -> None:
-    """target = operation(sources), rounded once to the target's type."""
-    lead = 1 if batched else 0
-    if operation.name in ("copy", "cast"):
-        source = sources[0]
-        if source.shape != target.shape:
-            source = source.reshape(target.shape)
-        if source.dtype == target.dtype:
-            np.copyto(target, source)
-        else:
-            target[...] = cast(source, _name(target))
-        return
-    if not operation.attributes:
-        rank = target.ndim - lead
-        sources = [_padded(s, rank, lead) for s in sources]
-    if operation.into is not None and all(s.dtype == target.dtype for s in sources):
-        operation.into(*sources, out=target)
-        return
-    target[...] = cast(operation.meaning(*sources, **attributes), _name(target))
-
-
-def _name(array: Array) -> str:
-    return dtype(array.dtype)
-
-
-def _padded(source: Array, rank: int, lead: int) -> Array:
-    """Extra axes of extent 1 after the unit axis, so that operands of lower rank broadcast."""
-    missing = rank - (source.ndim - lead)
-    if missing <= 0:
-        return source
-    return source.reshape(source.shape[:lead] + (1,) * missing + source.shape[lead:])

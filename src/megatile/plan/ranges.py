@@ -84,10 +84,10 @@ def linear(node: Expr) -> tuple[dict[Expr, int], int]:
             return {a: f for a, f in terms.items() if f}, offset + sign * other
         if node.operator == "*":
             for side, other_side in ((node.left, node.right), (node.right, node.left)):
-                factor = constant(other_side)
-                if factor is not None:
+                times = constant(other_side)
+                if times is not None:
                     terms, offset = linear(side)
-                    return {a: f * factor for a, f in terms.items() if f * factor}, offset * factor
+                    return {a: f * times for a, f in terms.items() if f * times}, offset * times
     return {node: 1}, 0
 
 
@@ -97,8 +97,8 @@ def from_linear(terms: Mapping[Expr, int], offset: int) -> Expr:
     for atom in list(left):
         if isinstance(atom, Binary) and atom.operator == "//" and isinstance(atom.right, Const):
             rest = Binary("%", atom.left, atom.right)
-            factor = left.get(rest)
-            if factor is not None and left.get(atom) == factor * atom.right.value:
+            factor = left.get(rest, 0)
+            if factor and left.get(atom) == factor * atom.right.value:
                 del left[atom], left[rest]
                 inner, extra = linear(atom.left)
                 offset += extra * factor
@@ -120,6 +120,19 @@ def divide(node: IntLike, divisor: int, ranges: Ranges) -> tuple[Expr, Expr]:
     if within is not None and within[0] >= 0 and within[1] < divisor:
         return from_linear(whole, offset // divisor), rest
     return node // divisor, node % divisor
+
+
+def split(node: IntLike, divisor: int, ranges: Ranges) -> tuple[Expr, Expr]:
+    """Like ``divide``, but where the bounds are unknown the multiples of ``divisor`` are the quotient.
+
+    The rest is then only presumed to lie in 0..divisor; whoever uses it must check that.
+    """
+    terms, offset = linear(expr(node))
+    whole = {a: f // divisor for a, f in terms.items() if f % divisor == 0}
+    rest = from_linear({a: f for a, f in terms.items() if f % divisor}, offset % divisor)
+    if bounds(rest, ranges) is None:
+        return from_linear(whole, offset // divisor), rest
+    return divide(node, divisor, ranges)
 
 
 def simplify(node: IntLike) -> Expr:

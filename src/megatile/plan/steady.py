@@ -110,25 +110,33 @@ def same_state(before: Snapshot, queues: dict[str, Any], cohort: Cohort) -> bool
 
 
 def skip(loop: Loop, before: Snapshot, queues: dict[str, Any], cohort: Cohort, remaining: int) -> int:
-    """Go through as many iterations at once as leave the slots where they are; how many that was."""
+    """Go through as many iterations at once as leave the slots where they are; how many that was.
+
+    ``before`` is the state one iteration ago.
+    """
     period = lcm(*(q.channel.slots for q in queues.values())) if queues else 1
-    rounds = (remaining - 1) // period * period
-    if rounds <= 0:
-        return 0
+    rounds = max(0, (remaining - 1) // period * period)
+    if rounds:
+        advance(loop, before, queues, cohort, rounds, rounds)
+    return rounds
+
+
+def advance(
+    loop: Loop, before: Snapshot, queues: dict[str, Any], cohort: Cohort, times: int, iterations: int
+) -> None:
+    """Repeat ``times`` times what happened since ``before``; that makes ``iterations`` iterations."""
     for name, queue in queues.items():
-        queue.sent += rounds * (queue.sent - before.sent[name])
-        queue.received += rounds * (queue.received - before.received[name])
+        queue.sent += times * (queue.sent - before.sent[name])
+        queue.received += times * (queue.received - before.received[name])
     for name, handle in list(cohort.handles.items()):
         earlier = before.handles[name]
         if isinstance(handle, TileHandle):
-            version = handle.version + rounds * (handle.version - earlier.version)
+            version = handle.version + times * (handle.version - earlier.version)
             cohort.handles[name] = TileHandle(handle.tile, version)
         else:
-            sequence = handle.sequence + rounds * (handle.sequence - earlier.sequence)
-            cohort.handles[name] = SlotHandle(
-                handle.channel, handle.member, sequence, handle.shape, handle.dtype
-            )
+            sequence = handle.sequence + times * (handle.sequence - earlier.sequence)
+            slot = (handle.channel, handle.member, sequence, handle.shape, handle.dtype)
+            cohort.handles[name] = SlotHandle(*slot)
     for carry in loop.carries:
         if isinstance(carry, CarryInt):
-            cohort.ints[carry.name] = cohort.ints[carry.name] + rounds * (stride(carry) or 0)
-    return rounds
+            cohort.ints[carry.name] = cohort.ints[carry.name] + iterations * (stride(carry) or 0)

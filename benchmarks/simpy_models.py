@@ -1,0 +1,212 @@
+"""The same workloads as plain SimPy models: the reference for the engine's semantics and the speed to beat.
+
+They know nothing of megatile: times come in as numbers, traffic as lists. Every model returns the time
+at which everything has ended (in ps), and `per_hop_fabric` the arrival of every message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import simpy
+
+Process = Generator[Any, Any, Any]
+
+
+# -- a fabric of links, hop by hop --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message: its sender, the (link, busy_ps, latency_ps) of its hops, and the DMA's part."""
+
+    sender: int
+    hops: tuple[tuple[Any, int, int], ...]
+    startup_ps: int
+    occupied_ps: int
+    before_ps: int = 0
+    """Latency before the first link (out of the memory)."""
+    after_ps: int = 0
+    """Latency after the last link (into the memory)."""
+
+
+def per_hop_fabric(queues: Sequence[Sequence[Message]]) -> list[list[int]]:
+    """Every sender works through its own list; links are FIFO servers; returns arrivals per sender and message.
+
+    A sender starts the next message when the tail of the one before has left: that is when its head got its
+    turn on the first link, plus the time the narrowest part needs.
+    """
+    env = simpy.Environment()
+    links: dict[Any, simpy.Resource] = {}
+    arrivals: list[list[int]] = [[0] * len(q) for q in queues]
+
+    def hold(request: Any, resource: simpy.Resource, busy: int) -> Process:
+        yield env.timeout(busy)
+        resource.release(request)
+
+    def travel(sender: int, index: int, message: Message, left: simpy.Event) -> Process:
+        yield env.timeout(message.startup_ps + message.before_ps)
+        tail = env.now + message.occupied_ps
+        for hop, (link, busy, latency) in enumerate(message.hops):
+            resource = links.setdefault(link, simpy.Resource(env))
+            request = resource.request()
+            yield request
+            env.process(hold(request, resource, busy))
+            if hop == 0:
+                env.process(leave(left, message.occupied_ps - message.before_ps))
+            tail = max(tail, env.now + busy) + latency
+            yield env.timeout(latency)
+        arrivals[sender][index] = tail + message.after_ps
+
+    def leave(left: simpy.Event, after: int) -> Process:
+        yield env.timeout(max(0, after))
+        left.succeed()
+
+    def sender(number: int, messages: Sequence[Message]) -> Process:
+        for index, message in enumerate(messages):
+            left = env.event()
+            env.process(travel(number, index, message, left))
+            yield left
+
+    for number, messages in enumerate(queues):
+        env.process(sender(number, messages))
+    env.run()
+    return arrivals
+
+
+# -- the chunked ring with slots and credits -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RingTimes:
+    """What one step of a ring costs; see `chunked_ring`."""
+
+    send_ps: int
+    """The sender's DMA is busy."""
+    flight_ps: int
+    """From the tail leaving to its arrival."""
+    add_ps: int
+    copy_ps: int
+    """The receiver's DMA is busy with the copy out of the slot."""
+    copy_latency_ps: int
+    credit_ps: int
+
+
+def chunked_ring(n: int, slots: int, t: RingTimes) -> int:
+    """Ring all-reduce of n ranks: n-1 steps that add, n-1 steps that copy; queues with slots and credits."""
+    env = simpy.Environment()
+    data = [simpy.Store(env) for _ in range(n)]
+    credits = [simpy.Container(env, init=slots, capacity=slots) for _ in range(n)]
+    send_dma = [simpy.Resource(env) for _ in range(n)]
+    copy_dma = [simpy.Resource(env) for _ in range(n)]
+    vector = [simpy.Resource(env) for _ in range(n)]
+    end = [0]
+
+    def send(rank: int, ready: simpy.Event | None) -> Process:
+        with send_dma[rank].request() as turn:
+            yield turn
+            if ready is not None:
+                yield ready
+            yield env.timeout(t.send_ps)
+        yield env.timeout(t.flight_ps)
+        yield data[(rank + 1) % n].put(env.now)
+
+    def give_back(rank: int) -> Process:
+        yield env.timeout(t.credit_ps)
+        yield credits[(rank - 1) % n].put(1)
+
+    def add(rank: int, done: simpy.Event) -> Process:
+        with vector[rank].request() as turn:
+            yield turn
+            yield env.timeout(t.add_ps)
+        done.succeed()
+        env.process(give_back(rank))
+        end[0] = max(end[0], env.now)
+
+    def copy(rank: int, done: simpy.Event) -> Process:
+        with copy_dma[rank].request() as turn:
+            yield turn
+            yield env.timeout(t.copy_ps)
+        yield env.timeout(t.copy_latency_ps)
+        done.succeed()
+        env.process(give_back(rank))
+        end[0] = max(end[0], env.now)
+
+    def rank(number: int) -> Process:
+        ready: simpy.Event | None = None
+        for work in [add] * (n - 1) + [copy] * (n - 1):
+            yield credits[number].get(1)
+            env.process(send(number, ready))
+            yield data[number].get()
+            ready = env.event()
+            env.process(work(number, ready))
+
+    for number in range(n):
+        env.process(rank(number))
+    env.run()
+    return end[0]
+
+
+# -- one-sided puts and a contended resource ---------------------------------------------------------------
+
+
+def puts(n: int, rounds: int, put_ps: int, flight_ps: int, signal_ps: int) -> int:
+    """Every unit puts into its neighbour's memory, signals it, and waits for its own signal, ``rounds`` times."""
+    env = simpy.Environment()
+    flags = [simpy.Container(env) for _ in range(n)]
+    dma = [simpy.Resource(env) for _ in range(n)]
+    end = [0]
+
+    def put(number: int, done: simpy.Event) -> Process:
+        with dma[number].request() as turn:
+            yield turn
+            yield env.timeout(put_ps)
+        yield env.timeout(flight_ps)
+        done.succeed()
+
+    def signal(number: int, done: simpy.Event) -> Process:
+        yield done
+        yield env.timeout(signal_ps)
+        yield flags[(number + 1) % n].put(1)
+
+    def unit(number: int) -> Process:
+        for _ in range(rounds):
+            done = env.event()
+            env.process(put(number, done))
+            env.process(signal(number, done))
+            yield flags[number].get(1)
+        end[0] = max(end[0], env.now)
+
+    for number in range(n):
+        env.process(unit(number))
+    env.run()
+    return end[0]
+
+
+def contended(n: int, rounds: int, startup_ps: Sequence[int], busy_ps: int, latency_ps: int) -> int:
+    """n units load from one memory that serves one load at a time, ``rounds`` loads each.
+
+    A unit's DMA engine starts the next load when the one before has been served.
+    """
+    env = simpy.Environment()
+    memory = simpy.Resource(env)
+    end = [0]
+
+    def arrive() -> Process:
+        yield env.timeout(latency_ps)
+        end[0] = max(end[0], env.now)
+
+    def unit(number: int) -> Process:
+        for _ in range(rounds):
+            yield env.timeout(startup_ps[number])
+            with memory.request() as turn:
+                yield turn
+                yield env.timeout(busy_ps)
+            env.process(arrive())
+
+    for number in range(n):
+        env.process(unit(number))
+    env.run()
+    return end[0]

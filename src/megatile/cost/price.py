@@ -1,0 +1,284 @@
+"""``price(plan, hda)``: bounds on a plan's time, without simulating it.
+
+    lower <= simulated <= upper, and lower == upper where nothing contends
+
+All units of a stream are followed together (``plan.walk``), each with its own clock, as if every link, memory
+and shared engine were free whenever it is asked for: that is the longest chain of dependencies, and the lower
+bound (or the busiest resource, if that is longer). Along any chain, time is lost only while some shared
+resource serves others, so the upper bound adds the busy time of every resource that more than one flow uses.
+
+Blocks of a tile that are cut unevenly are taken not to conflict for the lower bound, and to conflict for the
+upper one. With receive-from-any both bounds are for taking the members in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megatile.cost.flows import Flows
+from megatile.cost.hazards import Hazards
+from megatile.cost.periods import Watch, pass_time, watch_of
+from megatile.hda import HDA
+from megatile.plan.check import check_structure
+from megatile.plan.cohort import Cohort, SlotHandle, Value, spread
+from megatile.plan.model import Compute, Plan
+from megatile.plan.program import Instruction, RegionCode
+from megatile.plan.storage import plan_tile
+from megatile.plan.timing.machine import SIGNAL_BYTES, Machine
+from megatile.plan.walk import Walker
+
+
+@dataclass(frozen=True)
+class Price:
+    """Bounds in picoseconds, and the resources that more than one flow uses."""
+
+    lower_ps: int
+    upper_ps: int
+    shared: tuple[str, ...] = ()
+
+    @property
+    def lower_ns(self) -> float:
+        return self.lower_ps / 1000
+
+    @property
+    def upper_ns(self) -> float:
+        return self.upper_ps / 1000
+
+    @property
+    def exact(self) -> bool:
+        return self.lower_ps == self.upper_ps
+
+
+def price(plan: Plan, hda: HDA, *, assume: Mapping[str, int] | None = None) -> Price:
+    """Lower and upper bound of the plan's time on a machine.
+
+    Values read by ``ReadScalar`` are taken to be ``assume[name]``, or their bound.
+    """
+    check_structure(plan)
+    machine = Machine(hda, plan)
+    low = TimedWalk(plan, machine, assume or {}, careful=False)
+    low.run()
+    shortest, waiting, busiest, shared = low.end_ps(), *low.flows.contention()
+    longest = shortest
+    if low.hazards.uneven:
+        high = TimedWalk(plan, machine, assume or {}, careful=True)
+        high.run()
+        longest = high.end_ps()
+    start = int(low.begin.min()) if plan.units else 0
+    return Price(max(shortest, start + busiest), longest + waiting, shared)
+
+
+class TimedWalk(Walker):
+    """The walk with clocks. ``careful`` takes blocks that may overlap to overlap."""
+
+    def __init__(self, plan: Plan, machine: Machine, assume: Mapping[str, int], *, careful: bool):
+        super().__init__(plan)
+        self.machine, self.assume = machine, assume
+        units = plan.units
+        self.begin = np.asarray([machine.start_ps(u) for u in range(units)], dtype=np.int64)
+        self.now = self.begin.copy()
+        self.free: dict[str, Any] = {}
+        self.touched = np.zeros(units, dtype=np.int64)
+        self.last = np.zeros(units, dtype=np.int64)
+        self.hazards = Hazards(plan, careful)
+        self.flows = Flows(plan, machine)
+        shape = {name: q.holds.shape for name, q in self.queues.items()}
+        self.arrival = {name: np.zeros(s, dtype=np.int64) for name, s in shape.items()}
+        self.credit = {name: np.zeros(s, dtype=np.int64) for name, s in shape.items()}
+        self.signals: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
+        self.watches: dict[int, Watch | None] = {}
+
+    def clocks(self) -> dict[Any, Any]:
+        """All times by name, as arrays that may be changed."""
+        named: dict[Any, Any] = {"now": self.now, "touched": self.touched, "last": self.last}
+        named |= {("free", name): times for name, times in self.free.items()}
+        named |= {("arrival", name): times for name, times in self.arrival.items()}
+        named |= {("credit", name): times for name, times in self.credit.items()}
+        return named | self.hazards.clocks()
+
+    def step_enter(self, cohort: Cohort, instruction: Instruction) -> bool:
+        self.watches[id(instruction.statement)] = watch_of(self, instruction.statement)  # type: ignore[arg-type]
+        return super().step_enter(cohort, instruction)
+
+    def step_again(self, cohort: Cohort, instruction: Instruction) -> bool:
+        """After an iteration; where the rest of the loop only moves time on, it is skipped."""
+        super().step_again(cohort, instruction)
+        loop: Any = instruction.statement
+        watch = self.watches.get(id(loop))
+        bounds = [cohort.ints[f"{loop.index}{suffix}"] for suffix in ("", ".stop", ".step")]
+        alone = not self.ready and not self.waiting and len(cohort) == self.plan.units
+        if watch is not None and alone and all(isinstance(v, int) for v in bounds):
+            skipped = pass_time(self, watch, loop, cohort, len(range(*bounds)))
+            cohort.ints[loop.index] = bounds[0] + skipped * bounds[2]
+        return True
+
+    def end_ps(self) -> int:
+        """When the last thing has happened."""
+        times = [self.now, self.last, *self.free.values(), *self.arrival.values()]
+        return max((int(t.max()) for t in times if t.size), default=0)
+
+    def engine(self, name: str) -> Any:
+        return self.free.setdefault(name, np.zeros(self.plan.units, dtype=np.int64))
+
+    # --- commands --------------------------------------------------------------------------------
+
+    def on_compute(self, cohort: Cohort, instruction: Instruction) -> None:
+        statement = instruction.statement
+        assert isinstance(statement, Compute)
+        assert instruction.write is not None
+        if statement.engine == "dma":
+            source = instruction.reads[0] if instruction.reads else instruction.write
+            ends = self.end_of(cohort, source), self.end_of(cohort, instruction.write)
+            nbytes = instruction.functions["bytes"](cohort.ints)
+            busy, latency = self.flows.copy(cohort.units, *ends[0], *ends[1], nbytes)
+            self.work(cohort, instruction, "dma.0", busy, latency)
+            return
+        flops = instruction.functions["flops"](cohort.ints)
+        busy = self.flows.compute(statement, cohort.units, flops)
+        self.work(cohort, instruction, statement.engine, busy, 0)
+
+    def work(self, cohort: Cohort, instruction: Instruction, engine: str, busy: Any, latency: Any) -> None:
+        """A command on an engine: it starts when it is issued, the engine is free and no hazard is left."""
+        units, free = cohort.units, self.engine(engine)
+        fresh = bool(getattr(instruction.statement, "fresh", False))
+        reads = [self.hazards.at(cohort, code) for code in instruction.reads]
+        writes = [self.hazards.at(cohort, code, fresh) for code in (instruction.write,) if code is not None]
+        start = np.maximum(self.now[units], free[units])
+        for block in reads:
+            start = np.maximum(start, self.hazards.written(block))
+        for block in writes:
+            start = np.maximum(start, self.hazards.used(block))
+        free[units] = start + busy
+        end = start + busy + latency
+        for block in reads:
+            self.hazards.read(block, end)
+        for block in writes:
+            self.hazards.write(block, end)
+        self.finish(cohort, instruction, end)
+
+    def finish(self, cohort: Cohort, instruction: Instruction, end: Any) -> None:
+        units = cohort.units
+        self.last[units] = np.maximum(self.last[units], end)
+        codes = [*instruction.reads, *((instruction.write,) if instruction.write else ())]
+        if any(self.hazards.is_shared(cohort, code) for code in codes):
+            self.touched[units] = np.maximum(self.touched[units], end)
+
+    def end_of(self, cohort: Cohort, code: RegionCode) -> tuple[Any, str]:
+        """The unit at whose memory a region lies, and that memory."""
+        handle = cohort.handles[code.tile]
+        if isinstance(handle, SlotHandle):
+            return cohort.units, self.queues[handle.channel].channel.memory
+        tile = plan_tile(self.plan, handle.tile)
+        if code.at is None and not tile.shared:
+            return cohort.units, tile.memory
+        own = spread(tile.owner.evaluate(cohort.ints), len(cohort))
+        owner = spread(code.at(cohort.ints), len(cohort)) if code.at else own
+        if not tile.shared:
+            return owner, tile.memory
+        return np.where(own == owner, cohort.units, self.flows.first_sharer(tile)[owner]), tile.memory
+
+    def on_send(
+        self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, slot: Value
+    ) -> None:
+        statement: Any = instruction.statement
+        units, code = cohort.units, instruction.reads[0]
+        channel = self.queues[statement.channel].channel
+        nbytes = instruction.functions["bytes"](cohort.ints)
+        _, memory = self.end_of(cohort, code)
+        queue = np.asarray(to) * channel.members + member
+        busy, latency = self.flows.send(channel, units, memory, to, spread(queue, len(cohort)), nbytes)
+        free = self.engine(f"dma.{self.machine.virtual_channel(channel.name)}")
+        now = np.maximum(self.now[units], self.credit[channel.name][to, member, slot])
+        self.now[units] = now
+        block = self.hazards.at(cohort, code)
+        start = np.maximum(np.maximum(now, free[units]), self.hazards.written(block))
+        start = np.maximum(start, self.touched[units])
+        end = start + busy
+        free[units] = end
+        self.hazards.read(block, end)
+        self.arrival[channel.name][to, member, slot] = end + latency
+
+    def on_receive(self, cohort: Cohort, instruction: Instruction, handle: SlotHandle) -> None:
+        units = cohort.units
+        channel = self.queues[handle.channel].channel
+        slot = handle.sequence % channel.slots
+        arrival = self.arrival[handle.channel][units, handle.member, slot]
+        self.now[units] = np.maximum(self.now[units], arrival)
+        self.hazards.arrive(handle, units, slot, arrival)
+        if instruction.write is None:
+            return
+        ends = self.end_of(cohort, instruction.write)
+        nbytes = instruction.functions["bytes"](cohort.ints)
+        busy, latency = self.flows.copy(units, units, channel.memory, *ends, nbytes)
+        self.work(cohort, instruction, "dma.0", busy, latency)
+        landed = self.engine("dma.0")[units] + latency
+        self.hazards.hold(handle, units, slot, landed)
+
+    def on_free(self, channel: str, units: Any, member: Any, slot: Any) -> None:
+        """The credit leaves when the slot's users have finished."""
+        time = np.maximum(self.now[units], self.hazards.slot_used(channel, units, member, slot))
+        back = self.flows.credit(self.queues[channel].channel, units, member)
+        self.credit[channel][units, member, slot] = time + back
+
+    # --- numbers, flags, groups ------------------------------------------------------------------
+
+    def on_read_scalar(self, cohort: Cohort, instruction: Instruction) -> Value:
+        statement: Any = instruction.statement
+        block = self.hazards.at(cohort, instruction.reads[0])
+        self.now[cohort.units] = np.maximum(self.now[cohort.units], self.hazards.written(block))
+        return self.assume.get(statement.name, statement.bound)
+
+    def on_signal(
+        self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, amount: Value
+    ) -> None:
+        statement: Any = instruction.statement
+        count = len(cohort)
+        targets, members, amounts = (spread(v, count) for v in (to, member, amount))
+        gone = np.maximum(self.now[cohort.units], self.touched[cohort.units])
+        for at, unit in enumerate(cohort.units.tolist()):
+            target = int(targets[at])
+            time = int(gone[at]) + self.machine.message_ps(unit, target, SIGNAL_BYTES)
+            key = (statement.flag, target, int(members[at]))
+            self.signals.setdefault(key, []).append((time, int(amounts[at])))
+            self.last[unit] = max(self.last[unit], time)
+
+    def on_wait(self, cohort: Cohort, instruction: Instruction, member: Value, value: Value) -> None:
+        statement: Any = instruction.statement
+        members, values = (spread(v, len(cohort)) for v in (member, value))
+        for at, unit in enumerate(cohort.units.tolist()):
+            reached, total = 0, 0
+            for time, amount in sorted(self.signals.get((statement.flag, unit, int(members[at])), [])):
+                if total >= values[at]:
+                    break
+                reached, total = time, total + amount
+            self.now[unit] = max(self.now[unit], reached)
+
+    def on_collective(self, group: str, parts: list[tuple[Cohort, Instruction]]) -> None:
+        keys = self.keys[group]
+        came = np.zeros(self.plan.units, dtype=np.int64)
+        for cohort, instruction in parts:
+            time = np.maximum(self.now[cohort.units], self.touched[cohort.units])
+            for code in instruction.reads:
+                time = np.maximum(time, self.hazards.written(self.hazards.at(cohort, code)))
+            if instruction.write is not None:
+                time = np.maximum(time, self.hazards.used(self.hazards.at(cohort, instruction.write)))
+            came[cohort.units] = time
+        for cohort, instruction in parts:
+            nbytes = spread(instruction.functions["bytes"](cohort.ints), len(cohort))
+            for key in np.unique(keys[cohort.units]):
+                members = np.flatnonzero(keys == key)
+                here = cohort.units[keys[cohort.units] == key]
+                size = int(nbytes[keys[cohort.units] == key][0])
+                self.now[here] = int(came[members].max()) + self.flows.meeting(
+                    instruction.statement, members, size
+                )
+            end = self.now[cohort.units]
+            for code in instruction.reads:
+                self.hazards.read(self.hazards.at(cohort, code), end)
+            if instruction.write is not None:
+                self.hazards.write(self.hazards.at(cohort, instruction.write), end)
+            self.finish(cohort, instruction, end)

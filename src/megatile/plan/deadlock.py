@@ -1,0 +1,98 @@
+"""A deadlock told: who waits for whom, on what, and where that is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megatile.core.errors import MegatileError
+from megatile.plan.cohort import Cohort, spread, uniform
+from megatile.plan.model import Statement
+from megatile.plan.program import Instruction
+from megatile.plan.text import statement_text
+
+if TYPE_CHECKING:
+    from megatile.plan.walk import Walker
+
+REPORTED = 8
+
+
+class PlanDeadlock(MegatileError, RuntimeError):
+    """Nothing can proceed and something waits. ``waits`` lists (unit, statement, what it waits for)."""
+
+    def __init__(self, message: str, waits: list[tuple[int, Statement, str]], **options: Any):
+        super().__init__(message, **options)
+        self.waits = waits
+
+
+def deadlock(walker: Walker) -> PlanDeadlock:
+    """Who waits for whom, on what, and where that is written."""
+    waits: list[tuple[int, Statement, str]] = []
+    for cohort in walker.waiting:
+        instruction = walker.instruction(cohort)
+        if instruction.statement is not None:
+            for at in range(min(len(cohort), REPORTED)):
+                reason = reason_of(walker, cohort.part(np.asarray([at])), instruction)
+                waits.append((int(cohort.units[at]), instruction.statement, reason))
+    waits.sort(key=lambda wait: wait[0])
+    lines = [f"  unit {u} {why} at {s.place or statement_text(s)}" for u, s, why in waits[:REPORTED]]
+    total = sum(len(c) for c in walker.waiting)
+    more = [f"  ... and {total - REPORTED} more units"] if total > REPORTED else []
+    cycle = find_cycle(walker)
+    lines += [f"  each waits for the next: {' -> '.join(map(str, cycle))}"] if cycle else []
+    text = "\n".join(["deadlock: nothing can proceed", *lines, *more])
+    return PlanDeadlock(text, waits, place=waits[0][1].place if waits else None)
+
+
+def waited_for(walker: Walker, cohort: Cohort) -> Any:
+    """The unit each unit of a blocked cohort waits for (-1: not a single one)."""
+    instruction, env = walker.instruction(cohort), cohort.ints
+    if instruction.kind == "send":
+        return spread(instruction.functions["to"](env), len(cohort))
+    if instruction.kind == "receive":
+        queues = walker.queues[instruction.statement.channel]  # type: ignore[union-attr]
+        return queues.source({"unit": cohort.units, "member": instruction.functions["member"](env)})
+    return np.full(len(cohort), -1)
+
+
+def find_cycle(walker: Walker) -> list[int]:
+    """Units that wait for each other in a circle, if there are some; the first is repeated at the end."""
+    following = np.full(walker.plan.units, -1, dtype=np.int64)
+    for cohort in walker.waiting:
+        following[cohort.units] = waited_for(walker, cohort)
+    seen = np.full(walker.plan.units, -1, dtype=np.int64)
+    for start in range(walker.plan.units):
+        path, at = [], start
+        while at >= 0 and seen[at] < 0:
+            seen[at] = start
+            path.append(at)
+            at = int(following[at])
+        if at >= 0 and seen[at] == start:
+            return [*path[path.index(at) :], at]
+    return []
+
+
+def reason_of(walker: Walker, cohort: Cohort, instruction: Instruction) -> str:
+    statement: Any = instruction.statement
+    env, unit = cohort.ints, int(cohort.units[0])
+    if instruction.kind == "send":
+        channel = walker.queues[statement.channel].channel
+        to, member = (int(uniform(instruction.functions[k](env))) for k in ("to", "member"))
+        return f"waits for a free slot of {channel.label(member)} of unit {to}"
+    if instruction.kind == "receive":
+        queues = walker.queues[statement.channel]
+        member = int(uniform(instruction.functions["member"](env)))
+        source = int(uniform(queues.source({"unit": unit, "member": member})))
+        return f"waits for a message on {queues.channel.label(member)} from unit {source}"
+    if instruction.kind == "receive_any":
+        return f"waits for a message on any of {len(statement.members)} queues of '{statement.channel}'"
+    if instruction.kind == "wait":
+        member, value = (int(uniform(instruction.functions[k](env))) for k in ("member", "value"))
+        now = walker.flags[statement.flag][unit, member]
+        return f"waits for flag '{statement.flag}' to reach {value} (it is {now})"
+    keys = walker.keys[statement.group]
+    there = {int(u) for c in walker.waiting if walker.instruction(c).statement is not None for u in c.units}
+    missing = [int(u) for u in np.flatnonzero(keys == keys[unit]) if int(u) not in there]
+    who = f"; missing: {missing[:REPORTED]}" if missing else ""
+    return f"waits for its group of '{statement.group}' at the {statement.kind}{who}"

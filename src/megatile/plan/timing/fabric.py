@@ -1,0 +1,190 @@
+"""Ways through the networks of an HDA: stages with latency, bandwidth and, where it matters, a resource.
+
+The rule of a transfer of B bytes over stages 1..k (cut-through, one FIFO per stage): the head enters
+stage i at h_i and is served at g_i = max(h_i, the stage is free); the stage is busy for B / bandwidth_i;
+the head moves on at g_i + latency_i. The tail has arrived when every stage has let it through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any, NamedTuple
+
+from megatile.core.errors import RouteError
+from megatile.hda import HDA
+from megatile.hda.model import Network, Unit
+from megatile.hda.routing import Link
+from megatile.plan.timing.faults import Faults
+
+MAX_PIECES = 1024
+"""A transfer is cut into at most so many granules, however long it is."""
+
+
+def serialise_ps(amount: float, rate: float) -> int:
+    """Picoseconds for ``amount`` (bytes, operations) at ``rate`` per second, rounded up."""
+    if amount <= 0 or rate == float("inf"):
+        return 0
+    return -int(-(amount * 1e12) // rate)
+
+
+class Stage(NamedTuple):
+    """One stretch of a way. ``resource`` is None where nothing can be in the way."""
+
+    resource: int | None
+    latency_ps: int
+    bandwidth: float
+    granule: int | None = None
+
+
+class Path:
+    """The stages of a way, with the sums every transfer needs; times per size are remembered."""
+
+    __slots__ = (
+        "_times", "bandwidth", "before_ps", "dma_bandwidth", "extra_ps", "first_resource", "granule",
+        "latency_ps", "stages", "startup_ps",
+    )  # fmt: skip
+
+    def __init__(self, stages: tuple[Stage, ...], startup_ps: int, dma_bandwidth: float) -> None:
+        self.stages = stages
+        self.startup_ps = startup_ps
+        self.dma_bandwidth = dma_bandwidth
+        latency = sum(s.latency_ps for s in stages)
+        self.latency_ps = max(1, latency)
+        self.extra_ps = self.latency_ps - latency
+        places = [i for i, s in enumerate(stages) if s.resource is not None]
+        self.first_resource = places[0] if places else None
+        """The first stage at which a transfer may have to wait."""
+        self.before_ps = sum(s.latency_ps for s in stages[: places[0]]) if places else 0
+        self.bandwidth = min([s.bandwidth for s in stages] + [dma_bandwidth])
+        self.granule = min((s.granule for s in stages if s.granule), default=None)
+        self._times: dict[int, tuple[int, tuple[int, ...]]] = {}
+
+    def occupied_ps(self, nbytes: int) -> int:
+        """How long the narrowest stage is busy: the time between the head and the tail."""
+        return serialise_ps(nbytes, self.bandwidth)
+
+    def held_ps(self, nbytes: int) -> int:
+        """How long the source is held: until its tail has left, and at least until the first turn is known."""
+        return max(self.occupied_ps(nbytes), self.before_ps)
+
+    def stage_ps(self, nbytes: int) -> tuple[int, tuple[int, ...]]:
+        """Busy time of the DMA engine, and of every stage, for one transfer of that size."""
+        times = self._times.get(nbytes)
+        if times is None:
+            each = tuple(serialise_ps(nbytes, s.bandwidth) for s in self.stages)
+            times = self._times[nbytes] = (serialise_ps(nbytes, self.dma_bandwidth), each)
+        return times
+
+    def pieces(self, nbytes: int) -> list[int]:
+        """The transfer cut into granules (one piece where no stage asks for them)."""
+        if not self.granule or nbytes <= self.granule:
+            return [nbytes]
+        size = max(self.granule, -(-nbytes // MAX_PIECES))
+        whole, rest = divmod(nbytes, size)
+        return [size] * whole + ([rest] if rest else [])
+
+
+class Fabric:
+    """The networks of a machine as numbered resources; faults change routes and speeds."""
+
+    def __init__(self, hda: HDA, faults: Faults) -> None:
+        self.hda = hda
+        self.faults = faults
+        self.keys: list[Hashable] = []
+        self.widths: list[int] = []
+        self._numbers: dict[Hashable, int] = {}
+        self._stages: dict[tuple[Unit, Unit], tuple[Stage, ...]] = {}
+        self._down = faults.links_down(hda)
+        self._slow = faults.links_slow(hda)
+        self._graphs: dict[str, Any] = {}
+
+    def resource(self, key: Hashable, width: int = 1) -> int:
+        """The number of a resource; ``width`` transfers may use it at a time."""
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.keys)
+            self.keys.append(key)
+            self.widths.append(width)
+        return number
+
+    def stages(self, a: Unit, b: Unit) -> tuple[Stage, ...]:
+        """The stages between two units of the hardware; through a shared memory where no network joins them."""
+        key = (a, b)
+        if key not in self._stages:
+            self._stages[key] = tuple(self._find(a, b))
+        return self._stages[key]
+
+    def _find(self, a: Unit, b: Unit) -> Iterator[Stage]:
+        try:
+            route = self.hda.route(a, b)
+        except RouteError:
+            yield self._through_memory(a, b)
+            return
+        for leg in route.legs:
+            numbers = [n for run in leg.runs for n in leg.network.topology.links(run)]
+            links = [Link(leg.network.name, leg.owner, n) for n in numbers]
+            if self._down and any(link in self._down for link in links):
+                links = self._detour(a, b, leg.network, leg.owner, links)
+            for hop, link in enumerate(links):
+                yield self._stage(leg.network, link, first=hop == 0)
+
+    def _stage(self, network: Network, link: Link, first: bool) -> Stage:
+        overhead = 0 if first else network.hop_overhead_ps
+        speed = self._slow.get(link, 1.0)
+        key: Hashable = link
+        if not network.duplex:
+            key = (network.name, link.owner, *sorted(network.topology.ends(link.number)))
+        number = self.resource(key, network.topology.width(link.number))
+        return Stage(
+            number, max(1, network.latency_ps + overhead), network.effective_bandwidth / speed, network.granule
+        )
+
+    def _through_memory(self, a: Unit, b: Unit) -> Stage:
+        layer = self.hda.shared_memory(a, b)
+        if layer is None:
+            raise RouteError(
+                f"{a} cannot reach {b}: no network joins them and they share no memory",
+                advice="describe a network that joins them",
+            )
+        owner = self.hda.parent(a, layer.level).index
+        number = self.resource(("memory", layer.name, owner))
+        return Stage(number, max(1, layer.latency_ps), layer.effective_bandwidth)
+
+    # links that are down
+
+    def _detour(self, a: Unit, b: Unit, network: Network, owner: int, links: list[Link]) -> list[Link]:
+        """The shortest way round the links that are down, or an error that says what is cut off."""
+        import networkx as nx  # heavy, and needed only when links are down
+
+        ends = network.topology.ends
+        graph = self._graph(network, owner)
+        start, stop = ends(links[0].number)[0], ends(links[-1].number)[1]
+        try:
+            nodes = nx.shortest_path(graph, start, stop)
+        except (nx.NetworkXNoPath, nx.NodeNotFound):
+            down = ", ".join(
+                "->".join(ends(d.number))
+                for d in sorted(self._down)
+                if (d.network, d.owner) == (network.name, owner)
+            )
+            raise RouteError(
+                f"{a} cannot reach {b}: {network.name} has no way left from {start} to {stop} "
+                f"(down: {down})",
+                advice="bring a link up, or choose units that can reach each other",
+            ) from None
+        pairs = zip(nodes, nodes[1:], strict=False)
+        return [Link(network.name, owner, graph.edges[pair]["number"]) for pair in pairs]
+
+    def _graph(self, network: Network, owner: int) -> Any:
+        import networkx as nx
+
+        key = f"{network.name}:{owner}"
+        if key not in self._graphs:
+            graph = nx.DiGraph()
+            for number in range(network.topology.link_count):
+                start, stop = network.topology.ends(number)
+                # Link numbers beyond the edge of a grid stand for no cable and end nowhere.
+                if "None" not in (start, stop) and Link(network.name, owner, number) not in self._down:
+                    graph.add_edge(start, stop, number=number)
+            self._graphs[key] = graph
+        return self._graphs[key]

@@ -1,0 +1,262 @@
+"""What a Plan costs on an HDA: engines, memories and ways through the fabric, as resources and times.
+
+Everything is integer picoseconds. A *resource* is whatever only one transfer or command can use at a
+time (a link, a port of a switch, a memory that several units share, an engine that several units
+share); resources are numbered, and `Flows` finds out which of them more than one flow uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from megatile.core.errors import MegatileError, MissingDescriptionError
+from megatile.hda import HDA
+from megatile.hda.model import Engine, MemoryLayer, Unit
+from megatile.plan import model as pm
+from megatile.plan.timing.fabric import Fabric, Path, Stage, serialise_ps
+from megatile.plan.timing.faults import Faults
+
+CONTROL_BYTES = 64
+CREDIT_BYTES = 16
+SIGNAL_BYTES = 8
+
+
+class TimingError(MegatileError, ValueError):
+    """A plan that cannot be timed on this machine; says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Dma:
+    """The engine that moves data: its start-up, its bandwidth, and how many virtual channels it has."""
+
+    startup_ps: int = 0
+    bandwidth: float = float("inf")
+    channels: int = 1
+    level: str | None = None
+
+
+class Machine:
+    """An HDA as one plan sees it."""
+
+    def __init__(self, hda: HDA, plan: pm.Plan, faults: Faults | None = None) -> None:
+        self.hda = hda
+        self.plan = plan
+        self.faults = faults or Faults()
+        self.level = hda.level(hda.scale(plan.scale).level)
+        self.places = self._places()
+        self.fabric = Fabric(hda, self.faults)
+        self._paths: dict[tuple[int, str, int, str], Path] = {}
+        self._memories: dict[str, tuple[MemoryLayer, float, bool]] = {}
+        self._engines: dict[str, Engine | None] = {}
+
+    def _places(self) -> list[int]:
+        units = np.arange(self.plan.units, dtype=np.int64)
+        places = np.broadcast_to(self.plan.place.evaluate({"unit": units}), units.shape)
+        if len(places) and (int(places.min()) < 0 or int(places.max()) >= self.level.total):
+            raise TimingError(
+                f"plan '{self.plan.name}' needs {self.plan.units} units of '{self.plan.scale}', "
+                f"machine '{self.hda.name}' has {self.level.total}",
+                advice="use a larger machine, or fewer units",
+            )
+        return [int(p) for p in places]
+
+    @cached_property
+    def crowded(self) -> bool:
+        """Whether two units of the plan stand on one unit of the hardware and so share its engines."""
+        return len(set(self.places)) < len(self.places)
+
+    def hardware(self, unit: int) -> Unit:
+        return Unit(self.level.name, self.places[unit])
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Where each unit stands, outermost level first: ``sip0/cube3/pe5``."""
+        chain = [lv for lv in reversed(self.hda.levels) if lv.position >= self.level.position and lv.total > 1]
+        if not chain:
+            chain = [self.level]
+        names = []
+        for place in self.places:
+            parts, above = [], 1
+            for level in chain:
+                index = place * level.total // self.level.total
+                parts.append(f"{level.name}{index % (level.total // above)}")
+                above = level.total
+            names.append("/".join(parts))
+        if self.crowded:
+            return [f"{name}#{unit}" for unit, name in enumerate(names)]
+        return names
+
+    # engines
+
+    def engine(self, kind: str) -> Engine | None:
+        """The engine of a kind nearest to the plan's scale (a vector engine also does scalar work)."""
+        if kind not in self._engines:
+            found = [e for e in self.hda.engines if e.kind == kind]
+            if kind == "vector" and not found:
+                found = [e for e in self.hda.engines if e.kind in ("scalar", "tensor")]
+            here = self.level.position
+            found.sort(key=lambda e: abs(self.hda.level(e.level).position - here))
+            self._engines[kind] = found[0] if found else None
+        return self._engines[kind]
+
+    def engines_per_unit(self, engine: Engine) -> int:
+        """How many engines of this description one unit of the plan commands."""
+        level = self.hda.level(engine.level)
+        if level.position >= self.level.position:
+            return engine.count
+        return engine.count * (level.total // self.level.total)
+
+    def compute_ps(self, statement: Any, flops: int, unit: int) -> int:
+        """How long a command keeps a compute engine; at least 1 ps."""
+        engine = self.engine(statement.engine)
+        if engine is None:
+            raise MissingDescriptionError(
+                f"machine '{self.hda.name}' describes no {statement.engine} engine",
+                place=statement.place,
+                advice="add one under 'engines' in the machine's file",
+            )
+        rate = engine.rate(statement.work.dtype)
+        if rate is None:
+            raise MissingDescriptionError(
+                f"engine '{engine.name}' of machine '{self.hda.name}' has no throughput for "
+                f"{statement.work.dtype}",
+                place=statement.place,
+                advice=f"it has {', '.join(sorted(engine.throughput)) or 'none'}",
+            )
+        duration = engine.startup_ps + serialise_ps(flops, rate * self.engines_per_unit(engine))
+        return self.faults.slower(unit, max(1, duration))
+
+    def engine_resource(self, kind: str, unit: int) -> tuple[str, str, int] | None:
+        """The shared engine behind a unit's engine, or None where the unit has its own."""
+        engine = self.engine(kind)
+        level = self.hda.level(engine.level) if engine else self.level
+        if level.position > self.level.position and self._several_inside(level.name):
+            return ("engine", kind, self.places[unit] * level.total // self.level.total)
+        if self.crowded and kind in ("dma", "tensor", "vector"):
+            return ("engine", kind, self.places[unit])
+        return None
+
+    @cached_property
+    def dma(self) -> Dma:
+        engine = self.engine("dma")
+        if engine is None:
+            return Dma()
+        bandwidth = engine.bandwidth or float("inf")
+        return Dma(
+            engine.startup_ps,
+            bandwidth * engine.efficiency * self.engines_per_unit(engine),
+            max(1, engine.channels),
+            engine.level,
+        )
+
+    def virtual_channel(self, channel: str | None) -> int:
+        """Loads and stores use virtual channel 0; the plan's channels share the others in turn."""
+        others = self.dma.channels - 1
+        if channel is None or not others:
+            return 0
+        index = next(i for i, c in enumerate(self.plan.channels) if c.name == channel)
+        return 1 + index % others
+
+    # memories
+
+    def _several_inside(self, level: str) -> bool:
+        """Whether units of the plan stand together inside one unit of ``level``."""
+        total = self.hda.level(level).total
+        parents = {place * total // self.level.total for place in self.places}
+        return len(parents) < len(set(self.places))
+
+    def memory(self, name: str) -> tuple[MemoryLayer, float, bool]:
+        """A memory layer, the bandwidth one unit sees, and whether several units contend for it."""
+        if name not in self._memories:
+            layer = self.hda.memory(name)
+            level = self.hda.level(layer.level)
+            bandwidth = layer.effective_bandwidth
+            contended = False
+            if level.position < self.level.position:
+                bandwidth *= level.total // self.level.total
+            elif level.position > self.level.position:
+                inside = self.level.total // level.total
+                if not layer.shared or layer.slices >= inside > 1:
+                    bandwidth /= inside
+                else:
+                    contended = self._several_inside(level.name)
+            self._memories[name] = (layer, bandwidth, contended)
+        return self._memories[name]
+
+    def _memory_stage(self, name: str, unit: int) -> Stage:
+        layer, bandwidth, contended = self.memory(name)
+        total = self.hda.level(layer.level).total
+        index = self.places[unit] * total // self.level.total if contended else self.places[unit]
+        key = ("memory", layer.name, index) if contended else None
+        return Stage(None if key is None else self.fabric.resource(key), layer.latency_ps, bandwidth)
+
+    # ways
+
+    def path(self, unit: int, memory: str, peer: int, peer_memory: str) -> Path:
+        """The way of a transfer out of one unit's memory into another's (or its own)."""
+        key = (unit, memory, peer, peer_memory)
+        if key not in self._paths:
+            stages = [self._memory_stage(memory, unit)]
+            if self.places[unit] != self.places[peer]:
+                stages += self.fabric.stages(self.hardware(unit), self.hardware(peer))
+            if not (memory == peer_memory and unit == peer):
+                stages.append(self._memory_stage(peer_memory, peer))
+            self._paths[key] = Path(tuple(stages), self.dma.startup_ps, self.dma.bandwidth)
+        return self._paths[key]
+
+    def credit_ps(self, receiver: int, sender: int, memory: str) -> int:
+        """How long a returned credit travels: latency of the way back and its own bytes."""
+        queues = [q.credit for q in self.hda.channels if q.credit]
+        size = queues[0] if queues else CREDIT_BYTES
+        return self.message_ps(receiver, sender, size)
+
+    def message_ps(self, unit: int, peer: int, size: int) -> int:
+        """A small control message between units; it does not contend for links. At least 1 ps."""
+        if self.places[unit] == self.places[peer]:
+            return 1
+        stages = self.fabric.stages(self.hardware(unit), self.hardware(peer))
+        slowest = min((s.bandwidth for s in stages), default=float("inf"))
+        return max(1, sum(s.latency_ps for s in stages) + serialise_ps(size, slowest))
+
+    def start_ps(self, unit: int) -> int:
+        """When a unit starts: the launch has travelled the control path, after the install of its queues."""
+        control = self.hda.control
+        if control is None:
+            return 0
+        one = control.host_link.latency_ps + sum(station.overhead_ps for station in control.launch)
+        if control.host_link.bandwidth:
+            one += serialise_ps(CONTROL_BYTES, control.host_link.bandwidth)
+        return one * (2 if self.plan.channels else 1)
+
+    def collective_ps(self, statement: pm.Collective, members: tuple[int, ...], nbytes: int) -> int:
+        """What a barrier, or a reduction or broadcast done by the network itself, adds for a group."""
+        root = members[0]
+        if len(members) == 1:
+            return 1
+        away = max(self.message_ps(root, m, 0) for m in members[1:])
+        if statement.kind == "barrier":
+            return 2 * away
+        if statement.kind == "all_reduce":
+            self._check_reduction(statement, members)
+        widest = min(self.path_bandwidth(root, m) for m in members[1:])
+        return (2 if statement.kind == "all_reduce" else 1) * away + serialise_ps(nbytes, widest)
+
+    def path_bandwidth(self, unit: int, peer: int) -> float:
+        stages = self.fabric.stages(self.hardware(unit), self.hardware(peer))
+        return min((s.bandwidth for s in stages), default=float("inf"))
+
+    def _check_reduction(self, statement: pm.Collective, members: tuple[int, ...]) -> None:
+        route = self.hda.route(self.hardware(members[0]), self.hardware(members[-1]))
+        for leg in route.legs:
+            if statement.reduction not in leg.network.in_network_reduction:
+                able = ", ".join(leg.network.in_network_reduction) or "nothing"
+                raise TimingError(
+                    f"network '{leg.network.name}' of machine '{self.hda.name}' does not reduce "
+                    f"'{statement.reduction}' by itself (it reduces {able})",
+                    place=statement.place,
+                    advice="use a collective algorithm, or another machine",
+                )

@@ -1,0 +1,417 @@
+"""The evaluator for regular plans: all units of a stream at once, command by command.
+
+Valid when nothing has to be arbitrated: no resource has two users, there is no receive-from-any, no flag
+and no meeting, and no unit touches another's storage. Times are then sums and maxima, and they are worked out
+for a whole stream at a time: a plain int while all units agree, an array over the units where they differ.
+`NotRegular` says that a plan is not of this kind; the run-ahead evaluator takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from megatile.plan import model as pm
+from megatile.plan.timing.machine import Machine
+from megatile.sim.lowering import Lowering, bytes_moved, transfer_times
+from megatile.sim.messages import MessageTimes
+from megatile.sim.program import Link, Program
+from megatile.sim.rows import Access, Cohort, Released, Row
+from megatile.sim.times import Times
+
+Value = Any  # picoseconds: an int, or an int64 array over the units of a stream
+_PRUNE_AT = 8
+
+
+class NotRegular(Exception):
+    """The plan needs arbitration, or its units drift apart; says why."""
+
+
+def latest(a: Value, b: Value) -> Value:
+    if type(a) is int and type(b) is int:
+        return a if a > b else b
+    return np.maximum(a, b)
+
+
+def level(values: list[int]) -> Value:
+    """One int if all are equal, else an array."""
+    return values[0] if all(v == values[0] for v in values) else np.array(values, dtype=np.int64)
+
+
+def check_regular(plan: pm.Plan, machine: Machine) -> None:
+    """Raise `NotRegular` if a plan is of the wrong kind at first sight."""
+    for stream in plan.streams:
+        for statement in pm.statements(stream.body):
+            if isinstance(statement, (pm.ReceiveAny, pm.Signal, pm.Wait, pm.Collective)):
+                raise NotRegular(f"it has a {type(statement).__name__}")
+    if any(tile.shared for tile in plan.tiles):
+        raise NotRegular("units share tiles")
+    if machine.faults.jitter is not None:
+        raise NotRegular("jitter makes every message different")
+
+
+class Lane:
+    """The units of one stream and their clocks."""
+
+    def __init__(self, program: Program, units: list[int], cohort: Cohort) -> None:
+        self.lowering = Lowering(program, units)
+        self.units = units
+        self.size = len(units)
+        self.walk: Iterator[Row] = cohort.walk()
+        self.row: Row | None = None
+        self.now: Value = level([program.machine.start_ps(u) for u in units])
+        self.free: list[Value] = [0] * len(program.engine_names)
+        self.open: dict[str, list[tuple[Access, Value, Any]]] = {}
+        """Unfinished accesses per tile or slot: the block, when it ends, and by which units."""
+        self.times: dict[Any, Any] = {}
+        self.held: dict[int, tuple[str, Any, Any]] = {}
+
+
+class Arrays:
+    """Evaluates a regular plan; ``record`` keeps the times of every command."""
+
+    def __init__(self, program: Program, lanes: list[Lane], *, record: bool = False) -> None:
+        self.program = program
+        self.lanes = lanes
+        self.record = record
+        self.arrivals = {c.name: MessageTimes(program.plan.units * c.members) for c in program.plan.channels}
+        self.credits = {c.name: MessageTimes(program.plan.units * c.members) for c in program.plan.channels}
+        self.last: Value = 0
+        self.recorded: list[tuple[Lane, Row, Value, Value]] = []
+        self._rules = {pm.Compute: self.compute, pm.Send: self.send, pm.Receive: self.receive}
+
+    def run(self) -> Times:
+        waiting = list(self.lanes)
+        while waiting:
+            moved = [lane for lane in waiting if self.advance(lane)]
+            waiting = [lane for lane in waiting if lane.row is not None]
+            if waiting and not moved:
+                raise NotRegular("its units do not go in step")
+        return self._times()
+
+    def advance(self, lane: Lane) -> bool:
+        """Take a stream as far as it goes; whether it went any way at all."""
+        moved = False
+        while True:
+            if lane.row is None:
+                lane.row = next(lane.walk, None)
+                if lane.row is None:
+                    return True
+            row = lane.row
+            rule = self.release if isinstance(row.statement, Released) else self._rules.get(type(row.statement))
+            if rule is None:
+                if isinstance(row.statement, pm.ReadScalar):
+                    rule = self.read
+                else:
+                    raise NotRegular(f"it has a {type(row.statement).__name__}")
+            if not rule(lane, row):
+                return moved
+            lane.row = None
+            moved = True
+
+    # blocks
+
+    def _key(self, access: Access) -> str:
+        return access.tile if self.program.storages.tile(access.tile) is not None else ""
+
+    def hazard(self, lane: Lane, access: Access, start: Value) -> Value:
+        """The start moved behind every unfinished access that conflicts."""
+        for other, end, mask in self._open(lane, access.storage):
+            if not (access.write or other.write):
+                continue
+            if type(end) is int and type(start) is int and end <= start:
+                continue
+            same = _same_block(access, other)
+            if same is False:
+                continue
+            if mask is not None:
+                same = mask if same is True else same & mask
+            start = latest(start, end) if same is True else np.where(same, latest(start, end), start)
+        return start
+
+    def _open(self, lane: Lane, storage: Any) -> list[tuple[Access, Value, Any]]:
+        found = lane.open.get("all")
+        if found is None:
+            found = lane.open["all"] = []
+        return found
+
+    def mark(self, lane: Lane, row: Row, end: Value) -> None:
+        found = self._open(lane, 0)
+        now = lane.now
+        if type(now) is int:
+            found[:] = [entry for entry in found if not (type(entry[1]) is int and entry[1] <= now)]
+        if len(found) > _PRUNE_AT:
+            earliest = int(np.min(now))
+            found[:] = [entry for entry in found if int(np.max(entry[1])) > earliest]
+        for access in row.accesses:
+            found.append((access, end, row.mask))
+
+    def _private(self, row: Row) -> None:
+        if any(a.owner is not None for a in row.accesses):
+            raise NotRegular("units touch each other's storage")
+
+    # commands
+
+    def compute(self, lane: Lane, row: Row) -> bool:
+        self._private(row)
+        engine, busy, latency = self._engine_times(lane, row)
+        start = latest(lane.now, lane.free[engine])
+        for access in row.accesses:
+            start = self.hazard(lane, access, start)
+        end = start + busy
+        self._busy(lane, row, engine, end)
+        end = end + latency
+        self.mark(lane, row, end)
+        self._note(lane, row, start, end)
+        return True
+
+    def _engine_times(self, lane: Lane, row: Row) -> tuple[int, Value, Value]:
+        statement = row.statement
+        key = (id(statement), _plain(row.flops), _plain(row.nbytes), _storages(row))
+        known = lane.times.get(key) if None not in key else None
+        if known is not None:
+            return known
+        machine, program = self.program.machine, self.program
+        if statement.engine == "dma":
+            result = self._copy_times(lane, row, row.accesses[0] if len(row.accesses) > 1 else row.accesses[-1])
+        else:
+            if machine.engine_resource(statement.engine, lane.units[0]) is not None:
+                raise NotRegular("units share an engine")
+            flops = row.flops.tolist() if isinstance(row.flops, np.ndarray) else [row.flops] * lane.size
+            if not isinstance(row.flops, np.ndarray) and not machine.faults.straggler:
+                busy: Value = machine.compute_ps(statement, row.flops, lane.units[0])
+            else:
+                each = zip(flops, lane.units, strict=True)
+                busy = level([machine.compute_ps(statement, f, u) for f, u in each])
+            result = (program.engine_names.index(statement.engine), busy, 0)
+        if None not in key:
+            lane.times[key] = result
+        return result
+
+    def _copy_times(self, lane: Lane, row: Row, source: Access) -> tuple[int, Value, Value]:
+        program = self.program
+        busy, latency = [], []
+        for i, unit in enumerate(lane.units):
+            path = program.copy_path(unit, source, row.accesses[-1], i)
+            if any(stage.resource is not None for stage in path.stages):
+                raise NotRegular("units share a memory")
+            held, rest = transfer_times(path, bytes_moved(lane.lowering, row, i))
+            busy.append(held)
+            latency.append(rest)
+        if program.machine.engine_resource("dma", lane.units[0]) is not None:
+            raise NotRegular("units share an engine")
+        return program.engine_names.index("dma.0"), level(busy), level(latency)
+
+    def _busy(self, lane: Lane, row: Row, engine: int, until: Value) -> None:
+        lane.free[engine] = until if row.mask is None else np.where(row.mask, until, lane.free[engine])
+
+    def send(self, lane: Lane, row: Row) -> bool:
+        self._private(row)
+        channel, slots, engine, busy, latency, _ = self._send_times(lane, row)
+        now = lane.now
+        if type(row.number) is not int or row.number >= slots:
+            credit = self.credits[channel].get(row.queue, row.number - slots, row.mask, lane.size)
+            if credit is None:
+                return False
+            now = _within(row.mask, latest(now, credit), now)
+        start = latest(now, lane.free[engine])
+        start = self.hazard(lane, row.accesses[0], start)
+        end = start + busy
+        lane.now = now
+        self._busy(lane, row, engine, end)
+        self.mark(lane, row, end)
+        self.arrivals[channel].put(row.queue, row.number, row.mask, end + latency)
+        self._last(row, end + latency)
+        self._note(lane, row, start, end)
+        return True
+
+    def _send_times(self, lane: Lane, row: Row) -> tuple[str, int, int, Value, Value, Any]:
+        key = (id(row.statement), id(row.queue), _plain(row.nbytes), _storages(row), row.mask is None)
+        known = lane.times.get(key) if None not in key else None
+        if known is not None and known[5] is row.queue:
+            return known
+        program = self.program
+        links: list[Link] = program.links(row, lane.size)
+        busy, latency, engine = [0] * lane.size, [0] * lane.size, 0
+        for i, link in enumerate(links):
+            if link is None:
+                continue
+            storage = row.accesses[0].storage
+            memory = program.storages.memory(int(storage[i]) if isinstance(storage, np.ndarray) else storage)
+            path = program.send_path(link, memory)
+            program.use(path, ("queue", link.queue))
+            if program.contended(path):
+                raise NotRegular("a link or memory has two users")
+            busy[i], latency[i] = transfer_times(path, bytes_moved(lane.lowering, row, i))
+            engine = link.engine
+        if program.machine.engine_resource("dma", lane.units[0]) is not None:
+            raise NotRegular("units share an engine")
+        if None not in busy and row.mask is not None:
+            result: tuple[Any, ...] = (np.array(busy), np.array(latency))
+        else:
+            result = (level(busy), level(latency))
+        channel = program.channel(row.statement.channel)
+        made = (channel.name, channel.slots, engine, *result, row.queue)
+        if None not in key:
+            lane.times[key] = made
+        return made  # type: ignore[return-value]
+
+    def receive(self, lane: Lane, row: Row) -> bool:
+        statement = row.statement
+        self._private(row)
+        arrival = self.arrivals[statement.channel].get(row.queue, row.number, row.mask, lane.size)
+        if arrival is None:
+            return False
+        begin = lane.now
+        lane.now = _within(row.mask, latest(begin, arrival), begin)
+        if statement.into is None:
+            self._hold(lane, row)
+            self._note(lane, row, begin, lane.now)
+            return True
+        engine, busy, latency = self._take_times(lane, row)
+        start = latest(lane.now, lane.free[engine])
+        start = self.hazard(lane, row.accesses[-1], start)
+        end = start + busy
+        self._busy(lane, row, engine, end)
+        end = end + latency
+        self.mark(lane, row, end)
+        self.credits[statement.channel].put(row.queue, row.number, row.mask, end + self._credit_ps(lane, row))
+        self._note(lane, row, start, end)
+        return True
+
+    def _take_times(self, lane: Lane, row: Row) -> tuple[int, Value, Value]:
+        key = (id(row.statement), _plain(row.nbytes), _storages(row), "take")
+        if None in key or key not in lane.times:
+            source = Access(row.slot, None, (), False, row.statement.channel)
+            lane.times[key] = self._copy_times(lane, row, source)
+        return lane.times[key]
+
+    def _hold(self, lane: Lane, row: Row) -> None:
+        """Remember which message lies in which slot."""
+        if row.mask is None and type(row.slot) is int:
+            lane.held[row.slot] = (row.statement.channel, row.queue, row.number)
+            return
+        slots = np.broadcast_to(row.slot, (lane.size,))
+        queues, numbers = np.broadcast_to(row.queue, slots.shape), np.broadcast_to(row.number, slots.shape)
+        for slot in np.unique(slots if row.mask is None else slots[row.mask]).tolist():
+            here = slots == slot if row.mask is None else (slots == slot) & row.mask
+            _, old_queue, old_number = lane.held.get(slot, ("", 0, 0))
+            held = (np.where(here, queues, old_queue), np.where(here, numbers, old_number))
+            lane.held[slot] = (row.statement.channel, *held)
+
+    def _credit_ps(self, lane: Lane, row: Row) -> Value:
+        key = ("credit", id(row.queue), row.statement.channel)
+        known = lane.times.get(key)
+        if known is None or known[0] is not row.queue:
+            channel = self.program.channel(row.statement.channel)
+            queues = np.broadcast_to(row.queue, (lane.size,)).tolist()
+            each = level([self.program.link(channel, q, strict=False).credit_ps for q in queues])
+            known = lane.times[key] = (row.queue, each)
+        return known[1]
+
+    def release(self, lane: Lane, row: Row) -> bool:
+        if type(row.slot) is not int:
+            slots = np.unique(row.slot if row.mask is None else row.slot[row.mask]).tolist()
+            for slot in slots:
+                part = Row(row.statement, (row.slot == slot) if row.mask is None else (row.slot == slot) & row.mask)
+                part.slot = slot
+                self._release_one(lane, part)
+            end = lane.now
+            self._note(lane, row, lane.now, end)
+            return True
+        end = self._release_one(lane, row)
+        self._note(lane, row, lane.now, end)
+        return True
+
+    def _release_one(self, lane: Lane, row: Row) -> Value:
+        name, queue, number = lane.held[row.slot]
+        access = Access(row.slot, None, (), True, name)
+        end = self.hazard(lane, access, lane.now)
+        channel = self.program.channel(name)
+        key = ("give", id(queue), name)
+        known = lane.times.get(key)
+        if known is None or known[0] is not queue:
+            queues = np.broadcast_to(queue, (lane.size,)).tolist()
+            each = level([self.program.link(channel, q, strict=False).credit_ps for q in queues])
+            known = lane.times[key] = (queue, each)
+        self.credits[name].put(queue, number, row.mask, end + known[1])
+        return end
+
+    def read(self, lane: Lane, row: Row) -> bool:
+        self._private(row)
+        lane.now = _within(row.mask, self.hazard(lane, row.accesses[0], lane.now), lane.now)
+        self._note(lane, row, lane.now, lane.now)
+        return True
+
+    # the end
+
+    def _note(self, lane: Lane, row: Row, start: Value, end: Value) -> None:
+        self._last(row, end)
+        if self.record:
+            self.recorded.append((lane, row, start, end))
+
+    def _last(self, row: Row, end: Value) -> None:
+        if row.mask is not None:
+            end = int(np.max(np.where(row.mask, end, 0)))
+        self.last = latest(self.last, end if type(end) is int else int(end.max()))
+
+    def _times(self) -> Times:
+        ends = [int(np.max(self.last))] + [int(np.max(lane.now)) for lane in self.lanes]
+        times = Times(max(ends))
+        if self.record:
+            units = self.program.plan.units
+            times.start, times.end = [[] for _ in range(units)], [[] for _ in range(units)]
+            for lane, row, start, end in self.recorded:
+                starts, ends_ = np.broadcast_to(start, lane.size), np.broadcast_to(end, lane.size)
+                active = range(lane.size) if row.mask is None else np.flatnonzero(row.mask).tolist()
+                for i in active:
+                    times.start[lane.units[i]].append(int(starts[i]))
+                    times.end[lane.units[i]].append(int(ends_[i]))
+        return times
+
+
+def _within(mask: Any, new: Value, old: Value) -> Value:
+    return new if mask is None else np.where(mask, new, old)
+
+
+def _plain(value: Any) -> int | None:
+    """A field as part of a key: only ints can be."""
+    return value if type(value) is int else None
+
+
+def _storages(row: Row) -> tuple[int, ...] | None:
+    storages = tuple(a.storage for a in row.accesses)
+    return storages if all(type(s) is int for s in storages) else None
+
+
+def _same_block(a: Access, b: Access) -> Any:
+    """Whether two blocks overlap: True, False, or an array where the units differ."""
+    if type(a.storage) is int and type(b.storage) is int:
+        if a.storage != b.storage:
+            return False
+        same: Any = True
+    else:
+        same = a.storage == b.storage
+        if not same.any():
+            return False
+    if not a.bounds or not b.bounds or a.bounds is b.bounds:
+        return same
+    for (low, extent), (bottom, height) in zip(a.bounds, b.bounds, strict=False):
+        if low is bottom and extent is height:
+            continue
+        both = _all_or_any((low < bottom + height) & (bottom < low + extent))
+        if both is False:
+            return False
+        if both is not True:
+            same = both if same is True else same & both
+    return same
+
+
+def _all_or_any(both: Any) -> Any:
+    if not isinstance(both, np.ndarray):
+        return bool(both)
+    if both.all():
+        return True
+    return both if both.any() else False

@@ -1,0 +1,408 @@
+"""The general path of run-ahead: times that may be pending, shared resources, flags, meetings, any-receives.
+
+Every rule is called with a unit and one operation and returns whether the unit may go on; if not, the
+rule has seen to it that the unit is woken when trying again makes sense.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from megatile.sim.pending import Pending, Time, known, later, when
+from megatile.sim.program import GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Operation
+from megatile.sim.regions import Block
+from megatile.sim.stuck import wait_graph
+from megatile.sim.transfers import DECISION
+from megatile.trace import WaitGraph
+
+if TYPE_CHECKING:
+    from megatile.sim.runahead import RunAhead, UnitState
+
+
+class Meeting:
+    """A collective of one group: who came, and when the last one did."""
+
+    __slots__ = ("came", "complete", "latest")
+
+    def __init__(self) -> None:
+        self.came: list[UnitState] = []
+        self.latest = 0
+        self.complete = False
+
+
+class GeneralRules:
+    """All operations, with times that may be unknown."""
+
+    def __init__(self, run: RunAhead) -> None:
+        self.run = run
+        self.choices: dict[int, list[int]] = {}
+        self.meetings: dict[Any, Meeting] = defaultdict(Meeting)
+        self.signals: dict[Any, list[tuple[int, int]]] = defaultdict(list)
+        self.flag_waiters: dict[Any, tuple[UnitState, Operation]] = {}
+        self.any_waiters: dict[int, tuple[UnitState, Operation]] = {}
+        self._decisions = 0
+        self._rules: dict[str, Callable[[UnitState, Operation], bool]] = {
+            "work": self.work,
+            "copy": self.copy,
+            "send": self.send,
+            "receive": self.receive_into,
+            "any": self.receive_any,
+            "read": self.read,
+            "signal": self.signal,
+            "wait": self.wait,
+            "meet": self.meet,
+        }
+
+    def close(self) -> None:
+        """Let go of the run; nothing more can be applied."""
+        self._rules.clear()
+        del self.run
+
+    def apply(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
+        kind = operation[0]
+        if kind == GENERAL:
+            return self._rules[operation[1].kind](unit, operation[1])
+        block_of = self.run.program.regions.block
+        if kind == RUN:
+            _, engine, busy, latency, reads, writes, row = operation
+            blocks = tuple(map(block_of, reads)), tuple(map(block_of, writes))
+            return self.work(unit, Operation("work", row, unit.unit, engine, busy, latency, *blocks))
+        if kind == SEND:
+            _, info, number, block, row = operation
+            engine, _, _, busy, latency, link, nbytes = info
+            reads = (block_of(block),)
+            made = Operation("send", row, unit.unit, engine, busy, latency, reads, link=link, number=number, nbytes=nbytes)
+            return self.send(unit, made)
+        if kind == RECEIVE:
+            return self.receive(unit, operation)
+        if kind == TAKE:
+            _, _, number, engine, busy, latency, block, _, row, link = operation
+            writes = (block_of(block),)
+            made = Operation("receive", row, unit.unit, engine, busy, latency, (), writes, link=link, key=number)
+            return self.receive_into(unit, made)
+        assert kind == RELEASE
+        return self.release(unit, operation)
+
+    # hazards
+
+    def hazards(self, unit: UnitState, reads: tuple[Block, ...], writes: tuple[Block, ...]) -> list[Time]:
+        """The times that an access has to wait for."""
+        times = [unit.writers[b] for look, _, _ in reads for b in look]
+        for written, read, _ in writes:
+            times += [unit.writers[b] for b in written]
+            times += [unit.readers[b] for b in read]
+        return times
+
+    def mark(self, unit: UnitState, operation: Operation, read_until: Time, written: Time) -> None:
+        for _, _, block in operation.reads:
+            unit.readers[block] = later(unit.readers[block], read_until)
+        for _, _, block in operation.writes:
+            unit.writers[block] = written
+        if operation.shared:
+            unit.touched = later(unit.touched, later(read_until, written))
+
+    def note(self, unit: UnitState, start: Time, end: Time) -> None:
+        if self.run.record:
+            unit.start.append(start)
+            unit.end.append(end)
+
+    # engines
+
+    def work(self, unit: UnitState, op: Operation) -> bool:
+        """A command on an engine, its own or shared."""
+        start, busy_until, finished = Pending(), Pending(), Pending()
+
+        def begin(time: int) -> None:
+            start.set(time)
+            busy_until.set(time + op.busy_ps)
+            finished.set(time + op.busy_ps + op.latency_ps)
+
+        def ready(time: int) -> None:
+            if op.resource is None:
+                begin(time)
+            else:
+                key = (op.flow, op.number * 2048, 0)
+                self.run.transfers.request(time, key, op.resource, op.busy_ps, begin)
+
+        when([unit.free[op.engine], *self.hazards(unit, op.reads, op.writes)], unit.now, ready)
+        unit.free[op.engine] = _short(busy_until)
+        self.mark(unit, op, _short(finished), _short(finished))
+        self.note(unit, _short(start), _short(finished))
+        return True
+
+    def copy(self, unit: UnitState, op: Operation) -> bool:
+        """A transfer between memories; its way may be shared."""
+        start, left, arrived = Pending(), Pending(), Pending()
+        times = [unit.free[op.engine], *self.hazards(unit, op.reads, op.writes)]
+        self._transfer(op, times, unit.now, start, left, arrived)
+        unit.free[op.engine] = _short(left)
+        self.mark(unit, op, _short(arrived), _short(arrived))
+        self.note(unit, _short(start), _short(arrived))
+        return True
+
+    def _transfer(
+        self, op: Operation, times: list[Time], least: int, start: Pending, left: Pending, arrived: Pending
+    ) -> None:
+        def landed(tail: int) -> None:
+            arrived.set(tail)
+            self.run.last_ps = max(self.run.last_ps, tail)
+
+        def begin(time: int) -> None:
+            start.set(time)
+            if op.path is None:
+                left.set(time + op.busy_ps)
+                landed(time + op.busy_ps + op.latency_ps)
+            else:
+                self.run.transfers.start(
+                    time, op.path, op.nbytes, op.flow, op.number, op.delay_ps, left.set, landed
+                )
+
+        def ready(time: int) -> None:
+            if op.resource is None:
+                begin(time)
+            else:
+                # Units that share a DMA engine take turns for as long as it is busy with a transfer.
+                self.run.transfers.request(time, (op.flow, op.number * 2048, -1), op.resource, op.busy_ps, begin)
+
+        when(times, least, ready)
+
+    # channels
+
+    def send(self, unit: UnitState, op: Operation) -> bool:
+        run, link = self.run, op.link
+        slots = link.channel.slots
+        if op.number >= slots:
+            credit = run.credits[link.queue].get(op.number - slots)
+            if credit is None:
+                run.wait_credit[link.queue] = unit
+                return False
+            value = known(credit)
+            if value is None:
+                run.resume_when(unit, credit)
+                return False
+            unit.now = max(unit.now, value)
+        start, left, arrived = Pending(), Pending(), Pending()
+        times = [unit.free[op.engine], unit.touched, *self.hazards(unit, op.reads, ())]
+        self._transfer(op, times, unit.now, start, left, arrived)
+        unit.free[op.engine] = _short(left)
+        self.mark(unit, op, _short(left), 0)
+        run.arrivals[link.queue].append(_short(arrived))
+        run.wake_data(link.queue)
+        self._arrived_any(link.queue)
+        self.note(unit, _short(start), _short(left))
+        return True
+
+    def receive(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
+        _, queue, number, slot, _, _ = operation
+        return self._take(unit, queue, number, slot)
+
+    def _take(self, unit: UnitState, queue: int, number: int, slot: int) -> bool:
+        arrived = self.run.arrivals[queue]
+        if len(arrived) <= number:
+            self.run.wait_data[queue] = unit
+            return False
+        value = known(arrived[number])
+        if value is None:
+            self.run.resume_when(unit, arrived[number])
+            return False
+        begin = unit.now
+        unit.now = max(unit.now, value)
+        unit.writers[slot] = value
+        self.note(unit, begin, unit.now)
+        return True
+
+    def release(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
+        _, queue, number, slot, credit_ps, _, _ = operation
+        times = self.hazards(unit, (), (self.run.program.regions.block(slot),))
+        self._give_back(unit, queue, number, credit_ps, times)
+        return True
+
+    def _give_back(
+        self, unit: UnitState, queue: int, number: int, credit_ps: int, times: list[Time]
+    ) -> None:
+        released, credit = Pending(), Pending()
+
+        def free(time: int) -> None:
+            released.set(time)
+            credit.set(time + credit_ps)
+
+        when(times, unit.now, free)
+        self.run.credits[queue][number] = _short(credit)
+        self.run.wake_credit(queue)
+        self.note(unit, unit.now, _short(released))
+
+    def receive_into(self, unit: UnitState, op: Operation) -> bool:
+        """Take a message, copy it out of its slot and give the slot back after the copy."""
+        run, link, number = self.run, op.link, op.key
+        arrived = run.arrivals[link.queue]
+        if len(arrived) <= number:
+            run.wait_data[link.queue] = unit
+            return False
+        value = known(arrived[number])
+        if value is None:
+            run.resume_when(unit, arrived[number])
+            return False
+        unit.now = max(unit.now, value)
+        start, left, landed = Pending(), Pending(), Pending()
+        times = [unit.free[op.engine], *self.hazards(unit, op.reads, op.writes)]
+        self._transfer(op, times, unit.now, start, left, landed)
+        unit.free[op.engine] = _short(left)
+        self.mark(unit, op, _short(landed), _short(landed))
+        credit = Pending()
+        when([_short(landed)], 0, lambda time: credit.set(time + link.credit_ps))
+        run.credits[link.queue][number] = _short(credit)
+        run.wake_credit(link.queue)
+        self.note(unit, _short(start), _short(landed))
+        return True
+
+    # receive from any
+
+    def receive_any(self, unit: UnitState, op: Operation) -> bool:
+        """Take the earliest arrival; which one that is, the time queue decides."""
+        if op.value:
+            return True
+        for link in op.link:
+            self.any_waiters[link.queue] = (unit, op)
+        self._offer_any(unit, op)
+        return False
+
+    def _candidates(self, op: Operation) -> list[tuple[int, int]]:
+        """(arrival, member) of every message that is known to be there for the taking."""
+        found = []
+        for link, number in zip(op.link, op.key, strict=True):
+            arrived = self.run.arrivals[link.queue]
+            value = known(arrived[number]) if len(arrived) > number else None
+            if value is not None:
+                found.append((value, link.member))
+        return found
+
+    def _offer_any(self, unit: UnitState, op: Operation) -> None:
+        """Put a decision into the time queue at the earliest arrival known so far."""
+        for link, number in zip(op.link, op.key, strict=True):
+            arrived = self.run.arrivals[link.queue]
+            if len(arrived) > number and known(arrived[number]) is None:
+                when((arrived[number],), 0, lambda _: self._offer_any(unit, op))
+        found = self._candidates(op)
+        if found and not op.value:
+            time = min(found)[0]
+            self._decide_at(time, unit, lambda: self._decide_any(unit, op))
+
+    def _decide_at(self, time: int, unit: UnitState, then: Callable[[], None]) -> None:
+        self._decisions += 1
+        entry = (time, DECISION, unit.unit, self._decisions, 0, lambda _: then())
+        heapq.heappush(self.run.queue, entry)
+
+    def _decide_any(self, unit: UnitState, op: Operation) -> None:
+        if op.value:
+            return
+        arrival, member = min(self._candidates(op))
+        op.value = 1
+        for link in op.link:
+            self.any_waiters.pop(link.queue, None)
+        self.choices.setdefault(unit.unit, []).append(member)
+        self.note(unit, unit.now, max(unit.now, arrival))
+        unit.now = max(unit.now, arrival)
+        op.number = member
+        self.run.ready.append(unit)
+
+    def _arrived_any(self, queue: int) -> None:
+        waiting = self.any_waiters.get(queue)
+        if waiting is not None:
+            self._offer_any(*waiting)
+
+    # scalars, flags, meetings
+
+    def read(self, unit: UnitState, op: Operation) -> bool:
+        for time in self.hazards(unit, op.reads, ()):
+            value = known(time)
+            if value is None:
+                self.run.resume_when(unit, time)
+                return False
+            unit.now = max(unit.now, value)
+        self.note(unit, unit.now, unit.now)
+        return True
+
+    def signal(self, unit: UnitState, op: Operation) -> bool:
+        def sent(time: int) -> None:
+            self.signals[op.key].append((time + op.delay_ps, op.value))
+            self.run.last_ps = max(self.run.last_ps, time + op.delay_ps)
+            waiting = self.flag_waiters.get(op.key)
+            if waiting is not None:
+                self._offer_wait(*waiting)
+
+        gone = Pending()
+        when([unit.touched], unit.now, gone.set)
+        when([gone], 0, sent)
+        self.note(unit, unit.now, _short(gone))
+        return True
+
+    def wait(self, unit: UnitState, op: Operation) -> bool:
+        """Wait for a flag; when it is reached, the time queue decides (signals may still overtake)."""
+        if op.delay_ps:
+            unit.now = max(unit.now, op.delay_ps)
+            self.note(unit, op.flow, unit.now)
+            return True
+        if op.value <= 0:
+            self.note(unit, unit.now, unit.now)
+            return True
+        op.flow = unit.now
+        self.flag_waiters[op.key] = (unit, op)
+        self._offer_wait(unit, op)
+        return False
+
+    def _reached(self, op: Operation) -> int | None:
+        total = 0
+        for time, amount in sorted(self.signals[op.key]):
+            total += amount
+            if total >= op.value:
+                return time
+        return None
+
+    def _offer_wait(self, unit: UnitState, op: Operation) -> None:
+        reached = self._reached(op)
+        if reached is not None and not op.delay_ps:
+            self._decide_at(reached, unit, lambda: self._decide_wait(unit, op))
+
+    def _decide_wait(self, unit: UnitState, op: Operation) -> None:
+        if not op.delay_ps:
+            reached = self._reached(op)
+            assert reached is not None
+            op.delay_ps = max(1, reached)
+            self.flag_waiters.pop(op.key, None)
+            self.run.ready.append(unit)
+
+    def meet(self, unit: UnitState, op: Operation) -> bool:
+        meeting = self.meetings[op.key]
+        if meeting.complete:
+            unit.now = meeting.latest + op.delay_ps
+            self.mark(unit, op, unit.now, unit.now)
+            self.note(unit, op.flow, unit.now)
+            return True
+        if unit in meeting.came:
+            return False
+        times = [unit.touched, *self.hazards(unit, op.reads, op.writes)]
+        for time in times:
+            if known(time) is None:
+                self.run.resume_when(unit, time)
+                return False
+        op.flow = unit.now
+        meeting.came.append(unit)
+        meeting.latest = max(meeting.latest, unit.now, *(known(t) or 0 for t in times))
+        if len(meeting.came) == op.value:
+            meeting.complete = True
+            self.run.ready.extend(u for u in meeting.came if u is not unit)
+            return self.meet(unit, op)
+        return False
+
+    # deadlock
+
+    def wait_graph(self, time_ps: int) -> WaitGraph:
+        return wait_graph(self.run, time_ps)
+
+
+def _short(time: Pending) -> Time:
+    """The number itself if it is known already."""
+    return time if time.value is None else time.value

@@ -1,0 +1,155 @@
+"""What a simulation found out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path as FilePath
+from typing import Any
+
+from megatile.hda import HDA
+from megatile.plan.model import Plan
+from megatile.sim.annotate import annotate
+from megatile.sim.program import Program
+from megatile.sim.times import Times
+from megatile.sim.usage import Usage, usage
+from megatile.trace import (
+    CriticalStep,
+    Event,
+    Trace,
+    critical_path,
+    format_bytes,
+    format_ps,
+    text_table,
+    why_slow,
+    write_trace,
+)
+
+TRACE_SWITCH = "MEGATILE_TRACE"
+
+
+class Result:
+    """The outcome of one simulation.
+
+    ``time_ps`` is known at once. Everything that needs each command's times (``trace``, ``busy``, ``links``,
+    ``critical_path`` …) comes from a recorded run, which is made when it is first asked for; it gives the same
+    times again.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        machine: HDA,
+        engine: str,
+        time_ps: int,
+        choices: dict[int, list[int]],
+        outputs: Mapping[str, Any] | None,
+        record: Callable[[], tuple[Program, Times]],
+    ) -> None:
+        self.plan = plan
+        self.machine = machine
+        self.engine = engine
+        """The evaluator that was used: ``run-ahead``, ``arrays`` or ``bucket``."""
+        self.time_ps = time_ps
+        self.choices = choices
+        """Per unit, the members its receive-from-any took; `execute(order=result)` follows them."""
+        self.outputs = outputs
+        self._record = record
+
+    def __repr__(self) -> str:
+        return f"Result({self.plan.name} on {self.machine.name}: {format_ps(self.time_ps)}, {self.engine})"
+
+    @property
+    def time_ns(self) -> float:
+        return self.time_ps / 1000
+
+    @cached_property
+    def recorded(self) -> tuple[Program, Times]:
+        """The program and the times of every operation."""
+        return self._record()
+
+    @cached_property
+    def trace(self) -> Trace:
+        """Every event with its cause and source line."""
+        return annotate(*self.recorded)
+
+    @property
+    def op_log(self) -> list[Event]:
+        """Every operation with start, end, unit, operands and their memories, in order of time."""
+        return sorted(self.trace, key=lambda e: (e.start_ps, e.end_ps, e.index))
+
+    @cached_property
+    def usage(self) -> Usage:
+        return usage(self.trace, *self.recorded)
+
+    @property
+    def busy(self) -> dict[str, int]:
+        """Picoseconds of work per engine, added up over all units."""
+        return self.usage.busy
+
+    @property
+    def links(self) -> dict[str, float]:
+        """Share of the whole time in which each link is busy."""
+        return self.usage.links
+
+    @property
+    def memories(self) -> dict[str, float]:
+        """Share of the whole time in which each shared memory is busy."""
+        return self.usage.memories
+
+    @property
+    def exposed_ns(self) -> float:
+        """The longest time a unit communicates or waits while none of its compute engines works."""
+        return max(self.usage.exposed.values(), default=0) / 1000
+
+    @cached_property
+    def critical_path(self) -> list[CriticalStep]:
+        """The events that released each other up to the end; their times add up to the whole."""
+        return critical_path(self.trace)
+
+    def why_slow(self, limit: int = 10) -> str:
+        """The critical path as a table by operation and source line."""
+        return why_slow(self.trace, limit)
+
+    def write_trace(self, path: str | FilePath) -> FilePath:
+        """``*.json[.gz]`` for Perfetto, ``*.jsonl[.gz]`` for an op log."""
+        return write_trace(self.trace, path)
+
+    def summary(self) -> str:
+        """Time, engines, links and exposed communication as a table."""
+        whole = max(1, self.time_ps)
+        units = max(1, self.plan.units)
+        rows = [
+            (f"engine {name}", format_ps(busy), f"{busy / (whole * units):.1%}", "")
+            for name, busy in self.busy.items()
+        ]
+        moved = self.usage.bytes_on
+        for kind, table in (("link", self.links), ("memory", self.memories)):
+            ranked = sorted(table.items(), key=lambda item: (-item[1], item[0]))
+            for name, share in ranked[:8]:
+                rows.append((f"{kind} {name}", format_ps(round(share * whole)), f"{share:.1%}", format_bytes(moved[name])))
+            if len(ranked) > 8:
+                rows.append((f"… {len(ranked) - 8} more {kind}s", "", "", ""))
+        head = (
+            f"{self.plan.name} on {self.machine.name}: {format_ps(self.time_ps)}, {self.plan.units} units, "
+            f"exposed communication {format_ps(round(self.exposed_ns * 1000))}"
+        )
+        return f"{head}\n{text_table(('what', 'busy', 'use', 'bytes'), rows)}"
+
+    def print_communication(self) -> None:
+        """One line per message on stderr, in order of time."""
+        trace = self.trace
+        lines = []
+        for sender, receiver in trace.flows.tolist():
+            a, b = trace[sender], trace[receiver]
+            lines.append((a.start_ps, a.unit, b.unit, b.end_ps, a.bytes, a.source))
+        for start, source, target, end, size, where in sorted(lines):
+            text = f"[comm] {format_ps(start)} {source} -> {target} {format_bytes(size)}, there at {format_ps(end)}"
+            print(text + (f"  {where}" if where else ""), file=sys.stderr)
+
+
+def wants_communication_trace() -> bool:
+    """Whether ``MEGATILE_TRACE=comm`` is set."""
+    return "comm" in os.environ.get(TRACE_SWITCH, "").split(",")

@@ -1,0 +1,77 @@
+"""Numbers for everything a unit can access: the buffers of its tiles and the slots of its queues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from megatile.core.dtypes import itemsize
+from megatile.plan import model as pm
+
+
+class Storages:
+    """Consecutive numbers, the same in every unit: first the tiles' versions, then the channels' slots."""
+
+    def __init__(self, plan: pm.Plan) -> None:
+        self.plan = plan
+        self._tiles = {tile.name: tile for tile in plan.tiles}
+        self._channels = {channel.name: channel for channel in plan.channels}
+        self._base: dict[str, int] = {}
+        self._slot_base: dict[str, int] = {}
+        self._owners: list[tuple[int, Any]] = []
+        count = 0
+        for tile in plan.tiles:
+            self._base[tile.name] = count
+            self._owners.append((count, tile))
+            count += tile.versions
+        self.first_slot = count
+        for channel in plan.channels:
+            self._slot_base[channel.name] = count
+            self._owners.append((count, channel))
+            count += channel.members * channel.slots
+        self.count = count
+
+    def tile(self, name: str) -> pm.Tile | None:
+        """The declared tile of that name, if it is one."""
+        return self._tiles.get(name)
+
+    def buffer(self, name: str, version: Any) -> Any:
+        return self._base[name] + version % self._tiles[name].versions
+
+    def slot(self, channel: str, member: Any, number: Any) -> Any:
+        slots = self._channels[channel].slots
+        return self._slot_base[channel] + member * slots + number % slots
+
+    def what(self, storage: int) -> pm.Tile | pm.Channel:
+        """The tile or channel that a number belongs to."""
+        low, high = 0, len(self._owners)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._owners[middle][0] <= storage:
+                low = middle
+            else:
+                high = middle
+        return self._owners[low][1]
+
+    def queue_of(self, storage: int) -> tuple[str, int]:
+        """Channel and member of a slot."""
+        channel = self.what(storage)
+        assert isinstance(channel, pm.Channel)
+        return channel.name, (storage - self._slot_base[channel.name]) // channel.slots
+
+    def memory(self, storage: int) -> str:
+        return self.what(storage).memory
+
+    def describe(self, storage: int, bounds: Sequence[tuple[Any, Any]]) -> str:
+        """A block as text, with its memory: ``tcm:x[0:64]``."""
+        what = self.what(storage)
+        inside = "" if not bounds else "[" + ", ".join(f"{low}:{low + extent}" for low, extent in bounds) + "]"
+        return f"{what.memory}:{what.name}{inside}"
+
+    def nbytes(self, storage: int, bounds: Sequence[tuple[Any, Any]]) -> int:
+        what = self.what(storage)
+        if isinstance(what, pm.Channel):
+            return what.slot_bytes
+        extents = [extent for _, extent in bounds] or list(what.shape)
+        return int(prod(extents)) * itemsize(what.dtype)

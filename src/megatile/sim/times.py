@@ -1,0 +1,27 @@
+"""What an evaluator hands back: when every operation of every unit started and ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from megatile.trace import WaitGraph
+
+
+@dataclass
+class Times:
+    """Times of one run. The lists per unit go with the unit's operations, in issue order.
+
+    ``start`` and ``end`` are empty unless the run was recorded. ``arrival`` gives the
+    picoseconds of every message of a queue; ``choices`` are the members that each unit's
+    receive-from-any took, in issue order.
+    """
+
+    end_ps: int = 0
+    operations: list[list[tuple[Any, ...]]] = field(default_factory=list)
+    start: list[list[int]] = field(default_factory=list)
+    end: list[list[int]] = field(default_factory=list)
+    arrival: dict[int, list[int]] = field(default_factory=dict)
+    choices: dict[int, list[int]] = field(default_factory=dict)
+    stuck: WaitGraph | None = None
+    complete: bool = True

@@ -1,0 +1,65 @@
+"""Why is it slow: the chain of events that released each other, from the last one back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from megatile.trace.events import Event, Trace
+from megatile.trace.tables import format_ps, text_table
+
+
+@dataclass(frozen=True)
+class CriticalStep:
+    """One event on the critical path and the time it alone adds to it."""
+
+    event: Event
+    adds_ps: int
+
+    def __str__(self) -> str:
+        where = f"  {self.event.source}" if self.event.source else ""
+        return (
+            f"{self.event.unit} {self.event.engine} {self.event.operation}: {format_ps(self.adds_ps)}{where}"
+        )
+
+
+def critical_path(trace: Trace) -> list[CriticalStep]:
+    """The steps that add up to the whole time, first to last.
+
+    Starts at the event that ends last (the first such in the trace) and follows ``cause``. Each step
+    adds the time from its cause's end to its own end, so the sum is the trace's end.
+    """
+    if not len(trace):
+        return []
+    cause, end = trace.columns["cause"], trace.columns["end_ps"]
+    number = int(np.argmax(end))
+    numbers: list[int] = []
+    seen: set[int] = set()
+    while number >= 0 and number not in seen:
+        seen.add(number)
+        numbers.append(number)
+        number = int(cause[number])
+    steps, reached = [], 0
+    for number in reversed(numbers):
+        until = max(reached, int(end[number]))
+        steps.append(CriticalStep(trace[number], until - reached))
+        reached = until
+    return steps
+
+
+def why_slow(trace: Trace, limit: int = 10) -> str:
+    """The critical path as text, added up by operation and source line, the largest share first."""
+    steps = critical_path(trace)
+    total = sum(step.adds_ps for step in steps)
+    grouped: dict[tuple[str, str, str], list[int]] = {}
+    for step in steps:
+        key = (step.event.operation, step.event.engine, step.event.source)
+        grouped.setdefault(key, []).append(step.adds_ps)
+    ranked = sorted(grouped.items(), key=lambda item: (-sum(item[1]), item[0]))
+    rows = [
+        (operation, engine, len(parts), format_ps(sum(parts)), f"{sum(parts) / max(1, total):.1%}", source)
+        for (operation, engine, source), parts in ranked[:limit]
+    ]
+    table = text_table(("operation", "engine", "steps", "time", "share", "source"), rows)
+    return f"critical path: {len(steps)} events, {format_ps(total)}\n{table}"

@@ -1,0 +1,98 @@
+"""Bounds on time: they hold, they meet where nothing contends, and they are not far apart."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from hypothesis import given, settings
+from tests.plan.generator import REGULAR, cases
+
+import megatile as mt
+from megatile.cost.price import price
+from megatile.plan.build import PlanBuilder
+from megatile.plan.expr import eq, select, unit
+from megatile.sim.simulate import simulate
+
+AHBM = mt.machine("ahbm")
+
+
+def simulated(plan, machine=AHBM):
+    return round(simulate(plan, machine=machine).time_ns * 1000)
+
+
+@settings(max_examples=60)
+@given(case=cases(phases=REGULAR))
+def test_the_simulated_time_lies_between_the_bounds(case):
+    bounds = price(case.plan, AHBM)
+    time = simulated(case.plan)
+    assert bounds.lower_ps <= time <= bounds.upper_ps
+    if bounds.exact:
+        assert time == bounds.lower_ps
+
+
+def ring(units, columns, slots=2, scale="pe"):
+    b = PlanBuilder("ring", scale=scale, units=units)
+    x = b.tile("x", (units, columns), "f32", memory="tcm", role="inout")
+    c = b.channel("ring", source=(unit - 1) % units, slots=slots, slot_bytes=4 * columns, memory="tcm")
+    with b.loop(0, units - 1) as loop:
+        b.send(c, x[(unit - loop.index) % units], to=(unit + 1) % units)
+        message = b.receive(c, (1, columns), "f32")
+        mine = x[(unit - loop.index - 1) % units]
+        b.compute("add", mine, [mine, message])
+    return b.finish()
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+@pytest.mark.parametrize("columns", [1, 64, 1000])
+def test_two_units_with_links_of_their_own_have_one_price(slots, columns):
+    plan = ring(2, columns, slots)
+    bounds = price(plan, AHBM)
+    assert bounds.exact
+    assert bounds.shared == ()
+    assert bounds.lower_ps == simulated(plan)
+
+
+def test_everybody_to_one_contends():
+    n, columns = 8, 4096
+    b = PlanBuilder("gather", scale="pe", units=n)
+    x = b.tile("x", (columns,), "f32", memory="tcm", role="inout")
+    from megatile.plan.expr import member
+
+    c = b.channel(
+        "c", source=select(eq(unit, 0), member + 1, -1), members=n - 1, slot_bytes=4 * columns, memory="tcm"
+    )
+    with b.when(eq(unit, 0)) as branch, b.loop(0, n - 1) as loop:
+        message = b.receive(c, (columns,), "f32", member=loop.index)
+        b.compute("add", x, [x, message])
+    with branch.otherwise():
+        b.send(c, x, to=0, member=unit - 1)
+    plan = b.finish()
+    bounds, time = price(plan, AHBM), simulated(plan)
+    assert bounds.shared
+    assert bounds.lower_ps <= time <= bounds.upper_ps
+    assert not bounds.exact
+
+
+def test_bounds_are_close_on_random_plans():
+    from tests.sim.random_plans import PATTERNS, random_plan
+    from tests.sim.toys import toy
+
+    machine, ratios = toy(6), []
+    for seed in range(60):
+        plan = random_plan(seed, patterns=tuple(p for p in PATTERNS if p != "any"))
+        bounds, time = price(plan, machine), simulated(plan, machine)
+        assert bounds.lower_ps <= time <= bounds.upper_ps, seed
+        ratios.append(bounds.upper_ps / bounds.lower_ps)
+    assert statistics.median(ratios) <= 2
+
+
+def test_data_dependent_plans_are_priced_as_assumed():
+    b = PlanBuilder("p", scale="pe", units=1)
+    x = b.tile("x", (8,), "f32", memory="tcm", role="inout")
+    times = b.read_scalar(x[0:1], bound=100)
+    with b.loop(0, times):
+        b.compute("neg", x, [x])
+    plan = b.finish()
+    few, many = price(plan, AHBM, assume={"scalar": 1}), price(plan, AHBM)
+    assert few.lower_ps < many.lower_ps

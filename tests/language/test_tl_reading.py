@@ -1,0 +1,377 @@
+"""How kernels are read: hidden state, jumps, symbols used as numbers, data-dependent programs, wrong use."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+
+import numpy as np
+import pytest
+from tests.language import kernels
+
+from megatile.language import tl
+from megatile.language.mock import run_kernel_in_mock
+from megatile.language.rewrite import RewriteError
+from megatile.plan.check import check
+from megatile.plan.execute import execute
+from megatile.plan.model import Loop, PlanError, statements
+
+
+def run(kernel, units=3, elements=4, extra=(), **options):
+    """Read, check and execute a kernel; its plan, its input and its result."""
+    options.setdefault("topology", "ring_1d")
+    plan = tl.read_kernel(kernel, [tl.Tensor("t", (elements,)), *extra], world_size=units, **options)
+    check(plan)
+    x = np.random.default_rng(0).integers(0, 4, (units, elements)).astype("f2")
+    return plan, x, execute(plan, {"t": x})["t"]
+
+
+def loops(plan):
+    return [s for stream in plan.streams for s in statements(stream.body) if isinstance(s, Loop)]
+
+
+def test_a_growing_list_unrolls_the_loop():
+    def kernel(t_ptr, tl):
+        mine = t_ptr + tl.program_id(0) * 8
+        seen = []
+        for step in range(3):
+            seen.append(tl.load(mine, (4,)) + step)
+        total = seen[0]
+        for tile in seen[1:]:
+            total = total + tile
+        tl.store(mine, total)
+
+    plan, x, result = run(kernel)
+    assert not loops(plan)
+    np.testing.assert_array_equal(result, 3 * x + 3)
+
+
+def test_an_attribute_that_changes_unrolls_the_loop():
+    class Box:
+        value = 0
+
+    def kernel(t_ptr, tl):
+        mine = t_ptr + tl.program_id(0) * 8
+        box = Box()
+        box.value = 1
+        x = tl.load(mine, (4,))
+        for _ in range(3):
+            box.value = box.value + 1
+            x = x + box.value
+        tl.store(mine, x)
+
+    plan, x, result = run(kernel)
+    assert not loops(plan)
+    np.testing.assert_array_equal(result, x + 2 + 3 + 4)
+
+
+def test_a_hidden_counter_is_found_by_reading_twice():
+    numbers = count(1)
+
+    def kernel(t_ptr, tl):
+        mine = t_ptr + tl.program_id(0) * 8
+        x = tl.load(mine, (4,))
+        for _ in range(2):
+            x = x + next(numbers)
+        tl.store(mine, x)
+
+    plan, _, _ = run(kernel)
+    assert not loops(plan)
+
+
+def test_break_unrolls_and_still_counts_right():
+    def kernel(t_ptr, tl):
+        mine = t_ptr + tl.program_id(0) * 8
+        x = tl.load(mine, (4,))
+        for step in range(10):
+            if step == 3:
+                break
+            if step == 1:
+                continue
+            x = x + 1
+        tl.store(mine, x)
+
+    _, x, result = run(kernel)
+    np.testing.assert_array_equal(result, x + 2)
+
+
+def test_early_return_on_a_rank():
+    def kernel(t_ptr, tl):
+        rank = tl.program_id(0)
+        mine = t_ptr + rank * 8
+        if rank == 1:
+            return
+        tl.store(mine, tl.load(mine, (4,)) * 2)
+
+    plan, x, result = run(kernel)
+    assert len(plan.streams) == 1
+    expected = x * 2
+    expected[1] = x[1]
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_a_jump_out_of_a_loop_on_a_rank_splits_units():
+    def kernel(t_ptr, tl):
+        rank = tl.program_id(0)
+        mine = t_ptr + rank * 8
+        x = tl.load(mine, (4,))
+        for step in range(3):
+            if rank == step:
+                break
+            x = x + 1
+        tl.store(mine, x)
+
+    plan, x, result = run(kernel, units=4)
+    assert len(plan.streams) == 4
+    np.testing.assert_array_equal(result, x + np.asarray([[0], [1], [2], [3]]))
+
+
+def test_text_of_a_rank_reads_unit_by_unit_and_merges():
+    def kernel(t_ptr, tl):
+        rank = tl.program_id(0)
+        mine = t_ptr + rank * 8
+        x = tl.load(mine, (4,))
+        if f"{rank % 2}" == "1":
+            x = x * 2
+        tl.store(mine, x)
+
+    plan, x, result = run(kernel, units=6)
+    assert len(plan.streams) == 2
+    expected = x.copy()
+    expected[1::2] *= 2
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_tables_indexed_by_symbols():
+    def kernel(t_ptr, tl):
+        rank = tl.program_id(0)
+        mine = t_ptr + rank * 8
+        x = tl.load(mine, (4,))
+        for _ in range([2, 0, 5][rank]):
+            x = x + 1
+        tl.store(mine, x)
+
+    plan, x, result = run(kernel)
+    assert len(plan.streams) == 1
+    np.testing.assert_array_equal(result, x + np.asarray([[2], [0], [5]]))
+
+
+def test_value_first_made_in_a_loop_is_there_after_it():
+    def kernel(t_ptr, tl):
+        mine = t_ptr + tl.program_id(0) * 8
+        x = tl.load(mine, (4,))
+        for step in range(4):
+            last = x + step
+            number = step * 2
+        tl.store(mine, last + number)
+
+    plan, x, result = run(kernel)
+    assert len(loops(plan)) == 1
+    np.testing.assert_array_equal(result, x + 3 + 6)
+
+
+def test_choosing_between_tiles_and_integers():
+    def kernel(t_ptr, tl):
+        rank = tl.program_id(0)
+        mine = t_ptr + rank * 8
+        x = tl.load(mine, (4,))
+        y = x * 2 if rank > 0 and not (rank == 2 or rank == 9) else x
+        factor = 3 if 0 < rank <= 2 else 1
+        tl.store(mine, y * factor + min(rank, 1) + max(rank, 1) + abs(rank - 2))
+
+    plan, x, result = run(kernel, units=4)
+    assert len(plan.streams) == 1
+    y = x * np.asarray([1, 2, 1, 2])[:, None]
+    extra = np.asarray([0 + 1 + 2, 1 + 1 + 1, 1 + 2 + 0, 1 + 3 + 1])[:, None]
+    np.testing.assert_array_equal(result, y * np.asarray([1, 3, 3, 1])[:, None] + extra)
+
+
+def test_while_with_known_numbers():
+    def kernel(t_ptr, tl):
+        mine = t_ptr + tl.program_id(0) * 8
+        x = tl.load(mine, (4,))
+        left = 3
+        while left > 0:
+            x = x + left
+            left -= 1
+        tl.store(mine, x)
+
+    _, x, result = run(kernel)
+    np.testing.assert_array_equal(result, x + 6)
+
+
+def test_read_scalar_drives_a_loop():
+    def kernel(t_ptr, tl):
+        mine = t_ptr + tl.program_id(0) * 8
+        x = tl.load(mine, (4,))
+        times = tl.read_scalar(x, 1, bound=8)
+        for _ in range(times):
+            x = x + 1
+        if times > 2:
+            x = x * 2
+        tl.store(mine, x)
+
+    plan, x, result = run(kernel)
+    assert len(loops(plan)) == 1
+    times = x[:, 1:2]
+    np.testing.assert_array_equal(result, (x + times) * np.where(times > 2, 2, 1))
+    mock = run_kernel_in_mock(kernel, 3, "ring_1d", list(x), ())
+    np.testing.assert_array_equal(np.stack(mock), result)
+
+
+def test_a_branch_on_data_says_so():
+    def kernel(t_ptr, tl):
+        x = tl.load(t_ptr, (4,))
+        if x > 0:
+            tl.store(t_ptr, x)
+
+    with pytest.raises(
+        tl.DataBranchError, match=r"(?s)test_tl_reading.py:\d+: a branch on data.*read_scalar"
+    ):
+        run(kernel)
+
+
+def test_nonlocal_is_refused():
+    state = 0
+
+    def kernel(t_ptr, tl):
+        nonlocal state
+        state += 1
+
+    with pytest.raises(RewriteError, match="'nonlocal' hides state"):
+        run(kernel)
+
+
+def test_unknown_direction():
+    def kernel(t_ptr, tl):
+        tl.send(dir="N", src=tl.load(t_ptr, (4,)))
+
+    with pytest.raises(
+        tl.IpcqInvalidDirection, match=r"test_tl_reading.py:\d+: there is no direction 'N'.*E, W"
+    ):
+        run(kernel)
+    with pytest.raises(
+        tl.IpcqInvalidDirection, match="rank 0 has no neighbour in direction 'N'; it has E, W"
+    ):
+        run_kernel_in_mock(kernel, 2, "ring_1d", [np.zeros(4, "f2")] * 2)
+
+
+def test_deadlock_in_plan_and_mock():
+    def kernel(t_ptr, tl):
+        tl.recv(dir="W", shape=(4,))
+
+    with pytest.raises(
+        tl.IpcqDeadlock, match=r"(?s)unit 0 waits for a message on ipcq.W from unit 2 at .*:\d+.*each waits"
+    ):
+        run(kernel)
+    with pytest.raises(tl.IpcqDeadlock, match="rank 0 waits for a message from rank 1 in direction W"):
+        run_kernel_in_mock(kernel, 2, "ring_1d", [np.zeros(4, "f2")] * 2)
+
+
+def test_deadlock_for_want_of_slots():
+    with pytest.raises(tl.IpcqDeadlock, match=r"waits for a free slot of ipcq.W of unit 1"):
+        run(kernels.naive_ring, units=4, extra=(4, 4), n_slots=1)
+    x = [np.zeros(4, "f2")] * 4
+
+    def flood(t_ptr, tl):
+        for _ in range(3):
+            tl.send(dir="E", src=tl.load(0, (4,)))
+
+    with pytest.raises(tl.IpcqDeadlock, match="waits for a free slot towards E"):
+        run_kernel_in_mock(flood, 4, "ring_1d", x, n_slots=2)
+
+
+def test_a_tile_larger_than_a_slot_is_refused_or_split():
+    with pytest.raises(
+        tl.KernelError, match=r"a tile of 32 bytes does not fit a slot of 8 bytes.*split=True"
+    ):
+        run(kernels.hello_send, elements=16, extra=(16,), slot_size=8)
+    plan, x, result = run(kernels.hello_send, elements=16, extra=(16,), slot_size=8, split=True, n_slots=4)
+    assert plan.channel("ipcq").slot_bytes == 8
+    np.testing.assert_array_equal(result, np.roll(x, 1, axis=0))
+
+
+def test_addresses_must_be_blocks_of_the_tensor():
+    def odd(t_ptr, tl):
+        tl.load(t_ptr + 1, (2,))
+
+    with pytest.raises(tl.KernelError, match="not a multiple of the element size"):
+        run(odd)
+
+    def outside(t_ptr, tl):
+        tl.store(t_ptr, tl.load(t_ptr + tl.program_id(0) * 8 + 4, (4,)))
+
+    with pytest.raises(PlanError, match=r"'t' of extents \(4,\) has no elements 2:6"):
+        run(outside, units=1)
+
+    def wrong_type(t_ptr, tl):
+        tl.load(t_ptr, (2,), "f32")
+
+    with pytest.raises(tl.KernelError, match="tensor 't' holds f16, not f32"):
+        run(wrong_type)
+
+
+def test_another_units_memory_by_address():
+    """Reading a neighbour's part is a get; without a barrier it races with the neighbour's store."""
+
+    def kernel(t_ptr, tl):
+        rank = tl.program_id(0)
+        other = (rank + 1) % tl.num_programs(0)
+        tl.store(t_ptr + rank * 8, tl.load(t_ptr + other * 8, (4,)))
+
+    with pytest.raises(Exception, match=r"race on tile 't'"):
+        run(kernel)
+
+
+def test_shapes_that_do_not_fit_name_the_line():
+    def kernel(t_ptr, tl):
+        tl.dot(tl.load(t_ptr, (2, 2)), tl.load(t_ptr, (1, 4)))
+
+    with pytest.raises(tl.KernelError, match=r"test_tl_reading.py:\d+: gemm: inner extents 2 and 1 differ"):
+        run(kernel, units=1)
+
+
+def test_replicated_tensors():
+    def kernel(w_ptr, t_ptr, tl):
+        mine = t_ptr + tl.program_id(0) * 8
+        tl.store(mine, tl.load(mine, (4,)) * tl.load(w_ptr, (4,)))
+
+    w = tl.Tensor("w", (4,), role="input", replicated=True)
+    plan = tl.read_kernel(kernel, [w, tl.Tensor("t", (4,))], world_size=2, topology="none")
+    x, weights = np.full((2, 4), 3, "f2"), np.asarray([[1, 2, 3, 4], [5, 6, 7, 8]], "f2")
+    np.testing.assert_array_equal(execute(plan, {"t": x, "w": weights})["t"], x * weights)
+
+
+def test_reading_takes_milliseconds_whatever_the_number_of_units():
+    times = {}
+    for units in (8, 100_000):
+        best = 1.0
+        for _ in range(3):
+            start = time.perf_counter()
+            tl.read_kernel(kernels.naive_ring, [tl.Tensor("t", (16,)), 16, units], world_size=units)
+            best = min(best, time.perf_counter() - start)
+        times[units] = best
+    assert times[100_000] < 0.1
+    assert times[100_000] < 10 * times[8]
+
+
+def test_mock_refuses_wrong_inputs():
+    with pytest.raises(tl.KernelError, match="1 inputs for 2 ranks"):
+        run_kernel_in_mock(kernels.hello_send, 2, "ring_1d", [np.zeros(4, "f2")], (4,))
+    with pytest.raises(tl.KernelError, match="one shape and dtype"):
+        run_kernel_in_mock(kernels.hello_send, 2, "ring_1d", [np.zeros(4, "f2"), np.zeros(5, "f2")], (4,))
+
+
+def test_own_neighbors_of_an_algorithm_module():
+    class Module:
+        @staticmethod
+        def neighbors(rank, world_size):
+            return {"E": (rank + 2) % world_size, "W": (rank - 2) % world_size}
+
+    x = np.arange(20).reshape(5, 4).astype("f2")
+    mock = run_kernel_in_mock(kernels.hello_send, 5, "none", list(x), (4,), algo_module=Module)
+    np.testing.assert_array_equal(np.stack(mock), np.roll(x, 2, axis=0))
+    plan = tl.read_kernel(
+        kernels.hello_send, [tl.Tensor("t", (4,)), 4], world_size=5, neighbors=Module.neighbors
+    )
+    np.testing.assert_array_equal(execute(plan, {"t": x})["t"], np.roll(x, 2, axis=0))

@@ -1,0 +1,115 @@
+"""Expressions: the same value on ints and arrays, text that reads back, bounds that hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megatile.plan.expr import (
+    OPERATORS,
+    ExprError,
+    Symbol,
+    binary,
+    ceil_div,
+    expr,
+    select,
+    substitute,
+    symbols,
+    table,
+    to_text,
+    unit,
+)
+from megatile.plan.parse import expression
+from megatile.plan.ranges import bounds, divide, simplify
+
+NAMES = ("unit", "k")
+LEAVES = st.one_of(st.integers(-9, 9).map(expr), st.sampled_from([Symbol(n) for n in NAMES]))
+SAFE = [o for o in OPERATORS if o not in ("<<", ">>")]
+
+
+def _grow(inner):
+    return st.one_of(
+        st.builds(binary, st.sampled_from(SAFE), inner, inner),
+        st.builds(select, inner, inner, inner),
+        st.builds(table, st.lists(st.integers(-5, 5), min_size=1, max_size=4), inner),
+        st.builds(lambda a, n: a << n, inner, st.integers(0, 3)),
+        st.builds(lambda a, n: a >> n, inner, st.integers(0, 3)),
+    )
+
+
+EXPRESSIONS = st.recursive(LEAVES, _grow, max_leaves=8)
+
+
+@given(EXPRESSIONS)
+def test_ints_and_arrays_agree(node):
+    units, k = np.arange(5), 3
+    each = [node.evaluate({"unit": int(u), "k": k}) for u in units]
+    together = np.broadcast_to(node.evaluate({"unit": units, "k": k}), len(units))
+    assert each == together.tolist()
+
+
+@given(EXPRESSIONS)
+def test_text_reads_back(node):
+    again = expression(to_text(node))
+    assert again == node
+
+
+@given(EXPRESSIONS)
+def test_bounds_hold(node):
+    limits = bounds(node, {"unit": (0, 4), "k": (0, 2)})
+    values = [node.evaluate({"unit": u, "k": k}) for u in range(5) for k in range(3)]
+    if limits is not None:
+        assert limits[0] <= min(values)
+        assert max(values) <= limits[1]
+
+
+@given(EXPRESSIONS, st.integers(1, 9))
+def test_division_and_simplification_keep_the_value(node, divisor):
+    quotient, rest = divide(node, divisor, {"unit": (0, 4), "k": (0, 2)})
+    plain = simplify(node)
+    for u in range(5):
+        for k in range(3):
+            env = {"unit": u, "k": k}
+            value = node.evaluate(env)
+            assert quotient.evaluate(env) == value // divisor
+            assert rest.evaluate(env) == value % divisor
+            assert plain.evaluate(env) == value
+
+
+def test_addresses_of_shards_are_recognised():
+    pe, cube = unit % 8, unit // 8
+    address = (cube * 8 + pe) * 64 + (unit + 3) % 4 * 16
+    owner, inside = divide(address, 64, {"unit": (0, 31)})
+    assert owner == unit
+    assert inside == (unit + 3) % 4 * 16
+
+
+def test_python_spelling():
+    assert str((unit + 1) % 8) == "(unit + 1) % 8"
+    assert str(-unit + 3) == "0 - unit + 3"
+    assert str(unit - (unit - 1)) == "unit - (unit - 1)"
+    assert str(ceil_div(unit, 4)) == "(unit + 3) // 4"
+
+
+def test_folding():
+    k = Symbol("k")
+    assert unit + 1 + 2 == unit + 3
+    assert unit * 0 == expr(0)
+    assert (unit - unit) + 5 == expr(5)
+    assert select(1, k, unit) is k
+    assert table([4, 4, 4], unit) == expr(4)
+    assert substitute(unit + k, {"k": 2}) == unit + 2
+    assert symbols(unit + k * 2) == {"unit", "k"}
+
+
+def test_conditions_and_numbers_are_not_known():
+    with pytest.raises(ExprError, match=r"the value of 'unit < 3' is not known.*If\(...\) or select"):
+        bool(unit < 3)
+    with pytest.raises(ExprError):
+        list(range(unit))
+    with pytest.raises(ExprError, match="is not an integer"):
+        expr("x")
+    with pytest.raises(ExprError, match="is no integer expression"):
+        expression("unit ** 2")

@@ -1,0 +1,111 @@
+"""Reports on a small hand-made trace whose every figure is known."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from megatile.report import draw_timeline, summary, write_dump
+from megatile.trace import (
+    Trace,
+    TraceBuilder,
+    Waiter,
+    WaitGraph,
+    busy_ps,
+    critical_path,
+    exposed_ps,
+    format_bytes,
+    format_ps,
+    text_table,
+    why_slow,
+)
+
+
+def two_units() -> Trace:
+    """pe0 loads 0-100, adds 100-300 and sends 100-250; pe1 waits for it 0-400, then adds 400-450."""
+    b = TraceBuilder("toy")
+    load = b.add(
+        unit="pe0", engine="dma", operation="load", start_ps=0, end_ps=100, bytes=512, source="k.py:1"
+    )
+    b.add(
+        unit="pe0",
+        engine="vector",
+        operation="add",
+        start_ps=100,
+        end_ps=300,
+        cause=load,
+        source="k.py:2",
+    )
+    send = b.add(
+        unit="pe0",
+        engine="dma",
+        operation="send",
+        start_ps=100,
+        end_ps=250,
+        cause=load,
+        bytes=512,
+        source="k.py:3",
+    )
+    recv = b.add(
+        unit="pe1", engine="channel", operation="recv", start_ps=0, end_ps=400, cause=send, source="k.py:4"
+    )
+    b.add(unit="pe1", engine="vector", operation="add", start_ps=400, end_ps=450, cause=recv, source="k.py:5")
+    b.flow(send, recv)
+    return b.build()
+
+
+def test_busy_and_exposed_time() -> None:
+    assert busy_ps(two_units()) == {"dma": 250, "vector": 250}
+    # pe0 is covered 0-300, of which 200 compute; pe1 is covered 0-450, of which 50 compute.
+    assert exposed_ps(two_units()) == {"pe0": 100, "pe1": 400}
+
+
+def test_the_critical_path_adds_up_to_the_whole_time() -> None:
+    steps = critical_path(two_units())
+    assert [(s.event.operation, s.adds_ps) for s in steps] == [
+        ("load", 100),
+        ("send", 150),
+        ("recv", 150),
+        ("add", 50),
+    ]
+    assert sum(s.adds_ps for s in steps) == two_units().end_ps
+    assert str(steps[1]) == "pe0 dma send: 150 ps  k.py:3"
+    assert critical_path(TraceBuilder().build()) == []
+
+
+def test_why_slow_names_the_lines() -> None:
+    text = why_slow(two_units())
+    assert text.startswith("critical path: 4 events, 450 ps")
+    assert text.splitlines()[3].split() == ["recv", "channel", "1", "150", "ps", "33.3%", "k.py:4"]
+
+
+def test_summary_is_a_table() -> None:
+    text = summary(two_units())
+    assert text.startswith("450 ps on toy, 2 units, 5 events")
+    row = ["dma", "load", "1", "100", "ps", "11.1%", "512", "B"]
+    assert row in [line.split() for line in text.splitlines()]
+
+
+def test_quantities_and_tables() -> None:
+    assert [format_ps(v) for v in (0, 999, 1500, 10**12)] == ["0 ps", "999 ps", "1.5 ns", "1 s"]
+    assert format_bytes(2**20) == "1 MiB"
+    assert text_table(("a", "b"), [("x", 10)]) == "a   b\n-  --\nx  10"
+
+
+def test_the_timeline_is_a_png(tmp_path) -> None:
+    first = draw_timeline(two_units(), tmp_path / "a.png").read_bytes()
+    assert first.startswith(b"\x89PNG")
+    assert draw_timeline(two_units(), tmp_path / "b.png").read_bytes() == first
+    assert draw_timeline(TraceBuilder().build(), tmp_path / "c.png").stat().st_size > 0
+
+
+def test_reports_do_not_load_matplotlib_before_they_draw() -> None:
+    code = "import sys, megatile.report; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_dumps_are_written_as_text_and_graph(tmp_path) -> None:
+    graph = WaitGraph((Waiter("a", "recv", "data", "W", "b"), Waiter("b", "recv", "data", "E", "a")))
+    text, dot = write_dump(graph, tmp_path / "deadlock")
+    assert "wait cycle: a -> b -> a" in text.read_text()
+    assert dot.read_text().startswith("digraph")
