@@ -41,7 +41,7 @@ with scale("device"):
     barrier("device", axis=0)
     signal("f", (1,), dst=0, amount=2)
     wait("f", (1,), n)
-    collective("allreduce", "device", (t[0::8, 0::8],), (t[0::8, 0::8],), op="fn", fn=merge("m", (max(a0, b0),)))
+    collective("allreduce", "device", (t[0::8, 0],), (t[0::8, 0],), op="fn", fn=merge("m", (max(a0, b0),)))
     print("{} {}", values=(x, t[0::1, 0::8]), unit=0)
     check(x < 5 and not n == 3, text="small")
     breakpoint(unit=1)
@@ -54,7 +54,7 @@ with scale("device"):
         pass
     else:
         with scale("block"):
-            v = view("a", owner([[0, 2], span(0, 8, 1)], [[1, 3], span(0, 8, 1)], [[], []], [[], []]), "block")
+            v = view("a", owner([[0, 2], span(0, 8, 1)], [[1], span(0, 8, 1)], [[], []], [[], []]), "block")
 """
 
 

@@ -433,6 +433,27 @@ def test_partial_becomes_whole() -> None:
     np.testing.assert_array_equal(y, np.full(8, 3))
 
 
+def test_a_replica_along_one_axis() -> None:
+    def kernel(reduce: bool):
+        @T.program
+        def p(X: T.Tensor((4, 6), "f32"), Y: T.Tensor((4, 6), "f32")):
+            with T.Kernel(device=(2, 3)):
+                with T.Scale("device") as r:
+                    x, y = (T.view(t, layout=(T.Shard(0), T.Replica)) for t in (X, Y))
+                    for i, j in T.Parallel(2, 6):
+                        y[i, j] = x[i, j] + T.cast(r.coords[1], "f32")
+                    if reduce:
+                        T.allreduce(y, axis=1)
+
+        return p
+
+    x, y = f32(4, 6), zeros(4, 6)
+    mt.run(kernel(True), x, y)
+    np.testing.assert_allclose(y, 3 * x + 3, rtol=1e-5)
+    with pytest.raises(mt.MegatileError, match="copies of 'Y' differ: device .*a reduction along that axis"):
+        mt.run(kernel(False), x, y)
+
+
 def test_device_tiles_stay_between_regions() -> None:
     @T.program
     def p(X: T.Tensor((4,), "i32")):

@@ -1,4 +1,5 @@
-"""Pipelined is serial, any tile size is any other, any placement is any other; and the interpreter is fast enough."""
+"""Pipelined is serial, any tile size is any other, any placement is any other; and the interpreter is fast
+enough."""
 
 import time
 

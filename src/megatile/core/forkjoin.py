@@ -1,9 +1,9 @@
 """Happens-before clocks for programs that fork and join: units inside units, of any number.
 
 A *strand* is a line of execution; while its children run it waits for them. Its ``time`` advances whenever
-others may learn of what it did (release, fork, join), and ``known`` maps another agent to the latest time of it
-that is ordered before this strand. Fork and join need no entries, so ten thousand children cost nothing: an
-agent that has ended stands for its parent at the time of the join, and an ancestor is suspended meanwhile.
+others may learn of what it did (release, fork, join), and ``known`` maps another agent to the latest time of
+it that is ordered before this strand. Fork and join need no entries, so ten thousand children cost nothing:
+an agent that has ended stands for its parent at the time of the join; an ancestor is suspended meanwhile.
 
 >>> root = Strand(None)
 >>> root.fork()

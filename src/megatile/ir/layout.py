@@ -60,11 +60,19 @@ Layout = Shard | Replica | Partial | Mesh | Owner
 
 
 def has_copies(layout: Layout) -> bool:
-    """True if units keep private full copies, so that one storage per unit is needed."""
+    """True if several units hold the same elements, so that each needs a storage of its own."""
+    if isinstance(layout, Mesh):
+        return any(isinstance(axis, Replica) for axis in layout.axes)
     return isinstance(layout, (Replica, Partial))
 
 
-def _cut(length: int, units: int, rank: int) -> tuple[int, int]:
+def is_whole(layout: Layout) -> bool:
+    """True if every unit sees all elements."""
+    return isinstance(layout, (Replica, Partial))
+
+
+def cut(length: int, units: int, rank: int) -> tuple[int, int]:
+    """The run of a unit when a length is shared out equally, rounded up."""
     size = -(-length // units)
     return min(rank * size, length), min((rank + 1) * size, length)
 
@@ -86,12 +94,12 @@ def part(layout: Layout, shape: tuple[int, ...], extents: tuple[int, ...], rank:
         units, place = math.prod(extents), rank
         if layout.axis is not None:
             units, place = extents[layout.axis], coords[layout.axis]
-        whole[layout.dim] = _cut(shape[layout.dim], units, place)
+        whole[layout.dim] = cut(shape[layout.dim], units, place)
     elif isinstance(layout, Mesh):
         for axis, one in enumerate(layout.axes):
             if isinstance(one, Shard):
                 start, stop = whole[one.dim]
-                low, high = _cut(int(stop - start), extents[axis], coords[axis])
+                low, high = cut(int(stop - start), extents[axis], coords[axis])
                 whole[one.dim] = (start + low, start + high)
     elif isinstance(layout, Owner):
         whole = [_as_share(indices) for indices in layout.sets[rank]]

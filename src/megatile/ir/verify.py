@@ -41,9 +41,8 @@ class _Verifier:
         elif isinstance(node, n.Parallel):
             inner.update(node.vars)
         self.expressions(node, scale, seen)
-        for access, region in n.regions(node):
+        for _, region in n.regions(node):
             self.region(node, region)
-            del access
         if isinstance(node, (n.Alloc, n.View)):
             if isinstance(node, n.View) and node.source not in self.defined:
                 self.fail(node, f"view of '{node.source}', which is not defined")

@@ -9,6 +9,7 @@ from typing import Any
 from megatile.ir import layout as lay
 from megatile.ir import nodes as n
 from megatile.ir.affine import known
+from megatile.ir.expr import Rank as RankExpr
 from megatile.ir.expr import Var
 from megatile.language import functions as m
 from megatile.language.draft import current
@@ -210,8 +211,6 @@ def _part_of(tile: Tile, dim: int) -> Any:
     size = -(-tile.bound[dim] // units)
     if tile.bound[dim] % units:
         raise ProgramError(f"T.reduce_scatter: {tile.bound[dim]} elements do not divide over {units} units")
-    from megatile.ir.expr import Rank as RankExpr
-
     rank = Value(RankExpr(draft.scale, draft.enclosing))
     index: list[Any] = [slice(None)] * tile.ndim
     index[dim] = slice(rank * size, rank * size + size)

@@ -178,7 +178,7 @@ class Draft:
 
     def store(self, kind: type[Node], /, **fields: Any) -> None:
         tile = self.tiles[fields["target"]]
-        self.check_writable(tile)
+        self.check_visible(tile)
         self.emit(kind, **fields)
 
     def check(self, node: Node) -> None:
@@ -224,9 +224,6 @@ class Draft:
                 "tensor",
             )
 
-    def check_writable(self, tile: Tile) -> None:
-        self.check_visible(tile)
-
     # --- bodies and regions -----------------------------------------------------------------------
 
     @contextmanager
@@ -234,13 +231,9 @@ class Draft:
         """Statements read inside go to a new list."""
         opened = Body(variables=set(variables))
         self.bodies.append(opened)
-        try:
-            yield opened
-        except BaseException:
-            raise
-        else:
-            self.close_implied()
-            self.bodies.pop()
+        yield opened  # after an error the draft is thrown away, or restored from a snapshot
+        self.close_implied()
+        self.bodies.pop()
 
     def append(self, node: Node) -> None:
         self.check(node)

@@ -6,9 +6,10 @@ import math as _math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import is_float, numpy_dtype
-from megatile.ir.expr import Const
 from megatile.ir.typing import cast as cast_expr
 from megatile.language.scalars import Value, as_expr, as_value, operate
 
@@ -82,13 +83,9 @@ def infinity(dtype: Any = "f32") -> float:
     name = dtype_name(dtype)
     if name == "f8e4m3":
         return 448.0
-    return float("inf") if is_float(name) else int(__import__("numpy").iinfo(numpy_dtype(name)).max)
+    return float("inf") if is_float(name) else int(np.iinfo(numpy_dtype(name)).max)
 
 
 def ceildiv(a: Any, b: Any) -> Any:
     """``a / b``, rounded up."""
     return operate("ceildiv", a, b) if _symbolic(a, b) else -(-a // b)
-
-
-def constant(value: Any, dtype: Any) -> Any:
-    return cast(Value(Const(value, "float")), dtype)

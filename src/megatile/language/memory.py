@@ -164,6 +164,11 @@ def _checked(x: Tile, layout: lay.Layout, extents: tuple[int, ...]) -> lay.Layou
             )
         if isinstance(shard, lay.Shard) and shard.axis is not None and not 0 <= shard.axis < len(extents):
             raise ProgramError(f"T.Shard(axis={shard.axis}): the scale has {len(extents)} dimensions")
+    if isinstance(layout, lay.Mesh) and lay.has_copies(layout) and x.is_view:
+        raise ProgramError(
+            f"a layout with T.Replica on one axis, of the view '{x.name}'",
+            advice=f"give it to '{x.storage.name}' itself",
+        )
     if isinstance(layout, lay.Partial) and layout.op not in ("sum", "max", "min"):
         raise ProgramError(f"T.Partial('{layout.op}')", advice="sum, max or min")
     return layout
@@ -179,9 +184,8 @@ def _local_shape(
     bound = tuple(max(column) for column in zip(*lengths, strict=True))
     rank = RankExpr(draft.scale, x.scale)
     shape = []
-    for d, column in enumerate(zip(*lengths, strict=True)):
+    for column in zip(*lengths, strict=True):
         shape.append(column[0] if len(set(column)) == 1 else as_value(_lookup(rank, list(column))))
-        del d
     return tuple(shape), bound
 
 

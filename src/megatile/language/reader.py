@@ -15,7 +15,7 @@ from megatile.language.builder import CONTINUE, Builder, Jump, LoopContext, Retu
 from megatile.language.draft import Draft, LargerScale
 from megatile.language.errors import ProgramError
 from megatile.language.loops import ParallelRange, SerialRange
-from megatile.language.scalars import Value, as_expr, as_value, operate
+from megatile.language.scalars import Value, as_expr, operate
 from megatile.language.tiles import Ref, Tile
 
 _WORDS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
@@ -356,6 +356,3 @@ def _either(name: str, before: Any, left: Any, right: Any, place: Place | None) 
             place=place, advice="use the tile inside each branch",
         )  # fmt: skip
     return Undefined(name, place)
-
-
-__all__ = ["Reader", "as_value"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatile.ir.affine import known
-from megatile.ir.expr import Expr, integer
+from megatile.ir.expr import Expr
 from megatile.ir.nodes import Dim, Region
 from megatile.language.errors import ProgramError
 from megatile.language.scalars import as_value
@@ -125,7 +125,3 @@ def check_same(to: Operand, source: Operand, what: str = "copy") -> None:
                 f"say where: an anchor, '{other.tile.name}[i, j]', takes its extents from '{side.tile.name}'"
             )
     raise ProgramError(f"T.{what}: {to.text()} and {source.text()} have different shapes", advice=advice)
-
-
-def one() -> Expr:
-    return integer(1)

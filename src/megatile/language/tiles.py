@@ -167,7 +167,7 @@ def _dims(tile: Tile, index: Any) -> tuple[Dim, ...]:
     if len(items) > tile.ndim:
         raise ProgramError(
             f"'{tile.name}' has {tile.ndim} dimensions, and {len(items)} indices are given",
-            advice=f"its shape is {_shape_text(tile.shape)}",
+            advice=f"its shape is {shape_text(tile.shape)}",
         )
     items = (*items, *(slice(None),) * (tile.ndim - len(items)))
     return tuple(_dim(tile, d, item) for d, item in enumerate(items))
@@ -210,12 +210,9 @@ def _check_index(tile: Tile, d: int, start: Expr) -> None:
         )
 
 
-def _shape_text(shape: tuple[Any, ...]) -> str:
+def shape_text(shape: tuple[Any, ...]) -> str:
     return f"({', '.join(str(as_value(as_expr(n))) for n in shape)})"
 
 
 def whole_dims(tile: Tile) -> tuple[Dim, ...]:
     return tuple(Dim(integer(0), as_expr(n)) for n in tile.shape)
-
-
-shape_text = _shape_text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from megatile.ir import nodes as n
@@ -21,10 +21,7 @@ class Simplify:
 
     def apply(self, program: Program) -> Program:
         body = rewrite_nodes(program.body, lambda node: rewrite_expressions(node, simplify))
-        return Program(
-            program.name, program.params, program.launch, _settle(body), program.machine, program.symbols,
-            program.warnings,
-        )  # fmt: skip
+        return replace(program, body=_settle(body))
 
 
 def _settle(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
@@ -36,15 +33,9 @@ def _settle(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
         elif isinstance(node, n.Loop) and _never_runs(node):
             continue
         else:
-            result += rewrite_inner(node)
+            inner: dict[str, Any] = {name: _settle(part) for name, part in n.bodies(node)}
+            result.append(replace(node, **inner) if inner else node)
     return tuple(result)
-
-
-def rewrite_inner(node: n.Node) -> tuple[n.Node, ...]:
-    from dataclasses import replace
-
-    inner: dict[str, Any] = {name: _settle(part) for name, part in n.bodies(node)}
-    return (replace(node, **inner) if inner else node,)
 
 
 def _never_runs(node: n.Loop) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from megatile.ir import nodes as n
 from megatile.ir.affine import simplify
 from megatile.ir.expr import Apply, Expr, Load, Rank, integer, rebuild
-from megatile.ir.layout import Mesh, Replica, Shard
+from megatile.ir.layout import Mesh, Replica, Shard, has_copies
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
 from megatile.ir.program import ROOT, Binding, Program, bindings
 
@@ -65,7 +65,13 @@ class _Resolver:
 
     def can(self, name: str) -> bool:
         binding = self.table[name]
-        return binding.is_view and all(isinstance(v.layout, (Shard, Mesh, Replica)) for v in binding.views)
+        """Copies of a Mesh hold different parts; those views stay."""
+        views = binding.views
+        return binding.is_view and all(
+            isinstance(v.layout, (Shard, Replica))
+            or (isinstance(v.layout, Mesh) and not has_copies(v.layout))
+            for v in views
+        )
 
     def region(self, region: n.Region) -> n.Region:
         dims = list(region.dims)

@@ -196,8 +196,10 @@ class Accessor:
         storage = target.storage
         if len(block) == 1:
             return block[0]
-        if storage.scattered is not None:
-            return self._assembled(target)
+        if storage.scattered is not None or target.name.valid is not None:
+            whole = assembled(storage, target.name)
+            lists = _lists(tuple(target.items))
+            return whole[np.ix_(*map(_as_list, target.items)) if lists else target.index[1:]]
         if storage.partial and self.machine.checks:
             raise PartialError(
                 f"'{storage.name}' holds partial terms, one per {target.name.copy_scale}, and is read as "
@@ -223,16 +225,6 @@ class Accessor:
             "or each unit "
             "should write its own part on all copies (T.copy with dst=) before a T.barrier",
         )
-
-    def _assembled(self, target: Target) -> np.ndarray:
-        """A tile whose copies each hold one valid part after a reduce-scatter, put together."""
-        storage = target.storage
-        whole = np.empty(storage.shape, storage.array.dtype)
-        for copy, part in enumerate(storage.scattered or ()):
-            whole[part] = storage.array[copy][part]
-        return whole[
-            target.index[1:] if not _lists(tuple(target.items)) else np.ix_(*map(_as_list, target.items))
-        ]
 
     def check_read(
         self, target: Target, index: tuple[Any, ...], unit: Unit, agent: Agent, points: Any = None
@@ -302,7 +294,7 @@ class Accessor:
         line = f" at line {earlier.span.line}" if earlier.span is not None else ""
         scale = launch.scales[unit.depth - 1].name if unit.depth else "launch"
         other = earlier.agent
-        while other.ended and other.parent is not None and other.parent.depth >= unit.depth:
+        while other.ended and isinstance(other.parent, Unit) and other.parent.depth >= unit.depth:
             other = other.parent
         return DataRaceError(
             f"data race on '{target.name.name}': {_DONE[kind]} by {describe(agent, launch)} here and "
@@ -310,6 +302,25 @@ class Accessor:
             advice=f"put a T.barrier() of scale '{scale}' (or a T.signal and T.wait) between them, "
             "or end the region",
         )
+
+
+def assembled(storage: Storage, name: Name) -> np.ndarray:
+    """A tile whose copies hold parts of it, put together; where several hold an element they must agree."""
+    whole = np.zeros(storage.shape, storage.array.dtype)
+    filled = np.zeros(storage.shape, bool)
+    for copy, part in enumerate(storage.scattered or name.valid or ()):
+        mine = storage.array[copy][part]
+        differs = filled[part] & ~_equal(whole[part], mine)
+        if differs.any():
+            raise ReplicaMismatchError(
+                f"the copies of '{storage.name}' differ: {name.copy_scale} {copy} has {mine[differs][0]} "
+                f"where another "
+                f"has {whole[part][differs][0]}",
+                advice="units that hold the same elements must write the same: a reduction along that "
+                "axis is missing",
+            )
+        whole[part], filled[part] = mine, True
+    return whole
 
 
 def same(a: np.ndarray, b: np.ndarray) -> bool:

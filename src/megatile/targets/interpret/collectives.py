@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megatile.core.dtypes import dtype
 from megatile.core.forkjoin import meet
 from megatile.core.operations import OPERATIONS, cast
 from megatile.ir import nodes as n
-from megatile.ir.layout import Partial, _cut
+from megatile.ir.layout import Partial, cut
 from megatile.targets.interpret.errors import RunError
 from megatile.targets.interpret.units import Unit
 
@@ -55,7 +56,7 @@ def _placements(machine: Interpreter, node: n.Collective, units: list[Unit]) -> 
             parts = []
             for rank in range(storage.copies):
                 index: list[Any] = [slice(None)] * len(storage.shape)
-                index[node.dim] = slice(*_cut(length, storage.copies, rank))
+                index[node.dim] = slice(*cut(length, storage.copies, rank))
                 parts.append(tuple(index))
             storage.scattered = parts
 
@@ -99,8 +100,6 @@ def _merge(
 
 
 def _name(array: np.ndarray) -> str:
-    from megatile.core.dtypes import dtype
-
     return dtype(array.dtype)
 
 
@@ -119,7 +118,7 @@ def _scatter_view(machine: Interpreter, node: n.Collective, units: list[Unit], d
     for rank, mine in enumerate(data):
         part = np.array(mine[0])
         index: list[Any] = [slice(None)] * part.ndim
-        index[node.dim] = slice(*_cut(part.shape[node.dim], len(units), rank))
+        index[node.dim] = slice(*cut(part.shape[node.dim], len(units), rank))
         part[tuple(index)] = cast(total, _name(part))[tuple(index)]
         results.append([part])
     return results

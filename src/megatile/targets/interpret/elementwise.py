@@ -13,11 +13,11 @@ import numpy as np
 
 from megatile.core.operations import cast
 from megatile.ir import nodes as n
-from megatile.ir.affine import terms
+from megatile.ir.affine import simplify, terms
 from megatile.ir.expr import Apply, Expr, Load, Var, free_names, integer, loads
 from megatile.targets.interpret.access import Target
+from megatile.targets.interpret.dependence import Touch, check_independent, check_unique, watched
 from megatile.targets.interpret.errors import (
-    DependenceError,
     DeviceAssertionError,
     OutOfBoundsError,
     RunError,
@@ -40,7 +40,7 @@ class Iterations:
     extents: tuple[int, ...]
     vars: dict[str, Any]
     lanes: np.ndarray | None = None
-    touched: list[tuple[str, int, np.ndarray, np.ndarray]] = field(default_factory=list)
+    touched: list[Touch] = field(default_factory=list)
 
     @property
     def path(self) -> tuple[int, ...]:
@@ -69,7 +69,7 @@ class Elementwise:
     def __init__(self, machine: Interpreter):
         self.machine = machine
         self.plans: dict[tuple[int, tuple[int, ...]], Slices | None] = {}
-        self.tracked: set[int] = set()
+        self.watched: set[int] = set()
         self.prepared: set[int] = set()
 
     # --- statements -------------------------------------------------------------------------------
@@ -79,7 +79,8 @@ class Elementwise:
         if any(e < 0 for e in extents):
             raise RunError(f"T.Parallel over extents {extents}")
         if id(node) not in self.prepared:
-            self._prepare(node)
+            self.prepared.add(id(node))
+            self.watched |= watched(node, self.machine.places.names)
         if 0 in extents:
             return
         rank = len(extents)
@@ -89,25 +90,7 @@ class Elementwise:
         iterations = Iterations(unit, node.vars, extents, variables)
         self.body(node.body, iterations)
         if iterations.touched and self.machine.checks:
-            self._check_dependence(iterations)
-
-    def _prepare(self, node: n.Parallel) -> None:
-        """Find accesses to a tile that this loop writes whose indices differ from the written ones."""
-        self.prepared.add(id(node))
-        names = self.machine.places.names
-        stores: list[tuple[Any, str, tuple[Expr, ...]]] = []
-        reads: list[tuple[Any, str, tuple[Expr, ...]]] = []
-        for inner in n.walk(node.body):
-            if isinstance(inner, n.Store):
-                stores.append((inner, inner.target, inner.index))
-            for expr in n.expressions(inner):
-                reads += [(load, load.source, load.index) for load in loads(expr)]
-        for one, target, index in stores:
-            for other, source, other_index in [*stores, *reads]:
-                if other is one or names[target].base != names[source].base:
-                    continue
-                if target != source or index != other_index:
-                    self.tracked |= {id(one), id(other)}
+            check_independent(iterations.touched, extents)
 
     def body(self, body: tuple[n.Node, ...], iterations: Iterations) -> None:
         for node in body:
@@ -126,7 +109,8 @@ class Elementwise:
         target, index, points = self._lanes(node, node.target, node.index, at)
         flat = np.broadcast_to(np.asarray(value), at.shape).reshape(-1)
         numbers = self._element_numbers(target, points)
-        self._check_unique(node, target, numbers, at)
+        if self.machine.checks:
+            check_unique(node.target, target.storage.shape, numbers)
         self.touch(node, target, numbers, at, "write")
         if self.machine.checks:
             self.machine.access.order(target, WRITE, at.unit, at.unit, points)
@@ -236,7 +220,7 @@ class Elementwise:
             data = self.machine.access.read(target, at.unit)
             return self._from_region(data, slices, at)
         target, index, points = self._lanes(expr, expr.source, expr.index, at)
-        self.touch(expr, target, None, at, "read", points)
+        self.touch(expr, target, self._element_numbers(target, points), at, "read")
         if self.machine.checks:
             self.check_written(target, index, at.unit)
             self.machine.access.order(target, READ, at.unit, at.unit, points)
@@ -254,7 +238,7 @@ class Elementwise:
     # --- indices as boxes -------------------------------------------------------------------------
 
     def _slices(self, key: Any, source: str, index: tuple[Expr, ...], at: Iterations) -> Slices | None:
-        if at.lanes is not None or id(key) in self.tracked:
+        if at.lanes is not None or id(key) in self.watched:
             return None
         place = (id(key), at.extents)  # extents may differ between units
         if place not in self.plans:
@@ -285,8 +269,6 @@ class Elementwise:
                 return None
             number = at.names.index(found[0].name)
             start = Apply("sub", (expr, found[0]))
-            from megatile.ir.affine import simplify
-
             dims.append(n.Dim(simplify(start), integer(at.extents[number])))
             order.append(number)
         return Slices(n.Region(source, tuple(dims)), tuple(order))
@@ -344,57 +326,10 @@ class Elementwise:
     def _element_numbers(self, target: Target, points: np.ndarray) -> np.ndarray:
         return np.ravel_multi_index(tuple(points[:, 1:].T), target.storage.shape)
 
-    def _check_unique(self, node: n.Store, target: Target, numbers: np.ndarray, at: Iterations) -> None:
-        if not self.machine.checks:
-            return
-        values, counts = np.unique(numbers, return_counts=True)
-        if (counts > 1).any():
-            element = np.unravel_index(values[counts > 1][0], target.storage.shape)
-            raise DependenceError(
-                f"several iterations of T.Parallel write '{node.target}{[int(e) for e in element]}'",
-                advice="every iteration writes its own element; use T.atomic_add, T.reduce_sum or "
-                "T.serial to combine",
-            )
-
-    def touch(
-        self,
-        key: Any,
-        target: Target,
-        numbers: np.ndarray | None,
-        at: Iterations,
-        kind: str,
-        points: Any = None,
-    ) -> None:
-        if id(key) in self.tracked:
-            if numbers is None:
-                numbers = self._element_numbers(target, points)
-            at.touched.append((kind, id(target.storage), numbers, at.numbers()))
-            self._names = getattr(self, "_names", {})
-            self._names[id(target.storage)] = target.name.name
-
-    def _check_dependence(self, at: Iterations) -> None:
-        writes = [t for t in at.touched if t[0] == "write"]
-        for _, storage, written, writers in writes:
-            order = np.argsort(written, kind="stable")
-            elements, by = written[order], writers[order]
-            for kind, other, touched, numbers in at.touched:
-                if other != storage:
-                    continue
-                found = np.searchsorted(elements, touched)
-                inside = found < len(elements)
-                at_most = np.minimum(found, len(elements) - 1)
-                clash = inside & (elements[at_most] == touched) & (by[at_most] != numbers)
-                if clash.any():
-                    self._report(at, storage, kind, int(by[at_most][clash][0]), int(numbers[clash][0]))
-
-    def _report(self, at: Iterations, storage: int, kind: str, writer: int, other: int) -> None:
-        first, second = (tuple(int(i) for i in np.unravel_index(x, at.extents)) for x in (writer, other))
-        verb = "reads" if kind == "read" else "also writes"
-        raise DependenceError(
-            f"iteration {second} of T.Parallel {verb} an element of '{self._names[storage]}' that "
-            f"iteration {first} writes",
-            advice="iterations of T.Parallel run in any order: use T.serial, or write to a second tile",
-        )
+    def touch(self, key: Any, target: Target, elements: np.ndarray, at: Iterations, kind: str) -> None:
+        """Note an access that is watched for dependence."""
+        if id(key) in self.watched:
+            at.touched.append(Touch(kind, target.name.name, id(target.storage), elements, at.numbers()))
 
 
 def filled(text: str, values: list[str]) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import numpy_dtype
 from megatile.core.operations import OPERATIONS
 from megatile.core.operations import cast as cast_array
 from megatile.ir.expr import WEAK, Apply, Const, Coord, Expr, Load, Rank, Var
@@ -33,10 +32,6 @@ def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def _pow(a: Any, b: Any) -> Any:
-    return a**b
-
-
 _DIRECT: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -59,7 +54,7 @@ _DIRECT: dict[str, Callable[..., Any]] = {
     "xor": lambda a, b: a ^ b,
     "shl": lambda a, b: a << b,
     "shr": lambda a, b: a >> b,
-    "pow": _pow,
+    "pow": lambda a, b: a**b,
 }
 _SCALAR: dict[str, Callable[..., Any]] = {
     "max": max,
@@ -186,7 +181,3 @@ def unflatten(rank: int, counts: list[int]) -> tuple[int, ...]:
         rank, index = divmod(rank, extent)
         result.append(index)
     return tuple(reversed(result))
-
-
-def dtype_of(expr: Expr) -> Any:
-    return None if expr.dtype in WEAK else numpy_dtype(expr.dtype)

@@ -113,7 +113,7 @@ class Interpreter:
         unit.end()
         unit.task = None
         if group.left == 0:
-            self.wake(unit.parent)
+            self.wake(group.parent)
 
     def body(self, body: tuple[n.Node, ...], unit: Unit, scale: str) -> Task:
         for node in body:

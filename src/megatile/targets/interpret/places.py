@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from megatile.ir import nodes as n
-from megatile.ir.layout import Part, Partial, Share, has_copies, part
+from megatile.ir.layout import Mesh, Part, Partial, Share, has_copies, is_whole, part
 from megatile.ir.program import ROOT, Binding, Program, bindings, placements
 from megatile.targets.interpret.expressions import flatten
 from megatile.targets.interpret.storage import Storage
@@ -40,9 +40,19 @@ class Name:
         self.copy_depth = launch.depth(self.copy_scale)
         self.copies = launch.count(self.copy_scale, self.owner)
         self.counts = [s.count for s in launch.scales[self.owner_depth : self.copy_depth]]
+        self.valid = self._valid_parts(program, layouts)
+        """Per copy, the elements it really holds, where copies hold different ones (None: all hold all)."""
         self.depth = launch.depth(binding.scale)
         self.is_partial = any(isinstance(v.layout, Partial) for v in binding.views)
         self.private = alloc is not None and launch.is_private(self.owner)
+
+    def _valid_parts(self, program: Program, layouts: dict[str, Any]) -> list[Any] | None:
+        layout = layouts.get(self.copy_scale)
+        if not isinstance(layout, Mesh) or not has_copies(layout):
+            return None
+        grid = program.launch.grid(self.copy_scale, self.owner)
+        parts = (part(layout, self.binding.shape, grid, rank) for rank in range(self.copies))
+        return [tuple(slice(*share) for share in one) for one in parts]
 
 
 class Places:
@@ -93,7 +103,7 @@ class Places:
         shares: Part = tuple((0, size) for size in name.binding.shape)
         within = name.owner
         for view in name.binding.views:
-            if not has_copies(view.layout):
+            if not is_whole(view.layout):
                 low, high = self.launch.depth(within), self.launch.depth(view.scale)
                 counts = [s.count for s in self.launch.scales[low:high]]
                 rank = flatten(unit.path[low:high], counts)

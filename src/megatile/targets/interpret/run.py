@@ -13,10 +13,9 @@ from megatile.core.dtypes import numpy_dtype
 from megatile.core.errors import MegatileError
 from megatile.hda import HDA
 from megatile.ir import nodes as n
-from megatile.ir.layout import Partial
 from megatile.ir.program import Param, Program
 from megatile.language.program import DEFAULT_MACHINE, ProgramFunction
-from megatile.targets.interpret.access import same
+from megatile.targets.interpret.access import assembled, same
 from megatile.targets.interpret.errors import ArgumentError, PartialError, ReplicaMismatchError
 from megatile.targets.interpret.machine import Interpreter
 from megatile.targets.interpret.record import Recorder, Write
@@ -129,11 +128,9 @@ def _check_arguments(program: Program, arrays: list[np.ndarray]) -> None:
 
 def _result(interpreter: Interpreter, param: Param, storage: Storage) -> np.ndarray:
     """The tensor at the end: copies must agree, partial terms must have been reduced."""
-    if storage.scattered is not None:
-        whole = np.empty(storage.shape, storage.array.dtype)
-        for copy, part in enumerate(storage.scattered):
-            whole[part] = storage.array[copy][part]
-        return whole
+    name = interpreter.places.names[param.name]
+    if storage.scattered is not None or name.valid is not None:
+        return assembled(storage, name)
     if not interpreter.checks or storage.copies == 1:
         return storage.array[0]
     if storage.partial:
@@ -170,6 +167,3 @@ def _view_place(program: Program, name: str) -> Any:
         if isinstance(node, n.View) and node.source == name and node.span:
             return node.span.place()
     return None
-
-
-__all__ = ["Partial", "RunResult", "run"]

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.core.forkjoin import meet
-from megatile.core.operations import OPERATIONS, cast
+from megatile.core.operations import OPERATIONS
 from megatile.core.operations import apply as apply_operation
 from megatile.ir import nodes as n
 from megatile.targets.interpret.collectives import perform
 from megatile.targets.interpret.elementwise import Iterations, filled
 from megatile.targets.interpret.errors import DeviceAssertionError, RunError, StaleSignalError
-from megatile.targets.interpret.expressions import unflatten
 from megatile.targets.interpret.group import Group
+from megatile.targets.interpret.inspect import UnitView
 from megatile.targets.interpret.storage import Flags, Storage
 from megatile.targets.interpret.units import Unit, describe
 
@@ -375,9 +375,4 @@ def _breakpoint(machine: Interpreter, node: n.Breakpoint, unit: Unit) -> None:
     if node.unit is not None and unit.group.rank(unit) != int(machine.value(node.unit, unit)):
         return
     if machine.on_breakpoint is not None:
-        from megatile.targets.interpret.inspect import UnitView
-
         machine.on_breakpoint(UnitView(machine, unit))
-
-
-__all__ = ["HANDLERS", "WAIT", "cast", "unflatten"]

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from megatile.core.dtypes import numpy_dtype
-from megatile.ir.nodes import Node
 from megatile.targets.interpret.history import History
 
 
@@ -75,6 +74,3 @@ class Storage:
         if self.writers is None:
             self.writers = np.full(self.array.shape, -1, np.int32)
         self.writers[index] = entry
-
-
-Statement = Node
