@@ -44,6 +44,15 @@ def scale_outwards(A, B):
                 pass
 
 
+@refused(
+    r"this launch has no 'warpgroup': .* do not divide|this launch has no 'warpgroup'", 'T.Scale("warpgroup")'
+)
+def no_whole_warp_group(A, B):
+    with T.Kernel(block=1, threads=96):
+        with T.Scale("warpgroup"):
+            pass
+
+
 @refused(r"scale 'device' is given twice", "T.Kernel(device=2, gpu=2)")
 def scale_twice(A, B):
     with T.Kernel(device=2, gpu=2):
@@ -457,6 +466,7 @@ def test_refused(body: Callable[..., Any], message: str, line: str) -> None:
             program.build()
     error = caught.value
     assert error.place is not None and error.place.file == __file__
+    assert error.advice or "assertion" in error.message
     text = str(error)
     assert "^" in text
     if line:

@@ -89,7 +89,7 @@ def allreduce(
         operands = tuple(operands[0])
     sides = [_own(x, "T.allreduce") for x in operands]
     if not sides:
-        raise ProgramError("T.allreduce of nothing")
+        raise ProgramError("T.allreduce of nothing", advice="name the tile: T.allreduce(x)")
     if fn is None:
         if len(sides) > 1:
             raise ProgramError(
@@ -210,7 +210,10 @@ def _part_of(tile: Tile, dim: int) -> Any:
     units = _group()
     size = -(-tile.bound[dim] // units)
     if tile.bound[dim] % units:
-        raise ProgramError(f"T.reduce_scatter: {tile.bound[dim]} elements do not divide over {units} units")
+        raise ProgramError(
+            f"T.reduce_scatter: {tile.bound[dim]} elements do not divide over {units} units",
+            advice="choose another dim=, or pad the tile",
+        )
     rank = Value(RankExpr(draft.scale, draft.enclosing))
     index: list[Any] = [slice(None)] * tile.ndim
     index[dim] = slice(rank * size, rank * size + size)
@@ -224,7 +227,10 @@ def all_to_all(
     """Part ``j`` of ``x`` (along ``dim``) goes to unit ``j``, and becomes part ``rank`` of its ``out``."""
     to, source = _own(out, "the result of T.all_to_all"), _own(x, "the source of T.all_to_all")
     if not same_extents(to.extents, source.extents):
-        raise ProgramError(f"T.all_to_all: {to.text()} and {source.text()} have different shapes")
+        raise ProgramError(
+            f"T.all_to_all: {to.text()} and {source.text()} have different shapes",
+            advice="every unit sends and receives as much: both sides have one shape",
+        )
     length, units = known(source.extents[dim]), _units(axis)
     if length is not None and length % units:
         raise ProgramError(

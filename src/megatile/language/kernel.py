@@ -56,6 +56,7 @@ class Scale:
         scale = find_scale(draft.machine, self.name, what="T.Scale").name
         self.span = draft.span()
         launch = draft.plan
+        _check_inferred(draft.instance, scale)
         depth = launch.depth(scale)
         if draft.parallel:
             raise ProgramError("T.Scale inside T.Parallel", advice="put T.Parallel inside the T.Scale")
@@ -81,6 +82,15 @@ class Scale:
             draft = current()
             draft.close_implied()
             draft.leave_scale(self.span)
+
+
+def _check_inferred(instance: Any, scale: str) -> None:
+    """96 threads make three warps, but no warp group."""
+    inferred = instance.inferred.get(scale)
+    if inferred is not None and inferred.problem:
+        raise ProgramError(
+            f"this launch has no '{scale}': {inferred.problem}", advice="choose another number of threads"
+        )
 
 
 def _coords(rank: RankExpr, grid: tuple[int, ...]) -> tuple[Any, ...]:

@@ -37,7 +37,8 @@ def instance_of(machine: HDA, wanted: Mapping[str, Any]) -> Instance:
     try:
         return machine.instantiate(scale_views)
     except MegatileError as error:
-        raise ProgramError(error.message, advice=error.advice) from None
+        advice = error.advice or f"launch fewer, or run it on a machine with more than '{machine.name}'"
+        raise ProgramError(error.message, advice=advice) from None
 
 
 def find_scale(machine: HDA, word: str, what: str) -> Scale:

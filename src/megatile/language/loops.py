@@ -45,7 +45,7 @@ def _bounds(args: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     start, stop = (0, args[0]) if len(args) == 1 else args[:2]
     step = args[2] if len(args) == 3 else 1
     if isinstance(step, int) and step == 0:
-        raise ProgramError("a loop with step 0 never ends")
+        raise ProgramError("a loop with step 0 never ends", advice="give a step of at least 1")
     return start, stop, step
 
 
@@ -79,6 +79,6 @@ def Persistent(total: Any, units: Any, rank: Any) -> SerialRange:
 def Parallel(*extents: Any) -> ParallelRange:
     """``for i, j in T.Parallel(m, n)``: elementwise code, all iterations at once."""
     if not extents:
-        raise ProgramError("T.Parallel needs at least one extent")
+        raise ProgramError("T.Parallel needs at least one extent", advice="T.Parallel(m, n)")
     names = ("i", "j", "l", "m") if len(extents) <= 4 else tuple(f"i{d}" for d in range(len(extents)))
     return ParallelRange(tuple(extents), names[: len(extents)])

@@ -163,7 +163,10 @@ def _checked(x: Tile, layout: lay.Layout, extents: tuple[int, ...]) -> lay.Layou
                 advice="dimensions count from 0",
             )
         if isinstance(shard, lay.Shard) and shard.axis is not None and not 0 <= shard.axis < len(extents):
-            raise ProgramError(f"T.Shard(axis={shard.axis}): the scale has {len(extents)} dimensions")
+            raise ProgramError(
+                f"T.Shard(axis={shard.axis}): the scale has {len(extents)} dimensions",
+                advice="launch the scale with a tuple of extents",
+            )
     if isinstance(layout, lay.Mesh) and lay.has_copies(layout) and x.is_view:
         raise ProgramError(
             f"a layout with T.Replica on one axis, of the view '{x.name}'",

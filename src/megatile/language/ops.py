@@ -194,10 +194,15 @@ def cumsum(
     left = fixed(source, "the source of T.cumsum")
     right = left if out is None else fixed(out, "the result of T.cumsum")
     if not same_extents(left.extents, right.extents):
-        raise ProgramError(f"T.cumsum: {left.text()} and {right.text()} have different shapes")
+        raise ProgramError(
+            f"T.cumsum: {left.text()} and {right.text()} have different shapes",
+            advice="the running sum has the shape of its source",
+        )
     rank = len(left.extents)
     if not -rank <= dim < rank:
-        raise ProgramError(f"T.cumsum: dim={dim}, but {left.text()} has {rank} dimensions")
+        raise ProgramError(
+            f"T.cumsum: dim={dim}, but {left.text()} has {rank} dimensions", advice="dimensions count from 0"
+        )
     current().emit(
         n.Cumsum, source=left.region(), to=right.region(), dim=dim % rank, reverse=bool(reverse), impl=impl
     )

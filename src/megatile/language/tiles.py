@@ -191,7 +191,9 @@ def _dim(tile: Tile, d: int, item: Any) -> Dim:
     extent = difference(stop, start)
     length = known(extent)
     if length is not None and length < 0:
-        raise ProgramError(f"the slice of dimension {d} of '{tile.name}' has length {length}")
+        raise ProgramError(
+            f"the slice of dimension {d} of '{tile.name}' has length {length}", advice="write x[low:high]"
+        )
     low, limit = known(start), tile.bound[d]
     if low is not None and (low < 0 or (length is not None and low + length > limit)):
         end = "" if length is None else str(low + length)
@@ -206,7 +208,8 @@ def _check_index(tile: Tile, d: int, start: Expr) -> None:
     number = known(start)
     if number is not None and not 0 <= number < max(tile.bound[d], 1):
         raise ProgramError(
-            f"index {number} is out of bounds: dimension {d} of '{tile.name}' has {tile.bound[d]} elements"
+            f"index {number} is out of bounds: dimension {d} of '{tile.name}' has {tile.bound[d]} elements",
+            advice="indices count from 0; the last is shape[d] - 1",
         )
 
 
