@@ -116,6 +116,30 @@ def test_waves() -> None:
     np.testing.assert_array_equal(x, np.arange(1, 3001))
 
 
+def test_clusters_run_in_waves() -> None:
+    @T.program
+    def p(X: T.Tensor((3000, 2), "i32")):
+        with T.Kernel(cluster=3000, block=2, threads=1024):
+            with T.Scale("cluster") as (c, _):
+                with T.Scale("block") as (b, _):
+                    T.barrier()
+                    X[c, b] = c
+
+    assert p.build().launch.slots == 264
+    x = zeros(3000, 2, dtype=np.int32)
+    mt.run(p, x)
+    np.testing.assert_array_equal(x, np.repeat(np.arange(3000)[:, None], 2, axis=1))
+
+    @T.program
+    def waiting(X: T.Tensor((1,), "i32")):
+        with T.Kernel(cluster=3000, block=2, threads=1024):
+            with T.Scale("cluster"):
+                T.barrier()
+
+    with pytest.raises(mt.MegatileError, match="are not resident, only 132 fit at once"):
+        mt.run(waiting, zeros(1, dtype=np.int32))
+
+
 def test_positional_extents_are_blocks() -> None:
     @T.prim_func
     def p(X: T.Tensor((2, 3), "i32")):
@@ -856,7 +880,7 @@ def test_the_program_as_text() -> None:
         "def p(X: f32[8]):\n"
         '    machine("dgx-h100")\n'
         "    launch(node=implied(1), device=1, cluster=implied(1), block=2, warpgroup=implied(1), "
-        'warp=implied(4), thread=32, dispatch="block")\n'
+        'warp=implied(4), thread=32, dispatch="block", host="device")\n'
         '    with scale("block"):\n'
         '        x = alloc((4,), "f32", "registers", "block")\n'
         '        copy(x[0::4], X[anchor(coord("block", 0) * 4, 4)])\n'

@@ -89,7 +89,7 @@ class _Parser:
         scales, rest = [], {}
         for keyword in call.keywords:
             value, named = keyword.value, True
-            if keyword.arg in ("dispatch", "slots", "resident"):
+            if keyword.arg in ("dispatch", "slots", "host", "resident"):
                 rest[keyword.arg] = ast.literal_eval(value)
                 continue
             if isinstance(value, ast.Call):
@@ -97,7 +97,7 @@ class _Parser:
             extents = ast.literal_eval(value)
             extents = extents if isinstance(extents, tuple) else (extents,)
             scales.append(LaunchScale(str(keyword.arg), extents, named))
-        return Launch(tuple(scales), rest["dispatch"], rest.get("slots"), rest.get("resident", False))
+        return Launch(tuple(scales), **rest)
 
     def body(self, statements: list[ast.stmt]) -> tuple[n.Node, ...]:
         return tuple(self.statement(s) for s in statements if not isinstance(s, ast.Pass))

@@ -14,7 +14,7 @@ from typing import Any
 from megatile.ir import layout as lay
 from megatile.ir import nodes as n
 from megatile.ir.expr import OPERATORS, Apply, Const, Coord, Expr, Load, Rank, Var
-from megatile.ir.program import Launch, Param, Program
+from megatile.ir.program import ROOT, Launch, Param, Program
 
 
 def show_expr(expr: Expr, strength: int = 0) -> str:
@@ -184,6 +184,8 @@ def _launch(launch: Launch) -> str:
     parts.append(f'dispatch="{launch.dispatch}"')
     if launch.slots is not None:
         parts.append(f"slots={launch.slots}")
+    if launch.host != ROOT:
+        parts.append(f'host="{launch.host}"')
     if launch.resident:
         parts.append("resident=True")
     return f"launch({', '.join(parts)})"

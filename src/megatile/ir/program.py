@@ -41,7 +41,9 @@ class Launch:
     scales: tuple[LaunchScale, ...]
     dispatch: str
     slots: int | None = None
-    """Instances of the dispatched scale that fit at once under one unit of the scale above."""
+    """Instances of the dispatched scale that fit at once in one unit of ``host``; None: all do."""
+    host: str = ROOT
+    """The scale whose units hold the dispatched instances (the device)."""
     resident: bool = False
     """Whether its instances stay for the whole launch (devices), instead of giving up their place
     (blocks)."""

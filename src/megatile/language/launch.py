@@ -10,7 +10,7 @@ from typing import Any
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.hda import HDA, Instance, Scale, ScaleView
 from megatile.hda.model import STANDARD_SCALES
-from megatile.ir.program import Launch, LaunchScale
+from megatile.ir.program import ROOT, Launch, LaunchScale
 from megatile.language.errors import ProgramError
 from megatile.language.scalars import Value, plain
 
@@ -99,9 +99,10 @@ def launch_of(instance: Instance) -> Launch:
             count = inferred.count // inside
             inside = inferred.count
         scales.append(LaunchScale(scale.name, (count,), named=False))
-    dispatch = _dispatch(instance)
-    resident = instance.hda.scale(dispatch).position >= instance.hda.scale("device").position
-    return Launch(tuple(scales), dispatch, resident=resident)
+    dispatch, device = _dispatch(instance), instance.hda.scale("device")
+    resident = instance.hda.scale(dispatch).position >= device.position
+    host = ROOT if resident else device.name
+    return Launch(tuple(scales), dispatch, host=host, resident=resident)
 
 
 def _dispatch(instance: Instance) -> str:
@@ -116,7 +117,7 @@ def with_slots(launch: Launch, instance: Instance, memory: Mapping[str, int]) ->
     try:
         if instance.waves(memory) == 1:
             return launch
-        total = launch.count(launch.dispatch) // _parents(launch, instance)
+        total = launch.count(launch.dispatch, launch.host)
         low, high = 1, total
         while low < high:  # the first rank of the second wave
             middle = (low + high) // 2
@@ -127,8 +128,3 @@ def with_slots(launch: Launch, instance: Instance, memory: Mapping[str, int]) ->
     except MegatileError as error:
         raise ProgramError(error.message, advice=error.advice) from None
     return replace(launch, slots=low)
-
-
-def _parents(launch: Launch, instance: Instance) -> int:
-    device = instance.hda.scale("device").name
-    return launch.count(device)

@@ -230,7 +230,7 @@ class Reader(Builder):
         if isinstance(iterable, SerialRange):
             return self._at_top(lambda: self._serial(place, iterable, body, names, state))
         if isinstance(iterable, Value):
-            raise ProgramError("a loop needs T.serial(n) to run n times", place=place)
+            raise ProgramError("a number cannot be looped over", place=place, advice="for k in T.serial(n)")
         return super().for_(place, iterable, body, names, state, context)
 
     def while_(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
@@ -12,6 +11,7 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Const, Expr, Load
 from megatile.ir.program import ROOT, Program
 from megatile.targets.interpret.access import Accessor
+from megatile.targets.interpret.dispatch import Dispatcher, is_dispatched
 from megatile.targets.interpret.elementwise import Elementwise, Iterations
 from megatile.targets.interpret.errors import DeadlockError
 from megatile.targets.interpret.expressions import Compiler, Evaluate, unflatten
@@ -23,8 +23,6 @@ from megatile.targets.interpret.statements import HANDLERS, WAIT
 from megatile.targets.interpret.units import Unit, describe
 
 Task = Generator[Any, None, None]
-WINDOW = 64
-"""Dispatched instances started before any has finished, while those started can proceed."""
 
 
 class Interpreter:
@@ -49,7 +47,7 @@ class Interpreter:
         self.constant = self._constant()
         self.remote = _remote(program, self.places)
         self.pending: deque[tuple[Unit, Unit, Callable[[], None]]] = deque()
-        self.admissions: list[Callable[[], bool]] = []
+        self.dispatchers: list[Dispatcher] = []
         self.live: dict[int, Unit] = {}
         self.waiters: dict[Any, list[Unit]] = {}
         self.elements: dict[int, n.Region] = {}
@@ -66,7 +64,7 @@ class Interpreter:
 
     def run(self) -> None:
         root = Unit(None, (), None, {})
-        self.start(root, self.program.body, ROOT)
+        self.start(root, self.program.body)
         schedule = self.schedule
         while True:
             if not len(schedule):
@@ -79,8 +77,8 @@ class Interpreter:
             if schedule.late_puts and self.pending and schedule.deliver_now():
                 self.deliver_one()
 
-    def start(self, unit: Unit, body: tuple[n.Node, ...], scale: str) -> None:
-        unit.task = self.body(body, unit, scale)
+    def start(self, unit: Unit, body: tuple[n.Node, ...]) -> None:
+        unit.task = self.body(body, unit)
         self.live[unit.number] = unit
         self.schedule.add(unit)
 
@@ -115,7 +113,7 @@ class Interpreter:
         if group.left == 0:
             self.wake(group.parent)
 
-    def body(self, body: tuple[n.Node, ...], unit: Unit, scale: str) -> Task:
+    def body(self, body: tuple[n.Node, ...], unit: Unit) -> Task:
         for node in body:
             unit.node = node
             try:
@@ -139,9 +137,11 @@ class Interpreter:
         counts = [s.count for s in self.launch.scales[low:high]]
         unit.fork()
         unit.waiting = ("region", node)
-        dispatch = self.launch.depth(self.launch.dispatch)
-        if low < dispatch <= high:
-            self.dispatch(group, counts, dispatch - low)
+        if is_dispatched(self.launch, low, high):
+            group.waved = not self.launch.resident
+            dispatcher = Dispatcher(self.launch, group, self.spawn)
+            self.dispatchers.append(dispatcher)
+            dispatcher.admit()
         else:
             for rank in range(group.size):
                 self.spawn(group, rank, unit.path + unflatten(rank, counts), unit.frame)
@@ -151,58 +151,17 @@ class Interpreter:
     def spawn(self, group: Group, rank: int, path: tuple[int, ...], frame: dict[Any, Any]) -> None:
         child = Unit(group.parent, path, group, frame)
         group.join(rank, child)
-        self.start(child, group.node.body, group.scale)
-
-    def dispatch(self, group: Group, counts: list[int], split: int) -> None:
-        """Start instances as far as they fit; the next one takes the first free slot."""
-        group.waved = not self.launch.resident
-        inner = math.prod(counts[split:])
-        above = math.prod(counts[: split - 1])
-        per_parent = counts[split - 1]
-        slots = self.launch.slots or per_parent
-        queues = [deque(range(p * per_parent, (p + 1) * per_parent)) for p in range(above)]
-        running: list[set[int]] = [set() for _ in range(above)]
-
-        def begin(parent: int) -> None:
-            instance = queues[parent].popleft()
-            running[parent].add(instance)
-            frame: dict[Any, Any] = {}
-            for k in range(inner):
-                rank = instance * inner + k
-                self.spawn(group, rank, group.parent.path + unflatten(rank, counts), frame)
-
-        def admit() -> bool:
-            started = False
-            for parent in range(above):
-                for instance in list(running[parent]):
-                    if all(instance * inner + k in group.finished for k in range(inner)):
-                        running[parent].discard(instance)
-                budget = WINDOW
-                while queues[parent] and len(running[parent]) < slots and budget:
-                    begin(parent)
-                    budget -= 1
-                    started = True
-            if started or any(queues):
-                return started
-            if admit in self.admissions and group.left == 0:
-                self.admissions.remove(admit)
-            return False
-
-        group_waiting = lambda: sum(len(q) for q in queues)  # noqa: E731
-        admit.waiting = group_waiting  # type: ignore[attr-defined]
-        admit.slots = slots  # type: ignore[attr-defined]
-        admit.scale = self.launch.dispatch  # type: ignore[attr-defined]
-        self.admissions.append(admit)
-        admit()
+        self.start(child, group.node.body)
 
     def admit(self) -> bool:
         """Start more instances where there is room."""
-        started = [admit() for admit in list(self.admissions)]  # all of them, not only the first
+        self.dispatchers = [d for d in self.dispatchers if d.group.left]
+        started = [d.admit() for d in self.dispatchers]  # all of them, not only the first
         return any(started)
 
-    def admissions_pending(self) -> int:
+    def queued(self) -> int:
         """Instances that wait for a free place."""
-        return sum(a.waiting() for a in self.admissions)  # type: ignore[attr-defined]
+        return sum(d.queued for d in self.dispatchers)
 
     # --- puts -------------------------------------------------------------------------------------
 
@@ -258,10 +217,10 @@ class Interpreter:
         more = len(waiting) - len(lines)
         if more > 0:
             lines.append(f"and {more} more")
-        queued = self.admissions_pending()
+        queued = self.queued()
         advice = "every wait needs a signal that can still come, every barrier all its units"
         if queued:
-            slots = min(a.slots for a in self.admissions)  # type: ignore[attr-defined]
+            slots = min(d.slots for d in self.dispatchers)
             scale = self.launch.dispatch
             lines.append(f"{queued} instances of '{scale}' are not resident, only {slots} fit at once")
             advice = f"launch at most as many {scale}s as fit, or synchronise by ending the region"
@@ -287,7 +246,7 @@ def _missed_collective(machine: Interpreter) -> DeadlockError | None:
     """A collective that some units wait at while the others wait elsewhere."""
     for unit in machine.live.values():
         for meeting in unit.group.meetings.values() if unit.group is not None else ():
-            if isinstance(meeting.node, n.Collective) and not machine.admissions_pending():
+            if isinstance(meeting.node, n.Collective) and not machine.queued():
                 return unit.group.partial(meeting)
     return None
 

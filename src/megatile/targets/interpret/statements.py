@@ -55,13 +55,13 @@ def _loop(machine: Interpreter, node: n.Loop, unit: Unit) -> Task:
         raise RunError("a loop with step 0 never ends")
     for index in range(start, stop, step):
         unit.vars[node.var] = index
-        yield from machine.body(node.body, unit, "")
+        yield from machine.body(node.body, unit)
 
 
 @rule(n.If)
 def _if(machine: Interpreter, node: n.If, unit: Unit) -> Task:
     condition = machine.value(node.condition, unit)
-    yield from machine.body(node.body if condition else node.orelse, unit, "")
+    yield from machine.body(node.body if condition else node.orelse, unit)
 
 
 @rule(n.Parallel)
