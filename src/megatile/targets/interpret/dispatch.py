@@ -26,7 +26,7 @@ class Dispatcher:
     """Starts the instances of one region.
 
     An instance is a unit of the dispatched scale, or a larger one (a cluster) that takes as many places as it
-    has dispatched units. ``spawn(group, rank, path, frame)`` starts a unit; those of an instance share a frame.
+    has dispatched units. ``spawn(group, rank, path, frame)`` starts a unit; an instance has one frame.
     """
 
     def __init__(self, launch: Launch, group: Group, spawn: Spawn):
