@@ -97,3 +97,7 @@ def test_a_known_name_is_its_own_best_proposal(name: str, others: list[str]) -> 
 @given(st.text(), st.lists(st.text(), max_size=30))
 def test_advice_does_not_depend_on_order(name: str, known: list[str]) -> None:
     assert did_you_mean(name, known) == did_you_mean(name, reversed(known))
+
+
+def test_another_case_is_a_close_name() -> None:
+    assert did_you_mean("DGX-H100", ["cpu", "dgx-h100"]) == "did you mean 'dgx-h100'?"

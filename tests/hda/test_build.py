@@ -89,7 +89,7 @@ REFUSED = [
     (net("mesh", dims=[2, 2]), "networks.n.dims: dims 2×2 make 4 units, but there are 6"),
     (net("mesh", dims=[2, 3], wrap=[True] * 3), "networks.n.wrap: wrap has 3 entries for 2 dimensions"),
     (net("fat_tree", oversubscription=[2]), "networks.n.oversubscription: oversubscription has more tiers"),
-    (net("fat_tree", arity=[2], oversubscription=[0.5]), "oversubscription.0: .*greater than or equal to 1"),
+    (net("fat_tree", arity=[2], oversubscription=[0.5]), "oversubscription.0: at least 1 is needed, not 0.5"),
     (net("rails"), "networks.n: rails needs the number of rails .*add rails: 8"),
     (net("rails", rails=4), "networks.n.rails: 6 units do not divide into 4 rails"),
     (net("tree", arity=[2, 2]), "networks.n.arity: a tree has one arity .*fat_tree"),
@@ -182,4 +182,10 @@ def test_a_scale_may_not_take_the_name_of_another_level():
         "hw_abstr": [{"name": "chip", "target": "core"}],
     }
     with pytest.raises(MachineError, match="scale 'chip' has the name of a level but stands on 'core'"):
+        HDA.from_dict(description)
+
+
+def test_the_smallest_level_holds_nothing_smaller():
+    description = {"hw_spec": {"pe": [{"name": "core", "num_units": 4}]}, "hw_abstr": []}
+    with pytest.raises(MachineError, match="'core' is the smallest level: num_units must be 1, not 4"):
         HDA.from_dict(description)

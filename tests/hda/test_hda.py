@@ -255,7 +255,7 @@ def test_aliases_and_standard_scales() -> None:
 
 def levels(*names: str) -> dict[str, object]:
     first, *rest = ({"name": name, "num_units": 2} for name in names)
-    return {"pe": [first], "pe_groups": rest}
+    return {"pe": [{**first, "num_units": 1}], "pe_groups": rest}
 
 
 def test_an_undeclared_standard_scale_stands_on_the_level_of_its_name() -> None:
@@ -315,3 +315,26 @@ def test_a_million_units_are_cheap() -> None:
     for i in range(2000):
         assert WAFER.route(("core", i * 400), ("core", 849_999 - i)).hop_count >= 0
     assert time.perf_counter() - start < 2
+
+
+def test_units_are_compared_and_found_without_counting_them_off() -> None:
+    wafer = machine("cerebras-wse2", width=10**6, height=10**6)
+    units = wafer.units("core")
+    assert units == machine("cerebras-wse2", width=10**6, height=10**6).units("core")
+    assert units != wafer.units("wafer")
+    assert units[5:] != units[6:]
+    assert units.index(Unit("core", 10**12 - 1)) == 10**12 - 1
+    assert units[10:].index(("core", 12)) == 2
+    with pytest.raises(ValueError, match="is not among"):
+        units.index(("core", 10**12))
+    near = machine("dgx-h100").neighbors("gpu:3")
+    assert near == machine("dgx-h100").neighbors("gpu:3")
+    assert near != machine("dgx-h100").neighbors("gpu:4")
+    assert near.index(("gpu", 4)) == 3
+
+
+def test_who_asks_for_engines_or_neighbours_says_which_keys() -> None:
+    with pytest.raises(MissingDescriptionError, match="engines"):
+        SEED.throughput("gpu", "f16")
+    with pytest.raises(MissingDescriptionError, match="networks"):
+        SEED.neighbors("gpu:0")

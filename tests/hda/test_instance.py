@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -305,3 +306,44 @@ def test_a_wafer_is_launched_without_enumeration() -> None:
     inst = machine("cerebras-wse2").instantiate([ScaleView("core")])
     assert inst.shape == (850_000,)
     assert inst.seat("core", 849_999).unit.index == 849_999
+
+
+@pytest.mark.parametrize(
+    ("views", "words"),
+    [
+        (None, "None is not a list of scale views"),
+        (7, "7 is not a list of scale views"),
+        ("gpu", "'gpu' is not a list of scale views"),
+        (ScaleView("gpu"), "is not a list of scale views"),
+    ],
+)
+def test_views_that_are_no_list_are_refused(views: Any, words: str) -> None:
+    with pytest.raises(InstanceError, match=words) as caught:
+        machine("dgx-h100").instantiate(views)
+    assert "[ScaleView(" in str(caught.value.advice)
+
+
+def test_memory_of_a_block_is_a_size() -> None:
+    launch = machine("dgx-h100").instantiate([ScaleView("block", instance_num=8, is_flatten=True)])
+    assert launch.residency({"shared": "100 KiB"}) == launch.residency({"shared": 100 * 1024}) == 2
+    for odd in (-5, "100 kb/s", 1e5, None, True):
+        with pytest.raises(MegatileError):
+            launch.residency({"shared": odd})  # type: ignore[dict-item]
+
+
+def test_caches_hold_no_allocations() -> None:
+    launch = machine("dgx-h100").instantiate([ScaleView("block", instance_num=8, is_flatten=True)])
+    with pytest.raises(InstanceError, match="'l1_cache' is a cache"):
+        launch.residency({"l1_cache": 1024})
+
+
+def test_t_is_the_count_of_the_next_larger_scale_whether_named_or_collapsed() -> None:
+    data = {**SMALL, "hw_abstr": [dict(scale) for scale in SMALL["hw_abstr"]]}
+    data["hw_abstr"].insert(
+        1, {"name": "warp", "target": "core", "infer_lambda": "lambda _t, _b: _b // (_t * 2)"}
+    )
+    hda = HDA.from_dict(data)
+    named = launch(hda, flat("block", 3), ScaleView("warp"), ScaleView("thread", instance_num=24))
+    assert named.shape == (3, 4, 6)  # 24 threads // (3 blocks * 2)
+    assert launch(hda, flat("block", 3), flat("thread", 24)).count("warp") == 4
+    assert launch(hda, flat("block", 3), ScaleView("thread", instance_num=24)).shape == (3, 4, 6)

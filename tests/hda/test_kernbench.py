@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from megatile.core.errors import MachineError
 from megatile.hda import HDA, machine
@@ -70,7 +71,7 @@ def test_grids_of_sips(shape: str, wrap: tuple[bool, bool]) -> None:
         ("overhead_ns: 50.0", "overhead_ns: soon", 14, "a number of nanoseconds is needed, not 'soon'"),
         ("channels: 2", "channels: many", 28, "a whole number is needed, not 'many'"),
         ("f16: 4096", "f17: 4096", 29, "'f17' is not known here"),
-        ("macs_per_cycle", "macs", 29, "tensor engine needs its throughput"),
+        ("macs_per_cycle", "macs", 29, "a pe_gemm has no attribute 'macs'"),
         ("reserved: 4 MiB", "reserved: 16 MiB", 24, "leaves nothing"),
     ],
 )
@@ -97,3 +98,12 @@ def test_a_component_key_is_put_right(tmp_path: Path) -> None:
 def test_sections_are_all_needed() -> None:
     with pytest.raises(MachineError, match="key 'system' is missing"):
         HDA.from_dict({"pe": {"clock": "1 GHz"}})
+
+
+def test_components_go_by_their_kind_not_their_name() -> None:
+    text = TEXT.replace("    switch: {", "    crossbar: {").replace("pe_mmu: {", "tables: {")
+    text = text.replace("pe_dma: {", "mover: {")
+    assert text.count("crossbar") == text.count("tables") == text.count("mover") == 1
+    hda, same = HDA.from_dict(yaml.safe_load(text)), HDA.from_dict(yaml.safe_load(TEXT))
+    assert hda.networks == same.networks
+    assert hda.memories == same.memories

@@ -240,3 +240,38 @@ def test_an_empty_list_in_a_variant_takes_everything_away(tmp_path):
     file = tmp_path / "alone.yaml"
     file.write_text("extends: dgx-h100\nnetworks: []\n")
     assert HDA.from_yaml(file).networks == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"hw_abstr__0__instance_num": "x"},
+            "hw_abstr.thread.instance_num: a whole number is needed, not 'x'",
+        ),
+        ({"hw_abstr__0__instance_num": [1, "x"]}, "hw_abstr.thread.instance_num: a whole number is needed"),
+        ({"source": 5}, "source: a text is needed, or a text for each key, not 5"),
+        ({"memory__0__source": {"size": 5}}, "memory.ram.source: a text is needed, or a text for each key"),
+        ({"networks__0__gateway": -1}, "networks.mesh.gateway: at least 0 is needed, not -1"),
+        ({"networks__0__dims": []}, "networks.mesh.dims: a mesh needs at least one dimension"),
+    ],
+)
+def test_one_mistake_is_one_finding_at_its_path(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(MachineError) as caught:
+        HDA.from_dict(small(**change))
+    assert words in str(caught.value)
+    assert "more, shown by" not in str(caught.value)
+
+
+def test_a_missing_file_is_told_of_names() -> None:
+    with pytest.raises(MachineError, match="megatile machines"):
+        machine("dgx-h100.yaml")
+
+
+def test_a_variant_of_the_cpu_is_a_variant_of_this_computer(tmp_path: Path) -> None:
+    variant = HDA.from_yaml(
+        write(tmp_path, "mine.yaml", "extends: cpu\nname: mine\nparameters: {l1: 1 KiB}\n")
+    )
+    probed = machine("cpu")
+    assert variant.parameters == {**probed.parameters, "l1": "1 KiB"}
+    assert variant.levels == probed.levels

@@ -187,3 +187,16 @@ def test_parameters() -> None:
     assert machine("dgx-h100", gpus=4).count("gpu") == 4
     assert machine("cerebras-wse2", width=10, height=20).network("fabric").topology.dims == (10, 20)
     assert machine("ahbm", sips=6).count("sip") == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("dgx-h100", {"gpus": 4}, "4 × H100 SXM5"),
+        ("h100-cluster", {"nodes": 16}, "16 nodes of 8 × H100"),
+        ("cerebras-wse2", {"width": 10}, "10 × 1000 cores"),
+        ("ahbm", {"pe_per_corner": 3}, "2 SIPs of 4 × 4 cubes of 12 PEs"),
+    ],
+)
+def test_descriptions_follow_the_parameters(name: str, changes: dict[str, int], words: str) -> None:
+    assert words in str(machine(name, **changes).spec.description)

@@ -55,7 +55,7 @@ def wirings(draw: Any, size: int) -> dict[str, Any]:
 @st.composite
 def machines(draw: Any) -> dict[str, Any]:
     """A valid description."""
-    units = draw(st.lists(counts, min_size=2, max_size=5))
+    units = [1, *draw(st.lists(counts, min_size=1, max_size=4))]
     levels = [{"name": f"level{i}", "num_units": n} for i, n in enumerate(units)]
     cut = draw(st.integers(1, len(levels)))
     any_level = st.sampled_from([level["name"] for level in levels])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from megatile.core.errors import RouteError
 from megatile.hda.direct import Edges, FullMesh, Grid, Tree
 from megatile.hda.switched import Switched
-from megatile.hda.topology import Topology
+from megatile.hda.topology import Run, Topology
 
 
 def grid(dims: tuple[int, ...], wrap: tuple[bool, ...]) -> Grid:
@@ -248,3 +248,10 @@ def test_any_fat_tree_chains(size: int, leaf: int, second: int, data: st.DataObj
     ends = [net.ends(link) for link in net.hops(a, b)]
     assert all(one[1] == two[0] for one, two in pairwise(ends))
     assert not ends or (ends[0][0], ends[-1][1]) == (str(a), str(b))
+
+
+def test_a_chain_is_not_walked() -> None:
+    chain = Tree(10**12, "tree", 1)
+    assert chain.route(10**12 - 1, 2) == (Run("up", 10**12 - 1, 2, 10**12 - 3),)
+    assert chain.route(2, 10**12 - 1) == (Run("down", 2, 10**12 - 1, 10**12 - 3),)
+    assert chain.hops(3, 5) == [9, 11]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Annotated
 
 import typer
@@ -46,10 +44,6 @@ def main() -> None:
         app()
     except MegatileError as problem:
         fail(problem)
-    except BrokenPipeError:
-        # The reader of our output has gone (``megatile machines | head -1``): nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from megatile.core.errors import MegatileError
@@ -11,7 +12,11 @@ from megatile.core.errors import MegatileError
 
 def print_json(value: Any) -> None:
     """Stable JSON for scripts."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def fail(problem: MegatileError) -> NoReturn:

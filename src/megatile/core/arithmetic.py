@@ -99,10 +99,6 @@ class Lambda:
     def __call__(self, *values: Any) -> Any:
         return _value(self.body, dict(zip(self.parameters, values, strict=True)), self.text)
 
-    def uses(self, parameter: str) -> bool:
-        """Whether the body mentions this parameter."""
-        return any(isinstance(n, ast.Name) and n.id == parameter for n in ast.walk(self.body))
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Lambda) and self.text == other.text
 

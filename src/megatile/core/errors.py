@@ -94,6 +94,7 @@ def did_you_mean(name: str, known: Iterable[str], *, what: str = "") -> str:
     """
     names = sorted({str(k) for k in known})
     close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
+    close = close or [other for other in names if other.lower() == str(name).lower()]
     if close:
         return f"did you mean '{close[0]}'?"
     if not names:

@@ -14,6 +14,7 @@ A quantity keeps the text it was written with, so that a description can be writ
 from __future__ import annotations
 
 import math
+import operator
 import re
 from dataclasses import dataclass, field
 
@@ -169,6 +170,16 @@ def size(text: str | int) -> int:
     if isinstance(text, str) and re.fullmatch(r"[0-9]{1,30}", text.strip()):
         return int(text)
     return round(quantity(text, "bytes").value)
+
+
+def whole(value: object) -> int | None:
+    """An integer, Python's or NumPy's, as Python's; None for everything else: no bool, no text, no 2.0."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def format_bytes(count: float) -> str:

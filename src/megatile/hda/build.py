@@ -9,6 +9,7 @@ from typing import Any
 
 from megatile.core.arithmetic import Lambda
 from megatile.core.errors import did_you_mean
+from megatile.core.frozen import Frozen
 from megatile.core.quantities import Quantity
 from megatile.hda import schema
 from megatile.hda.document import Document, Way
@@ -84,6 +85,13 @@ class _Builder:
         if not entries:
             self.fail("a machine needs at least one level", ("hw_spec", "pe"))
         self.unique((u.name for u, _ in entries), lambda i: (*entries[i][1], "name"), "level")
+        smallest, way = entries[0]
+        if smallest.num_units != 1:
+            self.fail(
+                f"'{smallest.name}' is the smallest level: num_units must be 1, not {smallest.num_units}",
+                (*way, "num_units"),
+                f"add a smaller level before it, or count {smallest.name}s in the level above",
+            )
         whole = math.prod(u.num_units for u, _ in entries)
         if whole > LARGEST_MACHINE:
             self.fail(f"{whole} of the smallest units are beyond any machine", ("hw_spec",))
@@ -200,7 +208,7 @@ class _Builder:
             tuple(view.aliases),
             view.infer_lambda,
             view.max_resident,
-            view.limits,
+            Frozen(view.limits),
         )
 
     def check_order(self, views: tuple[schema.ScaleView, ...]) -> None:
@@ -354,7 +362,7 @@ class _Builder:
             e.kind,
             e.level,
             e.count,
-            throughput,
+            Frozen(throughput),
             self.per_second(e.bandwidth, level, (*way, "bandwidth"), "bytes/s") if e.bandwidth else None,
             self.picoseconds(e.startup, level, (*way, "startup")),
             e.tile,

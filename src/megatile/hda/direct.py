@@ -138,6 +138,9 @@ class Tree(Topology):
     def route(self, a: int, b: int) -> tuple[Run, ...]:
         ups = downs = 0
         low, high = a, b
+        if self.arity == 1:  # a chain: nobody should walk along a million of them
+            low = high = min(a, b)
+            ups, downs = a - low, b - low
         while low != high:
             if low > high:
                 low, ups = self.parent(low), ups + 1

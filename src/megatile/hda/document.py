@@ -20,6 +20,8 @@ LARGEST_FILE = 4 * 2**20
 MOST_VALUES = 200_000
 DEEPEST = 40
 
+SEE = "compare with 'megatile machine show dgx-h100 --yaml'"
+
 Way = tuple[str | int, ...]
 
 
@@ -55,7 +57,7 @@ class Document:
         return ".".join(parts)
 
     def error(self, message: str, way: Sequence[str | int] = (), advice: str | None = None) -> MachineError:
-        return MachineError(message, place=self.place(way), advice=advice)
+        return MachineError(message, place=self.place(way), advice=advice or SEE)
 
 
 def read_document(path: str | Path) -> Document:
@@ -73,7 +75,8 @@ def read_document(path: str | Path) -> Document:
         raise
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or str(problem)
-        raise MachineError(f"the file cannot be read: {reason}", place=Place(file)) from None
+        advice = "check the path; 'megatile machines' lists what can be had by name"
+        raise MachineError(f"the file cannot be read: {reason}", place=Place(file), advice=advice) from None
     return parse_document(text, file)
 
 

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from megatile.core.errors import MachineError, MissingDescriptionError, RouteError, did_you_mean
-from megatile.core.quantities import Quantity
+from megatile.core.frozen import Frozen
+from megatile.core.quantities import Quantity, whole
 from megatile.hda import catalog, kernbench, load
 from megatile.hda.build import Parts, build
 from megatile.hda.document import DEEPEST, Document, read_document
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from megatile.hda.instance import Instance
 
 UnitLike = Unit | tuple[str, int] | tuple[str, Sequence[int]] | str
+LONGEST_NUMBER = 20  # digits; Python itself refuses to read thousands of them
 _MISSING_KEYS = {
     "memory": "memory",
     "networks": "networks",
@@ -72,7 +74,7 @@ class HDA:
             spec=spec,
             name=spec.name,
             file=document.file,
-            parameters=dict(document.parameters),
+            parameters=Frozen(document.parameters),
             _parts=parts,
             _levels={level.name: level for level in parts.levels},
             _named={},
@@ -82,11 +84,14 @@ class HDA:
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError("an HDA cannot be changed; load it again with overrides")
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError("an HDA cannot be changed; load it again with overrides")
+
     if TYPE_CHECKING:
         spec: MachineSpec
         name: str
         file: str | None
-        parameters: dict[str, Any]
+        parameters: Frozen[str, Any]
         _parts: Parts
         _levels: dict[str, Level]
         _named: dict[str, Level]  # names of units seen so far, as questions come by the million
@@ -149,7 +154,9 @@ class HDA:
 
     @property
     def hw_spec(self) -> HardwareSpecification:
-        return self.spec.hw_spec
+        """The levels as the description lists them; a copy, as its lists can be changed."""
+        levels = self.spec.hw_spec
+        return HardwareSpecification(list(levels.pe), list(levels.pe_groups))
 
     @property
     def hw_abstr(self) -> HardwareAbstraction:
@@ -231,6 +238,7 @@ class HDA:
 
     def throughput(self, scale: str, dtype: str, kind: str | None = None) -> float:
         """Peak operations/s of one unit of a scale: the fastest kind of engine inside it, all of them."""
+        self.require("engines")
         span = self._router.span[self.level(scale).name]
         peaks = [0.0]
         for engine in self.engines:
@@ -271,16 +279,20 @@ class HDA:
         """A unit from ``Unit``, ``("gpu", 3)``, ``("core", (x, y))`` or ``"gpu:3"``."""
         if isinstance(what, str):
             name, _, number = what.rpartition(":")
-            if not name or not number.removeprefix("-").isdecimal():
+            if not name or not number.removeprefix("-").isdecimal() or len(number) > LONGEST_NUMBER:
                 raise RouteError(f"'{what}' is not a unit", advice="write it like gpu:3")
             what = (name, int(number))
         if not (isinstance(what, tuple) and len(what) == 2 and isinstance(what[0], str)):
             raise RouteError(f"{what!r} is not a unit", advice="write it like ('gpu', 3) or 'gpu:3'")
         name, place = what
         level = self._named.get(name) or self._named.setdefault(name, self.level(self.scale(name).level))
-        index = self._by_coords(level, place) if isinstance(place, (tuple, list)) else place
-        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < level.total:
-            raise RouteError(f"{name} {place} does not exist", advice=f"there are {level.total}, from 0")
+        index: int | None
+        if type(place) is int:  # first, as questions come by the million
+            index = place
+        else:
+            index = self._by_coords(level, place) if isinstance(place, (tuple, list)) else whole(place)
+        if index is None or not 0 <= index < level.total:
+            raise RouteError(f"{name} {place!r} does not exist", advice=f"there are {level.total}, from 0")
         return Unit(level.name, index)
 
     def _by_coords(self, level: Level, coords: Sequence[int]) -> int:
@@ -362,6 +374,7 @@ class HDA:
 
     def neighbors(self, unit: UnitLike, via: str | None = None) -> UnitRange:
         """Units one link away, or behind the same switch, in every network that joins units of this level."""
+        self.require("networks")
         if via is not None:
             self.network(via)
         return self._router.neighbors(self.unit(unit), via)

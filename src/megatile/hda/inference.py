@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from megatile.core.arithmetic import Lambda
 from megatile.core.errors import InstanceError, MegatileError
+from megatile.core.quantities import whole
 from megatile.hda.model import Scale
 from megatile.hda.schema import ScaleView
 
@@ -41,17 +42,18 @@ class Dim:
 
     def join(self, coord: int | tuple[int, ...]) -> int:
         """Coordinates (or already a number) → the number."""
-        parts = (
-            coord if isinstance(coord, tuple) else self.split(coord) if 0 <= coord < self.count else (coord,)
-        )
-        inside = len(parts) == len(self.extents) and all(
-            0 <= p < e for p, e in zip(parts, self.extents, strict=True)
-        )
-        if not inside:
+        given: Sequence[Any] = (coord,)
+        extents: Sequence[int] = (self.count,)
+        if isinstance(coord, (tuple, list)):
+            given, extents = coord, self.extents
+        parts = [part for c in given if (part := whole(c)) is not None]
+        if not len(given) == len(parts) == len(extents) or any(
+            not 0 <= part < extent for part, extent in zip(parts, extents, strict=True)
+        ):
             shown = "×".join(map(str, self.extents))
-            raise InstanceError(f"coordinate {coord} is outside the {shown} {self.scale.name}s")
+            raise InstanceError(f"coordinate {coord!r} is outside the {shown} {self.scale.name}s")
         index = 0
-        for part, extent in zip(reversed(parts), reversed(self.extents), strict=True):
+        for part, extent in zip(reversed(parts), reversed(extents), strict=True):
             index = index * extent + part
         return index
 
@@ -64,6 +66,11 @@ def lay_out(hda: HDA, views: Sequence[ScaleView]) -> tuple[tuple[Dim, ...], dict
 class _Layout:
     def __init__(self, hda: HDA, views: Sequence[ScaleView]):
         self.hda = hda
+        if isinstance(views, (str, ScaleView)) or not isinstance(views, Iterable):
+            raise InstanceError(
+                f"{views!r} is not a list of scale views",
+                advice="write [ScaleView('block', instance_num=512)]",
+            )
         self.views = [_view(view) for view in views]
         if not self.views:
             raise InstanceError(
@@ -77,7 +84,7 @@ class _Layout:
         dims: list[Dim] = []
         inferred: dict[str, Dim] = {}
         for i, (view, dim) in enumerate(zip(self.views, asked, strict=True)):
-            between = self.between(i, dim)
+            between = self.between(i, asked)
             if view.is_flatten:
                 inferred.update({d.scale.name: d for d in between if d.scale.infer_lambda})
                 dims.append(dim)
@@ -158,7 +165,7 @@ class _Layout:
         if i + 1 < len(dims):
             if dims[i + 1].scale.name == name:
                 return dims[i + 1].count
-            below = {d.scale.name: d for d in self.between(i + 1, dims[i + 1])}
+            below = {d.scale.name: d for d in self.between(i + 1, dims)}
             if name in below and not below[name].problem:
                 return below[name].count
         return self.hda.count(name, within=self.parent(i))
@@ -199,23 +206,24 @@ class _Layout:
 
     # scales that were not named
 
-    def between(self, i: int, dim: Dim) -> list[Dim]:
+    def between(self, i: int, dims: list[Dim]) -> list[Dim]:
         """Scales between view ``i`` and the one before it, largest first: totals inside the one before."""
+        dim = dims[i]
         top = self.scales[i - 1].position if i else math.inf
         found: list[Dim] = []
         below = dim
         for scale in (s for s in self.hda.scales if dim.scale.position < s.position < top):
             if scale.infer_lambda:
-                below = self.collapsed(scale, below, dim)
+                below = self.collapsed(scale, below, dim, self.larger(scale, i, dims))
             else:
                 below = Dim(scale, (self.hardware(scale, i),))
             found.append(below)
         return found[::-1]
 
-    def collapsed(self, scale: Scale, below: Dim, named: Dim) -> Dim:
+    def collapsed(self, scale: Scale, below: Dim, named: Dim, above: int) -> Dim:
         if below.problem:
             return Dim(scale, (0,), below.problem)
-        count = self.infer(scale, below.count, 1)
+        count = self.infer(scale, below.count, above)
         problem = None
         if count < 1:
             problem = f"{below.count} {below.scale.name}s are too few for one {scale.name}"
@@ -274,9 +282,9 @@ def _view(view: Any) -> ScaleView:
 
 def _extents(view: ScaleView) -> tuple[int, ...]:
     raw = view.instance_num
-    extents = tuple(raw) if isinstance(raw, (tuple, list)) else (raw,)
-    whole = all(isinstance(e, int) and not isinstance(e, bool) for e in extents)
-    if not extents or not whole or (extents != (-1,) and any(e < 1 for e in extents)):
+    given = tuple(raw) if isinstance(raw, (tuple, list)) else (raw,)
+    extents = tuple(extent for e in given if (extent := whole(e)) is not None)
+    if not extents or len(extents) < len(given) or (extents != (-1,) and any(e < 1 for e in extents)):
         raise InstanceError(
             f"{raw!r} is not a count of '{view.name}'",
             advice="use a whole number from 1, a tuple of them, or -1 to infer it",

@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from megatile.core.errors import InstanceError, did_you_mean
-from megatile.core.quantities import format_bytes
+from megatile.core.frozen import Frozen
+from megatile.core.quantities import format_bytes, size, whole
 from megatile.hda.inference import Dim, lay_out
 from megatile.hda.model import Scale, Unit
 from megatile.hda.schema import ScaleView
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from megatile.hda.hda import HDA
 
 Coord = int | tuple[int, ...]
+Uses = Mapping[str, int | str]  # memory layer → bytes of one block, as a number or like "48 KiB"
 _current: ContextVar[tuple[Instance, ...]] = ContextVar("megatile_instances", default=())
 
 
@@ -49,12 +51,13 @@ class Instance:
 
     hda: HDA
     dims: tuple[Dim, ...]
-    inferred: Mapping[str, Dim] = field(default_factory=dict)
+    inferred: Mapping[str, Dim] = field(default_factory=Frozen)
 
     @classmethod
     def make(cls, hda: HDA, views: Sequence[ScaleView]) -> Instance:
         """Check the views against each other and the machine, and infer what they leave open."""
-        return cls(hda, *lay_out(hda, views))
+        dims, inferred = lay_out(hda, views)
+        return cls(hda, dims, Frozen(inferred))
 
     # counts
 
@@ -121,9 +124,10 @@ class Instance:
     def rank(self, scale: str, coords: Sequence[Coord]) -> int:
         """The number of the instance at these coordinates: the inverse of :meth:`coords`."""
         path = self._path(scale)
-        if len(coords) != len(path):
+        given = len(coords) if isinstance(coords, (tuple, list)) else 0
+        if given != len(path):
             names = ", ".join(dim.scale.name for dim in path)
-            raise InstanceError(f"{len(coords)} coordinates were given for {len(path)} scales ({names})")
+            raise InstanceError(f"{given} coordinates were given for {len(path)} scales ({names})")
         rank = 0
         for dim, coord in zip(path, coords, strict=True):
             rank = rank * dim.count + dim.join(coord)
@@ -135,7 +139,7 @@ class Instance:
         """The named scales that may wait for a place: below the device, down to the block."""
         return tuple(dim for dim in self.dims if self._waits(dim.scale))
 
-    def residency(self, memory: Mapping[str, int] | None = None) -> int:
+    def residency(self, memory: Uses | None = None) -> int:
         """Blocks that one hardware unit holds at a time; ``memory`` is the bytes a block uses, per layer."""
         dispatched = self._dispatched()
         if not dispatched:
@@ -149,8 +153,8 @@ class Instance:
                 if used:
                     limits.append(room // used)
                     self._fits(room // used, f"{used} {scale.name}s", block, f"{room}")
-        for name, used in (memory or {}).items():
-            space = self._room(name, block)
+        for name, amount in (memory or {}).items():
+            space, used = self._room(name, block), size(amount)
             if space is not None and used:
                 limits.append(space // used)
                 self._fits(space // used, f"{format_bytes(used)} of '{name}'", block, format_bytes(space))
@@ -169,6 +173,8 @@ class Instance:
 
     def _room(self, name: str, block: Scale) -> int | None:
         layer = self.hda.memory(name)
+        if layer.cache:
+            raise InstanceError(f"'{name}' is a cache: a {block.name} cannot keep bytes there")
         inside = self.hda.level(layer.level).total
         units = self.hda.count(block.name)
         return layer.available * (inside // units) if inside >= units else None
@@ -180,7 +186,7 @@ class Instance:
                 advice=f"make the {block.name} smaller",
             )
 
-    def waves(self, memory: Mapping[str, int] | None = None) -> int:
+    def waves(self, memory: Uses | None = None) -> int:
         """How many rounds the dispatched instances need."""
         dispatched = self._dispatched()
         if not dispatched:
@@ -206,7 +212,7 @@ class Instance:
             )
         return places // group * group
 
-    def seat(self, scale: str, rank: int, memory: Mapping[str, int] | None = None) -> Seat:
+    def seat(self, scale: str, rank: int, memory: Uses | None = None) -> Seat:
         """The hardware an instance sits on. Within a wave, blocks fill all units once before any twice."""
         path = self._path(scale)
         indices = self._indices(scale, path, rank)
@@ -231,20 +237,19 @@ class Instance:
 
     def _indices(self, scale: str, path: tuple[Dim, ...], rank: int) -> list[int]:
         total = math.prod(dim.count for dim in path)
-        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < total:
-            raise InstanceError(f"there is no {scale} {rank}", advice=f"there are {total}, from 0")
+        rest = whole(rank)
+        if rest is None or not 0 <= rest < total:
+            raise InstanceError(f"there is no {scale} {rank!r}", advice=f"there are {total}, from 0")
         indices = []
         for dim in reversed(path):
-            rank, index = divmod(rank, dim.count)
+            rest, index = divmod(rest, dim.count)
             indices.append(index)
         return indices[::-1]
 
     def _waits(self, scale: Scale) -> bool:
         return self.hda.scale("block").position <= scale.position < self.hda.scale("device").position
 
-    def _dispatch(
-        self, parent: Unit, queue: int, dispatched: tuple[Dim, ...], memory: Mapping[str, int] | None
-    ) -> Seat:
+    def _dispatch(self, parent: Unit, queue: int, dispatched: tuple[Dim, ...], memory: Uses | None) -> Seat:
         """The place of the block that stands at ``queue`` in its parent's line."""
         units = self.hda.children(parent, dispatched[-1].scale.level)
         wave, place = divmod(queue, self._capacity(dispatched, self.residency(memory)))

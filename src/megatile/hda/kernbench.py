@@ -18,6 +18,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     field_validator,
+    model_validator,
 )
 
 from megatile.core.errors import did_you_mean
@@ -34,7 +35,16 @@ STATIONS = (
     ("pe", "pe_cpu"),
     ("pe", "pe_scheduler"),
 )
-KINDS = (*(kind for _, kind in STATIONS), "switch", "pe_dma", "pe_gemm", "pe_math", "pe_ipcq", "pe_mmu")
+# The kinds of components and the attributes each may have.
+KINDS: dict[str, tuple[str, ...]] = {
+    **{kind: ("overhead_ns",) for _, kind in STATIONS},
+    "switch": ("overhead_ns",),
+    "pe_dma": ("channels", "chunk_bytes", "setup_ns"),
+    "pe_gemm": ("tile", "macs_per_cycle"),
+    "pe_math": ("lanes", "start_ns"),
+    "pe_ipcq": ("directions", "credit_bytes"),
+    "pe_mmu": ("page",),
+}
 GridName = Literal["ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap"]
 
 
@@ -61,6 +71,15 @@ class _Component(_Part):
         if kind not in KINDS:
             raise ValueError(f"kind '{kind}' is unknown (try: {did_you_mean(kind, KINDS, what='kinds')})")
         return kind
+
+    @model_validator(mode="after")
+    def known_attributes(self) -> _Component:
+        allowed = KINDS[self.kind]
+        for key in self.attrs:
+            if key not in allowed:
+                advice = did_you_mean(key, allowed, what="attributes")
+                raise ValueError(f"a {self.kind} has no attribute '{key}' (try: {advice})")
+        return self
 
 
 Components = dict[str, _Component]
@@ -248,7 +267,7 @@ class _Writer:
             entry["aliases"] = aliases
         if spec.reserved:
             entry["reserved"] = str(spec.reserved)
-        page = self.attribute("pe", "pe_mmu", "page", Size)
+        page = self.attribute("pe", self.named("pe", "pe_mmu"), "page", Size)
         if name == "hbm" and page:
             entry["page"] = str(page)
         return entry
@@ -256,13 +275,13 @@ class _Writer:
     def networks(self) -> list[dict[str, Any]]:
         top = self.top
         sips = self.network("sips", "system", top.system.sips.topology, top.system.sips.link)
-        overhead = self.attribute("system", "switch", "overhead_ns", Nanoseconds)
+        overhead = self.attribute("system", self.named("system", "switch"), "overhead_ns", Nanoseconds)
         if overhead is not None:
             sips["hop_overhead"] = overhead
         mesh = top.sip.cube_mesh
         cubes = self.network("cubes", "sip", "mesh_2d_no_wrap", mesh.link)
         noc = self.network("noc", "cube", top.cube.noc.topology, top.cube.noc.link)
-        channels = self.attribute("pe", "pe_dma", "channels", Count)
+        channels = self.attribute("pe", self.named("pe", "pe_dma"), "channels", Count)
         if channels:
             noc["virtual_channels"] = cubes["virtual_channels"] = channels
         return [{**noc, **self.pe_grid()}, {**cubes, "dims": [mesh.w, mesh.h]}, sips]
@@ -347,10 +366,10 @@ class _Writer:
         parts: Components = getattr(self.top, section).components
         return next((name for name, component in parts.items() if component.kind == kind), None)
 
-    def attribute(self, section: str, name: str, key: str, kind: Any) -> Any:
+    def attribute(self, section: str, name: str | None, key: str, kind: Any) -> Any:
         """A checked attribute of a component, None if it is not given."""
         component = getattr(self.top, section).components.get(name)
-        if component is None or key not in component.attrs:
+        if name is None or component is None or key not in component.attrs:
             return None
         way = (section, "components", name, "attrs", key)
         try:

@@ -13,6 +13,7 @@ from megatile.core.arithmetic import evaluate
 from megatile.core.errors import MachineError, MegatileError, did_you_mean
 from megatile.hda import schema
 from megatile.hda.document import Document, Way, read_document
+from megatile.hda.probe import probed
 
 MOST_EXTENDS = 8
 _TEMPLATE = re.compile(r"\$\{([^{}]*)\}")
@@ -56,7 +57,10 @@ def _base(document: Document, find: Finder) -> Document:
             ("extends",),
             "name a shipped machine (megatile machines) or a .yaml file beside this one",
         )
-    return read_document(path)
+    base = read_document(path)
+    if path != beside and isinstance(base.data.get("parameters"), dict):
+        base.data["parameters"].update(probed(name))
+    return base
 
 
 def merge(base: Document, over: Document) -> Document:
@@ -257,6 +261,8 @@ def describe(document: Document, error: Any, keys_at: Callable[[Way], list[str]]
         )
     if kind.startswith("missing"):
         return document.error(f"key '{last}' is missing", way[:-1] if way and way[-1] == last else way)
+    if kind == "greater_than_equal":
+        return document.error(f"at least {error['ctx']['ge']:g} is needed, not {_shown(error['input'])}", way)
     if kind == "literal_error":
         expected = re.findall(r"'([^']*)'", error["ctx"]["expected"])
         return document.error(

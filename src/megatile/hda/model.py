@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, overload
 
+from megatile.core.frozen import Frozen
 from megatile.hda.topology import Topology
 
 STANDARD_SCALES = ("thread", "warp", "warpgroup", "block", "cluster", "device", "node")
@@ -59,8 +60,20 @@ class UnitRange(Sequence[Unit]):
             isinstance(unit, tuple) and len(unit) == 2 and unit[0] == self.level and unit[1] in self.indices
         )
 
+    def index(self, unit: object, start: int = 0, stop: int | None = None) -> int:
+        """Where a unit stands, without a look at the others."""
+        if isinstance(unit, tuple) and unit in self:
+            place = self.indices.index(unit[1])
+            if start <= place and (stop is None or place < stop):
+                return place
+        raise ValueError(f"{unit} is not among these units of {self.level}")
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, UnitRange) and self.level == other.level and list(self) == list(other)
+        if not isinstance(other, UnitRange) or (self.level, len(self)) != (other.level, len(other)):
+            return False
+        if isinstance(self.indices, range) and isinstance(other.indices, range):
+            return self.indices == other.indices
+        return all(a == b for a, b in zip(self.indices, other.indices, strict=True))
 
     def __repr__(self) -> str:
         return f"UnitRange({self.level!r}, {len(self)} units)"
@@ -87,7 +100,7 @@ class Scale:
     aliases: tuple[str, ...] = ()
     infer_lambda: str | None = None
     max_resident: int | None = None
-    limits: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=Frozen)
     implied: bool = False
 
 
@@ -157,7 +170,7 @@ class Engine:
     kind: str
     level: str
     count: int = 1
-    throughput: Mapping[str, float] = field(default_factory=dict)
+    throughput: Mapping[str, float] = field(default_factory=Frozen)
     bandwidth: float | None = None
     startup_ps: int = 0
     tile: tuple[int, ...] | None = None

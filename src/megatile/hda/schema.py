@@ -9,7 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, PlainSerializer
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    PlainSerializer,
+    PlainValidator,
+)
 
 from megatile.core.arithmetic import Lambda
 from megatile.core.errors import MegatileError
@@ -64,6 +72,20 @@ def _lambda(raw: Any) -> Any:
     return raw
 
 
+# Of a union pydantic would report every branch, so a value of several kinds is read by one function.
+
+
+def _source(raw: Any) -> Any:
+    texts = raw.values() if isinstance(raw, dict) else [raw]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"a text is needed, or a text for each key, not {raw!r}")
+    return raw
+
+
+def _instances(raw: Any) -> Any:
+    return tuple(_whole(extent) for extent in raw) if isinstance(raw, (list, tuple)) else _whole(raw)
+
+
 def _tuple(raw: Any) -> Any:
     return tuple(raw) if isinstance(raw, (list, tuple)) else (raw,)
 
@@ -89,10 +111,10 @@ Frequency = Annotated[InstanceOf[Quantity], _reader("Hz"), _AS_TEXT]
 Throughput = Annotated[InstanceOf[Quantity], _reader("ops/s"), _AS_TEXT]
 Share = Annotated[InstanceOf[Quantity], _reader("share"), _AS_TEXT]
 Count = Annotated[int, BeforeValidator(_count)]
-Whole = Annotated[int, BeforeValidator(_whole)]
 Name = Annotated[str, BeforeValidator(_name)]
 InferLambda = Annotated[str, BeforeValidator(_lambda)]
-Source = str | dict[str, str]
+Source = Annotated[str | dict[str, str], PlainValidator(_source)]
+Instances = Annotated[int | tuple[int, ...], PlainValidator(_instances)]
 
 
 @dataclass(frozen=True)
@@ -101,7 +123,7 @@ class ComputeUnit:
 
     name: Name
     num_units: Count
-    source: Source | None = None
+    source: Source | None = field(default=None, hash=False)
 
     __pydantic_config__ = FORBID
 
@@ -118,12 +140,12 @@ class ScaleView:
     name: Name
     target: Name | None = None
     infer_lambda: InferLambda | None = None
-    instance_num: Whole | tuple[Whole, ...] = -1
+    instance_num: Instances = -1
     is_flatten: bool = False
     aliases: tuple[Name, ...] = ()
     max_resident: Count | None = None
-    limits: dict[str, Count] = field(default_factory=dict)
-    source: Source | None = None
+    limits: dict[str, Count] = field(default_factory=dict, hash=False)
+    source: Source | None = field(default=None, hash=False)
 
     __pydantic_config__ = FORBID
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from megatile.core.errors import RouteError
+from megatile.core.quantities import whole
 
 
 class Run(NamedTuple):
@@ -81,12 +82,15 @@ class Topology(ABC):
     def index(self, coords: Sequence[int]) -> int:
         """The endpoint at these coordinates."""
         dims = self.dims or (self.size,)
-        if len(coords) != len(dims) or any(not 0 <= c < d for c, d in zip(coords, dims, strict=False)):
+        places = [place for c in coords if (place := whole(c)) is not None]
+        if not len(coords) == len(places) == len(dims) or any(
+            not 0 <= place < extent for place, extent in zip(places, dims, strict=True)
+        ):
             shown = "×".join(map(str, dims))
             raise RouteError(f"coordinates {tuple(coords)} are outside the {shown} {self.kind}")
         index = 0
-        for c, d in zip(reversed(coords), reversed(dims), strict=True):
-            index = index * d + c
+        for place, extent in zip(reversed(places), reversed(dims), strict=True):
+            index = index * extent + place
         return index
 
     def _set(self, **values: object) -> None:

@@ -26,7 +26,9 @@ def wire(n: NetworkSpec, size: int, document: Document, way: Way) -> Topology:
 
 def _grid(n: NetworkSpec, size: int, document: Document, way: Way) -> Topology:
     one = n.topology in ("ring", "line")
-    dims = n.dims or ((size,) if one else _square(size))
+    dims = ((size,) if one else _square(size)) if n.dims is None else n.dims
+    if not dims:
+        raise document.error(f"a {n.topology} needs at least one dimension", (*way, "dims"))
     if one and len(dims) != 1:
         raise document.error(
             f"a {n.topology} has one dimension, not {len(dims)}", (*way, "dims"), "use mesh or torus"

@@ -7,7 +7,7 @@ from typing import Any
 
 from megatile.core.quantities import format_bytes, format_rate, format_time
 from megatile.hda import HDA, Engine, Level, MemoryLayer, Network
-from megatile.report.machine_words import DTYPES, number, peak
+from megatile.report.machine_words import DTYPES, number, operations, peak
 
 
 def describe_memory(memory: MemoryLayer) -> str:
@@ -44,7 +44,7 @@ def describe_network(network: Network) -> str:
 
 def describe_engine(engine: Engine) -> str:
     rates = [
-        f"{format_rate(rate, 'FLOP/s')}{'' if dtype == 'any' else ' ' + dtype}"
+        f"{format_rate(rate, operations(engine, dtype))}{'' if dtype == 'any' else ' ' + dtype}"
         for dtype, rate in engine.throughput.items()
     ]
     if engine.bandwidth:
@@ -101,7 +101,7 @@ def summary_row(hda: HDA) -> dict[str, Any]:
     """One machine in one line."""
     device = hda.scale("device")
     biggest = max((m for m in hda.memories if not m.cache), key=lambda m: m.size, default=None)
-    outer = next((n for n in reversed(hda.networks)), None)
+    outer = max(hda.networks, key=lambda n: hda.level(n.level).position, default=None)
     return {
         "name": hda.name,
         "description": hda.spec.description or "",
@@ -112,6 +112,12 @@ def summary_row(hda: HDA) -> dict[str, Any]:
         "network": f"{outer.name}: {shape(outer)}, {format_rate(outer.bandwidth)}" if outer else "",
         "parameters": dict(hda.parameters),
     }
+
+
+def peaks(hda: HDA, level: Level) -> dict[str, float]:
+    """Operations per second of one unit of a level, per dtype that anything inside it has."""
+    dtypes = DTYPES if hda.engines else ()
+    return {dtype: rate for dtype in dtypes if (rate := hda.throughput(level.name, dtype))}
 
 
 def machine_json(hda: HDA) -> dict[str, Any]:
@@ -127,7 +133,7 @@ def machine_json(hda: HDA) -> dict[str, Any]:
                 "num_units": level.num_units,
                 "total": level.total,
                 "clock_hz": level.clock_hz,
-                "peak_flops": {d: rate for d in DTYPES if (rate := hda.throughput(level.name, d))},
+                "peak_flops": peaks(hda, level),
             }
             for level in hda.levels
         ],

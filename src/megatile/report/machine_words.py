@@ -50,15 +50,19 @@ def memory_figures(memory: MemoryLayer) -> list[str]:
     return figures if memory.shared else [*figures, "private"]
 
 
+def operations(engine: Engine, dtype: str) -> str:
+    """``OP/s`` of scalar engines and whole numbers, ``FLOP/s`` of the rest."""
+    return "OP/s" if engine.kind == "scalar" or dtype[0] in "iu" else "FLOP/s"
+
+
 def engine_figure(engine: Engine) -> str:
     """The peak of one engine in its leading dtype, with the number of engines in front."""
     times = f"{engine.count} × " if engine.count > 1 else ""
     for dtype in DTYPES:
         rate = engine.throughput.get(dtype)
         if rate is not None:
-            whole = engine.kind == "scalar" or dtype[0] in "iu"
             suffix = "" if dtype == "any" else f" {dtype}"
-            return f"{times}{format_rate(rate, 'OP/s' if whole else 'FLOP/s')}{suffix}"
+            return f"{times}{format_rate(rate, operations(engine, dtype))}{suffix}"
     if engine.bandwidth:
         return times + format_rate(engine.bandwidth)
     return f"{engine.count} × {engine.kind}" if engine.count > 1 else engine.kind
@@ -91,7 +95,7 @@ def network_figures(network: Network) -> str:
 
 def peak(hda: HDA, level: str) -> str | None:
     """The peak of one unit of a level in the first dtype that anything inside it has."""
-    for dtype in ("f16", "f32", "f64", "i8"):
+    for dtype in ("f16", "f32", "f64", "i8") if hda.engines else ():
         rate = hda.throughput(level, dtype)
         if rate:
             return f"{format_rate(rate, 'OP/s' if dtype == 'i8' else 'FLOP/s')} {dtype}"
