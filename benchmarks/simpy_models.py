@@ -33,7 +33,7 @@ class Message:
 
 
 def per_hop_fabric(queues: Sequence[Sequence[Message]]) -> list[list[int]]:
-    """Every sender works through its own list; links are FIFO servers; returns arrivals per sender and message.
+    """Every sender works through its own list; links are FIFO servers; arrivals per sender and message.
 
     A sender starts the next message when the tail of the one before has left: that is when its head got its
     turn on the first link, plus the time the narrowest part needs.
@@ -149,11 +149,52 @@ def chunked_ring(n: int, slots: int, t: RingTimes) -> int:
     return end[0]
 
 
-# -- one-sided puts and a contended resource ---------------------------------------------------------------
+# -- puts and gets through bounded queues, one-sided puts, a contended memory ---------------------------
+
+
+def producers_and_consumers(pairs: int, count: int, slots: int, t: RingTimes) -> int:
+    """Each producer puts ``count`` messages into a bounded queue, its consumer gets them and adds them up."""
+    env = simpy.Environment()
+    end = [0]
+
+    def send(dma: simpy.Resource, data: simpy.Store) -> Process:
+        with dma.request() as turn:
+            yield turn
+            yield env.timeout(t.send_ps)
+        yield env.timeout(t.flight_ps)
+        yield data.put(env.now)
+
+    def give_back(credits: simpy.Container) -> Process:
+        yield env.timeout(t.credit_ps)
+        yield credits.put(1)
+
+    def add(vector: simpy.Resource, credits: simpy.Container) -> Process:
+        with vector.request() as turn:
+            yield turn
+            yield env.timeout(t.add_ps)
+        env.process(give_back(credits))
+        end[0] = max(end[0], env.now)
+
+    def producer(dma: simpy.Resource, data: simpy.Store, credits: simpy.Container) -> Process:
+        for _ in range(count):
+            yield credits.get(1)
+            env.process(send(dma, data))
+
+    def consumer(vector: simpy.Resource, data: simpy.Store, credits: simpy.Container) -> Process:
+        for _ in range(count):
+            yield data.get()
+            env.process(add(vector, credits))
+
+    for _ in range(pairs):
+        data, credits = simpy.Store(env), simpy.Container(env, init=slots, capacity=slots)
+        env.process(producer(simpy.Resource(env), data, credits))
+        env.process(consumer(simpy.Resource(env), data, credits))
+    env.run()
+    return end[0]
 
 
 def puts(n: int, rounds: int, put_ps: int, flight_ps: int, signal_ps: int) -> int:
-    """Every unit puts into its neighbour's memory, signals it, and waits for its own signal, ``rounds`` times."""
+    """Every unit puts into its neighbour's memory, signals it, and waits for its own signal, in turns."""
     env = simpy.Environment()
     flags = [simpy.Container(env) for _ in range(n)]
     dma = [simpy.Resource(env) for _ in range(n)]
@@ -185,28 +226,54 @@ def puts(n: int, rounds: int, put_ps: int, flight_ps: int, signal_ps: int) -> in
     return end[0]
 
 
-def contended(n: int, rounds: int, startup_ps: Sequence[int], busy_ps: int, latency_ps: int) -> int:
-    """n units load from one memory that serves one load at a time, ``rounds`` loads each.
+@dataclass(frozen=True)
+class LoadTimes:
+    """What a load from a shared memory and the work on it cost; see `contended`."""
 
-    A unit's DMA engine starts the next load when the one before has been served.
+    startup_ps: int
+    memory_ps: int
+    """The shared memory is busy with one load."""
+    latency_ps: int
+    work_ps: int
+
+
+def contended(n: int, rounds: int, t: LoadTimes) -> int:
+    """n units load from one memory that serves one load at a time, and work on what they loaded.
+
+    Commands are issued without waiting: DMA and vector engine are queues of their own, a load into a buffer
+    waits for the work that reads it (two buffers, taken in turns).
     """
     env = simpy.Environment()
     memory = simpy.Resource(env)
     end = [0]
 
-    def arrive() -> Process:
-        yield env.timeout(latency_ps)
+    def load(dma: simpy.Resource, free: simpy.Event | None, done: simpy.Event) -> Process:
+        with dma.request() as turn:
+            yield turn
+            if free is not None:
+                yield free
+            yield env.timeout(t.startup_ps)
+            with memory.request() as served:
+                yield served
+                yield env.timeout(t.memory_ps)
+        yield env.timeout(t.latency_ps)
+        done.succeed()
+
+    def work(vector: simpy.Resource, ready: simpy.Event, done: simpy.Event) -> Process:
+        with vector.request() as turn:
+            yield turn
+            yield ready
+            yield env.timeout(t.work_ps)
+        done.succeed()
         end[0] = max(end[0], env.now)
 
-    def unit(number: int) -> Process:
-        for _ in range(rounds):
-            yield env.timeout(startup_ps[number])
-            with memory.request() as turn:
-                yield turn
-                yield env.timeout(busy_ps)
-            env.process(arrive())
-
-    for number in range(n):
-        env.process(unit(number))
+    for _ in range(n):
+        dma, vector = simpy.Resource(env), simpy.Resource(env)
+        used: list[simpy.Event] = []
+        for number in range(rounds):
+            loaded, done = env.event(), env.event()
+            env.process(load(dma, used[number - 2] if number > 1 else None, loaded))
+            env.process(work(vector, loaded, done))
+            used.append(done)
     env.run()
     return end[0]

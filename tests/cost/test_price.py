@@ -31,10 +31,10 @@ def test_the_simulated_time_lies_between_the_bounds(case):
         assert time == bounds.lower_ps
 
 
-def ring(units, columns, slots=2, scale="pe"):
+def ring(units, columns, slots=2, scale="pe", memory="tcm"):
     b = PlanBuilder("ring", scale=scale, units=units)
-    x = b.tile("x", (units, columns), "f32", memory="tcm", role="inout")
-    c = b.channel("ring", source=(unit - 1) % units, slots=slots, slot_bytes=4 * columns, memory="tcm")
+    x = b.tile("x", (units, columns), "f32", memory=memory, role="inout")
+    c = b.channel("ring", source=(unit - 1) % units, slots=slots, slot_bytes=4 * columns, memory=memory)
     with b.loop(0, units - 1) as loop:
         b.send(c, x[(unit - loop.index) % units], to=(unit + 1) % units)
         message = b.receive(c, (1, columns), "f32")
@@ -51,6 +51,41 @@ def test_two_units_with_links_of_their_own_have_one_price(slots, columns):
     assert bounds.exact
     assert bounds.shared == ()
     assert bounds.lower_ps == simulated(plan)
+
+
+@pytest.mark.parametrize("table", [0, 10**9])
+@pytest.mark.parametrize(("units", "slots"), [(9, 1), (32, 2), (50, 3)])
+def test_skipping_through_a_loop_gives_what_walking_it_gives(monkeypatch, units, slots, table):
+    from megatile.cost import hazards
+    from megatile.cost import price as module
+
+    monkeypatch.setattr(hazards, "TABLE_ENTRIES", table)
+    plan = ring(units, 64, slots)
+    skipped = price(plan, AHBM)
+    jumps = []
+    monkeypatch.setattr(module, "pass_time", lambda *_: jumps.append(1) or 0)
+    assert price(plan, AHBM) == skipped
+    assert len(jumps) == units - 1
+
+
+def test_a_large_ring_is_priced_without_walking_it():
+    from tests.sim.toys import toy
+
+    from megatile.cost import price as module
+
+    seen = []
+    walk = module.TimedWalk.on_send
+
+    def count(self, *arguments):
+        seen.append(1)
+        walk(self, *arguments)
+
+    module.TimedWalk.on_send = count
+    try:
+        price(ring(256, 16, scale="core", memory="local"), toy(256))
+    finally:
+        module.TimedWalk.on_send = walk
+    assert len(seen) < 30
 
 
 def test_everybody_to_one_contends():

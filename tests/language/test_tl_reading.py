@@ -142,6 +142,32 @@ def test_text_of_a_rank_reads_unit_by_unit_and_merges():
     np.testing.assert_array_equal(result, expected)
 
 
+def test_a_loop_whose_length_depends_on_the_rank_is_unrolled_per_unit():
+    def kernel(t_ptr, tl):
+        rank = tl.program_id(0)
+        mine = t_ptr + rank * 8
+        seen = [tl.load(mine, (4,))]
+        for step in range(rank):
+            seen.append(seen[step] + step)
+        tl.store(mine, seen[rank])
+
+    plan, x, result = run(kernel, units=4)
+    assert len(plan.streams) == 4
+    np.testing.assert_array_equal(result, x + np.asarray([[0], [0], [1], [3]]))
+
+
+def test_a_runtime_number_cannot_be_a_number_while_reading():
+    def kernel(t_ptr, tl):
+        x = tl.load(t_ptr, (4,))
+        times = tl.read_scalar(x, 0, bound=3)
+        tl.store(t_ptr, [x, x + 1][times])
+
+    with pytest.raises(
+        tl.KernelError, match=r"test_tl_reading.py:\d+: the value of 'scalar' is needed as an index"
+    ):
+        run(kernel, units=1)
+
+
 def test_tables_indexed_by_symbols():
     def kernel(t_ptr, tl):
         rank = tl.program_id(0)
@@ -353,6 +379,34 @@ def test_reading_takes_milliseconds_whatever_the_number_of_units():
         times[units] = best
     assert times[100_000] < 0.1
     assert times[100_000] < 10 * times[8]
+
+
+def test_slots_are_given_back_through_branches_and_inner_loops():
+    """With two slots per queue, one that is never given back would end in a deadlock."""
+
+    def kernel(t_ptr, tl):
+        rank = tl.program_id(0)
+        mine = t_ptr + rank * 8
+        current = tl.load(mine, (4,))
+        for step in range(12):
+            tl.send(dir="E", src=current)
+            got = tl.recv(dir="W", shape=(4,))
+            if rank % 2 == 0:
+                current = got + 1
+            elif step > 5:
+                current = got
+            else:
+                current = got * 1
+            for _ in range(2):
+                tl.send(dir="W", src=current)
+                tl.recv(dir="E", shape=(4,))
+                current = current + 0
+        tl.store(mine, current)
+
+    plan, x, result = run(kernel, units=4, n_slots=2)
+    mock = run_kernel_in_mock(kernel, 4, "ring_1d", list(x))
+    np.testing.assert_array_equal(result, np.stack(mock))
+    assert len(plan.streams) == 1
 
 
 def test_mock_refuses_wrong_inputs():

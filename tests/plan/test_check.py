@@ -202,6 +202,19 @@ def test_declarations_that_make_no_sense():
     fails(b, "kernel.py:7: a new version of shared tile 'x'")
 
 
+def test_a_loop_that_never_ends():
+    b = builder()
+    with b.loop(0, 4, 0):
+        pass
+    fails(b, "kernel.py:7: a loop with step 0 never ends")
+
+
+def test_names_that_the_text_form_cannot_hold():
+    for name in ("a b", "for", ""):
+        with pytest.raises(PlanError, match=r"kernel.py:7: .* cannot be a name"):
+            tile(builder(), name)
+
+
 def test_memory_that_is_too_small():
     hda = mt.machine("ahbm")
     b = builder()

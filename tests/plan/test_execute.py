@@ -165,6 +165,25 @@ def test_collectives_of_the_network(kind, reduction):
     np.testing.assert_array_equal(execute(b.finish(), {"x": data})["x"], np.repeat(values, 3, axis=0))
 
 
+def test_groups_may_do_different_things_but_one_group_may_not():
+    def plan(condition):
+        b = builder(4)
+        x = b.tile("x", (1,), "f32", memory="l2", role="inout")
+        pairs = b.group("pairs", unit // 2)
+        with b.when(condition) as branch:
+            b.collective("all_reduce", pairs, x, x)
+        with branch.otherwise():
+            b.barrier(pairs)
+        return b.finish()
+
+    x = np.asarray([[1], [2], [3], [4]], "f4")
+    np.testing.assert_array_equal(execute(plan(unit < 2), {"x": x})["x"], [[3], [3], [3], [4]])
+    with pytest.raises(
+        PlanError, match=r"kernel.py:3: units of group 'pairs' meet at different collectives \(all_red"
+    ):
+        execute(plan(unit < 1), {"x": x})
+
+
 def test_half_precision_rounds_once_per_operation():
     b = builder(1)
     x = b.tile("x", (4,), "bf16", memory="l2", role="input")

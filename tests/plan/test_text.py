@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from megatile.core.errors import Place
@@ -58,6 +59,29 @@ def test_the_hash_is_stable_and_sees_changes():
     plan = ring()
     assert plan.digest == "54c25d3ba8ff50915464e1ff05adf05b079edb7aee66d8edcb45706f7eefba67"
     assert Plan.from_text(GOLDEN.replace("slots=2", "slots=3")).digest != plan.digest
+
+
+def test_attributes_of_every_kind_read_back():
+    b = PlanBuilder("p", scale="device", units=2)
+    x = b.tile("x", (4,), "f32", memory="l2")
+    for value in (
+        1,
+        -2,
+        0.1,
+        1e-30,
+        float("inf"),
+        float("-inf"),
+        True,
+        unit * 2,
+        np.float32(0.5),
+        np.int64(7),
+    ):
+        b.compute("fill", x, value=value)
+    b.compute("sum", x[0:1], [x], axis=0, keepdims=True, engine="tensor")
+    plan = b.finish()
+    assert Plan.from_text(str(plan)) == plan
+    assert Plan.from_json(plan.to_json()) == plan
+    assert {type(s.attributes[0][1]) for s in plan.streams[0].body[-3:-1]} == {float, int}
 
 
 @pytest.mark.parametrize(

@@ -98,10 +98,9 @@ class Rounds:
     def gather(self) -> None:
         """Everybody to unit 0, in a fixed order."""
         c = self.channel(select(eq(unit, 0), _member() + 1, -1), members=max(1, self.n - 1))
-        with self.b.when(eq(unit, 0)) as branch:
-            with self.b.loop(0, self.n - 1) as loop:
-                m = self.b.receive(c, (self.size,), "f32", member=loop.index)
-                self.b.compute("add", self.z, [self.z, m])
+        with self.b.when(eq(unit, 0)) as branch, self.b.loop(0, self.n - 1) as loop:
+            m = self.b.receive(c, (self.size,), "f32", member=loop.index)
+            self.b.compute("add", self.z, [self.z, m])
         with branch.otherwise():
             self.b.send(c, self.z, to=0, member=unit - 1)
 

@@ -45,10 +45,12 @@ def expected(n: int, sizes: list[int], hda: HDA, start: list[int]) -> list[list[
 
 
 @pytest.mark.parametrize(
-    ("n", "topology", "extra"), [(16, "ring", {}), (64, "mesh", {"dims": [8, 8]})], ids=["16-ring", "8x8-mesh"]
+    ("n", "topology", "extra"),
+    [(16, "ring", {}), (64, "mesh", {"dims": [8, 8]})],
+    ids=["16-ring", "8x8-mesh"],
 )
 def test_all_to_all_equals_the_per_hop_model(n: int, topology: str, extra) -> None:
-    """Sizes are random, so that no two heads meet at one link at the same time (ties would be a matter of taste)."""
+    """Sizes are random, so that no two heads meet at one link at once: ties are a matter of taste."""
     rng = random.Random(7)
     sizes = [rng.randrange(20_000, 1_000_000) for _ in range(n * (n - 1))]
     hda = toy(n, topology, link_latency="137 ps", network=extra)

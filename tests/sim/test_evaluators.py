@@ -20,11 +20,11 @@ from megatile.sim.evaluate import arrays, bucket, run_ahead
 from megatile.sim.times import Times
 
 machines = st.builds(
-    lambda topology, duplex, granule, control: dict(
-        topology=topology,
-        control=control,
-        network={"duplex": duplex, **({"granule": "32 B"} if granule else {})},
-    ),
+    lambda topology, duplex, granule, control: {
+        "topology": topology,
+        "control": control,
+        "network": {"duplex": duplex, **({"granule": "32 B"} if granule else {})},
+    },
     st.sampled_from(["ring", "line", "switch", "full_mesh"]),
     st.sampled_from(["full", "half"]),
     st.booleans(),
@@ -69,8 +69,7 @@ def test_arrays_equal_run_ahead_on_regular_plans(seed: int, topology: str, slow:
     faults = Faults(straggler=((1, 3.0),)) if slow else Faults()
     try:
         fast = run(arrays, plan, hda, faults, record=True)
-    except NotRegular as reason:
-        assert "two users" in str(reason)
+    except NotRegular:
         return
     same(fast, run(run_ahead, plan, hda, faults, record=True))
 

@@ -1,4 +1,4 @@
-"""``tl`` kernels on the simulated accelerator: right numbers, one time by every evaluator, any buffer memory."""
+"""``tl`` kernels on the simulated accelerator: right numbers, one time by every evaluator, any buffer."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_all_256_processing_elements() -> None:
 
 
 def test_scratch_reused_by_a_later_kernel_does_not_leak() -> None:
-    """The second kernel writes into the scratch of the first while the first one's messages are still read."""
+    """The second kernel writes into the scratch of the first while its messages are still read."""
 
     def two_kernels(t_ptr, n_elem, tl):
         mine = t_ptr + tl.program_id(0) * n_elem * 2

@@ -1,7 +1,7 @@
 """Times worked out by hand on the toy machine (see toys.py for its figures).
 
 A transfer of 256 bytes from local memory over one link: 20 start of the DMA engine + 10 out of the memory
-+ 100 on the link + 10 into the memory + 256 for its bytes = 396 ps; the sender is free after 20 + 256 = 276 ps.
++ 100 on the link + 10 into the memory + 256 for its bytes = 396 ps; the sender is free after 20 + 256 ps.
 """
 
 from __future__ import annotations
@@ -149,7 +149,10 @@ def test_control_path() -> None:
     b.compute("add", x, [x, x])
     r = simulate(b.finish(), machine=toy(2, control=True))
     assert r.time_ps == 1940 + 69
-    assert [(e.operation, e.end_ps) for e in r.trace if e.unit == "core0"] == [("launch", 1940), ("add", 2009)]
+    assert [(e.operation, e.end_ps) for e in r.trace if e.unit == "core0"] == [
+        ("launch", 1940),
+        ("add", 2009),
+    ]
     with_queue = simulate(messages(2, [(0, 1)]), machine=toy(2, control=True))
     assert with_queue.time_ps == 2 * 1940 + 396
 

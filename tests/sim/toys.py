@@ -21,7 +21,10 @@ def toy(
     network: dict[str, Any] | None = None,
     memory: list[dict[str, Any]] | None = None,
 ) -> HDA:
-    """n cores in one box. Local memory: 4 B/ps, 10 ps. Shared memory: 2 B/ps, 50 ps. Vector: 1 FLOP/ps, 5 ps start."""
+    """n cores in one box.
+
+    Local memory: 4 B/ps, 10 ps. Shared memory: 2 B/ps, 50 ps. Vector engine: 1 FLOP/ps after 5 ps.
+    """
     document: dict[str, Any] = {
         "name": "toy",
         "hw_spec": {
@@ -46,8 +49,20 @@ def toy(
             }
         ],
         "engines": [
-            {"name": "vec", "kind": "vector", "level": "core", "throughput": {"any": "1 TFLOP/s"}, "startup": "5 ps"},
-            {"name": "mat", "kind": "tensor", "level": "core", "throughput": {"any": "10 TFLOP/s"}, "startup": "7 ps"},
+            {
+                "name": "vec",
+                "kind": "vector",
+                "level": "core",
+                "throughput": {"any": "1 TFLOP/s"},
+                "startup": "5 ps",
+            },
+            {
+                "name": "mat",
+                "kind": "tensor",
+                "level": "core",
+                "throughput": {"any": "10 TFLOP/s"},
+                "startup": "7 ps",
+            },
             {"name": "dma", "kind": "dma", "level": "core", "startup": "20 ps", "channels": 2, **(dma or {})},
         ],
     }

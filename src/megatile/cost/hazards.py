@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from megatile.cost.blocklog import EVERYTHING, BlockLog
 from megatile.plan.cohort import Cohort, SlotHandle
 from megatile.plan.expr import constant
 from megatile.plan.model import Plan, Region, Tile, statements
 from megatile.plan.program import RegionCode
 from megatile.plan.regions import regions_of
-from megatile.plan.storage import plan_tile
 
 Array = Any
-MOST_ENTRIES = 40_000_000
+# Tiles cut into more blocks than this get a log of recent accesses instead of a table of all blocks.
+TABLE_ENTRIES = 100_000
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,14 @@ class Grid:
 class Block:
     """Where a region's times stand: the arrays of the last writes and reads, and an index into them.
 
-    ``index`` is None for blocks that are taken not to conflict with anything.
+    ``index`` is None for blocks that are taken not to conflict with anything. With a ``log`` the index is
+    (units, buffer, block).
     """
 
     writes: Array
     reads: Array
     index: Any
+    log: BlockLog | None = None
 
 
 class Hazards:
@@ -50,6 +53,7 @@ class Hazards:
         self.uneven = False
         self.grids = {tile.name: grid_of(plan, tile) for tile in plan.tiles}
         self._times: dict[Any, tuple[Array, Array]] = {}
+        self._logs: dict[str, BlockLog] = {}
         self._slots = {
             c.name: tuple(np.zeros((plan.units, c.members, c.slots), dtype=np.int64) for _ in range(2))
             for c in plan.channels
@@ -62,11 +66,15 @@ class Hazards:
             writes, reads = self._slots[handle.channel]
             slot = handle.sequence % writes.shape[2]
             return Block(writes, reads, (cohort.units, handle.member, slot))
-        tile = plan_tile(self.plan, handle.tile)
+        tile = self.plan.tile(handle.tile)
         version = (handle.version + 1 if fresh else handle.version) % tile.versions
         if tile.shared or code.at is not None:
             return self._remote(cohort, tile, code)
         grid = self.grids[tile.name]
+        if grid.even and self.plan.units * tile.versions * grid.blocks > TABLE_ENTRIES:
+            log = self._logs.setdefault(tile.name, BlockLog(self.plan.units, grid.blocks))
+            which = EVERYTHING if code.whole else code.start[grid.axis](cohort.ints) // grid.extent
+            return Block(None, None, (cohort.units, version, which), log)
         writes, reads = self._arrays(tile, grid.blocks)
         if code.whole or (not grid.even and self.careful):
             self.uneven |= not grid.even
@@ -95,38 +103,55 @@ class Hazards:
         return self._times[key]
 
     def clocks(self) -> dict[Any, Array]:
-        """All times by name: ("tile", name, ...) with blocks along the last axis, and ("slot", channel, ...)."""
+        """All times by name; those of ("tile", name, ...) have the blocks along the last axis."""
         named: dict[Any, Array] = {}
         for (tile, kind), times in self._times.items():
-            named |= {("tile" if kind == "own" else "remote", tile, i): array for i, array in enumerate(times)}
-        for channel, times in self._slots.items():
-            named |= {("slot", channel, i): array for i, array in enumerate(times)}
+            named |= {
+                ("tile" if kind == "own" else "remote", tile, i): array for i, array in enumerate(times)
+            }
+        for tile, log in self._logs.items():
+            named |= log.clocks(tile)
+        for channel, slots in self._slots.items():
+            named |= {("slot", channel, i): array for i, array in enumerate(slots)}
         return named
+
+    def forget(self, floor: int) -> None:
+        """Nothing that has finished by ``floor`` can hold up anybody any more."""
+        for log in self._logs.values():
+            log.floor = floor
 
     def is_shared(self, cohort: Cohort, code: RegionCode) -> bool:
         handle = cohort.handles[code.tile]
         if isinstance(handle, SlotHandle):
             return False
-        return code.at is not None or plan_tile(self.plan, handle.tile).shared
+        return code.at is not None or self.plan.tile(handle.tile).shared
 
     # --- times -----------------------------------------------------------------------------------
 
     def written(self, block: Block) -> Any:
         """When earlier writes have finished."""
+        if block.log is not None:
+            return block.log.latest(block.index, reads=False)
         return 0 if block.index is None else _latest(block.writes[block.index])
 
     def used(self, block: Block) -> Any:
         """When earlier reads and writes have finished."""
+        if block.log is not None:
+            return block.log.latest(block.index, reads=True)
         if block.index is None:
             return 0
         return np.maximum(_latest(block.writes[block.index]), _latest(block.reads[block.index]))
 
     def read(self, block: Block, until: Any) -> None:
-        if block.index is not None:
+        if block.log is not None:
+            block.log.note(block.index, until, write=False)
+        elif block.index is not None:
             _raise(block.reads, block.index, until)
 
     def write(self, block: Block, until: Any) -> None:
-        if block.index is not None:
+        if block.log is not None:
+            block.log.note(block.index, until, write=True)
+        elif block.index is not None:
             _raise(block.writes, block.index, until)
 
     def arrive(self, handle: SlotHandle, units: Array, slot: Any, time: Any) -> None:
@@ -165,10 +190,7 @@ def grid_of(plan: Plan, tile: Tile) -> Grid:
                 if found is None or (cut is not None and found != cut):
                     return Grid(even=False)
                 cut = found
-    if cut is None:
-        return Grid()
-    small = plan.units * tile.versions * cut.blocks <= MOST_ENTRIES
-    return cut if small else Grid(even=False)
+    return cut or Grid()
 
 
 def _cut(tile: Tile, region: Region) -> Grid | None:

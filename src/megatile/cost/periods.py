@@ -1,8 +1,9 @@
 """Loops whose iterations only move time on: after a few of them the rest is arithmetic.
 
-If between two iterations every clock has moved by the same amount (or lies so far back that it no longer matters), and
-all that decides the way is the same, then every further iteration moves the clocks by that amount again. Blocks of
-tiles that a loop walks through (``x[(unit - k) % n]``) are compared, and moved, as the loop walks.
+If between two iterations every clock has moved by the same amount (or lies so far back that it no longer
+matters), and all that decides the way is the same, then every further iteration moves the clocks by that
+amount again. Blocks of tiles that a loop walks through (``x[(unit - k) % n]``) are compared, and moved, as
+the loop walks.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from megatile.plan.steady import Snapshot, advance, repeats, same_state, snapsho
 
 if TYPE_CHECKING:
     from megatile.cost.price import TimedWalk
+
+NOW = ("now",)
 
 
 @dataclass
@@ -120,25 +123,35 @@ def pass_time(walk: TimedWalk, watch: Watch, loop: Loop, cohort: Cohort, remaini
 def _shift(walk: TimedWalk, watch: Watch, before: dict[Any, Any]) -> int | None:
     """The amount by which all clocks have moved on; None if there is no such amount."""
     now = walk.clocks()
-    moved = now["now"] - before["now"]
-    shift, past = int(moved[0]), int(before["now"].min())
+    moved = now[NOW] - before[NOW]
+    shift, past = int(moved[0]), int(before[NOW].min())
     if shift <= 0 or set(now) != set(before):
         return None
     for key, array in now.items():
-        old = _rolled(before[key], watch.moves, key, watch.period)
+        old = _rolled(walk, before[key], watch.moves, key, watch.period)
+        if key[0] in ("block", "buffer"):
+            if not np.array_equal(old, array):
+                return None
+            continue
         if old.shape != array.shape or not ((array - old == shift) | ((array <= past) & (old <= past))).all():
             return None
     return shift
 
 
 def _move(walk: TimedWalk, watch: Watch, before: dict[Any, Any], amount: int, times: int) -> None:
-    past = int(before["now"].min())
+    past = int(before[NOW].min())
     for key, array in walk.clocks().items():
-        later = np.where(array > past, array + amount, array)
-        array[...] = _rolled(later, watch.moves, key, times * watch.period)
+        place = key[0] in ("block", "buffer")
+        later = array if place else np.where(array > past, array + amount, array)
+        array[...] = _rolled(walk, later, watch.moves, key, times * watch.period)
 
 
-def _rolled(array: Any, moves: dict[str, int], key: Any, iterations: int) -> Any:
+def _rolled(walk: TimedWalk, array: Any, moves: dict[str, int], key: Any, iterations: int) -> Any:
     """Blocks where the loop will find them so many iterations later."""
-    pace = moves.get(key[1], 0) if isinstance(key, tuple) and key[0] == "tile" else 0
-    return np.roll(array, pace * iterations, axis=-1) if pace and array.shape[-1] > 1 else array
+    pace = moves.get(key[1], 0) * iterations if key[0] in ("tile", "block") else 0
+    if not pace:
+        return array
+    if key[0] == "tile":
+        return np.roll(array, pace, axis=-1) if array.shape[-1] > 1 else array
+    blocks = walk.hazards.grids[key[1]].blocks
+    return np.where(array >= 0, (array + pace) % blocks, array)

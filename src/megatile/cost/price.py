@@ -27,9 +27,10 @@ from megatile.plan.check import check_structure
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread
 from megatile.plan.model import Compute, Plan
 from megatile.plan.program import Instruction, RegionCode
-from megatile.plan.storage import plan_tile
 from megatile.plan.timing.machine import SIGNAL_BYTES, Machine
 from megatile.plan.walk import Walker
+
+Clocks = dict[tuple[Any, ...], Any]
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,13 @@ class TimedWalk(Walker):
         self.signals: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
         self.watches: dict[int, Watch | None] = {}
 
-    def clocks(self) -> dict[Any, Any]:
+    def clocks(self) -> Clocks:
         """All times by name, as arrays that may be changed."""
-        named: dict[Any, Any] = {"now": self.now, "touched": self.touched, "last": self.last}
+        named: Clocks = {
+            ("now",): self.now,
+            ("touched",): self.touched,
+            ("last",): self.last,
+        }
         named |= {("free", name): times for name, times in self.free.items()}
         named |= {("arrival", name): times for name, times in self.arrival.items()}
         named |= {("credit", name): times for name, times in self.credit.items()}
@@ -107,6 +112,7 @@ class TimedWalk(Walker):
     def step_again(self, cohort: Cohort, instruction: Instruction) -> bool:
         """After an iteration; where the rest of the loop only moves time on, it is skipped."""
         super().step_again(cohort, instruction)
+        self.hazards.forget(int(self.now.min()))
         loop: Any = instruction.statement
         watch = self.watches.get(id(loop))
         bounds = [cohort.ints[f"{loop.index}{suffix}"] for suffix in ("", ".stop", ".step")]
@@ -172,7 +178,7 @@ class TimedWalk(Walker):
         handle = cohort.handles[code.tile]
         if isinstance(handle, SlotHandle):
             return cohort.units, self.queues[handle.channel].channel.memory
-        tile = plan_tile(self.plan, handle.tile)
+        tile = self.plan.tile(handle.tile)
         if code.at is None and not tile.shared:
             return cohort.units, tile.memory
         own = spread(tile.owner.evaluate(cohort.ints), len(cohort))

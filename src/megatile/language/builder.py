@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -257,14 +256,3 @@ class Builder:
             if isinstance(jump, Returned):
                 return state, jump
         return state, None
-
-
-@contextmanager
-def errors_at(place: Place | None) -> Iterator[None]:
-    """Give errors that have no place this one."""
-    try:
-        yield
-    except MegatileError as error:
-        if error.place is None:
-            error.place = place
-        raise

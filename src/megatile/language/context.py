@@ -267,8 +267,10 @@ class Tl(Math):
                 plan.copy(part, handle)
             else:
                 plan.receive(self.channel, piece, element, member=number, into=part)
-        loaded = self.emit("copy", [target], extents, element, stem="received")
-        return replace(loaded, addr=address, space=space or self.settings.memory)
+        where = {"addr": address, "space": space or self.settings.memory}
+        if target.handle.shape == extents and not isinstance(address, Pointer):
+            return replace(TileRef(target.handle.name, extents, element, target.handle.memory, self), **where)
+        return replace(self.emit("copy", [target], extents, element, stem="received"), **where)
 
     def receive_pieces(
         self, number: Expr | None, extents: tuple[int, ...], element: str, pieces: list[Any]

@@ -60,7 +60,7 @@ def read_kernel(
         largest = _read(kernel, arguments, settings, plan, None, "")
         streams = [Stream(((0, settings.units, 1),), with_frees(tuple(plan.body)))]
     except NeedsValue as error:
-        if not symbols(error.node) <= {"unit"}:
+        if not symbols(error.node) & {"unit"}:
             raise
         plan = PlanBuilder(title, scale=scale, grid=extents)
         streams, largest = _read_each(kernel, arguments, settings, plan)

@@ -233,10 +233,10 @@ class Reader(Builder):
             self.restore(mark)
             self.ranges = ranges
             seen.restore()
-            if not concrete or not own:
-                if isinstance(error, CannotStage):
-                    message = f"this loop cannot be kept as a loop ({error}) and its length is not known"
-                    raise KernelError(message, place=place) from error
+            if not concrete and own:
+                reason = str(error) if isinstance(error, CannotStage) else "its index is needed as a number"
+                raise NeedsValue(iterable.bound(), place, f"to unroll this loop ({reason})") from error
+            if not own:
                 raise
         return super().for_(place, iterable, body, names, state, context)
 

@@ -88,10 +88,6 @@ def wrap(value: Expr, reader: Any) -> Any:
     return known if known is not None else Sym(value, reader)
 
 
-def is_integer(value: Any) -> bool:
-    return (isinstance(value, (int, Sym)) and not isinstance(value, bool)) or isinstance(value, bool)
-
-
 def to_expr(value: Any) -> Expr:
     return value.expr if isinstance(value, Sym) else expr(value)
 
@@ -124,6 +120,9 @@ class SymRange:
     def __init__(self, start: Any, stop: Any, step: Any, reader: Any):
         self.start, self.stop, self.step, self.reader = start, stop, step, reader
 
+    def bound(self) -> Expr:
+        """The first bound that is not known."""
+        return next(to_expr(v) for v in (self.stop, self.start, self.step) if isinstance(v, Sym))
+
     def __iter__(self) -> NoReturn:
-        node = next(to_expr(v) for v in (self.stop, self.start, self.step) if isinstance(v, Sym))
-        raise NeedsValue(node, self.reader.here, "to unroll a loop")
+        raise NeedsValue(self.bound(), self.reader.here, "to unroll a loop")

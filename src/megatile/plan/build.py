@@ -17,14 +17,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from keyword import iskeyword
 from math import prod
 from typing import Any
+
+import numpy as np
 
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import Place
 from megatile.core.operations import OPERATIONS
-from megatile.plan.expr import ZERO, Expr, IntLike, Symbol, expr, unit
+from megatile.plan.expr import ZERO, Expr, IntLike, Symbol, constant, expr, unit
 from megatile.plan.handles import Handle, Operand, Part, Shape, nbytes_of, part, work_for
 from megatile.plan.liveness import with_frees
 from megatile.plan.model import (
@@ -88,6 +91,8 @@ class PlanBuilder:
     def fresh(self, stem: str) -> str:
         """A name not used before in this plan."""
         stem = self.prefix + stem
+        if not stem.isidentifier() or iskeyword(stem):
+            raise PlanError(f"'{stem}' cannot be a name: the text form needs an identifier", place=self.place)
         taken = self._counts.get(stem)
         self._counts[stem] = (taken or 0) + 1
         return stem if taken is None else f"{stem}_{taken}"
@@ -168,7 +173,7 @@ class PlanBuilder:
                 operation,
                 target.region,
                 tuple(p.region for p in parts),
-                tuple(sorted(attributes.items())),
+                tuple(sorted((name, _plain(value)) for name, value in attributes.items())),
                 engine or rule.engine,
                 work,
                 fresh,
@@ -321,6 +326,14 @@ class PlanBuilder:
             groups=tuple(self.groups.values()),
             streams=tuple(streams),
         )
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as plain data: NumPy numbers and constant expressions become Python numbers."""
+    known = constant(value) if isinstance(value, Expr) else None
+    if known is not None:
+        return known
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _member(channel: Channel, member: IntLike | str) -> Expr:

@@ -19,13 +19,14 @@ from megatile.core.errors import did_you_mean
 from megatile.core.operations import OPERATIONS, OperationError
 from megatile.hda import HDA
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread, uniform
+from megatile.plan.expr import constant
 from megatile.plan.memory import check_memory, check_ranges
 from megatile.plan.model import Channel, Loop, Plan, PlanError, statements
 from megatile.plan.program import Instruction, RegionCode
 from megatile.plan.regions import write_of
 from megatile.plan.statements import Compute, Receive, ReceiveAny
 from megatile.plan.steady import Snapshot, repeats, same_state, skip, snapshot
-from megatile.plan.storage import plan_tile, region_span
+from megatile.plan.storage import region_span
 from megatile.plan.walk import Walker
 
 ENGINES = ("dma", "tensor", "vector", "channel", "control")
@@ -97,6 +98,8 @@ def check_statement(plan: Plan, statement: Any) -> None:
         if len(statement.reads) != rule.operands:
             message = f"{rule.name} takes {rule.operands} operands, not {len(statement.reads)}"
             raise PlanError(message, place=statement.place)
+    if isinstance(statement, Loop) and constant(statement.step) == 0:
+        raise PlanError("a loop with step 0 never ends", place=statement.place)
     write = write_of(statement)
     fresh = isinstance(statement, (Compute, Receive, ReceiveAny)) and statement.fresh
     if fresh and write is not None and write.tile in shared:
@@ -175,7 +178,7 @@ class CountingWalk(Walker):
         handle = cohort.handles.get(code.tile)
         if handle is None:
             raise PlanError(f"'{code.tile}' has ended before: {self.describe(instruction)}")
-        extents = handle.shape if isinstance(handle, SlotHandle) else plan_tile(self.plan, handle.tile).shape
+        extents = handle.shape if isinstance(handle, SlotHandle) else self.plan.tile(handle.tile).shape
         try:
             found = region_span(cohort, code, extents)
         except PlanError as error:

@@ -97,6 +97,13 @@ class Commands:
         self.unbind(cohort, name)
         cohort.handles[name] = handle
 
+    def handle(self, cohort: Cohort, name: str) -> Handle:
+        """What a name means; a name that has ended is an error."""
+        found = cohort.handles.get(name)
+        if found is None:
+            raise PlanError(f"'{name}' has ended before: {self.describe(self.instruction(cohort))}")
+        return found
+
     def unbind(self, cohort: Cohort, name: str) -> None:
         handle = cohort.handles.pop(name, None)
         if isinstance(handle, SlotHandle):
@@ -253,6 +260,9 @@ class Commands:
 
     def step_receive_any(self, cohort: Cohort, instruction: Instruction) -> bool:
         statement: Any = instruction.statement
+        shape = [uniform(function(cohort.ints)) for function in instruction.shape]
+        if any(isinstance(extent, np.ndarray) for extent in shape):
+            return self.divide_by(cohort, shape)
         chosen = [self.choose(cohort, instruction, i) for i in range(len(cohort))]
         if any(c is None for c in chosen):
             return self.block(cohort)

@@ -41,20 +41,16 @@ def axes_from_the_end(attributes: dict[str, Any], reads: list[Access]) -> dict[s
 def deliver(target: Array, read: Access, to: Value, member: Value, slot: Value, count: int) -> None:
     """Copy each unit's region into its slot: one copy of the data, whatever the shape of the traffic."""
     source = read.batch()
-    if source is not None and not isinstance(member, np.ndarray) and not isinstance(slot, np.ndarray):
-        queue = target[:, member, slot]
-        shift = _shift(to, len(queue)) if count == len(queue) else None
+    even = not isinstance(member, np.ndarray) and not isinstance(slot, np.ndarray)
+    if source is not None and even and count == len(target):
+        shift = _shift(to, count)
         if shift is not None:
+            queue = target[:, member, slot]
             queue[shift:] = source[: count - shift]
             queue[:shift] = source[count - shift :]
-        else:
-            queue[to] = source
-        return
-    if source is not None:
-        target[to, member, slot] = source
-        return
-    if count > 4 and target_bytes(read) < GATHER_BYTES:
-        target[to, member, slot] = read.array[read.index(count)]
+            return
+    if target_bytes(read) < GATHER_BYTES:
+        target[to, member, slot] = source if source is not None else read.gather(count)
         return
     members, slots = spread(member, count), spread(slot, count)
     for at in range(count):

@@ -25,7 +25,7 @@ from megatile.plan.compute import (
 from megatile.plan.model import Plan, PlanError
 from megatile.plan.program import Instruction, RegionCode
 from megatile.plan.races import RaceWatch
-from megatile.plan.storage import Access, SlotStore, allocate, plan_tile, resolve
+from megatile.plan.storage import Access, SlotStore, allocate, resolve
 from megatile.plan.walk import Walker
 
 Array = Any
@@ -69,6 +69,12 @@ def execute(
                 OrderWarning(f"{', '.join(depends)}: depends on the order of arrival"), stacklevel=2
             )
     return Results(outputs, run.choices, depends)
+
+
+def _batch(access: Access, count: int) -> Array:
+    """A view of all units if there is one, else a copy."""
+    view = access.batch()
+    return view if view is not None else access.gather(count)
 
 
 def _same(a: Array, b: Array) -> bool:
@@ -137,6 +143,7 @@ class Executor(Walker):
     def access(
         self, cohort: Cohort, instruction: Instruction, code: RegionCode, write: bool
     ) -> Access | None:
+        self.handle(cohort, code.tile)
         fresh = write and bool(getattr(instruction.statement, "fresh", False))
         found = resolve(self.plan, cohort, code, self.arrays, self.slots, fresh)
         if found is not None and self.watch is not None:
@@ -169,7 +176,7 @@ class Executor(Walker):
         super().renew(cohort, instruction)
         if instruction.write is not None and instruction.write.tile in self.final:
             handle: Any = cohort.handles[instruction.write.tile]
-            if not plan_tile(self.plan, handle.tile).shared:
+            if not self.plan.tile(handle.tile).shared:
                 self.final[handle.tile][cohort.units] = handle.version
 
     def apply(self, cohort: Cohort, instruction: Instruction, write: Access, reads: list[Access]) -> None:
@@ -198,10 +205,10 @@ class Executor(Walker):
         attributes: dict[str, Any],
     ) -> None:
         count = len(cohort)
-        sources = [r.array[r.index(count)] for r in reads]
+        sources = [_batch(r, count) for r in reads]
         result = np.empty((count, *write.shape), dtype=write.array.dtype)
         compute(operation, result, sources, attributes, batched=True)
-        write.array[write.index(count)] = result
+        write.scatter(count, result)
 
     def step_send(self, cohort: Cohort, instruction: Instruction) -> bool:
         code = instruction.reads[0]
@@ -218,7 +225,7 @@ class Executor(Walker):
         read = self.access(cohort, instruction, instruction.reads[0], False)
         assert read is not None
         handle = cohort.handles[instruction.reads[0].tile]
-        element = handle.dtype if isinstance(handle, SlotHandle) else plan_tile(self.plan, handle.tile).dtype
+        element = handle.dtype if isinstance(handle, SlotHandle) else self.plan.tile(handle.tile).dtype
         target = self.slots[statement.channel].typed(element, read.shape)
         if isinstance(handle, SlotHandle) and handle.channel == statement.channel:
             # The store may just have grown for this message: look the source up again.
@@ -305,29 +312,44 @@ class Executor(Walker):
     # --- groups ----------------------------------------------------------------------------------
 
     def on_collective(self, group: str, parts: list[tuple[Cohort, Instruction]]) -> None:
-        kinds = {(i.statement.kind, i.statement.reduction) for _, i in parts}  # type: ignore[union-attr]
-        if len(kinds) > 1:
-            raise PlanError(f"units of group '{group}' meet at different collectives: {sorted(kinds)}")
-        kind, reduction = kinds.pop()
+        kinds = self.collectives_of(group, parts)
         if self.watch is not None:
             self.watch.meet(self.keys[group], np.concatenate([c.units for c, _ in parts]))
-        if kind == "barrier":
-            return
+        moving = [(c, i) for c, i in parts if i.statement.kind != "barrier"]  # type: ignore[union-attr]
         values: dict[int, Array] = {}
-        for cohort, instruction in parts:
+        for cohort, instruction in moving:
             read = self.access(cohort, instruction, instruction.reads[0], False)
             assert read is not None
             values |= {int(u): read.one(i).copy() for i, u in enumerate(cohort.units)}
+        for cohort, instruction in moving:
+            self.finish_collective(group, cohort, instruction, kinds, values)
+
+    def collectives_of(
+        self, group: str, parts: list[tuple[Cohort, Instruction]]
+    ) -> dict[int, tuple[str, str]]:
+        """What each group that meets is doing; all its units must do the same."""
+        kinds: dict[int, tuple[str, str]] = {}
         for cohort, instruction in parts:
-            self.finish_collective(group, cohort, instruction, kind, reduction, values)
+            statement: Any = instruction.statement
+            kind = (statement.kind, statement.reduction)
+            for key in np.unique(self.keys[group][cohort.units]).tolist():
+                if kinds.setdefault(key, kind) != kind:
+                    words = sorted(
+                        {kinds[key][0], kind[0]} if kinds[key][0] != kind[0] else {kinds[key][1], kind[1]}
+                    )
+                    raise PlanError(
+                        f"units of group '{group}' meet at different collectives ({', '.join(words)}): "
+                        + self.describe(instruction),
+                        place=statement.place,
+                    )
+        return kinds
 
     def finish_collective(
         self,
         group: str,
         cohort: Cohort,
         instruction: Instruction,
-        kind: str,
-        reduction: str,
+        kinds: dict[int, tuple[str, str]],
         values: dict[int, Array],
     ) -> None:
         assert instruction.write is not None
@@ -338,6 +360,7 @@ class Executor(Walker):
         for at, unit in enumerate(cohort.units.tolist()):
             key = (int(keys[unit]), int(roots[at]))
             if key not in done:
+                kind, reduction = kinds[key[0]]
                 members = np.flatnonzero(keys == keys[unit])
                 done[key] = (
                     values[int(members[key[1]])]

@@ -53,9 +53,10 @@ messages of at most ``slot_bytes`` bytes in the receiver's ``memory``. ``Send`` 
 ``to`` and the ``member`` there. Directions are members with names: with members (E, W) in a ring, "send east"
 is to=(unit+1)%n, member=W, and "receive from the west" is member=W. A sent message leaves when its source
 region is ready (RAW; the region is then read until the message has left) and earlier messages of the same
-queue have left. Messages of a queue arrive in order. A received message stays in its slot: the bound name
-*is* the slot. Each name bound to it holds it; when no name holds it any more (``Free``, rebinding, end of
-scope or of the stream) and every command issued on it has finished, the credit goes back to the sender.
+queue have left. Messages of a queue arrive in order; message k lies in slot k % slots, so its send waits
+until message k - slots has been freed. A received message stays in its slot: the bound name *is* the slot.
+Each name bound to it holds it; when no name holds it any more (``Free``, rebinding, end of scope or of the
+stream) and every command issued on it has finished, the credit goes back to the sender.
 ``Receive(into=region)`` copies the message out with the ``dma`` engine and frees the slot after the copy.
 ``ReceiveAny`` takes a message from whichever of the members has one. Data execution without a timed order
 tries the members in turn, starting after the one taken last; the timed run takes the earliest arrival (ties:
@@ -82,11 +83,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
 from megatile.core.dtypes import itemsize
-from megatile.core.errors import MegatileError
+from megatile.core.errors import MegatileError, did_you_mean
 from megatile.plan.expr import ZERO, Expr, unit
 from megatile.plan.statements import (
     Attribute,
@@ -258,11 +260,24 @@ class Plan:
         whole = unit // below
         return whole if axis == len(self.grid) - 1 else whole % self.grid[axis]
 
+    @cached_property
+    def _by_name(self) -> dict[tuple[str, str], Any]:
+        tiles = {("tile", tile.name): tile for tile in self.tiles}
+        return tiles | {("channel", channel.name): channel for channel in self.channels}
+
     def tile(self, name: str) -> Tile:
-        return _named(self.tiles, name, "tile")
+        return self._named("tile", name)
 
     def channel(self, name: str) -> Channel:
-        return _named(self.channels, name, "channel")
+        return self._named("channel", name)
+
+    def _named(self, what: str, name: str) -> Any:
+        found = self._by_name.get((what, name))
+        if found is None:
+            names = [known for kind, known in self._by_name if kind == what]
+            advice = did_you_mean(name, names, what=f"{what}s")
+            raise PlanError(f"there is no {what} '{name}' in the plan", advice=advice)
+        return found
 
     def owners(self, tile: Tile) -> int:
         """How many copies of a tile there are."""
@@ -296,10 +311,3 @@ class Plan:
         from megatile.plan.serial import digest
 
         return digest(self)
-
-
-def _named(things: tuple[Any, ...], name: str, what: str) -> Any:
-    for thing in things:
-        if thing.name == name:
-            return thing
-    raise PlanError(f"there is no {what} '{name}' in the plan")

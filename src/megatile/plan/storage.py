@@ -86,8 +86,35 @@ class Access:
         spans = [slice(a, a + n) for a, n in zip(low, self.shape, strict=True)]
         return (Ellipsis, *spans)
 
-    def index(self, count: int) -> tuple[Any, ...]:
-        """An advanced index that selects (units, *shape), for gathering and scattering small regions."""
+    def gather(self, count: int) -> Array:
+        """A copy (units, *shape), whatever the indices are."""
+        rows = self._rows()
+        return rows[0][rows[1]] if rows is not None else self.array[self._index(count)]
+
+    def scatter(self, count: int, values: Array) -> None:
+        """Put (units, *shape) where it belongs."""
+        rows = self._rows()
+        if rows is not None:
+            rows[0][rows[1]] = values
+        else:
+            self.array[self._index(count)] = values
+
+    def _rows(self) -> tuple[Array, tuple[Any, ...]] | None:
+        """The array cut into blocks along its first axis, if the region is one such block for every unit."""
+        if not self.start or not isinstance(self.start[0], np.ndarray):
+            return None
+        lead, extent = len(self.lead), self.shape[0]
+        length, *rest = self.array.shape[lead:]
+        others = all(not isinstance(low, np.ndarray) and low == 0 for low in self.start[1:])
+        if not extent or not others or tuple(rest) != self.shape[1:] or length % extent:
+            return None
+        if extent > 1 and np.any(self.start[0] % extent):
+            return None
+        blocks = self.array.reshape(*self.array.shape[:lead], length // extent, extent, *rest)
+        return blocks, (*self.lead, self.start[0] // extent if extent > 1 else self.start[0])
+
+    def _index(self, count: int) -> tuple[Any, ...]:
+        """An advanced index that selects (units, *shape), element by element."""
         rank = len(self.shape)
         unit_shape = (count,) + (1,) * rank
         index: list[Any] = [spread(v, count).reshape(unit_shape) for v in self.lead]
@@ -108,7 +135,7 @@ def resolve(
 ) -> Access | None:
     """Where the region lies for the cohort; None if its units disagree on the shape."""
     handle = cohort.handles[code.tile]
-    extents = handle.shape if isinstance(handle, SlotHandle) else plan_tile(plan, handle.tile).shape
+    extents = handle.shape if isinstance(handle, SlotHandle) else plan.tile(handle.tile).shape
     found = region_span(cohort, code, extents)
     if found is None:
         return None
@@ -130,7 +157,7 @@ def _tile_access(
     span: tuple[tuple[Value, ...], tuple[int, ...]],
     fresh: bool,
 ) -> Access:
-    tile = plan_tile(plan, handle.tile)
+    tile = plan.tile(handle.tile)
     version = handle.version + 1 if fresh else handle.version
     current = cohort.handles[tile.name]
     assert isinstance(current, TileHandle)
@@ -190,15 +217,3 @@ def run_of(cohort: Cohort) -> slice | None:
     if int(units[-1] - units[0]) != step * (len(units) - 1) or np.any(np.diff(units) != step):
         return None
     return slice(int(units[0]), int(units[-1]) + 1, step)
-
-
-def plan_tile(plan: Plan, name: str) -> Tile:
-    cache = _TILES.get(id(plan))
-    if cache is None or cache[0] is not plan:
-        cache = _TILES[id(plan)] = (plan, {tile.name: tile for tile in plan.tiles})
-        if len(_TILES) > 16:
-            _TILES.pop(next(iter(_TILES)))
-    return cache[1][name]
-
-
-_TILES: dict[int, tuple[Plan, dict[str, Tile]]] = {}

@@ -130,7 +130,7 @@ class Walker(Commands):
     def step_enter(self, cohort: Cohort, instruction: Instruction) -> bool:
         loop: Any = instruction.statement
         for name, source in instruction.tiles:
-            self.bind(cohort, name, cohort.handles[source])
+            self.bind(cohort, name, self.handle(cohort, source))
         values = [(name, function(cohort.ints)) for name, function in instruction.ints]
         cohort.ints.update(values)
         for key in ("start", "stop", "step"):
@@ -171,7 +171,7 @@ class Walker(Commands):
 
     def step_again(self, cohort: Cohort, instruction: Instruction) -> bool:
         loop: Any = instruction.statement
-        handles = [(name, cohort.handles[source]) for name, source in instruction.tiles]
+        handles = [(name, self.handle(cohort, source)) for name, source in instruction.tiles]
         values = [(name, function(cohort.ints)) for name, function in instruction.ints]
         for name, handle in handles:
             self.bind(cohort, name, handle)
@@ -201,7 +201,7 @@ class Walker(Commands):
         return True
 
     def step_merge(self, cohort: Cohort, instruction: Instruction) -> bool:
-        handles = [(name, cohort.handles[source]) for name, source in instruction.tiles]
+        handles = [(name, self.handle(cohort, source)) for name, source in instruction.tiles]
         values = [(name, function(cohort.ints)) for name, function in instruction.ints]
         for name, handle in handles:
             self.bind(cohort, name, handle)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import Any
 
 from megatile.plan import model as pm
-from megatile.sim.program import GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Program, at
+from megatile.sim.program import COPY, GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Program, at
 from megatile.sim.rows import Row
 from megatile.sim.stuck import source_of
 from megatile.sim.times import Times
@@ -94,7 +94,9 @@ class Annotation:
             self._counter("messages on links", self.flying)
 
     def _counter(self, name: str, steps: list[tuple[int, int]]) -> None:
-        times, values, level = [], [], 0
+        times: list[int] = []
+        values: list[int] = []
+        level = 0
         for time, change in sorted(steps):
             level += change
             if times and times[-1] == time:
@@ -106,7 +108,8 @@ class Annotation:
 
     def operand_text(self, row: Row, position: int) -> str:
         """The blocks a row touches, with their memories: ``local:x[0:4] -> common:y``."""
-        reads, writes = [], []
+        reads: list[str] = []
+        writes: list[str] = []
         for access in row.accesses:
             storage = at(access.storage, position)
             bounds = tuple((at(a, position), at(b, position)) for a, b in access.bounds)
@@ -147,21 +150,25 @@ class UnitNotes:
         for operation, start, end in zip(operations, starts, ends, strict=True):
             kind = operation[0]
             if kind == RUN:
-                _, engine, _, _, reads, writes, row = operation
+                _, (engine, _, _, row), reads, writes = operation
                 blocks = [self.block(b) for b in reads], [self.block(b) for b in writes]
                 self.work(row, engine, *blocks, start, end, row.statement.operation)
             elif kind == SEND:
                 _, info, number, block, row = operation
                 self.send(row, info[0], [self.block(block)], start, end, info[5], number)
             elif kind == RECEIVE:
-                _, queue, number, slot, row, link = operation
+                _, (queue, link), number, slot, row = operation
                 self.receive(row, queue, number, slot, start, end, link)
             elif kind == RELEASE:
-                _, queue, number, slot, _, _, link = operation
+                _, (queue, slot, _, link), number, _ = operation
                 self.release(queue, number, slot, end, link)
             elif kind == TAKE:
-                _, queue, number, engine, _, _, block, _, row, link = operation
+                _, (queue, engine, _, _, _, link), number, block, row = operation
                 self.take(row, engine, [], [self.block(block)], start, end, link, number)
+            elif kind == COPY:
+                _, info, _, reads, writes, row = operation
+                blocks = [self.block(b) for b in reads], [self.block(b) for b in writes]
+                self.work(row, info[0], *blocks, start, end, row.statement.operation)
             elif kind == GENERAL:
                 self.general(operation[1], start, end)
 
@@ -184,9 +191,7 @@ class UnitNotes:
     def _launch(self, started: int) -> int:
         """The launch (and the install of the queues before it) on its way from the host."""
         unit = self.a.names[self.unit]
-        return self.a.builder.add(
-            unit=unit, engine="control", operation=LAUNCH, start_ps=0, end_ps=started
-        )
+        return self.a.builder.add(unit=unit, engine="control", operation=LAUNCH, start_ps=0, end_ps=started)
 
     def _hazards(self, reads: Any, writes: Any) -> list[Reason]:
         found = [self.writers[b] for look, _, _ in reads for b in look if b in self.writers]
@@ -214,9 +219,7 @@ class UnitNotes:
         self.engine[engine] = (end, number)
         return number
 
-    def send(
-        self, row: Row, engine: int, reads: Any, start: int, end: int, link: Any, number: int
-    ) -> None:
+    def send(self, row: Row, engine: int, reads: Any, start: int, end: int, link: Any, number: int) -> None:
         reasons = [*self._reasons(engine, reads, ()), self.touched]
         size = at(row.nbytes, self.position)
         event = self.event(row, self.program.engine_names[engine], "send", start, end, reasons, size)
@@ -238,9 +241,7 @@ class UnitNotes:
         if arrival >= start:
             self.a.released_by.append((event, (queue, number)))
 
-    def receive(
-        self, row: Row, queue: int, number: int, slot: int, start: int, end: int, link: Any
-    ) -> None:
+    def receive(self, row: Row, queue: int, number: int, slot: int, start: int, end: int, link: Any) -> None:
         event = self.event(row, "channel", "receive", start, end, [self.issue], at(row.nbytes, self.position))
         self._arrived(event, queue, number, link, start)
         self.issue = (end, event)
@@ -255,13 +256,18 @@ class UnitNotes:
         self, row: Row, engine: int, reads: Any, writes: Any, start: int, end: int, link: Any, number: int
     ) -> None:
         arrival = self.a.times.arrival[link.queue][number]
-        event = self.work(row, engine, reads, writes, start, end, "receive")
-        self.a.receives.append((event, (link.queue, number)))
-        if arrival >= start:
-            self.a.released_by.append((event, (link.queue, number)))
-        if arrival > self.issue[0]:
-            self.issue = (arrival, event)
-        self.a.returns[(link.queue, number)] = (end, event)
+        message = (link.queue, number)
+        begin = self.issue[0]
+        if arrival > begin:
+            size = at(row.nbytes, self.position)
+            waited = self.event(row, "channel", "receive", begin, arrival, [self.issue], size)
+            self.a.receives.append((waited, message))
+            self.a.released_by.append((waited, message))
+            self.issue = (arrival, waited)
+        event = self.work(row, engine, reads, writes, start, end, "receive into")
+        if arrival <= begin:
+            self.a.receives.append((event, message))
+        self.a.returns[message] = (end, event)
         label = f"{self.a.names[self.unit]} {link.label}"
         self.a.depth[label] += [(arrival, 1), (end, -1)]
 

@@ -8,7 +8,7 @@ for a whole stream at a time: a plain int while all units agree, an array over t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,13 @@ class Arrays:
         self.credits = {c.name: MessageTimes(program.plan.units * c.members) for c in program.plan.channels}
         self.last: Value = 0
         self.recorded: list[tuple[Lane, Row, Value, Value]] = []
-        self._rules = {pm.Compute: self.compute, pm.Send: self.send, pm.Receive: self.receive}
+        self._rules: dict[type, Callable[[Lane, Row], bool]] = {
+            pm.Compute: self.compute,
+            pm.Send: self.send,
+            pm.Receive: self.receive,
+            pm.ReadScalar: self.read,
+            Released: self.release,
+        }
 
     def run(self) -> Times:
         waiting = list(self.lanes)
@@ -100,12 +106,9 @@ class Arrays:
                 if lane.row is None:
                     return True
             row = lane.row
-            rule = self.release if isinstance(row.statement, Released) else self._rules.get(type(row.statement))
+            rule = self._rules.get(type(row.statement))
             if rule is None:
-                if isinstance(row.statement, pm.ReadScalar):
-                    rule = self.read
-                else:
-                    raise NotRegular(f"it has a {type(row.statement).__name__}")
+                raise NotRegular(f"it has a {type(row.statement).__name__}")
             if not rule(lane, row):
                 return moved
             lane.row = None
@@ -175,7 +178,8 @@ class Arrays:
             return known
         machine, program = self.program.machine, self.program
         if statement.engine == "dma":
-            result = self._copy_times(lane, row, row.accesses[0] if len(row.accesses) > 1 else row.accesses[-1])
+            source = row.accesses[0] if len(row.accesses) > 1 else row.accesses[-1]
+            result = self._copy_times(lane, row, source)
         else:
             if machine.engine_resource(statement.engine, lane.units[0]) is not None:
                 raise NotRegular("units share an engine")
@@ -256,7 +260,7 @@ class Arrays:
         made = (channel.name, channel.slots, engine, *result, row.queue)
         if None not in key:
             lane.times[key] = made
-        return made  # type: ignore[return-value]
+        return made
 
     def receive(self, lane: Lane, row: Row) -> bool:
         statement = row.statement
@@ -315,7 +319,8 @@ class Arrays:
         if type(row.slot) is not int:
             slots = np.unique(row.slot if row.mask is None else row.slot[row.mask]).tolist()
             for slot in slots:
-                part = Row(row.statement, (row.slot == slot) if row.mask is None else (row.slot == slot) & row.mask)
+                here = row.slot == slot
+                part = Row(row.statement, here if row.mask is None else here & row.mask)
                 part.slot = slot
                 self._release_one(lane, part)
             end = lane.now

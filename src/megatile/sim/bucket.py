@@ -13,11 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 from megatile.plan.timing.fabric import Path
-from megatile.sim.program import GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Program, at
+from megatile.sim.program import COPY, GENERAL, RECEIVE, RELEASE, RUN, Operation, Program, at
 from megatile.sim.regions import overlap
 from megatile.sim.rows import Row
 from megatile.sim.runahead import UnitState
 from megatile.sim.times import Times
+from megatile.sim.transfers import PIECES
 
 Action = Callable[[], None]
 
@@ -62,7 +63,7 @@ class Clock:
                     break
             self._known.discard(time)
             for table in (self._happen, self._decide, self._ask):
-                table.pop(time, None)  # type: ignore[attr-defined]
+                table.pop(time, None)
 
 
 class Gate:
@@ -209,22 +210,23 @@ class Bucket:
     def do(self, unit: UnitState, operation: tuple[Any, ...], pc: int) -> bool:
         kind = operation[0]
         if kind == RUN:
-            _, engine, busy, latency, _, _, row = operation
+            _, (engine, busy, latency, row), _, _ = operation
             self.job(unit, pc, row, engine, lambda done: self.engine(pc, unit, busy, latency, done))
             return True
-        if kind == SEND:
-            _, info, number, _, row = operation
-            raise AssertionError("sends are general when every resource counts as shared")
         if kind == RECEIVE:
-            _, queue, number, _, row, _ = operation
+            _, (queue, _), number, _, row = operation
             return self.take(unit, pc, queue, number)
         if kind == RELEASE:
-            _, queue, number, _, credit_ps, row, _ = operation
+            _, (queue, _, credit_ps, _), number, row = operation
             self.release(unit, pc, queue, number, credit_ps, row)
             return True
-        assert kind != TAKE
-        assert kind == GENERAL
-        return getattr(self, f"do_{operation[1].kind}")(unit, operation[1], pc)
+        if kind == COPY:
+            _, (engine, path, nbytes, flow), number, _, _, row = operation
+            made = Operation("copy", row, unit.unit, engine, path=path, nbytes=nbytes)
+            made.flow, made.number = flow, number
+            return self.do_copy(unit, made, pc)
+        assert kind == GENERAL, "the other kinds are for ways that nobody shares"
+        return bool(getattr(self, f"do_{operation[1].kind}")(unit, operation[1], pc))
 
     def gates(self, unit: UnitState, row: Row) -> tuple[list[Gate], list[tuple[Any, Any, bool]]]:
         """What an access must wait for, and how to note it."""
@@ -286,7 +288,7 @@ class Bucket:
                 inner = self.engine(pc, unit, op.busy_ps, op.latency_ps, done)
                 after([inner], freed.unlock)
 
-            key = (op.flow, op.number * 2048, 0)
+            key = (op.flow, op.number * PIECES, 0)
             server = self.server(op.resource)
             self.clock.ask(self.clock.now, key, lambda: server.request(op.busy_ps, granted))
             return freed
@@ -309,14 +311,14 @@ class Bucket:
             after(gates_left, left)
             after(gates_landed, landed)
             for index, size in enumerate(pieces):
-                number = op.number * 2048 + index
+                number = op.number * PIECES + index
                 self.hop(path, size, op.flow, number, 0, head, head, gates_left[index], gates_landed[index])
                 head += path.occupied_ps(size)
 
         if op.resource is None:
             begin()
         else:
-            key = (op.flow, op.number * 2048, -1)
+            key = (op.flow, op.number * PIECES, -1)
             server = self.server(op.resource)
             self.clock.ask(self.clock.now, key, lambda: server.request(op.busy_ps, begin))
 
@@ -332,7 +334,7 @@ class Bucket:
         left: Gate,
         landed: Gate,
     ) -> None:
-        """The head reaches stage ``index`` at ``head``; ``tail`` is when the tail got there at the earliest."""
+        """The head reaches stage ``index`` at ``head``, the tail not before ``tail``."""
         dma, busy = path.stage_ps(size)
         if index == 0:
             tail = head + dma
@@ -361,7 +363,9 @@ class Bucket:
             lambda: server.request(busy[index], lambda: granted(self.clock.now)),
         )
 
-    def _moving(self, unit: UnitState, op: Any, pc: int, done: Gate, landed: Action, until_left: bool) -> Gate:
+    def _moving(
+        self, unit: UnitState, op: Any, pc: int, done: Gate, landed: Action, until_left: bool
+    ) -> Gate:
         """Start a transfer; its engine is free when the source is, ``done`` opens then or on arrival."""
         freed = Gate()
 

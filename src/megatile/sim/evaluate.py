@@ -11,7 +11,7 @@ from megatile.plan import model as pm
 from megatile.plan.timing.machine import Machine, TimingError
 from megatile.sim.arrays import Arrays, Lane, check_regular
 from megatile.sim.bucket import Bucket
-from megatile.sim.lowering import Lowering, take_message
+from megatile.sim.lowering import Lowering, fused, take_message
 from megatile.sim.program import Program
 from megatile.sim.rows import Cohort, Row, Walk
 from megatile.sim.runahead import RunAhead, UnitState
@@ -48,7 +48,7 @@ def run_ahead(machine: Machine, scalars: Scalars, *, record: bool) -> tuple[Prog
         for state in states:
             state.more = follow(program, state.unit, scalars)
     else:
-        fill(program, [s.operations for s in states], scalars)
+        fill(program, [s.operations for s in states], scalars, record)
     return program, RunAhead(program, states, record=record).run()
 
 
@@ -62,8 +62,8 @@ def bucket(machine: Machine, scalars: Scalars) -> tuple[Program, Times]:
     return program, Bucket(program, states).run()
 
 
-def fill(program: Program, operations: list[list[Any]], scalars: Scalars) -> None:
-    """Make the operations of every unit of a plan whose course is fixed."""
+def fill(program: Program, operations: list[list[Any]], scalars: Scalars, record: bool = True) -> None:
+    """Make the operations of every unit of a plan whose course is fixed; one per row if ``record``."""
     followed: list[tuple[Lowering, list[Row]]] = []
     total = 0
     for units, cohort in cohorts(program, scalars):
@@ -80,7 +80,7 @@ def fill(program: Program, operations: list[list[Any]], scalars: Scalars) -> Non
                 )
         followed.append((lowering, rows))
     for lowering, rows in followed:
-        columns = [lowering.operations(row) for row in rows]
+        columns = [lowering.operations(row) for row in rows] if record else list(fused(lowering, rows))
         masked = any(row.mask is not None for row in rows)
         for unit, mine in zip(lowering.units, zip(*columns, strict=True), strict=False):
             operations[unit].extend([op for op in mine if op is not None] if masked else mine)

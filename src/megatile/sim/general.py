@@ -7,15 +7,16 @@ rule has seen to it that the unit is woken when trying again makes sense.
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from megatile.sim.pending import Pending, Time, known, later, when
-from megatile.sim.program import GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Operation
+from megatile.sim.pending import Begin, Job, Pending, Time, known, later, when
+from megatile.sim.program import CONSUME, COPY, GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Operation
 from megatile.sim.regions import Block
 from megatile.sim.stuck import wait_graph
-from megatile.sim.transfers import DECISION
+from megatile.sim.transfers import DECISION, PIECES, Move
 from megatile.trace import WaitGraph
 
 if TYPE_CHECKING:
@@ -40,10 +41,12 @@ class GeneralRules:
         self.run = run
         self.choices: dict[int, list[int]] = {}
         self.meetings: dict[Any, Meeting] = defaultdict(Meeting)
-        self.signals: dict[Any, list[tuple[int, int]]] = defaultdict(list)
+        self.signals: dict[Any, list[int]] = defaultdict(list)
+        """Per flag, when each unit of its count arrives, in order of time."""
         self.flag_waiters: dict[Any, tuple[UnitState, Operation]] = {}
         self.any_waiters: dict[int, tuple[UnitState, Operation]] = {}
         self._decisions = 0
+        self._written, self._read = run.program.regions.written, run.program.regions.read
         self._rules: dict[str, Callable[[UnitState, Operation], bool]] = {
             "work": self.work,
             "copy": self.copy,
@@ -66,22 +69,26 @@ class GeneralRules:
         if kind == GENERAL:
             return self._rules[operation[1].kind](unit, operation[1])
         block_of = self.run.program.regions.block
+        if kind == COPY:
+            return self.plain_copy(unit, operation)
         if kind == RUN:
-            _, engine, busy, latency, reads, writes, row = operation
-            blocks = tuple(map(block_of, reads)), tuple(map(block_of, writes))
-            return self.work(unit, Operation("work", row, unit.unit, engine, busy, latency, *blocks))
+            return self.plain_work(unit, operation)
+        if kind == CONSUME:
+            return self.consume(unit, operation)
         if kind == SEND:
             _, info, number, block, row = operation
             engine, _, _, busy, latency, link, nbytes = info
             reads = (block_of(block),)
-            made = Operation("send", row, unit.unit, engine, busy, latency, reads, link=link, number=number, nbytes=nbytes)
+            made = Operation("send", row, unit.unit, engine, busy, latency, reads, link=link)
+            made.number, made.nbytes = number, nbytes
             return self.send(unit, made)
         if kind == RECEIVE:
             return self.receive(unit, operation)
         if kind == TAKE:
-            _, _, number, engine, busy, latency, block, _, row, link = operation
+            _, (_, engine, busy, latency, _, link), number, block, row = operation
             writes = (block_of(block),)
-            made = Operation("receive", row, unit.unit, engine, busy, latency, (), writes, link=link, key=number)
+            made = Operation("receive", row, unit.unit, engine, busy, latency, (), writes, link=link)
+            made.key = number
             return self.receive_into(unit, made)
         assert kind == RELEASE
         return self.release(unit, operation)
@@ -124,7 +131,7 @@ class GeneralRules:
             if op.resource is None:
                 begin(time)
             else:
-                key = (op.flow, op.number * 2048, 0)
+                key = (op.flow, op.number * PIECES, 0)
                 self.run.transfers.request(time, key, op.resource, op.busy_ps, begin)
 
         when([unit.free[op.engine], *self.hazards(unit, op.reads, op.writes)], unit.now, ready)
@@ -135,15 +142,94 @@ class GeneralRules:
 
     def copy(self, unit: UnitState, op: Operation) -> bool:
         """A transfer between memories; its way may be shared."""
-        start, left, arrived = Pending(), Pending(), Pending()
         times = [unit.free[op.engine], *self.hazards(unit, op.reads, op.writes)]
-        self._transfer(op, times, unit.now, start, left, arrived)
-        unit.free[op.engine] = _short(left)
-        self.mark(unit, op, _short(arrived), _short(arrived))
-        self.note(unit, _short(start), _short(arrived))
+        start, left, arrived = self._transfer(op, times, unit.now)
+        unit.free[op.engine] = left
+        self.mark(unit, op, arrived, arrived)
+        self.note(unit, start, arrived)
         return True
 
-    def _transfer(
+    def _waits(self, unit: UnitState, engine: int, reads: Any, writes: Any) -> tuple[list[Pending], int]:
+        """What a command on the unit's own blocks has to wait for: unknown times, and the latest known one."""
+        written, read, readers, writers = self._written, self._read, unit.readers, unit.writers
+        times = [unit.free[engine]]
+        for block in reads:
+            for other in written[block]:
+                times.append(writers[other])
+        for block in writes:
+            for other in written[block]:
+                times.append(writers[other])
+            for other in read[block]:
+                times.append(readers[other])
+        least = unit.now
+        unknown: list[Pending] = []
+        for time in times:
+            if type(time) is not int:
+                value = time.value
+                if value is None:
+                    if time not in unknown:
+                        unknown.append(time)
+                    continue
+                time = value
+            if time > least:
+                least = time
+        return unknown, least
+
+    def plain_work(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
+        """A command on an engine of its own whose start is not known yet."""
+        _, (engine, busy, latency, row), reads, writes = operation
+        if latency:
+            block = self.run.program.regions.block
+            made = Operation("work", row, unit.unit, engine, busy, latency)
+            made.reads, made.writes = tuple(map(block, reads)), tuple(map(block, writes))
+            return self.work(unit, made)
+        job = Job(engine, busy)
+        job.begin_after(*self._waits(unit, engine, reads, writes))
+        end = _short(job)
+        unit.free[engine] = end
+        readers = unit.readers
+        for block in reads:
+            old = readers[block]
+            earlier = old <= unit.now if type(old) is int else type(old) is Job and old.engine == engine
+            readers[block] = end if earlier else later(old, end)
+        for block in writes:
+            unit.writers[block] = end
+        if self.run.record:
+            self.note(unit, job.start if type(end) is int else Begin(job), end)
+        return True
+
+    def plain_copy(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
+        """A copy between the unit's own blocks over a contended way."""
+        _, info, number, reads, writes, _ = operation
+        engine, path, nbytes, flow = info
+        readers = unit.readers
+        move = Move(self.run.transfers, path, nbytes, flow, number)
+        if self.run.record:
+            move.watch = Pending()
+        move.begin_after(*self._waits(unit, engine, reads, writes))
+        arrived = _short(move)
+        unit.free[engine] = _short(move.left)
+        for block in reads:
+            # Who reads what nobody writes need not be remembered.
+            readers[block] = later(readers[block], arrived) if self._written[block] else 0
+        for block in writes:
+            unit.writers[block] = arrived
+        if move.watch is not None:
+            self.note(unit, _short(move.watch), arrived)
+        return True
+
+    def _transfer(self, op: Operation, times: list[Time], least: int) -> tuple[Time, Time, Time]:
+        """Start a transfer when ``times`` allow: its start, its source free again, its arrival."""
+        if op.resource is None and op.path is not None and not op.path.cuts(op.nbytes):
+            move = Move(self.run.transfers, op.path, op.nbytes, op.flow, op.number, op.delay_ps)
+            move.watch = Pending()
+            move.after(times, least)
+            return _short(move.watch), _short(move.left), _short(move)
+        start, left, arrived = Pending(), Pending(), Pending()
+        self._cut_transfer(op, times, least, start, left, arrived)
+        return _short(start), _short(left), _short(arrived)
+
+    def _cut_transfer(
         self, op: Operation, times: list[Time], least: int, start: Pending, left: Pending, arrived: Pending
     ) -> None:
         def landed(tail: int) -> None:
@@ -165,7 +251,8 @@ class GeneralRules:
                 begin(time)
             else:
                 # Units that share a DMA engine take turns for as long as it is busy with a transfer.
-                self.run.transfers.request(time, (op.flow, op.number * 2048, -1), op.resource, op.busy_ps, begin)
+                key = (op.flow, op.number * PIECES, -1)
+                self.run.transfers.request(time, key, op.resource, op.busy_ps, begin)
 
         when(times, least, ready)
 
@@ -184,19 +271,26 @@ class GeneralRules:
                 run.resume_when(unit, credit)
                 return False
             unit.now = max(unit.now, value)
-        start, left, arrived = Pending(), Pending(), Pending()
         times = [unit.free[op.engine], unit.touched, *self.hazards(unit, op.reads, ())]
-        self._transfer(op, times, unit.now, start, left, arrived)
-        unit.free[op.engine] = _short(left)
-        self.mark(unit, op, _short(left), 0)
-        run.arrivals[link.queue].append(_short(arrived))
+        start, left, arrived = self._transfer(op, times, unit.now)
+        unit.free[op.engine] = left
+        self.mark(unit, op, left, 0)
+        run.arrivals[link.queue].append(arrived)
         run.wake_data(link.queue)
         self._arrived_any(link.queue)
-        self.note(unit, _short(start), _short(left))
+        self.note(unit, start, left)
         return True
 
+    def consume(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
+        """A message is received, worked on and released: the three operations one by one."""
+        _, (queue, engine, busy, credit_ps, slot, link, row), number, reads, writes = operation
+        if not self._take(unit, queue, number, slot):
+            return False
+        self.plain_work(unit, (RUN, (engine, busy, 0, row), (*reads, slot), writes))
+        return self.release(unit, (RELEASE, (queue, slot, credit_ps, link), number, row))
+
     def receive(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
-        _, queue, number, slot, _, _ = operation
+        _, (queue, _), number, slot, _ = operation
         return self._take(unit, queue, number, slot)
 
     def _take(self, unit: UnitState, queue: int, number: int, slot: int) -> bool:
@@ -215,14 +309,12 @@ class GeneralRules:
         return True
 
     def release(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
-        _, queue, number, slot, credit_ps, _, _ = operation
+        _, (queue, slot, credit_ps, _), number, _ = operation
         times = self.hazards(unit, (), (self.run.program.regions.block(slot),))
         self._give_back(unit, queue, number, credit_ps, times)
         return True
 
-    def _give_back(
-        self, unit: UnitState, queue: int, number: int, credit_ps: int, times: list[Time]
-    ) -> None:
+    def _give_back(self, unit: UnitState, queue: int, number: int, credit_ps: int, times: list[Time]) -> None:
         released, credit = Pending(), Pending()
 
         def free(time: int) -> None:
@@ -246,16 +338,15 @@ class GeneralRules:
             run.resume_when(unit, arrived[number])
             return False
         unit.now = max(unit.now, value)
-        start, left, landed = Pending(), Pending(), Pending()
         times = [unit.free[op.engine], *self.hazards(unit, op.reads, op.writes)]
-        self._transfer(op, times, unit.now, start, left, landed)
-        unit.free[op.engine] = _short(left)
-        self.mark(unit, op, _short(landed), _short(landed))
+        start, left, landed = self._transfer(op, times, unit.now)
+        unit.free[op.engine] = left
+        self.mark(unit, op, landed, landed)
         credit = Pending()
-        when([_short(landed)], 0, lambda time: credit.set(time + link.credit_ps))
+        when([landed], 0, lambda time: credit.set(time + link.credit_ps))
         run.credits[link.queue][number] = _short(credit)
         run.wake_credit(link.queue)
-        self.note(unit, _short(start), _short(landed))
+        self.note(unit, start, landed)
         return True
 
     # receive from any
@@ -327,7 +418,8 @@ class GeneralRules:
 
     def signal(self, unit: UnitState, op: Operation) -> bool:
         def sent(time: int) -> None:
-            self.signals[op.key].append((time + op.delay_ps, op.value))
+            for _ in range(op.value):
+                insort(self.signals[op.key], time + op.delay_ps)
             self.run.last_ps = max(self.run.last_ps, time + op.delay_ps)
             waiting = self.flag_waiters.get(op.key)
             if waiting is not None:
@@ -354,12 +446,8 @@ class GeneralRules:
         return False
 
     def _reached(self, op: Operation) -> int | None:
-        total = 0
-        for time, amount in sorted(self.signals[op.key]):
-            total += amount
-            if total >= op.value:
-                return time
-        return None
+        arrived = self.signals[op.key]
+        return arrived[op.value - 1] if len(arrived) >= op.value else None
 
     def _offer_wait(self, unit: UnitState, op: Operation) -> None:
         reached = self._reached(op)

@@ -6,7 +6,7 @@ registered it is known which resources are shared, and `Lowering.operations` mak
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from megatile.plan import model as pm
 from megatile.plan.timing.fabric import Path
 from megatile.plan.timing.machine import SIGNAL_BYTES
 from megatile.sim.program import (
+    CONSUME,
+    COPY,
     GENERAL,
     RECEIVE,
     RELEASE,
@@ -48,7 +50,10 @@ class Lowering:
         """Per send statement the links that are registered already."""
         self._sends: dict[Any, tuple[Any, list[Any]]] = {}
         self._copies: dict[Any, list[tuple[int, int]] | None] = {}
+        self._contended: dict[Any, list[Any]] = {}
         self._returns: dict[int, list[Any]] = {}
+        self._infos: dict[int, tuple[Any, Any, list[Any]]] = {}
+        self._consumers: dict[Any, tuple[Any, list[Any]]] = {}
         self._numbered: tuple[Row | None, list[Any]] = (None, [])
 
     # which resources are used
@@ -167,14 +172,16 @@ def _compute(low: Lowering, row: Row) -> Made:
         numbers = low.numbers(row)
         reads, writes = numbers[:-1], numbers[-1:]
         if not any(isinstance(x, list) for x in (busy, *reads, *writes)):
-            return low._emit(row, [(RUN, engine, busy, 0, tuple(reads), tuple(writes), row)] * low.size)
+            same = (RUN, (engine, busy, 0, row), tuple(reads), tuple(writes))
+            return low._emit(row, [same] * low.size)
         sources = zip(*_columns(low, reads), strict=True) if reads else [()] * low.size
         targets = zip(*_columns(low, writes), strict=True)
         if isinstance(busy, list):
             each = zip(busy, sources, targets, strict=True)
-            return low._emit(row, [(RUN, engine, b, 0, r, w, row) for b, r, w in each])
+            return low._emit(row, [(RUN, (engine, b, 0, row), r, w) for b, r, w in each])
         pairs = zip(sources, targets, strict=True)
-        return low._emit(row, [(RUN, engine, busy, 0, r, w, row) for r, w in pairs])
+        info = (engine, busy, 0, row)
+        return low._emit(row, [(RUN, info, r, w) for r, w in pairs])
     return _shared_compute(low, row, machine)
 
 
@@ -229,21 +236,61 @@ def _copy(low: Lowering, row: Row) -> Made:
 def _copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
     times = _plain_copies(low, row, source)
     if times is None:
-        return _general_copies(low, row, source, kind)
+        contended = _contended_copies(low, row, source) if kind == "copy" else None
+        return _general_copies(low, row, source, kind) if contended is None else contended
     engine = low.program.engine_names.index("dma.0")
     blocks = _columns(low, low.numbers(row))
     if kind == "copy":
         made: list[Any] = [
-            (RUN, engine, busy, latency, marks[:-1], marks[-1:], row)
+            (RUN, (engine, busy, latency, row), marks[:-1], marks[-1:])
             for (busy, latency), marks in zip(times, zip(*blocks, strict=True), strict=True)
         ]
     else:
-        links, numbers = low.program.links(row, low.size), column(row.number, low.size)
-        made = [
-            link and (TAKE, link.queue, n, engine, busy, latency, mark, link.credit_ps, row, link)
-            for link, n, (busy, latency), mark in zip(links, numbers, times, blocks[-1], strict=True)
-        ]
+        numbers = column(row.number, low.size)
+        each = zip(_takes(low, row, engine, times), numbers, blocks[-1], strict=True)
+        made = [info and (TAKE, info, n, mark, row) for info, n, mark in each]
     return low._emit(row, made)
+
+
+def _takes(low: Lowering, row: Row, engine: int, times: list[tuple[int, int]]) -> list[Any]:
+    """(queue, engine, busy, latency, credit time, link) per unit for messages that are copied out."""
+    links = low.program.links(row, low.size)
+    known = low._infos.get(id(row.statement))
+    if known is not None and known[0] is links and known[1] is times:
+        return known[2]
+    infos = [
+        link and (link.queue, engine, busy, latency, link.credit_ps, link)
+        for link, (busy, latency) in zip(links, times, strict=True)
+    ]
+    low._infos[id(row.statement)] = (links, times, infos)
+    return infos
+
+
+def _contended_copies(low: Lowering, row: Row, source: Access) -> Made | None:
+    """Copies of a unit's own blocks over ways that others use too; None if they are not as simple as that."""
+    varies = (source.storage, row.accesses[-1].storage, row.nbytes)
+    if any(isinstance(v, np.ndarray) for v in varies) or not low._plain(row) or not row.nbytes:
+        return None
+    if low.machine.faults.jitter is not None or low._engine("dma", low.units[0])[1] is not None:
+        return None
+    key = (id(row.statement), source.storage, row.accesses[-1].storage, row.nbytes)
+    infos = low._contended.get(key)
+    if infos is None:
+        engine, first = low.program.engine_names.index("dma.0"), low.program.queues
+        paths = [low.program.copy_path(u, source, row.accesses[-1], i) for i, u in enumerate(low.units)]
+        if any(path.cuts(row.nbytes) for path in paths):
+            return None
+        each = zip(low.units, paths, strict=True)
+        infos = low._contended[key] = [(engine, path, row.nbytes, first + u) for u, path in each]
+    numbers = low.program.copies
+    active = range(low.size) if row.mask is None else low._active(row)
+    blocks = list(zip(*_columns(low, low.numbers(row)), strict=True))
+    made: Made = [None] * low.size
+    for i in active:
+        unit, marks = low.units[i], blocks[i]
+        made[i] = (COPY, infos[i], numbers[unit], marks[:-1], marks[-1:], row)
+        numbers[unit] += 1
+    return made
 
 
 def _plain_copies(low: Lowering, row: Row, source: Access) -> list[tuple[int, int]] | None:
@@ -295,7 +342,7 @@ def _general_copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
             reads = tuple(block[2] for block in low._blocks(row, False, i))
             writes = tuple(block[2] for block in low._blocks(row, True, i))
             rest = path.occupied_ps(nbytes) - path.held_ps(nbytes) + path.latency_ps
-            return RUN, engine, busy, rest, reads, writes, row
+            return RUN, (engine, busy, rest, row), reads, writes
         made = low._general(
             kind, row, i, engine=engine, busy_ps=busy, latency_ps=path.latency_ps, path=path,
             nbytes=nbytes, flow=flow, number=number, resource=resource, delay_ps=delay,
@@ -388,13 +435,15 @@ def take_message(low: Lowering, row: Row) -> Made:
     if row.statement.into is not None:
         return _copies(low, row, low._slot_access(row), "receive")
     links = low.program.links(row, low.size)
-    slots = column(low.program.regions.whole(row.slot), low.size)
-    numbers = column(row.number, low.size)
-    made = [
-        link and (RECEIVE, link.queue, n, slot, row, link)
-        for link, n, slot in zip(links, numbers, slots, strict=True)
-    ]
-    return low._emit(row, made)
+    known = low._infos.get(id(row.statement))
+    if known is None or known[0] is not links:
+        infos = [link and (link.queue, link) for link in links]
+        known = low._infos[id(row.statement)] = (links, None, infos)
+    slot, number = low.program.regions.whole(row.slot), row.number
+    if not isinstance(slot, np.ndarray) and not isinstance(number, np.ndarray):
+        return low._emit(row, [info and (RECEIVE, info, number, slot, row) for info in known[2]])
+    each = zip(known[2], column(number, low.size), column(slot, low.size), strict=True)
+    return low._emit(row, [info and (RECEIVE, info, n, s, row) for info, n, s in each])
 
 
 def _remember(low: Lowering, row: Row) -> None:
@@ -416,9 +465,12 @@ def _release(low: Lowering, row: Row) -> Made:
     returns = low._returns.get(row.slot)
     if returns is None:
         returns = low._returns[row.slot] = [_return(low, i, row.slot) for i in range(low.size)]
-    numbers = column(low._held[row.slot], low.size) if not isinstance(low._held[row.slot], list) else low._held[row.slot]
-    made = [(RELEASE, q, n, slot, ps, row, link) for (q, slot, ps, link), n in zip(returns, numbers, strict=True)]
-    return low._emit(row, made)
+    held = low._held[row.slot]
+    if type(held) is int:
+        return low._emit(row, [(RELEASE, info, held, row) for info in returns])
+    numbers = held if isinstance(held, list) else column(held, low.size)
+    pairs = zip(returns, numbers, strict=True)
+    return low._emit(row, [(RELEASE, info, n, row) for info, n in pairs])
 
 
 def _return(low: Lowering, i: int, storage: int) -> tuple[int, int, int, Any]:
@@ -432,10 +484,9 @@ def _return(low: Lowering, i: int, storage: int) -> tuple[int, int, int, Any]:
 def _mixed_releases(low: Lowering, row: Row) -> Made:
     def make(i: int) -> tuple[Any, ...]:
         storage = at(row.slot, i)
-        queue, slot, credit_ps, link = _return(low, i, storage)
         held = low._held[storage]
         number = held[i] if isinstance(held, list) else at(held, i)
-        return RELEASE, queue, number, slot, credit_ps, row, link
+        return RELEASE, _return(low, i, storage), number, row
 
     return low._each(row, make)
 
@@ -491,3 +542,61 @@ _RULES: dict[type, Callable[[Lowering, Row], Made]] = {
     pm.Collective: _collective,
     Released: _release,
 }
+
+
+def fused(low: Lowering, rows: list[Row]) -> Iterator[Made]:
+    """The operations of some rows, with "receive, work on it, release it" made one operation."""
+    i = 0
+    while i < len(rows):
+        made = _consume(low, *rows[i : i + 3]) if i + 2 < len(rows) else None
+        if made is None:
+            yield low.operations(rows[i])
+            i += 1
+        else:
+            yield made
+            i += 3
+
+
+def _consume(low: Lowering, first: Row, work: Row, last: Row) -> Made | None:
+    """Three rows as one operation, if they are a message's whole life and all units take part."""
+    take, run, program = first.statement, work.statement, low.program
+    if not (isinstance(take, pm.Receive) and isinstance(run, pm.Compute)):
+        return None
+    if not isinstance(last.statement, Released):
+        return None
+    slot = first.slot
+    alike = take.into is None and all(type(x) is int for x in (slot, last.slot, first.number))
+    if (
+        not alike
+        or last.slot != slot
+        or run.engine == "dma"
+        or any(row.mask is not None for row in (first, work, last))
+    ):
+        return None
+    uses = [a for a in work.accesses if isinstance(a.storage, np.ndarray) or a.storage == slot]
+    whole = program.regions.whole(slot)
+    if len(uses) != 1 or uses[0].write or program.regions.number(uses[0]) != whole:
+        return None
+    if not low._plain(work) or low.machine.engine_resource(run.engine, low.units[0]) is not None:
+        return None
+    busy = _busy(low, work)
+    if isinstance(busy, list):
+        return None
+    _remember(low, first)
+    numbers = [n for a, n in zip(work.accesses, low.numbers(work), strict=True) if a is not uses[0]]
+    sources = zip(*_columns(low, numbers[:-1]), strict=True) if len(numbers) > 1 else [()] * low.size
+    targets = zip(*_columns(low, numbers[-1:]), strict=True)
+    each = zip(_consumers(low, first, work, busy, whole), sources, targets, strict=True)
+    return [(CONSUME, info, first.number, r, w) for info, r, w in each]
+
+
+def _consumers(low: Lowering, first: Row, work: Row, busy: int, whole: int) -> list[Any]:
+    """(queue, engine, busy, credit time, slot block, link, row) per unit."""
+    links = low.program.links(first, low.size)
+    key = (id(first.statement), first.slot, busy)
+    known = low._consumers.get(key)
+    if known is None or known[0] is not links:
+        engine = low.program.engine_names.index(work.statement.engine)
+        infos = [(k.queue, engine, busy, k.credit_ps, whole, k, first) for k in links]
+        known = low._consumers[key] = (links, infos)
+    return known[1]

@@ -10,8 +10,8 @@ import numpy as np
 class MessageTimes:
     """(queue, message number) -> time, for many queues at once.
 
-    While every number is put down by one command for one fixed array of queues, an entry is that array and the
-    times; as soon as commands mix, it is a table over all queues of the channel.
+    While every number is put down by one command for one fixed array of queues, an entry is that array and
+    the times; as soon as commands mix, it is a table over all queues of the channel.
     """
 
     def __init__(self, queues: int) -> None:

@@ -3,11 +3,14 @@
 The operations of a unit are plain tuples, made once and run by the evaluators. What the units of a
 cohort have in common is worked out once per row.
 
-    RUN      engine, busy_ps, latency_ps, read blocks, write blocks
-    SEND     engine, queue, message number, slots, busy_ps, latency_ps, read block, link
-    RECEIVE  queue, message number, slot block, link
-    RELEASE  queue, message number, slot block, credit_ps, link
-    TAKE     queue, message number, engine, busy_ps, latency_ps, write block, credit_ps, link
+    RUN      (engine, busy_ps, latency_ps, row), read blocks, write blocks
+    SEND     (engine, queue, slots, busy_ps, latency_ps, link, bytes), message number, read block, row
+    RECEIVE  (queue, link), message number, slot block, row
+    RELEASE  (queue, slot block, credit_ps, link), message number, row
+    TAKE     (queue, engine, busy_ps, latency_ps, credit_ps, link), message number, write block, row
+    CONSUME  (queue, engine, busy_ps, credit_ps, slot block, link, row), message number, read blocks, write
+             blocks: RECEIVE, RUN and RELEASE of one message in one operation (not where times are recorded)
+    COPY     (engine, path, bytes, flow), number, read blocks, write blocks, row: over a contended way
     GENERAL  an `Operation`: everything that is rarer (shared engines, puts and gets, signals, ...)
 """
 
@@ -25,7 +28,7 @@ from megatile.sim.regions import OWNER_SHIFT, Block, Regions
 from megatile.sim.rows import Access, Row
 from megatile.sim.storage import Storages
 
-RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL = range(6)
+RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL, COPY, CONSUME = range(8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +52,7 @@ class Link:
 
 @dataclass(eq=False)
 class Operation:
-    """A command outside the fast kinds. ``kind`` is copy, work, send, receive, any, read, signal, wait or meet."""
+    """A command outside the fast kinds; ``kind`` is one of those that `GeneralRules` knows."""
 
     kind: str
     row: Row

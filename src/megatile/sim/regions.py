@@ -2,8 +2,8 @@
 
 Two accesses conflict when their blocks overlap in the same storage and one of them writes. A block gets a
 number when it is first seen. ``written[number]`` lists the blocks that overlap it and are written somewhere;
-``read[number]``, for a block that is itself written, those that overlap it and are read. For disjoint chunks both
-have one entry, so a hazard check is one dictionary lookup; blocks that nobody writes cost nothing.
+``read[number]``, for a block that is itself written, those that overlap it and are read. For disjoint chunks
+both have one entry, so a hazard check is one dictionary lookup; blocks that nobody writes cost nothing.
 """
 
 from __future__ import annotations

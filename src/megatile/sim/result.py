@@ -34,8 +34,8 @@ class Result:
     """The outcome of one simulation.
 
     ``time_ps`` is known at once. Everything that needs each command's times (``trace``, ``busy``, ``links``,
-    ``critical_path`` …) comes from a recorded run, which is made when it is first asked for; it gives the same
-    times again.
+    ``critical_path`` …) comes from a recorded run, which is made when it is first asked for; it gives the
+    same times again.
     """
 
     def __init__(
@@ -129,7 +129,8 @@ class Result:
         for kind, table in (("link", self.links), ("memory", self.memories)):
             ranked = sorted(table.items(), key=lambda item: (-item[1], item[0]))
             for name, share in ranked[:8]:
-                rows.append((f"{kind} {name}", format_ps(round(share * whole)), f"{share:.1%}", format_bytes(moved[name])))
+                spent = format_ps(round(share * whole))
+                rows.append((f"{kind} {name}", spent, f"{share:.1%}", format_bytes(moved[name])))
             if len(ranked) > 8:
                 rows.append((f"… {len(ranked) - 8} more {kind}s", "", "", ""))
         head = (
@@ -146,8 +147,9 @@ class Result:
             a, b = trace[sender], trace[receiver]
             lines.append((a.start_ps, a.unit, b.unit, b.end_ps, a.bytes, a.source))
         for start, source, target, end, size, where in sorted(lines):
-            text = f"[comm] {format_ps(start)} {source} -> {target} {format_bytes(size)}, there at {format_ps(end)}"
-            print(text + (f"  {where}" if where else ""), file=sys.stderr)
+            text = f"[comm] {format_ps(start)} {source} -> {target} {format_bytes(size)}"
+            text += f", there at {format_ps(end)}" + (f"  {where}" if where else "")
+            print(text, file=sys.stderr)
 
 
 def wants_communication_trace() -> bool:

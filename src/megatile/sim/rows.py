@@ -130,8 +130,8 @@ class Cohort:
         if entry is None:
             entry = self._compiled[key] = (expr, expr.compile())
             if symbols(expr) <= {"unit"}:
-                result = self._steady[key] = entry[1](self.env)
-                return result
+                self._steady[key] = entry[1](self.env)
+                return self._steady[key]
         return entry[1](self.env)
 
     def walk(self) -> Walk:
@@ -236,11 +236,11 @@ class QueueCounts:
             number = self._each.get(queue, 0)
             self._each[queue] = number + 1
             return number
-        if array and mask is None and self._each is None:
-            if self._common is None or self._common[0] is queue:
-                number = self._common[1] if self._common else 0
-                self._common = (queue, number + 1)
-                return number
+        in_step = array and mask is None and self._each is None
+        if in_step and (self._common is None or self._common[0] is queue):
+            number = self._common[1] if self._common else 0
+            self._common = (queue, number + 1)
+            return number
         each = self._spread()
         if mask is not None:
             queue = np.where(mask, queue, 0)  # who takes no part may name a queue that does not exist
@@ -436,8 +436,8 @@ def _iteration(c: Cohort, s: pm.Loop, mask: Mask) -> Walk:
             if carry.name in c.names:
                 old.append((c.names[carry.name], mask))
             c.bind(carry.name, storage, mask)
-        for carry, number in ints:
-            c.env[carry.name] = c.choose(mask, number, c.env.get(carry.name, number))
+        for counted, number in ints:
+            c.env[counted.name] = c.choose(mask, number, c.env.get(counted.name, number))
 
     yield from c.scoped(s.body, mask, keep)
     for storage, who in old:

@@ -17,7 +17,7 @@ from typing import Any
 
 from megatile.sim.general import GeneralRules
 from megatile.sim.pending import Pending, known, when
-from megatile.sim.program import RECEIVE, RELEASE, RUN, SEND, TAKE, Program
+from megatile.sim.program import CONSUME, RECEIVE, RELEASE, RUN, SEND, TAKE, Program
 from megatile.sim.times import Times
 from megatile.sim.transfers import Transfers
 
@@ -26,7 +26,7 @@ class UnitState:
     """One unit on its own clock."""
 
     __slots__ = (
-        "done", "end", "free", "more", "now", "operations", "pc", "readers", "start", "touched", "unit", "waits",
+        "done", "end", "free", "more", "now", "operations", "pc", "readers", "start", "touched", "unit",
         "writers",
     )  # fmt: skip
 
@@ -45,7 +45,6 @@ class UnitState:
         self.end: list[Any] = []
         self.more: Iterator[tuple[Any, ...]] | None = None
         """Where further operations come from, for units that are followed while they run."""
-        self.waits: Any = None
         self.done = False
 
 
@@ -133,15 +132,88 @@ class RunAhead:
                             readers[block] = end
                         free[engine] = end
                         arrivals[queue].append(end + latency)
-                        waiting = wait_data.pop(queue, None)
-                        if waiting is not None:
-                            ready.append(waiting)
+                        if queue in wait_data:
+                            ready.append(wait_data.pop(queue))
+                        if record:
+                            unit.start.append(start)
+                            unit.end.append(end)
+                    elif kind == CONSUME:
+                        _, (queue, engine, busy, credit_ps, _, _, _), number, reads, writes = operation
+                        arrived = arrivals[queue]
+                        if len(arrived) <= number:
+                            wait_data[queue] = unit
+                            break
+                        arrival = arrived[number]
+                        if arrival > now:
+                            now = arrival
+                        start = free[engine]
+                        if start < now:
+                            start = now
+                        for block in reads:
+                            for other in written[block]:
+                                time = writers[other]
+                                if time > start:
+                                    start = time
+                        for block in writes:
+                            for other in written[block]:
+                                time = writers[other]
+                                if time > start:
+                                    start = time
+                            for other in read[block]:
+                                time = readers[other]
+                                if time > start:
+                                    start = time
+                        if pendings and any(type(readers[block]) is not int for block in reads):
+                            raise TypeError
+                        end = start + busy
+                        free[engine] = end
+                        for block in reads:
+                            if readers[block] < end:
+                                readers[block] = end
+                        for block in writes:
+                            writers[block] = end
+                        credits[queue][number] = end + credit_ps
+                        if queue in wait_credit:
+                            ready.append(wait_credit.pop(queue))
+                    elif kind == TAKE:
+                        _, (queue, engine, busy, latency, credit_ps, _), number, block, _ = operation
+                        arrived = arrivals[queue]
+                        if len(arrived) <= number:
+                            wait_data[queue] = unit
+                            break
+                        arrival = arrived[number]
+                        if arrival > now:
+                            now = arrival
+                        start = free[engine]
+                        if start < now:
+                            start = now
+                        for other in written[block]:
+                            time = writers[other]
+                            if time > start:
+                                start = time
+                        for other in read[block]:
+                            time = readers[other]
+                            if time > start:
+                                start = time
+                        end = start + busy
+                        free[engine] = end
+                        end += latency
+                        writers[block] = end
+                        credits[queue][number] = end + credit_ps
+                        if queue in wait_credit:
+                            ready.append(wait_credit.pop(queue))
                         if record:
                             unit.start.append(start)
                             unit.end.append(end)
                     elif kind == RUN:
-                        _, engine, busy, latency, reads, writes, _ = operation
+                        _, (engine, busy, latency, _), reads, writes = operation
                         start = free[engine]
+                        if pendings and type(start) is not int:
+                            # The general path at once: an exception costs more than all the rest.
+                            unit.now = now
+                            self.rules.plain_work(unit, operation)
+                            pc += 1
+                            continue
                         if start < now:
                             start = now
                         for block in reads:
@@ -172,7 +244,7 @@ class RunAhead:
                             unit.start.append(start)
                             unit.end.append(end)
                     elif kind == RECEIVE:
-                        _, queue, number, slot, _, _ = operation
+                        _, (queue, _), number, slot, _ = operation
                         arrived = arrivals[queue]
                         if len(arrived) <= number:
                             wait_data[queue] = unit
@@ -186,7 +258,7 @@ class RunAhead:
                             unit.start.append(begin)
                             unit.end.append(now)
                     elif kind == RELEASE:
-                        _, queue, number, slot, credit_ps, _, _ = operation
+                        _, (queue, slot, credit_ps, _), number, _ = operation
                         time = now
                         for other in read[slot]:
                             if readers[other] > time:
@@ -195,43 +267,11 @@ class RunAhead:
                             if writers[other] > time:
                                 time = writers[other]
                         credits[queue][number] = time + credit_ps
-                        waiting = wait_credit.pop(queue, None)
-                        if waiting is not None:
-                            ready.append(waiting)
+                        if queue in wait_credit:
+                            ready.append(wait_credit.pop(queue))
                         if record:
                             unit.start.append(now)
                             unit.end.append(time)
-                    elif kind == TAKE:
-                        _, queue, number, engine, busy, latency, block, credit_ps, _, _ = operation
-                        arrived = arrivals[queue]
-                        if len(arrived) <= number:
-                            wait_data[queue] = unit
-                            break
-                        arrival = arrived[number]
-                        if arrival > now:
-                            now = arrival
-                        start = free[engine]
-                        if start < now:
-                            start = now
-                        for other in written[block]:
-                            time = writers[other]
-                            if time > start:
-                                start = time
-                        for other in read[block]:
-                            time = readers[other]
-                            if time > start:
-                                start = time
-                        end = start + busy
-                        free[engine] = end
-                        end += latency
-                        writers[block] = end
-                        credits[queue][number] = end + credit_ps
-                        waiting = wait_credit.pop(queue, None)
-                        if waiting is not None:
-                            ready.append(waiting)
-                        if record:
-                            unit.start.append(start)
-                            unit.end.append(end)
                     else:
                         unit.pc, unit.now = pc, now
                         going = self.rules.apply(unit, operation)
@@ -277,7 +317,7 @@ class RunAhead:
     # the end
 
     def _times(self) -> Times:
-        end = self.last_ps
+        end = max(self.last_ps, self.transfers.last_ps)
         for unit in self.units:
             end = max(end, unit.now, *(_last(_values(t)) for t in (unit.free, unit.writers, unit.readers)))
         for arrived in _values(self.arrivals):
@@ -294,7 +334,6 @@ class RunAhead:
             every = self.arrivals.items() if isinstance(self.arrivals, dict) else enumerate(self.arrivals)
             times.arrival = {q: [known(t) or 0 for t in a] for q, a in every if a}
         return times
-
 
 
 def _values(table: Any) -> Any:

@@ -1,8 +1,8 @@
 """``simulate(plan, machine=…)``: how long a Plan takes on an HDA, and why.
 
-    r = simulate(plan, machine="ahbm")
-    r.time_ns, r.summary(), r.why_slow()
-    r = simulate(plan, {"x": x}, machine="ahbm")     # with data: r.outputs too
+r = simulate(plan, machine="ahbm")
+r.time_ns, r.summary(), r.why_slow()
+r = simulate(plan, {"x": x}, machine="ahbm")     # with data: r.outputs too
 """
 
 from __future__ import annotations
@@ -73,9 +73,7 @@ def simulate(
     name, times = run.times(scalars)
     order = SimpleNamespace(choices=times.choices)
     results = outputs(plan, inputs or {}, order) if with_data else None
-    result = Result(
-        plan, hda, name, times.end_ps, times.choices, results, lambda: run.recorded(scalars)
-    )
+    result = Result(plan, hda, name, times.end_ps, times.choices, results, lambda: run.recorded(scalars))
     if wants_communication_trace():
         result.print_communication()
     return result
@@ -86,8 +84,8 @@ def _scalars(
 ) -> Scalars:
     """Where the values of `ReadScalar` come from.
 
-    What a receive-from-any takes may decide what is read, and what is read may decide the times: then both are
-    repeated until they agree.
+    What a receive-from-any takes may decide what is read, and what is read may decide the times: then both
+    are repeated until they agree.
     """
     plan = run.plan
     if not reads_scalars(plan) or not with_data:
@@ -123,9 +121,10 @@ class _Run:
         """The evaluator used and the times it found."""
         with _no_collector():
             if self.engine == "bucket":
-                program, times = bucket(self.machine(), scalars)
+                times = bucket(self.machine(), scalars)[1]
                 if not times.complete:
-                    program, times = run_ahead(self.machine(), scalars, record=False)
+                    # The oracle only notices that it is stuck; run-ahead also says who waits for whom.
+                    times = run_ahead(self.machine(), scalars, record=False)[1]
                 return "bucket", _checked(times, self.plan)
             if self.engine == "arrays" or (self.engine is None and self._large()):
                 try:

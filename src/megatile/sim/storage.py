@@ -66,8 +66,8 @@ class Storages:
     def describe(self, storage: int, bounds: Sequence[tuple[Any, Any]]) -> str:
         """A block as text, with its memory: ``tcm:x[0:64]``."""
         what = self.what(storage)
-        inside = "" if not bounds else "[" + ", ".join(f"{low}:{low + extent}" for low, extent in bounds) + "]"
-        return f"{what.memory}:{what.name}{inside}"
+        edges = ", ".join(f"{low}:{low + extent}" for low, extent in bounds)
+        return f"{what.memory}:{what.name}[{edges}]" if bounds else f"{what.memory}:{what.name}"
 
     def nbytes(self, storage: int, bounds: Sequence[tuple[Any, Any]]) -> int:
         what = self.what(storage)

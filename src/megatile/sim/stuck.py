@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from megatile.core.errors import Place
 from megatile.sim.pending import known
-from megatile.sim.program import GENERAL, RECEIVE, SEND, TAKE, Link
+from megatile.sim.program import CONSUME, GENERAL, RECEIVE, SEND, TAKE, Link
 from megatile.trace import Pointers, Waiter, WaitGraph
 
 if TYPE_CHECKING:
@@ -46,20 +46,32 @@ def _waiters(run: RunAhead, unit: UnitState) -> list[Waiter]:
             missing = [m for m in members if m not in came]
             return [Waiter(me, label, "barrier", op.key[0], names[m], source) for m in missing]
         return [Waiter(me, op.kind, "signal", str(op.key[0]) if op.key else "", "nobody", source)]
+    if operation[0] == CONSUME:
+        link = operation[1][5]
+        return [
+            Waiter(
+                me,
+                "receive",
+                "data",
+                link.label,
+                names[link.sender],
+                source_of(operation[1][6].statement.place),
+            )
+        ]
     if operation[0] == TAKE:
-        link, source = operation[9], source_of(operation[8].statement.place)
+        link, source = operation[1][5], source_of(operation[4].statement.place)
         return [Waiter(me, "receive", "data", link.label, names[link.sender], source)]
     source = source_of(operation[4].statement.place)
     if operation[0] == SEND:
         link = operation[1][5]
         return [Waiter(me, "send", "credit", link.label, names[link.receiver], source)]
     assert operation[0] == RECEIVE
-    link = operation[5]
+    link = operation[1][1]
     return [Waiter(me, "receive", "data", link.label, names[link.sender], source)]
 
 
 def _pointers(run: RunAhead) -> list[Pointers]:
-    """Both ends of every queue that was used: sent and credits at the sender, arrived and freed at the receiver."""
+    """Both ends of every known queue: sent and credits at the sender, arrived and freed at the receiver."""
     names = run.program.machine.names
     found: list[Pointers] = []
     links: dict[int, Link] = {link.queue: link for link in run.program.known_links()}

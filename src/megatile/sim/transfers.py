@@ -6,9 +6,12 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-from megatile.plan.timing.fabric import Path
+from megatile.plan.timing.fabric import MAX_PIECES, Path
+from megatile.sim.pending import Pending
 from megatile.sim.program import Program
 
+PIECES = 2 * MAX_PIECES
+"""Message numbers are spread by this, so that the pieces of a message have numbers of their own."""
 DECISION, REQUEST = 0, 1
 """Phases: at one time, deliveries and decisions come before requests for resources."""
 
@@ -39,15 +42,44 @@ class Transfers:
 
     def __init__(self, program: Program, queue: list[tuple[Any, ...]]) -> None:
         self._program = program
-        self._queue = queue
+        self.queue = queue
+        self.shared = program.shared
+        self.everything = program.everything_shared
+        self.last_ps = 0
+        self._only: dict[tuple[int, int], tuple[Path, Any]] = {}
         self.servers = Servers(program.machine.fabric.widths)
+
+    def only_stage(self, path: Path, size: int) -> tuple[int, int, int, int, int, int] | None:
+        """What a way with one shared stage needs, worked out once per size; None for other ways.
+
+        (resource, its busy time, tail after the head left the source, tail after the turn, latency from that
+        stage on, time from the turn to the source being free)
+        """
+        key = (id(path), size)
+        known = self._only.get(key)
+        if known is None:
+            known = self._only[key] = (path, self._find_only_stage(path, size))
+        return known[1]
+
+    def _find_only_stage(self, path: Path, size: int) -> tuple[int, int, int, int, int, int] | None:
+        used = [stage.resource for stage in path.stages if stage.resource is not None]
+        index = path.first_resource
+        if len(used) != 1 or index is None or not self._program.is_shared(used[0]):
+            return None
+        dma, busy = path.stage_ps(size)
+        later = sum(stage.latency_ps for stage in path.stages[index:]) + path.extra_ps
+        ahead = max(dma, *busy[:index], 0) + path.before_ps
+        behind = busy[index]
+        # Stages after the turn take the bytes at their own speed, from the moment the head reaches them.
+        behind = max(behind, *busy[index + 1 :], 0)
+        return used[0], busy[index], ahead, behind, later, path.held_ps(size) - path.before_ps
 
     def request(
         self, time: int, key: tuple[int, int, int], resource: int, busy_ps: int, then: Callable[[int], None]
     ) -> None:
         """Ask for a resource; ``then`` gets the time of the turn. ``key`` is (flow, number, hop)."""
         heapq.heappush(
-            self._queue,
+            self.queue,
             (time, REQUEST, *key, lambda now: then(self.servers.serve(resource, now, busy_ps))),
         )
 
@@ -70,7 +102,7 @@ class Transfers:
         head = start + path.startup_ps + delay_ps
         all_left, all_arrived = _last_of(len(pieces), left), _last_of(len(pieces), arrived)
         for index, size in enumerate(pieces):
-            Journey(self, path, size, flow, number * 2048 + index, head, all_left, all_arrived)
+            Journey(self, path, size, flow, number * PIECES + index, head, all_left, all_arrived)
             head += path.occupied_ps(size)
 
 
@@ -88,12 +120,149 @@ def _last_of(count: int, then: Callable[[int], None]) -> Callable[[int], None]:
     return one
 
 
+class Move(Pending):
+    """The arrival of a whole transfer that is not cut into pieces, followed from its hazards on.
+
+    ``left`` is when the source is free again; both become known as soon as they can be. The usual case of a contended machine: it
+    does what `Transfers.start` and `Journey` do for pieces, without their callbacks.
+    """
+
+    __slots__ = (
+        "busy", "delay", "deps", "flow", "head", "left", "need", "number", "path", "size", "stage", "start",
+        "tail", "transfers", "watch",
+    )  # fmt: skip
+
+    def __init__(
+        self, transfers: Transfers, path: Path, size: int, flow: int, number: int, delay: int = 0
+    ) -> None:
+        self.value = None
+        self.waiters = []
+        self.transfers = transfers
+        self.path = path
+        self.size = size
+        self.flow = flow
+        self.number = number * PIECES
+        self.delay = delay
+        self.left = Pending()
+        self.stage = 0
+        self.watch: Pending | None = None
+        """Set to be told the start as well (for a record)."""
+
+    def after(self, times: list[Any], least: int) -> None:
+        """Begin when all these times are known, at the latest of them."""
+        unknown = []
+        for time in times:
+            if type(time) is not int:
+                if time.value is None:
+                    unknown.append(time)
+                    continue
+                time = time.value
+            if time > least:
+                least = time
+        self.begin_after(unknown, least)
+
+    def begin_after(self, unknown: list[Pending], least: int) -> None:
+        """Begin when these are known, not before ``least``."""
+        self.start = least
+        if unknown:
+            self.deps = unknown
+            self.need = len(unknown)
+            for time in unknown:
+                time.waiters.append(self._known)
+        else:
+            self._begin()
+
+    def _known(self) -> None:
+        self.need -= 1
+        if not self.need:
+            start = self.start
+            for time in self.deps:
+                if time.value > start:
+                    start = time.value
+            self.start = start
+            self.deps = []
+            self._begin()
+
+    def _begin(self) -> None:
+        path = self.path
+        if self.watch is not None:
+            self.watch.set(self.start)
+        self.head = head = self.start + path.startup_ps + self.delay
+        only = self.transfers.only_stage(path, self.size)
+        if only is not None:
+            entry = (
+                head + path.before_ps,
+                REQUEST,
+                self.flow,
+                self.number,
+                path.first_resource,
+                self._only_turn,
+            )
+            heapq.heappush(self.transfers.queue, entry)
+            return
+        dma, self.busy = path.stage_ps(self.size)
+        self.tail = head + dma
+        if path.first_resource is None:
+            self.left.set(head + path.held_ps(self.size))
+        self._go(queued=False)
+
+    def _only_turn(self, now: int) -> None:
+        """The turn on the only stage of the way that can be busy: everything follows from it."""
+        transfers, path = self.transfers, self.path
+        resource, busy, ahead, behind, after, held = transfers.only_stage(path, self.size)  # type: ignore[misc]
+        turn = transfers.servers.serve(resource, now, busy)
+        self.left.set(turn + held)
+        tail = max(self.head + ahead, turn + behind) + after
+        if tail > transfers.last_ps:
+            transfers.last_ps = tail
+        self.set(tail)
+
+    def _go(self, queued: bool) -> None:
+        """Follow the stages up to the next shared one."""
+        transfers, path = self.transfers, self.path
+        shared, everything = transfers.shared, transfers.everything
+        for index in range(self.stage, len(path.stages)):
+            stage = path.stages[index]
+            resource = stage.resource
+            turn = self.head
+            if resource is not None:
+                if everything or resource in shared:
+                    self.stage = index
+                    entry = (turn, REQUEST, self.flow, self.number, index, self._turn)
+                    heapq.heappush(transfers.queue, entry)
+                    return
+                if queued:
+                    turn = transfers.servers.serve(resource, turn, self.busy[index])
+                if index == path.first_resource:
+                    self.left.set(turn - path.before_ps + path.held_ps(self.size))
+            self.tail = max(self.tail, turn + self.busy[index]) + stage.latency_ps
+            self.head = turn + stage.latency_ps
+        tail = max(self.tail, self.head) + path.extra_ps
+        transfers.last_ps = max(transfers.last_ps, tail)
+        self.set(tail)
+
+    def _turn(self, now: int) -> None:
+        """The stage's queue has come to us."""
+        index, path = self.stage, self.path
+        stage = path.stages[index]
+        busy = self.busy[index]
+        transfers = self.transfers
+        turn = transfers.servers.serve(stage.resource, now, busy)  # type: ignore[arg-type]
+        if index == path.first_resource:
+            self.left.set(turn - path.before_ps + path.held_ps(self.size))
+        latency = stage.latency_ps
+        self.tail = max(self.tail, turn + busy) + latency
+        self.head = turn + latency
+        self.stage = index + 1
+        self._go(queued=True)
+
+
 class Journey:
     """One piece of a transfer on its way."""
 
     __slots__ = (
-        "arrived", "busy", "flow", "gone", "head", "left", "number", "path", "queued", "size", "stage", "tail",
-        "transfers",
+        "arrived", "busy", "flow", "gone", "head", "left", "number", "path", "queued", "size", "stage",
+        "tail", "transfers",
     )  # fmt: skip
 
     def __init__(

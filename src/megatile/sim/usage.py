@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatile.hda.routing import Link as HardwareLink
-from megatile.sim.program import GENERAL, SEND, Program, at
+from megatile.sim.program import COPY, GENERAL, SEND, Program, at
 from megatile.sim.times import Times
 from megatile.trace import Trace, busy_ps, exposed_ps
 
 
 @dataclass(frozen=True)
 class Usage:
-    """``busy`` is in ps per engine kind over all units, the shares are of the whole time, ``exposed`` in ps per unit."""
+    """Busy ps per kind of engine, shares of the whole time, bytes by name, exposed ps per unit."""
 
     busy: dict[str, int]
     links: dict[str, float]
@@ -57,6 +57,8 @@ def _resources(program: Program, times: Times) -> tuple[dict[int, int], dict[int
                 info, row = operation[1], operation[4]
                 memory = program.storages.memory(at(row.accesses[0].storage, 0))
                 path, size = program.send_path(info[5], memory), info[6]
+            elif operation[0] == COPY:
+                path, size = operation[1][1], operation[1][2]
             elif operation[0] == GENERAL and operation[1].path is not None:
                 path, size = operation[1].path, operation[1].nbytes
             else:

@@ -1,7 +1,7 @@
 """What commands cost on an HDA: the one table of durations, for the simulator and for the price.
 
-`Machine` is an HDA as one plan sees it, `Fabric` and `Path` are ways through its networks, `Faults` what is wrong
-with it. Integer picoseconds throughout.
+`Machine` is an HDA as one plan sees it, `Fabric` and `Path` are ways through its networks, `Faults` what is
+wrong with it. Integer picoseconds throughout.
 """
 
 from megatile.plan.timing.fabric import Fabric, Path, Stage, serialise_ps

@@ -8,6 +8,7 @@ the head moves on at g_i + latency_i. The tail has arrived when every stage has 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from megatile.core.errors import RouteError
@@ -40,8 +41,8 @@ class Path:
     """The stages of a way, with the sums every transfer needs; times per size are remembered."""
 
     __slots__ = (
-        "_times", "bandwidth", "before_ps", "dma_bandwidth", "extra_ps", "first_resource", "granule",
-        "latency_ps", "stages", "startup_ps",
+        "_occupied", "_times", "bandwidth", "before_ps", "dma_bandwidth", "extra_ps", "first_resource",
+        "granule", "latency_ps", "stages", "startup_ps",
     )  # fmt: skip
 
     def __init__(self, stages: tuple[Stage, ...], startup_ps: int, dma_bandwidth: float) -> None:
@@ -57,14 +58,18 @@ class Path:
         self.before_ps = sum(s.latency_ps for s in stages[: places[0]]) if places else 0
         self.bandwidth = min([s.bandwidth for s in stages] + [dma_bandwidth])
         self.granule = min((s.granule for s in stages if s.granule), default=None)
+        self._occupied: dict[int, int] = {}
         self._times: dict[int, tuple[int, tuple[int, ...]]] = {}
 
     def occupied_ps(self, nbytes: int) -> int:
         """How long the narrowest stage is busy: the time between the head and the tail."""
-        return serialise_ps(nbytes, self.bandwidth)
+        known = self._occupied.get(nbytes)
+        if known is None:
+            known = self._occupied[nbytes] = serialise_ps(nbytes, self.bandwidth)
+        return known
 
     def held_ps(self, nbytes: int) -> int:
-        """How long the source is held: until its tail has left, and at least until the first turn is known."""
+        """How long the source is held: until its tail has left, and until its first turn is known."""
         return max(self.occupied_ps(nbytes), self.before_ps)
 
     def stage_ps(self, nbytes: int) -> tuple[int, tuple[int, ...]]:
@@ -75,11 +80,15 @@ class Path:
             times = self._times[nbytes] = (serialise_ps(nbytes, self.dma_bandwidth), each)
         return times
 
+    def cuts(self, nbytes: int) -> bool:
+        """Whether a transfer of that size may be cut into granules."""
+        return bool(self.granule) and nbytes > (self.granule or 0)
+
     def pieces(self, nbytes: int) -> list[int]:
         """The transfer cut into granules (one piece where no stage asks for them)."""
-        if not self.granule or nbytes <= self.granule:
+        if not self.cuts(nbytes):
             return [nbytes]
-        size = max(self.granule, -(-nbytes // MAX_PIECES))
+        size = max(self.granule or 1, -(-nbytes // MAX_PIECES))
         whole, rest = divmod(nbytes, size)
         return [size] * whole + ([rest] if rest else [])
 
@@ -108,7 +117,7 @@ class Fabric:
         return number
 
     def stages(self, a: Unit, b: Unit) -> tuple[Stage, ...]:
-        """The stages between two units of the hardware; through a shared memory where no network joins them."""
+        """The stages between two units of the hardware; a shared memory where no network joins them."""
         key = (a, b)
         if key not in self._stages:
             self._stages[key] = tuple(self._find(a, b))
@@ -136,7 +145,10 @@ class Fabric:
             key = (network.name, link.owner, *sorted(network.topology.ends(link.number)))
         number = self.resource(key, network.topology.width(link.number))
         return Stage(
-            number, max(1, network.latency_ps + overhead), network.effective_bandwidth / speed, network.granule
+            number,
+            max(1, network.latency_ps + overhead),
+            network.effective_bandwidth / speed,
+            network.granule,
         )
 
     def _through_memory(self, a: Unit, b: Unit) -> Stage:
@@ -168,12 +180,10 @@ class Fabric:
                 if (d.network, d.owner) == (network.name, owner)
             )
             raise RouteError(
-                f"{a} cannot reach {b}: {network.name} has no way left from {start} to {stop} "
-                f"(down: {down})",
+                f"{a} cannot reach {b}: {network.name} has no way left from {start} to {stop} (down: {down})",
                 advice="bring a link up, or choose units that can reach each other",
             ) from None
-        pairs = zip(nodes, nodes[1:], strict=False)
-        return [Link(network.name, owner, graph.edges[pair]["number"]) for pair in pairs]
+        return [Link(network.name, owner, graph.edges[pair]["number"]) for pair in pairwise(nodes)]
 
     def _graph(self, network: Network, owner: int) -> Any:
         import networkx as nx

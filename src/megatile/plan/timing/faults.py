@@ -28,7 +28,7 @@ class FaultError(MegatileError, ValueError):
 
 @dataclass(frozen=True)
 class Faults:
-    """What is wrong with the machine. A pair of units means every link on the way from the first to the second."""
+    """What is wrong with the machine. A pair of units means every link on the way from one to the other."""
 
     link_down: tuple[Any, ...] = ()
     slow_link: tuple[tuple[Any, float], ...] = ()

@@ -75,7 +75,9 @@ class Machine:
     @cached_property
     def names(self) -> list[str]:
         """Where each unit stands, outermost level first: ``sip0/cube3/pe5``."""
-        chain = [lv for lv in reversed(self.hda.levels) if lv.position >= self.level.position and lv.total > 1]
+        chain = [
+            lv for lv in reversed(self.hda.levels) if lv.position >= self.level.position and lv.total > 1
+        ]
         if not chain:
             chain = [self.level]
         names = []
@@ -223,13 +225,18 @@ class Machine:
         return max(1, sum(s.latency_ps for s in stages) + serialise_ps(size, slowest))
 
     def start_ps(self, unit: int) -> int:
-        """When a unit starts: the launch has travelled the control path, after the install of its queues."""
+        """When a unit starts: the launch has travelled the control path, after the install of its queues.
+
+        A message passes the host's link and every station from the outermost level down to the unit's.
+        """
         control = self.hda.control
         if control is None:
             return 0
-        one = control.host_link.latency_ps + sum(station.overhead_ps for station in control.launch)
-        if control.host_link.bandwidth:
-            one += serialise_ps(CONTROL_BYTES, control.host_link.bandwidth)
+        here = self.level.position
+        one = sum(s.overhead_ps for s in control.launch if self.hda.level(s.level).position >= here)
+        link = control.host_link
+        if link is not None:
+            one += link.latency_ps + serialise_ps(CONTROL_BYTES, link.bandwidth)
         return one * (2 if self.plan.channels else 1)
 
     def collective_ps(self, statement: pm.Collective, members: tuple[int, ...], nbytes: int) -> int:

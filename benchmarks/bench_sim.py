@@ -1,0 +1,257 @@
+"""The simulator against SimPy models of the same machine, with equal simulated time in every comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from harness import Row, at_most, bench, best_of, peak_memory, ratio_at_least, ratio_at_most, seconds
+from megatile.hda import HDA, machine
+from megatile.plan.build import PlanBuilder
+from megatile.plan.expr import select, unit
+from megatile.plan.model import Plan, statements
+from megatile.sim import simulate
+from megatile.trace import Trace, write_perfetto
+from megatile.trace.events import COLUMNS
+from simpy_models import LoadTimes, RingTimes, chunked_ring, contended, producers_and_consumers, puts
+
+CHUNK = 64
+"""Floats per message. On the machine below: send 276 ps, flight 120, add 69, copy 84 + 10, credit 116."""
+STEP = RingTimes(276, 120, 69, 84, 10, 116)
+
+
+@cache
+def box(n: int) -> HDA:
+    """n cores in a ring: links of 1 B/ps and 100 ps, local memories, one memory that all share."""
+    return HDA.from_dict(
+        {
+            "name": "box",
+            "hw_spec": {
+                "pe": [{"name": "core", "num_units": 1}],
+                "pe_groups": [{"name": "box", "num_units": n}],
+            },
+            "hw_abstr": [{"name": "core", "target": "core"}, {"name": "device", "target": "box"}],
+            "memory": [
+                {
+                    "name": "local",
+                    "level": "core",
+                    "size": "1 GiB",
+                    "bandwidth": "4000 GB/s",
+                    "latency": "10 ps",
+                },
+                {
+                    "name": "common",
+                    "level": "box",
+                    "size": "8 GiB",
+                    "bandwidth": "2000 GB/s",
+                    "latency": "50 ps",
+                },
+            ],
+            "networks": [
+                {
+                    "name": "net",
+                    "level": "box",
+                    "connects": "core",
+                    "topology": "ring",
+                    "bandwidth": "1000 GB/s",
+                    "latency": "100 ps",
+                }
+            ],
+            "engines": [
+                {
+                    "name": "vec",
+                    "kind": "vector",
+                    "level": "core",
+                    "throughput": {"any": "1 TFLOP/s"},
+                    "startup": "5 ps",
+                },
+                {"name": "dma", "kind": "dma", "level": "core", "startup": "20 ps", "channels": 2},
+            ],
+        }
+    )
+
+
+def ring(n: int) -> Plan:
+    """The chunked ring all-reduce, one stream whatever n."""
+    b = PlanBuilder("ring", scale="core", units=n)
+    x = b.tile("x", (n, CHUNK), "f32", memory="local", role="inout")
+    c = b.channel("ring", source=(unit - 1) % n, slot_bytes=4 * CHUNK, memory="local")
+    with b.loop(0, n - 1) as loop:
+        b.send(c, x[(unit - loop.index) % n], to=(unit + 1) % n)
+        m = b.receive(c, (1, CHUNK), "f32")
+        mine = x[(unit - loop.index - 1) % n]
+        b.compute("add", mine, [mine, m])
+    with b.loop(0, n - 1) as loop:
+        b.send(c, x[(unit + 1 - loop.index) % n], to=(unit + 1) % n)
+        b.receive(c, (1, CHUNK), "f32", into=x[(unit - loop.index) % n])
+    return b.finish()
+
+
+def messages(n: int) -> int:
+    return n * 2 * (n - 1)
+
+
+def same(ours: int, theirs: int) -> None:
+    if ours != theirs:
+        raise AssertionError(f"simulated times differ: {ours} and {theirs} ps")
+
+
+@cache
+def simpy_rate(n: int = 128) -> float:
+    """Messages per second of the SimPy ring, after checking that it simulates the same time."""
+    same(simulate(ring(n), machine=box(n)).time_ps, chunked_ring(n, 2, STEP))
+    return messages(n) / min(seconds(lambda: chunked_ring(n, 2, STEP)) for _ in range(2))
+
+
+@bench("sim-ring", needs=["simpy"])
+def chunked_rings() -> Iterator[Row]:
+    for engine, n, bar in (("run-ahead", 128, 15), ("arrays", 128, 50), ("arrays", 4096, 800)):
+        plan, hda = ring(n), box(n)
+        repeat = 5 if n == 128 else 2
+        took = best_of(lambda p=plan, h=hda, e=engine: simulate(p, machine=h, engine=e), repeat)
+        name = f"ring of {n}, {engine}"
+        yield Row(name, messages(n) / took, "messages/s", simpy_rate(), "SimPy, n = 128", ratio_at_least(bar))
+        if n == 4096:
+            yield Row("ring of 4096 ranks, wall", took, "s", bar=at_most(3))
+    peak = peak_memory(lambda: simulate(ring(4096), machine=box(4096), engine="arrays"))
+    yield Row("ring of 4096 ranks, memory", peak, "B", bar=at_most(200e6))
+
+
+@bench("sim-growth")
+def growths() -> Iterator[Row]:
+    """Messages grow with n squared; a plan does not grow at all."""
+    before: float | None = None
+    for n in (64, 256, 1024):
+        took = best_of(lambda n=n: simulate(ring(n), machine=box(n), engine="arrays"), 2) / messages(n)
+        yield Row(f"arrays, time per message, n = {n}", took, "s", before, f"n = {n // 4}" if before else "")
+        before = took
+    before = None
+    for n in (32, 64, 128):
+        took = best_of(lambda n=n: simulate(ring(n), machine=box(n), engine="run-ahead"), 2) / messages(n)
+        yield Row(
+            f"run-ahead, time per message, n = {n}", took, "s", before, f"n = {n // 2}" if before else ""
+        )
+        before = took
+    sizes = [sum(1 for s in ring(n).streams for _ in statements(s.body)) for n in (8, 4096)]
+    yield Row("statements of a ring of 4096", sizes[1], "", sizes[0], "ring of 8", ratio_at_most(1))
+
+
+def putting(n: int, rounds: int) -> Plan:
+    """Everybody puts into its neighbour's memory, signals it and waits for its own signal."""
+    b = PlanBuilder("puts", scale="core", units=n)
+    z = b.tile("z", (CHUNK,), "f32", memory="local")
+    w = b.tile("w", (CHUNK,), "f32", memory="local")
+    flag = b.flag("there")
+    with b.loop(0, rounds) as loop:
+        b.copy(w.at((unit + 1) % n), z)
+        b.signal(flag, to=(unit + 1) % n)
+        b.wait(flag, loop.index + 1)
+    return b.finish()
+
+
+def queueing(pairs: int, count: int) -> Plan:
+    """Even units put messages into a bounded queue, odd ones get them and add them up."""
+    b = PlanBuilder("queues", scale="core", units=2 * pairs)
+    x = b.tile("x", (CHUNK,), "f32", memory="local", role="inout")
+    c = b.channel("c", source=select(unit % 2, unit - 1, -1), slot_bytes=4 * CHUNK, memory="local", slots=4)
+    with b.stream(range(0, 2 * pairs, 2)), b.loop(0, count):
+        b.send(c, x, to=unit + 1)
+    with b.stream(range(1, 2 * pairs, 2)), b.loop(0, count):
+        b.compute("add", x, [x, b.receive(c, (CHUNK,), "f32")])
+    return b.finish()
+
+
+def loading(n: int, rounds: int) -> Plan:
+    """Everybody loads from the memory that all share, into two buffers in turns, and works on it."""
+    b = PlanBuilder("loads", scale="core", units=n)
+    x = b.tile("x", (CHUNK,), "f32", memory="common", role="input")
+    y = b.tile("y", (CHUNK,), "f32", memory="local", versions=2)
+    z = b.tile("z", (CHUNK,), "f32", memory="local", role="inout")
+    with b.loop(0, rounds):
+        b.copy(y, x, fresh=True)
+        b.compute("add", z, [z, y])
+    return b.finish()
+
+
+@bench("sim-contention", needs=["simpy"])
+def contention() -> Iterator[Row]:
+    n, rounds = 64, 100
+    load = LoadTimes(20, 128, 60, 69)
+    cases: list[tuple[str, Plan, Any, float | None]] = [
+        (
+            "put and get",
+            queueing(n // 2, 2 * rounds),
+            lambda: producers_and_consumers(n // 2, 2 * rounds, 4, STEP),
+            7,
+        ),
+        ("contended memory", loading(n, rounds), lambda: contended(n, rounds, load), 7),
+        ("one-sided put, signal, wait", putting(n, rounds), lambda: puts(n, rounds, 276, 120, 108), None),
+    ]
+    for name, plan, rival, bar in cases:
+        hda = box(n)
+        same(simulate(plan, machine=hda).time_ps, rival())
+        ours = best_of(lambda p=plan, h=hda: simulate(p, machine=h, engine="run-ahead"), 3)
+        theirs = best_of(rival, 2)
+        count = n * rounds
+        limit = ratio_at_least(bar) if bar else None
+        yield Row(name, count / ours, "transfers/s", count / theirs, "SimPy", limit)
+
+
+def naive_ring(n: int, size: int) -> Plan:
+    """What came last is sent on and added."""
+    b = PlanBuilder("naive", scale="pe", units=n)
+    x = b.tile("x", (size,), "f32", memory="tcm", role="inout")
+    c = b.channel("ring", source=(unit - 1) % n, slot_bytes=4 * size, memory="tcm")
+    b.send(c, x, to=(unit + 1) % n)
+    first = b.receive(c, (size,), "f32")
+    with b.loop(0, n - 2, current=first) as loop:
+        b.compute("add", x, [x, loop.current])
+        b.send(c, loop.current, to=(unit + 1) % n)
+        loop.next(current=b.receive(c, (size,), "f32"))
+    b.compute("add", x, [x, loop.current])
+    return b.finish()
+
+
+def numpy_ring(x: np.ndarray) -> np.ndarray:
+    """The same copies and adds as a bare loop."""
+    n = len(x)
+    total, slots = x.copy(), [x.copy(), x.copy()]
+    for step in range(n - 1):
+        old, new = slots[step % 2], slots[(step + 1) % 2]
+        for u in range(n):
+            new[u] = old[u - 1]
+            total[u] += new[u]
+    return total
+
+
+@bench("sim-data")
+def with_data() -> Iterator[Row]:
+    n, size = 256, 64 * 1024 // 4
+    plan, hda = naive_ring(n, size), machine("ahbm")
+    x = np.random.default_rng(0).integers(-1, 2, (n, size)).astype("f4")
+    result = simulate(plan, {"x": x}, machine=hda)
+    assert result.outputs is not None
+    np.testing.assert_array_equal(result.outputs["x"], numpy_ring(x))
+    ours = min(seconds(lambda: simulate(plan, {"x": x}, machine=hda)) for _ in range(2))
+    bare = min(seconds(lambda: numpy_ring(x)) for _ in range(2))
+    yield Row("256 PEs x 64 KiB with data", ours, "s", bare, "bare NumPy loop", ratio_at_most(2.5))
+
+
+@bench("trace")
+def writing() -> Iterator[Row]:
+    from tempfile import TemporaryDirectory
+
+    count = 1_000_000
+    columns = {name: np.zeros(count, dtype=kind) for name, kind in COLUMNS.items()}
+    columns["unit"] = np.arange(count) % 64
+    columns["start_ps"] = np.arange(count) * 1000
+    columns["end_ps"] = columns["start_ps"] + 700 + np.arange(count) % 300
+    columns["cause"] = np.arange(count) - 1
+    units = tuple(f"sip0/cube{i // 8}/pe{i % 8}" for i in range(64))
+    trace = Trace(units, ("dma.0",), ("send",), ("",), ("kernel.py:1",), columns=columns)
+    with TemporaryDirectory() as folder:
+        took = min(seconds(lambda: write_perfetto(trace, f"{folder}/t.json.gz")) for _ in range(2))
+    yield Row("a million events to Perfetto JSON", took, "s", bar=at_most(5))

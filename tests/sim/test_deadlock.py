@@ -1,0 +1,85 @@
+"""Deadlocks: who waits for whom, on which channel, at which line, with all queue pointers."""
+
+from __future__ import annotations
+
+import pytest
+from toys import toy
+
+from megatile.core.errors import Place
+from megatile.plan.build import PlanBuilder
+from megatile.plan.expr import eq, unit
+from megatile.plan.model import Plan
+from megatile.plan.walk import PlanDeadlock
+from megatile.sim import Deadlock, simulate
+
+
+def both_receive_first(n: int = 3) -> Plan:
+    b = PlanBuilder("stuck", scale="core", units=n)
+    x = b.tile("x", (4,), "f32", memory="local", role="inout")
+    c = b.channel("ring", source=(unit - 1) % n, slot_bytes=16, memory="local", members=["W"])
+    b.place = Place("kernel.py", 7)
+    b.receive(c, (4,), "f32", into=x, member="W")
+    b.place = Place("kernel.py", 8)
+    b.send(c, x, to=(unit + 1) % n, member="W")
+    return b.finish()
+
+
+def flood(slots: int, count: int) -> Plan:
+    """Everybody sends ``count`` messages before receiving any."""
+    b = PlanBuilder("flood", scale="core", units=2)
+    x = b.tile("x", (4,), "f32", memory="local", role="inout")
+    c = b.channel("c", source=(unit + 1) % 2, slot_bytes=16, memory="local", slots=slots)
+    with b.loop(0, count):
+        b.place = Place("flood.py", 3)
+        b.send(c, x, to=(unit + 1) % 2)
+    with b.loop(0, count):
+        b.receive(c, (4,), "f32", into=x)
+    return b.finish()
+
+
+@pytest.mark.parametrize("engine", ["run-ahead", "bucket", None])
+def test_a_ring_of_receives(engine: str | None) -> None:
+    with pytest.raises(Deadlock) as caught:
+        simulate(both_receive_first(), machine=toy(3), engine=engine)
+    text = str(caught.value)
+    assert "plan 'stuck' is deadlocked" in text
+    assert "core0: receive at kernel.py:7 lacks data on ring.W from core2" in text
+    assert "wait cycle: core0 -> core2 -> core1 -> core0" in text
+    graph = caught.value.graph
+    assert len(graph.cycle()) == 3
+    assert graph.dot().count('color="red"') == 3
+    assert isinstance(caught.value, PlanDeadlock)
+
+
+def test_too_few_slots_show_in_the_pointers() -> None:
+    assert simulate(flood(2, 2), machine=toy(2)).time_ps > 0
+    with pytest.raises(Deadlock) as caught:
+        simulate(flood(2, 3), machine=toy(2))
+    waiter = caught.value.graph.waiters[0]
+    assert (waiter.lacks, waiter.command, waiter.source) == ("credit", "send", "flood.py:3")
+    sender = next(
+        p for p in caught.value.graph.pointers if p.unit == "core0" and p.direction.startswith("->")
+    )
+    assert (sender.my_head, sender.peer_tail_cache, sender.n_slots) == (2, 0, 2)
+    receiver = next(
+        p for p in caught.value.graph.pointers if p.unit == "core1" and not p.direction.startswith("->")
+    )
+    assert (receiver.peer_head_cache, receiver.my_tail) == (2, 0)
+
+
+def test_a_barrier_that_not_all_reach() -> None:
+    b = PlanBuilder("barrier", scale="core", units=3)
+    group = b.group("all")
+    with b.when(eq(unit, 1)) as branch:
+        b.compute("fill", b.tile("x", (4,), "f32", memory="local"), [], value=0.0)
+    with branch.otherwise():
+        b.barrier(group)
+    with pytest.raises(Deadlock, match=r"core0: barrier all lacks barrier on all from core1"):
+        simulate(b.finish(), machine=toy(3))
+
+
+def test_a_wait_without_a_signal() -> None:
+    b = PlanBuilder("flag", scale="core", units=2)
+    b.wait(b.flag("ready"), 1)
+    with pytest.raises(Deadlock, match="wait lacks signal on ready"):
+        simulate(b.finish(), machine=toy(2))

@@ -1,0 +1,137 @@
+"""What a result says: figures, tables, critical path, trace, switches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from toys import ring, toy
+
+from megatile.plan.build import PlanBuilder
+from megatile.plan.expr import eq, unit
+from megatile.sim import TimingError, simulate
+from megatile.trace import read_trace
+
+
+def test_busy_links_and_exposed_communication() -> None:
+    """Ring of 3, 64 floats: 2 adds, 4 sends, 2 copies per unit; every link carries 4 messages of 256 B."""
+    r = simulate(ring(3, 64), machine=toy(3))
+    assert r.time_ps == 1910
+    assert r.time_ns == 1.91
+    assert r.busy == {"dma": 3 * (4 * 276 + 2 * 94), "vector": 3 * 2 * 69}
+    assert len(r.links) == 3
+    assert all(share == pytest.approx(4 * 256 / 1910) for share in r.links.values())
+    assert r.exposed_ns == pytest.approx((1910 - 2 * 69) / 1000)
+
+
+def test_shared_memories_have_their_use() -> None:
+    b = PlanBuilder("loads", scale="core", units=2)
+    x = b.tile("x", (64,), "f32", memory="common", role="input")
+    y = b.tile("y", (64,), "f32", memory="local", role="output")
+    b.copy(y, x)
+    r = simulate(b.finish(), machine=toy(2))
+    assert r.memories == {"memory common[0]": pytest.approx(256 / 336)}
+
+
+def test_summary_and_repr() -> None:
+    r = simulate(ring(3, 64), machine=toy(3))
+    lines = r.summary().splitlines()
+    assert lines[0] == "ring on toy: 1.91 ns, 3 units, exposed communication 1.772 ns"
+    assert any(line.split()[:2] == ["engine", "vector"] for line in lines)
+    assert any("net 0->1" in line and "1 KiB" in line for line in lines)
+    assert repr(r) == "Result(ring on toy: 1.91 ns, run-ahead)"
+
+
+def test_the_critical_path_adds_up_and_is_a_chain() -> None:
+    r = simulate(ring(5, 64), machine=toy(5, control=True))
+    assert sum(step.adds_ps for step in r.critical_path) == r.time_ps
+    assert r.critical_path[0].event.operation == "launch"
+    for before, after in zip(r.critical_path, r.critical_path[1:], strict=False):
+        assert after.event.cause == before.event.index
+        assert before.event.start_ps <= after.event.end_ps
+    assert r.why_slow().startswith(f"critical path: {len(r.critical_path)} events")
+
+
+def test_a_slow_reader_is_the_cause_of_a_late_send() -> None:
+    """One slot: every send after the first waits for the add that holds the slot."""
+    b = PlanBuilder("credits", scale="core", units=2)
+    x = b.tile("x", (64,), "f32", memory="local", role="inout")
+    c = b.channel("c", source=(unit + 1) % 2, slot_bytes=256, memory="local", slots=1)
+    with b.loop(0, 2):
+        with b.when(eq(unit, 0)) as branch:
+            b.send(c, x, to=1)
+        with branch.otherwise():
+            m = b.receive(c, (64,), "f32")
+            b.compute("add", x, [x, m])
+    trace = simulate(b.finish(), machine=toy(2)).trace
+    second = trace[int(trace.select(operation="send")[1])]
+    assert second.start_ps == 581
+    assert trace[second.cause].operation == "add"
+
+
+def test_flows_counters_and_operands(tmp_path) -> None:
+    r = simulate(ring(3, 64), machine=toy(3))
+    trace = r.trace
+    assert len(trace.flows) == 12
+    for sender, receiver in trace.flows.tolist():
+        assert trace[sender].operation == "send"
+        assert trace[receiver].operation.startswith("receive")
+        assert trace[sender].end_ps < trace[receiver].end_ps
+    names = [c.name for c in trace.counters]
+    assert "queue core1 ring[0]" in names
+    assert "messages on links" in names
+    for counter in trace.counters:
+        assert counter.value.min() >= 0
+        assert counter.value[-1] == 0
+        assert (np.diff(counter.time_ps) > 0).all()
+    assert trace[int(trace.select(operation="add")[0])].operand == (
+        "local:x[2:3, 0:64], local:ring -> local:x[2:3, 0:64]"
+    )
+    assert read_trace(r.write_trace(tmp_path / "r.json.gz")) == trace
+    assert read_trace(r.write_trace(tmp_path / "r.jsonl")) == trace
+    assert [e.start_ps for e in r.op_log] == sorted(e.start_ps for e in r.op_log)
+
+
+def test_the_switch_prints_every_message(monkeypatch, capsys) -> None:
+    simulate(ring(3, 64), machine=toy(3))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("MEGATILE_TRACE", "comm")
+    simulate(ring(3, 64), machine=toy(3))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 12
+    assert lines[0].startswith("[comm] 0 ps core0 -> core1 256 B, there at 396 ps")
+
+
+def data_dependent() -> PlanBuilder:
+    b = PlanBuilder("moe", scale="core", units=2)
+    counts = b.tile("counts", (1,), "i32", memory="local", role="input")
+    z = b.tile("z", (64,), "f32", memory="local", role="inout")
+    n = b.read_scalar(counts[0:1], 8, name="n")
+    with b.loop(0, n):
+        b.compute("add", z, [z, z])
+    return b
+
+
+def test_data_decides_the_time_or_is_assumed() -> None:
+    plan, hda = data_dependent().finish(), toy(2)
+    inputs = {"counts": np.array([[3], [5]], "i4"), "z": np.ones((2, 64), "f4")}
+    for engine in ("run-ahead", "bucket"):
+        r = simulate(plan, inputs, machine=hda, engine=engine)
+        assert r.time_ps == 5 * 69
+        assert r.outputs["z"][:, 0].tolist() == [8.0, 32.0]
+        assert simulate(plan, data=inputs, machine=hda, engine=engine).time_ps == 5 * 69
+    assert simulate(plan, machine=hda, assume={"n": 4}).time_ps == 4 * 69
+    assert simulate(plan, machine=hda, assume={"n": [1, 2]}).time_ps == 2 * 69
+    with pytest.raises(TimingError, match=r"depends on the value of 'n'.*assume=\{'n': 8\}"):
+        simulate(plan, machine=hda)
+
+
+def test_simulating_leaves_the_plan_and_the_machine_alone() -> None:
+    plan, hda = ring(3, 16), toy(3)
+    before = (plan, str(plan), hda.fingerprint())
+    simulate(plan, machine=hda).summary()
+    assert (plan, str(plan), hda.fingerprint()) == before
+
+
+def test_standard_machines_by_name() -> None:
+    plan = ring(8, 1024, scale="device", memory="l2")
+    assert simulate(plan, machine="dgx-h100").time_ns > 0
