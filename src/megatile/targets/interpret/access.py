@@ -3,176 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from megatile.core.forkjoin import Agent
 from megatile.core.operations import cast
-from megatile.ir.expr import Const
-from megatile.ir.nodes import Region
 from megatile.targets.interpret.errors import (
     DataRaceError,
-    OutOfBoundsError,
     PartialError,
     ReplicaMismatchError,
-    RunError,
     UninitialisedReadError,
 )
 from megatile.targets.interpret.history import ATOMIC, READ, WRITE, Conflict
 from megatile.targets.interpret.places import Name
+from megatile.targets.interpret.resolve import Resolver, Target
 from megatile.targets.interpret.storage import Storage
 from megatile.targets.interpret.units import Unit, describe
-
-if TYPE_CHECKING:
-    from megatile.targets.interpret.machine import Interpreter
 
 _DONE = {READ: "read", WRITE: "written", ATOMIC: "changed atomically"}
 
 
-@dataclass
-class Target:
-    """A region resolved for one unit: where in the storage, and which part of the region that is."""
-
-    name: Name
-    storage: Storage
-    copies: tuple[int, int]
-    items: list[Any]
-    """Per dimension of the storage: (start, stop) or an array of indices."""
-    shape: tuple[int, ...]
-    """Extents of the region, indexed dimensions left out."""
-    dropped: tuple[int, ...] = ()
-    inner: tuple[Any, ...] | None = None
-    """The part of the region that lies inside, if an anchor reaches over the edge."""
-
-    @property
-    def index(self) -> tuple[Any, ...]:
-        """The NumPy index of the elements; copies first."""
-        if any(not isinstance(i, tuple) for i in self.items):
-            lists = [np.arange(*i) if isinstance(i, tuple) else i for i in [self.copies, *self.items]]
-            return np.ix_(*lists)
-        return (slice(*self.copies), *(slice(*i) for i in self.items))
-
-    @property
-    def stored_shape(self) -> tuple[int, ...]:
-        return tuple(i[1] - i[0] if isinstance(i, tuple) else len(i) for i in self.items)
-
-    @property
-    def valid_shape(self) -> tuple[int, ...]:
-        return tuple(s for d, s in enumerate(self.stored_shape) if d not in self.dropped)
-
-    @property
-    def is_empty(self) -> bool:
-        return 0 in self.stored_shape
-
-    def row(self) -> tuple[Any, ...]:
-        return (self.copies, *self.items)
-
-
-class Accessor:
-    """Regions of names, for units."""
-
-    def __init__(self, machine: Interpreter):
-        self.machine = machine
-        self.plans: dict[int, Any] = {}
-
-    # --- resolving --------------------------------------------------------------------------------
-
-    def resolve(self, region: Region, unit: Unit, home: Unit | None = None, context: Any = None) -> Target:
-        """Where ``region`` is for ``unit``; with ``home``, in the tiles of that unit instead.
-
-        ``context`` is where variables are looked up, if not in the unit.
-        """
-        context = context or unit
-        machine = self.machine
-        plan = self.plans.get(id(region))
-        if plan is None:
-            plan = self.plans[id(region)] = self._plan(region)
-        name, dims, along, spare = plan
-        owner = home or unit
-        storage = machine.places.storage(name, owner)
-        shares = machine.places.share(name, owner)
-        origin = machine.places.share(along, unit) if along is not None else None
-        items: list[Any] = []
-        shape: list[int] = []
-        dropped: list[int] = []
-        inner: list[Any] | None = None
-        for d, (start, extent, anchored, limit) in enumerate(dims):
-            share = shares[d] if shares is not None else (0, storage.shape[d])
-            length = share[1] - share[0] if isinstance(share, tuple) else len(share)
-            if limit is not None:
-                length = min(length, int(limit(context)))
-            at = start if type(start) is int else int(start(context))
-            if extent is None:
-                if not 0 <= at < length:
-                    self._outside(region, d, at, at + 1, length)
-                items.append(_shift(share, at, at + 1))
-                dropped.append(d)
-                continue
-            size = extent if type(extent) is int else int(extent(context))
-            if size < 0:
-                raise RunError(f"a region of '{region.source}' has extent {size}")
-            shape.append(size)
-            moved = origin[d - spare] if origin is not None and d >= spare else None
-            whole = at  # where the tile lies that a view has its part of
-            if moved is not None and not isinstance(moved, tuple):
-                item, part = _clip_list(at + moved, length)
-            else:
-                at += moved[0] if moved is not None else 0
-                item, part = (at, at + size), None
-                if at < 0 or at + size > length:
-                    item, part = _clip(at, size, length)
-                    if not anchored:
-                        self._outside(region, d, at, at + size, length)
-            if part is not None:
-                if (
-                    size
-                    and _is_empty(item)
-                    and not (limit is not None or (moved is not None and 0 <= whole < length))
-                ):
-                    self._outside(region, d, at, at + size, length, entirely=True)
-                inner = inner if inner is not None else [slice(0, s) for s in shape[:-1]]
-                inner.append(part)
-            elif inner is not None:
-                inner.append(slice(0, size))
-            items.append(_shift(share, *item) if isinstance(item, tuple) else _pick(share, item))
-        copies = machine.places.copies(name, owner)
-        return Target(
-            name, storage, copies, items, tuple(shape), tuple(dropped), tuple(inner) if inner else None
-        )
-
-    def _plan(self, region: Region) -> Any:
-        machine = self.machine
-        dims = []
-        for dim in region.dims:
-            start = dim.start.value if isinstance(dim.start, Const) else machine.compile(dim.start)
-            extent: Any = None
-            if dim.extent is not None:
-                extent = dim.extent.value if isinstance(dim.extent, Const) else machine.compile(dim.extent)
-            limit = machine.compile(dim.limit) if dim.limit is not None else None
-            dims.append((start, extent, dim.anchored, limit))
-        along = machine.places.names[region.along] if region.along else None
-        spare = len(region.dims) - len(region.extents)
-        machine.keep.append(region)
-        return machine.places.names[region.source], dims, along, spare
-
-    def _outside(
-        self, region: Region, d: int, low: int, high: int, length: int, entirely: bool = False
-    ) -> None:
-        name = region.source
-        where = f"'{name}[{low}]'" if high == low + 1 else f"'{name}[{low}:{high}]'"
-        if entirely:
-            raise OutOfBoundsError(
-                f"{where} lies entirely outside: dimension {d} has {length} elements",
-                advice="check the loop bound or the origin of the anchor",
-            )
-        raise OutOfBoundsError(
-            f"{where} is out of bounds: dimension {d} has {length} elements",
-            advice="an anchor such as A[i, j] may reach over the edge, a slice may not",
-        )
-
-    # --- reading and writing ----------------------------------------------------------------------
+class Accessor(Resolver):
+    """Reads and writes regions of names, for units."""
 
     def read(self, target: Target, unit: Unit, agent: Agent | None = None) -> np.ndarray:
         """The elements of a region; over the edge zeros."""
@@ -339,28 +192,3 @@ def _as_list(item: Any) -> np.ndarray:
     if isinstance(item, slice):
         return np.arange(item.start, item.stop)
     return np.arange(*item) if isinstance(item, tuple) else item
-
-
-def _is_empty(item: Any) -> bool:
-    return bool(item[1] <= item[0]) if isinstance(item, tuple) else len(item) == 0
-
-
-def _clip(at: int, size: int, length: int) -> tuple[tuple[int, int], slice]:
-    low, high = min(max(at, 0), length), max(min(at + size, length), 0)
-    high = max(low, high)
-    return (low, high), slice(low - at, high - at)
-
-
-def _clip_list(indices: np.ndarray, length: int) -> tuple[Any, Any]:
-    inside = (indices >= 0) & (indices < length)
-    if inside.all():
-        return indices, None
-    return indices[inside], np.flatnonzero(inside)
-
-
-def _shift(share: Any, low: int, high: int) -> Any:
-    return (share[0] + low, share[0] + high) if isinstance(share, tuple) else share[low:high]
-
-
-def _pick(share: Any, indices: np.ndarray) -> Any:
-    return share[0] + indices if isinstance(share, tuple) else share[indices]

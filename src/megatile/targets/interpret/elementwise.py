@@ -15,7 +15,6 @@ from megatile.core.operations import cast
 from megatile.ir import nodes as n
 from megatile.ir.affine import simplify, terms
 from megatile.ir.expr import Apply, Expr, Load, Var, free_names, integer, loads
-from megatile.targets.interpret.access import Target
 from megatile.targets.interpret.dependence import Touch, check_independent, check_unique, watched
 from megatile.targets.interpret.errors import (
     DeviceAssertionError,
@@ -23,6 +22,7 @@ from megatile.targets.interpret.errors import (
     RunError,
 )
 from megatile.targets.interpret.history import ATOMIC, READ, WRITE
+from megatile.targets.interpret.resolve import Target
 from megatile.targets.interpret.units import Unit, describe
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from megatile.targets.interpret.storage import Flags, Storage
 from megatile.targets.interpret.units import Unit, describe
 
 if TYPE_CHECKING:
-    from megatile.targets.interpret.access import Target
     from megatile.targets.interpret.machine import Interpreter
+    from megatile.targets.interpret.resolve import Target
 
 Task = Generator[Any, None, None]
 Handler = Callable[["Interpreter", Any, Unit], "Task | None"]
