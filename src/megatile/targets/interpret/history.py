@@ -137,7 +137,9 @@ class History:
                 agent = agent.parent
             if agent.parent is not None:
                 row = replace(row, agent=agent, time=time)
-                kept[row.key()] = row
+                key = row.key()
+                if key not in kept or kept[key].time < time:
+                    kept[key] = row
         self.clear(max(8, 2 * len(kept)))
         for key, row in kept.items():
             self._append(row, key)
