@@ -82,7 +82,7 @@ def coordinates(rank: int, extents: tuple[int, ...]) -> tuple[int, ...]:
     result = []
     for extent in extents:
         result.append(rank % extent)
-        rank //= extent
+        rank = rank // extent  # not in place: the rank may be an array
     return tuple(result)
 
 

@@ -273,7 +273,7 @@ class Reader(Builder):
 
     def _carry(self, names: tuple[str, ...], state: State) -> list[Any]:
         return [
-            Carried(self.draft.fresh(name), value) if _is_scalar(value) and not _is_bare_ref(value) else value
+            Carried(self.draft.fresh(name), value) if _is_scalar(value) else value
             for name, value in zip(names, state, strict=True)
         ]
 
@@ -338,10 +338,6 @@ def _given(value: Any) -> Callable[[], Any]:
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, (int, float, bool, str, type(None)))
-
-
-def _is_bare_ref(value: Any) -> bool:
-    return isinstance(value, Ref)
 
 
 def _either(name: str, before: Any, left: Any, right: Any, place: Place | None) -> Any:

@@ -301,7 +301,7 @@ def test_dependence_between_iterations() -> None:
 
     fails(
         DependenceError,
-        r"iteration \(1,\) of T.Parallel reads an element of 'X' that iteration \(0,\) "
+        r"iteration 1 of T.Parallel reads an element of 'X' that iteration 0 "
         r"writes.*T.serial",
         p,
         f32(8),

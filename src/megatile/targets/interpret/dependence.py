@@ -9,8 +9,27 @@ import numpy as np
 
 from megatile.ir import nodes as n
 from megatile.ir.expr import Expr, loads
-from megatile.targets.interpret.errors import DependenceError
+from megatile.targets.interpret.errors import DependenceError, RunError
 from megatile.targets.interpret.places import Name
+
+
+@dataclass(frozen=True)
+class Wording:
+    """How a conflict is told: ``several`` of them, and ``one`` (with its number in the braces)."""
+
+    error: type[RunError]
+    several: str
+    one: str
+    advice: str
+
+
+ITERATIONS = Wording(
+    DependenceError,
+    several="several iterations of T.Parallel write",
+    one="iteration {} of T.Parallel",
+    advice="iterations of T.Parallel run in any order: every one writes its own element; use T.serial, "
+    "T.atomic_add, T.reduce_sum, or a second tile",
+)
 
 
 @dataclass(frozen=True)
@@ -24,7 +43,7 @@ class Touch:
     iterations: np.ndarray
 
 
-def watched(node: n.Parallel, names: dict[str, Name]) -> set[int]:
+def watched(node: n.Parallel | n.Scale, names: dict[str, Name]) -> set[int]:
     """Accesses (by id) to a tile the loop writes whose indices differ from those written.
 
     With equal indices an iteration touches only what it writes itself.
@@ -46,19 +65,15 @@ def watched(node: n.Parallel, names: dict[str, Name]) -> set[int]:
     return found
 
 
-def check_unique(name: str, shape: tuple[int, ...], elements: np.ndarray) -> None:
+def check_unique(name: str, shape: tuple[int, ...], elements: np.ndarray, words: Wording) -> None:
     """No element is written by two iterations of one statement."""
     values, counts = np.unique(elements, return_counts=True)
     if (counts > 1).any():
         element = np.unravel_index(values[counts > 1][0], shape)
-        raise DependenceError(
-            f"several iterations of T.Parallel write '{name}{[int(e) for e in element]}'",
-            advice="every iteration writes its own element; use T.atomic_add, T.reduce_sum or T.serial to "
-            "combine",
-        )
+        raise words.error(f"{words.several} '{name}{[int(e) for e in element]}'", advice=words.advice)
 
 
-def check_independent(touches: list[Touch], extents: tuple[int, ...]) -> None:
+def check_independent(touches: list[Touch], extents: tuple[int, ...], words: Wording) -> None:
     """No iteration touches an element that another one writes."""
     for write in (t for t in touches if t.kind == "write"):
         order = np.argsort(write.elements, kind="stable")
@@ -67,13 +82,24 @@ def check_independent(touches: list[Touch], extents: tuple[int, ...]) -> None:
             at = np.minimum(np.searchsorted(elements, other.elements), len(elements) - 1)
             clash = (elements[at] == other.elements) & (by[at] != other.iterations)
             if clash.any():
-                raise _dependence(other, extents, int(by[at][clash][0]), int(other.iterations[clash][0]))
+                writer, reader = int(by[at][clash][0]), int(other.iterations[clash][0])
+                raise _dependence(other, _shown(writer, extents), _shown(reader, extents), words)
 
 
-def _dependence(touch: Touch, extents: tuple[int, ...], writer: int, other: int) -> DependenceError:
-    first, second = (tuple(int(i) for i in np.unravel_index(x, extents)) for x in (writer, other))
+def _shown(number: int, extents: tuple[int, ...]) -> str:
+    index = tuple(int(i) for i in np.unravel_index(number, extents))
+    return str(index[0] if len(index) == 1 else index)
+
+
+def _dependence(touch: Touch, writer: str, other: str, words: Wording) -> RunError:
     verb = "reads" if touch.kind == "read" else "also writes"
-    return DependenceError(
-        f"iteration {second} of T.Parallel {verb} an element of '{touch.name}' that iteration {first} writes",
-        advice="iterations of T.Parallel run in any order: use T.serial, or write to a second tile",
+    return words.error(
+        f"{words.one.format(other)} {verb} an element of '{touch.name}' that "
+        f"{_last_word(words)} {writer} writes",
+        advice=words.advice,
     )
+
+
+def _last_word(words: Wording) -> str:
+    """``iteration`` of "iteration {} of ...", ``thread`` of "data race: thread {}"."""
+    return words.one.split(" {}")[0].split()[-1]

@@ -6,6 +6,9 @@ condition, works on explicit index arrays ("lanes").
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +18,21 @@ from megatile.core.operations import cast
 from megatile.ir import nodes as n
 from megatile.ir.affine import simplify, terms
 from megatile.ir.expr import Apply, Expr, Load, Var, free_names, integer, loads
-from megatile.targets.interpret.dependence import Touch, check_independent, check_unique, watched
+from megatile.targets.interpret.batch import wording
+from megatile.targets.interpret.dependence import (
+    ITERATIONS,
+    Touch,
+    Wording,
+    check_independent,
+    check_unique,
+    watched,
+)
 from megatile.targets.interpret.errors import (
     DeviceAssertionError,
     OutOfBoundsError,
     RunError,
 )
+from megatile.targets.interpret.expressions import unflatten
 from megatile.targets.interpret.history import ATOMIC, READ, WRITE
 from megatile.targets.interpret.resolve import Target
 from megatile.targets.interpret.units import Unit, describe
@@ -41,10 +53,11 @@ class Iterations:
     vars: dict[str, Any]
     lanes: np.ndarray | None = None
     touched: list[Touch] = field(default_factory=list)
+    words: Wording = ITERATIONS
+    path: tuple[Any, ...] = ()
 
-    @property
-    def path(self) -> tuple[int, ...]:
-        return self.unit.path
+    def __post_init__(self) -> None:
+        self.path = self.path or self.unit.path
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -90,7 +103,34 @@ class Elementwise:
         iterations = Iterations(unit, node.vars, extents, variables)
         self.body(node.body, iterations)
         if iterations.touched and self.machine.checks:
-            check_independent(iterations.touched, extents)
+            check_independent(iterations.touched, extents, ITERATIONS)
+
+    @contextmanager
+    def places_of(self, unit: Unit) -> Iterator[None]:
+        """Errors get the place of the statement inside that caused them."""
+        outer = unit.node
+        try:
+            yield
+        except RunError as error:
+            inner = unit.node
+            if error.place is None and inner is not None and inner.span is not None:
+                error.place = inner.span.place()
+            raise
+        finally:
+            unit.node = outer
+
+    def run_units(self, node: n.Scale, unit: Unit, counts: list[int]) -> None:
+        """All units of a region below ``unit`` at once."""
+        if id(node) not in self.prepared:
+            self.prepared.add(id(node))
+            self.watched |= watched(node, self.machine.places.names)
+        ranks = np.arange(math.prod(counts))
+        words = wording(node.scale)
+        path = (*unit.path, *unflatten(ranks, counts))
+        units = Iterations(unit, (), (len(ranks),), dict(unit.vars), ranks, [], words, path)
+        self.body(node.body, units)
+        if units.touched and self.machine.checks:
+            check_independent(units.touched, units.extents, words)
 
     def body(self, body: tuple[n.Node, ...], iterations: Iterations) -> None:
         for node in body:
@@ -110,7 +150,7 @@ class Elementwise:
         flat = np.broadcast_to(np.asarray(value), at.shape).reshape(-1)
         numbers = self._element_numbers(target, points)
         if self.machine.checks:
-            check_unique(node.target, target.storage.shape, numbers)
+            check_unique(node.target, target.storage.shape, numbers, at.words)
         self.touch(node, target, numbers, at, "write")
         if self.machine.checks:
             self.machine.access.order(target, WRITE, at.unit, at.unit, points)
@@ -168,7 +208,9 @@ class Elementwise:
             if isinstance(value, np.ndarray) and value.ndim:
                 value = np.broadcast_to(value, at.shape).reshape(-1)[chosen]
             variables[name] = value
-        return Iterations(at.unit, at.names, at.extents, variables, at.numbers()[chosen], at.touched)
+        path = tuple(p[chosen] if isinstance(p, np.ndarray) else p for p in at.path)
+        lanes = at.numbers()[chosen]
+        return Iterations(at.unit, at.names, at.extents, variables, lanes, at.touched, at.words, path)
 
     def _merge(self, at: Iterations, flat: np.ndarray, results: list[Iterations]) -> None:
         """Variables set under the condition, or against it, as arrays over all iterations."""

@@ -175,7 +175,8 @@ def flatten(indices: tuple[int, ...], counts: list[int]) -> int:
     return rank
 
 
-def unflatten(rank: int, counts: list[int]) -> tuple[int, ...]:
+def unflatten(rank: Any, counts: list[int]) -> tuple[Any, ...]:
+    """The nested indices of a rank (or of an array of ranks): the inverse of ``flatten``."""
     result = []
     for extent in reversed(counts):
         rank, index = divmod(rank, extent)

@@ -11,6 +11,7 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Const, Expr, Load
 from megatile.ir.program import ROOT, Program
 from megatile.targets.interpret.access import Accessor
+from megatile.targets.interpret.batch import can_batch
 from megatile.targets.interpret.dispatch import Dispatcher, is_dispatched
 from megatile.targets.interpret.elementwise import Elementwise, Iterations
 from megatile.targets.interpret.errors import DeadlockError
@@ -49,6 +50,7 @@ class Interpreter:
         self.pending: deque[tuple[Unit, Unit, Callable[[], None]]] = deque()
         self.dispatchers: list[Dispatcher] = []
         self.live: dict[int, Unit] = {}
+        self.batchable: dict[tuple[int, int], bool] = {}
         self.waiters: dict[Any, list[Unit]] = {}
         self.elements: dict[int, n.Region] = {}
         self.steps = 0
@@ -135,6 +137,11 @@ class Interpreter:
         group = Group(self.launch, unit, node, within)
         low, high = unit.depth, self.launch.depth(node.scale)
         counts = [s.count for s in self.launch.scales[low:high]]
+        if self._batches(node, unit, high):
+            with self.elementwise.places_of(unit):
+                self.elementwise.run_units(node, unit, counts)
+            yield None
+            return
         unit.fork()
         unit.waiting = ("region", node)
         if is_dispatched(self.launch, low, high):
@@ -147,6 +154,15 @@ class Interpreter:
                 self.spawn(group, rank, unit.path + unflatten(rank, counts), unit.frame)
         yield WAIT
         unit.join()
+
+    def _batches(self, node: n.Scale, unit: Unit, high: int) -> bool:
+        """Whether the units of a region need not run one by one; recording wants to know each."""
+        if self.recorder is not None or is_dispatched(self.launch, unit.depth, high):
+            return False
+        key = (id(node), unit.depth)
+        if key not in self.batchable:
+            self.batchable[key] = can_batch(node, unit.depth, self.places.names, self.launch)
+        return self.batchable[key]
 
     def spawn(self, group: Group, rank: int, path: tuple[int, ...], frame: dict[Any, Any]) -> None:
         child = Unit(group.parent, path, group, frame)

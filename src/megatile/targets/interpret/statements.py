@@ -66,15 +66,8 @@ def _if(machine: Interpreter, node: n.If, unit: Unit) -> Task:
 
 @rule(n.Parallel)
 def _parallel(machine: Interpreter, node: n.Parallel, unit: Unit) -> None:
-    try:
+    with machine.elementwise.places_of(unit):
         machine.elementwise.run(node, unit)
-    except RunError as error:
-        inner = unit.node
-        if error.place is None and inner is not None and inner.span is not None:
-            error.place = inner.span.place()
-        raise
-    finally:
-        unit.node = node
 
 
 # --- memory ---------------------------------------------------------------------------------------
