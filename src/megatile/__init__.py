@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from megatile.core.errors import MegatileError as MegatileError
     from megatile.core.version import __version__ as __version__
+    from megatile.cost.price import price as price
     from megatile.hda import HDA as HDA
     from megatile.hda import ComputeUnit as ComputeUnit
     from megatile.hda import HardwareAbstraction as HardwareAbstraction
@@ -22,21 +23,35 @@ if TYPE_CHECKING:
     from megatile.hda import Unit as Unit
     from megatile.hda import machine as machine
     from megatile.hda import machine_names as machine_names
+    from megatile.language.mock import run_kernel_in_mock as run_kernel_in_mock
+    from megatile.plan.build import PlanBuilder as PlanBuilder
+    from megatile.plan.check import check as check
+    from megatile.plan.execute import execute as execute
+    from megatile.plan.model import Plan as Plan
+    from megatile.sim import faults as faults
+    from megatile.sim import simulate as simulate
     from megatile.targets.interpret import run as run
 
-
 _WHERE = {
+    "MegatileError": "megatile.core.errors",
+    "__version__": "megatile.core.version",
     "HDA": "megatile.hda",
     "ComputeUnit": "megatile.hda",
     "HardwareAbstraction": "megatile.hda",
     "HardwareSpecification": "megatile.hda",
     "Instance": "megatile.hda",
-    "MegatileError": "megatile.core.errors",
     "ScaleView": "megatile.hda",
     "Unit": "megatile.hda",
-    "__version__": "megatile.core.version",
     "machine": "megatile.hda",
     "machine_names": "megatile.hda",
+    "Plan": "megatile.plan.model",
+    "PlanBuilder": "megatile.plan.build",
+    "check": "megatile.plan.check",
+    "execute": "megatile.plan.execute",
+    "price": "megatile.cost.price",
+    "faults": "megatile.sim",
+    "simulate": "megatile.sim",
+    "run_kernel_in_mock": "megatile.language.mock",
     "run": "megatile.targets.interpret",
 }
 

@@ -15,29 +15,20 @@ import numpy as np
 
 from megatile.plan import model as pm
 from megatile.plan.timing.machine import Machine
+from megatile.sim.cohort import Cohort
+from megatile.sim.follow import walk
 from megatile.sim.lowering import Lowering, bytes_moved, transfer_times
 from megatile.sim.messages import MessageTimes
 from megatile.sim.program import Link, Program
-from megatile.sim.rows import Access, Cohort, Released, Row
+from megatile.sim.rows import Access, Released, Row
 from megatile.sim.times import Times
+from megatile.sim.values import Value, latest, level, plain_int, same_block, storages_of, within
 
-Value = Any  # picoseconds: an int, or an int64 array over the units of a stream
 _PRUNE_AT = 8
 
 
 class NotRegular(Exception):
     """The plan needs arbitration, or its units drift apart; says why."""
-
-
-def latest(a: Value, b: Value) -> Value:
-    if type(a) is int and type(b) is int:
-        return a if a > b else b
-    return np.maximum(a, b)
-
-
-def level(values: list[int]) -> Value:
-    """One int if all are equal, else an array."""
-    return values[0] if all(v == values[0] for v in values) else np.array(values, dtype=np.int64)
 
 
 def check_regular(plan: pm.Plan, machine: Machine) -> None:
@@ -59,12 +50,12 @@ class Lane:
         self.lowering = Lowering(program, units)
         self.units = units
         self.size = len(units)
-        self.walk: Iterator[Row] = cohort.walk()
+        self.walk: Iterator[Row] = walk(cohort)
         self.row: Row | None = None
         self.now: Value = level([program.machine.start_ps(u) for u in units])
         self.free: list[Value] = [0] * len(program.engine_names)
-        self.open: dict[str, list[tuple[Access, Value, Any]]] = {}
-        """Unfinished accesses per tile or slot: the block, when it ends, and by which units."""
+        self.open: list[tuple[Access, Value, Any]] = []
+        """Unfinished accesses: the block, when it ends, and by which units."""
         self.times: dict[Any, Any] = {}
         self.held: dict[int, tuple[str, Any, Any]] = {}
 
@@ -116,17 +107,14 @@ class Arrays:
 
     # blocks
 
-    def _key(self, access: Access) -> str:
-        return access.tile if self.program.storages.tile(access.tile) is not None else ""
-
     def hazard(self, lane: Lane, access: Access, start: Value) -> Value:
         """The start moved behind every unfinished access that conflicts."""
-        for other, end, mask in self._open(lane, access.storage):
+        for other, end, mask in lane.open:
             if not (access.write or other.write):
                 continue
             if type(end) is int and type(start) is int and end <= start:
                 continue
-            same = _same_block(access, other)
+            same = same_block(access, other)
             if same is False:
                 continue
             if mask is not None:
@@ -134,15 +122,9 @@ class Arrays:
             start = latest(start, end) if same is True else np.where(same, latest(start, end), start)
         return start
 
-    def _open(self, lane: Lane, storage: Any) -> list[tuple[Access, Value, Any]]:
-        found = lane.open.get("all")
-        if found is None:
-            found = lane.open["all"] = []
-        return found
-
     def mark(self, lane: Lane, row: Row, end: Value) -> None:
-        found = self._open(lane, 0)
-        now = lane.now
+        """Note a row's accesses as unfinished; forget those that have finished for all units."""
+        found, now = lane.open, lane.now
         if type(now) is int:
             found[:] = [entry for entry in found if not (type(entry[1]) is int and entry[1] <= now)]
         if len(found) > _PRUNE_AT:
@@ -172,7 +154,7 @@ class Arrays:
 
     def _engine_times(self, lane: Lane, row: Row) -> tuple[int, Value, Value]:
         statement = row.statement
-        key = (id(statement), _plain(row.flops), _plain(row.nbytes), _storages(row))
+        key = (id(statement), plain_int(row.flops), plain_int(row.nbytes), storages_of(row))
         known = lane.times.get(key) if None not in key else None
         if known is not None:
             return known
@@ -219,7 +201,7 @@ class Arrays:
             credit = self.credits[channel].get(row.queue, row.number - slots, row.mask, lane.size)
             if credit is None:
                 return False
-            now = _within(row.mask, latest(now, credit), now)
+            now = within(row.mask, latest(now, credit), now)
         start = latest(now, lane.free[engine])
         start = self.hazard(lane, row.accesses[0], start)
         end = start + busy
@@ -232,7 +214,7 @@ class Arrays:
         return True
 
     def _send_times(self, lane: Lane, row: Row) -> tuple[str, int, int, Value, Value, Any]:
-        key = (id(row.statement), id(row.queue), _plain(row.nbytes), _storages(row), row.mask is None)
+        key = (id(row.statement), id(row.queue), plain_int(row.nbytes), storages_of(row), row.mask is None)
         known = lane.times.get(key) if None not in key else None
         if known is not None and known[5] is row.queue:
             return known
@@ -269,7 +251,7 @@ class Arrays:
         if arrival is None:
             return False
         begin = lane.now
-        lane.now = _within(row.mask, latest(begin, arrival), begin)
+        lane.now = within(row.mask, latest(begin, arrival), begin)
         if statement.into is None:
             self._hold(lane, row)
             self._note(lane, row, begin, lane.now)
@@ -281,12 +263,14 @@ class Arrays:
         self._busy(lane, row, engine, end)
         end = end + latency
         self.mark(lane, row, end)
-        self.credits[statement.channel].put(row.queue, row.number, row.mask, end + self._credit_ps(lane, row))
+        self.credits[statement.channel].put(
+            row.queue, row.number, row.mask, end + self._credit_ps(lane, statement.channel, row.queue)
+        )
         self._note(lane, row, start, end)
         return True
 
     def _take_times(self, lane: Lane, row: Row) -> tuple[int, Value, Value]:
-        key = (id(row.statement), _plain(row.nbytes), _storages(row), "take")
+        key = (id(row.statement), plain_int(row.nbytes), storages_of(row), "take")
         if None in key or key not in lane.times:
             source = Access(row.slot, None, (), False, row.statement.channel)
             lane.times[key] = self._copy_times(lane, row, source)
@@ -305,14 +289,15 @@ class Arrays:
             held = (np.where(here, queues, old_queue), np.where(here, numbers, old_number))
             lane.held[slot] = (row.statement.channel, *held)
 
-    def _credit_ps(self, lane: Lane, row: Row) -> Value:
-        key = ("credit", id(row.queue), row.statement.channel)
+    def _credit_ps(self, lane: Lane, name: str, queue: Any) -> Value:
+        """How long the credits of these queues travel back."""
+        key = ("credit", id(queue), name)
         known = lane.times.get(key)
-        if known is None or known[0] is not row.queue:
-            channel = self.program.channel(row.statement.channel)
-            queues = np.broadcast_to(row.queue, (lane.size,)).tolist()
+        if known is None or known[0] is not queue:
+            channel = self.program.channel(name)
+            queues = np.broadcast_to(queue, (lane.size,)).tolist()
             each = level([self.program.link(channel, q, strict=False).credit_ps for q in queues])
-            known = lane.times[key] = (row.queue, each)
+            known = lane.times[key] = (queue, each)
         return known[1]
 
     def release(self, lane: Lane, row: Row) -> bool:
@@ -334,19 +319,12 @@ class Arrays:
         name, queue, number = lane.held[row.slot]
         access = Access(row.slot, None, (), True, name)
         end = self.hazard(lane, access, lane.now)
-        channel = self.program.channel(name)
-        key = ("give", id(queue), name)
-        known = lane.times.get(key)
-        if known is None or known[0] is not queue:
-            queues = np.broadcast_to(queue, (lane.size,)).tolist()
-            each = level([self.program.link(channel, q, strict=False).credit_ps for q in queues])
-            known = lane.times[key] = (queue, each)
-        self.credits[name].put(queue, number, row.mask, end + known[1])
+        self.credits[name].put(queue, number, row.mask, end + self._credit_ps(lane, name, queue))
         return end
 
     def read(self, lane: Lane, row: Row) -> bool:
         self._private(row)
-        lane.now = _within(row.mask, self.hazard(lane, row.accesses[0], lane.now), lane.now)
+        lane.now = within(row.mask, self.hazard(lane, row.accesses[0], lane.now), lane.now)
         self._note(lane, row, lane.now, lane.now)
         return True
 
@@ -375,48 +353,3 @@ class Arrays:
                     times.start[lane.units[i]].append(int(starts[i]))
                     times.end[lane.units[i]].append(int(ends_[i]))
         return times
-
-
-def _within(mask: Any, new: Value, old: Value) -> Value:
-    return new if mask is None else np.where(mask, new, old)
-
-
-def _plain(value: Any) -> int | None:
-    """A field as part of a key: only ints can be."""
-    return value if type(value) is int else None
-
-
-def _storages(row: Row) -> tuple[int, ...] | None:
-    storages = tuple(a.storage for a in row.accesses)
-    return storages if all(type(s) is int for s in storages) else None
-
-
-def _same_block(a: Access, b: Access) -> Any:
-    """Whether two blocks overlap: True, False, or an array where the units differ."""
-    if type(a.storage) is int and type(b.storage) is int:
-        if a.storage != b.storage:
-            return False
-        same: Any = True
-    else:
-        same = a.storage == b.storage
-        if not same.any():
-            return False
-    if not a.bounds or not b.bounds or a.bounds is b.bounds:
-        return same
-    for (low, extent), (bottom, height) in zip(a.bounds, b.bounds, strict=False):
-        if low is bottom and extent is height:
-            continue
-        both = _all_or_any((low < bottom + height) & (bottom < low + extent))
-        if both is False:
-            return False
-        if both is not True:
-            same = both if same is True else same & both
-    return same
-
-
-def _all_or_any(both: Any) -> Any:
-    if not isinstance(both, np.ndarray):
-        return bool(both)
-    if both.all():
-        return True
-    return both if both.any() else False

@@ -7,148 +7,26 @@ receive-from-any decisions, then requests for resources in the order of their ke
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from megatile.plan.timing.fabric import Path
+from megatile.sim.bucket_hops import Hops
+from megatile.sim.clock import Accesses, Action, Gate, after, opened_gate
 from megatile.sim.program import COPY, GENERAL, RECEIVE, RELEASE, RUN, Operation, Program, at
-from megatile.sim.regions import overlap
 from megatile.sim.rows import Row
 from megatile.sim.runahead import UnitState
 from megatile.sim.times import Times
 from megatile.sim.transfers import PIECES
 
-Action = Callable[[], None]
 
-
-class Clock:
-    """Time in buckets; each bucket has things that happen, decisions, and requests."""
-
-    def __init__(self) -> None:
-        self.now = 0
-        self._times: list[int] = []
-        self._happen: dict[int, deque[Action]] = defaultdict(deque)
-        self._decide: dict[int, deque[Action]] = defaultdict(deque)
-        self._ask: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
-        self._known: set[int] = set()
-
-    def _open(self, time: int) -> int:
-        if time not in self._known:
-            self._known.add(time)
-            heapq.heappush(self._times, time)
-        return time
-
-    def at(self, time: int, action: Action) -> None:
-        self._happen[self._open(time)].append(action)
-
-    def decide(self, action: Action) -> None:
-        self._decide[self._open(self.now)].append(action)
-
-    def ask(self, time: int, key: tuple[int, ...], action: Action) -> None:
-        heapq.heappush(self._ask[self._open(time)], (*key, action))
-
-    def run(self) -> None:
-        while self._times:
-            self.now = time = heapq.heappop(self._times)
-            while True:
-                if self._happen[time]:
-                    self._happen[time].popleft()()
-                elif self._decide[time]:
-                    self._decide[time].popleft()()
-                elif self._ask[time]:
-                    heapq.heappop(self._ask[time])[-1]()
-                else:
-                    break
-            self._known.discard(time)
-            for table in (self._happen, self._decide, self._ask):
-                table.pop(time, None)
-
-
-class Gate:
-    """Opens once; whoever waits is told then."""
-
-    __slots__ = ("open", "waiters")
-
-    def __init__(self) -> None:
-        self.open = False
-        self.waiters: list[Action] = []
-
-    def unlock(self) -> None:
-        self.open = True
-        for waiter in self.waiters:
-            waiter()
-        self.waiters = []
-
-
-def after(gates: list[Gate], action: Action) -> None:
-    """Run ``action`` when all gates are open."""
-    closed = [g for g in gates if not g.open]
-    if not closed:
-        action()
-        return
-    left = len(closed)
-
-    def opened() -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            action()
-
-    for gate in closed:
-        gate.waiters.append(opened)
-
-
-class Server:
-    """A resource that serves ``width`` requests at a time, first come, first served."""
-
-    def __init__(self, clock: Clock, width: int) -> None:
-        self._clock = clock
-        self._free = width
-        self._line: deque[tuple[int, Action]] = deque()
-
-    def request(self, busy_ps: int, granted: Action) -> None:
-        self._line.append((busy_ps, granted))
-        self._serve()
-
-    def _serve(self) -> None:
-        while self._free and self._line:
-            busy, granted = self._line.popleft()
-            self._free -= 1
-            self._clock.at(self._clock.now + busy, self._leave)
-            granted()
-
-    def _leave(self) -> None:
-        self._free += 1
-        self._serve()
-
-
-class Accesses:
-    """Unfinished accesses of one unit, as plain blocks."""
-
-    def __init__(self) -> None:
-        self._open: dict[Any, list[tuple[Any, bool, Gate]]] = defaultdict(list)
-
-    def conflicts(self, key: Any, bounds: Any, write: bool) -> list[Gate]:
-        kept = self._open[key] = [entry for entry in self._open[key] if not entry[2].open]
-        return [g for block, wrote, g in kept if (write or wrote) and overlap(bounds, block)]
-
-    def add(self, key: Any, bounds: Any, write: bool, gate: Gate) -> None:
-        self._open[key].append((bounds, write, gate))
-
-
-class Bucket:
+class Bucket(Hops):
     """Runs a program one event at a time."""
 
     def __init__(self, program: Program, units: list[UnitState]) -> None:
-        self.program = program
         self.units = units
-        self.clock = Clock()
-        widths = program.machine.fabric.widths
-        self.servers: dict[int, Server] = {}
-        self._width = widths
-        self.tails = [[_opened() for _ in program.engine_names] for _ in units]
+        super().__init__(program)
+        self.tails = [[opened_gate() for _ in program.engine_names] for _ in units]
         self.accesses = [Accesses() for _ in units]
         self.touched: list[list[Gate]] = [[] for _ in units]
         self.arrived: dict[int, list[int]] = defaultdict(list)
@@ -157,7 +35,6 @@ class Bucket:
         self.meetings: dict[Any, list[tuple[UnitState, Any, int]]] = defaultdict(list)
         self.parked: dict[Any, list[UnitState]] = defaultdict(list)
         self.choices: dict[int, list[int]] = {}
-        self.sent: dict[tuple[int, int], bool] = {}
 
     def run(self) -> Times:
         for unit in self.units:
@@ -273,11 +150,6 @@ class Bucket:
         self.note(unit, pc, None, self.clock.now)
         done.unlock()
 
-    def server(self, resource: int) -> Server:
-        if resource not in self.servers:
-            self.servers[resource] = Server(self.clock, self._width[resource])
-        return self.servers[resource]
-
     def do_work(self, unit: UnitState, op: Any, pc: int) -> bool:
         def start(done: Gate) -> Gate:
             if op.resource is None:
@@ -297,71 +169,6 @@ class Bucket:
         return True
 
     # transfers
-
-    def transfer(self, op: Any, left: Action, landed: Action, started: Action) -> None:
-        """Move data along a way, piece by piece, stage by stage."""
-
-        def begin() -> None:
-            started()
-            path: Path = op.path
-            pieces = path.pieces(op.nbytes) if self.program.contended(path) else [op.nbytes]
-            head = self.clock.now + path.startup_ps + op.delay_ps
-            gates_left = [Gate() for _ in pieces]
-            gates_landed = [Gate() for _ in pieces]
-            after(gates_left, left)
-            after(gates_landed, landed)
-            for index, size in enumerate(pieces):
-                number = op.number * PIECES + index
-                self.hop(path, size, op.flow, number, 0, head, head, gates_left[index], gates_landed[index])
-                head += path.occupied_ps(size)
-
-        if op.resource is None:
-            begin()
-        else:
-            key = (op.flow, op.number * PIECES, -1)
-            server = self.server(op.resource)
-            self.clock.ask(self.clock.now, key, lambda: server.request(op.busy_ps, begin))
-
-    def hop(
-        self,
-        path: Path,
-        size: int,
-        flow: int,
-        number: int,
-        index: int,
-        head: int,
-        tail: int,
-        left: Gate,
-        landed: Gate,
-    ) -> None:
-        """The head reaches stage ``index`` at ``head``, the tail not before ``tail``."""
-        dma, busy = path.stage_ps(size)
-        if index == 0:
-            tail = head + dma
-            if all(s.resource is None for s in path.stages):
-                self.clock.at(head + path.occupied_ps(size), left.unlock)
-        if index == len(path.stages):
-            extra = path.latency_ps - sum(s.latency_ps for s in path.stages)
-            self.clock.at(max(tail, head) + extra, landed.unlock)
-            return
-        stage = path.stages[index]
-
-        def granted(turn: int) -> None:
-            if stage.resource is not None and all(s.resource is None for s in path.stages[:index]):
-                before = sum(s.latency_ps for s in path.stages[:index])
-                self.clock.at(max(turn, turn - before + path.occupied_ps(size)), left.unlock)
-            later = max(tail, turn + busy[index]) + stage.latency_ps
-            self.hop(path, size, flow, number, index + 1, turn + stage.latency_ps, later, left, landed)
-
-        if stage.resource is None:
-            granted(head)
-            return
-        server = self.server(stage.resource)
-        self.clock.ask(
-            head,
-            (flow, number, index),
-            lambda: server.request(busy[index], lambda: granted(self.clock.now)),
-        )
 
     def _moving(
         self, unit: UnitState, op: Any, pc: int, done: Gate, landed: Action, until_left: bool
@@ -536,9 +343,3 @@ class Bucket:
         op.key_done = done
         after([*self.touched[unit.unit], *waits], here)
         return False
-
-
-def _opened() -> Gate:
-    gate = Gate()
-    gate.open = True
-    return gate

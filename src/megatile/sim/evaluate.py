@@ -11,9 +11,13 @@ from megatile.plan import model as pm
 from megatile.plan.timing.machine import Machine, TimingError
 from megatile.sim.arrays import Arrays, Lane, check_regular
 from megatile.sim.bucket import Bucket
-from megatile.sim.lowering import Lowering, fused, take_message
+from megatile.sim.cohort import Cohort
+from megatile.sim.follow import walk
+from megatile.sim.lower import fused, operations
+from megatile.sim.lower_queue import take_message
+from megatile.sim.lowering import Lowering
 from megatile.sim.program import Program
-from megatile.sim.rows import Cohort, Row, Walk
+from megatile.sim.rows import Row, Walk
 from megatile.sim.runahead import RunAhead, UnitState
 from megatile.sim.times import Times
 
@@ -62,14 +66,14 @@ def bucket(machine: Machine, scalars: Scalars) -> tuple[Program, Times]:
     return program, Bucket(program, states).run()
 
 
-def fill(program: Program, operations: list[list[Any]], scalars: Scalars, record: bool = True) -> None:
+def fill(program: Program, courses: list[list[Any]], scalars: Scalars, record: bool = True) -> None:
     """Make the operations of every unit of a plan whose course is fixed; one per row if ``record``."""
     followed: list[tuple[Lowering, list[Row]]] = []
     total = 0
     for units, cohort in cohorts(program, scalars):
         rows = []
         lowering = Lowering(program, units)
-        for row in cohort.walk():
+        for row in walk(cohort):
             lowering.register(row)
             rows.append(row)
             total += len(units)
@@ -80,34 +84,34 @@ def fill(program: Program, operations: list[list[Any]], scalars: Scalars, record
                 )
         followed.append((lowering, rows))
     for lowering, rows in followed:
-        columns = [lowering.operations(row) for row in rows] if record else list(fused(lowering, rows))
+        columns = [operations(lowering, row) for row in rows] if record else list(fused(lowering, rows))
         masked = any(row.mask is not None for row in rows)
         for unit, mine in zip(lowering.units, zip(*columns, strict=True), strict=False):
-            operations[unit].extend([op for op in mine if op is not None] if masked else mine)
+            courses[unit].extend([op for op in mine if op is not None] if masked else mine)
 
 
 def follow(program: Program, unit: int, scalars: Scalars) -> Iterator[tuple[Any, ...]]:
     """The operations of one unit, made while it runs: a receive-from-any decides what comes next."""
     cohort = Cohort(program.plan, program.storages, unit, scalars)
     lowering = Lowering(program, [unit])
-    walk = cohort.walk()
-    row = next(walk, None)
+    course = walk(cohort)
+    row = next(course, None)
     while row is not None:
         answer = None
-        for operation in lowering.operations(row):
+        for operation in operations(lowering, row):
             yield operation
             if isinstance(row.statement, pm.ReceiveAny):
                 answer = operation[1].number
         # The walk completes the row of a receive-from-any once it knows the member taken.
-        following = _next(walk, answer)
+        following = _next(course, answer)
         if isinstance(row.statement, pm.ReceiveAny):
             yield from take_message(lowering, row)
         row = following
 
 
-def _next(walk: Walk, answer: Any) -> Row | None:
+def _next(course: Walk, answer: Any) -> Row | None:
     try:
-        return walk.send(answer)
+        return course.send(answer)
     except StopIteration:
         return None
 

@@ -1,4 +1,4 @@
-"""The general path of run-ahead: times that may be pending, shared resources, flags, meetings, any-receives.
+"""The general path of run-ahead: times that may be pending, and shared resources.
 
 Every rule is called with a unit and one operation and returns whether the unit may go on; if not, the
 rule has seen to it that the unit is woken when trying again makes sense.
@@ -6,46 +6,25 @@ rule has seen to it that the unit is woken when trying again makes sense.
 
 from __future__ import annotations
 
-import heapq
-from bisect import insort
-from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from megatile.sim.decisions import Decisions, short
 from megatile.sim.pending import Begin, Job, Pending, Time, known, later, when
 from megatile.sim.program import CONSUME, COPY, GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Operation
-from megatile.sim.regions import Block
 from megatile.sim.stuck import wait_graph
-from megatile.sim.transfers import DECISION, PIECES, Move
+from megatile.sim.transfers import PIECES, Move
 from megatile.trace import WaitGraph
 
 if TYPE_CHECKING:
     from megatile.sim.runahead import RunAhead, UnitState
 
 
-class Meeting:
-    """A collective of one group: who came, and when the last one did."""
-
-    __slots__ = ("came", "complete", "latest")
-
-    def __init__(self) -> None:
-        self.came: list[UnitState] = []
-        self.latest = 0
-        self.complete = False
-
-
-class GeneralRules:
+class GeneralRules(Decisions):
     """All operations, with times that may be unknown."""
 
     def __init__(self, run: RunAhead) -> None:
-        self.run = run
-        self.choices: dict[int, list[int]] = {}
-        self.meetings: dict[Any, Meeting] = defaultdict(Meeting)
-        self.signals: dict[Any, list[int]] = defaultdict(list)
-        """Per flag, when each unit of its count arrives, in order of time."""
-        self.flag_waiters: dict[Any, tuple[UnitState, Operation]] = {}
-        self.any_waiters: dict[int, tuple[UnitState, Operation]] = {}
-        self._decisions = 0
+        super().__init__(run)
         self._written, self._read = run.program.regions.written, run.program.regions.read
         self._rules: dict[str, Callable[[UnitState, Operation], bool]] = {
             "work": self.work,
@@ -93,29 +72,6 @@ class GeneralRules:
         assert kind == RELEASE
         return self.release(unit, operation)
 
-    # hazards
-
-    def hazards(self, unit: UnitState, reads: tuple[Block, ...], writes: tuple[Block, ...]) -> list[Time]:
-        """The times that an access has to wait for."""
-        times = [unit.writers[b] for look, _, _ in reads for b in look]
-        for written, read, _ in writes:
-            times += [unit.writers[b] for b in written]
-            times += [unit.readers[b] for b in read]
-        return times
-
-    def mark(self, unit: UnitState, operation: Operation, read_until: Time, written: Time) -> None:
-        for _, _, block in operation.reads:
-            unit.readers[block] = later(unit.readers[block], read_until)
-        for _, _, block in operation.writes:
-            unit.writers[block] = written
-        if operation.shared:
-            unit.touched = later(unit.touched, later(read_until, written))
-
-    def note(self, unit: UnitState, start: Time, end: Time) -> None:
-        if self.run.record:
-            unit.start.append(start)
-            unit.end.append(end)
-
     # engines
 
     def work(self, unit: UnitState, op: Operation) -> bool:
@@ -135,9 +91,9 @@ class GeneralRules:
                 self.run.transfers.request(time, key, op.resource, op.busy_ps, begin)
 
         when([unit.free[op.engine], *self.hazards(unit, op.reads, op.writes)], unit.now, ready)
-        unit.free[op.engine] = _short(busy_until)
-        self.mark(unit, op, _short(finished), _short(finished))
-        self.note(unit, _short(start), _short(finished))
+        unit.free[op.engine] = short(busy_until)
+        self.mark(unit, op, short(finished), short(finished))
+        self.note(unit, short(start), short(finished))
         return True
 
     def copy(self, unit: UnitState, op: Operation) -> bool:
@@ -150,7 +106,7 @@ class GeneralRules:
         return True
 
     def _waits(self, unit: UnitState, engine: int, reads: Any, writes: Any) -> tuple[list[Pending], int]:
-        """What a command on the unit's own blocks has to wait for: unknown times, and the latest known one."""
+        """What a command on the unit's own blocks waits for: unknown times, and the latest known one."""
         written, read, readers, writers = self._written, self._read, unit.readers, unit.writers
         times = [unit.free[engine]]
         for block in reads:
@@ -185,7 +141,7 @@ class GeneralRules:
             return self.work(unit, made)
         job = Job(engine, busy)
         job.begin_after(*self._waits(unit, engine, reads, writes))
-        end = _short(job)
+        end = short(job)
         unit.free[engine] = end
         readers = unit.readers
         for block in reads:
@@ -207,15 +163,15 @@ class GeneralRules:
         if self.run.record:
             move.watch = Pending()
         move.begin_after(*self._waits(unit, engine, reads, writes))
-        arrived = _short(move)
-        unit.free[engine] = _short(move.left)
+        arrived = short(move)
+        unit.free[engine] = short(move.left)
         for block in reads:
             # Who reads what nobody writes need not be remembered.
             readers[block] = later(readers[block], arrived) if self._written[block] else 0
         for block in writes:
             unit.writers[block] = arrived
         if move.watch is not None:
-            self.note(unit, _short(move.watch), arrived)
+            self.note(unit, short(move.watch), arrived)
         return True
 
     def _transfer(self, op: Operation, times: list[Time], least: int) -> tuple[Time, Time, Time]:
@@ -224,10 +180,10 @@ class GeneralRules:
             move = Move(self.run.transfers, op.path, op.nbytes, op.flow, op.number, op.delay_ps)
             move.watch = Pending()
             move.after(times, least)
-            return _short(move.watch), _short(move.left), _short(move)
+            return short(move.watch), short(move.left), short(move)
         start, left, arrived = Pending(), Pending(), Pending()
         self._cut_transfer(op, times, least, start, left, arrived)
-        return _short(start), _short(left), _short(arrived)
+        return short(start), short(left), short(arrived)
 
     def _cut_transfer(
         self, op: Operation, times: list[Time], least: int, start: Pending, left: Pending, arrived: Pending
@@ -322,9 +278,9 @@ class GeneralRules:
             credit.set(time + credit_ps)
 
         when(times, unit.now, free)
-        self.run.credits[queue][number] = _short(credit)
+        self.run.credits[queue][number] = short(credit)
         self.run.wake_credit(queue)
-        self.note(unit, unit.now, _short(released))
+        self.note(unit, unit.now, short(released))
 
     def receive_into(self, unit: UnitState, op: Operation) -> bool:
         """Take a message, copy it out of its slot and give the slot back after the copy."""
@@ -344,153 +300,12 @@ class GeneralRules:
         self.mark(unit, op, landed, landed)
         credit = Pending()
         when([landed], 0, lambda time: credit.set(time + link.credit_ps))
-        run.credits[link.queue][number] = _short(credit)
+        run.credits[link.queue][number] = short(credit)
         run.wake_credit(link.queue)
         self.note(unit, start, landed)
         return True
-
-    # receive from any
-
-    def receive_any(self, unit: UnitState, op: Operation) -> bool:
-        """Take the earliest arrival; which one that is, the time queue decides."""
-        if op.value:
-            return True
-        for link in op.link:
-            self.any_waiters[link.queue] = (unit, op)
-        self._offer_any(unit, op)
-        return False
-
-    def _candidates(self, op: Operation) -> list[tuple[int, int]]:
-        """(arrival, member) of every message that is known to be there for the taking."""
-        found = []
-        for link, number in zip(op.link, op.key, strict=True):
-            arrived = self.run.arrivals[link.queue]
-            value = known(arrived[number]) if len(arrived) > number else None
-            if value is not None:
-                found.append((value, link.member))
-        return found
-
-    def _offer_any(self, unit: UnitState, op: Operation) -> None:
-        """Put a decision into the time queue at the earliest arrival known so far."""
-        for link, number in zip(op.link, op.key, strict=True):
-            arrived = self.run.arrivals[link.queue]
-            if len(arrived) > number and known(arrived[number]) is None:
-                when((arrived[number],), 0, lambda _: self._offer_any(unit, op))
-        found = self._candidates(op)
-        if found and not op.value:
-            time = min(found)[0]
-            self._decide_at(time, unit, lambda: self._decide_any(unit, op))
-
-    def _decide_at(self, time: int, unit: UnitState, then: Callable[[], None]) -> None:
-        self._decisions += 1
-        entry = (time, DECISION, unit.unit, self._decisions, 0, lambda _: then())
-        heapq.heappush(self.run.queue, entry)
-
-    def _decide_any(self, unit: UnitState, op: Operation) -> None:
-        if op.value:
-            return
-        arrival, member = min(self._candidates(op))
-        op.value = 1
-        for link in op.link:
-            self.any_waiters.pop(link.queue, None)
-        self.choices.setdefault(unit.unit, []).append(member)
-        self.note(unit, unit.now, max(unit.now, arrival))
-        unit.now = max(unit.now, arrival)
-        op.number = member
-        self.run.ready.append(unit)
-
-    def _arrived_any(self, queue: int) -> None:
-        waiting = self.any_waiters.get(queue)
-        if waiting is not None:
-            self._offer_any(*waiting)
-
-    # scalars, flags, meetings
-
-    def read(self, unit: UnitState, op: Operation) -> bool:
-        for time in self.hazards(unit, op.reads, ()):
-            value = known(time)
-            if value is None:
-                self.run.resume_when(unit, time)
-                return False
-            unit.now = max(unit.now, value)
-        self.note(unit, unit.now, unit.now)
-        return True
-
-    def signal(self, unit: UnitState, op: Operation) -> bool:
-        def sent(time: int) -> None:
-            for _ in range(op.value):
-                insort(self.signals[op.key], time + op.delay_ps)
-            self.run.last_ps = max(self.run.last_ps, time + op.delay_ps)
-            waiting = self.flag_waiters.get(op.key)
-            if waiting is not None:
-                self._offer_wait(*waiting)
-
-        gone = Pending()
-        when([unit.touched], unit.now, gone.set)
-        when([gone], 0, sent)
-        self.note(unit, unit.now, _short(gone))
-        return True
-
-    def wait(self, unit: UnitState, op: Operation) -> bool:
-        """Wait for a flag; when it is reached, the time queue decides (signals may still overtake)."""
-        if op.delay_ps:
-            unit.now = max(unit.now, op.delay_ps)
-            self.note(unit, op.flow, unit.now)
-            return True
-        if op.value <= 0:
-            self.note(unit, unit.now, unit.now)
-            return True
-        op.flow = unit.now
-        self.flag_waiters[op.key] = (unit, op)
-        self._offer_wait(unit, op)
-        return False
-
-    def _reached(self, op: Operation) -> int | None:
-        arrived = self.signals[op.key]
-        return arrived[op.value - 1] if len(arrived) >= op.value else None
-
-    def _offer_wait(self, unit: UnitState, op: Operation) -> None:
-        reached = self._reached(op)
-        if reached is not None and not op.delay_ps:
-            self._decide_at(reached, unit, lambda: self._decide_wait(unit, op))
-
-    def _decide_wait(self, unit: UnitState, op: Operation) -> None:
-        if not op.delay_ps:
-            reached = self._reached(op)
-            assert reached is not None
-            op.delay_ps = max(1, reached)
-            self.flag_waiters.pop(op.key, None)
-            self.run.ready.append(unit)
-
-    def meet(self, unit: UnitState, op: Operation) -> bool:
-        meeting = self.meetings[op.key]
-        if meeting.complete:
-            unit.now = meeting.latest + op.delay_ps
-            self.mark(unit, op, unit.now, unit.now)
-            self.note(unit, op.flow, unit.now)
-            return True
-        if unit in meeting.came:
-            return False
-        times = [unit.touched, *self.hazards(unit, op.reads, op.writes)]
-        for time in times:
-            if known(time) is None:
-                self.run.resume_when(unit, time)
-                return False
-        op.flow = unit.now
-        meeting.came.append(unit)
-        meeting.latest = max(meeting.latest, unit.now, *(known(t) or 0 for t in times))
-        if len(meeting.came) == op.value:
-            meeting.complete = True
-            self.run.ready.extend(u for u in meeting.came if u is not unit)
-            return self.meet(unit, op)
-        return False
 
     # deadlock
 
     def wait_graph(self, time_ps: int) -> WaitGraph:
         return wait_graph(self.run, time_ps)
-
-
-def _short(time: Pending) -> Time:
-    """The number itself if it is known already."""
-    return time if time.value is None else time.value

@@ -50,7 +50,7 @@ class Link:
         return self.channel.label(self.member)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Operation:
     """A command outside the fast kinds; ``kind`` is one of those that `GeneralRules` knows."""
 

@@ -33,6 +33,7 @@ class Regions:
         self._bounds: list[tuple[int, Bounds]] = []
         self._whole: list[int] = []
         self._numbers: dict[Any, int] = {}
+        self._known: dict[tuple[int, int], Block] = {}
         self._tables: dict[Any, np.ndarray] = {}
         self._every: dict[int, Shelf] = {}
         self._readers: dict[int, Shelf] = {}
@@ -66,7 +67,11 @@ class Regions:
     def block(self, number: int, shift: int = 0) -> Block:
         """A block as general operations take it; ``shift`` makes it another owner's."""
         written, read = self.written[number], self.read[number]
-        return tuple(n + shift for n in written), tuple(n + shift for n in read), number + shift
+        known = self._known.get((number, shift))
+        if known is None or len(known[0]) != len(written) or len(known[1]) != len(read):
+            shifted = tuple(n + shift for n in written), tuple(n + shift for n in read), number + shift
+            known = self._known[number, shift] = shifted
+        return known
 
     def _number(self, access: Access) -> Any:
         storage, bounds = access.storage, access.bounds

@@ -123,8 +123,8 @@ def _last_of(count: int, then: Callable[[int], None]) -> Callable[[int], None]:
 class Move(Pending):
     """The arrival of a whole transfer that is not cut into pieces, followed from its hazards on.
 
-    ``left`` is when the source is free again; both become known as soon as they can be. The usual case of a contended machine: it
-    does what `Transfers.start` and `Journey` do for pieces, without their callbacks.
+    ``left`` is when the source is free again; both become known as soon as they can be. The usual case of a
+    contended machine: it does what `Transfers.start` and `Journey` do for pieces, without their callbacks.
     """
 
     __slots__ = (
@@ -177,8 +177,8 @@ class Move(Pending):
         if not self.need:
             start = self.start
             for time in self.deps:
-                if time.value > start:
-                    start = time.value
+                if time.value > start:  # type: ignore[operator]
+                    start = time.value  # type: ignore[assignment]
             self.start = start
             self.deps = []
             self._begin()

@@ -85,7 +85,8 @@ def _micro(ps: np.ndarray) -> list[tuple[int, int]]:
     return list(zip(whole.tolist(), rest.tolist(), strict=True))
 
 
-_ROW = '%s"ts":%d.%06d,"dur":%d.%06d,"args":{"cause":%d,%s'
+_TIME = "%d.%06d"
+_ROW = '%s"ts":%d.%06d,"dur":%s,"args":{"cause":%d,%s'
 
 
 def _events(trace: Trace, start: int, stop: int) -> list[str]:
@@ -100,9 +101,17 @@ def _events(trace: Trace, start: int, stop: int) -> list[str]:
         heads.append(f'{{"ph":"X","name":{name},"pid":{unit + 1},"tid":{engine + 1},')
         tails.append(f'"bytes":{size},"source":{source},"operand":{operand}}}}}')
     ts, ts_rest = np.divmod(part["start_ps"], 1_000_000)
-    dur, dur_rest = np.divmod(part["end_ps"] - part["start_ps"], 1_000_000)
-    times = [c.tolist() for c in (ts, ts_rest, dur, dur_rest, part["cause"])]
-    rows = zip([heads[i] for i in where], *times, [tails[i] for i in where], strict=True)
+    lengths, which = np.unique(part["end_ps"] - part["start_ps"], return_inverse=True)
+    texts = [_TIME % pair for pair in _micro(lengths)]
+    rows = zip(
+        [heads[i] for i in where],
+        ts.tolist(),
+        ts_rest.tolist(),
+        [texts[i] for i in which.tolist()],
+        part["cause"].tolist(),
+        [tails[i] for i in where],
+        strict=True,
+    )
     return [_ROW % row for row in rows]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from megatile.core.errors import RouteError
+from megatile.core.errors import MissingDescriptionError, RouteError
 from megatile.hda import HDA
 from megatile.hda.model import Network, Unit
 from megatile.hda.routing import Link
@@ -126,7 +126,7 @@ class Fabric:
     def _find(self, a: Unit, b: Unit) -> Iterator[Stage]:
         try:
             route = self.hda.route(a, b)
-        except RouteError:
+        except (RouteError, MissingDescriptionError):
             yield self._through_memory(a, b)
             return
         for leg in route.legs:

@@ -50,6 +50,7 @@ class Machine:
         self.places = self._places()
         self.fabric = Fabric(hda, self.faults)
         self._paths: dict[tuple[int, str, int, str], Path] = {}
+        self._messages: dict[tuple[int, int, int], int] = {}
         self._memories: dict[str, tuple[MemoryLayer, float, bool]] = {}
         self._engines: dict[str, Engine | None] = {}
 
@@ -218,6 +219,13 @@ class Machine:
 
     def message_ps(self, unit: int, peer: int, size: int) -> int:
         """A small control message between units; it does not contend for links. At least 1 ps."""
+        key = (self.places[unit], self.places[peer], size)
+        known = self._messages.get(key)
+        if known is None:
+            known = self._messages[key] = self._message_ps(unit, peer, size)
+        return known
+
+    def _message_ps(self, unit: int, peer: int, size: int) -> int:
         if self.places[unit] == self.places[peer]:
             return 1
         stages = self.fabric.stages(self.hardware(unit), self.hardware(peer))

@@ -1,0 +1,154 @@
+"""Attention over KV that is already cut into chunks, one per cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from megatile.attention.agreement import Members, Record
+from megatile.attention.arguments import SAME, find_problem, from_inner_order, make_record, to_inner
+from megatile.attention.communication import Communicator, choose_transport
+from megatile.attention.engine import Chunks, Engine, Pair
+from megatile.attention.kernels import KernelOptions, choose_kernel
+from megatile.attention.profile import Profile
+from megatile.attention.schedules import Division, Mask, Piece, Schedule, cycle_schedule
+from megatile.attention.schedules.division import is_dense
+from megatile.attention.schedules.pieces import Pieces, split
+from megatile.attention.schedules.routes import Held
+
+
+def kv_chunks(x: Tensor, count: int, *, causal: bool = False, dim: int = 1) -> list[Tensor]:
+    """A rank's own K or V cut into ``count`` chunks (at least one) along ``dim``.
+
+    With ``causal`` (zig-zag layout) chunk c joins sub-slice c of the first half and sub-slice c of the
+    second.
+    """
+    count = max(1, count)
+    halves = x.chunk(2, dim) if causal else (x,)
+    parts = [half.split(split(half.shape[dim], count), dim) for half in halves]
+    return [torch.cat([part[c] for part in parts], dim) for c in range(count)]
+
+
+def run_chunks(
+    members: Members,
+    cycles: Sequence[Sequence[int]],
+    q: Tensor,
+    k: Sequence[Tensor],
+    v: Sequence[Tensor],
+    scale: float | None,
+    dropout_p: float,
+    causal: bool,
+    layout: str,
+    profile: Profile | None,
+) -> tuple[Tensor, Tensor]:
+    """Forward of one rank: its queries, its chunks of KV, and the cycles they travel along."""
+    mask = Mask.of(causal)
+    problem = _chunk_problem(cycles, members.size, q, k, v, causal, dropout_p, layout)
+    schedule = None if problem else cycle_schedule("given cycles", [list(c) for c in cycles], members.size)
+    scale = float(q.shape[-1]) ** -0.5 if scale is None else scale
+    record: Record = {}
+    if problem is None:
+        q, k, v = to_inner(q, layout), [to_inner(x, layout) for x in k], [to_inner(x, layout) for x in v]
+        record = make_record(None, q, k[0], v[0], mask, schedule, scale, None, None)
+        record["chunk lengths"] = [[size, len(list(run))] for size, run in groupby(x.shape[1] for x in k)]
+    same = (*SAME, "chunk lengths", "query tokens") if causal else SAME
+    records = members.agree(record, problem, q.device, same)
+    assert schedule is not None
+    with torch.no_grad():
+        options = KernelOptions(scale, partial=members.size > 1)
+        out, lse = _forward(members, schedule, records, mask, q, k, v, options, profile)
+    return out.permute(from_inner_order(layout)), lse
+
+
+def _forward(
+    members: Members,
+    schedule: Schedule,
+    records: Sequence[Record],
+    mask: Mask,
+    q: Tensor,
+    k: Sequence[Tensor],
+    v: Sequence[Tensor],
+    options: KernelOptions,
+    profile: Profile | None,
+) -> tuple[Tensor, Tensor]:
+    division = _division(schedule, records, mask)
+    transport = choose_transport(members.group, is_dense(division.routes))
+    engine = Engine(
+        division,
+        members.rank,
+        Communicator(members.group, transport),
+        choose_kernel(q, v[0], options),
+        options,
+        profile,
+    )
+    pairs = [
+        (a.transpose(0, 1).contiguous(), b.transpose(0, 1).contiguous()) for a, b in zip(k, v, strict=True)
+    ]
+    own: Chunks = {Held(members.rank, c): pair for c, pair in enumerate(pairs)}
+    whole = _whole(pairs, halves=not mask.none)
+    out, lse, _ = engine.forward(q, *whole, own=own)
+    return out, lse
+
+
+def _whole(pairs: Sequence[Pair], halves: bool) -> Pair:
+    """The rank's KV in order of positions: with halves, the first halves of all chunks, then the second."""
+    if not halves:
+        return torch.cat([a for a, _ in pairs]), torch.cat([b for _, b in pairs])
+    sides = []
+    for side in (0, 1):
+        parts = [pair[side].chunk(2) for pair in pairs]
+        sides.append(torch.cat([first for first, _ in parts] + [second for _, second in parts]))
+    return sides[0], sides[1]
+
+
+def _division(schedule: Schedule, records: Sequence[Record], mask: Mask) -> Division:
+    lengths = [[size for size, count in r["chunk lengths"] for _ in range(count)] for r in records]
+    queries = [int(r["query tokens"]) for r in records]
+    if mask.none:
+        chunks = tuple(tuple((Piece(0, size),) if size else () for size in row) for row in lengths)
+        whole: list[Pieces] = [(Piece(0, sum(row)),) if sum(row) else () for row in lengths]
+        q: list[Pieces] = [(Piece(0, size),) if size else () for size in queries]
+        return Division(schedule.routes, tuple(q), tuple(whole), chunks, mask, (0,))
+    ranks, block = len(records), sum(lengths[0]) // 2
+    rows, halved = [], []
+    for rank in range(ranks):
+        starts = (rank * block, (2 * ranks - 1 - rank) * block)
+        rows.append(tuple(Piece(start, block) for start in starts if block))
+        at, mine = 0, []
+        for size in lengths[rank]:
+            mine.append(tuple(Piece(start + at, size // 2) for start in starts if size))
+            at += size // 2
+        halved.append(tuple(mine))
+    return Division(schedule.routes, tuple(rows), tuple(rows), tuple(halved), mask, (0,))
+
+
+def _chunk_problem(
+    cycles: Sequence[Sequence[int]],
+    ranks: int,
+    q: Tensor,
+    k: Sequence[Tensor],
+    v: Sequence[Tensor],
+    causal: bool,
+    dropout_p: float,
+    layout: str,
+) -> str | None:
+    """What is wrong with one rank's chunks, or None."""
+    wanted = max(1, len(cycles))
+    if len(k) != wanted or len(v) != wanted:
+        return f"{wanted} cycles need {wanted} chunks (see kv_chunks), got {len(k)} of k and {len(v)} of v"
+    if any(sorted(cycle) != list(range(ranks)) for cycle in cycles):
+        return f"the cycles must visit each of the group's {ranks} ranks once"
+    for a, b in zip(k, v, strict=True):
+        problem = find_problem(q, a, b, (-1, -1), dropout_p, None, layout, False)
+        if problem:
+            return problem
+    if causal:
+        sizes = [to_inner(x, layout).shape[1] for x in k]
+        if any(size % 2 for size in sizes):
+            return f"causal chunks have two equal halves, got lengths {sizes}"
+        if sum(sizes) != to_inner(q, layout).shape[1]:
+            return f"q has {to_inner(q, layout).shape[1]} tokens, the causal chunks have {sum(sizes)}"
+    return None

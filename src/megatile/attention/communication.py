@@ -1,0 +1,235 @@
+"""Moving chunks between ranks: one exchange at a time, started early and awaited late."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from megatile.attention.errors import AttentionError, PeerError
+from megatile.attention.failures import explained, wait_for
+from megatile.core.errors import did_you_mean
+
+
+@dataclass
+class Pending:
+    """Messages under way. ``wait`` returns what came from each peer; buffers stay alive until then."""
+
+    received: dict[int, Tensor]
+    works: list[tuple[Any, int | None]]
+    group: dist.ProcessGroup | None
+    doing: str
+    kept: list[Tensor]
+
+    def wait(self) -> dict[int, Tensor]:
+        for work, peer in self.works:
+            assert self.group is not None
+            wait_for(work, self.group, peer, self.doing)
+        self.kept.clear()
+        return self.received
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """Exchanges in a group. A schedule's peer p is rank ``p * stride + offset`` of the group."""
+
+    group: dist.ProcessGroup | None
+    transport: str = "point_to_point"
+    stride: int = 1
+    offset: int = 0
+
+    def exchange(
+        self, sends: Mapping[int, Tensor], sizes: Mapping[int, int], like: Tensor, doing: str
+    ) -> Pending:
+        """Send a flat tensor to each peer and receive ``sizes[peer]`` elements of ``like``'s dtype."""
+        outgoing = {self._rank(peer): tensor for peer, tensor in sends.items()}
+        incoming = {self._rank(peer): size for peer, size in sizes.items()}
+        if self.group is None or not (outgoing or incoming or self.transport != "point_to_point"):
+            return Pending({}, [], None, doing, [])
+        try:
+            pending = _TRANSPORTS[self.transport](self.group, outgoing, incoming, like, doing)
+        except RuntimeError as error:
+            if isinstance(error, PeerError):
+                raise
+            raise explained(error, self.group, None, doing) from error
+        pending.received = {peer: pending.received[self._rank(peer)] for peer in sizes}
+        return pending
+
+    def _rank(self, peer: int) -> int:
+        return peer * self.stride + self.offset
+
+
+Transport = Callable[[dist.ProcessGroup, Mapping[int, Tensor], Mapping[int, int], Tensor, str], Pending]
+
+
+def _point_to_point(
+    group: dist.ProcessGroup, sends: Mapping[int, Tensor], sizes: Mapping[int, int], like: Tensor, doing: str
+) -> Pending:
+    received = {peer: like.new_empty(size) for peer, size in sizes.items()}
+    messages = [(dist.irecv, buffer, peer) for peer, buffer in received.items() if buffer.numel()]
+    messages += [(dist.isend, tensor, peer) for peer, tensor in sends.items() if tensor.numel()]
+    works = post_messages(group, messages, doing)
+    return Pending(received, works, group, doing, list(sends.values()))
+
+
+def post_messages(
+    group: dist.ProcessGroup, messages: list[tuple[Callable[..., Any], Tensor, int]], doing: str
+) -> list[tuple[Any, int | None]]:
+    """Start sends and receives; the works with the peer of each, None where a work stands for several."""
+    if str(dist.get_backend(group)) == "nccl":
+        operations = [dist.P2POp(op, x, dist.get_global_rank(group, peer), group) for op, x, peer in messages]
+        return [(work, None) for work in (dist.batch_isend_irecv(operations) if operations else [])]
+    works: list[tuple[Any, int | None]] = []
+    for op, tensor, peer in messages:
+        try:
+            works.append((op(tensor, dist.get_global_rank(group, peer), group), peer))
+        except RuntimeError as error:
+            raise explained(error, group, peer, doing) from error
+    return works
+
+
+def _all_to_all_single(
+    group: dist.ProcessGroup, sends: Mapping[int, Tensor], sizes: Mapping[int, int], like: Tensor, doing: str
+) -> Pending:
+    ranks = range(dist.get_world_size(group))
+    out_sizes = [sends[p].numel() if p in sends else 0 for p in ranks]
+    in_sizes = [sizes.get(p, 0) for p in ranks]
+    parts = [sends[p] for p in ranks if p in sends]
+    outgoing = torch.cat(parts) if parts else like.new_empty(0)
+    incoming = like.new_empty(sum(in_sizes))
+    work = dist.all_to_all_single(incoming, outgoing, in_sizes, out_sizes, group=group, async_op=True)
+    received = {p: part for p, part in zip(ranks, incoming.split(in_sizes), strict=True) if p in sizes}
+    return Pending(received, [(work, None)], group, doing, [outgoing])
+
+
+def _all_to_all(
+    group: dist.ProcessGroup, sends: Mapping[int, Tensor], sizes: Mapping[int, int], like: Tensor, doing: str
+) -> Pending:
+    ranks = range(dist.get_world_size(group))
+    nothing = like.new_empty(_filler(group, sends, sizes))
+    outgoing = [sends.get(p, nothing) for p in ranks]
+    incoming = [like.new_empty(sizes.get(p, nothing.numel())) for p in ranks]
+    work = dist.all_to_all(incoming, outgoing, group=group, async_op=True)
+    return Pending({p: incoming[p] for p in sizes}, [(work, None)], group, doing, outgoing)
+
+
+def _filler(group: dist.ProcessGroup, sends: Mapping[int, Tensor], sizes: Mapping[int, int]) -> int:
+    """How long the tensors for ranks without a message are: gloo's list form wants all of them equal."""
+    if str(dist.get_backend(group)) != "gloo":
+        return 0
+    lengths = {tensor.numel() for tensor in sends.values()} | set(sizes.values())
+    if len(lengths) > 1:
+        raise AttentionError(
+            "gloo's all_to_all with lists needs messages of one size",
+            advice="all_to_all_single or point_to_point",
+        )
+    return lengths.pop() if lengths else 0
+
+
+_TRANSPORTS: dict[str, Transport] = {
+    "point_to_point": _point_to_point,
+    "all_to_all_single": _all_to_all_single,
+    "all_to_all": _all_to_all,
+}
+# What each backend does best when most ranks talk to each other; others get point-to-point.
+_DENSE = {
+    "nccl": "all_to_all",
+    "gloo": "all_to_all_single",
+    "mpi": "all_to_all_single",
+    "ucc": "all_to_all_single",
+}
+
+
+def choose_transport(group: dist.ProcessGroup | None, dense: bool) -> str:
+    """The transport for a backend; ``MEGATILE_ATTENTION_TRANSPORT`` overrides it (on every rank)."""
+    asked = os.environ.get("MEGATILE_ATTENTION_TRANSPORT", "")
+    if asked:
+        if asked not in _TRANSPORTS:
+            raise AttentionError(
+                f"MEGATILE_ATTENTION_TRANSPORT names no transport: '{asked}'",
+                advice=did_you_mean(asked, _TRANSPORTS),
+            )
+        return asked
+    if group is None or not dense:
+        return "point_to_point"
+    return _DENSE.get(str(dist.get_backend(group)), "point_to_point")
+
+
+class RingComm:
+    """Send to the next rank of a ring and receive from the previous one."""
+
+    def __init__(self, process_group: dist.ProcessGroup):
+        self.group = process_group
+        self.rank = dist.get_rank(process_group)
+        self.world_size = dist.get_world_size(process_group)
+        self._noted: list[tuple[Callable[..., Any], Tensor, int]] = []
+        self._works: list[tuple[Any, int | None]] = []
+
+    def send_recv(self, to_send: Tensor, recv_tensor: Tensor | None = None) -> Tensor:
+        """Note both transfers for :meth:`commit` and :meth:`wait`. Returns the receiving tensor."""
+        result = torch.empty_like(to_send) if recv_tensor is None else recv_tensor
+        if self.world_size == 1:
+            result.copy_(to_send)
+            return result
+        self._noted.append((dist.isend, to_send.contiguous(), (self.rank + 1) % self.world_size))
+        self._noted.append((dist.irecv, result, (self.rank - 1) % self.world_size))
+        return result
+
+    def send_recv_kv(
+        self, k: Tensor, v: Tensor, k_buffer: Tensor | None = None, v_buffer: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Both of k and v, started at once."""
+        next_k, next_v = self.send_recv(k, k_buffer), self.send_recv(v, v_buffer)
+        self.commit()
+        return next_k, next_v
+
+    def commit(self) -> None:
+        """Start what was noted."""
+        if self._works:
+            raise AttentionError(
+                "the previous transfers of this RingComm were not awaited", advice="call wait()"
+            )
+        self._works = post_messages(self.group, self._noted, "a ring exchange")
+
+    def wait(self) -> None:
+        """Wait for what was started."""
+        for work, peer in self._works:
+            wait_for(work, self.group, peer, "a ring exchange")
+        self._noted, self._works = [], []
+
+
+class A2AComm:
+    """Every rank sends one tensor to every rank."""
+
+    def __init__(self, process_group: dist.ProcessGroup):
+        self.group = process_group
+        self.rank = dist.get_rank(process_group)
+        self.world_size = dist.get_world_size(process_group)
+        self._pending: tuple[Pending, list[Tensor]] | None = None
+
+    def all_to_all(self, send_tensors: list[Tensor], recv_tensors: list[Tensor]) -> None:
+        """Start; ``recv_tensors[p]`` holds what rank p sent to this one after :meth:`wait`."""
+        if len(send_tensors) != self.world_size or len(recv_tensors) != self.world_size:
+            raise AttentionError(f"all_to_all needs one tensor per rank, {self.world_size} of each kind")
+        recv_tensors[self.rank].copy_(send_tensors[self.rank])
+        others = [p for p in range(self.world_size) if p != self.rank]
+        sends = {p: send_tensors[p].reshape(-1) for p in others}
+        sizes = {p: recv_tensors[p].numel() for p in others}
+        transport = choose_transport(self.group, dense=True)
+        pending = Communicator(self.group, transport).exchange(
+            sends, sizes, send_tensors[self.rank], "an all-to-all"
+        )
+        self._pending = (pending, recv_tensors)
+
+    def wait(self) -> None:
+        """Wait until everything has arrived."""
+        if self._pending is not None:
+            pending, targets = self._pending
+            for peer, flat in pending.wait().items():
+                targets[peer].copy_(flat.view_as(targets[peer]))
+        self._pending = None

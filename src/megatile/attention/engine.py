@@ -1,0 +1,258 @@
+"""One engine for every schedule: work on what is held while the next chunks travel; then in reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from megatile.attention.communication import Communicator, Pending
+from megatile.attention.kernels import Kernel, KernelOptions
+from megatile.attention.merge import Accumulator
+from megatile.attention.profile import Profile
+from megatile.attention.schedules.division import OWN, Division, KernelCall, Run
+from megatile.attention.schedules.routes import Held, Transfer
+
+Pair = tuple[Tensor, Tensor]  # K and V (or their gradients), sequence first: [S, B, H, D]
+Chunks = dict[Held, Pair]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Attention of one rank: its part of a division, with a kernel and a communicator."""
+
+    division: Division
+    rank: int
+    communicator: Communicator
+    kernel: Kernel
+    options: KernelOptions
+    profile: Profile | None = None
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, own: Chunks | None = None
+    ) -> tuple[Tensor, Tensor, Chunks]:
+        """``q`` [B, S, H, D], ``k``, ``v`` [S, B, H, D] → out, lse [B, H, S] and the chunks held last."""
+        routes = self.division.routes
+        result = Accumulator(q.shape[0], q.shape[1], q.shape[2], v.shape[-1], q.device)
+        own = self.own_chunks((k, v)) if own is None else own
+        held = own
+        for step in range(routes.exchanges + 1):
+            pending = None
+            if step < routes.exchanges:
+                with self._span("communication"):
+                    source = held if routes.relays else own
+                    pending = self._start(
+                        routes.sends(step, self.rank), routes.receives(step, self.rank), source, k, v
+                    )
+            with self._span("computation"):
+                for call in self.division.calls(step, self.rank):
+                    self._forward_call(call, q, self._keys(step, call, (k, v), held), result)
+            if pending is not None:
+                with self._span("communication"):
+                    held = self._arrived(pending, routes.receives(step, self.rank), k, v)
+        out, lse = result.result(q.dtype)
+        return out, lse, held
+
+    def backward(
+        self, d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, last: Chunks
+    ) -> tuple[Tensor, Pair]:
+        """Gradients of q (in f32) and of the rank's own k and v (in f32, sequence first)."""
+        grads = _Gradients(self, d_out, q, (k, v), out, lse)
+        if self.division.routes.relays:
+            self._backward_relayed(grads, last)
+        else:
+            self._backward_direct(grads)
+        return grads.d_q, grads.home
+
+    def own_chunks(self, pair: Pair) -> Chunks:
+        """The rank's KV cut into the chunks of the routes."""
+        rows = self.division.chunk_rows(self.rank)
+        return {Held(self.rank, c): _pair(_rows(x, runs) for x in pair) for c, runs in enumerate(rows)}
+
+    def _backward_relayed(self, grads: _Gradients, last: Chunks) -> None:
+        """Cycles in reverse: KV goes back while dK and dV, one step behind, come home along the same way."""
+        routes, rank = self.division.routes, self.rank
+        k, v = grads.pair
+        held, coming = last, None
+        for step in range(routes.exchanges, -1, -1):
+            back = None
+            if step > 1:  # the rank's own chunks, held at step 0, never left it
+                back = self._start(routes.receives(step - 1, rank), routes.sends(step - 1, rank), held, k, v)
+            local = grads.step(step, held)
+            if coming is not None:
+                arrived = self._arrived(coming, routes.sends(step, rank), *grads.home)
+                _add(local, arrived) if step > 0 else grads.bring_home(arrived)
+            if step > 0:
+                backwards = routes.receives(step - 1, rank), routes.sends(step - 1, rank)
+                coming = self._start(*backwards, local, *grads.home)
+            if back is not None:
+                held = self._arrived(back, routes.sends(step - 1, rank), k, v)
+
+    def _backward_direct(self, grads: _Gradients) -> None:
+        """KV comes straight from its owner once more, dK and dV go straight back."""
+        routes, rank = self.division.routes, self.rank
+        k, v = grads.pair
+        own = self.own_chunks(grads.pair)
+        held, going = own, None
+        for step in range(routes.exchanges + 1):
+            ahead = None
+            if step < routes.exchanges:
+                ahead = self._start(routes.sends(step, rank), routes.receives(step, rank), own, k, v)
+            local = grads.step(step, held)
+            if going is not None:
+                grads.bring_home(self._arrived(going, routes.sends(step - 2, rank), *grads.home))
+                going = None
+            if step > 0:
+                backwards = routes.receives(step - 1, rank), routes.sends(step - 1, rank)
+                going = self._start(*backwards, local, *grads.home)
+            if ahead is not None:
+                held = self._arrived(ahead, routes.receives(step, rank), k, v)
+        if going is not None:
+            grads.bring_home(self._arrived(going, routes.sends(routes.exchanges - 1, rank), *grads.home))
+
+    def _forward_call(self, call: KernelCall, q: Tensor, keys: Pair, result: Accumulator) -> None:
+        queries = _batch_rows(q, call.q)
+        k, v = (x.transpose(0, 1) for x in keys)
+        if not queries.numel():
+            return
+        for part in self.kernel.divide(call.tile, call.rows, call.columns):
+            (top, bottom), (left, right) = part.rows, part.columns
+            block = self.kernel.forward(
+                queries[:, top:bottom], k[:, left:right], v[:, left:right], part.tile, self.options
+            )
+            result.add(_runs_within(call.q, top, bottom), *block)
+
+    def _keys(self, step: int, call: KernelCall, own: Pair, held: Chunks) -> Pair:
+        order = self.division.routes.held(step, self.rank)
+        runs = [((own if slot == OWN else held[order[slot]]), begin, end) for slot, begin, end in call.kv]
+        return _pair(_joined([pair[side][begin:end] for pair, begin, end in runs]) for side in (0, 1))
+
+    def _start(
+        self, sends: Sequence[Transfer], receives: Sequence[Transfer], chunks: Chunks, k: Tensor, v: Tensor
+    ) -> Pending:
+        packed: dict[int, list[Tensor]] = {}
+        for peer, held in sends:
+            packed.setdefault(peer, []).extend(x.reshape(-1) for x in chunks[held])
+        messages = {peer: _joined(parts) for peer, parts in packed.items()}
+        sizes: dict[int, int] = {}
+        for peer, held in receives:
+            sizes[peer] = sizes.get(peer, 0) + self.division.chunk_length(held) * (_width(k) + _width(v))
+        return self.communicator.exchange(messages, sizes, k, "the exchange of KV chunks")
+
+    def _arrived(self, pending: Pending, receives: Sequence[Transfer], k: Tensor, v: Tensor) -> Chunks:
+        flat = pending.wait()
+        at: dict[int, int] = {}
+        chunks: Chunks = {}
+        for peer, held in receives:
+            length, start = self.division.chunk_length(held), at.get(peer, 0)
+            middle = start + length * _width(k)
+            end = middle + length * _width(v)
+            chunks[held] = (
+                flat[peer][start:middle].view(length, *k.shape[1:]),
+                flat[peer][middle:end].view(length, *v.shape[1:]),
+            )
+            at[peer] = end
+        return chunks
+
+    def _span(self, kind: str) -> AbstractContextManager[None]:
+        return nullcontext() if self.profile is None else self.profile.span(kind)
+
+
+class _Gradients:
+    """What a backward run collects on one rank."""
+
+    def __init__(self, engine: Engine, d_out: Tensor, q: Tensor, pair: Pair, out: Tensor, lse: Tensor):
+        self.engine, self.d_out, self.q, self.pair, self.out, self.lse = engine, d_out, q, pair, out, lse
+        self.d_q = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+        self.home = _pair(torch.zeros(x.shape, dtype=torch.float32, device=q.device) for x in pair)
+
+    def step(self, step: int, held: Chunks) -> Chunks:
+        """Do the kernels of a step; returns this rank's part of the gradients of the chunks held.
+
+        At step 0 these are the rank's own, and their gradients are at home already.
+        """
+        engine = self.engine
+        order = engine.division.routes.held(step, engine.rank) if step else ()
+        local: Chunks = {h: _pair(torch.zeros_like(x, dtype=torch.float32) for x in held[h]) for h in order}
+        for call in engine.division.calls(step, engine.rank):
+            keys = engine._keys(step, call, self.pair, held)
+            targets = [((self.home if slot == OWN else local[order[slot]]), a, b) for slot, a, b in call.kv]
+            self._call(call, keys, targets)
+        return local
+
+    def bring_home(self, chunks: Mapping[Held, Pair]) -> None:
+        """Add gradients of the rank's own chunks to those of its KV."""
+        rows = self.engine.division.chunk_rows(self.engine.rank)
+        for held, pair in chunks.items():
+            for target, grad in zip(self.home, pair, strict=True):
+                at = 0
+                for begin, end in rows[held.chunk]:
+                    target[begin:end] += grad[at : at + end - begin]
+                    at += end - begin
+
+    def _call(self, call: KernelCall, keys: Pair, targets: list[tuple[Pair, int, int]]) -> None:
+        queries, d_out, out = (_batch_rows(x, call.q) for x in (self.q, self.d_out, self.out))
+        if not queries.numel():
+            return
+        lse = _joined([self.lse[:, :, begin:end] for begin, end in call.q], dim=2)
+        k, v = (x.transpose(0, 1) for x in keys)
+        d_keys = _pair(torch.zeros_like(x, dtype=torch.float32) for x in keys)
+        for part in self.engine.kernel.divide(call.tile, call.rows, call.columns):
+            rows, columns = slice(*part.rows), slice(*part.columns)
+            d_q, d_k, d_v = self.engine.kernel.backward(
+                d_out[:, rows], queries[:, rows], k[:, columns], v[:, columns], out[:, rows], lse[:, :, rows],
+                part.tile, self.engine.options,
+            )  # fmt: skip
+            at = 0
+            for begin, end in _runs_within(call.q, *part.rows):
+                self.d_q[:, begin:end] += d_q[:, at : at + end - begin]
+                at += end - begin
+            d_keys[0][columns] += d_k.transpose(0, 1)
+            d_keys[1][columns] += d_v.transpose(0, 1)
+        at = 0
+        for target, begin, end in targets:
+            for side in (0, 1):
+                target[side][begin:end] += d_keys[side][at : at + end - begin]
+            at += end - begin
+
+
+def _add(target: Chunks, more: Mapping[Held, Pair]) -> None:
+    for held, pair in more.items():
+        for x, y in zip(target[held], pair, strict=True):
+            x += y
+
+
+def _pair(two: Iterator[Tensor]) -> Pair:
+    first, second = two
+    return first, second
+
+
+def _joined(parts: list[Tensor], dim: int = 0) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+
+
+def _rows(x: Tensor, runs: Sequence[Run]) -> Tensor:
+    return _joined([x[begin:end] for begin, end in runs]) if runs else x[:0]
+
+
+def _batch_rows(x: Tensor, runs: Sequence[Run]) -> Tensor:
+    return _joined([x[:, begin:end] for begin, end in runs], dim=1)
+
+
+def _runs_within(runs: Sequence[Run], first: int, end: int) -> list[Run]:
+    """Rows first..end-1 of joined runs, as local rows."""
+    result, at = [], 0
+    for begin, stop in runs:
+        low, high = max(first, at), min(end, at + stop - begin)
+        if low < high:
+            result.append((begin + low - at, begin + high - at))
+        at += stop - begin
+    return result
+
+
+def _width(x: Tensor) -> int:
+    """Elements of one token."""
+    return x.shape[1] * x.shape[2] * x.shape[3]

@@ -1,0 +1,177 @@
+"""Sequence-parallel attention as one differentiable function over the ranks of a process group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from megatile.attention.agreement import Members, refuse_unsharded
+from megatile.attention.arguments import SAME, find_problem, from_inner_order, make_record, to_inner
+from megatile.attention.communication import Communicator, choose_transport
+from megatile.attention.engine import Engine
+from megatile.attention.heads import HeadExchange
+from megatile.attention.kernels import KernelOptions, choose_kernel
+from megatile.attention.ownership import Ownership, own_lengths, sequence_lengths
+from megatile.attention.profile import Profile
+from megatile.attention.schedules import Mask, Schedule, make_schedule
+from megatile.attention.schedules.division import is_dense
+
+
+def hamilton_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    group: Any = None,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    dropout_p: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    cu_seqlens: Any = None,
+    max_seqlen: int | None = None,
+    schedule: str | Schedule = "auto",
+    machine: Any = None,
+    layout: str = "BSND",
+    return_lse: bool = False,
+    deterministic: bool = False,
+    _profile: Profile | None = None,
+) -> Any:
+    """Exact attention of a sequence that is divided over the ranks of ``group``; forward and backward.
+
+    Each rank gives its own tokens, as :func:`shard_sequence` with the same ``causal`` and ``schedule``
+    divides them (zig-zag for causal attention, consecutive otherwise; lengths need not divide evenly), and
+    receives their results. KV may have fewer heads (GQA, MQA) and another length than q; causal masks and
+    windows align the ends.
+
+    ``cu_seqlens`` packs sequences: the boundaries in the *whole* packed sequence (a pair for q and k if they
+    differ); tensors are then [tokens, heads, dim] and every sequence is divided by itself. ``schedule`` is a
+    name for :func:`make_schedule` or a Schedule; with ``machine``, "auto" follows its nodes. ``layout`` names
+    the order of the dimensions: BSND, BNSD or SBND. ``return_lse`` adds the log-sum-exp [batch, heads,
+    tokens] in f32.
+
+        >>> out = hamilton_attention(q, k, v, causal=True)     # in every process of the group
+    """
+    members = Members(group)
+    packed = cu_seqlens is not None
+    problem = find_problem(q, k, v, window_size, dropout_p, alibi_slopes, layout, packed)
+    chosen, problem = _schedule(schedule, members.size, machine, problem)
+    if problem is None:
+        q, k, v = (to_inner(x, layout, packed) for x in (q, k, v))
+    mask = Mask.of(causal, window_size)
+    scale = softmax_scale if softmax_scale is not None else float(q.shape[-1]) ** -0.5 if q.dim() else 1.0
+    record = make_record(problem, q, k, v, mask, chosen, scale, cu_seqlens, alibi_slopes)
+    records = members.agree(record, problem, q.device, SAME)
+    assert chosen is not None
+    refuse_unsharded(records)
+    cut = sequence_lengths(records, cu_seqlens)
+    ownership = Ownership.of(chosen, mask, causal, alibi_slopes is not None, *cut, *own_lengths(records))
+    options = KernelOptions(scale, alibi_slopes, deterministic, partial=chosen.routes.exchanges > 0)
+    out, lse = _attend(q, k, v, members, chosen, ownership, options, _profile)
+    out = out.squeeze(0) if packed else out.permute(from_inner_order(layout))
+    return (out, lse.squeeze(0) if packed else lse) if return_lse else out
+
+
+class _Attention(torch.autograd.Function):
+    """The engine's forward and backward. The chunks held last are kept for the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
+        keys, values = (x.transpose(0, 1).contiguous() for x in (k, v))
+        out, lse, last = engine.forward(q, keys, values)
+        ctx.engine, ctx.last = engine, last
+        ctx.save_for_backward(q, keys, values, out, lse)
+        ctx.mark_non_differentiable(lse)
+        return out, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, k, v, out, lse = ctx.saved_tensors
+        d_q, home = ctx.engine.backward(d_out, q, k, v, out, lse, ctx.last)
+        d_k, d_v = (x.transpose(0, 1) for x in home)
+        return d_q.to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype), None
+
+
+def engine_for(
+    members: Members,
+    ownership: Ownership,
+    q: Tensor,
+    v: Tensor,
+    options: KernelOptions,
+    profile: Profile | None = None,
+) -> Engine:
+    """The engine of this rank. Routes connect ranks that have the same place in their head groups."""
+    width = ownership.schedule.heads
+    transport = choose_transport(members.group, is_dense(ownership.division.routes))
+    communicator = Communicator(members.group, transport, width, members.rank % width)
+    kernel = choose_kernel(q, v, options)
+    return Engine(ownership.division, members.rank // width, communicator, kernel, options, profile)
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    members: Members,
+    schedule: Schedule,
+    ownership: Ownership,
+    options: KernelOptions,
+    profile: Profile | None,
+) -> tuple[Tensor, Tensor]:
+    if schedule.heads == 1:
+        return _run(q, k, v, engine_for(members, ownership, q, v, options, profile))
+    width, heads = schedule.heads, q.shape[2]
+    index, first = members.rank % width, members.rank - members.rank % width
+    transport = choose_transport(members.group, dense=True)
+    communicator = Communicator(members.group, transport, 1, first)
+    tokens_q, tokens_kv = ownership.head_group(members.rank)
+    exchange_q = HeadExchange(communicator, index, tokens_q)
+    exchange_kv = HeadExchange(communicator, index, tokens_kv)
+    if heads % width or k.shape[2] % width:  # groups of query heads would be torn apart: one KV head for each
+        k, v = (x.repeat_interleave(heads // x.shape[2], dim=2) for x in (k, v))
+    slopes = None if options.slopes is None else options.slopes[..., exchange_q.own_heads(heads)]
+    options = replace(options, slopes=slopes)
+    q, k, v = exchange_q.to_heads(q), exchange_kv.to_heads(k), exchange_kv.to_heads(v)
+    out, lse = _run(q, k, v, engine_for(members, ownership, q, v, options, profile))
+    with torch.no_grad():
+        whole = exchange_q.to_tokens(lse.transpose(1, 2).unsqueeze(-1).contiguous(), heads)
+    return exchange_q.to_tokens(out, heads), whole.squeeze(-1).transpose(1, 2).contiguous()
+
+
+def _run(q: Tensor, k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
+    out, lse = _Attention.apply(q, k, v, engine)
+    return out, lse
+
+
+def _schedule(
+    schedule: str | Schedule, ranks: int, machine: Any, problem: str | None
+) -> tuple[Schedule | None, str | None]:
+    try:
+        if schedule == "auto" and machine is not None:
+            schedule = _for_machine(machine, ranks)
+        chosen = make_schedule(schedule, ranks) if isinstance(schedule, str) else schedule
+    except (ValueError, AttributeError) as error:
+        return None, problem or str(error)
+    if chosen.ranks != ranks:
+        return (
+            chosen,
+            problem or f"the schedule '{chosen.name}' is for {chosen.ranks} ranks, the group has {ranks}",
+        )
+    return chosen, problem
+
+
+def _for_machine(machine: Any, ranks: int) -> str:
+    """Paths inside nodes when the ranks fill several nodes of the machine, one full mesh otherwise."""
+    if isinstance(machine, str):
+        from megatile.hda import machine as load
+
+        machine = load(machine)
+    inside = machine.count("device", within="node")
+    return (
+        f"hamilton:{inside}x{ranks // inside}" if 1 < inside < ranks and ranks % inside == 0 else "hamilton"
+    )

@@ -1,0 +1,130 @@
+"""Which tokens every rank holds in a call, checked against what the ranks say they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+from megatile.attention.agreement import Record
+from megatile.attention.errors import AttentionError
+from megatile.attention.schedules import Division, Mask, Schedule, division_for
+from megatile.attention.schedules.pieces import Piece, Pieces, local_length
+
+Lengths = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """The division of a call over the schedule's outer ranks, and the tokens of each rank."""
+
+    schedule: Schedule
+    division: Division
+    tokens_q: Lengths
+    tokens_kv: Lengths
+
+    @classmethod
+    def of(
+        cls,
+        schedule: Schedule,
+        mask: Mask,
+        causal: bool,
+        biased: bool,
+        lengths_q: Lengths,
+        lengths_kv: Lengths,
+        local_q: Lengths,
+        local_kv: Lengths,
+    ) -> Ownership:
+        """``lengths``: of the whole sequences; ``local``: what each rank says it holds."""
+        free = mask.none and not biased and len(lengths_q) == 1 and schedule.heads == 1
+        return _ownership(schedule, mask, causal, biased, free, lengths_q, lengths_kv, local_q, local_kv)
+
+    def head_group(self, rank: int) -> tuple[Lengths, Lengths]:
+        """The tokens of the ranks that exchange heads with ``rank``."""
+        width = self.schedule.heads
+        first = rank - rank % width
+        return self.tokens_q[first : first + width], self.tokens_kv[first : first + width]
+
+
+@lru_cache(maxsize=64)
+def _ownership(
+    schedule: Schedule,
+    mask: Mask,
+    causal: bool,
+    biased: bool,
+    free: bool,
+    lengths_q: Lengths,
+    lengths_kv: Lengths,
+    local_q: Lengths,
+    local_kv: Lengths,
+) -> Ownership:
+    layout = schedule.layout(causal)
+    outer = []
+    for what, lengths, local in (("query", lengths_q, local_q), ("key", lengths_kv, local_kv)):
+        expected = tuple(map(local_length, layout.pieces(lengths)))
+        if local == expected:
+            outer.append(layout.outer().pieces(lengths))
+        elif sum(local) == sum(lengths) and (free or _any_cut(schedule, layout.name, lengths)):
+            outer.append(_in_a_row(local))
+        else:
+            _refuse(what, schedule, layout.name, lengths, local, expected)
+    division = division_for(schedule.routes, outer[0], outer[1], mask, lengths_q, lengths_kv, biased)
+    return Ownership(schedule, division, local_q, local_kv)
+
+
+def sequence_lengths(records: Sequence[Record], cu_seqlens: Any) -> tuple[Lengths, Lengths]:
+    """The lengths of the whole sequences: from their boundaries, or all local tokens together."""
+    if cu_seqlens is None:
+        return (sum(r["query tokens"] for r in records),), (sum(r["key tokens"] for r in records),)
+    pair = (
+        cu_seqlens
+        if isinstance(cu_seqlens, tuple) and not _is_number(cu_seqlens[0])
+        else (cu_seqlens, cu_seqlens)
+    )
+    lengths_q, lengths_kv = (_differences(boundaries) for boundaries in pair)
+    if len(lengths_q) != len(lengths_kv):
+        raise AttentionError(f"cu_seqlens names {len(lengths_q)} query but {len(lengths_kv)} key sequences")
+    return lengths_q, lengths_kv
+
+
+def own_lengths(records: Sequence[Record]) -> tuple[Lengths, Lengths]:
+    """The local tokens of every rank."""
+    return tuple(r["query tokens"] for r in records), tuple(r["key tokens"] for r in records)
+
+
+def _differences(boundaries: Any) -> Lengths:
+    at = [int(x) for x in (boundaries.tolist() if hasattr(boundaries, "tolist") else boundaries)]
+    if len(at) < 2 or at[0] != 0 or any(b < a for a, b in pairwise(at)):
+        raise AttentionError(f"cu_seqlens must begin with 0 and not fall, got {at[:8]}")
+    return tuple(b - a for a, b in pairwise(at))
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, int)
+
+
+def _any_cut(schedule: Schedule, layout: str, lengths: Lengths) -> bool:
+    """Whether consecutive tokens may be divided anywhere: positions follow from the local lengths."""
+    return layout == "contiguous" and len(lengths) == 1 and schedule.heads == 1
+
+
+def _in_a_row(local: Lengths) -> list[Pieces]:
+    pieces: list[Pieces] = []
+    at = 0
+    for length in local:
+        pieces.append((Piece(at, length),) if length else ())
+        at += length
+    return pieces
+
+
+def _refuse(
+    what: str, schedule: Schedule, layout: str, lengths: Lengths, local: Lengths, expected: Lengths
+) -> None:
+    rank = next(r for r, (a, b) in enumerate(zip(local, expected, strict=True)) if a != b)
+    raise AttentionError(
+        f"rank {rank} holds {local[rank]} {what} tokens, but schedule '{schedule.name}' ({layout} layout) "
+        f"gives it {expected[rank]} of {sum(lengths)}",
+        advice="divide the sequence with shard_sequence and the same schedule, causal and cu_seqlens",
+    )

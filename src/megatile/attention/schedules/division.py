@@ -1,0 +1,219 @@
+"""A schedule applied to lengths: which kernel runs on which rows and columns, when, on which rank."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from megatile.attention.schedules.bands import FULL, Band, Mask, Tile, visible_pairs
+from megatile.attention.schedules.pieces import Piece, Pieces, cut, local_length, split
+from megatile.attention.schedules.routes import Held, Routes
+
+EVERYTHING = Tile(FULL)
+OWN = -1  # stands for the rank's own KV, not cut into chunks
+Run = tuple[int, int]  # rows from..to
+KeyRun = tuple[int, int, int]  # (number among the held chunks, or OWN; rows from..to)
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """One local kernel: some query rows over some key rows; several runs where all is visible."""
+
+    q: tuple[Run, ...]
+    kv: tuple[KeyRun, ...]
+    tile: Tile = EVERYTHING
+
+    @property
+    def rows(self) -> int:
+        return sum(end - begin for begin, end in self.q)
+
+    @property
+    def columns(self) -> int:
+        return sum(end - begin for _, begin, end in self.kv)
+
+    @property
+    def pairs(self) -> int:
+        """Visible (query, key) pairs; forward costs 4·dim flops for each, per head."""
+        return visible_pairs(self.tile.band, self.rows, self.columns)
+
+
+@dataclass(frozen=True)
+class Division:
+    """Attention of divided sequences by ``routes``: what every rank does at every step.
+
+    ``q[r]`` are the query pieces of rank r, ``chunks[r][c]`` the pieces of its KV chunk c, ``kv[r]`` its own
+    KV in local order. ``shift[s]`` is the key length minus the query length of sequence s. ``biased``: tiles
+    need distances (ALiBi), so that nothing is joined across pieces.
+    """
+
+    routes: Routes
+    q: tuple[Pieces, ...]
+    kv: tuple[Pieces, ...]
+    chunks: tuple[tuple[Pieces, ...], ...]
+    mask: Mask
+    shift: tuple[int, ...]
+    biased: bool = False
+    _memo: dict[tuple[int, int], list[KernelCall]] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        routes: Routes,
+        q: Sequence[Pieces],
+        kv: Sequence[Pieces],
+        mask: Mask,
+        shift: Sequence[int],
+        biased: bool = False,
+    ) -> Division:
+        """Cut each rank's KV into the routes' chunks: part c of every piece."""
+        chunks = tuple(tuple(_chunks(pieces, routes.chunks)) for pieces in kv)
+        return cls(routes, tuple(q), tuple(kv), chunks, mask, tuple(shift), biased)
+
+    def chunk_rows(self, rank: int) -> list[list[Run]]:
+        """Per chunk, the local KV rows of ``rank`` that it consists of."""
+        rows: list[list[Run]] = [[] for _ in range(self.routes.chunks)]
+        at = 0
+        for piece in self.kv[rank]:
+            for c, size in enumerate(split(piece.length, self.routes.chunks)):
+                if size:
+                    rows[c].append((at, at + size))
+                at += size
+        return rows
+
+    def chunk_length(self, held: Held) -> int:
+        return local_length(self.chunks[held.source][held.chunk])
+
+    def calls(self, step: int, rank: int) -> list[KernelCall]:
+        """The kernels of a rank at a step. Fully visible keys with the same queries share one call."""
+        if (step, rank) not in self._memo:
+            held = self.routes.held(step, rank) if step else ()
+            keys = [(slot, self.chunks[h.source][h.chunk]) for slot, h in enumerate(held)]
+            self._memo[step, rank] = self._calls(rank, keys) if step else self._own_calls(rank)
+        return self._memo[step, rank]
+
+    def pairs(self, step: int, rank: int) -> int:
+        """Visible pairs a rank works on at a step."""
+        return sum(call.pairs for call in self.calls(step, rank))
+
+    def link_tokens(self, exchange: int) -> dict[tuple[int, int], int]:
+        """Tokens of KV that each link (sender, receiver) carries in an exchange."""
+        load: dict[tuple[int, int], int] = defaultdict(int)
+        for rank in range(self.routes.ranks):
+            for transfer in self.routes.sends(exchange, rank):
+                load[rank, transfer.peer] += self.chunk_length(transfer.held)
+        return dict(load)
+
+    def flops(self, step: int, rank: int, heads: int, dim: int) -> int:
+        """Multiplications and additions of a rank's forward kernels at a step, for one batch entry."""
+        return 4 * heads * dim * self.pairs(step, rank)
+
+    def link_bytes(self, exchange: int, kv_heads: int, dim: int, itemsize: int) -> dict[tuple[int, int], int]:
+        """Bytes of K and V that each link carries in an exchange, for one batch entry."""
+        per_token = 2 * kv_heads * dim * itemsize
+        return {link: tokens * per_token for link, tokens in self.link_tokens(exchange).items()}
+
+    def _own_calls(self, rank: int) -> list[KernelCall]:
+        q, kv = self.q[rank], self.kv[rank]
+        causal_only = self.mask.purely_causal and not self.biased and not any(self.shift)
+        if not (causal_only and q == kv and _ascending(q)):
+            return self._calls(rank, [(OWN, kv)])
+        # A causal kernel on the joined pieces of a sequence is exact: local order is the order of positions.
+        runs: dict[int, Run] = {}
+        at = 0
+        for piece in q:
+            begin, _ = runs.get(piece.sequence, (at, at))
+            at += piece.length
+            runs[piece.sequence] = (begin, at)
+        causal = Tile(Band(None, 0))
+        return [KernelCall((run,), ((OWN, *run),), causal) for run in runs.values() if run[0] < run[1]]
+
+    def _calls(self, rank: int, keys: Sequence[tuple[int, Pieces]]) -> list[KernelCall]:
+        calls: list[KernelCall] = []
+        together: dict[tuple[Run, ...], list[KeyRun]] = defaultdict(list)
+        queries = _numbered(self.q[rank])
+        for slot, pieces in keys:
+            for (k_begin, k_end), k_piece in _numbered(pieces):
+                key: KeyRun = (slot, k_begin, k_end)
+                seen_by = []
+                for q_run, q_piece in queries:
+                    tile = self.mask.tile(q_piece, k_piece, self.shift[k_piece.sequence])
+                    if tile is None:
+                        continue
+                    if tile.band.full and not self.biased:
+                        seen_by.append(q_run)
+                    else:
+                        calls.append(KernelCall((q_run,), (key,), tile))
+                if seen_by:
+                    together[_joined(seen_by)].append(key)
+        return calls + [KernelCall(q, _joined_keys(kv)) for q, kv in together.items()]
+
+
+def division_for(
+    routes: Routes,
+    pieces_q: Sequence[Pieces],
+    pieces_kv: Sequence[Pieces],
+    mask: Mask,
+    lengths_q: Sequence[int],
+    lengths_kv: Sequence[int],
+    biased: bool = False,
+) -> Division:
+    """A division with the usual alignment: the ends of queries and keys of each sequence meet."""
+    shift = [k - q for q, k in zip(lengths_q, lengths_kv, strict=True)]
+    return Division.of(routes, pieces_q, pieces_kv, mask, shift, biased)
+
+
+def is_dense(routes: Routes) -> bool:
+    """Whether an exchange connects a rank with at least half of the others: a case for an all-to-all."""
+    if routes.exchanges < 2:
+        return False
+    peers = {transfer.peer for transfer in routes.sends(0, 0)}
+    return 2 * len(peers) >= routes.ranks
+
+
+def _chunks(pieces: Pieces, count: int) -> list[Pieces]:
+    chunks: list[list[Piece]] = [[] for _ in range(count)]
+    for piece in pieces:
+        at = 0
+        for c, size in enumerate(split(piece.length, count)):
+            chunks[c] += cut([piece], at, at + size)
+            at += size
+    return [tuple(chunk) for chunk in chunks]
+
+
+def _numbered(pieces: Pieces) -> list[tuple[Run, Piece]]:
+    result, at = [], 0
+    for piece in pieces:
+        if piece.length:
+            result.append(((at, at + piece.length), piece))
+        at += piece.length
+    return result
+
+
+def _ascending(pieces: Pieces) -> bool:
+    last = (-1, -1)
+    for piece in pieces:
+        if (piece.sequence, piece.start) <= last:
+            return False
+        last = (piece.sequence, piece.start + (piece.length - 1) * piece.stride)
+    return True
+
+
+def _joined(runs: Sequence[Run]) -> tuple[Run, ...]:
+    result: list[Run] = []
+    for begin, end in runs:
+        if result and result[-1][1] == begin:
+            result[-1] = (result[-1][0], end)
+        else:
+            result.append((begin, end))
+    return tuple(result)
+
+
+def _joined_keys(runs: Sequence[KeyRun]) -> tuple[KeyRun, ...]:
+    result: list[KeyRun] = []
+    for slot, begin, end in runs:
+        if result and result[-1][0] == slot and result[-1][2] == begin:
+            result[-1] = (slot, result[-1][1], end)
+        else:
+            result.append((slot, begin, end))
+    return tuple(result)

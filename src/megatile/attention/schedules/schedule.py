@@ -1,0 +1,153 @@
+"""Schedules by name: a layout of the sequence, routes of the KV chunks, and how many ranks divide the heads.
+
+>>> schedule = make_schedule("hamilton", 8)
+>>> schedule.routes.chunks, schedule.routes.exchanges
+(7, 7)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import isqrt
+
+from megatile.attention.schedules.pieces import Layout
+from megatile.attention.schedules.routes import CycleRoutes, DirectRoutes, Routes
+from megatile.collectives.decompositions import (
+    gen_hamilton_circle,
+    gen_hamilton_circle_two_nodes,
+    partial_rings,
+)
+from megatile.core.errors import MegatileError, did_you_mean
+
+
+class ScheduleError(MegatileError, ValueError):
+    """A schedule that does not exist or does not fit the ranks."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One way to compute attention over a sequence that is divided over ranks.
+
+    ``heads`` consecutive ranks exchange sequence for heads first (Ulysses); the ``routes`` run between such
+    groups. ``full_layout`` and ``causal_layout`` name the division of the sequence without and with a causal
+    mask.
+    """
+
+    name: str
+    routes: Routes
+    heads: int = 1
+    full_layout: str = "contiguous"
+    causal_layout: str = "zigzag"
+
+    @property
+    def ranks(self) -> int:
+        return self.routes.ranks * self.heads
+
+    def layout(self, causal: bool) -> Layout:
+        """How the sequence is divided over all ranks."""
+        return Layout(self.causal_layout if causal else self.full_layout, self.ranks, self.heads)
+
+
+@lru_cache(maxsize=256)
+def make_schedule(name: str, ranks: int) -> Schedule:
+    """The schedule called ``name`` for a number of ranks.
+
+    Names: ``ring``, ``zigzag``, ``striped``, ``direct``, ``hamilton``, ``hamilton:k`` (k rings only),
+    ``hamilton:mxu`` (u nodes of m ranks), ``ulysses``, ``ulysses:w+name`` (w ranks divide the heads, the rest
+    follow ``name``), ``auto``.
+    """
+    base, _, argument = name.strip().lower().partition(":")
+    if ranks < 1:
+        raise ScheduleError(f"a schedule needs at least one rank, got {ranks}")
+    if base not in _BUILDERS:
+        raise ScheduleError(f"there is no schedule '{name}'", advice=did_you_mean(base, _BUILDERS))
+    return _BUILDERS[base](name, ranks, argument)
+
+
+def schedule_names() -> list[str]:
+    """The names that :func:`make_schedule` knows, without arguments."""
+    return list(_BUILDERS)
+
+
+def cycle_schedule(name: str, cycles: list[list[int]], ranks: int) -> Schedule:
+    """A schedule over given cycles."""
+    return Schedule(name, CycleRoutes.along(cycles, ranks))
+
+
+def _one_ring(ranks: int) -> CycleRoutes:
+    return CycleRoutes.along([range(ranks)] if ranks > 1 else [], ranks)
+
+
+def _ring(name: str, ranks: int, argument: str) -> Schedule:
+    _no_argument(name, argument)
+    return Schedule("ring", _one_ring(ranks), causal_layout="contiguous")
+
+
+def _zigzag(name: str, ranks: int, argument: str) -> Schedule:
+    _no_argument(name, argument)
+    return Schedule("zigzag", _one_ring(ranks))
+
+
+def _striped(name: str, ranks: int, argument: str) -> Schedule:
+    _no_argument(name, argument)
+    return Schedule("striped", _one_ring(ranks), full_layout="striped", causal_layout="striped")
+
+
+def _direct(name: str, ranks: int, argument: str) -> Schedule:
+    _no_argument(name, argument)
+    return Schedule("direct", DirectRoutes(ranks))
+
+
+def _hamilton(name: str, ranks: int, argument: str) -> Schedule:
+    nodes = re.fullmatch(r"(\d+)x(\d+)", argument)
+    if nodes:
+        m, u = int(nodes[1]), int(nodes[2])
+        if m * u != ranks:
+            raise ScheduleError(f"'{name}' is for {m * u} ranks, the group has {ranks}")
+        return cycle_schedule(f"hamilton:{m}x{u}", gen_hamilton_circle_two_nodes(ranks, u), ranks)
+    if argument.isdigit():
+        return cycle_schedule(f"hamilton:{argument}", partial_rings(ranks, int(argument)), ranks)
+    if argument:
+        raise ScheduleError(f"'{name}' is unknown", advice="write hamilton, hamilton:3 or hamilton:4x2")
+    return cycle_schedule("hamilton", gen_hamilton_circle(ranks), ranks)
+
+
+def _ulysses(name: str, ranks: int, argument: str) -> Schedule:
+    width, _, inner = argument.partition("+")
+    heads = ranks if not width else int(width) if width.isdigit() else 0
+    if heads < 1 or ranks % heads:
+        divisors = [d for d in range(1, isqrt(ranks) + 1) if ranks % d == 0]
+        known = sorted({*divisors, *(ranks // d for d in divisors)})
+        raise ScheduleError(f"'{name}' cannot divide {ranks} ranks", advice=f"heads over one of {known}")
+    if heads == ranks:
+        return Schedule("ulysses", _one_ring(1), heads=ranks, causal_layout="contiguous")
+    outer = make_schedule(inner or "hamilton", ranks // heads)
+    if outer.heads != 1:
+        raise ScheduleError(f"'{name}' divides the heads twice")
+    full_name = f"ulysses:{heads}+{outer.name}"
+    return Schedule(full_name, outer.routes, heads, outer.full_layout, outer.causal_layout)
+
+
+def _auto(name: str, ranks: int, argument: str) -> Schedule:
+    """Hamilton: on no link more bytes than a ring; the layouts of zig-zag and direct."""
+    _no_argument(name, argument)
+    return _hamilton("hamilton", ranks, "")
+
+
+def _no_argument(name: str, argument: str) -> None:
+    if argument:
+        raise ScheduleError(f"'{name}' takes no argument")
+
+
+_BUILDERS: dict[str, Callable[[str, int, str], Schedule]] = {
+    "ring": _ring,
+    "zigzag": _zigzag,
+    "striped": _striped,
+    "direct": _direct,
+    "hamilton": _hamilton,
+    "ulysses": _ulysses,
+    "auto": _auto,
+}

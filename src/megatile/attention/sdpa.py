@@ -1,0 +1,69 @@
+"""Existing models unchanged: inside this context torch's own attention works on divided sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from megatile.attention.errors import AttentionError
+from megatile.attention.functional import hamilton_attention
+from megatile.attention.schedules import Schedule
+
+
+@contextmanager
+def sequence_parallel_attention(
+    *, group: Any = None, schedule: str | Schedule = "auto", machine: Any = None
+) -> Iterator[None]:
+    """Make ``torch.nn.functional.scaled_dot_product_attention`` sequence-parallel over ``group``.
+
+    Give the model each rank's part of the sequence (:func:`shard_sequence`, and :func:`position_ids` for its
+    positions). Queries and keys must be of the same divided sequence; masks other than ``is_causal`` are
+    refused. The replacement holds for the whole process while the context is open.
+    """
+    original = F.scaled_dot_product_attention
+
+    def divided(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        if attn_mask is not None:
+            raise AttentionError(
+                "attn_mask cannot be divided over ranks",
+                advice="use is_causal, or hamilton_attention with window_size",
+            )
+        if is_causal and query.shape[-2] != key.shape[-2]:
+            raise AttentionError(
+                "is_causal with different lengths of query and key is ambiguous when divided"
+            )
+        if query.dim() != 4:
+            raise AttentionError(f"query needs [batch, heads, tokens, dim], got {tuple(query.shape)}")
+        if query.shape[1] != key.shape[1] and not enable_gqa:
+            raise AttentionError("fewer KV heads need enable_gqa=True")
+        return hamilton_attention(
+            query,
+            key,
+            value,
+            group=group,
+            causal=is_causal,
+            softmax_scale=scale,
+            dropout_p=dropout_p,
+            schedule=schedule,
+            machine=machine,
+            layout="BNSD",
+        )
+
+    F.scaled_dot_product_attention = divided
+    try:
+        yield
+    finally:
+        F.scaled_dot_product_attention = original

@@ -1,0 +1,138 @@
+"""Dividing whole sequences over ranks the way the schedules expect it, and putting them together again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from megatile.attention.agreement import Members
+from megatile.attention.errors import AttentionError
+from megatile.attention.failures import wait_for
+from megatile.attention.ownership import sequence_lengths
+from megatile.attention.schedules import Layout, Schedule, make_schedule, positions
+from megatile.attention.schedules.pieces import Pieces
+
+
+class _Place(NamedTuple):
+    members: Members | None
+    rank: int
+    layout: Layout
+
+
+def shard_sequence(
+    x: Tensor,
+    *,
+    dim: int = 1,
+    group: Any = None,
+    causal: bool = False,
+    schedule: str | Schedule = "auto",
+    layout: str | Layout | None = None,
+    cu_seqlens: Any = None,
+    rank: int | None = None,
+    ranks: int | None = None,
+) -> Tensor:
+    """This rank's part of a whole tensor along ``dim``, in the order its kernels want it. Differentiable.
+
+    The layout follows from ``schedule`` and ``causal`` as in :func:`hamilton_attention`, or is named by
+    ``layout``. ``rank`` and ``ranks`` answer for a rank of a group that does not exist (yet).
+    """
+    place = _place(group, causal, schedule, layout, rank, ranks)
+    where = _indices(place.layout, _lengths(x.shape[dim], cu_seqlens), place.rank)
+    return x.index_select(dim, where.to(x.device))
+
+
+def unshard_sequence(
+    x: Tensor,
+    *,
+    dim: int = 1,
+    group: Any = None,
+    causal: bool = False,
+    schedule: str | Schedule = "auto",
+    layout: str | Layout | None = None,
+    cu_seqlens: Any = None,
+) -> Tensor:
+    """The whole tensor on every rank: the inverse of :func:`shard_sequence`. No gradient."""
+    place = _place(group, causal, schedule, layout, None, None)
+    assert place.members is not None
+    records = place.members.agree({"tokens": x.shape[dim]}, None, x.device, ())
+    sizes = [record["tokens"] for record in records]
+    lengths = _lengths(sum(sizes), cu_seqlens)
+    where = [_indices(place.layout, lengths, r) for r in range(place.members.size)]
+    if [len(w) for w in where] != sizes:
+        raise AttentionError(
+            f"the ranks hold {sizes} tokens, layout {place.layout.name} gives them {[len(w) for w in where]}"
+        )
+    parts = _gathered(x.detach().movedim(dim, 0).contiguous(), sizes, place.members)
+    whole = parts[0].new_empty((sum(sizes), *parts[0].shape[1:]))
+    for part, w in zip(parts, where, strict=True):
+        whole[w.to(x.device)] = part
+    return whole.movedim(0, dim)
+
+
+def position_ids(
+    length: int,
+    *,
+    group: Any = None,
+    causal: bool = False,
+    schedule: str | Schedule = "auto",
+    layout: str | Layout | None = None,
+    cu_seqlens: Any = None,
+    rank: int | None = None,
+    ranks: int | None = None,
+) -> Tensor:
+    """The position of each local token in its whole sequence, for rotary or learned position embeddings."""
+    place = _place(group, causal, schedule, layout, rank, ranks)
+    pieces = place.layout.pieces(_lengths(length, cu_seqlens))[place.rank]
+    return torch.tensor(positions(pieces), dtype=torch.long)
+
+
+def _place(
+    group: Any,
+    causal: bool,
+    schedule: str | Schedule,
+    layout: str | Layout | None,
+    rank: int | None,
+    ranks: int | None,
+) -> _Place:
+    members = Members(group) if rank is None or ranks is None else None
+    size = ranks if ranks is not None else members.size if members else 1
+    me = rank if rank is not None else members.rank if members else 0
+    if not 0 <= me < size:
+        raise AttentionError(f"there is no rank {me} among {size}")
+    if isinstance(layout, Layout):
+        return _Place(members, me, layout)
+    chosen = make_schedule(schedule, size) if isinstance(schedule, str) else schedule
+    if layout is None:
+        return _Place(members, me, chosen.layout(causal))
+    cycles = getattr(chosen.routes, "cycles", ()) if layout == "cycles" else ()
+    return _Place(members, me, Layout(layout, size, chosen.heads, cycles))
+
+
+def _lengths(length: int, cu_seqlens: Any) -> Sequence[int]:
+    lengths = sequence_lengths([{"query tokens": length, "key tokens": length}], cu_seqlens)[0]
+    if sum(lengths) != length:
+        raise AttentionError(f"cu_seqlens ends at {sum(lengths)}, the whole sequence has {length} tokens")
+    return lengths
+
+
+def _indices(layout: Layout, lengths: Sequence[int], rank: int) -> Tensor:
+    starts = [sum(lengths[:s]) for s in range(len(lengths))]
+    pieces: Pieces = layout.pieces(lengths)[rank]
+    rows = [starts[p.sequence] + x for p in pieces for x in positions([p])]
+    return torch.tensor(rows, dtype=torch.long)
+
+
+def _gathered(x: Tensor, sizes: Sequence[int], members: Members) -> list[Tensor]:
+    if members.group is None or members.size == 1:
+        return [x]
+    longest = max(sizes)
+    padded = x.new_zeros((longest, *x.shape[1:]))
+    padded[: x.shape[0]] = x
+    buffers = [torch.empty_like(padded) for _ in sizes]
+    work = dist.all_gather(buffers, padded, group=members.group, async_op=True)
+    wait_for(work, members.group, None, "gathering a sequence")
+    return [buffer[:size] for buffer, size in zip(buffers, sizes, strict=True)]

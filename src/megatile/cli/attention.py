@@ -1,0 +1,130 @@
+"""``megatile attention plan|bench``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from megatile.cli.output import console, print_json
+from megatile.core.errors import MegatileError
+
+app = typer.Typer(help="Attention over divided sequences: schedules and measurements.", no_args_is_help=True)
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Causal = Annotated[bool, typer.Option("--causal", help="With a causal mask.")]
+SHOWN_RANKS = 32
+
+
+@app.command()
+def plan(
+    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Number of ranks.")] = 8,
+    schedule: Annotated[
+        str, typer.Option(help="ring, zigzag, striped, direct, hamilton, hamilton:4x2, ulysses:2+ring …")
+    ] = "hamilton",
+    seqlen: Annotated[int, typer.Option(help="Tokens of the whole sequence.")] = 0,
+    causal: Causal = False,
+    png: Annotated[
+        Path | None, typer.Option(help="Draw the cycles into this file (png, svg or pdf).")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show how a schedule moves KV: its cycles, the load of the links, the work of each step."""
+    from megatile.attention.schedules import make_schedule, schedule_summary
+
+    summary = schedule_summary(make_schedule(schedule, ranks), seqlen, causal)
+    if png is not None:
+        _draw(summary["cycles"], png, summary["schedule"])
+    print_json(summary) if json else _show(summary)
+
+
+@app.command()
+def bench(
+    nproc: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 4,
+    schedule: Annotated[
+        str, typer.Option(help="Schedules, separated by commas.")
+    ] = "ring,zigzag,direct,hamilton",
+    seqlen: Annotated[int, typer.Option(min=1, help="Tokens of the whole sequence.")] = 4096,
+    heads: Annotated[int, typer.Option(min=1)] = 8,
+    kv_heads: Annotated[int | None, typer.Option(min=1, help="Default: as many as heads.")] = None,
+    dim: Annotated[int, typer.Option(min=1, help="Size of a head.")] = 64,
+    dtype: Annotated[str, typer.Option(help="f32, bf16 or f16.")] = "f32",
+    causal: Causal = False,
+    backward: Annotated[bool, typer.Option("--backward", help="Forward and backward.")] = False,
+    repeats: Annotated[int, typer.Option(min=1)] = 3,
+    json: Json = False,
+) -> None:
+    """Time schedules with real processes (gloo), and check their results."""
+    from importlib.util import find_spec
+
+    from megatile.attention.bench import BenchCase, run_bench
+    from megatile.attention.errors import MissingTorchError
+
+    if find_spec("torch") is None:
+        raise MissingTorchError("the benchmark needs torch: pip install 'megatile[torch]'")
+    names = [name.strip() for name in schedule.split(",") if name.strip()]
+    case = BenchCase(
+        nproc,
+        seqlen,
+        heads,
+        kv_heads or heads,
+        dim,
+        causal=causal,
+        backward=backward,
+        dtype=dtype,
+        repeats=repeats,
+    )
+    rows = run_bench(case, names, _progress(names, json))
+    if json:
+        print_json([vars(row) for row in rows])
+    else:
+        _show_bench(rows, case)
+    if not all(row.correct for row in rows):
+        raise MegatileError("a schedule gave wrong results: see the column 'error'")
+
+
+def _progress(names: list[str], quiet: bool) -> Any:
+    def tell(name: str) -> None:
+        if not quiet:
+            typer.echo(f"{names.index(name) + 1}/{len(names)} {name} …", err=True)
+
+    return tell
+
+
+def _draw(cycles: list[list[int]], png: Path, name: str) -> None:
+    from megatile.attention.pictures import draw_cycles
+
+    if not cycles:
+        raise MegatileError(f"the schedule '{name}' has no cycles to draw")
+    draw_cycles(cycles, png, name)
+
+
+def _show(summary: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    cycles, steps = summary.pop("cycles"), summary.pop("steps")
+    screen = console()
+    screen.print("  ".join(f"{name}: [bold]{value}[/bold]" for name, value in summary.items()))
+    for number, cycle in enumerate(cycles):
+        shown = " → ".join(map(str, cycle[:SHOWN_RANKS])) + (" → …" if len(cycle) > SHOWN_RANKS else "")
+        screen.print(f"chunk {number:>3}: {shown} → {cycle[0]}")
+    table = Table(*steps[0])
+    for row in steps:
+        table.add_row(*("–".join(map(str, v)) if isinstance(v, list) else str(v) for v in row.values()))
+    screen.print(table)
+
+
+def _show_bench(rows: list[Any], case: Any) -> None:
+    from rich.table import Table
+
+    kind = f"{'causal' if case.causal else 'full'}, {'forward and backward' if case.backward else 'forward'}"
+    title = (
+        f"{case.processes} processes, {case.seqlen} tokens, {case.heads} x {case.dim}, {case.dtype}, {kind}"
+    )
+    table = Table("schedule", "ms", "communication ms", "computation ms", "error", "correct", title=title)
+    best = min(row.seconds for row in rows)
+    for row in rows:
+        times = [f"{x * 1e3:.2f}" for x in (row.seconds, row.communication, row.computation)]
+        name = f"[bold]{row.schedule}[/bold]" if row.seconds == best else row.schedule
+        table.add_row(name, *times, f"{row.error:.1e}", "yes" if row.correct else "NO")
+    console().print(table)

@@ -1,0 +1,1 @@
+"""Collectives: topologies, decompositions of networks into rings, algorithms, planner."""

@@ -1,0 +1,150 @@
+"""The step from an odd to an even number of ranks: a Hamiltonian path that takes one arc from each cycle.
+
+Let N be even. On the vertices Z_N and ∞ (written as the number N) the N cycles ``(∞, z+i)`` of the odd
+construction use every arc once; the *colour* of an arc is the cycle that holds it. A Hamiltonian path with
+one arc of each colour turns those N cycles into N+1 cycles on one vertex more (see :mod:`.cycles`).
+
+The path starts as the closed walk t → t+d, d odd and coprime to N, which has every colour once. A *recipe*
+replaces 3 to 5 of its arcs by others of the same colours, one of them through ∞. The recipes below were found
+by computer search; each holds for a whole class of N, and :func:`rainbow_path` only returns what it has
+checked. Together they answer every even N >= 6 up to 1258 (and most beyond).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from math import gcd
+from typing import NamedTuple
+
+INFINITY = -1  # stands for ∞ in recipes, whatever N is
+
+
+class Recipe(NamedTuple):
+    """Walk t → t+step from ``start``, with some arcs replaced."""
+
+    step: int
+    start: int
+    replaced: tuple[tuple[int, int], ...]
+
+
+def colour(a: int, b: int, n: int) -> int:
+    """The cycle of the odd construction over Z_n and ∞ (= n) that holds the arc a → b."""
+    if a == n:
+        return b
+    if b == n:
+        return (a - n // 2) % n
+    distance = (b - a) % n
+    shift = (distance - 1) // 2 if distance % 2 else distance // 2 - n // 2
+    return (a + shift) % n
+
+
+def rainbow_path(n: int) -> list[int] | None:
+    """A Hamiltonian path over Z_n and ∞ (= n) with every colour once, or None where no recipe holds."""
+    for recipe in _recipes(n):
+        path = _walk(recipe, n)
+        if path is not None and _is_rainbow(path, n):
+            return path
+    return None
+
+
+def _is_rainbow(path: list[int], n: int) -> bool:
+    return sorted(path) == list(range(n + 1)) and len({colour(a, b, n) for a, b in pairwise(path)}) == n
+
+
+def _walk(recipe: Recipe, n: int) -> list[int] | None:
+    if gcd(recipe.step, n) != 1:
+        return None
+    arcs = {_vertex(a, n): _vertex(b, n) for a, b in recipe.replaced}
+    heads = {recipe.start % n, *arcs.values()} - {n}
+    removed = {(head - recipe.step) % n for head in heads}
+    path = [recipe.start % n]
+    while len(path) <= n + 1:
+        last = path[-1]
+        if last in arcs:
+            path.append(arcs[last])
+        elif last == n or last in removed:
+            break
+        else:
+            path.append((last + recipe.step) % n)
+    return path
+
+
+def _vertex(v: int, n: int) -> int:
+    return n if v == INFINITY else v % n
+
+
+def _two_mod_four(n: int) -> Recipe:
+    h = n // 2
+    arcs = ((0, 1), ((3 * h - 1) // 2, (3 * h + 3) // 2), (h - 1, h + 2), ((h - 1) // 2, INFINITY))
+    return Recipe(h + 2, (h + 3) // 2, arcs)
+
+
+def _half_minus_three(n: int) -> Recipe:
+    q = n // 4
+    arcs = ((0, INFINITY), (INFINITY, 2 * q - 3), (q - 1, 3 * q - 1), (3 * q + 1, 3 * q - 4))
+    return Recipe(2 * q - 3, q - 2, arcs)
+
+
+def _step_five(n: int) -> Recipe:
+    h = n // 2
+    return Recipe(5, 5, ((h - 2, h + 6), (0, INFINITY), (INFINITY, h + 3)))
+
+
+def _third_plus_three(n: int) -> Recipe:
+    t = n // 3
+    return Recipe(t + 3, 3, ((t - 1, t + 3), (2 * t, 2 * t + 2), (0, INFINITY)))
+
+
+def _half_minus_five(n: int) -> Recipe:
+    q = n // 4
+    arcs = ((q - 2, q - 4), (q + 3, 3 * q - 7), (0, INFINITY), (INFINITY, 2 * q - 5))
+    return Recipe(2 * q - 5, 3 * q - 2, arcs)
+
+
+def _step_seven(n: int) -> Recipe:
+    h = n // 2
+    arcs = ((h - 3, h + 8), (0, INFINITY), (INFINITY, h + 4), (h - 1, h + 7), (h + 1, h + 6))
+    return Recipe(7, 7, arcs)
+
+
+def _step_seven_wide(n: int) -> Recipe:
+    h = n // 2
+    arcs = ((h - 3, h + 9), (0, INFINITY), (INFINITY, h + 13), (h + 2, h + 17), (h + 6, h + 4))
+    return Recipe(7, 7, arcs)
+
+
+def _step_eleven(n: int) -> Recipe:
+    h = n // 2
+    arcs = ((h - 2, h + 15), (h - 5, h + 12), (0, INFINITY), (INFINITY, h + 9), (h + 4, h + 6))
+    return Recipe(11, 11, arcs)
+
+
+def _step_seventeen(n: int) -> Recipe:
+    h = n // 2
+    arcs = ((h - 2, h + 18), (0, INFINITY), (INFINITY, h + 9), (h + 1, h + 12), (h - 8, h + 15))
+    return Recipe(17, 17, arcs)
+
+
+_FOR_TWO_MOD_FOUR: tuple[Callable[[int], Recipe], ...] = (_two_mod_four,)
+_FOR_ZERO_MOD_FOUR: tuple[Callable[[int], Recipe], ...] = (
+    _half_minus_three,
+    _step_five,
+    _third_plus_three,
+    _half_minus_five,
+    _step_seven,
+    _step_seven_wide,
+    _step_eleven,
+    _step_seventeen,
+)
+_SINGLE: dict[int, Recipe] = {
+    196: Recipe(71, 75, ((63, 7), (4, 134), (0, INFINITY), (INFINITY, 39), (132, 71))),
+    700: Recipe(337, 694, ((531, 519), (0, INFINITY), (INFINITY, 168), (182, 516), (357, 337))),
+}
+
+
+def _recipes(n: int) -> Iterator[Recipe]:
+    if n in _SINGLE:
+        yield _SINGLE[n]
+    for recipe in _FOR_ZERO_MOD_FOUR if n % 4 == 0 else _FOR_TWO_MOD_FOUR:
+        yield recipe(n)

@@ -1,0 +1,154 @@
+"""What ranks do in the tests of wrong use, of the communication classes, and of ranks that die."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from attention_cases import Cases, environment, shards, single_device, tensors
+
+from megatile.attention import (
+    A2AComm,
+    AttentionError,
+    RingComm,
+    forwards,
+    gen_hamilton_circle,
+    hamilton_attention,
+    make_schedule,
+    shard_sequence,
+    unshard_sequence,
+)
+from megatile.attention.engine import Engine
+
+
+def check_errors(rank):
+    """Wrong use: one clear error on every rank, and the group stays usable."""
+    cases = Cases()
+    ranks = dist.get_world_size()
+    x = torch.randn(1, 6, 4, 8)
+    y = torch.randn(1, 6, 4, 8)
+
+    def attend(*tensors, **kwargs):
+        return hamilton_attention(*tensors, **kwargs)
+
+    last = rank == ranks - 1
+    heads = torch.randn(1, 6, 2 if last else 4, 8)
+    cases.refuses(
+        "heads", AttentionError, "disagree on query heads: 4 on rank 0", attend, heads, heads, heads
+    )
+    wrong = x.double() if last else x
+    cases.refuses(
+        "dtype", AttentionError, f"rank {ranks - 1}: q, k and v must share", attend, wrong, wrong, wrong
+    )
+    cases.refuses("mixed", AttentionError, "got bfloat16, float32", attend, x, x.bfloat16(), x)
+    cases.refuses("dropout", AttentionError, "dropout", attend, x, x, x, dropout_p=0.1)
+    cases.refuses("shape", AttentionError, "four dimensions", attend, x[0], x, x)
+    cases.refuses("dim", AttentionError, "same head dim", attend, x, x[..., :4], x)
+    cases.refuses("kv", AttentionError, "must agree", attend, x, x, x[:, :3])
+    cases.refuses("groups", AttentionError, "no multiple", attend, x, x[:, :, :3], x[:, :, :3])
+    cases.refuses("window", AttentionError, "window_size", attend, x, x, x, window_size=(3, -2))
+    cases.refuses("layout", AttentionError, "did you mean 'BSND'", attend, x, x, x, layout="BSN")
+    cases.refuses("schedule", AttentionError, "did you mean 'zigzag'", attend, x, x, x, schedule="zigzac")
+    cases.refuses("nodes", AttentionError, "is for 99 ranks", attend, x, x, x, schedule="hamilton:33x3")
+    cases.refuses("causal", AttentionError, "disagree on mask", attend, x, x, x, causal=last)
+    cases.refuses(
+        "names",
+        AttentionError,
+        "disagree on schedule",
+        attend,
+        x,
+        x,
+        x,
+        schedule="ring" if last else "zigzag",
+    )
+    cases.refuses("group", AttentionError, "process group, got str", attend, x, x, x, group="world")
+    cases.refuses("slopes", AttentionError, "alibi_slopes", attend, x, x, x, alibi_slopes=torch.ones(3))
+    uneven = torch.randn(1, 7 if last else 6, 4, 8)
+    cases.refuses(
+        "uneven",
+        AttentionError,
+        "zigzag layout",
+        attend,
+        uneven,
+        uneven,
+        uneven,
+        causal=True,
+        schedule="zigzag",
+    )
+    cases.refuses("packed", AttentionError, "gives it", attend, x[0], x[0], x[0], cu_seqlens=[0, 7 * ranks])
+    cases.refuses(
+        "boundaries", AttentionError, "begin with 0", attend, x[0], x[0], x[0], cu_seqlens=[3, 6 * ranks]
+    )
+    torch.manual_seed(0)
+    same = torch.randn(1, 6, 4, 8)
+    with environment(MEGATILE_ATTENTION_DEBUG="1"):
+        cases.refuses("unsharded", AttentionError, "the sequence was not divided", attend, same, same, same)
+    with environment(MEGATILE_ATTENTION_TRANSPORT="pigeon"):
+        cases.refuses("transport", AttentionError, "no transport: 'pigeon'", attend, x, x, x)
+    cycles = gen_hamilton_circle(ranks)
+    full = forwards.hamilton_attention_forward_full_flash_attn
+    cases.refuses("chunks", AttentionError, "kv_chunks", full, None, x, [x], [x, x], None)
+    cases.refuses("size", AttentionError, "world_size is 77", full, None, x, [x], [x], None, world_size=77)
+    causal = forwards.hamilton_attention_forward_causal_flash_attn
+    odd = [torch.randn(1, 3, 4, 8) for _ in cycles]
+    cases.refuses("halves", AttentionError, "two equal halves", causal, None, x, odd, odd, None)
+    got = attend(x + rank, y, y, schedule=make_schedule("direct", ranks))
+    if not torch.isfinite(got).all():
+        cases.failures.append("the group is not usable after errors")
+    return cases.failures, cases.count, cases.worst
+
+
+def check_communication_classes(rank):
+    """RingComm and A2AComm, and a call without the comparison of arguments."""
+    cases, ranks = Cases(), dist.get_world_size()
+    ring = RingComm(dist.group.WORLD)
+    k, v = ring.send_recv_kv(torch.full((3,), float(rank)), torch.full((2, 2), -float(rank)))
+    cases.refuses("not awaited", AttentionError, "were not awaited", ring.commit)
+    ring.wait()
+    before = float((rank - 1) % ranks)
+    cases.compare("ring", [k, v], [torch.full((3,), before).double(), torch.full((2, 2), -before).double()])
+    everyone = A2AComm(dist.group.WORLD)
+    received = [torch.empty(p + 1, 2) for p in range(ranks)]
+    everyone.all_to_all([torch.full((rank + 1, 2), 10.0 * rank + p) for p in range(ranks)], received)
+    everyone.wait()
+    expected = [torch.full((p + 1, 2), 10.0 * p + rank).double() for p in range(ranks)]
+    cases.compare("all to all", received[:4], expected[:4])
+    cases.refuses("too few", AttentionError, "one tensor per rank", everyone.all_to_all, [k], [k])
+    q, k, v = tensors(2, *[(1, 4 * ranks, 2, 4)] * 3)
+    exact = single_device(*(x.double() for x in (q, k, v)))
+    with environment(MEGATILE_ATTENTION_CHECK="0"):
+        out = hamilton_attention(*(shard_sequence(x) for x in (q, k, v)))
+    cases.compare("unchecked", [out], shards([exact], {}))
+    cases.refuses("tokens", AttentionError, "gives them", unshard_sequence, out[:, rank:], layout="striped")
+    return cases.failures, cases.count, cases.worst
+
+
+def dies_in_the_middle(rank, schedule, victim, causal):
+    """One rank ends while the others work; they must name it."""
+    x = torch.randn(1, 16, 2, 8)
+    hamilton_attention(x, x, x, schedule=schedule, causal=causal)
+    if rank == victim:
+        original = Engine._forward_call
+
+        def deadly(self, *args):
+            deadly.calls += 1
+            if deadly.calls == 2:
+                os._exit(17)
+            return original(self, *args)
+
+        deadly.calls = 0
+        Engine._forward_call = deadly
+    for _ in range(3):
+        hamilton_attention(x, x, x, schedule=schedule, causal=causal)
+
+
+def never_calls(rank, victim, seconds):
+    """One rank does not take part; the others must name it after their timeout."""
+    x = torch.randn(1, 8, 2, 8)
+    if rank == victim:
+        time.sleep(5)
+        return
+    with environment(MEGATILE_ATTENTION_TIMEOUT=seconds):
+        hamilton_attention(x, x, x)

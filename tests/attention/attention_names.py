@@ -1,0 +1,169 @@
+"""What ranks do in the tests of all other names: forward functions, packed names, context, sub-groups."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from attention_cases import Cases, single_device, tensors, with_gradients
+
+from megatile.attention import (
+    AttentionError,
+    calculate_in_mapping_circle,
+    calculate_inter_node_mapping,
+    calculate_intra_node_out_mapping_two_nodes,
+    calculate_out_mapping_circle,
+    calculate_source_rank_per_iter,
+    forwards,
+    gen_hamilton_circle,
+    gen_hamilton_circle_two_nodes,
+    gen_hamilton_path_local,
+    hamilton_attention,
+    kv_chunks,
+    position_ids,
+    ring_flash,
+    sequence_parallel_attention,
+    shard_sequence,
+    unshard_sequence,
+)
+
+
+def check_forwards(rank, m, u):
+    """The functions with explicit chunks and mappings, and their profiling variants."""
+    ranks, cases = dist.get_world_size(), Cases()
+    group = dist.group.WORLD
+    cycles = gen_hamilton_circle(ranks)
+    nodes = gen_hamilton_circle_two_nodes(ranks, u)
+    tables = {
+        "out_mapping": calculate_out_mapping_circle(cycles),
+        "in_mapping": calculate_in_mapping_circle(cycles),
+    }
+    inside = {
+        "out_mapping": calculate_intra_node_out_mapping_two_nodes(gen_hamilton_path_local(m)),
+        "inter_out_mapping": calculate_inter_node_mapping(nodes, m),
+        "inter_in_mapping": calculate_inter_node_mapping(nodes, m, "in"),
+    }
+    sources = calculate_source_rank_per_iter(cycles)
+    length = 2 * ranks * max(1, len(cycles)) * len(nodes)
+    q, k, v = tensors(6, *[(1, length, 2, 4)] * 3)
+    for causal in (False, True):
+        exact = single_device(*(x.double() for x in (q, k, v)), causal=causal)
+        name = "causal" if causal else "full"
+        local = [shard_sequence(x, causal=causal, schedule="zigzag") for x in (q, k, v)]
+        chunks = [kv_chunks(x, len(cycles), causal=causal) for x in local[1:]]
+        extra = {"source_rank_per_iter": sources} if causal else {}
+        calls = {
+            f"hamilton_attention_forward_{name}_flash_attn": [
+                {"looping": cycles, **tables, **extra},
+                tables,
+                {},
+            ]
+        }
+        if u > 1:
+            calls[f"hamilton_attention_forward_{name}_flash_attn_two_nodes"] = [
+                inside,
+                *([{}] if u == 2 else []),
+            ]
+        for function, variants in calls.items():
+            pieces = (
+                chunks
+                if "two" not in function
+                else [kv_chunks(x, len(nodes), causal=causal) for x in local[1:]]
+            )
+            for variant in variants:
+                out, lse = getattr(forwards, function)(group, local[0], *pieces, None, **variant)
+                whole = unshard_sequence(out, causal=causal, schedule="zigzag")
+                cases.compare(function, [whole], [exact])
+                if lse.shape != (1, 2, local[0].shape[1]) or lse.dtype != torch.float32:
+                    cases.failures.append(f"{function}: lse {lse.shape} {lse.dtype}")
+            turned = [x.transpose(1, 2) for x in local[:1]], [[c.transpose(1, 2) for c in x] for x in pieces]
+            profiled = getattr(forwards, f"{function}_profile")
+            out, _, total, communication, computation = profiled(
+                group, *turned[0], *turned[1], None, layout="BNSD", **variants[0]
+            )
+            whole = unshard_sequence(out.transpose(1, 2), causal=causal, schedule="zigzag")
+            cases.compare(f"{function}_profile", [whole], [exact])
+            if not 0 < computation <= total or not 0 <= communication <= total:
+                cases.failures.append(f"{function}_profile: {total}, {communication}, {computation}")
+        for prefix, layout in (("", "ring"), ("zigzag_", "zigzag")):
+            arguments = {"causal": causal, "schedule": layout}
+            parts = [shard_sequence(x, **arguments) for x in (q, k, v)]
+            function = f"{prefix}ring_attention_forward_flash_attn"
+            out, _ = getattr(forwards, function)(group, *parts, None, causal=causal)
+            cases.compare(function, [unshard_sequence(out, **arguments)], [exact])
+            out, _, total, *_ = getattr(forwards, f"{function}_profile")(group, *parts, None, causal=causal)
+            cases.compare(f"{function}_profile", [unshard_sequence(out, **arguments)], [exact])
+    return cases.failures, cases.count, cases.worst
+
+
+def check_names(rank):
+    """ring-flash-attention's names, the context manager, positions, sub-groups, ranks in another order."""
+    ranks, cases = dist.get_world_size(), Cases()
+    length = 2 * ranks * 3
+    q, k, v, d_out = tensors(7, *[(1, length, 2, 4)] * 4)
+    exact = with_gradients(
+        lambda *x: single_device(*x, causal=True), [x.double() for x in (q, k, v)], d_out.double()
+    )
+    for prefix, schedule in (
+        ("ring_flash_attn", "ring"),
+        ("zigzag_ring_flash_attn", "zigzag"),
+        ("stripe_flash_attn", "striped"),
+    ):
+        arguments = {"causal": True, "schedule": schedule}
+        parts = [shard_sequence(x, **arguments) for x in (q, k, v)]
+        functions = ring_flash.FUNCTIONS
+        calls = {
+            "func": lambda *x, f=functions, p=prefix: f[f"{p}_func"](*x, causal=True),
+            "kvpacked": lambda a, b, c, f=functions, p=prefix: f[f"{p}_kvpacked_func"](
+                a, torch.stack([b, c], 2), causal=True
+            ),
+            "qkvpacked": lambda *x, f=functions, p=prefix: f[f"{p}_qkvpacked_func"](
+                torch.stack(x, 2), causal=True
+            ),
+        }
+        if prefix != "stripe_flash_attn":
+            cu = torch.tensor([0, length // ranks])
+            calls["varlen"] = lambda *x, f=functions, p=prefix, cu=cu: f[f"{p}_varlen_qkvpacked_func"](
+                torch.stack([y[0] for y in x], 1), cu, length // ranks, causal=True, return_attn_probs=True
+            )[0][None]
+        for name, call in calls.items():
+            local = with_gradients(call, parts, shard_sequence(d_out, **arguments))
+            cases.compare(f"{prefix} {name}", [unshard_sequence(x, **arguments) for x in local], exact)
+
+    def through_torch(*x):
+        return F.scaled_dot_product_attention(*(y.transpose(1, 2) for y in x), is_causal=True).transpose(1, 2)
+
+    parts = [shard_sequence(x, causal=True) for x in (q, k, v)]
+    before = F.scaled_dot_product_attention
+    with sequence_parallel_attention():
+        local = with_gradients(through_torch, parts, shard_sequence(d_out, causal=True))
+        cases.refuses(
+            "mask", AttentionError, "attn_mask", F.scaled_dot_product_attention, q, k, v, attn_mask=q
+        )
+    cases.compare("sdpa", [unshard_sequence(x, causal=True) for x in local], exact)
+    if F.scaled_dot_product_attention is not before:
+        cases.failures.append("sdpa: not put back")
+    whole = unshard_sequence(position_ids(length, causal=True)[None, :].float(), causal=True)
+    cases.compare("positions", [whole], [torch.arange(length).double()[None]])
+    _check_subgroup(cases, rank, ranks)
+    return cases.failures, cases.count, cases.worst
+
+
+def _check_subgroup(cases, rank, ranks):
+    members = list(range(1, ranks))
+    group = dist.new_group(members)
+    if rank not in members:
+        cases.refuses(
+            "outside",
+            AttentionError,
+            "not a member",
+            hamilton_attention,
+            *tensors(1, *[(1, 2, 1, 4)] * 3),
+            group=group,
+        )
+        return
+    q, k, v = tensors(8, *[(1, 4 * ranks, 2, 4)] * 3)
+    exact = single_device(*(x.double() for x in (q, k, v)), causal=True)
+    arguments = {"causal": True, "group": group}
+    out = hamilton_attention(*(shard_sequence(x, **arguments) for x in (q, k, v)), **arguments)
+    cases.compare("sub-group", [unshard_sequence(out, **arguments)], [exact])

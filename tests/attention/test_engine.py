@@ -1,0 +1,73 @@
+"""The engine's order of events: chunks travel while kernels work."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
+
+from megatile.attention.engine import Engine  # noqa: E402
+from megatile.attention.kernels import CpuFlash, KernelOptions  # noqa: E402
+from megatile.attention.schedules import Mask, division_for, make_schedule  # noqa: E402
+
+
+class Recorder(CpuFlash):
+    """A kernel and a communicator in one that write down what happens; every peer sends ones."""
+
+    def __init__(self):
+        self.events = []
+
+    def forward(self, *arguments):
+        self.events.append("kernel")
+        return super().forward(*arguments)
+
+    def backward(self, *arguments):
+        self.events.append("kernel")
+        return super().backward(*arguments)
+
+    def exchange(self, sends, sizes, like, doing):
+        self.events.append(f"start {'f32' if like.dtype == torch.float32 else 'kv'}")
+        recorder, received = self, {peer: like.new_ones(size) for peer, size in sizes.items()}
+
+        class Pending:
+            def wait(self):
+                recorder.events.append("wait")
+                return received
+
+        return Pending()
+
+
+def events(schedule, backward):
+    routes = make_schedule(schedule, 3).routes
+    pieces = make_schedule(schedule, 3).layout(False).pieces([12])
+    division = division_for(routes, pieces, pieces, Mask(), [12], [12])
+    recorder = Recorder()
+    engine = Engine(division, 0, recorder, recorder, KernelOptions(1.0, partial=True))
+    q, (k, v) = torch.randn(1, 4, 1, 8).bfloat16(), torch.randn(2, 4, 1, 1, 8).bfloat16()
+    out, lse, last = engine.forward(q, k, v)
+    if backward:
+        recorder.events.clear()
+        engine.backward(out, q, k, v, out, lse, last)
+    return recorder.events
+
+
+@pytest.mark.parametrize("schedule", ["ring", "hamilton", "direct"])
+def test_forward_starts_an_exchange_before_the_kernels_it_hides_behind(schedule):
+    assert events(schedule, False) == ["start kv", "kernel", "wait", "start kv", "kernel", "wait", "kernel"]
+
+
+@pytest.mark.parametrize("schedule", ["ring", "hamilton"])
+def test_backward_moves_kv_ahead_and_gradients_one_step_behind(schedule):
+    assert events(schedule, True) == [
+        "start kv", "kernel", "start f32", "wait",  # step 2: KV of step 1 comes while its kernels work
+        "kernel", "wait", "start f32",  # step 1: gradients of step 2 arrive and go on
+        "kernel", "wait",  # step 0: the rank's own KV never left
+    ]  # fmt: skip
+
+
+def test_backward_without_relaying_sends_gradients_straight_home():
+    assert events("direct", True) == [
+        "start kv", "kernel", "wait",
+        "start kv", "kernel", "start f32", "wait",
+        "kernel", "wait", "start f32", "wait",
+    ]  # fmt: skip

@@ -1,0 +1,196 @@
+"""Schedules as data: layouts, bands, routes, and exactness of every schedule by a NumPy executor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from attention_reference import Run, attention, attention_gradients, visible
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megatile.attention.schedules import (
+    CycleRoutes,
+    Layout,
+    LayoutError,
+    Mask,
+    Piece,
+    ScheduleError,
+    division_for,
+    make_schedule,
+    positions,
+)
+from megatile.attention.schedules.bands import visible_columns, visible_pairs, visible_rows
+from megatile.attention.schedules.pieces import local_length, split
+from megatile.collectives.decompositions import DecompositionError
+
+SIMPLE = ["ring", "zigzag", "striped", "direct", "hamilton"]
+
+
+def run_against_reference(name, ranks, mask, q_length, k_length, heads=(2, 1), dim=3, seed=0):
+    rng = np.random.default_rng(seed)
+    q = rng.normal(size=(q_length, heads[0], dim))
+    k, v = rng.normal(size=(2, k_length, heads[1], dim))
+    d_out = rng.normal(size=q.shape)
+    seen = visible(mask, q_length, k_length)
+    out, lse, _ = attention(q, k, v, seen, 0.5)
+    run = Run(make_schedule(name, ranks), mask, q, k, v, 0.5)
+    np.testing.assert_allclose(run.forward(), out, rtol=0, atol=1e-11)
+    expected = attention_gradients(q, k, v, seen, 0.5, out, lse, d_out)
+    for got, want in zip(run.backward(d_out), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("ranks", range(1, 10))
+@pytest.mark.parametrize("name", SIMPLE)
+def test_every_schedule_is_exact(name, ranks, causal):
+    mask = Mask.of(causal)
+    run_against_reference(name, ranks, mask, 4 * ranks, 4 * ranks)
+    run_against_reference(name, ranks, mask, 5 * ranks + 3, 5 * ranks + 3, heads=(4, 2))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "name", ["hamilton:2x2", "hamilton:2x3", "hamilton:3x2", "hamilton:4x2", "hamilton:5x3"]
+)
+def test_nodes_and_paths_are_exact(name, causal):
+    m, u = map(int, name.split(":")[1].split("x"))
+    run_against_reference(name, m * u, Mask.of(causal), 7 * m * u + 1, 7 * m * u + 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "masks"),
+    [
+        ("hamilton", 16, (False, True)),
+        ("direct", 16, (False, True)),
+        ("hamilton:8x2", 16, (False, True)),
+        ("hamilton", 24, (False, True)),
+        ("hamilton", 32, (False, True)),
+        ("hamilton:8x4", 32, (False, True)),
+        ("zigzag", 32, (True,)),
+        ("hamilton", 64, (True,)),
+        ("hamilton:8x8", 64, (False, True)),
+    ],
+)
+def test_many_ranks_are_exact(name, ranks, masks):
+    length = 2 * ranks + 5 if ranks == 64 else 4 * ranks + 5
+    for causal in masks:
+        run_against_reference(name, ranks, Mask.of(causal), length, length, heads=(1, 1), dim=2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([*SIMPLE, "hamilton:2"]),
+    st.integers(3, 6),
+    st.integers(1, 23),
+    st.integers(1, 23),
+    st.sampled_from([-1, 0, 2, 7]),
+    st.sampled_from([-1, 0, 3]),
+    st.booleans(),
+)
+def test_windows_cross_lengths_and_tiny_sequences(name, ranks, q_length, k_length, left, right, causal):
+    run_against_reference(
+        name, ranks, Mask.of(causal, (left, right)), q_length, k_length, heads=(1, 1), dim=2
+    )
+
+
+@given(
+    st.integers(0, 40),
+    st.integers(1, 9),
+    st.sampled_from(["contiguous", "zigzag", "striped"]),
+    st.integers(1, 3),
+)
+def test_layouts_give_every_token_to_one_rank(length, groups, name, heads):
+    layout = Layout(name, groups * heads, heads)
+    pieces = layout.pieces([length, 5])
+    owned = sorted((p.sequence, x) for rank in pieces for p in rank for x in positions([p]))
+    assert owned == [(0, x) for x in range(length)] + [(1, x) for x in range(5)]
+    assert len(pieces) == groups * heads
+
+
+def test_layout_of_the_cycles_of_full_attention():
+    cycles = make_schedule("hamilton", 3).routes.cycles
+    pieces = Layout("cycles", 3, cycles=cycles).pieces([12])
+    for i, cycle in enumerate(cycles):
+        for j, rank in enumerate(cycle):
+            assert pieces[rank][i].start == 2 * (i * 3 + j)
+
+
+def test_zigzag_layout_example():
+    assert [positions(p) for p in Layout("zigzag", 2).pieces([9])] == [[0, 1, 2, 7, 8], [3, 4, 5, 6]]
+
+
+def test_unknown_names_are_explained():
+    with pytest.raises(LayoutError, match="did you mean 'zigzag'"):
+        Layout("zigzg", 2)
+    with pytest.raises(ScheduleError, match="did you mean 'hamilton'"):
+        make_schedule("hamiltonian", 4)
+    for bad, ranks, message in [
+        ("hamilton:4x2", 6, "is for 8 ranks"),
+        ("ring:3", 4, "no argument"),
+        ("hamilton:x", 4, "unknown"),
+        ("ulysses:3", 8, r"one of \[1, 2, 4, 8\]"),
+        ("ulysses:2+ulysses:2+ring", 8, "twice"),
+        ("ring", 0, "at least one"),
+    ]:
+        with pytest.raises(ScheduleError, match=message):
+            make_schedule(bad, ranks)
+    with pytest.raises(DecompositionError, match="does not visit"):
+        CycleRoutes.along([[0, 0, 1]], 3)
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.one_of(st.none(), st.integers(-9, 9)), st.integers(-9, 9))
+def test_band_arithmetic_against_counting(rows, columns, left, right):
+    mask = Mask(None if left is None else left + 9, right)
+    tile = mask.tile(Piece(9, rows), Piece(7, columns), 0)
+    distance = (7 + np.arange(columns)[None, :]) - (9 + np.arange(rows)[:, None])
+    seen = (distance <= right) & (True if left is None else distance >= -(left + 9))
+    if tile is None:
+        assert not seen.any()
+        return
+    assert visible_pairs(tile.band, rows, columns) == seen.sum()
+    if seen.any():
+        first, end = visible_rows(tile.band, rows, columns)
+        assert seen.any(1).nonzero()[0].tolist() == list(range(first, end))
+        first, end = visible_columns(tile.band, rows, columns)
+        assert seen.any(0).nonzero()[0].tolist() == list(range(first, end))
+    assert tile.band.full == seen.all()
+
+
+def test_hamilton_loads_every_link_equally_and_ring_one():
+    for ranks in (2, 3, 4, 5, 6, 8, 16):
+        length = ranks * (ranks - 1) * 2
+        loads = {}
+        for name in ("hamilton", "ring", "direct"):
+            schedule = make_schedule(name, ranks)
+            pieces = schedule.layout(False).pieces([length])
+            division = division_for(schedule.routes, pieces, pieces, Mask(), [length], [length])
+            loads[name] = [division.link_tokens(e) for e in range(ranks - 1)]
+        share = length // ranks
+        for name in ("hamilton", "direct"):
+            for load in loads[name]:
+                assert len(load) == ranks * (ranks - 1)
+                assert set(load.values()) == {share // (ranks - 1)}
+        assert all(set(load.values()) == {share} and len(load) == ranks for load in loads["ring"])
+
+
+def test_causal_work_is_balanced_and_needs_two_kernels():
+    ranks, length = 8, 8 * 2 * 7 * 3
+    schedule = make_schedule("hamilton", ranks)
+    pieces = schedule.layout(True).pieces([length])
+    division = division_for(schedule.routes, pieces, pieces, Mask.of(True), [length], [length])
+    for step in range(1, ranks):
+        work = {division.pairs(step, rank) for rank in range(ranks)}
+        assert work == {(length // ranks) ** 2 // 2}
+        for rank in range(ranks):
+            assert len(division.calls(step, rank)) in (1, 2)
+    assert all(len(division.calls(0, rank)) == 1 for rank in range(ranks))
+    total = sum(division.pairs(step, rank) for step in range(ranks) for rank in range(ranks))
+    assert total == length * (length + 1) // 2
+    assert division.flops(3, 0, heads=2, dim=64) == 4 * 2 * 64 * (length // ranks) ** 2 // 2
+    assert set(division.link_bytes(2, 2, 64, 2).values()) == {2 * 2 * 64 * 2 * length // ranks // (ranks - 1)}
+
+
+def test_split_and_lengths():
+    assert split(10, 4) == [3, 3, 2, 2]
+    assert local_length((Piece(0, 3), Piece(9, 2))) == 5

@@ -1,0 +1,42 @@
+"""megatile attention plan and bench."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import pytest
+
+
+def test_plan_shows_cycles_and_even_links(megatile, tmp_path):
+    picture = tmp_path / "cycles.png"
+    shown = megatile("attention", "plan", "--ranks", 8, "--png", picture)
+    assert shown.code == 0
+    assert "chunk   6: 0 →" in shown.out
+    assert "│ 0    │ 56         │ 2 " in shown.out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_plan_as_json(megatile):
+    shown = megatile("attention", "plan", "--ranks", 6, "--schedule", "hamilton:3x2", "--causal", "--json")
+    plan = json.loads(shown.out)
+    assert plan["layout"] == "zigzag"
+    assert len(plan["cycles"]) == plan["chunks of KV"] == 6
+    assert [step["step"] for step in plan["steps"]] == list(range(6))
+
+
+def test_mistakes(megatile, tmp_path):
+    assert "did you mean 'hamilton'" in megatile("attention", "plan", "--schedule", "hamiltonn").err
+    wrong = megatile("attention", "plan", "--schedule", "direct", "--png", tmp_path / "a.png")
+    assert "no cycles" in wrong.err
+    assert wrong.code == 1
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_bench_runs_checks_and_prints(megatile):
+    small = ["--nproc", 2, "--seqlen", 66, "--heads", 2, "--dim", 8, "--repeats", 1, "--causal", "--backward"]
+    shown = megatile("attention", "bench", "--schedule", "zigzag,hamilton", *small, "--json")
+    rows = json.loads(shown.out)
+    assert [row["schedule"] for row in rows] == ["zigzag", "hamilton"]
+    assert all(row["correct"] and row["error"] < 1e-5 and row["seconds"] > 0 for row in rows)
+    assert "dtype must be one of" in megatile("attention", "bench", *small, "--dtype", "f99").err

@@ -1,0 +1,119 @@
+"""Rings of given networks: tori, meshes, full meshes and arbitrary graphs."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megatile.collectives.decompositions import (
+    DecompositionError,
+    NetworkRings,
+    full_mesh_rings,
+    mesh_rings,
+    network_rings,
+    topology_rings,
+    torus_rings,
+)
+from megatile.hda import machine
+from megatile.hda.direct import Grid
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(3, 14), st.integers(3, 14))
+def test_every_torus_of_two_dimensions_is_four_rings(a, b):
+    answer = torus_rings((a, b)).verify()
+    assert len(answer.rings) == 4
+    assert answer.optimal
+    graph = nx.grid_2d_graph(a, b, periodic=True)
+    assert {(x[0] * b + x[1], y[0] * b + y[1]) for x, y in graph.to_directed().edges} == answer.arcs
+
+
+@pytest.mark.parametrize("dims", [(7,), (1, 5, 3), (3, 4, 5), (4, 4, 4), (3, 3, 3, 3), (16, 16)])
+def test_tori_of_other_dimensions(dims):
+    answer = torus_rings(dims).verify()
+    assert len(answer.rings) == 2 * sum(d > 1 for d in dims)
+    assert sum(len(r) for r in answer.rings) == len(answer.arcs)
+
+
+@pytest.mark.parametrize(("dims", "count"), [((2, 4), 2), ((2, 2, 2, 2), 4), ((2, 2), 2), ((2, 3), 2)])
+def test_sides_of_two_have_no_second_link(dims, count):
+    assert len(torus_rings(dims).verify().rings) == count
+
+
+@pytest.mark.parametrize("dims", [(2, 2), (4, 5), (5, 4), (2, 9), (4, 4, 4), (3, 2, 3), (1, 4, 3)])
+def test_meshes_with_an_even_number_of_ranks(dims):
+    answer = mesh_rings(dims).verify()
+    assert len(answer.rings) == 2
+    assert answer.optimal
+
+
+def test_an_odd_mesh_has_no_ring_and_says_why():
+    answer = mesh_rings((3, 5))
+    assert answer.rings == ()
+    assert answer.optimal
+    assert "bipartite" in answer.reason
+
+
+@pytest.mark.parametrize(("n", "count"), [(2, 1), (3, 2), (4, 2), (5, 4), (6, 4), (8, 7), (16, 15)])
+def test_full_meshes(n, count):
+    assert len(full_mesh_rings(n).verify().rings) == count
+    edges = [(a, b) for a in range(n) for b in range(a)]
+    assert len(network_rings(edges).verify().rings) == count
+
+
+def test_petersen_graph_has_none_and_that_is_proven():
+    answer = network_rings(nx.petersen_graph().edges)
+    assert answer.rings == ()
+    assert answer.optimal
+    assert "exhaustive" in answer.reason
+
+
+def test_a_search_that_stops_says_so():
+    answer = network_rings(nx.petersen_graph().edges, budget=5)
+    assert not answer.optimal
+    assert "stopped after 5 steps" in answer.reason
+
+
+def test_directed_networks_and_a_limited_number_of_rings():
+    answer = network_rings([(0, 1), (1, 2), (2, 0), (1, 0)], directed=True).verify()
+    assert answer.rings == ((0, 1, 2),)
+    assert len(network_rings(nx.complete_graph(7).edges, count=3).rings) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "network", "count"),
+    [("mi300x-8", "xgmi", 7), ("ahbm", "noc", 2), ("ahbm", "cubes", 2), ("dgx-h100", "nvlink", 7)],
+)
+def test_networks_of_machines(name, network, count):
+    topology = next(n.topology for n in machine(name).networks if n.name == network)
+    answer = topology_rings(topology)
+    assert len(answer.rings) == count
+    assert all(b in topology.neighbors(a) for a, b in answer.arcs)
+
+
+def test_tori_of_machines_count_their_first_dimension_fastest():
+    torus = Grid(size=15, kind="torus", extents=(3, 5), wrap=(True, True))
+    assert len(topology_rings(torus).rings) == 4
+    mixed = Grid(size=12, kind="mesh", extents=(4, 3), wrap=(True, False))
+    answer = topology_rings(mixed)
+    assert answer.rings
+    assert answer.verify().ranks == 12
+
+
+def test_links_outside_the_network():
+    with pytest.raises(DecompositionError, match="outside"):
+        network_rings([(0, 9)], ranks=3)
+    with pytest.raises(DecompositionError, match="positive"):
+        torus_rings((0, 3))
+
+
+def test_the_verifier_sees_defects():
+    arcs = frozenset({(0, 1), (1, 2), (2, 0)})
+    with pytest.raises(DecompositionError, match="serves two"):
+        NetworkRings(((0, 1, 2), (1, 2, 0)), arcs, 3, True, "").verify()
+    with pytest.raises(DecompositionError, match="no link"):
+        NetworkRings(((0, 2, 1),), arcs, 3, True, "").verify()
+    with pytest.raises(DecompositionError, match="visit"):
+        NetworkRings(((0, 1),), arcs, 3, True, "").verify()
