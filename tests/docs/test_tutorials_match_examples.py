@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("[23][0-9]_*.py"))
+EXAMPLES = [
+    path
+    for path in sorted((ROOT / "examples").glob("[0-9]*.py"))
+    if "megatile.language as T" in path.read_text("utf-8")
+]
 
 
 def code_of(page: str) -> str:

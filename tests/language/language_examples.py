@@ -8,7 +8,7 @@ from typing import Any
 import megatile as mt
 
 FOLDER = Path(__file__).parents[2] / "examples"
-NAMES = sorted(p.stem for p in FOLDER.glob("[23][0-9]_*.py"))
+NAMES = sorted(p.stem for p in FOLDER.glob("[0-9]*.py") if "megatile.language as T" in p.read_text("utf-8"))
 
 
 def load(name: str) -> ModuleType:
