@@ -51,10 +51,9 @@ def hamilton_attention(
 
     ``cu_seqlens`` packs sequences: the boundaries in the *whole* packed sequence (a pair for q and k if they
     differ); tensors are then [tokens, heads, dim] and every sequence is divided by itself. ``schedule`` is a
-    name for :func:`make_schedule` or a Schedule; with ``machine``, "auto" takes the one predicted fastest there.
-    ``layout`` names
-    the order of the dimensions: BSND, BNSD or SBND. ``return_lse`` adds the log-sum-exp [batch, heads,
-    tokens] in f32.
+    name for :func:`make_schedule` or a Schedule; with ``machine``, "auto" takes the one predicted fastest
+    there. ``layout`` names the order of the dimensions: BSND, BNSD or SBND. ``return_lse`` adds the
+    log-sum-exp [batch, heads, tokens] in f32.
 
         >>> out = hamilton_attention(q, k, v, causal=True)     # in every process of the group
     """
