@@ -16,7 +16,7 @@ from megatile.collectives.install import (
     configure_sfr_intercube_multisip,
 )
 from megatile.collectives.job import CollectiveError
-from megatile.collectives.kernel_plan import kernel_plan, plan_of_module
+from megatile.collectives.kernel_plans import kernel_plan, plan_of_module
 from megatile.collectives.kernels import hello_send, ring_allreduce
 from megatile.collectives.mappers import resolve_mapper, resolve_validator
 from megatile.collectives.topologies import Floor, floor_of, resolve_topology
