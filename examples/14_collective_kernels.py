@@ -20,4 +20,8 @@ for name, options in (
     x = random.integers(-3, 4, (plan.units, 64)).astype("f2")
     r = simulate(plan, {"t": x}, machine=hda)
     wrong = int((r.outputs["t"] != x.sum(axis=0)).sum())
-    print(f"{name} (ws={plan.units}): {plan.units} OK" if not wrong else f"{name}: {wrong} wrong", r.time_ns, "ns")
+    print(
+        f"{name} (ws={plan.units}): {plan.units} OK" if not wrong else f"{name}: {wrong} wrong",
+        r.time_ns,
+        "ns",
+    )

@@ -1,4 +1,4 @@
-"""Collectives: topologies, decompositions into rings, algorithms, planner. Names are loaded when first used."""
+"""Collectives: topologies, decompositions into rings, algorithms, planner. Names load when first used."""
 
 from importlib import import_module
 from typing import Any
