@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from megatile.plan.model import Plan as Plan
     from megatile.sim import faults as faults
     from megatile.sim import simulate as simulate
+    from megatile.targets.interpret import run as run
 
 _WHERE = {
     "MegatileError": "megatile.core.errors",
@@ -53,6 +54,7 @@ _WHERE = {
     "faults": "megatile.sim",
     "simulate": "megatile.sim",
     "run_kernel_in_mock": "megatile.language.mock",
+    "run": "megatile.targets.interpret",
 }
 
 __all__ = list(_WHERE)

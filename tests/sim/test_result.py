@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from toys import ring, toy
 
+from megatile.hda import machine
 from megatile.plan.build import PlanBuilder
 from megatile.plan.expr import eq, unit
 from megatile.sim import TimingError, simulate
@@ -135,3 +136,12 @@ def test_simulating_leaves_the_plan_and_the_machine_alone() -> None:
 def test_standard_machines_by_name() -> None:
     plan = ring(8, 1024, scale="device", memory="l2")
     assert simulate(plan, machine="dgx-h100").time_ns > 0
+
+
+def test_units_without_a_network_send_through_the_memory_they_share() -> None:
+    """A CPU describes no network: queues between its cores go through main memory, one at a time."""
+    plan = ring(2, 1024, scale="block", memory="ram")
+    r = simulate(plan, machine=machine("cpu", cores=2))
+    assert set(r.memories) == {"memory ram[0]"}
+    assert not r.links
+    assert simulate(plan, machine=machine("cpu", cores=2), engine="bucket").time_ps == r.time_ps

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from megatile.cli import attention, collective, machine, plan
+from megatile.cli import attention, collective, machine, plan, trace
 from megatile.cli.output import fail
 from megatile.core.errors import MegatileError
 from megatile.core.version import __version__
@@ -24,6 +24,7 @@ app.add_typer(machine.app, name="machine")
 app.add_typer(attention.app, name="attention")
 app.command("collective")(collective.collective)
 app.add_typer(plan.app, name="plan")
+app.add_typer(trace.app, name="trace")
 
 
 def _version(asked: bool) -> None:

@@ -32,7 +32,7 @@ class Annotation:
         self.sends: dict[tuple[int, int], int] = {}
         self.receives: list[tuple[int, tuple[int, int]]] = []
         self.released_by: list[tuple[int, tuple[int, int]]] = []
-        self.waits_for_credit: list[tuple[int, tuple[int, int], int, Reason]] = []
+        self.waits_for_credit: list[tuple[int, tuple[int, int], Reason]] = []
         self.returns: dict[tuple[int, int], Reason] = {}
         self.signals: dict[Any, list[tuple[int, int, int]]] = defaultdict(list)
         self.waits: list[tuple[int, Any]] = []
@@ -69,11 +69,11 @@ class Annotation:
                 self.builder.flow(sender, event)
         for event, message in self.released_by:
             self.causes[event] = self.sends.get(message, -1)
-        for event, message, start, other in self.waits_for_credit:
+        for event, message, other in self.waits_for_credit:
             returned = self.returns.get(message)
             if returned is not None:
                 arrives = returned[0] + self._credit_ps(message[0])
-                self.causes[event] = returned[1] if arrives >= max(start, other[0]) else other[1]
+                self.causes[event] = returned[1] if arrives >= other[0] else other[1]
         for event, key in self.waits:
             raised = sorted(self.signals.get(key, []))
             if raised:
@@ -227,7 +227,7 @@ class UnitNotes:
         slots = link.channel.slots
         if number >= slots:
             best = max(reasons, key=lambda r: r[0])
-            self.a.waits_for_credit.append((event, (link.queue, number - slots), 0, best))
+            self.a.waits_for_credit.append((event, (link.queue, number - slots), best))
         self._mark(reads, (), (end, event))
         self.engine[engine] = (end, event)
         arrival = self.a.times.arrival[link.queue][number]

@@ -54,8 +54,8 @@ class Lane:
         self.row: Row | None = None
         self.now: Value = level([program.machine.start_ps(u) for u in units])
         self.free: list[Value] = [0] * len(program.engine_names)
-        self.open: dict[str, list[tuple[Access, Value, Any]]] = {}
-        """Unfinished accesses per tile or slot: the block, when it ends, and by which units."""
+        self.open: list[tuple[Access, Value, Any]] = []
+        """Unfinished accesses: the block, when it ends, and by which units."""
         self.times: dict[Any, Any] = {}
         self.held: dict[int, tuple[str, Any, Any]] = {}
 
@@ -107,12 +107,9 @@ class Arrays:
 
     # blocks
 
-    def _key(self, access: Access) -> str:
-        return access.tile if self.program.storages.tile(access.tile) is not None else ""
-
     def hazard(self, lane: Lane, access: Access, start: Value) -> Value:
         """The start moved behind every unfinished access that conflicts."""
-        for other, end, mask in self._open(lane, access.storage):
+        for other, end, mask in lane.open:
             if not (access.write or other.write):
                 continue
             if type(end) is int and type(start) is int and end <= start:
@@ -125,15 +122,9 @@ class Arrays:
             start = latest(start, end) if same is True else np.where(same, latest(start, end), start)
         return start
 
-    def _open(self, lane: Lane, storage: Any) -> list[tuple[Access, Value, Any]]:
-        found = lane.open.get("all")
-        if found is None:
-            found = lane.open["all"] = []
-        return found
-
     def mark(self, lane: Lane, row: Row, end: Value) -> None:
-        found = self._open(lane, 0)
-        now = lane.now
+        """Note a row's accesses as unfinished; forget those that have finished for all units."""
+        found, now = lane.open, lane.now
         if type(now) is int:
             found[:] = [entry for entry in found if not (type(entry[1]) is int and entry[1] <= now)]
         if len(found) > _PRUNE_AT:
@@ -274,7 +265,9 @@ class Arrays:
         self._busy(lane, row, engine, end)
         end = end + latency
         self.mark(lane, row, end)
-        self.credits[statement.channel].put(row.queue, row.number, row.mask, end + self._credit_ps(lane, row))
+        self.credits[statement.channel].put(
+            row.queue, row.number, row.mask, end + self._credit_ps(lane, statement.channel, row.queue)
+        )
         self._note(lane, row, start, end)
         return True
 
@@ -298,14 +291,15 @@ class Arrays:
             held = (np.where(here, queues, old_queue), np.where(here, numbers, old_number))
             lane.held[slot] = (row.statement.channel, *held)
 
-    def _credit_ps(self, lane: Lane, row: Row) -> Value:
-        key = ("credit", id(row.queue), row.statement.channel)
+    def _credit_ps(self, lane: Lane, name: str, queue: Any) -> Value:
+        """How long the credits of these queues travel back."""
+        key = ("credit", id(queue), name)
         known = lane.times.get(key)
-        if known is None or known[0] is not row.queue:
-            channel = self.program.channel(row.statement.channel)
-            queues = np.broadcast_to(row.queue, (lane.size,)).tolist()
+        if known is None or known[0] is not queue:
+            channel = self.program.channel(name)
+            queues = np.broadcast_to(queue, (lane.size,)).tolist()
             each = level([self.program.link(channel, q, strict=False).credit_ps for q in queues])
-            known = lane.times[key] = (row.queue, each)
+            known = lane.times[key] = (queue, each)
         return known[1]
 
     def release(self, lane: Lane, row: Row) -> bool:
@@ -327,14 +321,7 @@ class Arrays:
         name, queue, number = lane.held[row.slot]
         access = Access(row.slot, None, (), True, name)
         end = self.hazard(lane, access, lane.now)
-        channel = self.program.channel(name)
-        key = ("give", id(queue), name)
-        known = lane.times.get(key)
-        if known is None or known[0] is not queue:
-            queues = np.broadcast_to(queue, (lane.size,)).tolist()
-            each = level([self.program.link(channel, q, strict=False).credit_ps for q in queues])
-            known = lane.times[key] = (queue, each)
-        self.credits[name].put(queue, number, row.mask, end + known[1])
+        self.credits[name].put(queue, number, row.mask, end + self._credit_ps(lane, name, queue))
         return end
 
     def read(self, lane: Lane, row: Row) -> bool:

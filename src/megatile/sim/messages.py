@@ -44,7 +44,8 @@ class MessageTimes:
                 return 0 if number < 0 else None
             order = self._order(entry[0], queue)
             if order is not None:
-                # Only the last few numbers can still be asked for, whatever the number of slots.
+                if np.size(queue) == np.size(entry[0]):
+                    del self._entries[number]  # every message is asked for once
                 return entry[1] if type(entry[1]) is int else entry[1][order]
         tables = self._spread()
         queues, numbers = np.broadcast_to(queue, (size,)), np.broadcast_to(number, (size,))
@@ -60,10 +61,6 @@ class MessageTimes:
                 return None
             result[here] = found
         return result
-
-    def forget(self, number: int) -> None:
-        """Drop a message that everybody has asked for."""
-        self._entries.pop(number, None)
 
     def _order(self, there: Any, here: Any) -> Any:
         """Where each queue of ``here`` stands in ``there``; None if one does not."""

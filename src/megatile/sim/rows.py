@@ -20,7 +20,6 @@ class Row:
 
     __slots__ = (
         "accesses",
-        "count",
         "flops",
         "group",
         "mask",
@@ -49,7 +48,6 @@ class Row:
         self.slot: Number = 0
         """The storage of the message, at its receiver."""
         self.value: Number = 0
-        self.count: Number = 0
         self.group: Number = 0
 
 
