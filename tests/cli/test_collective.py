@@ -16,7 +16,9 @@ def run(*arguments):
 
 
 def test_table_like_nccl_tests():
-    result = run("collective", "all_reduce", "-m", "dgx-h100", "-b", 8, "-e", "32K", "-f", 64, "-a", "ring,auto")
+    result = run(
+        "collective", "all_reduce", "-m", "dgx-h100", "-b", 8, "-e", "32K", "-f", 64, "-a", "ring,auto"
+    )
     assert result.exit_code == 0
     head, *lines = [line for line in result.stdout.splitlines() if line and line[0] not in "#-"]
     assert head.split()[:2] == ["size", "(B)"]

@@ -16,7 +16,7 @@ from megatile.collectives.install import (
     configure_sfr_intercube_multisip,
 )
 from megatile.collectives.job import CollectiveError
-from megatile.collectives.kernel_plan import kernel_plan, plan_of_module
+from megatile.collectives.kernel_plans import kernel_plan, plan_of_module
 from megatile.collectives.kernels import hello_send, ring_allreduce
 from megatile.collectives.mappers import resolve_mapper, resolve_validator
 from megatile.collectives.topologies import Floor, floor_of, resolve_topology
@@ -72,7 +72,9 @@ def test_intercube(sips, topology):
 @pytest.mark.parametrize("shape", [(2, 1, 1), (1, 3, 1), (2, 5, 2), (2, 1, 2)])
 def test_hierarchical_on_other_machines(shape):
     per_corner, cubes, sips = shape
-    run("hierarchical_allreduce", machine("ahbm", sips=sips, cube_w=cubes, cube_h=1, pe_per_corner=per_corner))
+    run(
+        "hierarchical_allreduce", machine("ahbm", sips=sips, cube_w=cubes, cube_h=1, pe_per_corner=per_corner)
+    )
 
 
 def test_hello_send_shifts():
@@ -103,7 +105,7 @@ def test_bad_configurations(tmp_path, text, message):
 
 
 def test_unknown_names_list_what_exists():
-    with pytest.raises(CollectiveError, match="there are .*ring_allreduce_tcm"):
+    with pytest.raises(CollectiveError, match=r"there are .*ring_allreduce_tcm"):
         resolve_algorithm_config(CONFIG, "rng")
     with pytest.raises(CollectiveError, match="there are all_pes, cube_leaders, leader_only"):
         resolve_mapper("everyone")
@@ -122,7 +124,9 @@ def test_import_paths():
 
 def test_install_plans_are_printable_and_point_back():
     hda = machine("ahbm")
-    first, second = configure_sfr_intercube_multisip(hda, resolve_algorithm_config(CONFIG, "intercube_allreduce"))
+    first, second = configure_sfr_intercube_multisip(
+        hda, resolve_algorithm_config(CONFIG, "intercube_allreduce")
+    )
     assert first.participating_pes == tuple((cube, 0) for cube in range(16))
     corner = first.pe_installs[0]
     assert {n.direction: (n.peer_sip, n.peer_cube, n.peer_direction) for n in corner.neighbors} == {
@@ -151,7 +155,9 @@ def test_validators_look_at_shards():
     resolve_validator("single_shard_per_rank")(one_each, 2, floor)
     with pytest.raises(CollectiveError, match="SIP 0: 1, SIP 1: 1"):
         resolve_validator("multi_pe_sip_local")(one_each, 2, floor)
-    resolve_validator("multi_pe_sip_local")([SimpleNamespace(sip=s) for s in (0, 1) for _ in range(128)], 2, floor)
+    resolve_validator("multi_pe_sip_local")(
+        [SimpleNamespace(sip=s) for s in (0, 1) for _ in range(128)], 2, floor
+    )
 
 
 def test_machines_without_cubes_are_refused():

@@ -24,7 +24,7 @@ DTYPES = ("f32", "f16", "bf16", "i32")
 
 
 def nesting(name: str, n: int) -> tuple[int, ...]:
-    if name == "in_network":
+    if name in ("in_network", "hamilton", "multi_ring"):
         return (n,)
     inner = next((k for k in (4, 3, 2) if n % k == 0 and n > k), None)
     return (inner, n // inner) if inner else (n,)
@@ -45,7 +45,9 @@ def sampled():
         return cases
     # Small numbers of ranks are cheap and catch most; a checksum picks the same cases everywhere.
     rare = {n: 40 if n > 8 else 12 for n in RANKS}
-    first = {(c[0], c[1]): c for c in cases if c[2:4] == (8, 13)} | {(c[0], c[1]): c for c in cases if c[2] == 6}
+    first = {(c[0], c[1]): c for c in cases if c[2:4] == (8, 13)} | {
+        (c[0], c[1]): c for c in cases if c[2] == 6
+    }
     chosen = [c for c in cases if zlib.crc32(repr(c).encode()) % rare[c[2]] == 0]
     return list(dict.fromkeys([*first.values(), *chosen]))
 

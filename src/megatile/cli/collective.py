@@ -15,7 +15,7 @@ from megatile.core.errors import MegatileError
 
 if TYPE_CHECKING:
     from megatile.collectives.planner import Prediction
-    from megatile.collectives.sweep import Line
+    from megatile.collectives.sweeps import Line
 
 _BINARY = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -89,7 +89,7 @@ def collective(
 
     Example: megatile collective all_reduce -m dgx-h100 -b 8 -e 1GiB -f 4 -a ring,tree,auto --plot out.png
     """
-    from megatile.collectives.sweep import sizes, sweep
+    from megatile.collectives.sweeps import sizes, sweep
 
     hda = load(machine, settings)
     if factor <= 1:

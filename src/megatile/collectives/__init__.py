@@ -1,4 +1,4 @@
-"""Collectives: topologies, decompositions into rings, algorithms, planner. Names are loaded when first used."""
+"""Collectives: topologies, decompositions into rings, algorithms, planner. Names load when first used."""
 
 from importlib import import_module
 from typing import Any
@@ -18,16 +18,16 @@ _WHERE = {
     "collective": "planner",
     "configure_sfr_intercube_multisip": "install",
     "find_algorithm": "registry",
-    "kernel_plan": "kernel_plan",
+    "kernel_plan": "kernel_plans",
     "load_ccl_config": "config",
-    "plan_of_module": "kernel_plan",
+    "plan_of_module": "kernel_plans",
     "predict": "planner",
     "prove": "provenance",
     "resolve_algorithm_config": "config",
     "resolve_mapper": "mappers",
     "resolve_topology": "topologies",
     "resolve_validator": "mappers",
-    "sweep": "sweep",
+    "sweep": "sweeps",
 }
 
 __all__ = [*_WHERE]

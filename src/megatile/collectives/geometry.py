@@ -45,7 +45,7 @@ def survey(hda: HDA, scale: str, ranks: Ranks = None) -> Geometry:
         fits = bool(grid) and prod(grid) == size
         dims += grid if fits else (size,)
         known = getattr(network.topology, "wrap", ()) if fits and network else ()
-        wrap += known or (True,) * (len(grid) if fits else 1)
+        wrap += known or (False,) * (len(grid) if fits else 1)
         reduces.append(network.in_network_reduction if network else ())
     name = hda.scale(scale).name
     return Geometry(name, numbers, levels, tuple(dims), tuple(wrap), tuple(reduces), _place(numbers))

@@ -31,6 +31,8 @@ FINALISTS = 4
 """At most so many of the cheapest candidates are simulated."""
 CHUNKED_FROM = 1 << 20
 """Bytes from which cutting blocks into chunks is tried."""
+LANED = ("ring_bidirectional", "multi_ring", "rail_rings", "hamilton")
+"""Rings of several lanes overlap as they are; cutting them into chunks is not tried."""
 MOST_PAIRS = 1 << 21
 """More queues than this (ranks squared) are not tried: direct exchange has no chance there."""
 
@@ -274,11 +276,9 @@ def _too_large(known: Algorithm, job: Job) -> str | None:
 def variants(known: Algorithm, job: Job) -> Iterator[dict[str, Any]]:
     """Option sets worth trying."""
     yield {}
-    if "chunks" in known.options and job.nbytes >= CHUNKED_FROM:
-        yield {"chunks": 4}
-        if known.name.endswith("tree") or job.operation in ("broadcast", "reduce"):
-            yield {"chunks": 16}
-            yield {"chunks": 64}
+    if "chunks" in known.options and job.nbytes >= CHUNKED_FROM and known.name not in LANED:
+        deep = known.name in ("tree", "in_network_tree") or job.operation in ("broadcast", "reduce")
+        yield from ({"chunks": n} for n in ((4, 16, 64) if deep else (4,)))
     if "both_ways" in known.options and any(job.wrap):
         yield {"both_ways": True}
     if "inner" in known.options:

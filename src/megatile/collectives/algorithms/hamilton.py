@@ -13,6 +13,8 @@ LARGEST = 128
 
 
 def _mesh_size(job: Job) -> str | None:
+    if len(job.nesting) > 1:
+        return "the ranks are not on one network"
     return None if 3 <= job.ranks <= LARGEST else f"is for 3 to {LARGEST} ranks"
 
 

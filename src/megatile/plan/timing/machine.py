@@ -161,8 +161,8 @@ class Machine:
 
     def virtual_channel(self, channel: str | None, unit: int | None = None, peer: int | None = None) -> int:
         """Loads and stores use virtual channel 0. Messages share the others by the link they leave through,
-        so that those of one link keep their order and those of different links run side by side; where there is
-        no link, or there are too few, the plan's channels take turns.
+        so that those of one link keep their order and those of different links run side by side; where
+        there is no link, or there are too few, the plan's channels take turns.
         """
         others = self.dma.channels - 1
         if channel is None or not others:

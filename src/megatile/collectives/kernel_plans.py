@@ -95,7 +95,7 @@ def read_installed(installs: list[SipInstallPlan], places: list[int], config: Ma
 
 
 def _axes(pes: int, cubes: int, sips: int) -> tuple[int, ...]:
-    """Axes of ``program_id``: (PE, cube, SIP) where all PEs take part, (cube, SIP) where one per cube does."""
+    """Axes of ``program_id``: (PE, cube, SIP) where all PEs take part, (cube, SIP) for one per cube."""
     if pes > 1:
         return (pes, cubes, sips)
     return (cubes, sips) if cubes > 1 else (sips,)
