@@ -11,6 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from megatile.attention import hamilton_attention as hamilton_attention
+    from megatile.attention import shard_sequence as shard_sequence
+    from megatile.attention import unshard_sequence as unshard_sequence
     from megatile.collectives.planner import collective as collective
     from megatile.core.errors import MegatileError as MegatileError
     from megatile.core.version import __version__ as __version__
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from megatile.plan.check import check as check
     from megatile.plan.execute import execute as execute
     from megatile.plan.model import Plan as Plan
+    from megatile.runtime.launch import launch as launch
     from megatile.sim import faults as faults
     from megatile.sim import simulate as simulate
     from megatile.targets.interpret import run as run
@@ -55,6 +59,10 @@ _WHERE = {
     "simulate": "megatile.sim",
     "run_kernel_in_mock": "megatile.language.mock",
     "run": "megatile.targets.interpret",
+    "launch": "megatile.runtime.launch",
+    "hamilton_attention": "megatile.attention",
+    "shard_sequence": "megatile.attention",
+    "unshard_sequence": "megatile.attention",
 }
 
 __all__ = list(_WHERE)
