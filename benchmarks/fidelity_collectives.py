@@ -1,8 +1,8 @@
 """Predicted collectives beside published measurements: every row of ``data/collectives.csv``.
 
-The protocol constants in the machine files were set by hand to match three sizes per machine; other rows
-are scored apart, though they were in view meanwhile. The algorithm of a row is chosen by the planner among those that the measured
-library has; what the README of a measurement says (forced ring, in-switch reduction) is followed.
+The protocol constants in the machine files were set by hand to match three sizes per machine; other rows are
+scored apart, though they were in view meanwhile. The algorithm of a row is chosen by the planner among those
+listed for the measured library; a forced ring or in-switch reduction is followed.
 """
 
 from __future__ import annotations
