@@ -41,7 +41,7 @@ def puts(low: Lowering, row: Row) -> Made | None:
             (PUT, info, low.blocks(row, False, i), low.blocks(row, True, i)) for i, info in enumerate(infos)
         ]
         known = low.puts[key] = (fields, infos, blocks, made)
-    return list(known[3])
+    return known[3]
 
 
 def _put_infos(low: Lowering, row: Row) -> list[Any] | None:
