@@ -13,6 +13,10 @@ PATTERNS = (
 )  # fmt: skip
 REGULAR = ("shift", "into", "carry", "uneven")
 """Patterns in which all units go in step."""
+FAST = (
+    "load", "load", "puts", "puts", "collect", "shift", "into", "gather", "put", "barrier", "uneven",
+)  # fmt: skip
+"""Patterns with special operations where times are not recorded, and some to mix them with."""
 
 
 def random_plan(
@@ -169,6 +173,51 @@ class Rounds:
         self.b.signal(flag, to=(unit + 1) % n)
         self.b.wait(flag, 1)
         self.b.compute("add", self.z, [self.z, w])
+
+    def load(self) -> None:
+        """Loads from a memory that may be shared, and work; sometimes stores, or loads of some units only."""
+        rng, b, n = self.rng, self.b, self.n
+        x = b.tile(b.fresh("far"), (self.size,), "f32", memory=rng.choice(self.memories), role="inout")
+        y = b.tile(b.fresh("near"), (self.size,), "f32", memory="local", versions=rng.randint(1, 3))
+        with b.loop(0, rng.randint(1, 5)):
+            b.copy(y, x, fresh=True)
+            if rng.random() < 0.3:
+                with b.when(unit < rng.randrange(n + 1)):
+                    b.copy(y, x)
+            b.compute("add", self.z, [self.z, y])
+            if rng.random() < 0.3:
+                b.copy(x, self.z)
+
+    def puts(self) -> None:
+        """Puts, signals and waits in turns; sometimes to changing peers, or with puts of some units only."""
+        rng, b, n = self.rng, self.b, self.n
+        w = b.tile(b.fresh("w"), (2, self.size), "f32", memory=rng.choice(self.memories), role="local")
+        flag = b.flag(b.fresh("flag"))
+        by, amount, rounds = rng.randrange(1, n), rng.choice([1, 1, 3]), rng.randint(1, 4)
+        moving = rng.random() < 0.3
+        with b.loop(0, rounds) as loop:
+            to = (unit + by + loop.index) % n if moving else (unit + by) % n
+            b.copy(w[loop.index % 2].at(to), self.z)
+            if rng.random() < 0.3:
+                with b.when(unit % 2 < 1):
+                    b.copy(w.at(to), w)
+            b.signal(flag, to=to, amount=amount)
+            b.wait(flag, (loop.index + 1) * amount)
+            if rng.random() < 0.5:
+                b.compute("exp", self.z, [self.z])
+
+    def collect(self) -> None:
+        """Everybody signals unit 0, after work of its own length; it waits for some and then for all."""
+        b, n = self.b, self.n
+        flag = b.flag(b.fresh("flag"))
+        with b.loop(0, unit % 3):
+            b.compute("exp", self.z, [self.z])
+        b.copy(self.y.at(0), self.z)
+        b.signal(flag, to=0)
+        with b.when(eq(unit, 0)):
+            b.wait(flag, self.rng.randint(0, n))
+            b.copy(self.y, self.z)
+            b.wait(flag, n)
 
 
 def _member():  # type: ignore[no-untyped-def]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from random_plans import REGULAR, random_plan
+from random_plans import FAST, REGULAR, random_plan
 from toys import ring, toy
 
 from megatile.hda import HDA
@@ -16,8 +16,12 @@ from megatile.plan.timing.faults import Faults
 from megatile.plan.timing.machine import Machine
 from megatile.sim import TimingError, simulate
 from megatile.sim.arrays import NotRegular
-from megatile.sim.evaluate import arrays, bucket, run_ahead
+from megatile.sim.evaluate import arrays, bucket, fill, run_ahead
+from megatile.sim.pending import known
+from megatile.sim.program import CONSUME, COPY, GENERAL, LOAD, PUT, RUN, SEND, SIGNAL, WAIT, Program
+from megatile.sim.runahead import RunAhead
 from megatile.sim.times import Times
+from megatile.sim.unit import UnitState
 
 machines = st.builds(
     lambda topology, duplex, granule, control: {
@@ -59,6 +63,45 @@ def test_run_ahead_equals_the_plain_event_queue(seed: int, machine, jitter: bool
     assert oracle.complete
     same(ahead, oracle)
     assert ahead.choices == oracle.choices
+
+
+def clocks(plan: Plan, hda: HDA, faults: Faults, record: bool) -> tuple[int, list[int], list[list[int]]]:
+    """End of a run-ahead evaluation, and of every unit: its clock and when its engines were free."""
+    machine = Machine(hda, plan, faults)
+    program = Program(machine)
+    engines = len(program.engine_names)
+    states = [UnitState(u, machine.start_ps(u), engines, []) for u in range(plan.units)]
+    fill(program, [s.operations for s in states], no_scalars, record)
+    times = RunAhead(program, states, record=record).run()
+    assert times.stuck is None
+    return times.end_ps, [s.now for s in states], [[known(t) for t in s.free] for s in states]
+
+
+LOADS_THEN_SENDS = (246, {"topology": "ring", "control": False, "network": {"duplex": "half"}}, False)
+"""The sends overtake the loads, which may not hold them up."""
+
+
+@many
+@given(st.integers(0, 10**6), machines, st.booleans())
+@example(*LOADS_THEN_SENDS)
+def test_what_is_not_recorded_takes_the_same_time(seed: int, machine, slow: bool) -> None:
+    plan = random_plan(seed, patterns=FAST, rounds=2)
+    hda = toy(plan.units, **machine)
+    faults = Faults(straggler=((0, 2.5),)) if slow else Faults()
+    quick = clocks(plan, hda, faults, record=False)
+    assert quick == clocks(plan, hda, faults, record=True)
+    assert quick[0] == run(bucket, plan, hda, faults).end_ps
+
+
+def test_fast_plans_use_the_fast_operations() -> None:
+    kinds: set[int] = set()
+    for seed in range(30):
+        plan = random_plan(seed, patterns=FAST)
+        machine = Machine(toy(plan.units), plan, Faults())
+        courses: list[list[tuple]] = [[] for _ in range(plan.units)]
+        fill(Program(machine), courses, no_scalars, record=False)
+        kinds |= {op[0] for course in courses for op in course}
+    assert kinds >= {LOAD, PUT, SIGNAL, WAIT, CONSUME, COPY, RUN, SEND, GENERAL}
 
 
 @many

@@ -15,9 +15,9 @@ from megatile.sim.bucket_hops import Hops
 from megatile.sim.clock import Accesses, Action, Gate, after, opened_gate
 from megatile.sim.program import COPY, GENERAL, RECEIVE, RELEASE, RUN, Operation, Program, at
 from megatile.sim.rows import Row
-from megatile.sim.runahead import UnitState
 from megatile.sim.times import Times
 from megatile.sim.transfers import PIECES
+from megatile.sim.unit import UnitState
 
 
 class Bucket(Hops):

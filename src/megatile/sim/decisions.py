@@ -18,7 +18,8 @@ from megatile.sim.regions import Block
 from megatile.sim.transfers import DECISION
 
 if TYPE_CHECKING:
-    from megatile.sim.runahead import RunAhead, UnitState
+    from megatile.sim.runahead import RunAhead
+    from megatile.sim.unit import UnitState
 
 
 class Meeting:
@@ -148,6 +149,19 @@ class Decisions:
         when([unit.touched], unit.now, gone.set)
         when([gone], 0, sent)
         self.note(unit, unit.now, short(gone))
+        return True
+
+    def raise_flag(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
+        """A signal of a flag that nobody else raises, at a time that is not known yet."""
+        _, (flag, delay), amount = operation
+
+        def sent(time: int) -> None:
+            self.run.flags[flag].extend([time + delay] * amount)
+            waiting = self.run.wait_flag.pop(flag, None)
+            if waiting is not None:
+                self.run.ready.append(waiting)
+
+        when([unit.touched], unit.now, sent)
         return True
 
     def wait(self, unit: UnitState, op: Operation) -> bool:

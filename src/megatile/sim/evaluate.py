@@ -13,13 +13,15 @@ from megatile.sim.arrays import Arrays, Lane, check_regular
 from megatile.sim.bucket import Bucket
 from megatile.sim.cohort import Cohort
 from megatile.sim.follow import walk
-from megatile.sim.lower import fused, operations
+from megatile.sim.lower import operations
+from megatile.sim.lower_fused import fused
 from megatile.sim.lower_queue import take_message
 from megatile.sim.lowering import Lowering
 from megatile.sim.program import Program
 from megatile.sim.rows import Row, Walk
-from megatile.sim.runahead import RunAhead, UnitState
+from megatile.sim.runahead import RunAhead
 from megatile.sim.times import Times
+from megatile.sim.unit import UnitState
 
 Scalars = Callable[[pm.ReadScalar, Any, Any], Any]
 MAX_OPERATIONS = 30_000_000
@@ -84,7 +86,7 @@ def fill(program: Program, courses: list[list[Any]], scalars: Scalars, record: b
                 )
         followed.append((lowering, rows))
     for lowering, rows in followed:
-        columns = [operations(lowering, row) for row in rows] if record else list(fused(lowering, rows))
+        columns = [operations(lowering, row) for row in rows] if record else fused(lowering, rows)
         masked = any(row.mask is not None for row in rows)
         for unit, mine in zip(lowering.units, zip(*columns, strict=True), strict=False):
             courses[unit].extend([op for op in mine if op is not None] if masked else mine)

@@ -11,13 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 from megatile.sim.decisions import Decisions, short
 from megatile.sim.pending import Begin, Job, Pending, Time, known, later, when
-from megatile.sim.program import CONSUME, COPY, GENERAL, RECEIVE, RELEASE, RUN, SEND, TAKE, Operation
+from megatile.sim.program import (
+    CONSUME,
+    COPY,
+    GENERAL,
+    LOAD,
+    PUT,
+    RECEIVE,
+    RELEASE,
+    RUN,
+    SEND,
+    SIGNAL,
+    TAKE,
+    Operation,
+)  # fmt: skip
 from megatile.sim.stuck import wait_graph
 from megatile.sim.transfers import PIECES, Move
 from megatile.trace import WaitGraph
 
 if TYPE_CHECKING:
-    from megatile.sim.runahead import RunAhead, UnitState
+    from megatile.sim.runahead import RunAhead
+    from megatile.sim.unit import UnitState
 
 
 class GeneralRules(Decisions):
@@ -48,8 +62,14 @@ class GeneralRules(Decisions):
         if kind == GENERAL:
             return self._rules[operation[1].kind](unit, operation[1])
         block_of = self.run.program.regions.block
-        if kind == COPY:
+        if kind in (COPY, LOAD):
             return self.plain_copy(unit, operation)
+        if kind == PUT:
+            _, (engine, busy, latency, row), reads, writes = operation
+            put = Operation("copy", row, unit.unit, engine, busy, latency, reads, writes, shared=True)
+            return self.copy(unit, put)
+        if kind == SIGNAL:
+            return self.raise_flag(unit, operation)
         if kind == RUN:
             return self.plain_work(unit, operation)
         if kind == CONSUME:
@@ -157,7 +177,7 @@ class GeneralRules(Decisions):
     def plain_copy(self, unit: UnitState, operation: tuple[Any, ...]) -> bool:
         """A copy between the unit's own blocks over a contended way."""
         _, info, number, reads, writes, _ = operation
-        engine, path, nbytes, flow = info
+        engine, path, nbytes, flow = info[:4]
         readers = unit.readers
         move = Move(self.run.transfers, path, nbytes, flow, number)
         if self.run.record:

@@ -67,11 +67,15 @@ def _contended_copies(low: Lowering, row: Row, source: Access) -> Made | None:
         infos = low.contended[key] = [(engine, path, row.nbytes, first + u) for u, path in each]
     numbers = low.program.copies
     active = range(low.size) if row.mask is None else low.active(row)
-    blocks = list(zip(*columns(low, low.numbers(row)), strict=True))
+    blocks = low.numbers(row)
+    if any(isinstance(b, list) for b in blocks):
+        marks = [(m[:-1], m[-1:]) for m in zip(*columns(low, blocks), strict=True)]
+    else:
+        marks = [(tuple(blocks[:-1]), tuple(blocks[-1:]))] * low.size
     made: Made = [None] * low.size
     for i in active:
-        unit, marks = low.units[i], blocks[i]
-        made[i] = (COPY, infos[i], numbers[unit], marks[:-1], marks[-1:], row)
+        unit, (reads, writes) = low.units[i], marks[i]
+        made[i] = (COPY, infos[i], numbers[unit], reads, writes, row)
         numbers[unit] += 1
     return made
 

@@ -35,6 +35,12 @@ class Lowering:
         self._registered: set[Any] = set()
         self._sent: dict[int, list[Any]] = {}
         """Per send statement the links that are registered already."""
+        self._copied: dict[Any, tuple[Any, Any]] = {}
+        """Per copy statement and memories the owners whose ways are registered already."""
+        self._signalled: dict[int, tuple[Any, Any]] = {}
+        self.loads: dict[int, tuple[Any, Any]] = {}
+        self.puts: dict[Any, tuple[Any, ...]] = {}
+        self.flags: dict[int, tuple[Any, Any, list[Any]]] = {}
         self.sends: dict[Any, tuple[Any, list[Any]]] = {}
         self.copies: dict[Any, list[tuple[int, int]] | None] = {}
         self.contended: dict[Any, list[Any]] = {}
@@ -55,6 +61,8 @@ class Lowering:
             self._register_engine(statement.engine)
         elif isinstance(statement, pm.Receive) and statement.into is not None:
             self._register_copies(row, self.slot_access(row))
+        elif isinstance(statement, pm.Signal):
+            self._register_signals(row)
 
     def _register_sends(self, row: Row) -> None:
         links = self.program.links(row, self.size)
@@ -69,16 +77,27 @@ class Lowering:
                     self._register_engine("dma")
 
     def _register_copies(self, row: Row, source: Access) -> None:
-        key = (id(row.statement), "copy")
-        plain = source.owner is None and row.accesses[-1].owner is None
-        if plain and key in self._registered:
-            return
-        if plain and row.mask is None:
-            self._registered.add(key)
+        storages, owners = zip(*((a.storage, a.owner) for a in (source, row.accesses[-1])), strict=True)
+        if not any(isinstance(s, np.ndarray) for s in storages):
+            key = (id(row.statement), *map(self.program.storages.memory, storages))
+            if same(self._copied.get(key), owners):
+                return
+            if row.mask is None:
+                self._copied[key] = owners
         for i in self.active(row):
             path = self.program.copy_path(self.units[i], source, row.accesses[-1], i)
             self.program.use(path, ("copy", self.units[i], id(path)))
         self._register_engine("dma")
+
+    def _register_signals(self, row: Row) -> None:
+        target = row.to, row.member
+        if same(self._signalled.get(id(row.statement)), target):
+            return
+        if row.mask is None:
+            self._signalled[id(row.statement)] = target
+        for i in self.active(row):
+            flag = (row.statement.flag, at(row.to, i), at(row.member, i))
+            self.program.raises(flag, self.units[i])
 
     def _register_engine(self, kind: str) -> None:
         if ("engine", kind) in self._registered:
@@ -142,6 +161,11 @@ class Lowering:
 
     def slot_access(self, row: Row) -> Access:
         return Access(row.slot, None, (), False, row.statement.channel)
+
+
+def same(known: tuple[Any, ...] | None, fields: tuple[Any, ...]) -> bool:
+    """Whether these are the very fields that were seen before (arrays of a cohort are not made anew)."""
+    return known is not None and all(a is b for a, b in zip(known, fields, strict=False))
 
 
 def columns(low: Lowering, numbers: list[Any]) -> list[list[int]]:

@@ -8,10 +8,19 @@ cohort have in common is worked out once per row.
     RECEIVE  (queue, link), message number, slot block, row
     RELEASE  (queue, slot block, credit_ps, link), message number, row
     TAKE     (queue, engine, busy_ps, latency_ps, credit_ps, link), message number, write block, row
-    CONSUME  (queue, engine, busy_ps, credit_ps, slot block, link, row), message number, read blocks, write
-             blocks: RECEIVE, RUN and RELEASE of one message in one operation (not where times are recorded)
     COPY     (engine, path, bytes, flow), number, read blocks, write blocks, row: over a contended way
     GENERAL  an `Operation`: everything that is rarer (shared engines, puts and gets, signals, ...)
+
+Only where times are not recorded:
+
+    LOAD     (engine, path, bytes, flow, `OnlyStage`), the rest like COPY: nothing comes any more that others
+             can see but such copies, so that the unit may stand still until its turn has come
+    PUT      (engine, busy_ps, latency_ps, row), read and write `Block`s: a copy over a free way that touches
+             storage which others see too
+    SIGNAL   (flag, delay_ps), amount    } flags that one unit alone raises
+    WAIT     flag, value, row            }
+    CONSUME  (queue, engine, busy_ps, credit_ps, slot block, link, row), message number, read blocks, write
+             blocks: RECEIVE, RUN and RELEASE of one message in one operation
 """
 
 from __future__ import annotations
@@ -28,7 +37,7 @@ from megatile.sim.regions import OWNER_SHIFT, Block, Regions
 from megatile.sim.rows import Access, Row
 from megatile.sim.storage import Storages
 
-RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL, COPY, CONSUME = range(8)
+RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL, COPY, CONSUME, LOAD, PUT, SIGNAL, WAIT = range(12)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +110,10 @@ class Program:
         self._links: dict[int, Link] = {}
         self._steady: dict[tuple[int, int], tuple[Any, list[Link]]] = {}
         self._users: dict[int, Any] = {}
+        self._raisers: dict[Any, int] = {}
+        self._contested: set[Any] = set()
+        self.flags: dict[Any, int] = {}
+        """Numbers of the flags that one unit alone raises; a flag is (name, unit, member)."""
         self.shared: set[int] = set()
         self.copies = [0] * self.plan.units
         self.members = self._group_members()
@@ -191,6 +204,17 @@ class Program:
 
     def is_shared(self, resource: int | None) -> bool:
         return resource is not None and (self.everything_shared or resource in self.shared)
+
+    # flags
+
+    def raises(self, flag: Any, unit: int) -> None:
+        """Note who signals a flag; with a second one, the order of its signals is a matter of time."""
+        if self._raisers.setdefault(flag, unit) != unit:
+            self._contested.add(flag)
+
+    def flag(self, flag: Any) -> int | None:
+        """The number of a flag that one unit alone raises: its signals arrive in the order of issue."""
+        return None if flag in self._contested else self.flags.setdefault(flag, len(self.flags))
 
     # blocks
 

@@ -49,6 +49,11 @@ class Regions:
                 self._mark(self._whole[-1], write=False)
         self._whole_array = np.array(self._whole, dtype=np.int64)
 
+    @property
+    def marks(self) -> tuple[int, int]:
+        """Changes whenever what `block` gives for a number may have changed."""
+        return len(self._marked[0]), len(self._marked[1])
+
     def whole(self, storage: Any) -> Any:
         """The block that is all of a storage."""
         return self._whole_array[storage] if isinstance(storage, np.ndarray) else self._whole[storage]

@@ -12,41 +12,27 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any
 
 from megatile.sim.general import GeneralRules
-from megatile.sim.pending import Pending, known, when
-from megatile.sim.program import CONSUME, RECEIVE, RELEASE, RUN, SEND, TAKE, Program
+from megatile.sim.outcome import outcome
+from megatile.sim.pending import Pending, when
+from megatile.sim.program import (
+    CONSUME,
+    LOAD,
+    PUT,
+    RECEIVE,
+    RELEASE,
+    RUN,
+    SEND,
+    SIGNAL,
+    TAKE,
+    WAIT,
+    Program,
+)  # fmt: skip
 from megatile.sim.times import Times
-from megatile.sim.transfers import Transfers
-
-
-class UnitState:
-    """One unit on its own clock."""
-
-    __slots__ = (
-        "done", "end", "free", "more", "now", "operations", "pc", "readers", "start", "touched", "unit",
-        "writers",
-    )  # fmt: skip
-
-    def __init__(self, unit: int, now: int, engines: int, operations: list[Any]) -> None:
-        self.unit = unit
-        self.now = now
-        self.free: list[Any] = [0] * engines
-        self.writers: Any = defaultdict(int)
-        self.readers: Any = defaultdict(int)
-        """When each block was last written, and read: a list where the blocks are known and few."""
-        self.operations = operations
-        self.pc = 0
-        self.touched: Any = 0
-        """When the unit's accesses to shared storage have finished."""
-        self.start: list[Any] = []
-        self.end: list[Any] = []
-        self.more: Iterator[tuple[Any, ...]] | None = None
-        """Where further operations come from, for units that are followed while they run."""
-        self.done = False
-
+from megatile.sim.transfers import PIECES, REQUEST, Transfers
+from megatile.sim.unit import UnitState
 
 _FEW = 1_000_000
 """Up to this many entries a table is a list: looking one up is twice as fast as in a dict."""
@@ -66,6 +52,9 @@ class RunAhead:
         self.credits: Any = [{} for _ in range(program.queues)] if few else defaultdict(dict)
         self.wait_data: dict[int, UnitState] = {}
         self.wait_credit: dict[int, UnitState] = {}
+        self.flags: list[list[int]] = [[] for _ in program.flags]
+        """Per flag that one unit alone raises, when each unit of its count arrives."""
+        self.wait_flag: dict[int, UnitState] = {}
         self.last_ps = 0
         blocks = len(program.regions.written)
         if not program.everything_shared and not program.orders_shared and blocks * len(units) <= 20 * _FEW:
@@ -76,27 +65,36 @@ class RunAhead:
 
     def run(self) -> Times:
         """Run units as far as they go; serve the time queue when none can go on."""
-        queue = self.queue
-        while True:
-            self.advance()
-            if not queue:
-                times = self._times()
-                # Without this cycle, reference counts alone free the millions of operations.
-                self.rules.close()
-                return times
+        self.advance()
+        times = outcome(self)
+        # Without this cycle, reference counts alone free the millions of operations.
+        self.rules.close()
+        return times
+
+    def _serve(self) -> bool:
+        """Serve the time queue until a unit can go on; False if none ever can."""
+        queue, ready = self.queue, self.ready
+        while queue and not ready:
             entry = heapq.heappop(queue)
-            entry[-1](entry[0])
+            then = entry[-1]
+            if type(then) is UnitState:
+                self.transfers.load(then, entry[0])
+                ready.append(then)
+            else:
+                then(entry[0])
+        return bool(ready)
 
     def advance(self) -> None:
-        """Run every unit that is ready until it lacks something.
+        """Run every unit that is ready until it lacks something, and on when the time queue lets it.
 
         This is the hot loop: one function, tables in local names, the usual operations written out.
         """
         arrivals, credits, ready, record = self.arrivals, self.credits, self.ready, self.record
         wait_data, wait_credit = self.wait_data, self.wait_credit
+        flags, wait_flag, requests, heappush = self.flags, self.wait_flag, self.queue, heapq.heappush
         written, read = self.program.regions.written, self.program.regions.read
         pendings = self.program.everything_shared or bool(self.program.shared)
-        while ready:
+        while ready or self._serve():
             unit = ready.pop()
             operations, free, writers, readers = unit.operations, unit.free, unit.writers, unit.readers
             pc, now = unit.pc, unit.now
@@ -154,6 +152,8 @@ class RunAhead:
                                 time = writers[other]
                                 if time > start:
                                     start = time
+                            if pendings and type(readers[block]) is not int:
+                                raise TypeError
                         for block in writes:
                             for other in written[block]:
                                 time = writers[other]
@@ -163,8 +163,6 @@ class RunAhead:
                                 time = readers[other]
                                 if time > start:
                                     start = time
-                        if pendings and any(type(readers[block]) is not int for block in reads):
-                            raise TypeError
                         end = start + busy
                         free[engine] = end
                         for block in reads:
@@ -221,6 +219,8 @@ class RunAhead:
                                 time = writers[other]
                                 if time > start:
                                     start = time
+                            if pendings and type(readers[block]) is not int:
+                                raise TypeError  # a Pending must show before anything changes
                         for block in writes:
                             for other in written[block]:
                                 time = writers[other]
@@ -230,8 +230,6 @@ class RunAhead:
                                 time = readers[other]
                                 if time > start:
                                     start = time
-                        if pendings and any(type(readers[block]) is not int for block in reads):
-                            raise TypeError  # a Pending must show before anything changes
                         end = start + busy
                         free[engine] = end
                         end += latency
@@ -243,6 +241,79 @@ class RunAhead:
                         if record:
                             unit.start.append(start)
                             unit.end.append(end)
+                    elif kind == LOAD:
+                        _, info, number, reads, writes, _ = operation
+                        start = free[info[0]]
+                        if start < now:
+                            start = now
+                        for block in reads:
+                            for other in written[block]:
+                                time = writers[other]
+                                if time > start:
+                                    start = time
+                            if type(readers[block]) is not int:
+                                raise TypeError
+                        for block in writes:
+                            for other in written[block]:
+                                time = writers[other]
+                                if time > start:
+                                    start = time
+                            for other in read[block]:
+                                time = readers[other]
+                                if time > start:
+                                    start = time
+                        _, _, _, flow, (lead, place, *_) = info
+                        heappush(requests, (start + lead, REQUEST, flow, number * PIECES, place, unit))
+                        break
+                    elif kind == PUT:
+                        _, (engine, busy, latency, _), reads, writes = operation
+                        start = free[engine]
+                        if start < now:
+                            start = now
+                        for before, _, block in reads:
+                            for other in before:
+                                time = writers[other]
+                                if time > start:
+                                    start = time
+                            if pendings and type(readers[block]) is not int:
+                                raise TypeError
+                        for before, others, _ in writes:
+                            for other in before:
+                                time = writers[other]
+                                if time > start:
+                                    start = time
+                            for other in others:
+                                time = readers[other]
+                                if time > start:
+                                    start = time
+                        left = start + busy
+                        end = left + latency
+                        if unit.touched < end:
+                            unit.touched = end
+                        free[engine] = left
+                        for _, _, block in reads:
+                            if readers[block] < end:
+                                readers[block] = end
+                        for _, _, block in writes:
+                            writers[block] = end
+                    elif kind == SIGNAL:
+                        _, (flag, delay), amount = operation
+                        time = unit.touched
+                        if time < now:
+                            time = now
+                        flags[flag].extend([time + delay] * amount)
+                        if flag in wait_flag:
+                            ready.append(wait_flag.pop(flag))
+                    elif kind == WAIT:
+                        _, flag, value, _ = operation
+                        if value > 0:
+                            raised = flags[flag]
+                            if len(raised) < value:
+                                wait_flag[flag] = unit
+                                break
+                            time = raised[value - 1]
+                            if time > now:
+                                now = time
                     elif kind == RECEIVE:
                         _, (queue, _), number, slot, _ = operation
                         arrived = arrivals[queue]
@@ -313,37 +384,3 @@ class RunAhead:
     def resume_when(self, unit: UnitState, time: Pending) -> None:
         """Let a unit try again as soon as a time is known."""
         when((time,), 0, lambda _: self.ready.append(unit))
-
-    # the end
-
-    def _times(self) -> Times:
-        end = max(self.last_ps, self.transfers.last_ps)
-        for unit in self.units:
-            end = max(end, unit.now, *(_last(_values(t)) for t in (unit.free, unit.writers, unit.readers)))
-        for arrived in _values(self.arrivals):
-            end = max(end, _last(arrived))
-        times = Times(end)
-        times.operations = [u.operations for u in self.units]
-        times.choices = self.rules.choices
-        if any(not u.done for u in self.units):
-            times.stuck = self.rules.wait_graph(times.end_ps)
-            return times
-        if self.record:
-            times.start = [[known(t) or 0 for t in u.start] for u in self.units]
-            times.end = [[known(t) or 0 for t in u.end] for u in self.units]
-            every = self.arrivals.items() if isinstance(self.arrivals, dict) else enumerate(self.arrivals)
-            times.arrival = {q: [known(t) or 0 for t in a] for q, a in every if a}
-        return times
-
-
-def _values(table: Any) -> Any:
-    return table.values() if isinstance(table, dict) else table
-
-
-def _last(times: Any) -> int:
-    """The latest of some times; those that never became known do not count."""
-    try:
-        latest = max(times, default=0)
-        return latest if type(latest) is int else known(latest) or 0
-    except TypeError:
-        return max((known(t) or 0 for t in times), default=0)

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from megatile.core.errors import Place
 from megatile.sim.pending import known
-from megatile.sim.program import CONSUME, GENERAL, RECEIVE, SEND, TAKE, Link
+from megatile.sim.program import CONSUME, GENERAL, RECEIVE, SEND, TAKE, WAIT, Link
 from megatile.trace import Pointers, Waiter, WaitGraph
 
 if TYPE_CHECKING:
-    from megatile.sim.runahead import RunAhead, UnitState
+    from megatile.sim.runahead import RunAhead
+    from megatile.sim.unit import UnitState
 
 
 def source_of(place: Place | None) -> str:
@@ -46,6 +47,9 @@ def _waiters(run: RunAhead, unit: UnitState) -> list[Waiter]:
             missing = [m for m in members if m not in came]
             return [Waiter(me, label, "barrier", op.key[0], names[m], source) for m in missing]
         return [Waiter(me, op.kind, "signal", str(op.key[0]) if op.key else "", "nobody", source)]
+    if operation[0] == WAIT:
+        statement = operation[3].statement
+        return [Waiter(me, "wait", "signal", str(statement.flag), "nobody", source_of(statement.place))]
     if operation[0] == CONSUME:
         link = operation[1][5]
         return [

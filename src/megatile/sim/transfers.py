@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from megatile.plan.timing.fabric import MAX_PIECES, Path
 from megatile.sim.pending import Pending
 from megatile.sim.program import Program
+from megatile.sim.unit import UnitState
 
 PIECES = 2 * MAX_PIECES
 """Message numbers are spread by this, so that the pieces of a message have numbers of their own."""
@@ -21,14 +23,16 @@ class Servers:
 
     def __init__(self, widths: list[int]) -> None:
         self._widths = widths
-        self._free: dict[int, int] = {}
+        self._free: dict[int, int] = defaultdict(int)
         self._wide: dict[int, list[int]] = {}
 
     def serve(self, resource: int, head_ps: int, busy_ps: int) -> int:
         """The time at which a request gets its turn."""
         width = self._widths[resource]
         if width == 1:
-            turn = max(head_ps, self._free.get(resource, 0))
+            turn = self._free[resource]
+            if turn < head_ps:
+                turn = head_ps
             self._free[resource] = turn + busy_ps
             return turn
         lanes = self._wide.setdefault(resource, [0] * width)
@@ -37,42 +41,82 @@ class Servers:
         return turn
 
 
+class OnlyStage(NamedTuple):
+    """What a transfer needs whose way has one stage where it can be in others' way."""
+
+    lead_ps: int
+    """From the start of the transfer to its head being at this stage."""
+    place: int
+    """Which stage of the way it is."""
+    resource: int
+    busy_ps: int
+    ahead_ps: int
+    """From the head being there to the tail, where the stages before decide."""
+    behind_ps: int
+    """From the turn to the tail, where this stage or a later one decides."""
+    later_ps: int
+    """Latency from this stage on."""
+    held_ps: int
+    """From the turn to the source being free."""
+
+
+def only_stage(program: Program, path: Path, size: int) -> OnlyStage | None:
+    """The only stage of a way that has a resource, if that is shared."""
+    used = [stage.resource for stage in path.stages if stage.resource is not None]
+    index = path.first_resource
+    if len(used) != 1 or index is None or not program.is_shared(used[0]):
+        return None
+    dma, busy = path.stage_ps(size)
+    later = sum(stage.latency_ps for stage in path.stages[index:]) + path.extra_ps
+    ahead = max(dma, *busy[:index], 0)
+    # Stages after the turn take the bytes at their own speed, from the moment the head reaches them.
+    behind = max(busy[index], *busy[index + 1 :], 0)
+    held = path.held_ps(size) - path.before_ps
+    lead = path.startup_ps + path.before_ps
+    return OnlyStage(lead, index, used[0], busy[index], ahead, behind, later, held)
+
+
 class Transfers:
     """Moves transfers along their stages; whoever starts one is called back with its times."""
 
     def __init__(self, program: Program, queue: list[tuple[Any, ...]]) -> None:
         self._program = program
         self.queue = queue
+        self._written = program.regions.written
         self.shared = program.shared
         self.everything = program.everything_shared
         self.last_ps = 0
         self._only: dict[tuple[int, int], tuple[Path, Any]] = {}
         self.servers = Servers(program.machine.fabric.widths)
 
-    def only_stage(self, path: Path, size: int) -> tuple[int, int, int, int, int, int] | None:
-        """What a way with one shared stage needs, worked out once per size; None for other ways.
-
-        (resource, its busy time, tail after the head left the source, tail after the turn, latency from that
-        stage on, time from the turn to the source being free)
-        """
+    def only_stage(self, path: Path, size: int) -> OnlyStage | None:
+        """The only shared stage of a way, worked out once per size; None for other ways."""
         key = (id(path), size)
         known = self._only.get(key)
         if known is None:
-            known = self._only[key] = (path, self._find_only_stage(path, size))
+            known = self._only[key] = (path, only_stage(self._program, path, size))
         return known[1]
 
-    def _find_only_stage(self, path: Path, size: int) -> tuple[int, int, int, int, int, int] | None:
-        used = [stage.resource for stage in path.stages if stage.resource is not None]
-        index = path.first_resource
-        if len(used) != 1 or index is None or not self._program.is_shared(used[0]):
-            return None
-        dma, busy = path.stage_ps(size)
-        later = sum(stage.latency_ps for stage in path.stages[index:]) + path.extra_ps
-        ahead = max(dma, *busy[:index], 0) + path.before_ps
-        behind = busy[index]
-        # Stages after the turn take the bytes at their own speed, from the moment the head reaches them.
-        behind = max(behind, *busy[index + 1 :], 0)
-        return used[0], busy[index], ahead, behind, later, path.held_ps(size) - path.before_ps
+    def load(self, unit: UnitState, now: int) -> None:
+        """The turn of a unit that stands still at a LOAD: all its times follow from that."""
+        _, (engine, _, _, _, only), _, reads, writes, _ = unit.operations[unit.pc]
+        _, _, resource, busy, ahead, behind, later, held = only
+        turn = self.servers.serve(resource, now, busy)
+        unit.free[engine] = turn + held
+        tail = turn + behind
+        if tail < now + ahead:
+            tail = now + ahead
+        tail += later
+        if tail > self.last_ps:
+            self.last_ps = tail
+        readers, writers, written = unit.readers, unit.writers, self._written
+        for block in reads:
+            # Who reads what nobody writes need not be remembered.
+            if written[block] and readers[block] < tail:
+                readers[block] = tail
+        for block in writes:
+            writers[block] = tail
+        unit.pc += 1
 
     def request(
         self, time: int, key: tuple[int, int, int], resource: int, busy_ps: int, then: Callable[[int], None]
@@ -209,10 +253,11 @@ class Move(Pending):
     def _only_turn(self, now: int) -> None:
         """The turn on the only stage of the way that can be busy: everything follows from it."""
         transfers, path = self.transfers, self.path
-        resource, busy, ahead, behind, after, held = transfers.only_stage(path, self.size)  # type: ignore[misc]
+        only = transfers.only_stage(path, self.size)
+        _, _, resource, busy, ahead, behind, after, held = only  # type: ignore[misc]
         turn = transfers.servers.serve(resource, now, busy)
         self.left.set(turn + held)
-        tail = max(self.head + ahead, turn + behind) + after
+        tail = max(now + ahead, turn + behind) + after
         if tail > transfers.last_ps:
             transfers.last_ps = tail
         self.set(tail)

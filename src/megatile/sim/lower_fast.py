@@ -1,0 +1,131 @@
+"""Rules for puts, flags and contended loads where times are not recorded; see `program` for the operations.
+
+What repeats from row to row is made once: mostly whole operations, which then all rows share.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from megatile.plan.timing.machine import SIGNAL_BYTES
+from megatile.sim.lower import operations
+from megatile.sim.lowering import Lowering, Made, same, transfer_times
+from megatile.sim.program import COPY, LOAD, PUT, RUN, SIGNAL, WAIT, at, column
+from megatile.sim.rows import Row
+from megatile.sim.transfers import only_stage
+
+# puts and gets
+
+
+def puts(low: Lowering, row: Row) -> Made | None:
+    """Copies that touch what others see too, over ways that nobody else uses; None if they are others."""
+    source, target = row.accesses[0], row.accesses[-1]
+    varies = (source.storage, target.storage, row.nbytes)
+    if row.mask is not None or low.plain(row) or any(isinstance(v, np.ndarray) for v in varies):
+        return None
+    if not row.nbytes or low.machine.faults.jitter is not None:
+        return None
+    key = (id(row.statement), *varies)
+    fields = (source.owner, target.owner)
+    known = low.puts.get(key)
+    if known is None or not same(known[0], fields):
+        known = low.puts[key] = (fields, _put_infos(low, row), None, None)
+    infos = known[1]
+    if infos is None:
+        return None
+    blocks = (low.program.regions.marks, low.numbers(row))
+    if known[2] != blocks:
+        made = [
+            (PUT, info, low.blocks(row, False, i), low.blocks(row, True, i)) for i, info in enumerate(infos)
+        ]
+        known = low.puts[key] = (fields, infos, blocks, made)
+    return known[3]
+
+
+def _put_infos(low: Lowering, row: Row) -> list[Any] | None:
+    """(engine, busy, latency, row) per unit; None if a way is contended."""
+    infos = []
+    for i, unit in enumerate(low.units):
+        path = low.program.copy_path(unit, row.accesses[0], row.accesses[-1], i)
+        engine, resource = low.engine("dma", unit)
+        if resource is not None or low.program.contended(path):
+            return None
+        infos.append((engine, *transfer_times(path, row.nbytes), row))
+    return infos
+
+
+# flags
+
+
+def signals(low: Lowering, row: Row) -> Made:
+    """Signals; those of flags that several units raise go the general way."""
+    fields = (row.to, row.member)
+    known = low.flags.get(id(row.statement))
+    if known is None or not same(known[:2], fields):
+        infos: list[Any] = [None] * low.size
+        for i in low.active(row):
+            unit, to = low.units[i], at(row.to, i)
+            number = low.program.flag((row.statement.flag, to, at(row.member, i)))
+            if number is not None:
+                infos[i] = (number, low.machine.message_ps(unit, to, SIGNAL_BYTES))
+        known = (*fields, infos)
+        if row.mask is None:
+            low.flags[id(row.statement)] = known
+    each = zip(known[2], column(row.value, low.size), strict=True)
+    return _rest(low, row, [info and (SIGNAL, info, amount) for info, amount in each])
+
+
+def waits(low: Lowering, row: Row) -> Made:
+    """Waits; those for flags that several units raise go the general way."""
+    known = low.flags.get(id(row.statement))
+    if known is None or not same(known[1:2], (row.member,)):
+        name = row.statement.flag
+        numbers: list[Any] = [None] * low.size
+        for i in low.active(row):
+            numbers[i] = low.program.flag((name, low.units[i], at(row.member, i)))
+        known = (None, row.member, numbers)
+        if row.mask is None:
+            low.flags[id(row.statement)] = known
+    each = zip(known[2], column(row.value, low.size), strict=True)
+    return _rest(low, row, [None if n is None else (WAIT, n, value, row) for n, value in each])
+
+
+def _rest(low: Lowering, row: Row, made: list[Any]) -> Made:
+    """What was not made the fast way is made the general way."""
+    if None not in made:
+        return low.emit(row, made)
+    slow = operations(low, row)
+    return [b if a is None else a for a, b in zip(low.emit(row, made), slow, strict=True)]
+
+
+# loads
+
+
+def loads(low: Lowering, columns: list[Made]) -> None:
+    """Make contended copies loads where the unit may stand still until its turn has come.
+
+    That is where nothing comes any more that others could see but such copies: each waits for the same
+    engine as the one before, and all work between them is the unit's own business. (A send may overtake
+    a copy before it, and so must be issued while that still waits.)
+    """
+    if not low.contended:
+        return
+    for index in range(len(columns) - 1, -1, -1):
+        column = columns[index]
+        kinds = {op[0] for op in column if op is not None}
+        if not kinds <= {COPY, RUN}:
+            return
+        if COPY in kinds:
+            columns[index] = [op and (_load(low, op) if op[0] == COPY else op) for op in column]
+
+
+def _load(low: Lowering, operation: tuple[Any, ...]) -> tuple[Any, ...]:
+    _, info, number, reads, writes, row = operation
+    known = low.loads.get(id(info))
+    if known is None:
+        # The copy's own fields are kept in it, so that it lives as long as its number is in use here.
+        only = only_stage(low.program, info[1], info[2])
+        known = low.loads[id(info)] = (info, None if only is None else (*info, only))
+    return operation if known[1] is None else (LOAD, known[1], number, reads, writes, row)
