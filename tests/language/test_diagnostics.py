@@ -473,6 +473,16 @@ def test_refused(body: Callable[..., Any], message: str, line: str) -> None:
         assert line in text
 
 
+def test_partial_terms_are_combined_as_they_say() -> None:
+    @T.program
+    def p(A: T.Tensor((4,), "f32")):
+        with T.Kernel(device=2), T.Scale("device"):
+            T.allreduce(T.view(A, layout=T.Partial("max")))
+
+    with pytest.raises(ProgramError, match=r"op='sum' of 'A_device', whose terms are T.Partial\('max'\)"):
+        p.build()
+
+
 def test_arguments_need_annotations() -> None:
     with pytest.raises(
         ProgramError, match="argument 'n' of 'p' has no T.Tensor annotation.*a function around it"

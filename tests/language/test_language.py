@@ -773,6 +773,20 @@ def test_allgather_reduce_scatter_all_to_all_broadcast() -> None:
     np.testing.assert_array_equal(b, np.tile(x[2], (4, 1)))
 
 
+def test_collectives_of_uneven_shards() -> None:
+    @T.program
+    def p(X: T.Tensor((5, 3), "f32"), Y: T.Tensor((5, 3), "f32"), Z: T.Tensor((5, 3), "f32")):
+        with T.Kernel(device=4), T.Scale("device"):
+            whole = T.view(Y, layout=T.Replica)
+            T.allgather(whole, T.view(X, layout=T.FullRow))
+            T.reduce_scatter(T.view(Z, layout=T.FullRow), whole)
+
+    x, y, z = f32(5, 3), zeros(5, 3), zeros(5, 3)
+    mt.run(p, x, y, z)
+    np.testing.assert_array_equal(y, x)
+    np.testing.assert_allclose(z, 4 * x)
+
+
 def test_allgather_of_a_view() -> None:
     @T.program
     def p(X: T.Tensor((8,), "f32"), Y: T.Tensor((2,), "f32")):
