@@ -64,6 +64,26 @@ def test_race_between_blocks() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("schedule", "seed"), [("round-robin", 0), ("adversarial", 0), *(("random", seed) for seed in range(4))]
+)
+@pytest.mark.parametrize("kinds", ["read and write", "write and write"])
+def test_a_race_is_found_by_every_schedule(kinds: str, schedule: str, seed: int) -> None:
+    """Also when one of the units has finished before the other begins."""
+
+    @T.program
+    def p(X: T.Tensor((4,), "f32")):
+        with T.Kernel(block=2) as b:
+            if b == 0:
+                T.fill(X[0:2], 1)
+            elif kinds == "read and write":
+                T.copy(X[2:4], X[0:2])
+            else:
+                T.fill(X[1:3], 2)
+
+    fails(DataRaceError, "data race on 'X'", p, f32(4), schedule=schedule, seed=seed)
+
+
 def test_read_without_barrier_races_with_a_put() -> None:
     @T.program
     def p(A: T.Tensor((4, 8), "f32"), B: T.Tensor((4, 8), "f32")):
