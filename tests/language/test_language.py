@@ -882,6 +882,18 @@ def test_print_breakpoint_and_record() -> None:
     assert "block 3, step" in str(write)
 
 
+def test_loop_variables_keep_their_names() -> None:
+    @T.program
+    def p(X: T.Tensor((4, 4), "f32")):
+        with T.Kernel(block=1):
+            for step in T.serial(4):
+                for row, _ in T.Parallel(4, 4):
+                    X[row, step] = 1
+
+    assert "for step in serial" in str(p)
+    assert "for row, j in parallel" in str(p)
+
+
 def test_output_and_record_of_a_run() -> None:
     @T.program
     def p(X: T.Tensor((4,), "f32")):
