@@ -688,6 +688,15 @@ def test_a_program_is_not_called() -> None:
         p(f32(4))
 
 
+def test_copies_along_one_axis_differ_at_the_end() -> None:
+    @T.program
+    def p(X: T.Tensor((4, 4), "f32")):
+        with T.Kernel(device=(2, 2)), T.Scale("device") as rank:
+            T.fill(T.view(X, layout=(T.Shard(0), T.Replica)), rank.coords[1])
+
+    fails(ReplicaMismatchError, "the copies of 'X' differ.*along that axis", p, f32(4, 4), line="T.view(X")
+
+
 # --- collectives of parts that do not fit together ------------------------------------------------
 
 

@@ -142,7 +142,11 @@ def _result(interpreter: Interpreter, param: Param, storage: Storage) -> np.ndar
     """The tensor at the end: copies must agree, partial terms must have been reduced."""
     name = interpreter.places.names[param.name]
     if storage.scattered is not None or name.valid is not None:
-        return assembled(storage, name)
+        try:
+            return assembled(storage, name)
+        except MegatileError as error:
+            error.place = error.place or _view_place(interpreter.program, param.name)
+            raise
     if not interpreter.checks or storage.copies == 1:
         return storage.array[0]
     if storage.partial:
