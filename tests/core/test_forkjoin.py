@@ -67,3 +67,20 @@ def test_messages_arrive_on_their_own() -> None:
     meet([a, b], [messages])
     assert is_ordered(messages, 0, b)
     assert not is_ordered(messages, messages.time, b)
+
+
+def test_an_ended_child_is_ordered_before_its_siblings_only_if_they_know() -> None:
+    root = Strand(None)
+    root.fork()
+    a, b, c = Strand(root), Strand(root), Strand(root)
+    b.acquire(a.release())
+    late = a.time
+    a.end()
+    assert is_ordered(a, 0, b)
+    assert not is_ordered(a, late, b)
+    assert not is_ordered(a, 0, c)
+    b.end()
+    c.end()
+    root.join()
+    root.fork()
+    assert is_ordered(a, late, Strand(root))

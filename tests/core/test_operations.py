@@ -65,6 +65,9 @@ def test_reductions_of_half_precision_do_not_lose_the_small_ones():
 
 def test_casts_round_and_clip():
     assert cast(np.asarray([300.7, -300.7, np.nan]), "i8").tolist() == [127, -128, 0]
+    assert cast(np.asarray([1e10, -1e10, np.inf], "f4"), "i32").tolist() == [2**31 - 1, -(2**31), 2**31 - 1]
+    assert cast(np.asarray([1e30, -2.9], "f4"), "i64").tolist() == [2**63 - 1, -2]
+    assert cast(np.asarray([300, -1.5], ml_dtypes.bfloat16), "i8").tolist() == [127, -1]
     assert cast(np.asarray([1.005], "f4"), "bf16").dtype == ml_dtypes.bfloat16
     assert np.isinf(cast(np.asarray([1e9], "f4"), "f16")[0])
 

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import megatile as mt
@@ -22,6 +23,49 @@ def refused(message: str, line: str = "") -> Callable[[Callable[..., Any]], Call
         return body
 
     return register
+
+
+@refused(r"there is no T.allocate .*did you mean 'alloc'\?", "T.allocate(")
+def unknown_word(A, B):
+    with T.Kernel(block=1):
+        T.allocate((4,), "f32")
+
+
+@refused(r"T.gemm has no argument 'trans_B' .*did you mean 'transpose_B'\?", "T.gemm(")
+def unknown_argument(A, B):
+    with T.Kernel(block=1):
+        T.gemm(A, A, B, trans_B=True)
+
+
+@refused(r"T.alloc has no argument 'scope' .*its arguments are shape, dtype, level", "T.alloc(")
+def unlike_any_argument(A, B):
+    with T.Kernel(block=1):
+        T.alloc((4,), "f32", scope="shared")
+
+
+@refused(r"T.copy missing 1 required positional argument: 'source' .*write T.copy\(to, source", "T.copy(A)")
+def missing_argument(A, B):
+    with T.Kernel(block=1):
+        T.copy(A)
+
+
+@refused(r"np.exp of a value known only when the program runs .*write T.exp", "np.exp(")
+def numpy_function(A, B):
+    with T.Kernel(block=1):
+        for i in T.Parallel(16):
+            A[i, 0] = np.exp(B[i, 0])
+
+
+@refused(r"3 names for 2 values .*as many names as there are values", "as (x, y, z)")
+def too_many_coordinates(A, B):
+    with T.Kernel(block=(2, 2)) as (x, y, z):
+        pass
+
+
+@refused(r"the owner function does not take 2 indices .*lambda i, j:", "lambda i: i")
+def owner_of_one_index(A, B):
+    with T.Kernel(device=2), T.Scale("device"):
+        T.view(A, layout=lambda i: i // 8)
 
 
 @refused(r"there is no scale 'blok'.*did you mean 'block'\?", "T.Kernel(blok=4)")
@@ -473,14 +517,45 @@ def test_refused(body: Callable[..., Any], message: str, line: str) -> None:
         assert line in text
 
 
+def test_partial_terms_are_combined_as_they_say() -> None:
+    @T.program
+    def p(A: T.Tensor((4,), "f32")):
+        with T.Kernel(device=2), T.Scale("device"):
+            T.allreduce(T.view(A, layout=T.Partial("max")))
+
+    with pytest.raises(ProgramError, match=r"op='sum' of 'A_device', whose terms are T.Partial\('max'\)"):
+        p.build()
+
+
 def test_arguments_need_annotations() -> None:
     with pytest.raises(
-        ProgramError, match="argument 'n' of 'p' has no T.Tensor annotation.*a function around it"
-    ):
+        ProgramError, match="(?s)argument 'n' of 'p' has no T.Tensor annotation.*a function around it.*\\^"
+    ) as caught:
 
         @T.program
         def p(n):
             pass
+
+    assert "def p(n):" in str(caught.value)
+    assert caught.value.__traceback__.tb_next.tb_next is None
+
+
+def test_annotations_that_are_text() -> None:
+    size = 4
+
+    def kernel(A: "T.Tensor((size,), 'f32')"):
+        with T.Kernel(block=1):
+            T.fill(A, 3)
+
+    a = np.zeros(4, np.float32)
+    mt.run(T.program(kernel), a)
+    assert (a == 3).all()
+
+    def broken(A: "T.Tensor((sise,), 'f32')"):
+        pass
+
+    with pytest.raises(ProgramError, match="the annotations of 'broken' cannot be read: name 'sise'"):
+        T.program(broken)
 
 
 def test_operations_outside_a_kernel() -> None:
@@ -508,10 +583,33 @@ def test_unknown_symbol() -> None:
         with T.Kernel(block=1):
             T.clear(A)
 
-    assert "symbolic extents" in str(p)
+    assert "symbols(M)" in str(p)
     assert "f32[7]" in str(p.build(M=7))
     with pytest.raises(ProgramError, match="'N' is no symbolic extent of 'p'"):
         p.build(N=4)
+
+
+def test_text_of_a_launch_with_symbolic_extents() -> None:
+    @T.program
+    def p(A: T.Tensor((T.dynamic("M"), T.dynamic("N")), "f32")):
+        with T.Kernel(block=A.shape[0]):
+            T.clear(A)
+
+    assert str(p).endswith("symbolic extents; show it with print(p.build(M=..., N=...))")
+    assert "f32[7, 2]" in str(p.build(M=7, N=2))
+
+
+def test_merging_an_lse_that_is_an_argument() -> None:
+    @T.program
+    def p(O: T.Tensor((2, 4, 8), "f32"), L: T.Tensor((2, 4), "f32")):
+        with T.Kernel(device=2), T.Scale("device") as (r, _):
+            o, lse = T.alloc((4, 8), "f32", level="l2"), T.alloc((4,), "f32", level="l2")
+            T.copy(o, O[r, :, :])
+            T.copy(lse, L[r, :])
+            T.allreduce(o, lse, fn=T.lse_merge)
+            T.copy(L[r, :], lse)
+
+    assert not p.build().warnings
 
 
 def test_errors_show_no_internal_frames() -> None:

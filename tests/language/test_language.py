@@ -1,5 +1,6 @@
 """What programs may say: spellings, control flow, layouts, operations; each against NumPy."""
 
+import io
 from typing import Any
 
 import ml_dtypes
@@ -8,6 +9,7 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
+from megatile.core.errors import MegatileError
 from megatile.hda import ScaleView
 from megatile.language.errors import ProgramError
 
@@ -773,6 +775,20 @@ def test_allgather_reduce_scatter_all_to_all_broadcast() -> None:
     np.testing.assert_array_equal(b, np.tile(x[2], (4, 1)))
 
 
+def test_collectives_of_uneven_shards() -> None:
+    @T.program
+    def p(X: T.Tensor((5, 3), "f32"), Y: T.Tensor((5, 3), "f32"), Z: T.Tensor((5, 3), "f32")):
+        with T.Kernel(device=4), T.Scale("device"):
+            whole = T.view(Y, layout=T.Replica)
+            T.allgather(whole, T.view(X, layout=T.FullRow))
+            T.reduce_scatter(T.view(Z, layout=T.FullRow), whole)
+
+    x, y, z = f32(5, 3), zeros(5, 3), zeros(5, 3)
+    mt.run(p, x, y, z)
+    np.testing.assert_array_equal(y, x)
+    np.testing.assert_allclose(z, 4 * x)
+
+
 def test_allgather_of_a_view() -> None:
     @T.program
     def p(X: T.Tensor((8,), "f32"), Y: T.Tensor((2,), "f32")):
@@ -864,6 +880,42 @@ def test_print_breakpoint_and_record() -> None:
     assert write.place is not None and "T.copy(X[b], x)" in (write.place.snippet or "")
     assert write.step > 0
     assert "block 3, step" in str(write)
+
+
+def test_loop_variables_keep_their_names() -> None:
+    @T.program
+    def p(X: T.Tensor((4, 4), "f32")):
+        with T.Kernel(block=1):
+            for step in T.serial(4):
+                for row, _ in T.Parallel(4, 4):
+                    X[row, step] = 1
+
+    assert "for step in serial" in str(p)
+    assert "for row, j in parallel" in str(p)
+
+
+def test_output_and_record_of_a_run() -> None:
+    @T.program
+    def p(X: T.Tensor((4,), "f32")):
+        with T.Kernel(block=2) as b:
+            T.print("here", b)
+            T.fill(X[b * 2 : b * 2 + 2], b)
+
+    text = io.StringIO()
+    result = mt.run(p, zeros(4), output=text, record=True)
+    assert text.getvalue() == "[block 0] here 0\n[block 1] here 1\n"
+    assert result.last_write("X", 3) == result.last_write("X", (3,))
+    for index, copy, message in (
+        ((4,), 0, "'X' has no element \\(4,\\)"),
+        ((0, 0), 0, "1 dimensions, 2 indices"),
+        ((0,), 1, "has no copy 1"),
+    ):
+        with pytest.raises(MegatileError, match=message):
+            result.last_write("X", *index, copy=copy)
+    fixed = zeros(4)
+    fixed.flags.writeable = False
+    with pytest.raises(MegatileError, match="'X' is written, and its array is read-only.*copy"):
+        mt.run(p, fixed)
 
 
 def test_the_program_as_text() -> None:

@@ -3,7 +3,7 @@
 A *strand* is a line of execution; while its children run it waits for them. Its ``time`` advances whenever
 others may learn of what it did (release, fork, join), and ``known`` maps another agent to the latest time of
 it that is ordered before this strand. Fork and join need no entries, so ten thousand children cost nothing:
-an agent that has ended stands for its parent at the time of the join; an ancestor is suspended meanwhile.
+once joined, an agent that has ended stands for its parent; an ancestor is suspended meanwhile.
 
 >>> root = Strand(None)
 >>> root.fork()
@@ -13,7 +13,10 @@ False
 >>> meet([a, b])
 >>> is_ordered(a, 0, b)             # until they meet
 True
->>> a.end(); b.end(); root.join()
+>>> a.end()
+>>> is_ordered(a, a.time, b)        # to have ended is not to have met
+False
+>>> b.end(); root.join()
 >>> is_ordered(a, 1, root)          # and all before what follows the join
 True
 """
@@ -120,13 +123,30 @@ def meet(strands: Sequence[Strand], others: Iterable[Agent] = ()) -> None:
 
 def is_ordered(agent: Agent, time: int, strand: Strand) -> bool:
     """Whether what ``agent`` did at ``time`` is ordered before what ``strand`` does now."""
-    while agent.ended:
-        time = agent.join_time
+    while not _is_known(agent, time, strand):
+        if not agent.ended:
+            return False
         assert agent.parent is not None
-        agent = agent.parent
+        agent, time = agent.parent, agent.join_time
+    return True
+
+
+def _is_known(agent: Agent, time: int, strand: Strand) -> bool:
+    """Whether the strand, or one it was forked from, is that agent or has learned of it."""
+    if strand is agent:
+        return True
     walk: Strand | None = strand
     while walk is not None:
-        if walk is agent or walk.known.get(agent.number, -1) >= time:
+        if walk is agent:  # what its ended children did since it forked, it knows only when it joins
+            return time <= walk.fork_time
+        if walk.known.get(agent.number, -1) >= time:
             return True
         walk = walk.parent
     return False
+
+
+def settled(agent: Agent, time: int) -> tuple[Agent, int]:
+    """Who stands for what an agent did: the nearest ancestor that has joined it since."""
+    while agent.ended and agent.parent is not None and agent.parent.time > agent.join_time:
+        agent, time = agent.parent, agent.join_time
+    return agent, time

@@ -68,11 +68,19 @@ def cast(array: Array, to: str) -> Array:
     array = np.asarray(array)
     if array.dtype == target:
         return array
-    if not is_float(to) and to != "bool" and np.issubdtype(array.dtype, np.inexact):
-        limits = np.iinfo(target)
-        array = np.clip(np.nan_to_num(np.trunc(array)), limits.min, limits.max)
+    if not is_float(to) and to != "bool" and array.dtype.kind not in "iub":
+        return _whole(array.astype(np.float64), target)
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(target)
+
+
+def _whole(array: Array, target: np.dtype[Any]) -> Array:
+    """Floats cut to whole numbers of a type; NaN gives 0, what is out of range the nearest end."""
+    limits = np.iinfo(target)
+    array = np.nan_to_num(array, nan=0.0)
+    inside = np.clip(array, limits.min, limits.max)
+    top = array >= limits.max  # which may lie between two floats
+    return np.where(top, limits.max, np.where(top, 0, inside).astype(target)).astype(target)
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:

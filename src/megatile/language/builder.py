@@ -69,10 +69,12 @@ class Undefined:
 
 @dataclass(frozen=True)
 class LoopContext:
-    """What a loop's builder may want to know: names read after the loop, and the objects its body can see."""
+    """What a loop's builder may want to know: names read after the loop, objects its body can see, its own
+    variables."""
 
     live: tuple[str, ...]
     captures: Callable[[], dict[str, Any]]
+    targets: tuple[str, ...] = ()
 
 
 _BINARY = {
@@ -205,9 +207,10 @@ class Builder:
         return Returned(value, place)
 
     def context(
-        self, place: Place, live: tuple[str, ...], captures: Callable[[], dict[str, Any]]
-    ) -> LoopContext:
-        return LoopContext(live, captures)
+        self, place: Place, live: tuple[str, ...], captures: Callable[[], dict[str, Any]],
+        targets: tuple[str, ...] = (),
+    ) -> LoopContext:  # fmt: skip
+        return LoopContext(live, captures, targets)
 
     def with_(self, place: Place, manager: Any) -> Any:
         return manager

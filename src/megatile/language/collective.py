@@ -69,10 +69,16 @@ def _emit(kind: str, to: list[Operand], source: list[Operand], axis: int | None,
     )  # fmt: skip
 
 
-def _check_op(op: str, word: str) -> None:
+def _check_op(op: str, word: str, side: Operand) -> None:
     if op not in _REDUCTIONS:
         raise ProgramError(
             f"T.{word} with op={op!r}", advice=f"one of {', '.join(_REDUCTIONS)}, or fn= a function"
+        )
+    layout = side.tile.layout
+    if isinstance(layout, lay.Partial) and layout.op != op:
+        raise ProgramError(
+            f"T.{word} with op={op!r} of '{side.tile.name}', whose terms are T.Partial({layout.op!r})",
+            advice=f"op={layout.op!r}",
         )
 
 
@@ -96,7 +102,7 @@ def allreduce(
                 "T.allreduce of several tiles without fn=",
                 advice="fn=T.lse_merge for attention outputs and their lse, or your own function",
             )
-        _check_op(op, "allreduce")
+        _check_op(op, "allreduce", sides[0])
         _emit("allreduce", sides, sides, axis, op=op, algorithm=algorithm, impl=impl)
         return
     merge = _merge(fn, sides)
@@ -137,6 +143,8 @@ def _divided(large: Operand, small: Operand, units: int, word: str) -> int:
     differing = [d for d, (a, b) in enumerate(pairs) if a != b]
     if not differing and units == 1:
         return 0
+    if len(differing) == 1 and pairs[differing[0]][1] is None:  # uneven parts: counted when it runs
+        return differing[0]
     if len(differing) != 1 or pairs[differing[0]][0] != (pairs[differing[0]][1] or 0) * units:
         raise ProgramError(
             f"T.{word}: {large.text()} is not {units} times {small.text()} in one dimension",
@@ -178,7 +186,6 @@ def reduce_scatter(
     ``T.reduce_scatter(v, dim=d)`` on a view with a Partial layout turns it into Shard(d), and returns that
     view.
     """
-    _check_op(op, "reduce_scatter")
     if x is None:
         side = _own(out, "T.reduce_scatter")
         if not isinstance(side.tile.layout, lay.Partial) or side.tile.base is None:
@@ -199,6 +206,7 @@ def reduce_scatter(
         )
         return add_view(draft, side.tile, lay.Shard(dim)) if _group() == 1 else _part_of(side.tile, dim)
     small, large = _own(out, "the result of T.reduce_scatter"), _own(x, "the source of T.reduce_scatter")
+    _check_op(op, "reduce_scatter", large)
     dim = _divided(large, small, _units(axis), "reduce_scatter")
     _emit("reduce_scatter", [small], [large], axis, op=op, dim=dim, algorithm=algorithm, impl=impl)
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
@@ -140,11 +141,25 @@ def _resolve(draft: Draft, x: Tile, layout: Any, scale: str) -> lay.Layout:
         return _checked(x, layout, extents)
     if callable(layout):
         shape = tuple(int(e) for e in x.bound)
-        return lay.from_function(lambda *index: _call(draft, layout, index), shape, extents)
+        return _owner(draft, layout, shape, extents)
     raise ProgramError(
         f"layout={layout!r} is no layout",
         advice="T.FullRow, T.FullCol, T.Shard(d), T.Replica, T.Partial(op) or a function",
     )
+
+
+def _owner(draft: Draft, function: Any, shape: tuple[int, ...], extents: tuple[int, ...]) -> lay.Layout:
+    try:
+        inspect.signature(function).bind(*shape)
+    except TypeError:
+        raise ProgramError(
+            f"the owner function does not take {len(shape)} indices",
+            advice=f"one for each dimension: lambda {', '.join('ijklmn'[: len(shape)])}: ...",
+        ) from None
+    try:
+        return lay.from_function(lambda *index: _call(draft, function, index), shape, extents)
+    except MegatileError as error:
+        raise ProgramError(error.message, place=error.place, advice=error.advice) from None
 
 
 def _call(draft: Draft, function: Any, index: tuple[Any, ...]) -> Any:

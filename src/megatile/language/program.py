@@ -4,6 +4,7 @@ extents."""
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from megatile.language.draft import Draft, located
 from megatile.language.errors import ProgramError, ProgramWarning
 from megatile.language.finish import finish
 from megatile.language.memory import UNKNOWN
+from megatile.language.python_errors import PYTHON_ERRORS, translated
 from megatile.language.reader import Reader
 from megatile.language.rewrite import bind
 from megatile.language.scalars import Value
@@ -27,11 +29,11 @@ DEFAULT_MACHINE = "dgx-h100"
 class ProgramFunction:
     """A kernel. ``print`` shows its Program for the default machine; ``mt.run`` runs it."""
 
-    def __init__(self, function: Callable[..., Any]):
+    def __init__(self, function: Callable[..., Any], names: Mapping[str, Any] | None = None):
         self.function = function
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
-        self.tensors = _annotations(function)
+        self.tensors = _annotations(function, names or {})
         self._built: dict[Any, Program] = {}
 
     @property
@@ -57,7 +59,10 @@ class ProgramFunction:
         hda = find_machine(machine) if isinstance(machine, str) else machine
         key = (hda, tuple(sorted(symbols.items())))
         if key not in self._built:
-            self._built[key] = self._build(hda, symbols)
+            try:
+                self._built[key] = self._build(hda, symbols)
+            except MegatileError as error:
+                raise error.with_traceback(None) from None
         return self._built[key]
 
     def _build(self, hda: HDA, symbols: Mapping[str, int]) -> Program:
@@ -77,16 +82,8 @@ class ProgramFunction:
                 program = finish(draft, params)
         except MegatileError as error:
             raise located(error, draft.place).with_traceback(None) from None
-        except (
-            NameError,
-            ArithmeticError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            IndexError,
-            KeyError,
-        ) as error:
-            raise _translated(error, draft).with_traceback(None) from None
+        except PYTHON_ERRORS as error:
+            raise translated(error, draft.place, draft.tiles).with_traceback(None) from None
         for text in program.warnings:
             warnings.warn(text, ProgramWarning, stacklevel=4)
         return program
@@ -109,11 +106,16 @@ class ProgramFunction:
         return tuple(params), tiles
 
     def __str__(self) -> str:
-        if self.symbols:
+        try:
+            return str(self.build())
+        except ProgramError:
+            if not self.symbols:
+                raise
             given = ", ".join(f"{name}=..." for name in self.symbols)
-            return f"{self.__name__}: a program with symbolic extents; show it with "
-            f"print({self.__name__}.build({given}))"
-        return str(self.build())
+            return (
+                f"{self.__name__}: a program whose launch depends on symbolic extents; "
+                f"show it with print({self.__name__}.build({given}))"
+            )
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise ProgramError(
@@ -122,20 +124,16 @@ class ProgramFunction:
         )
 
 
-def _annotations(function: Callable[..., Any]) -> dict[str, Tensor]:
+def _annotations(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of a kernel's arguments; ``names`` are those around it, for annotations kept as text."""
     tensors: dict[str, Tensor] = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        annotation = parameter.annotation
-        if isinstance(annotation, str):
-            raise ProgramError(
-                f"the annotation of '{name}' is text, not a tensor",
-                advice="remove 'from __future__ import annotations' from the file of the kernel",
-            )
+    annotations = _evaluated(function, names)
+    for name in inspect.signature(function).parameters:
+        annotation = annotations.get(name)
         if not isinstance(annotation, Tensor):
-            line = function.__code__.co_firstlineno
             raise ProgramError(
                 f"argument '{name}' of '{function.__name__}' has no T.Tensor annotation",
-                place=Place(function.__code__.co_filename, line),
+                place=_argument_place(function, name),
                 advice=f'write {name}: T.Tensor((M, N), "f32"); '
                 "other parameters come from a function around it",
             )
@@ -143,27 +141,43 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Tensor]:
     return tensors
 
 
-def _translated(error: Exception, draft: Draft) -> ProgramError:
-    """A Python error in the kernel, at its line."""
-    if isinstance(error, NameError):
-        name = getattr(error, "name", None) or str(error).split("'")[1]
-        known = list(draft.tiles)
-        hint = did_you_mean(name, known, what="tiles") if known else None
-        if hint is None or not hint.startswith("did you mean"):
-            hint = f"define '{name}' before the kernel, or bind it with 'as'"
-        return ProgramError(f"'{name}' is not defined", place=draft.place, advice=hint)
-    if isinstance(error, ZeroDivisionError):
-        return ProgramError(
-            "division by zero while building",
-            place=draft.place,
-            advice="check the sizes the kernel is built with",
-        )
-    return ProgramError(f"{type(error).__name__}: {error}", place=draft.place)
+def _evaluated(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
+    """Annotations; under ``from __future__ import annotations`` they are texts."""
+    try:
+        return inspect.get_annotations(function, locals=dict(names), eval_str=True)
+    except MegatileError:
+        raise
+    except Exception as error:
+        raise ProgramError(
+            f"the annotations of '{function.__name__}' cannot be read: {error}",
+            place=_argument_place(function, next(iter(inspect.signature(function).parameters))),
+            advice="use names that are known where the kernel is defined",
+        ) from None
+
+
+def _argument_place(function: Callable[..., Any], name: str) -> Place:
+    """Where an argument stands in the kernel's head."""
+    code = function.__code__
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except OSError:
+        return Place(code.co_filename, code.co_firstlineno)
+    word = re.compile(rf"[(,\s]({re.escape(name)})\s*[:,)=]")
+    for number, line in enumerate(lines):
+        found = word.search(line)
+        if found and not line.lstrip().startswith("@"):
+            return Place(code.co_filename, first + number, found.start(1) + 1, snippet=line)
+    return Place(code.co_filename, first)
 
 
 def program(function: Callable[..., Any]) -> ProgramFunction:
     """Decorator of kernels; alias ``T.prim_func``."""
-    return ProgramFunction(function)
+    frame = inspect.currentframe()
+    names = dict(frame.f_back.f_locals) if frame is not None and frame.f_back is not None else {}
+    try:
+        return ProgramFunction(function, names)
+    except MegatileError as error:
+        raise error.with_traceback(None) from None
 
 
 def macro(function: Callable[..., Any]) -> Callable[..., Any]:

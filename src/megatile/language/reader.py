@@ -6,6 +6,7 @@ Control flow on plain Python values happens while building, as written.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from megatile.core.errors import Place
@@ -226,8 +227,12 @@ class Reader(Builder):
         context: LoopContext,
     ) -> _Result:  # fmt: skip
         if isinstance(iterable, ParallelRange):
+            if len(context.targets) == len(iterable.extents):
+                iterable = replace(iterable, names=_named(context.targets, iterable.names))
             return self._parallel(place, iterable, body, names, state)
         if isinstance(iterable, SerialRange):
+            if len(context.targets) == 1:
+                iterable = replace(iterable, name=_named(context.targets, (iterable.name,))[0])
             return self._at_top(lambda: self._serial(place, iterable, body, names, state))
         if isinstance(iterable, Value):
             raise ProgramError("a number cannot be looped over", place=place, advice="for k in T.serial(n)")
@@ -330,6 +335,11 @@ class Reader(Builder):
         extents = tuple(as_expr(e) for e in loop.extents)
         self.draft.append(n.Parallel(variables, extents, tuple(inner.nodes), span=span))
         return state, None
+
+
+def _named(targets: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
+    """The user's names of loop variables, but for ``_``."""
+    return tuple(t if t.strip("_") else n for t, n in zip(targets, names, strict=True))
 
 
 def _given(value: Any) -> Callable[[], Any]:

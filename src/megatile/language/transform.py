@@ -206,7 +206,7 @@ class Transformer(ast.NodeTransformer):
         return [then, orelse, self.assign_state(names, call, node), *self.propagate(node)]
 
     def context(self, node: ast.For | ast.While) -> ast.expr:
-        """``B.context(p, live, captures)``."""
+        """``B.context(p, live, captures, targets)``."""
         assert self.root is not None
         live = sorted(stored([node]) & loaded(self.root, skip=node))
         if self.loops > 1:  # an enclosing loop may read it in its next iteration
@@ -215,7 +215,9 @@ class Transformer(ast.NodeTransformer):
             (loaded(node) - {BUILDER, PLACES}) & (stored(self.root.body) | parameters_of(self.root))
         )
         captured = ast.Dict([ast.Constant(n) for n in seen], [load(n) for n in seen])
-        return self.hook("context", node, names_tuple(live), thunk(captured))
+        target = [node.target] if isinstance(node, ast.For) else []
+        targets = [n.id for t in target for n in ast.walk(t) if isinstance(n, ast.Name)]
+        return self.hook("context", node, names_tuple(live), thunk(captured), names_tuple(targets))
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         if node.orelse:

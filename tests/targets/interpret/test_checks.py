@@ -64,6 +64,26 @@ def test_race_between_blocks() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("schedule", "seed"), [("round-robin", 0), ("adversarial", 0), *(("random", seed) for seed in range(4))]
+)
+@pytest.mark.parametrize("kinds", ["read and write", "write and write"])
+def test_a_race_is_found_by_every_schedule(kinds: str, schedule: str, seed: int) -> None:
+    """Also when one of the units has finished before the other begins."""
+
+    @T.program
+    def p(X: T.Tensor((4,), "f32")):
+        with T.Kernel(block=2) as b:
+            if b == 0:
+                T.fill(X[0:2], 1)
+            elif kinds == "read and write":
+                T.copy(X[2:4], X[0:2])
+            else:
+                T.fill(X[1:3], 2)
+
+    fails(DataRaceError, "data race on 'X'", p, f32(4), schedule=schedule, seed=seed)
+
+
 def test_read_without_barrier_races_with_a_put() -> None:
     @T.program
     def p(A: T.Tensor((4, 8), "f32"), B: T.Tensor((4, 8), "f32")):
@@ -369,6 +389,17 @@ def test_barrier_under_if() -> None:
     fails(DeadlockError, "T.barrier is not reached by warpgroup 1", p, f32(4), line="T.barrier()")
 
 
+def test_only_units_that_do_not_come_are_named() -> None:
+    @T.program
+    def p(X: T.Tensor((4,), "f32")):
+        with T.Kernel(device=4):
+            with T.Scale("device") as (r, _):
+                if r != 2:
+                    T.barrier()
+
+    fails(DeadlockError, "T.barrier is not reached by device 2; device", p, f32(4), line="T.barrier()")
+
+
 def test_wait_without_signal() -> None:
     @T.program
     def p(X: T.Tensor((4,), "f32")):
@@ -655,3 +686,74 @@ def test_a_program_is_not_called() -> None:
         ProgramError, match=r"'p' is a tile program, not a Python function .*mt.run\(p, \*arrays\)"
     ):
         p(f32(4))
+
+
+def test_copies_along_one_axis_differ_at_the_end() -> None:
+    @T.program
+    def p(X: T.Tensor((4, 4), "f32")):
+        with T.Kernel(device=(2, 2)), T.Scale("device") as rank:
+            T.fill(T.view(X, layout=(T.Shard(0), T.Replica)), rank.coords[1])
+
+    fails(ReplicaMismatchError, "the copies of 'X' differ.*along that axis", p, f32(4, 4), line="T.view(X")
+
+
+# --- collectives of parts that do not fit together ------------------------------------------------
+
+
+def test_allreduce_of_uneven_shards() -> None:
+    @T.program
+    def p(X: T.Tensor((5, 3), "f32")):
+        with T.Kernel(device=4), T.Scale("device"):
+            T.allreduce(T.view(X, layout=T.FullRow))
+
+    fails(
+        RunError,
+        r"T.allreduce: device 2 has the shape \(1, 3\), device 0 has \(2, 3\).*pad the uneven shards",
+        p,
+        f32(5, 3),
+        line="T.allreduce(T.view(X",
+    )
+
+
+def test_allgather_of_too_few_parts() -> None:
+    @T.program
+    def p(X: T.Tensor((5,), "f32"), Y: T.Tensor((6,), "f32")):
+        with T.Kernel(device=4), T.Scale("device"):
+            T.allgather(T.view(Y, layout=T.Replica), T.view(X, layout=T.FullRow))
+
+    fails(
+        RunError,
+        r"T.allgather: the parts make \(5,\), the result has \(6,\) on device 0",
+        p,
+        f32(5),
+        f32(6),
+        line="T.allgather(",
+    )
+
+
+def test_broadcast_from_a_root_that_is_not_there() -> None:
+    @T.program
+    def p(X: T.Tensor((4,), "f32")):
+        with T.Kernel(device=4), T.Scale("device"):
+            T.broadcast(T.view(X, layout=T.FullRow), root=4)
+
+    fails(RunError, "T.broadcast: root 4 of 4 units.*from 0 to 3", p, f32(4), line="T.broadcast(")
+
+
+def test_all_to_all_of_a_length_known_late() -> None:
+    @T.program
+    def p(X: T.Tensor((6,), "f32"), N: T.Tensor((1,), "i32")):
+        with T.Kernel(device=4), T.Scale("device"):
+            a, b = T.alloc((8,), "f32", level="l2"), T.alloc((8,), "f32", level="l2")
+            T.clear(a)
+            n = T.read_scalar(T.view(N, layout=T.Replica)[0], bound=8)
+            T.all_to_all(b[0:n], a[0:n])
+
+    fails(
+        RunError,
+        "T.all_to_all: 6 elements of dimension 0 do not divide over 4 units",
+        p,
+        f32(6),
+        np.array([6], np.int32),
+        line="T.all_to_all(",
+    )

@@ -84,9 +84,20 @@ def test_units_that_ended_merge() -> None:
     assert history.check(box((0, 4)), READ, b, b, None) is not None
 
 
-def test_what_ended_with_the_launch_is_dropped() -> None:
+def test_what_ended_races_until_it_is_joined() -> None:
     history = History(2)
-    for unit in family(100):
+    *ended, last = family(100)
+    for unit in ended:
         history.add(box((unit.path[0], unit.path[0] + 1)), WRITE, unit, None, None)
         unit.end()
-    assert len(history.rows) < 100
+    assert history.check(box((0, 1)), READ, last, last, None) is not None
+    last.end()
+    root = last.parent
+    assert isinstance(root, Unit)
+    root.join()
+    root.fork()
+    later = Unit(root, (0,), None, {})
+    for k in range(200):
+        assert history.check(box((k, k + 1)), WRITE, later, later, None) is None
+        history.add(box((k, k + 1)), WRITE, later, None, None)
+    assert all(row.agent is later for row in history.rows)

@@ -140,8 +140,9 @@ def _merges(loop: n.Loop, tile: str, previous: str, base: dict[str, str]) -> boo
 
 
 def merge_without_maximum(program: Program) -> Iterator[Finding]:
-    """``lse_merge`` of something that never was a logarithm."""
+    """``lse_merge`` of something that never was a logarithm (an argument as it comes may be one)."""
     base = _bases(program)
+    tensors = {p.name for p in program.params}
     nodes = list(n.walk(program.body))
     for node in nodes:
         if not isinstance(node, n.Collective) or node.fn is None or node.fn.name != "lse_merge":
@@ -157,7 +158,9 @@ def merge_without_maximum(program: Program) -> Iterator[Finding]:
             if more <= feeding:
                 break
             feeding |= more
-        if not any(_takes_log(m) for m in nodes if _writes(m, base) & feeding):
+        writers = [m for m in nodes if _writes(m, base) & feeding]
+        given = feeding & tensors and all(isinstance(m, (n.Copy, n.Collective)) for m in writers)
+        if not given and not any(_takes_log(m) for m in writers):
             yield (
                 f"T.lse_merge merges '{base[node.source[1].source]}', which is no logarithm: the maximum "
                 f"is missing",

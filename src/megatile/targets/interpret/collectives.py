@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from megatile.core.operations import OPERATIONS, cast
 from megatile.ir import nodes as n
 from megatile.ir.layout import Partial, cut
 from megatile.targets.interpret.errors import RunError
-from megatile.targets.interpret.units import Unit
+from megatile.targets.interpret.group import word_of
+from megatile.targets.interpret.units import Unit, describe
 
 if TYPE_CHECKING:
     from megatile.targets.interpret.machine import Interpreter
@@ -31,13 +33,33 @@ def perform(machine: Interpreter, node: n.Collective, units: list[Unit]) -> None
     sources = [[access.resolve(r, u) for r in node.source] for u in units]
     data = [[np.array(access.read(t, u)) for t in targets] for u, targets in zip(units, sources, strict=True)]
     meet(units)
+    if node.kind not in _UNEVEN:
+        _same_shapes(machine, node, units, data)
     results = _KINDS[node.kind](machine, node, units, data)
     for unit, mine in zip(units, results, strict=True):
         for region, value in zip(node.to, mine, strict=True):
             target = access.resolve(region, unit)
+            if value.size != math.prod(target.shape):
+                raise RunError(
+                    f"{word_of(node)}: the parts make {value.shape}, the result has {target.shape} on "
+                    f"{describe(unit, machine.launch)}",
+                    advice="let the larger side be as long as all parts together",
+                )
             access.write(target, value.reshape(target.shape), unit)
     _placements(machine, node, units)
     meet(units)
+
+
+def _same_shapes(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> None:
+    """What is combined element by element has one shape; uneven shards have not."""
+    for unit, mine in zip(units, data, strict=True):
+        for x, first in zip(mine, data[0], strict=True):
+            if x.shape != first.shape:
+                raise RunError(
+                    f"{word_of(node)}: {describe(unit, machine.launch)} has the shape {x.shape}, "
+                    f"{describe(units[0], machine.launch)} has {first.shape}",
+                    advice="give all units one shape: pad the uneven shards, or view with T.Replica",
+                )
 
 
 def _placements(machine: Interpreter, node: n.Collective, units: list[Unit]) -> None:
@@ -109,7 +131,9 @@ def _allgather(machine: Interpreter, node: n.Collective, units: list[Unit], data
 
 
 def _reduce_scatter(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> Parts:
-    return [[part] for part in np.split(_reduced(node, data), len(units), axis=node.dim)]
+    total = _reduced(node, data)
+    lengths = [machine.access.resolve(node.to[0], unit).shape[node.dim] for unit in units]
+    return [[part] for part in np.split(total, np.cumsum(lengths)[:-1], axis=node.dim)]
 
 
 def _scatter_view(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> Parts:
@@ -125,6 +149,12 @@ def _scatter_view(machine: Interpreter, node: n.Collective, units: list[Unit], d
 
 
 def _all_to_all(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> Parts:
+    length = data[0][0].shape[node.dim]
+    if length % len(units):
+        raise RunError(
+            f"T.all_to_all: {length} elements of dimension {node.dim} do not divide over {len(units)} units",
+            advice="pad the tile, or choose another dim=",
+        )
     pieces = [np.split(mine[0], len(units), axis=node.dim) for mine in data]
     return [[np.concatenate([p[rank] for p in pieces], axis=node.dim)] for rank in range(len(units))]
 
@@ -137,7 +167,9 @@ def _broadcast(machine: Interpreter, node: n.Collective, units: list[Unit], data
         )
     root = roots.pop()
     if not 0 <= root < len(units):
-        raise RunError(f"T.broadcast: root {root} of {len(units)} units")
+        raise RunError(
+            f"T.broadcast: root {root} of {len(units)} units", advice=f"ranks go from 0 to {len(units) - 1}"
+        )
     return [[data[root][0]] for _ in units]
 
 
@@ -155,3 +187,6 @@ _KINDS: dict[str, Callable[[Any, n.Collective, list[Unit], Parts], Parts]] = {
     "broadcast": _broadcast,
     "gather_view": _gather_view,
 }
+
+_UNEVEN = ("allgather", "gather_view")
+"""Kinds whose units may give parts of different lengths."""

@@ -95,29 +95,31 @@ class Group:
             meeting = self.meetings[place] = Meeting(node, ranks)
         meeting.arrived[rank] = unit
         meeting.nodes[rank] = node
-        if self.finished and any(r in self.finished for r in ranks):
-            raise self.partial(meeting)
         if len(meeting.arrived) < len(ranks):
             return None
         del self.meetings[place]
         return meeting
 
     def leave(self, unit: Unit) -> None:
-        """A unit has finished the region; nobody may be waiting for it."""
+        """A unit has finished the region."""
         rank = self.rank(unit)
         self.finished.add(rank)
         del self.members[rank]
         if not self.waved:
             self.retired[rank] = unit
         self.left -= 1
+
+    def deserted(self) -> Meeting | None:
+        """A meeting that can never be complete, because a unit has finished without it."""
         for meeting in self.meetings.values():
-            if rank in meeting.ranks:
-                raise self.partial(meeting)
+            if any(rank in self.finished for rank in meeting.missing()):
+                return meeting
+        return None
 
     def partial(self, meeting: Meeting) -> DeadlockError:
         node = meeting.node
         word = word_of(node)
-        missing = meeting.missing()
+        missing = [r for r in meeting.missing() if r in self.finished or r in self.members]
         shown = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
         waiting = next(iter(meeting.arrived.values()))
         return DeadlockError(

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.forkjoin import Agent, is_ordered
+from megatile.core.forkjoin import Agent, is_ordered, settled
 from megatile.ir.nodes import Span
 from megatile.targets.interpret.units import Unit
 
@@ -127,14 +127,10 @@ class History:
             self.points.setdefault(place, []).append(at)
 
     def _shrink_or_grow(self) -> None:
-        """Rows of ended agents become rows of those they returned to; equal ones merge."""
+        """Rows of agents that were joined become rows of those they returned to; equal ones merge."""
         kept: dict[Any, Row] = {}
         for row in self.rows:
-            agent, time = row.agent, row.time
-            while agent.ended:
-                time = agent.join_time
-                assert agent.parent is not None
-                agent = agent.parent
+            agent, time = settled(row.agent, row.time)
             if agent.parent is not None:
                 row = replace(row, agent=agent, time=time)
                 key = row.key()

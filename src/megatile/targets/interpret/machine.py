@@ -225,6 +225,9 @@ class Interpreter:
     # --- nothing can proceed ----------------------------------------------------------------------
 
     def deadlock(self) -> DeadlockError:
+        deserted = _deserted_meeting(self)
+        if deserted is not None:
+            return deserted
         waiting = _waiting(self)
         lines = []
         for unit, what, node in waiting[:6]:
@@ -256,6 +259,15 @@ def _waiting(machine: Interpreter) -> list[tuple[Unit, str, n.Node]]:
         if unit.waiting is not None and unit.waiting[0] != "region":
             found.append((unit, word_of(unit.waiting[1]), unit.waiting[1]))
     return found
+
+
+def _deserted_meeting(machine: Interpreter) -> DeadlockError | None:
+    """A barrier or collective that a unit has passed by."""
+    for group in {id(u.group): u.group for u in machine.live.values() if u.group is not None}.values():
+        meeting = group.deserted()
+        if meeting is not None:
+            return group.partial(meeting)
+    return None
 
 
 def _missed_collective(machine: Interpreter) -> DeadlockError | None:

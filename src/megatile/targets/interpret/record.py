@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from megatile.core.errors import Place
-from megatile.targets.interpret.errors import RunError
+from megatile.targets.interpret.errors import ArgumentError
 from megatile.targets.interpret.units import Unit, describe
 
 if TYPE_CHECKING:
@@ -52,9 +52,20 @@ class Recorder:
 
     def last_write(self, storage: Storage, index: tuple[int, ...], copy: int = 0) -> Write | None:
         """The last write of an element; None if the run did not write it."""
+        if len(index) == 1 and isinstance(index[0], tuple):
+            index = index[0]
         if len(index) != len(storage.shape):
-            raise RunError(
-                f"'{storage.name}' has {len(storage.shape)} dimensions, {len(index)} indices were given"
+            raise ArgumentError(
+                f"'{storage.name}' has {len(storage.shape)} dimensions, {len(index)} indices were given",
+                advice=f"its shape is {storage.shape}",
+            )
+        if not all(0 <= i < n for i, n in zip(index, storage.shape, strict=True)):
+            raise ArgumentError(
+                f"'{storage.name}' has no element {index}", advice=f"its shape is {storage.shape}"
+            )
+        if not 0 <= copy < storage.copies:
+            raise ArgumentError(
+                f"'{storage.name}' has no copy {copy}", advice=f"there are {storage.copies} of them, from 0"
             )
         if storage.writers is None:
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class RunResult:
     _tensors: dict[str, Storage] = field(default_factory=dict)
 
     def last_write(self, tensor: str, *index: int, copy: int = 0) -> Write | None:
-        """Who wrote an element of a tensor last, and when; needs ``record=True``."""
+        """Who wrote an element of a tensor last, and when; None if nobody did. Needs ``record=True``."""
         if self.recorder is None:
             raise ArgumentError("this run was not recorded", advice="mt.run(..., record=True)")
         if tensor not in self._tensors:
@@ -45,7 +45,7 @@ class RunResult:
 def run(
     prog: ProgramFunction | Program, *arrays: Any, machine: str | HDA = DEFAULT_MACHINE,
     schedule: str = "round-robin", seed: int = 0, checks: bool = True, record: bool = False,
-    output: Callable[[str], None] | None = None, on_breakpoint: Callable[..., None] | None = None,
+    output: Callable[[str], Any] | TextIO | None = None, on_breakpoint: Callable[..., None] | None = None,
 ) -> RunResult:  # fmt: skip
     """Run a program on NumPy arrays; results are in the arrays afterwards.
 
@@ -71,11 +71,15 @@ def _run(
 
     def say(text: str) -> None:
         printed.append(text)
-        (output or print)(text)
+        if hasattr(output, "write"):
+            output.write(f"{text}\n")
+        else:
+            (output or print)(text)
 
     interpreter = Interpreter(program, schedule_of(schedule, seed), checks, recorder, say, on_breakpoint)
     if recorder is not None:
         recorder.machine = interpreter
+    _check_writable(program, views, interpreter.constant)
     tensors = {}
     for param, array in zip(program.params, views, strict=True):
         copies = interpreter.places.names[param.name].copies
@@ -126,11 +130,23 @@ def _check_arguments(program: Program, arrays: list[np.ndarray]) -> None:
             )
 
 
+def _check_writable(program: Program, arrays: list[np.ndarray], constant: set[str]) -> None:
+    for param, array in zip(program.params, arrays, strict=True):
+        if param.name not in constant and not array.flags.writeable:
+            raise ArgumentError(
+                f"'{param.name}' is written, and its array is read-only", advice="give a copy: x.copy()"
+            )
+
+
 def _result(interpreter: Interpreter, param: Param, storage: Storage) -> np.ndarray:
     """The tensor at the end: copies must agree, partial terms must have been reduced."""
     name = interpreter.places.names[param.name]
     if storage.scattered is not None or name.valid is not None:
-        return assembled(storage, name)
+        try:
+            return assembled(storage, name)
+        except MegatileError as error:
+            error.place = error.place or _view_place(interpreter.program, param.name)
+            raise
     if not interpreter.checks or storage.copies == 1:
         return storage.array[0]
     if storage.partial:

@@ -1,0 +1,109 @@
+"""Python's own errors in a kernel, told in the words of the language."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from megatile.core.errors import Place, did_you_mean
+from megatile.language.errors import ProgramError
+
+PYTHON_ERRORS = (NameError, ArithmeticError, TypeError, ValueError, AttributeError, IndexError, KeyError)
+"""What a user's mistake may raise while a kernel is read."""
+
+Told = tuple[str, "str | None"]
+_REWRITTEN = re.compile(r"__outer\.<locals>\.__inner\.(<locals>\.)?")
+_RULES: list[tuple[re.Pattern[str], Callable[[re.Match[str]], Told]]] = []
+
+
+def translated(error: Exception, place: Place | None, tiles: Iterable[str]) -> ProgramError:
+    """The error at the user's line: what happened, and what to try."""
+    message, advice = _told(error, list(tiles))
+    return ProgramError(message, place=place, advice=advice)
+
+
+def _told(error: Exception, tiles: list[str]) -> Told:
+    if isinstance(error, NameError):
+        return _unknown_name(error, tiles)
+    if isinstance(error, ZeroDivisionError):
+        return "division by zero while building", "check the sizes the kernel is built with"
+    text = _REWRITTEN.sub("", str(error))
+    for pattern, rule in _RULES:
+        found = pattern.search(text)
+        if found:
+            return rule(found)
+    return f"{type(error).__name__}: {text}", None
+
+
+def _unknown_name(error: NameError, tiles: list[str]) -> Told:
+    name = getattr(error, "name", None) or str(error).split("'")[1]
+    hint = did_you_mean(name, tiles, what="tiles")
+    if not hint.startswith("did you mean"):
+        hint = f"define '{name}' before the kernel, or bind it with 'as'"
+    return f"'{name}' is not defined", hint
+
+
+def _rule(pattern: str) -> Callable[[Callable[[re.Match[str]], Told]], Callable[[re.Match[str]], Told]]:
+    def register(rule: Callable[[re.Match[str]], Told]) -> Callable[[re.Match[str]], Told]:
+        _RULES.append((re.compile(pattern), rule))
+        return rule
+
+    return register
+
+
+def _language() -> Any:
+    return importlib.import_module("megatile.language")
+
+
+def _word(function: str) -> str:
+    """How a user writes a function that Python names: ``T.alloc``, or the helper's own name."""
+    name = function.removesuffix(".__init__").rpartition(".")[2].rstrip("_")
+    return f"T.{name}" if name in _language().__all__ else name
+
+
+@_rule(r"^module 'megatile\.language' has no attribute '(\w+)'")
+def _unknown_word(found: re.Match[str]) -> Told:
+    hint = did_you_mean(found[1], _language().__all__)
+    near = hint.startswith("did you mean")
+    return f"there is no T.{found[1]}", hint if near else "dir(T) lists the words of the language"
+
+
+@_rule(r"^([\w.<>]+)\(\) got an unexpected keyword argument '(\w+)'")
+def _unknown_keyword(found: re.Match[str]) -> Told:
+    word = _word(found[1])
+    hint = f"see how '{word}' is defined"
+    if word.startswith("T."):
+        parameters = inspect.signature(getattr(_language(), word[2:])).parameters
+        hint = f"its arguments are {', '.join(parameters)}"
+        if near := get_close_matches(found[2], parameters, n=1, cutoff=0.7):
+            hint = f"did you mean '{near[0]}'?"
+    return f"{word} has no argument '{found[2]}'", hint
+
+
+@_rule(r"^([\w.<>]+)\(\) (missing .* argument.*|takes .* given)$")
+def _wrong_arguments(found: re.Match[str]) -> Told:
+    word = _word(found[1])
+    hint = f"see how '{word}' is defined"
+    if word.startswith("T."):
+        parameters = inspect.signature(getattr(_language(), word[2:])).parameters
+        hint = f"write {word}({', '.join(parameters)})"
+    return f"{word} {found[2]}", hint
+
+
+@_rule(r"^loop of ufunc does not support .* no callable (\w+) method")
+def _numpy_function(found: re.Match[str]) -> Told:
+    known = found[1] in _language().__all__
+    return (
+        f"np.{found[1]} of a value known only when the program runs",
+        f"write T.{found[1]}" if known else "use the functions of T",
+    )
+
+
+@_rule(r"^(?:not enough|too many) values to unpack \(expected (\d+)(?:, got (\d+))?\)")
+def _unpacking(found: re.Match[str]) -> Told:
+    given = f"{found[2]} values" if found[2] else "more values"
+    return f"{found[1]} names for {given}", "give as many names as there are values (extents of the launch)"
