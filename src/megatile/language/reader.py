@@ -351,11 +351,14 @@ def _is_plain(value: Any) -> bool:
 
 
 def _either(name: str, before: Any, left: Any, right: Any, place: Place | None) -> Any:
-    """A variable set on one side only keeps that value if it is not used later on the other."""
-    if isinstance(left, Undefined):
-        return right
-    if isinstance(right, Undefined):
-        return left
+    """What a variable means after a branch that does not give it one scalar on both sides.
+
+    A tile made on one side keeps its name (it may be used in a later branch of the same kind, and reading
+    it where nothing was written is found at run time); a number set on one side only has no value.
+    """
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one, Undefined):
+            return Undefined(name, place) if _is_scalar(other) or _is_plain(other) else other
     if isinstance(left, Tile) and isinstance(right, Tile):
         raise ProgramError(
             f"'{name}' names one tile or the other, depending on a value known only at run time",
