@@ -11,26 +11,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from megatile.core.dtypes import itemsize
 from megatile.core.errors import did_you_mean
-from megatile.core.operations import OPERATIONS, OperationError
+from megatile.core.operations import OPERATIONS, REDUCTIONS, OperationError
 from megatile.hda import HDA
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread, uniform
 from megatile.plan.expr import constant
 from megatile.plan.memory import check_memory, check_ranges
-from megatile.plan.model import Channel, Loop, Plan, PlanError, statements
+from megatile.plan.model import Channel, Collective, Loop, Plan, PlanError, statements
+from megatile.plan.names import check_names
 from megatile.plan.program import Instruction, RegionCode
 from megatile.plan.regions import write_of
 from megatile.plan.statements import Compute, Receive, ReceiveAny
 from megatile.plan.steady import Snapshot, repeats, same_state, skip, snapshot
-from megatile.plan.storage import region_span
+from megatile.plan.storage import owner_of, region_span
+from megatile.plan.text import statement_text
 from megatile.plan.walk import Walker
 
 ENGINES = ("dma", "tensor", "vector", "channel", "control")
 ROLES = ("local", "input", "output", "inout")
+COLLECTIVES = ("barrier", "all_reduce", "broadcast")
 
 
 @dataclass(frozen=True)
@@ -63,9 +68,13 @@ def check(plan: Plan, hda: HDA | None = None, *, assume: Mapping[str, int] | Non
 
 def check_structure(plan: Plan) -> None:
     """Streams cover the units once; declarations are sound."""
+    if any(extent < 1 for extent in plan.grid):
+        raise PlanError(f"plan '{plan.name}' has a grid of {plan.grid}: every extent must be at least 1")
     covered = np.zeros(plan.units, dtype=np.int64)
     for stream in plan.streams:
         for run in stream.units:
+            if not run[2]:
+                raise PlanError(f"units {run} of a stream have step 0")
             numbers = np.arange(*run)
             if len(numbers) and (numbers.min() < 0 or numbers.max() >= plan.units):
                 raise PlanError(f"stream of unit {int(numbers.max())}, but there are {plan.units} units")
@@ -80,12 +89,24 @@ def check_structure(plan: Plan) -> None:
             )
         if tile.versions < 1 or any(extent < 0 for extent in tile.shape):
             raise PlanError(f"tile '{tile.name}' needs versions >= 1 and extents >= 0")
+        itemsize(tile.dtype)
     for channel in plan.channels:
         if channel.slots < 1 or channel.members < 1 or channel.slot_bytes < 1:
             raise PlanError(f"channel '{channel.name}' needs at least one member, one slot and one byte")
+        if channel.names and len(channel.names) != channel.members:
+            raise PlanError(f"channel '{channel.name}' has {channel.members} members, not so many names")
+    for flag in plan.flags:
+        if flag.members < 1:
+            raise PlanError(f"flag '{flag.name}' needs at least one member")
+    for kind in ("tiles", "channels", "flags", "groups"):
+        names = [thing.name for thing in getattr(plan, kind)]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise PlanError(f"two {kind} have the name '{twice}'")
     for stream in plan.streams:
         for statement in statements(stream.body):
             check_statement(plan, statement)
+    check_names(plan)
 
 
 def check_statement(plan: Plan, statement: Any) -> None:
@@ -98,6 +119,9 @@ def check_statement(plan: Plan, statement: Any) -> None:
         if len(statement.reads) != rule.operands:
             message = f"{rule.name} takes {rule.operands} operands, not {len(statement.reads)}"
             raise PlanError(message, place=statement.place)
+        for attribute, _ in statement.attributes:
+            if attribute not in rule.attributes:
+                raise PlanError(f"{rule.name} has no attribute '{attribute}'", place=statement.place)
     if isinstance(statement, Loop) and constant(statement.step) == 0:
         raise PlanError("a loop with step 0 never ends", place=statement.place)
     write = write_of(statement)
@@ -110,6 +134,31 @@ def check_statement(plan: Plan, statement: Any) -> None:
         if name is not None and name not in names:
             advice = did_you_mean(name, names, what=f"{kind}s")
             raise PlanError(f"there is no {kind} '{name}'", place=statement.place, advice=advice)
+    if isinstance(statement, ReceiveAny):
+        channel = plan.channel(statement.channel)
+        wrong = [m for m in statement.members if not 0 <= m < channel.members]
+        if wrong or not statement.members:
+            which = f"member {wrong[0]}" if wrong else "no members to receive from"
+            raise PlanError(
+                f"channel '{channel.name}' has {channel.members} members; this command names {which}: "
+                + statement_text(statement),
+                place=statement.place,
+            )
+    if isinstance(statement, Collective):
+        check_collective(statement)
+
+
+def check_collective(statement: Collective) -> None:
+    if statement.kind not in COLLECTIVES:
+        advice = did_you_mean(statement.kind, COLLECTIVES, what="collectives")
+        raise PlanError(f"there is no collective '{statement.kind}'", place=statement.place, advice=advice)
+    if statement.kind != "barrier" and (statement.read is None or statement.write is None):
+        raise PlanError(f"{statement.kind} needs a region to read and one to write", place=statement.place)
+    if statement.reduction not in REDUCTIONS:
+        advice = did_you_mean(statement.reduction, REDUCTIONS, what="reductions")
+        raise PlanError(
+            f"there is no reduction '{statement.reduction}'", place=statement.place, advice=advice
+        )
 
 
 def check_machine(plan: Plan, hda: HDA) -> None:
@@ -178,9 +227,14 @@ class CountingWalk(Walker):
         handle = cohort.handles.get(code.tile)
         if handle is None:
             raise PlanError(f"'{code.tile}' has ended before: {self.describe(instruction)}")
-        extents = handle.shape if isinstance(handle, SlotHandle) else self.plan.tile(handle.tile).shape
         try:
-            found = region_span(cohort, code, extents)
+            if isinstance(handle, SlotHandle):
+                found = region_span(cohort, code, handle.shape)
+            else:
+                tile = self.plan.tile(handle.tile)
+                found = region_span(cohort, code, tile.shape)
+                if code.at is not None or tile.shared:
+                    owner_of(self.plan, cohort, code, tile)
         except PlanError as error:
             raise PlanError(f"{error.message}: {self.describe(instruction)}") from error
         return None if found is None else found[1]
@@ -188,15 +242,34 @@ class CountingWalk(Walker):
     def on_send(
         self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, slot: Value
     ) -> None:
-        self.shape_of(cohort, instruction, instruction.reads[0])
+        shape = self.shape_of(cohort, instruction, instruction.reads[0])
+        if shape is not None:
+            self.check_bytes(cohort, instruction, shape, self.dtype_of(cohort, instruction.reads[0].tile))
         number = self.numbers.setdefault(id(instruction), len(self.instructions))
         if number == len(self.instructions):
             self.instructions.append(instruction)
         self.sender[instruction.statement.channel][to, member] = number  # type: ignore[union-attr]
 
     def on_receive(self, cohort: Cohort, instruction: Instruction, handle: SlotHandle) -> None:
+        self.check_bytes(cohort, instruction, handle.shape, handle.dtype)
         if instruction.write is not None:
             self.shape_of(cohort, instruction, instruction.write)
+
+    def dtype_of(self, cohort: Cohort, name: str) -> str:
+        handle = cohort.handles[name]
+        return handle.dtype if isinstance(handle, SlotHandle) else self.plan.tile(handle.tile).dtype
+
+    def check_bytes(
+        self, cohort: Cohort, instruction: Instruction, shape: tuple[int, ...], dtype: str
+    ) -> None:
+        """A message says how many bytes it has; they must be those of its block."""
+        said = instruction.functions["bytes"](cohort.ints)
+        there = prod(shape) * itemsize(dtype)
+        if np.any(np.asarray(said) != there):
+            raise PlanError(
+                f"a message of {dtype}{list(shape)} has {there} bytes, not {int(np.max(said))}: "
+                + self.describe(instruction)
+            )
 
     def check_left_over(self) -> None:
         """Messages that nobody received."""

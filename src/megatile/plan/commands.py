@@ -135,7 +135,9 @@ class Commands:
             return np.asarray([self.choose(cohort, instruction, i) is not None for i in range(len(cohort))])
         if instruction.kind == "wait":
             member, value = (instruction.functions[k](cohort.ints) for k in ("member", "value"))
-            return self.flags[instruction.statement.flag][cohort.units, member] >= value  # type: ignore[union-attr]
+            flags = self.flags[instruction.statement.flag]  # type: ignore[union-attr]
+            self.check_flag(instruction, flags, member)
+            return flags[cohort.units, member] >= value
         return None
 
     # --- commands --------------------------------------------------------------------------------
@@ -293,10 +295,20 @@ class Commands:
         to, member, amount = (instruction.functions[k](cohort.ints) for k in ("to", "member", "amount"))
         if np.any(np.asarray(to) < 0) or np.any(np.asarray(to) >= self.plan.units):
             raise PlanError(f"there is no unit {int(np.max(to))}: {self.describe(instruction)}")
+        self.check_flag(instruction, flags, member)
         self.on_signal(cohort, instruction, to, member, amount)
         np.add.at(flags, (spread(to, len(cohort)), spread(member, len(cohort))), amount)
         cohort.pc += 1
         return True
+
+    def check_flag(self, instruction: Instruction, flags: Any, member: Value) -> None:
+        low, high = int(np.min(member)), int(np.max(member))
+        if low < 0 or high >= flags.shape[1]:
+            statement: Any = instruction.statement
+            raise PlanError(
+                f"flag '{statement.flag}' has {flags.shape[1]} members, not member "
+                f"{low if low < 0 else high}: {self.describe(instruction)}"
+            )
 
     def step_wait(self, cohort: Cohort, instruction: Instruction) -> bool:
         if not np.all(self.can_go(cohort)):
