@@ -48,7 +48,8 @@ def _check(value: Any, wanted: Any, path: str) -> None:
         for child in _numbers(value):
             _check(child, int, path)
     else:
-        hints = _hints(type(value))
+        kind: Any = type(value)
+        hints = _hints(kind)
         for entry in fields(value):
             item = getattr(value, entry.name)
             _check(item, hints[entry.name], f"{entry.name} of {_title(value)}")
