@@ -315,6 +315,19 @@ def test_a_tile_larger_than_a_slot_is_refused_or_split():
     plan, x, result = run(kernels.hello_send, elements=16, extra=(16,), slot_size=8, split=True, n_slots=4)
     assert plan.channel("ipcq").slot_bytes == 8
     np.testing.assert_array_equal(result, np.roll(x, 1, axis=0))
+    with pytest.raises(tl.KernelError, match="not even one element of f16 fits a slot of 1 bytes"):
+        run(kernels.hello_send, elements=16, extra=(16,), slot_size=1, split=True)
+
+
+@pytest.mark.parametrize("units", [0, -1])
+def test_a_kernel_needs_units(units):
+    with pytest.raises(tl.KernelError, match="at least one unit"):
+        run(kernels.hello_send, units=units, extra=(4,))
+
+
+def test_a_missing_argument_is_told_by_the_kernels_own_name():
+    with pytest.raises(TypeError, match=r"^hello_send\(\) missing"):
+        run(kernels.hello_send)
 
 
 def test_addresses_must_be_blocks_of_the_tensor():

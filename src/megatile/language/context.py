@@ -296,5 +296,7 @@ class Tl(Math):
                 f"a tile of {nbytes} bytes does not fit a slot of {size} bytes",
                 advice="give a larger slot_size, or split=True to send it in pieces",
             )
+        if size < itemsize(element):
+            raise self.error(f"not even one element of {element} fits a slot of {size} bytes")
         self.reader.largest_message = size
         return list(blocks_of(shape, size // itemsize(element)))

@@ -17,25 +17,17 @@ from typing import Any
 import numpy as np
 
 from megatile.core.dtypes import itemsize
-from megatile.core.errors import did_you_mean
-from megatile.core.operations import OPERATIONS, REDUCTIONS, OperationError
+from megatile.core.operations import OPERATIONS, OperationError
 from megatile.hda import HDA
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread, uniform
-from megatile.plan.expr import constant
 from megatile.plan.memory import check_memory, check_ranges
-from megatile.plan.model import Channel, Collective, Loop, Plan, PlanError, statements
-from megatile.plan.names import check_names
+from megatile.plan.model import Channel, Loop, Plan, PlanError, statements
 from megatile.plan.program import Instruction, RegionCode
-from megatile.plan.regions import write_of
-from megatile.plan.statements import Compute, Receive, ReceiveAny
+from megatile.plan.statements import Compute
 from megatile.plan.steady import Snapshot, repeats, same_state, skip, snapshot
 from megatile.plan.storage import owner_of, region_span
-from megatile.plan.text import statement_text
+from megatile.plan.structure import check_structure
 from megatile.plan.walk import Walker
-
-ENGINES = ("dma", "tensor", "vector", "channel", "control")
-ROLES = ("local", "input", "output", "inout")
-COLLECTIVES = ("barrier", "all_reduce", "broadcast")
 
 
 @dataclass(frozen=True)
@@ -64,101 +56,6 @@ def check(plan: Plan, hda: HDA | None = None, *, assume: Mapping[str, int] | Non
     count = sum(1 for stream in plan.streams for _ in statements(stream.body))
     messages = sum(int(q.received.sum()) for q in walk.queues.values())
     return Checked(plan.units, len(plan.streams), count, messages)
-
-
-def check_structure(plan: Plan) -> None:
-    """Streams cover the units once; declarations are sound."""
-    if any(extent < 1 for extent in plan.grid):
-        raise PlanError(f"plan '{plan.name}' has a grid of {plan.grid}: every extent must be at least 1")
-    covered = np.zeros(plan.units, dtype=np.int64)
-    for stream in plan.streams:
-        for run in stream.units:
-            if not run[2]:
-                raise PlanError(f"units {run} of a stream have step 0")
-            numbers = np.arange(*run)
-            if len(numbers) and (numbers.min() < 0 or numbers.max() >= plan.units):
-                raise PlanError(f"stream of unit {int(numbers.max())}, but there are {plan.units} units")
-            covered[numbers] += 1
-    if (covered != 1).any():
-        unit = int(np.argmax(covered != 1))
-        raise PlanError(f"unit {unit} has {int(covered[unit])} streams, not one")
-    for tile in plan.tiles:
-        if tile.role not in ROLES:
-            raise PlanError(
-                f"tile '{tile.name}' has role '{tile.role}'", advice=did_you_mean(tile.role, ROLES)
-            )
-        if tile.versions < 1 or any(extent < 0 for extent in tile.shape):
-            raise PlanError(f"tile '{tile.name}' needs versions >= 1 and extents >= 0")
-        itemsize(tile.dtype)
-    for channel in plan.channels:
-        if channel.slots < 1 or channel.members < 1 or channel.slot_bytes < 1:
-            raise PlanError(f"channel '{channel.name}' needs at least one member, one slot and one byte")
-        if channel.names and len(channel.names) != channel.members:
-            raise PlanError(f"channel '{channel.name}' has {channel.members} members, not so many names")
-    for flag in plan.flags:
-        if flag.members < 1:
-            raise PlanError(f"flag '{flag.name}' needs at least one member")
-    for kind in ("tiles", "channels", "flags", "groups"):
-        names = [thing.name for thing in getattr(plan, kind)]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise PlanError(f"two {kind} have the name '{twice}'")
-    for stream in plan.streams:
-        for statement in statements(stream.body):
-            check_statement(plan, statement)
-    check_names(plan)
-
-
-def check_statement(plan: Plan, statement: Any) -> None:
-    shared = {tile.name for tile in plan.tiles if tile.shared}
-    if isinstance(statement, Compute):
-        rule = OPERATIONS.find(statement.operation, statement.place)
-        if statement.engine not in ENGINES:
-            advice = did_you_mean(statement.engine, ENGINES, what="engines")
-            raise PlanError(f"there is no engine '{statement.engine}'", place=statement.place, advice=advice)
-        if len(statement.reads) != rule.operands:
-            message = f"{rule.name} takes {rule.operands} operands, not {len(statement.reads)}"
-            raise PlanError(message, place=statement.place)
-        for attribute, _ in statement.attributes:
-            if attribute not in rule.attributes:
-                raise PlanError(f"{rule.name} has no attribute '{attribute}'", place=statement.place)
-    if isinstance(statement, Loop) and constant(statement.step) == 0:
-        raise PlanError("a loop with step 0 never ends", place=statement.place)
-    write = write_of(statement)
-    fresh = isinstance(statement, (Compute, Receive, ReceiveAny)) and statement.fresh
-    if fresh and write is not None and write.tile in shared:
-        raise PlanError(f"a new version of shared tile '{write.tile}'", place=statement.place)
-    for kind, known in (("channel", plan.channels), ("flag", plan.flags), ("group", plan.groups)):
-        name = getattr(statement, kind, None)
-        names = [thing.name for thing in known]
-        if name is not None and name not in names:
-            advice = did_you_mean(name, names, what=f"{kind}s")
-            raise PlanError(f"there is no {kind} '{name}'", place=statement.place, advice=advice)
-    if isinstance(statement, ReceiveAny):
-        channel = plan.channel(statement.channel)
-        wrong = [m for m in statement.members if not 0 <= m < channel.members]
-        if wrong or not statement.members:
-            which = f"member {wrong[0]}" if wrong else "no members to receive from"
-            raise PlanError(
-                f"channel '{channel.name}' has {channel.members} members; this command names {which}: "
-                + statement_text(statement),
-                place=statement.place,
-            )
-    if isinstance(statement, Collective):
-        check_collective(statement)
-
-
-def check_collective(statement: Collective) -> None:
-    if statement.kind not in COLLECTIVES:
-        advice = did_you_mean(statement.kind, COLLECTIVES, what="collectives")
-        raise PlanError(f"there is no collective '{statement.kind}'", place=statement.place, advice=advice)
-    if statement.kind != "barrier" and (statement.read is None or statement.write is None):
-        raise PlanError(f"{statement.kind} needs a region to read and one to write", place=statement.place)
-    if statement.reduction not in REDUCTIONS:
-        advice = did_you_mean(statement.reduction, REDUCTIONS, what="reductions")
-        raise PlanError(
-            f"there is no reduction '{statement.reduction}'", place=statement.place, advice=advice
-        )
 
 
 def check_machine(plan: Plan, hda: HDA) -> None:

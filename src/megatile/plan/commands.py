@@ -166,7 +166,13 @@ class Commands:
         wrong = np.broadcast_to(outside | (feeder != cohort.units), len(cohort))
         if wrong.any():
             at = int(np.argmax(wrong))
-            unit, where = int(cohort.units[at]), (int(spread(v, len(cohort))[at]) for v in (to, member))
+            unit, where = int(cohort.units[at]), [int(spread(v, len(cohort))[at]) for v in (to, member)]
+            if not 0 <= where[0] < self.plan.units:
+                raise PlanError(
+                    f"unit {unit} sends to unit {where[0]}, which does not exist: "
+                    + self.describe(instruction),
+                    advice="send only where there is a neighbour",
+                )
             raise PlanError(
                 f"unit {unit} sends to queue {tuple(where)} of channel '{queues.channel.name}', "
                 f"which it does not feed: {self.describe(instruction)}",
