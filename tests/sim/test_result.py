@@ -7,8 +7,11 @@ import pytest
 from toys import ring, toy
 
 from megatile.core.errors import MegatileError
+from megatile.cost.price import price
 from megatile.hda import machine
+from megatile.language import tl
 from megatile.plan.build import PlanBuilder
+from megatile.plan.check import check
 from megatile.plan.execute import execute
 from megatile.plan.expr import eq, unit
 from megatile.plan.model import Plan
@@ -174,6 +177,17 @@ def test_simulating_leaves_the_plan_and_the_machine_alone() -> None:
     before = (plan, str(plan), hda.fingerprint())
     simulate(plan, machine=hda).summary()
     assert (plan, str(plan), hda.fingerprint()) == before
+
+
+def test_check_and_price_know_machines_by_name_too() -> None:
+    plan = tl.read_kernel(copy_back, [tl.Tensor("t", (8,))], world_size=2)
+    assert check(plan, "ahbm") == check(plan, machine("ahbm"))
+    assert price(plan, "ahbm") == price(plan, machine("ahbm"))
+
+
+def copy_back(t_ptr, tl):
+    mine = t_ptr + tl.program_id(0) * 16
+    tl.store(mine, tl.load(mine, (8,)))
 
 
 def test_standard_machines_by_name() -> None:

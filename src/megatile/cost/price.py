@@ -24,6 +24,7 @@ from megatile.cost.flows import Flows
 from megatile.cost.hazards import Hazards
 from megatile.cost.periods import Watch, pass_time, watch_of
 from megatile.hda import HDA
+from megatile.hda import machine as find_machine
 from megatile.plan.check import check_structure
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread
 from megatile.plan.model import Compute, Plan, ReceiveAny, statements
@@ -55,13 +56,13 @@ class Price:
         return self.lower_ps == self.upper_ps
 
 
-def price(plan: Plan, hda: HDA, *, assume: Mapping[str, int] | None = None) -> Price:
-    """Lower and upper bound of the plan's time on a machine.
+def price(plan: Plan, hda: HDA | str, *, assume: Mapping[str, int] | None = None) -> Price:
+    """Lower and upper bound of the plan's time on a machine (or the name of one).
 
     Values read by ``ReadScalar`` are taken to be ``assume[name]``, or their bound.
     """
     check_structure(plan)
-    machine = Machine(hda, plan)
+    machine = Machine(find_machine(hda), plan)
     unordered = receives_any(plan)
     low = TimedWalk(plan, machine, assume or {}, careful=False, patient=not unordered)
     low.run()

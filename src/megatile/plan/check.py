@@ -18,7 +18,7 @@ import numpy as np
 
 from megatile.core.dtypes import itemsize
 from megatile.core.operations import OPERATIONS, OperationError
-from megatile.hda import HDA
+from megatile.hda import HDA, machine
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread, uniform
 from megatile.plan.memory import check_memory, check_ranges
 from megatile.plan.model import Channel, Loop, Plan, PlanError, statements
@@ -40,14 +40,16 @@ class Checked:
     messages: int
 
 
-def check(plan: Plan, hda: HDA | None = None, *, assume: Mapping[str, int] | None = None) -> Checked:
+def check(plan: Plan, hda: HDA | str | None = None, *, assume: Mapping[str, int] | None = None) -> Checked:
     """Raise a ``PlanError`` (or ``PlanDeadlock``) that names the command and its line, or say what was seen.
 
+    ``hda`` is a machine or the name of one.
     Values read by ``ReadScalar`` are taken to be ``assume[name]``, or their bound.
     """
     check_structure(plan)
     check_ranges(plan)
     if hda is not None:
+        hda = machine(hda)
         check_machine(plan, hda)
         check_memory(plan, hda)
     walk = CountingWalk(plan, assume or {})
