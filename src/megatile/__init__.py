@@ -11,6 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from megatile.attention import hamilton_attention as hamilton_attention
+    from megatile.attention import shard_sequence as shard_sequence
+    from megatile.attention import unshard_sequence as unshard_sequence
+    from megatile.collectives.planner import collective as collective
     from megatile.core.errors import MegatileError as MegatileError
     from megatile.core.version import __version__ as __version__
     from megatile.cost.price import price as price
@@ -28,8 +32,10 @@ if TYPE_CHECKING:
     from megatile.plan.check import check as check
     from megatile.plan.execute import execute as execute
     from megatile.plan.model import Plan as Plan
+    from megatile.runtime.launch import launch as launch
     from megatile.sim import faults as faults
     from megatile.sim import simulate as simulate
+    from megatile.targets.interpret import run as run
 
 _WHERE = {
     "MegatileError": "megatile.core.errors",
@@ -41,6 +47,7 @@ _WHERE = {
     "Instance": "megatile.hda",
     "ScaleView": "megatile.hda",
     "Unit": "megatile.hda",
+    "collective": "megatile.collectives.planner",
     "machine": "megatile.hda",
     "machine_names": "megatile.hda",
     "Plan": "megatile.plan.model",
@@ -51,6 +58,11 @@ _WHERE = {
     "faults": "megatile.sim",
     "simulate": "megatile.sim",
     "run_kernel_in_mock": "megatile.language.mock",
+    "run": "megatile.targets.interpret",
+    "launch": "megatile.runtime.launch",
+    "hamilton_attention": "megatile.attention",
+    "shard_sequence": "megatile.attention",
+    "unshard_sequence": "megatile.attention",
 }
 
 __all__ = list(_WHERE)

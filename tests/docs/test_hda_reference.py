@@ -19,6 +19,7 @@ SECTIONS = {
     "`memory`": schema.MemorySpec,
     "`networks`": schema.NetworkSpec,
     "`engines`": schema.EngineSpec,
+    "Protocol": schema.ProtocolSpec,
 }
 EVERYWHERE = {"source", "note"}
 

@@ -137,8 +137,8 @@ def test_with_two_names_is_a_tuple():
             return None
 
     def kernel():
-        with Pair() as first, second:  # noqa: F821
-            return first + second  # noqa: F821
+        with Pair() as first, second:
+            return first + second
 
     assert bind(kernel, Builder())() == 3
 

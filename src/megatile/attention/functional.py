@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import log2
 from typing import Any
 
 import torch
@@ -50,9 +51,9 @@ def hamilton_attention(
 
     ``cu_seqlens`` packs sequences: the boundaries in the *whole* packed sequence (a pair for q and k if they
     differ); tensors are then [tokens, heads, dim] and every sequence is divided by itself. ``schedule`` is a
-    name for :func:`make_schedule` or a Schedule; with ``machine``, "auto" follows its nodes. ``layout`` names
-    the order of the dimensions: BSND, BNSD or SBND. ``return_lse`` adds the log-sum-exp [batch, heads,
-    tokens] in f32.
+    name for :func:`make_schedule` or a Schedule; with ``machine``, "auto" takes the one predicted fastest
+    there. ``layout`` names the order of the dimensions: BSND, BNSD or SBND. ``return_lse`` adds the
+    log-sum-exp [batch, heads, tokens] in f32.
 
         >>> out = hamilton_attention(q, k, v, causal=True)     # in every process of the group
     """
@@ -69,6 +70,8 @@ def hamilton_attention(
     assert chosen is not None
     refuse_unsharded(records)
     cut = sequence_lengths(records, cu_seqlens)
+    if schedule == "auto" and machine is not None:
+        chosen = _predicted(machine, chosen, q, k, causal, sum(cut[0]), sum(cut[1]))
     ownership = Ownership.of(chosen, mask, causal, alibi_slopes is not None, *cut, *own_lengths(records))
     options = KernelOptions(scale, alibi_slopes, deterministic, partial=chosen.routes.exchanges > 0)
     out, lse = _attend(q, k, v, members, chosen, ownership, options, _profile)
@@ -175,3 +178,25 @@ def _for_machine(machine: Any, ranks: int) -> str:
     return (
         f"hamilton:{inside}x{ranks // inside}" if 1 < inside < ranks and ranks % inside == 0 else "hamilton"
     )
+
+
+def _predicted(
+    machine: Any, otherwise: Schedule, q: Tensor, k: Tensor, causal: bool, tokens_q: int, tokens_kv: int
+) -> Schedule:
+    """The schedule that prediction finds fastest, of those that divide sequences alike.
+
+    Lengths are rounded to powers of two, so that a few predictions serve all calls.
+    """
+    from megatile.attention.plans import Problem
+    from megatile.attention.predict import best_schedule
+    from megatile.core.errors import MegatileError
+
+    try:
+        problem = Problem(
+            1 << round(log2(max(1, tokens_q))), q.shape[2], q.shape[3], k.shape[2],
+            kv_length=1 << round(log2(max(1, tokens_kv))), batch=q.shape[0], causal=causal,
+            dtype="f32" if q.dtype == torch.float32 else "bf16",
+        )  # fmt: skip
+        return make_schedule(best_schedule(machine, otherwise.ranks, problem), otherwise.ranks)
+    except MegatileError:  # a machine that does not describe what prediction needs, or has fewer devices
+        return otherwise

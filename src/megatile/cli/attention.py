@@ -1,4 +1,4 @@
-"""``megatile attention plan|bench``."""
+"""``megatile attention plan|predict|bench``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from megatile.cli.attention_predict import predict
 from megatile.cli.output import console, print_json
 from megatile.core.errors import MegatileError
 
@@ -14,6 +15,7 @@ app = typer.Typer(help="Attention over divided sequences: schedules and measurem
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Causal = Annotated[bool, typer.Option("--causal", help="With a causal mask.")]
 SHOWN_RANKS = 32
+app.command()(predict)
 
 
 @app.command()

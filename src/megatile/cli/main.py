@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from megatile.cli import attention, machine, trace
+from megatile.cli import attention, collective, machine, plan, trace
 from megatile.cli.output import fail
 from megatile.core.errors import MegatileError
 from megatile.core.version import __version__
@@ -21,6 +21,8 @@ app = typer.Typer(
 )
 app.command("machines")(machine.machines)
 app.add_typer(machine.app, name="machine")
+app.command("collective")(collective.collective)
+app.add_typer(plan.app, name="plan")
 app.add_typer(attention.app, name="attention")
 app.add_typer(trace.app, name="trace")
 

@@ -346,3 +346,6 @@ def work_of(name: str, result: Shape, shapes: Sequence[Shape], attributes: dict[
 
 
 REDUCTIONS = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
+
+# Further operations register themselves in the table above.
+from megatile.core import attention_operations as attention_operations  # noqa: E402

@@ -27,9 +27,9 @@ from megatile.hda import HDA
 from megatile.hda import machine as find_machine
 from megatile.plan.check import check_structure
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread
-from megatile.plan.model import Compute, Plan, ReceiveAny, statements
+from megatile.plan.model import Channel, Compute, Plan, ReceiveAny, statements
 from megatile.plan.program import Instruction, RegionCode
-from megatile.plan.timing.machine import SIGNAL_BYTES, Machine
+from megatile.plan.timing.machine import PORTS, SIGNAL_BYTES, Machine
 from megatile.plan.walk import Walker
 
 Clocks = dict[tuple[Any, ...], Any]
@@ -217,18 +217,41 @@ class TimedWalk(Walker):
         _, memory = self.end_of(cohort, code)
         queue = np.asarray(to) * channel.members + member
         busy, latency = self.flows.send(channel, units, memory, to, spread(queue, len(cohort)), nbytes)
-        free = self.engine(f"dma.{self.machine.virtual_channel(channel.name)}")
+        lanes = spread(self.lane(channel, member), len(cohort))
+        free = self.lanes_free(lanes, units)
         now = self.now[units]
         if channel.name not in self.impatient:
             now = np.maximum(now, self.credit[channel.name][to, member, slot])
         self.now[units] = now
         block = self.hazards.at(cohort, code)
-        start = np.maximum(np.maximum(now, free[units]), self.hazards.written(block))
+        start = np.maximum(np.maximum(now, free), self.hazards.written(block))
         start = np.maximum(start, self.touched[units])
         end = start + busy
-        free[units] = end
+        for lane in np.unique(lanes).tolist():
+            here = lanes == lane
+            self.engine(f"dma.{lane}")[units[here]] = spread(end, len(units))[here]
         self.hazards.read(block, end)
         self.arrival[channel.name][to, member, slot] = end + latency
+
+    def lane(self, channel: Channel, member: Value) -> Value:
+        """The virtual channel of a queue; where every link has its own, queues are taken not to meet."""
+        number = self.machine.virtual_channel(channel.name)
+        if self.machine.dma.channels <= PORTS:
+            return number
+        first = 0
+        for known in self.plan.channels:
+            if known.name == channel.name:
+                break
+            first += known.members
+        return 1 + first + member
+
+    def lanes_free(self, lanes: Any, units: Any) -> Any:
+        """When each unit's virtual channel has finished what it was given before."""
+        free = np.zeros(len(units), dtype=np.int64)
+        for lane in np.unique(lanes).tolist():
+            here = lanes == lane
+            free[here] = self.engine(f"dma.{lane}")[units[here]]
+        return free
 
     def on_receive(self, cohort: Cohort, instruction: Instruction, handle: SlotHandle) -> None:
         units = cohort.units

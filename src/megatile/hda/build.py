@@ -23,6 +23,7 @@ from megatile.hda.model import (
     Level,
     MemoryLayer,
     Network,
+    Protocol,
     Scale,
     Station,
 )
@@ -46,6 +47,7 @@ class Parts:
     engines: tuple[Engine, ...]
     control: Control | None
     channels: tuple[ChannelQueues, ...]
+    protocol: Protocol | None
 
 
 def build(spec: schema.MachineSpec, document: Document) -> Parts:
@@ -64,6 +66,7 @@ def build(spec: schema.MachineSpec, document: Document) -> Parts:
         builder.build_engines(),
         builder.build_control(),
         builder.build_channels(),
+        builder.build_protocol(),
     )
 
 
@@ -409,3 +412,15 @@ class _Builder:
             )
             for i, c in enumerate(self.spec.channels)
         )
+
+    def build_protocol(self) -> Protocol | None:
+        spec, top = self.spec.protocol, list(self.levels.values())[-1]
+        if spec is None:
+            return None
+        steps = ("launch", "step", "small_step", "far_step", "switch_step")
+        times = (self.picoseconds(getattr(spec, name), top, ("protocol", name)) for name in steps)
+        shares = (
+            self.share(getattr(spec, name), ("protocol", name))
+            for name in ("share", "small_share", "switch_share")
+        )
+        return Protocol(*times, *shares)

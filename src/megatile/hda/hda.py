@@ -34,6 +34,7 @@ from megatile.hda.model import (
     Level,
     MemoryLayer,
     Network,
+    Protocol,
     Scale,
     Unit,
     UnitRange,
@@ -191,6 +192,11 @@ class HDA:
     @property
     def channels(self) -> tuple[ChannelQueues, ...]:
         return self._parts.channels
+
+    @property
+    def protocol(self) -> Protocol | None:
+        """What collective kernels add to the wires, where it was measured."""
+        return self._parts.protocol
 
     def level(self, name: str) -> Level:
         """A level, by its own name or through a scale."""

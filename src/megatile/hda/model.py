@@ -219,3 +219,17 @@ class ChannelQueues:
     level: str
     directions: int
     credit: int = 0
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What collective kernels add to the wires; see ``ProtocolSpec`` for the meaning of each constant."""
+
+    launch_ps: int = 0
+    step_ps: int = 0
+    small_step_ps: int = 0
+    far_step_ps: int = 0
+    switch_step_ps: int = 0
+    share: float = 1.0
+    small_share: float = 1.0
+    switch_share: float = 1.0

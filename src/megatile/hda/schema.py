@@ -275,6 +275,25 @@ class ChannelSpec(_Part):
     credit: Size | None = None
 
 
+class ProtocolSpec(_Part):
+    """What collective kernels add to the bare wires: at most these constants, fitted to measurements.
+
+    ``launch`` is the host's time from one collective to the next; ``step`` and ``small_step`` start each
+    message on the bulk and on the small-message path, ``far_step`` is added to each message that leaves the
+    innermost network, ``switch_step`` sets up in-switch reduction once; ``share``, ``small_share`` and
+    ``switch_share`` are what the bulk path, the small path and in-switch reduction achieve of the link rate.
+    """
+
+    launch: Time | None = None
+    step: Time | None = None
+    small_step: Time | None = None
+    far_step: Time | None = None
+    share: Share | None = None
+    small_share: Share | None = None
+    switch_share: Share | None = None
+    switch_step: Time | None = None
+
+
 class MachineSpec(BaseModel):
     """A whole machine description. ``extends`` and ``parameters`` were applied before and are gone."""
 
@@ -291,3 +310,4 @@ class MachineSpec(BaseModel):
     engines: tuple[EngineSpec, ...] = ()
     control: ControlSpec | None = None
     channels: tuple[ChannelSpec, ...] = ()
+    protocol: ProtocolSpec | None = None

@@ -317,7 +317,12 @@ class Executor(Walker):
         kinds = self.collectives_of(group, parts)
         if self.watch is not None:
             self.watch.meet(self.keys[group], np.concatenate([c.units for c, _ in parts]))
-        moving = [(c, i) for c, i in parts if i.statement.kind != "barrier"]  # type: ignore[union-attr]
+        moving = [
+            (alike, instruction)
+            for cohort, instruction in parts
+            if instruction.statement.kind != "barrier"  # type: ignore[union-attr]
+            for alike in self.alike(cohort, instruction)
+        ]
         values: dict[int, Array] = {}
         for cohort, instruction in moving:
             read = self.access(cohort, instruction, instruction.reads[0], False)
@@ -325,6 +330,15 @@ class Executor(Walker):
             values |= {int(u): read.one(i).copy() for i, u in enumerate(cohort.units)}
         for cohort, instruction in moving:
             self.finish_collective(group, cohort, instruction, kinds, values)
+
+    def alike(self, cohort: Cohort, instruction: Instruction) -> list[Cohort]:
+        """The units of a cohort by the shapes of what they read and write; uneven blocks differ."""
+        codes = [*instruction.reads, *((instruction.write,) if instruction.write else ())]
+        shapes = [spread(f(cohort.ints), len(cohort)) for code in codes for f in code.shape]
+        if not shapes:
+            return [cohort]
+        _, kinds = np.unique(np.stack(shapes, axis=1), axis=0, return_inverse=True)
+        return [cohort.part(kinds.reshape(-1) == k) for k in range(int(kinds.max()) + 1)]
 
     def collectives_of(
         self, group: str, parts: list[tuple[Cohort, Instruction]]

@@ -220,7 +220,7 @@ class Arrays:
             return known
         program = self.program
         links: list[Link] = program.links(row, lane.size)
-        busy, latency, engine = [0] * lane.size, [0] * lane.size, 0
+        busy, latency, engine = [0] * lane.size, [0] * lane.size, None
         for i, link in enumerate(links):
             if link is None:
                 continue
@@ -231,6 +231,8 @@ class Arrays:
             if program.contended(path):
                 raise NotRegular("a link or memory has two users")
             busy[i], latency[i] = transfer_times(path, bytes_moved(lane.lowering, row, i))
+            if engine is not None and engine != link.engine:
+                raise NotRegular("units send through different virtual channels")
             engine = link.engine
         if program.machine.engine_resource("dma", lane.units[0]) is not None:
             raise NotRegular("units share an engine")
@@ -239,7 +241,7 @@ class Arrays:
         else:
             result = (level(busy), level(latency))
         channel = program.channel(row.statement.channel)
-        made = (channel.name, channel.slots, engine, *result, row.queue)
+        made = (channel.name, channel.slots, engine or 0, *result, row.queue)
         if None not in key:
             lane.times[key] = made
         return made

@@ -142,7 +142,7 @@ class Program:
                 return Link(channel, number, receiver, receiver, member, 0, 1)
             if not 0 <= sender < self.plan.units:
                 raise pm.PlanError(f"queue {channel.label(member)} of unit {receiver} is fed by nobody")
-            vc = self.machine.virtual_channel(channel.name)
+            vc = self.machine.virtual_channel(channel.name, sender, receiver)
             engine = self.engine_names.index(f"dma.{vc}")
             credit = self.machine.credit_ps(receiver, sender, channel.memory)
             found = Link(channel, number, sender, receiver, member, engine, credit)

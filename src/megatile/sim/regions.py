@@ -21,6 +21,8 @@ Block = tuple[tuple[int, ...], tuple[int, ...], int]
 """What an access looks up (blocks written, blocks read, both overlapping it) and the block it marks."""
 OWNER_SHIFT = 40
 """Blocks of another owner are the same numbers with the owner in the high bits."""
+LARGEST_TABLE = 1 << 16
+"""Beyond this many entries a table from a number to a block is not worth its memory."""
 
 
 class Regions:
@@ -95,6 +97,12 @@ class Regions:
         key = (place, *fields[:place], *fields[place + 1 :])
         table = self._tables.get(key)
         top = int(column.max())
+        if top > LARGEST_TABLE or int(column.min()) < 0:
+            # Elements of a large tile, or (never used) numbers of units that leave this row out.
+            values, back = np.unique(column, return_inverse=True)
+            before, after = fields[:place], fields[place + 1 :]
+            numbers = [self._find((*before, value, *after)) for value in values.tolist()]
+            return np.array(numbers)[back].tolist()
         if table is None or len(table) <= top:
             grown = np.full(2 * top + 2, -1, dtype=np.int64)
             if table is not None:

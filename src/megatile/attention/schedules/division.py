@@ -92,6 +92,10 @@ class Division:
             self._memo[step, rank] = self._calls(rank, keys) if step else self._own_calls(rank)
         return self._memo[step, rank]
 
+    def calls_on(self, held: Held, rank: int) -> list[KernelCall]:
+        """The kernels of a rank on one chunk by itself (slot 0 of their keys)."""
+        return self._calls(rank, [(0, self.chunks[held.source][held.chunk])])
+
     def pairs(self, step: int, rank: int) -> int:
         """Visible pairs a rank works on at a step."""
         return sum(call.pairs for call in self.calls(step, rank))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.errors import MegatileError, MissingDescriptionError
+from megatile.core.errors import MegatileError, MissingDescriptionError, RouteError
 from megatile.hda import HDA
 from megatile.hda.model import Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
@@ -23,6 +23,8 @@ from megatile.plan.timing.faults import FaultError, Faults
 CONTROL_BYTES = 64
 CREDIT_BYTES = 16
 SIGNAL_BYTES = 8
+PORTS = 16
+"""A DMA engine with at least so many virtual channels has one for every link it can send through."""
 
 
 class TimingError(MegatileError, ValueError):
@@ -56,6 +58,7 @@ class Machine:
         self._messages: dict[tuple[int, int, int], int] = {}
         self._memories: dict[str, tuple[MemoryLayer, float, bool]] = {}
         self._engines: dict[str, Engine | None] = {}
+        self._reaches: dict[tuple[str, int], tuple[int, float]] = {}
 
     def _places(self) -> list[int]:
         units = np.arange(self.plan.units, dtype=np.int64)
@@ -159,13 +162,34 @@ class Machine:
             engine.level,
         )
 
-    def virtual_channel(self, channel: str | None) -> int:
-        """Loads and stores use virtual channel 0; the plan's channels share the others in turn."""
+    def virtual_channel(self, channel: str | None, unit: int | None = None, peer: int | None = None) -> int:
+        """Loads and stores use virtual channel 0. Messages share the others by the link they leave through,
+        so that those of one link keep their order and those of different links run side by side; where
+        there is no link, or there are too few, the plan's channels take turns.
+        """
         others = self.dma.channels - 1
         if channel is None or not others:
             return 0
-        index = next(i for i, c in enumerate(self.plan.channels) if c.name == channel)
-        return 1 + index % others
+        port = None if unit is None or peer is None or others < PORTS else self.port(unit, peer)
+        if port is None:
+            port = next(i for i, c in enumerate(self.plan.channels) if c.name == channel)
+        return 1 + port % others
+
+    def port(self, unit: int, peer: int) -> int | None:
+        """Through which of its links a unit reaches a peer: a number that is alike for units placed alike."""
+        try:
+            legs = self.hda.route(self.hardware(unit), self.hardware(peer)).legs
+        except (RouteError, MissingDescriptionError):
+            return None
+        if not legs:
+            return None
+        network, run = legs[0].network, legs[0].runs[0]
+        place = next(i for i, n in enumerate(self.hda.networks) if n.name == network.name)
+        if run.axis == "direct":
+            side = (run.step - run.start) % network.topology.size
+        else:
+            side = 2 * "xyz".find(run.axis) + (run.step > 0) if run.axis in "xyz" else 0
+        return PORTS * place + side
 
     # memories
 
@@ -252,16 +276,23 @@ class Machine:
 
     def collective_ps(self, statement: pm.Collective, members: tuple[int, ...], nbytes: int) -> int:
         """What a barrier, or a reduction or broadcast done by the network itself, adds for a group."""
-        root = members[0]
         if len(members) == 1:
             return 1
-        away = max(self.message_ps(root, m, 0) for m in members[1:])
+        away, widest = self._reach(statement.group, members)
         if statement.kind == "barrier":
             return 2 * away
         if statement.kind == "all_reduce":
             self._check_reduction(statement, members)
-        widest = min(self.path_bandwidth(root, m) for m in members[1:])
         return (2 if statement.kind == "all_reduce" else 1) * away + serialise_ps(nbytes, widest)
+
+    def _reach(self, group: str, members: tuple[int, ...]) -> tuple[int, float]:
+        """The longest latency from a group's first member to the others, and the least bandwidth."""
+        key = (group, members[0])
+        if key not in self._reaches:
+            root, others = members[0], members[1:]
+            away = max(self.message_ps(root, m, 0) for m in others)
+            self._reaches[key] = (away, min(self.path_bandwidth(root, m) for m in others))
+        return self._reaches[key]
 
     def path_bandwidth(self, unit: int, peer: int) -> float:
         stages = self.fabric.stages(self.hardware(unit), self.hardware(peer))

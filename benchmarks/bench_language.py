@@ -1,0 +1,45 @@
+"""The tile language: building a Program, and running it with all checks on."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+import megatile as mt
+from harness import Row, at_most, bench, best_of
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@bench("language")
+def programs() -> Iterator[Row]:
+    rng = np.random.default_rng(0)
+    make = example("24_gemm_tensor_parallel").gemm_tensor_parallel
+    mt.machine("dgx-h100")
+    building = best_of(lambda: make(1024, 1024, 1024).build())
+    yield Row("build the tensor parallel GEMM", building, "s", bar=at_most(0.050))
+
+    a, b = rng.standard_normal((2, 1024, 1024), dtype=np.float32)
+    c = np.empty_like(a)
+    gemm = example("21_gemm_block").gemm(1024, 1024, 1024, 128, 128, 128, "f32")
+    running = best_of(lambda: mt.run(gemm, a, b, c))
+    yield Row("GEMM 1024 in tiles of 128, checked", running, "s", best_of(lambda: a @ b), "NumPy", at_most(3))
+
+    q, k, v = rng.standard_normal((3, 1, 1, 2048, 64), dtype=np.float32)
+    out, lse = np.empty_like(q), np.empty((1, 1, 2048), np.float32)
+    attention = example("27_flash_attention").flash_attention(1, 1, 1, 2048, 64, causal=False)
+    running = best_of(lambda: mt.run(attention, q, k, v, out, lse))
+    yield Row("FlashAttention 2048 x 64, checked", running, "s", bar=at_most(5))

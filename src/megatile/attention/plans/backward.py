@@ -1,0 +1,161 @@
+"""The backward half: chunks go back along their routes, the gradients of keys and values travel with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megatile.attention.plans.forward import Forward, at_step, constant_zero, keys_at
+from megatile.attention.plans.ground import Blocks, Ground, block
+from megatile.attention.plans.tables import Key
+from megatile.plan.build import Handle, Operand
+from megatile.plan.expr import IntLike
+from megatile.plan.model import Channel
+
+KV_FLOPS, Q_FLOPS = 8, 2
+"""Per visible pair and dimension: scores again, dP, dV and dK; and dQ."""
+
+
+class Backward:
+    """Writes the statements of a backward pass after those of ``forward``; gradients are f32.
+
+    Inputs: ``d_out``; outputs: ``d_q`` and ``d_kv``. Relayed chunks run their cycles in reverse, starting
+    with those held last; where chunks come straight from their owners they come once more, and their
+    gradients go straight home.
+    """
+
+    def __init__(self, ground: Ground, forward: Forward):
+        self.ground, self.forward = ground, forward
+        problem = ground.problem
+        q_own, kv_own = forward.q_own.shape, forward.kv_own.shape
+        self.d_out_own = ground.tile("d_out", q_own, problem.dtype, "input")  # type: ignore[arg-type]
+        self.d_q_own = ground.tile("d_q", q_own, "f32", "output")  # type: ignore[arg-type]
+        self.d_kv_own = ground.tile("d_kv", kv_own, "f32", "output")  # type: ignore[arg-type]
+        self.d_out, self.d_q, self.d_kv = self.d_out_own, self.d_q_own, self.d_kv_own
+        if ground.divided.width > 1:
+            self.d_out = ground.tile("d_out_of_heads", forward.q_shape(problem.dim), problem.dtype)
+            self.d_q = ground.tile("d_q_of_heads", forward.q_shape(problem.dim), "f32")
+            self.d_kv = ground.tile("d_kv_of_heads", forward.kv.shape, "f32")  # type: ignore[arg-type]
+        self.slots = forward.exchange.slots
+        self.home = ground.tile("d_chunks", ground.all_chunks_shape, "f32") if self.slots else None
+        self.local = [ground.tile(f"d_chunk_{j}", ground.chunk_shape, "f32") for j in self.slots]
+
+    def write(self, last: list[Handle]) -> None:
+        ground, builder = self.ground, self.ground.builder
+        if ground.divided.width > 1:
+            self.forward.exchange_q.to_heads(self.d_out_own, self.d_out, "heads_of_d_out")
+        for tile in (self.d_q, self.d_kv, *([self.home] if self.home else [])):
+            builder.compute("fill", tile, value=0)
+        if self.slots:
+            self._relayed(last) if ground.routes.relays else self._direct()
+        for blocks in ground.own_blocks:
+            self._kernel(blocks, [ground.rank_key], self.forward.kv, self.d_kv)
+        if self.home is not None:
+            self.forward.pack(self.home, self.d_kv, unpack=True)
+        if ground.divided.width > 1:
+            self.forward.exchange_q.to_tokens(self.d_q, self.d_q_own, "tokens_of_d_q")
+            self.forward.exchange_kv.to_tokens(self.d_kv, self.d_kv_own, "tokens_of_d_kv")
+
+    # --- cycles in reverse -----------------------------------------------------------------------
+
+    def _relayed(self, last: list[Handle]) -> None:
+        """Step s works on what was held at step s; then KV and its gradients go to the rank before."""
+        ground, builder, exchange = self.ground, self.ground.builder, self.forward.exchange
+        gradients = exchange.channel("d_chunks_back", ground.chunk_shape, "f32", reverse=True)
+        if ground.steps == 2:
+            self._work(last, 1)
+            self._send_back(gradients)
+        else:
+            chunks = exchange.channel(
+                "kv_chunks_back", ground.chunk_shape, ground.problem.dtype, reverse=True
+            )
+            self._back(chunks, last)
+            self._work(last, ground.steps - 1)
+            self._send_back(gradients)
+            carried = {f"back_{j}": handle for j, handle in enumerate(self._receive(chunks, "kv_back"))}
+            with builder.loop(ground.steps - 2, 1, -1, index="step_back", **carried) as loop:
+                current: list[Any] = [loop.carried[name] for name in carried]
+                self._work(current, loop.index)
+                self._back(chunks, current)
+                self._add_arrived(gradients)
+                self._send_back(gradients)
+                loop.next(**dict(zip(carried, self._receive(chunks, "kv_back"), strict=True)))
+            first: list[Any] = [loop.carried[name] for name in carried]
+            self._work(first, 1)
+            self._add_arrived(gradients)
+            self._send_back(gradients)
+        for slot, arrived in enumerate(self._receive(gradients, "d_home")):
+            target = block(self.home, (2 * slot, 2))  # type: ignore[arg-type]
+            builder.copy(target, arrived, engine="vector")
+
+    def _back(self, channel: Channel, held: list[Handle]) -> None:
+        for slot in self.slots:
+            to = self.forward.exchange.feeder_of(slot)
+            self.ground.builder.send(channel, held[slot], to=to, member=slot)
+
+    def _send_back(self, channel: Channel) -> None:
+        self._back(channel, self.local)
+
+    def _add_arrived(self, channel: Channel) -> None:
+        for slot, arrived in enumerate(self._receive(channel, "d_arrived")):
+            self.ground.builder.compute("add", self.local[slot], [self.local[slot], arrived])
+
+    def _receive(self, channel: Channel, name: str) -> list[Handle]:
+        element = "f32" if channel.name.startswith("d_") else self.ground.problem.dtype
+        shape = self.ground.chunk_shape
+        return [
+            self.ground.builder.receive(channel, shape, element, member=j, name=f"{name}_{j}")
+            for j in self.slots
+        ]
+
+    # --- straight from the owners ----------------------------------------------------------------
+
+    def _direct(self) -> None:
+        """Exchange e brings the same chunks as in the forward pass; their gradients go straight home."""
+        ground, builder, exchange = self.ground, self.ground.builder, self.forward.exchange
+        chunks = exchange.channel("kv_chunks_again", ground.chunk_shape, ground.problem.dtype)
+        gradients = exchange.channel("d_chunks_home", ground.chunk_shape, "f32", reverse=True)
+        with builder.loop(1, ground.steps, index="step_again") as loop:
+            for slot in self.slots:
+                to, place, chunk = exchange.numbers(slot, loop.index - 1)
+                builder.send(chunks, self.forward.own_chunk(chunk), to=to, member=place)
+            self._work(self._receive(chunks, "kv_again"), loop.index)
+            for slot in self.slots:
+                builder.send(
+                    gradients, self.local[slot], to=exchange.feeder_of(slot), member=exchange.sent_as(slot)
+                )
+            for slot, arrived in enumerate(self._receive(gradients, "d_home")):
+                chunk = exchange.numbers(slot, loop.index - 1)[2]
+                target = block(self.home, (chunk * 2, 2))  # type: ignore[arg-type]
+                builder.compute("add", target, [target, arrived])
+
+    # --- kernels ---------------------------------------------------------------------------------
+
+    def _work(self, held: list[Handle], step: IntLike) -> None:
+        """Gradients of the chunks held, in ``local``, and the part of dQ that comes from them."""
+        ground = self.ground
+        for slot, handle in enumerate(held):
+            ground.builder.compute("fill", self.local[slot], value=0)
+            keys = ground.slot_keys(slot, step)
+            for blocks in at_step(ground.slot_blocks[slot], step):
+                self._kernel(blocks, keys_at(keys, step), handle, self.local[slot])
+
+    def _kernel(self, blocks: Blocks, keys: list[Key], kv: Handle, d_kv: Handle) -> None:
+        ground, forward = self.ground, self.forward
+        fields, there = ground.numbers(blocks, keys)
+        if constant_zero(there):
+            return
+        heads, kv_heads = ground.own_heads
+        rows, columns = (fields["q"], fields["rows"]), (fields["k"], fields["columns"])
+        with ground.only_where(there):
+            mine = [
+                block(t, None, rows, (0, heads)) for t in (forward.q, forward.result, self.d_out, self.d_q)
+            ]
+            theirs = [block(t, None, None, columns, (0, kv_heads)) for t in (kv, d_kv)]
+            queries, result, d_out, d_q = mine
+            for operation, target, flops in (
+                ("attention_grad_kv_add", theirs[1], KV_FLOPS),
+                ("attention_grad_q_add", d_q, Q_FLOPS),
+            ):
+                reads: list[Operand] = [queries, theirs[0], result, d_out, target]
+                work = ground.work(fields, flops, queries, theirs[0], result, d_out, target)
+                ground.builder.compute(operation, target, reads, work=work, **ground.band(fields))

@@ -1,0 +1,245 @@
+"""What the forward and the backward half of a Plan share: the builder, its symbols, chunks, and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from megatile.attention.plans.problem import Divided
+from megatile.attention.plans.tables import Key, shortest
+from megatile.attention.schedules.division import KernelCall
+from megatile.attention.schedules.pieces import local_length
+from megatile.attention.schedules.routes import CycleRoutes, Held
+from megatile.core.attention_operations import UNLIMITED
+from megatile.plan.build import Handle, Part, PlanBuilder
+from megatile.plan.expr import ZERO, Const, Expr, IntLike, constant, expr, unit
+from megatile.plan.model import Region, Work
+
+Array = Any
+Span = tuple[IntLike, IntLike]  # first and count
+FIELDS = ("q", "rows", "k", "columns", "lower", "upper", "pairs")
+
+
+def block(handle: Handle, *spans: Span | None) -> Part:
+    """A region of a tile: per dimension (first, count), None for all of it."""
+    full = [*spans, *[None] * (len(handle.shape) - len(spans))]
+    chosen = [(0, extent) if span is None else span for span, extent in zip(full, handle.shape, strict=True)]
+    return Part(
+        handle, Region(handle.name, tuple(expr(a) for a, _ in chosen), tuple(expr(n) for _, n in chosen))
+    )
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """One kernel for all ranks and steps: [ranks, steps] of rows, columns and band; ``where`` it runs."""
+
+    where: Array
+    numbers: dict[str, Array]
+
+
+class Ground:
+    """A builder with the symbols of a schedule.
+
+    ``rank`` is the unit's place among the groups that share a part of the sequence, ``seat`` its place in
+    its group; without a division of heads ``rank`` is the unit itself.
+    """
+
+    def __init__(self, divided: Divided, name: str, memory: str, scale: str):
+        self.divided = divided
+        self.problem = divided.problem
+        self.routes = divided.schedule.routes
+        self.division = divided.division
+        self.memory = memory
+        self.builder = PlanBuilder(name, scale=scale, units=divided.schedule.ranks)
+        self.rank = unit // divided.width
+        self.seat = unit % divided.width
+        self.steps = self.routes.exchanges + 1
+
+    def tile(self, name: str, shape: Sequence[int], dtype: str, role: str = "local") -> Handle:
+        return self.builder.tile(name, shape, dtype, memory=self.memory, role=role)
+
+    def unit_of(self, rank: Expr) -> Expr:
+        """The unit of another group that stands at the same seat."""
+        return rank * self.divided.width + self.seat
+
+    # --- numbers by rank and step ----------------------------------------------------------------
+
+    @cached_property
+    def rank_key(self) -> Key:
+        return Key(self.rank, np.arange(self.routes.ranks)[:, None])
+
+    def by_rank(self, numbers: Sequence[int]) -> Expr:
+        return shortest(np.asarray(numbers)[:, None], [self.rank_key])
+
+    def by_unit(self, numbers: Sequence[int]) -> Expr:
+        return shortest(np.asarray(numbers)[:, None], [Key(unit, np.arange(len(numbers))[:, None])])
+
+    def step_keys(self, step: IntLike, first: int, count: int) -> list[Key]:
+        """Keys for numbers of steps first..first+count-1, of which ``step`` is the current one."""
+        at = np.arange(first, first + count)[None, :]
+        whole = Key(self.rank * self.steps + step, self.rank_key.values * self.steps + at)
+        return [Key(expr(step), at), self.rank_key, whole]
+
+    def slot_keys(self, slot: int, step: IntLike) -> list[Key]:
+        """Keys for what is held in a slot at steps 1, 2, …: also where the chunk comes from."""
+        by_step, by_rank, whole = self.step_keys(step, 1, self.steps - 1)
+        sources = self.held_in(slot)[0]
+        candidates = [by_step, by_rank, whole]
+        if isinstance(self.routes, CycleRoutes):
+            # Chunk c is at step s where it was one rank further back on its cycle at step s - 1.
+            place = np.argsort(np.asarray(self.routes.cycles[slot]))
+            back = place[:, None] - np.arange(1, self.steps)[None, :]
+            ranks = self.routes.ranks
+            along = Key((self.by_rank(place.tolist()) - step) % ranks, back % ranks)
+            candidates.insert(2, along)
+        source = Key(shortest(sources, candidates), sources)
+        before = Key(source.expression < self.rank, (sources < self.rank_key.values).astype(int))
+        both = Key(source.expression * 2 + before.expression, sources * 2 + before.values)
+        return [before, by_step, by_rank, source, both, whole]
+
+    def held_in(self, slot: int) -> tuple[Array, Array]:
+        """Source and number of the chunk in a slot, [ranks, steps 1, 2, …]."""
+        return self._held[:, :, slot, 0], self._held[:, :, slot, 1]
+
+    @cached_property
+    def _held(self) -> Array:
+        """Source and number of all chunks held: [ranks, steps 1, 2, …, slots, 2]."""
+        ranks, steps = range(self.routes.ranks), range(1, self.steps)
+        return np.array([[self.routes.held(step, rank) for step in steps] for rank in ranks])
+
+    # --- chunks ----------------------------------------------------------------------------------
+
+    @cached_property
+    def chunk_length(self) -> int:
+        """Rows of a message: of the longest chunk, so that all messages are alike."""
+        chunks = self.division.chunks
+        return max(1, *(local_length(pieces) for own in chunks for pieces in own))
+
+    @property
+    def chunk_shape(self) -> tuple[int, ...]:
+        return (2, self.problem.batch, self.chunk_length, self.kv_heads, self.problem.dim)
+
+    @property
+    def all_chunks_shape(self) -> tuple[int, ...]:
+        """Of all chunks of a rank one after the other: K and V of chunk c are blocks 2c and 2c + 1."""
+        return (2 * self.routes.chunks, *self.chunk_shape[1:])
+
+    @property
+    def kv_heads(self) -> int:
+        """KV heads of a rank once heads are divided (of the rank that has most)."""
+        return self.divided.head_shares(self.divided.kv_heads)[0]
+
+    @cached_property
+    def chunk_runs(self) -> list[list[tuple[Expr, Expr, Expr, Expr]]]:
+        """Per chunk, its runs of rows: (first local row, first row in the chunk, rows, if any)."""
+        every = [self.division.chunk_rows(rank) for rank in range(self.routes.ranks)]
+        result = []
+        for c in range(self.routes.chunks):
+            count = max(len(rows[c]) for rows in every)
+            result.append([self._run([rows[c] for rows in every], k) for k in range(count)])
+        return result
+
+    def _run(self, runs: list[list[tuple[int, int]]], k: int) -> tuple[Expr, Expr, Expr, Expr]:
+        there = np.array([len(own) > k for own in runs])[:, None]
+        begin = [own[k][0] if len(own) > k else 0 for own in runs]
+        count = [own[k][1] - own[k][0] if len(own) > k else 0 for own in runs]
+        before = [sum(b - a for a, b in own[:k]) for own in runs]
+        numbers = (shortest(np.array(x)[:, None], [self.rank_key], there) for x in (begin, before, count))
+        first, at, rows = numbers
+        return first, at, rows, shortest(there.astype(int), [self.rank_key])
+
+    def only_where(self, condition: Expr) -> Any:
+        """``If`` the condition is not known to hold."""
+        return nullcontext() if constant(condition) else self.builder.when(condition)
+
+    # --- kernels ---------------------------------------------------------------------------------
+
+    @cached_property
+    def own_blocks(self) -> list[Blocks]:
+        """The kernels of step 0, on the rank's own KV in local order."""
+        return _aligned([[_rectangles(self.division.calls(0, r))] for r in range(self.routes.ranks)])
+
+    @cached_property
+    def slot_blocks(self) -> list[list[Blocks]]:
+        """Per slot, the kernels of steps 1, 2, … on the chunk in it."""
+        result = []
+        for slot in range(len(self.routes.held(1, 0)) if self.steps > 1 else 0):
+            sources, chunks = self.held_in(slot)
+            calls = [
+                [self.division.calls_on(Held(s, c), rank) for s, c in zip(*row, strict=True)]
+                for rank, row in enumerate(zip(sources.tolist(), chunks.tolist(), strict=True))
+            ]
+            result.append(_aligned([[_rectangles(own) for own in row] for row in calls]))
+        return result
+
+    def numbers(self, blocks: Blocks, keys: Sequence[Key]) -> tuple[dict[str, Expr], Expr]:
+        """The fields of a kernel as expressions, and whether it runs."""
+        fields = {name: shortest(blocks.numbers[name], keys, blocks.where) for name in FIELDS}
+        return fields, shortest(blocks.where.astype(int), keys)
+
+    @cached_property
+    def own_heads(self) -> tuple[Expr, Expr]:
+        """The unit's query heads and KV heads."""
+        shares = [self.divided.head_shares(h) for h in (self.problem.heads, self.divided.kv_heads)]
+        seat = Key(self.seat, np.arange(self.divided.width)[:, None])
+        first, second = (shortest(np.array(share)[:, None], [seat]) for share in shares)
+        return first, second
+
+    def band(self, fields: dict[str, Expr]) -> dict[str, Any]:
+        """The attributes of a kernel; limits that limit nothing are left out."""
+        limits = {name: fields[name] for name in ("lower", "upper")}
+        known = {name: x.value if isinstance(x, Const) else x for name, x in limits.items()}
+        told = {name: x for name, x in known.items() if not isinstance(x, int) or abs(x) != UNLIMITED}
+        return {"scale": self.problem.factor, **told}
+
+    def work(self, fields: dict[str, Expr], per_pair: int, *parts: Part) -> Work:
+        """``per_pair`` flops for each visible pair, head and dimension; bytes of everything touched."""
+        heads, _ = self.own_heads
+        flops = fields["pairs"] * per_pair * self.problem.dim * self.problem.batch * heads
+        moved: Expr = ZERO
+        for part in parts:
+            size = expr(_itemsize(part))
+            for extent in part.shape:
+                size = size * extent
+            moved = moved + size
+        return Work(flops, moved, self.problem.dtype)
+
+
+def _itemsize(part: Part) -> int:
+    from megatile.core.dtypes import itemsize
+
+    return itemsize(part.dtype)
+
+
+def _rectangles(calls: list[KernelCall]) -> list[tuple[int, ...]]:
+    """Calls as rectangles of one run each: (first row, rows, first column, columns, lower, upper, pairs)."""
+    result: list[tuple[int, ...]] = []
+    for call in calls:
+        band = call.tile.band
+        lower = -UNLIMITED if band.lower is None else band.lower
+        upper = UNLIMITED if band.upper is None else band.upper
+        single = len(call.q) == 1 and len(call.kv) == 1
+        for q_begin, q_end in call.q:
+            for _, k_begin, k_end in call.kv:
+                rows, columns = q_end - q_begin, k_end - k_begin
+                pairs = call.pairs if single else rows * columns
+                result.append((q_begin, rows, k_begin, columns, lower, upper, pairs))
+    return result
+
+
+def _aligned(rectangles: list[list[list[tuple[int, ...]]]]) -> list[Blocks]:
+    """[ranks][steps] lists of rectangles as the k-th kernel of all ranks and steps, for k = 0, 1, …"""
+    count = max((len(some) for row in rectangles for some in row), default=0)
+    result = []
+    for k in range(count):
+        where = np.array([[len(some) > k for some in row] for row in rectangles])
+        filled = np.array(
+            [[some[k] if len(some) > k else (0,) * len(FIELDS) for some in row] for row in rectangles]
+        )
+        result.append(Blocks(where, {name: filled[..., i] for i, name in enumerate(FIELDS)}))
+    return result

@@ -1,0 +1,154 @@
+"""What is computed, how it is divided over the ranks of a schedule, and tensors in and out of a Plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from megatile.attention.schedules import Division, Mask, Schedule, ScheduleError, division_for, positions
+from megatile.attention.schedules.pieces import Layout, Pieces, local_length, split
+from megatile.core.dtypes import dtype as dtype_name
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Attention of ``length`` queries over ``kv_length`` keys (as many, unless given), in all of the ranks.
+
+    ``kv_heads`` below ``heads`` is GQA. ``window``: keys visible to the left and right of a query, -1 for
+    all. ``scale`` is 1/sqrt(dim) unless given.
+    """
+
+    length: int
+    heads: int = 32
+    dim: int = 128
+    kv_heads: int | None = None
+    kv_length: int | None = None
+    batch: int = 1
+    causal: bool = False
+    window: tuple[int, int] = (-1, -1)
+    dtype: str = "bf16"
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", dtype_name(self.dtype))
+        for name in ("length", "heads", "dim", "batch", "keys", "groups"):
+            if getattr(self, name) < 1:
+                raise ScheduleError(f"attention needs at least one of each, got {name}={getattr(self, name)}")
+        if self.heads % self.groups:
+            raise ScheduleError(f"{self.heads} query heads cannot share {self.groups} KV heads")
+
+    @property
+    def keys(self) -> int:
+        return self.length if self.kv_length is None else self.kv_length
+
+    @property
+    def groups(self) -> int:
+        """KV heads."""
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def mask(self) -> Mask:
+        return Mask.of(self.causal, self.window)
+
+    @property
+    def factor(self) -> float:
+        return self.dim**-0.5 if self.scale is None else self.scale
+
+
+@dataclass(frozen=True)
+class Divided:
+    """A problem under a schedule: who holds which tokens, chunks and heads."""
+
+    schedule: Schedule
+    problem: Problem
+
+    @property
+    def width(self) -> int:
+        """Ranks that divide the heads among them."""
+        return self.schedule.heads
+
+    @cached_property
+    def layout(self) -> Layout:
+        return self.schedule.layout(self.problem.causal)
+
+    @cached_property
+    def tokens(self) -> tuple[list[Pieces], list[Pieces]]:
+        """Per rank, the pieces of its queries and of its keys."""
+        return self.layout.pieces([self.problem.length]), self.layout.pieces([self.problem.keys])
+
+    @cached_property
+    def division(self) -> Division:
+        """What the groups of ranks that share a part of the sequence do."""
+        lengths = [self.problem.length], [self.problem.keys]
+        outer = self.layout.outer()
+        pieces = outer.pieces(lengths[0]), outer.pieces(lengths[1])
+        return division_for(self.schedule.routes, *pieces, self.problem.mask, *lengths)
+
+    @property
+    def kv_heads(self) -> int:
+        """KV heads that travel: one for each query head where groups of heads would be torn apart."""
+        problem = self.problem
+        torn = problem.heads % self.width or problem.groups % self.width
+        return problem.heads if torn else problem.groups
+
+    def head_shares(self, heads: int) -> list[int]:
+        """How many of ``heads`` each rank of a head group takes."""
+        return split(heads, self.width)
+
+    # --- tensors ---------------------------------------------------------------------------------
+
+    def inputs(self, q: Array, k: Array, v: Array, d_out: Array | None = None) -> dict[str, Array]:
+        """Whole tensors [batch, length, heads, dim] as the inputs of the plan, one block per rank."""
+        repeat = self.kv_heads // self.problem.groups
+        kv = np.stack([np.repeat(np.asarray(x), repeat, axis=2) for x in (k, v)])
+        queries, keys = self.tokens
+        arrays = {"q": _blocks(np.asarray(q), queries, 1), "kv": _blocks(kv, keys, 2)}
+        if d_out is not None:
+            arrays["d_out"] = _blocks(np.asarray(d_out), queries, 1)
+        return arrays
+
+    def outputs(self, results: Mapping[str, Array]) -> tuple[Array, Array]:
+        """Whole tensors from the results: [batch, length, heads, dim] and lse [batch, length, heads]."""
+        queries, _ = self.tokens
+        return _whole(results["out"], queries, 1), _whole(results["lse"], queries, 1)[..., 0]
+
+    def gradients(self, results: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+        """dQ, dK and dV of the whole tensors, in f32."""
+        queries, keys = self.tokens
+        d_kv = _whole(results["d_kv"], keys, 2)
+        repeat = self.kv_heads // self.problem.groups
+        d_kv = d_kv.reshape(*d_kv.shape[:3], self.problem.groups, repeat, d_kv.shape[-1]).sum(4)
+        return _whole(results["d_q"], queries, 1), d_kv[0], d_kv[1]
+
+
+def longest(pieces: list[Pieces]) -> int:
+    """The tokens of the rank that has most, at least 1: a tile must have a size."""
+    return max(1, *map(local_length, pieces))
+
+
+def _blocks(whole: Array, pieces: list[Pieces], axis: int) -> Array:
+    """Every rank's tokens along ``axis``, filled up with zeros to the same length."""
+    shape = [len(pieces), *whole.shape]
+    shape[axis + 1] = longest(pieces)
+    blocks = np.zeros(shape, dtype=whole.dtype)
+    for rank, own in enumerate(pieces):
+        where = positions(own)
+        target = np.moveaxis(blocks[rank], axis, 0)
+        target[: len(where)] = np.moveaxis(whole, axis, 0)[where]
+    return blocks
+
+
+def _whole(blocks: Array, pieces: list[Pieces], axis: int) -> Array:
+    shape = list(blocks.shape[1:])
+    shape[axis] = sum(map(local_length, pieces))
+    whole = np.zeros(shape, dtype=blocks.dtype)
+    for rank, own in enumerate(pieces):
+        where = positions(own)
+        np.moveaxis(whole, axis, 0)[where] = np.moveaxis(blocks[rank], axis, 0)[: len(where)]
+    return whole

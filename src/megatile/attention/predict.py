@@ -1,0 +1,278 @@
+"""``predict``: how long attention takes on a machine by every schedule, and why one wins.
+
+    found = predict("mi300x-8", Problem(length=50_000, causal=True))
+    print(found)                        # a table; found.winner.schedule, found.why
+
+Every schedule becomes a Plan that is simulated as it is, and with kernels that take no time, which leaves
+communication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from megatile.attention.plans import Problem, attention_plan
+from megatile.attention.schedules import ScheduleError, make_schedule
+from megatile.attention.view import view, without_compute
+from megatile.hda import HDA
+from megatile.hda import machine as find_machine
+from megatile.sim import simulate
+from megatile.sim.result import Result
+from megatile.trace import format_ps, text_table
+
+NEAR = 0.01
+"""Times within this share of the best count as equally good."""
+SAME_LAYOUT = ("hamilton", "zigzag", "direct")
+"""Schedules that divide sequences alike, so that ``schedule="auto"`` may choose among them."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One schedule for one problem on one machine.
+
+    ``compute_ps`` is the longest time any rank's kernels take together, ``communication_ps`` the whole time
+    with kernels that take none, ``exposed_ps`` what kernels do not hide, ``busiest_link_ps`` how long the
+    most loaded link carries data.
+    """
+
+    schedule: str
+    problem: Problem
+    ranks: int
+    time_ps: int
+    compute_ps: int
+    communication_ps: int
+    busiest_link_ps: int
+    links: int
+    result: Result
+
+    @property
+    def exposed_ps(self) -> int:
+        return self.time_ps - self.compute_ps
+
+    @property
+    def ccr(self) -> float:
+        """Computation over communication; above 1, communication can be hidden."""
+        return self.compute_ps / self.communication_ps if self.communication_ps else float("inf")
+
+    def link_bytes(self) -> Any:
+        """Bytes from rank to rank in each exchange of the simulated run: [sender, receiver, exchange]."""
+        trace = self.result.trace
+        order = np.argsort(trace.columns["start_ps"][trace.flows[:, 0]], kind="stable")
+        sender, receiver = (trace.columns["unit"][trace.flows[order, side]] for side in (0, 1))
+        size = trace.columns["bytes"][trace.flows[order, 0]]
+        counts = np.zeros((self.ranks, self.ranks), dtype=np.int64)
+        number = np.empty(len(order), dtype=np.int64)
+        for i, pair in enumerate(zip(sender.tolist(), receiver.tolist(), strict=True)):
+            number[i] = counts[pair]
+            counts[pair] += 1
+        most = int(counts.max(initial=1))
+        exchanges = make_schedule(self.schedule, self.ranks).routes.exchanges
+        # In the doubled form every link carries two chunks per exchange.
+        number //= most // exchanges if exchanges and most % exchanges == 0 else 1
+        load = np.zeros((self.ranks, self.ranks, int(number.max(initial=0)) + 1), dtype=np.int64)
+        np.add.at(load, (sender, receiver, number), size)
+        return load
+
+    def bars(self) -> list[tuple[int, str, float, float]]:
+        """(rank, "compute" or "communication", start, end) in µs, for a Gantt chart."""
+        trace = self.result.trace
+        kinds = {"tensor": "compute", "dma": "communication"}
+        return [
+            (trace.units.index(e.unit), kinds[e.engine.split(".")[0]], e.start_ps / 1e6, e.end_ps / 1e6)
+            for e in trace
+            if e.engine.split(".")[0] in kinds
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "schedule": self.schedule,
+            "length": self.problem.length,
+            "causal": self.problem.causal,
+            "ranks": self.ranks,
+            "time_us": self.time_ps / 1e6,
+            "compute_us": self.compute_ps / 1e6,
+            "communication_us": self.communication_ps / 1e6,
+            "exposed_us": self.exposed_ps / 1e6,
+            "busiest_link_us": self.busiest_link_ps / 1e6,
+            "links": self.links,
+            "ccr": self.ccr if np.isfinite(self.ccr) else None,
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All schedules for one problem, in the order asked for; ``unfit`` do not fit, for the reason given."""
+
+    machine: str
+    problem: Problem
+    predictions: tuple[Prediction, ...]
+    unfit: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def winner(self) -> Prediction:
+        """The fastest; of those that are equally good the one with the shortest communication."""
+        best = min(p.time_ps for p in self.predictions)
+        close = [p for p in self.predictions if p.time_ps <= best * (1 + NEAR)]
+        return min(close, key=lambda p: p.communication_ps)
+
+    @property
+    def baseline(self) -> Prediction:
+        """What speed-ups are counted from: the ring that balances the work, where there is one."""
+        wanted = ("zigzag", "ring") if self.problem.causal else ("ring", "zigzag")
+        named = {p.schedule: p for p in self.predictions}
+        return next((named[name] for name in wanted if name in named), self.predictions[0])
+
+    def speedup(self, prediction: Prediction) -> float:
+        return self.baseline.time_ps / prediction.time_ps
+
+    @property
+    def why(self) -> str:
+        """One sentence about the winner."""
+        best, base = self.winner, self.baseline
+        times = (
+            f"{format_ps(best.communication_ps)} of communication, {format_ps(best.compute_ps)} of compute"
+        )
+        if best is base:
+            hidden = "hides its communication" if best.exposed_ps <= 0.02 * best.time_ps else "has no rival"
+            return f"{best.schedule} {hidden}: {times}"
+        gain = f"{self.speedup(best):.2f}x {base.schedule}"
+        if self.speedup(best) < 1 + NEAR:
+            return f"{best.schedule} is as fast as {base.schedule}: compute hides either ({times})"
+        if best.busiest_link_ps < 0.9 * base.busiest_link_ps:
+            share = base.busiest_link_ps / max(1, best.busiest_link_ps)
+            return (
+                f"{best.schedule} is {gain}: it spreads the data over {best.links} links instead of "
+                f"{base.links}, so that its busiest one carries 1/{share:.3g} ({times})"
+            )
+        return f"{best.schedule} is {gain}: {times}, against {format_ps(base.communication_ps)}"
+
+    def __str__(self) -> str:
+        problem = self.problem
+        mask = "causal" if problem.causal else "full"
+        head = (
+            f"{mask} attention of {problem.length} tokens, {problem.heads} heads ({problem.groups} KV) of "
+            f"{problem.dim}, {problem.dtype}, on {self.predictions[0].ranks} devices of {self.machine}"
+        )
+        rows = [
+            (
+                p.schedule + (" *" if p is self.winner else ""),
+                *(format_ps(t) for t in (p.time_ps, p.compute_ps, p.communication_ps, p.exposed_ps)),
+                f"{p.ccr:.2f}",
+                f"{self.speedup(p):.2f}",
+            )
+            for p in self.predictions
+        ]
+        names = (
+            "schedule",
+            "time",
+            "compute",
+            "communication",
+            "exposed",
+            "CCR",
+            f"x {self.baseline.schedule}",
+        )
+        missing = [f"{name}: {reason}" for name, reason in self.unfit]
+        return "\n".join([head, text_table(names, rows), *missing, self.why])
+
+
+def schedules_for(hda: HDA, ranks: int, problem: Problem, scale: str = "device") -> list[str]:
+    """The schedules worth comparing: rings, direct mesh, Hamilton, Ulysses, and both across nodes."""
+    names = ["ring", *(["zigzag", "striped"] if problem.causal else []), "hamilton", "direct"]
+    inside = devices_per_node(hda, scale)
+    nodes = ranks // inside if inside and ranks % inside == 0 else 1
+    if nodes > 1 and inside > 1:
+        names.append(f"hamilton:{inside}x{nodes}")
+    if problem.heads % ranks == 0:
+        names.append("ulysses")
+    width = inside if nodes > 1 else 2
+    if 1 < width < ranks and ranks % width == 0 and problem.heads % width == 0:
+        names += [f"ulysses:{width}+{'zigzag' if problem.causal else 'ring'}", f"ulysses:{width}+hamilton"]
+    return names
+
+
+def devices_per_node(hda: HDA, scale: str = "device") -> int:
+    """Units of ``scale`` in one node; 0 for machines without nodes."""
+    try:
+        return hda.count(scale, within="node")
+    except (KeyError, ValueError):
+        return 0
+
+
+def predict(
+    machine: HDA | str,
+    problem: Problem,
+    *,
+    schedules: Iterable[str] | None = None,
+    ranks: int | None = None,
+    backward: bool = False,
+    scale: str = "device",
+) -> Comparison:
+    """Compare schedules (all that are worth it, unless named) over ``ranks`` devices (all of them).
+
+    ``backward`` predicts a forward and a backward pass together.
+    """
+    hda = find_machine(machine) if isinstance(machine, str) else machine
+    count = hda.count(scale) if ranks is None else ranks
+    named = schedules is not None
+    wanted: Sequence[str] = list(schedules or schedules_for(hda, count, problem, scale))
+    found: list[Prediction] = []
+    unfit: list[tuple[str, str]] = []
+    for name in wanted:
+        try:
+            found.append(predict_one(hda, problem, name, count, backward, scale))
+        except ScheduleError as error:
+            if named and len(wanted) == 1:
+                raise
+            unfit.append((name, error.message))
+    if not found:
+        raise ScheduleError("; ".join(f"{name}: {reason}" for name, reason in unfit))
+    return Comparison(hda.name, problem, tuple(found), tuple(unfit))
+
+
+def predict_one(
+    hda: HDA, problem: Problem, name: str, ranks: int, backward: bool = False, scale: str = "device"
+) -> Prediction:
+    """One schedule on the first ``ranks`` devices of a machine."""
+    schedule = make_schedule(name, ranks)
+    plan = attention_plan(schedule, problem, backward=backward, scale=scale)
+    result = simulate(plan, machine=view(hda, problem, ranks, scale))
+    silent = simulate(plan, machine=without_compute(hda, problem, ranks, scale))
+    shares = result.links
+    return Prediction(
+        schedule.name,
+        problem,
+        ranks,
+        result.time_ps,
+        compute_ps(result),
+        silent.time_ps,
+        round(max(shares.values(), default=0.0) * result.time_ps),
+        len(shares),
+        result,
+    )
+
+
+def compute_ps(result: Result) -> int:
+    """The longest time that the tensor engines of one rank work."""
+    trace = result.trace
+    tensor = [i for i, name in enumerate(trace.engines) if name.startswith("tensor")]
+    chosen = np.isin(trace.columns["engine"], tensor)
+    length = (trace.columns["end_ps"] - trace.columns["start_ps"])[chosen]
+    busy = np.zeros(len(trace.units), dtype=np.int64)
+    np.add.at(busy, trace.columns["unit"][chosen], length)
+    return int(busy.max()) if len(busy) else 0
+
+
+@lru_cache(maxsize=256)
+def best_schedule(machine: HDA | str, ranks: int, problem: Problem) -> str:
+    """The fastest schedule among those that divide sequences as ``hamilton`` does."""
+    hda = find_machine(machine) if isinstance(machine, str) else machine
+    names = list(SAME_LAYOUT)
+    inside = devices_per_node(hda)
+    if 1 < inside < ranks and ranks % inside == 0:
+        names.append(f"hamilton:{inside}x{ranks // inside}")
+    return predict(hda, problem, schedules=names, ranks=ranks).winner.schedule

@@ -1,0 +1,202 @@
+"""``megatile collective``: predicted collectives, in the table that nccl-tests users know."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from megatile.cli.machine import Json, Set, _complete_machine, load
+from megatile.cli.output import print_json
+from megatile.core.errors import MegatileError
+
+if TYPE_CHECKING:
+    from megatile.collectives.planner import Prediction
+    from megatile.collectives.sweeps import Line
+
+_BINARY = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def read_size(text: str) -> int:
+    """Bytes from ``8``, ``1GiB``, ``4 MB`` or nccl-tests' ``128M`` (binary)."""
+    from megatile.core.quantities import quantity
+
+    plain = text.strip()
+    if plain.isdigit():
+        return int(plain)
+    if plain[-1:].upper() in _BINARY and plain[:-1].strip().isdigit():
+        return int(plain[:-1]) * _BINARY[plain[-1].upper()]
+    return round(quantity(plain, "bytes").value)
+
+
+def read_ranks(text: str | None) -> int | list[int] | None:
+    """``16`` (the first 16) or ``0,8,16-23`` (these units)."""
+    if text is None:
+        return None
+    if text.strip().isdigit():
+        return int(text)
+    numbers: list[int] = []
+    try:
+        for part in text.split(","):
+            first, dash, last = part.partition("-")
+            numbers += range(int(first), int(last) + 1) if dash else [int(first)]
+    except ValueError:
+        raise MegatileError(f"'{text}' names no ranks", advice="write 16 or 0,8,16-23") from None
+    return numbers
+
+
+def _complete_operation(incomplete: str) -> list[str]:
+    from megatile.collectives.job import OPERATIONS
+
+    return [name for name in OPERATIONS if name.startswith(incomplete)]
+
+
+Operation = Annotated[
+    str, typer.Argument(help="all_reduce, all_gather, …", autocompletion=_complete_operation)
+]
+Machine = Annotated[
+    str,
+    typer.Option(
+        "-m", "--machine", help="A shipped machine or a YAML file.", autocompletion=_complete_machine
+    ),
+]
+
+
+def collective(
+    operation: Operation,
+    machine: Machine = "dgx-h100",
+    begin: Annotated[str, typer.Option("-b", "--begin", help="Smallest size in bytes.")] = "8",
+    end: Annotated[str | None, typer.Option("-e", "--end", help="Largest size.")] = None,
+    factor: Annotated[float, typer.Option("-f", "--factor", help="Step from size to size.")] = 2.0,
+    algorithm: Annotated[str, typer.Option("-a", "--algorithm", help="Names, 'auto' or 'all'.")] = "auto",
+    scale: Annotated[str, typer.Option(help="What the ranks are: device, block, pe, …")] = "device",
+    ranks: Annotated[str | None, typer.Option(help="How many, or which: 16 or 0,8,16-23.")] = None,
+    dtype: Annotated[str, typer.Option("-d", "--dtype")] = "f32",
+    redop: Annotated[str, typer.Option("-o", "--op", help="sum, max, min, prod or avg.")] = "sum",
+    root: Annotated[int, typer.Option("-r", "--root")] = 0,
+    in_place: Annotated[bool, typer.Option("--in-place/--out-of-place")] = True,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Count wrong elements.")] = True,
+    plot: Annotated[Path | None, typer.Option(help="Draw time and bus bandwidth over size.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write the last size's trace (.json).")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Candidates and prices.")] = False,
+    settings: Set = None,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Predict a collective over a range of sizes, with verified data.
+
+    Example: megatile collective all_reduce -m dgx-h100 -b 8 -e 1GiB -f 4 -a ring,tree,auto --plot out.png
+    """
+    from megatile.collectives.sweeps import sizes, sweep
+
+    hda = load(machine, settings)
+    if factor <= 1:
+        raise MegatileError(f"factor {factor:g} does not lead upwards", advice="use -f 2")
+    first = read_size(begin)
+    every = _whole_elements(sizes(first, read_size(end) if end else first, factor), dtype)
+    fields: dict[str, Any] = {"scale": scale, "ranks": read_ranks(ranks), "dtype": dtype}
+    fields |= {"reduction": redop, "root": root, "in_place": in_place}
+    names = _algorithms(operation, algorithm, hda, every[0], fields)
+    work = sweep(operation, hda, every, names, verify=check, **fields)
+    found = list(_progress(work, len(every) * len(names)))
+    lines = [line for line, _ in found]
+    if json:
+        print_json([line.as_dict() for line in lines])
+    else:
+        _print_table(hda.name, found[0][1], lines)
+    if explain:
+        for _, prediction in found:
+            print(f"\n{prediction.explanation}")
+    if plot is not None:
+        _plot(lines, plot, f"{operation} on {hda.name}, {found[0][1].job.ranks} ranks")
+    if trace is not None:
+        _trace(hda, found[-1][1], trace)
+    if any(line.wrong for line in lines):
+        raise typer.Exit(1)
+
+
+def _algorithms(operation: str, asked: str, hda: Any, size: int, fields: dict[str, Any]) -> list[str]:
+    """The names asked for; ``all`` means every algorithm that can do the job."""
+    from megatile.collectives.planner import make_job
+    from megatile.collectives.registry import algorithms, find_algorithm
+
+    if asked == "all":
+        job, _ = make_job(operation, machine=hda, nbytes=size, **fields)
+        return [a.name for a in algorithms().values() if a.reason_against(job) is None]
+    names = [name.strip() for name in asked.split(",") if name.strip()]
+    for name in names:
+        if name != "auto":
+            find_algorithm(name)
+    return names
+
+
+def _whole_elements(sizes: Iterable[int], dtype: str) -> list[int]:
+    """As nccl-tests does, sizes are rounded down to whole elements; sizes below one element are left out."""
+    from megatile.core.dtypes import dtype as dtype_name
+    from megatile.core.dtypes import itemsize
+
+    unit = itemsize(dtype_name(dtype))
+    whole = [size // unit * unit for size in sizes]
+    return list(dict.fromkeys(size for size in whole if size)) or [unit]
+
+
+def _progress(work: Iterator[tuple[Line, Prediction]], total: int) -> Iterator[tuple[Line, Prediction]]:
+    """A progress bar on a terminal's stderr; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield from work
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(work, "predicting", total=total, console=Console(stderr=True), transient=True)
+
+
+def _print_table(machine: str, first: Prediction, lines: list[Line]) -> None:
+    from megatile.trace import text_table
+
+    job = first.job
+    place = "in place" if job.in_place else "out of place"
+    print(f"# {job.operation} on {machine}: {job.ranks} ranks of scale {job.scale}, {place}, predicted")
+    head = (
+        "size (B)",
+        "count",
+        "type",
+        "redop",
+        "algorithm",
+        "time (us)",
+        "algbw (GB/s)",
+        "busbw (GB/s)",
+        "#wrong",
+    )
+    rows = [
+        (
+            str(x.size), str(x.count), x.type, x.redop, x.algorithm,
+            f"{x.time_us:.2f}", f"{x.algbw:.2f}", f"{x.busbw:.2f}",
+            "N/A" if x.wrong is None else str(x.wrong),
+        )
+        for x in lines
+    ]  # fmt: skip
+    print(text_table(head, rows))
+    average = sum(x.busbw for x in lines) / len(lines)
+    print(f"# Avg bus bandwidth: {average:.4g} GB/s")
+
+
+def _plot(lines: list[Line], path: Path, title: str) -> None:
+    from megatile.report.collective_plot import plot_sweep
+
+    by_name: dict[str, list[tuple[int, float, float]]] = {}
+    for line in lines:
+        by_name.setdefault(line.asked, []).append((line.size, line.time_us, line.busbw))
+    plot_sweep(by_name, path, title)
+    print(f"picture written to {path}", file=sys.stderr)
+
+
+def _trace(hda: Any, found: Prediction, path: Path) -> None:
+    from megatile.collectives.protocol import on_path
+    from megatile.sim import simulate
+
+    seen = on_path(hda, found.candidate.path, found.job.scale)
+    simulate(found.plan, machine=seen).write_trace(path)
+    print(f"trace written to {path}", file=sys.stderr)

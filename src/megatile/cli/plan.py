@@ -1,0 +1,54 @@
+"""``megatile plan show|check FILE``: look at plans that were saved as JSON or text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from megatile.cli.machine import Json, Set, load
+from megatile.cli.output import print_json
+from megatile.core.errors import MegatileError
+
+if TYPE_CHECKING:
+    from megatile.plan.model import Plan
+
+app = typer.Typer(help="Look at plans.", no_args_is_help=True)
+File = Annotated[Path, typer.Argument(help="A plan as JSON (plan.to_json()) or text (str(plan)).")]
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan from a file, in either form."""
+    from megatile.plan.model import Plan
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise MegatileError(f"cannot read {path}: {problem.strerror}") from None
+    return Plan.from_json(text) if text.lstrip().startswith("{") else Plan.from_text(text)
+
+
+@app.command()
+def show(file: File, json: Json = False) -> None:
+    """Print a plan as text, or as JSON."""
+    plan = read_plan(file)
+    print(plan.to_json() if json else str(plan), end="" if not json else "\n")
+
+
+@app.command()
+def check(
+    file: File,
+    machine: Annotated[str | None, typer.Option("-m", "--machine", help="Also check that it fits.")] = None,
+    settings: Set = None,
+    json: Json = False,
+) -> None:
+    """Check a plan: messages match, nothing waits for ever, regions and slots fit, and so on a machine."""
+    from megatile.plan.check import check as check_plan
+
+    plan = read_plan(file)
+    seen = check_plan(plan, load(machine, settings) if machine else None)
+    if json:
+        print_json({"plan": plan.name, **vars(seen)})
+        return
+    print(f"{file}: fine, {seen.units} units, {seen.streams} streams, {seen.messages} messages")

@@ -1,0 +1,113 @@
+"""Everybody to everybody: one step on a full mesh or a switch, crowded on anything thinner."""
+
+from __future__ import annotations
+
+from megatile.collectives.blocks import Blocks, piece
+from megatile.collectives.party import Everybody
+from megatile.collectives.phases.direct import Direct
+from megatile.collectives.registry import algorithm
+from megatile.collectives.writer import Writer, is_rank
+from megatile.plan.expr import eq, expr, member, select, unit
+
+OPERATIONS = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "all_to_all",
+    "gather",
+    "scatter",
+    "send_recv",
+)
+
+
+@algorithm("direct", *OPERATIONS)
+def direct(w: Writer) -> None:
+    """Every rank sends straight to every other that needs it."""
+    from megatile.collectives.algorithms.ring import shift
+
+    match w.job.operation:
+        case "all_reduce" | "reduce_scatter" | "all_gather":
+            between_all(w)
+        case "all_to_all":
+            all_to_all(w)
+        case "broadcast" | "scatter":
+            from_root(w)
+        case "reduce" | "gather":
+            to_root(w)
+        case _:
+            shift(w)
+
+
+def between_all(w: Writer) -> None:
+    """Reduce-scatter, all-gather, or both."""
+    exchange = Direct.over(w, Everybody(w.job.ranks), w.blocks)
+    operation, apart = w.job.operation, w.out_of_place
+    if operation != "all_gather":
+        into = w.output if apart and operation == "reduce_scatter" else None
+        exchange.reduce_scatter(w.own, w.sums, into)
+    if operation == "all_gather" and apart:
+        w.copy(w.blocks.part(w.output, unit), w.contribution())
+    if operation != "reduce_scatter":
+        exchange.all_gather(w.sums, w.own if apart and operation == "all_gather" else None)
+
+
+def all_to_all(w: Writer) -> None:
+    """Block j of rank i becomes block i of rank j."""
+    n, blocks = w.job.ranks, w.blocks
+    mine = blocks.length(unit)
+    arrivals = Blocks(expr(mine) * n, n, 0, blocks.most * n) if w.job.count % n else blocks
+    channel = w.channel("pairs", (unit - 1 - member) % n, blocks.most, members=n - 1, slots=1)
+    if w.out_of_place:
+        w.copy(arrivals.part(w.output, unit), blocks.part(w.own, unit))
+    with w.loop(0, n - 1) as step:
+        to = (unit + 1 + step) % n
+        w.send(channel, blocks.part(w.own, to), to, step)
+    with w.loop(0, n - 1) as step:
+        place = arrivals.part(w.output, (unit - 1 - step) % n)
+        w.copy(place, w.receive(channel, place, step))
+
+
+def from_root(w: Writer) -> None:
+    """Broadcast (everything) or scatter (a block each)."""
+    n, root, scatter = w.job.ranks, w.job.root, w.job.operation == "scatter"
+    most = w.blocks.most if scatter else w.job.count
+    channel = w.channel("from_root", select(eq(unit, root), -1, root), most)
+    place = w.result()
+
+    def spread() -> None:
+        with w.loop(1, n) as step:
+            to = (step + root) % n
+            what = w.blocks.part(w.own, to) if scatter else piece(w.own, 0, w.job.count)
+            w.send(channel, what, to)
+        if w.out_of_place:
+            mine = w.blocks.part(w.own, root) if scatter else piece(w.own, 0, w.job.count)
+            w.copy(piece(w.output, 0, mine.shape[0]), mine)
+
+    w.either(is_rank(root), spread, lambda: w.copy(place, w.receive(channel, place)))
+
+
+def to_root(w: Writer) -> None:
+    """Reduce (everything) or gather (a block each)."""
+    n, root, gather = w.job.ranks, w.job.root, w.job.operation == "gather"
+    most = w.blocks.most if gather else w.job.count
+    source = select(eq(unit, root), (root + 1 + member) % n, -1)
+    channel = w.channel("to_root", source, most, members=n - 1, slots=1)
+    mine = w.contribution() if gather else piece(w.own, 0, w.job.count)
+
+    def collect() -> None:
+        if gather and w.out_of_place:
+            w.copy(w.blocks.part(w.output, root), piece(w.own, 0, w.blocks.length(root)))
+        if gather:
+            with w.loop(0, n - 1) as step:
+                place = w.blocks.part(w.output, (root + 1 + step) % n)
+                w.copy(place, w.receive(channel, place, step))
+            return
+        total = piece(w.sums, 0, w.job.count)
+        w.reduce(total, mine, w.receive(channel, mine, 0))
+        if n > 2:
+            with w.loop(1, n - 1) as step:
+                w.reduce(total, total, w.receive(channel, mine, step))
+
+    w.either(is_rank(root), collect, lambda: w.send(channel, mine, root, (unit - root - 1) % n))

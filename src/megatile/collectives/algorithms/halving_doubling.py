@@ -1,0 +1,51 @@
+"""Recursive halving and doubling: log2(n) rounds with partners at distance 1, 2, 4, …"""
+
+from __future__ import annotations
+
+from megatile.collectives.blocks import Blocks, piece
+from megatile.collectives.job import Job
+from megatile.collectives.party import Everybody
+from megatile.collectives.phases.exchange import Exchange, Fold, power_below
+from megatile.collectives.registry import algorithm
+from megatile.collectives.writer import Writer
+from megatile.plan.expr import unit
+
+
+def _power_of_two_unless_all_reduce(job: Job) -> str | None:
+    if job.operation != "all_reduce" and power_below(job.ranks) != job.ranks:
+        return "needs a power of two of ranks"
+    return None
+
+
+@algorithm(
+    "halving_doubling",
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    unfit=_power_of_two_unless_all_reduce,
+)
+def halving_doubling(w: Writer) -> None:
+    """Halve the data and double the distance, then back: 2 log2(n) rounds, as few bytes as a ring."""
+    n = w.job.ranks
+    party = Everybody(n)
+    exchange = Exchange.over(w, party, Blocks(w.job.count, power_below(n)))
+    if w.job.operation == "reduce_scatter":
+        exchange.reduce_scatter(w.own, w.sums, w.output if w.out_of_place else None)
+    elif w.job.operation == "all_gather":
+        if w.out_of_place:
+            w.copy(w.blocks.part(w.output, unit), w.contribution())
+        exchange.all_gather(w.sums)
+    else:
+        with Fold(w, party, piece(w.sums, 0, w.job.count), w.job.count).around(w.own, w.sums) as source:
+            exchange.reduce_scatter(source, w.sums)
+            exchange.all_gather(w.sums)
+
+
+@algorithm("recursive_doubling", "all_reduce")
+def recursive_doubling(w: Writer) -> None:
+    """Swap whole buffers with partners at doubling distance: log2(n) rounds, for the smallest messages."""
+    n = w.job.ranks
+    party, everything = Everybody(n), piece(w.sums, 0, w.job.count)
+    exchange = Exchange.over(w, party, Blocks(w.job.count, power_below(n)), w.job.count)
+    with Fold(w, party, everything, w.job.count).around(w.own, w.sums) as source:
+        exchange.all_reduce_whole(source, w.sums, everything)

@@ -1,0 +1,154 @@
+"""Level by level: inside the smallest groups first, then between them, as the machine is nested."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from megatile.collectives.algorithms.ring import put_root_data
+from megatile.collectives.blocks import Blocks, joined, piece
+from megatile.collectives.job import Job
+from megatile.collectives.party import BothWays, Party, along
+from megatile.collectives.phases.chain import Tree, TreePhase, broadcast_down, reduce_up
+from megatile.collectives.phases.direct import Direct
+from megatile.collectives.phases.exchange import Exchange, Fold, power_below
+from megatile.collectives.phases.ring import Ring
+from megatile.collectives.registry import algorithm
+from megatile.collectives.writer import Writer
+from megatile.plan.build import Handle
+from megatile.plan.expr import Expr, constant, eq, unit
+
+LARGEST_RING = 64
+"""A level with more members than this is crossed in log2(n) rounds instead of round a ring."""
+
+
+def _one_level(job: Job) -> str | None:
+    return None if len(job.nesting) > 1 else "the ranks are not nested in equal groups"
+
+
+@algorithm(
+    "hierarchical", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", unfit=_one_level
+)
+def hierarchical(w: Writer, chunks: int = 1, inner: str = "ring", outer: str = "messages") -> None:
+    """Reduce-scatter inside each group, all-reduce between groups, all-gather inside; any number of levels.
+
+    ``inner``: ring or direct; ``outer``: messages, or in_network where the outermost network reduces itself.
+    """
+    nested(w, w.job.nesting, chunks=chunks, inner=inner, outer=outer)
+
+
+def nested(
+    w: Writer,
+    extents: Sequence[int],
+    *,
+    chunks: int = 1,
+    both_ways: bool = False,
+    inner: str = "ring",
+    outer: str = "messages",
+) -> None:
+    """The job over a grid of ranks, one phase per dimension, the first dimension being the nearest."""
+    parties = list(along([e for e in extents if e > 1]))
+    levels = Levels(w, parties, chunks, both_ways, inner, outer)
+    match w.job.operation:
+        case "all_reduce":
+            levels.all_reduce()
+        case "reduce_scatter":
+            levels.reduce_scatter()
+        case "all_gather":
+            levels.all_gather()
+        case _:
+            levels.rooted()
+
+
+class Levels:
+    """The phases of a nested collective. Buffers are cut again at every level."""
+
+    def __init__(self, w: Writer, parties: list[Party], chunks: int, both_ways: bool, inner: str, outer: str):
+        self.w, self.parties, self.chunks, self.both_ways = w, parties, chunks, both_ways
+        self.inner, self.outer = inner, outer
+
+    def all_reduce(self) -> None:
+        """Reduce-scatter from the inside out; at the outermost level all-reduce; then gather back."""
+        w = self.w
+        source, cut = w.own, Blocks(w.job.count, self.parties[0].size)
+        way: list[Ring | Direct] = []
+        for party, beyond in zip(self.parties, self.parties[1:], strict=False):
+            direct = self.inner == "direct"
+            phase = Direct.over(w, party, cut) if direct else self._ring(party, cut)
+            phase.reduce_scatter(source, w.sums)
+            way.append(phase)
+            source, cut = w.sums, cut.inside(party.me, beyond.size)
+        self._all_reduce(self.parties[-1], cut, source)
+        for phase in reversed(way):
+            phase.all_gather(w.sums)
+
+    def _ring(self, party: Party, blocks: Blocks) -> Ring:
+        wide = BothWays(party.size, party.stride, party) if self.both_ways and party.size > 2 else party
+        return Ring.over(self.w, wide, blocks, self.chunks)
+
+    def _all_reduce(self, party: Party, blocks: Blocks, source: Handle) -> None:
+        if self.outer == "in_network":
+            group = unit // (party.size * party.stride) * party.stride + unit % party.stride
+            mine, total = (piece(h, blocks.base, blocks.count) for h in (source, self.w.sums))
+            self.w.collective("all_reduce", group, mine, total)
+            return
+        if party.size <= LARGEST_RING:
+            self._ring(party, blocks).all_reduce(source, self.w.sums)
+            return
+        known = constant(blocks.count)
+        limit = blocks.limit if known is None else known
+        stretch = Blocks(blocks.count, power_below(party.size), blocks.base, limit)
+        everything = piece(self.w.sums, blocks.base, blocks.count)
+        with Fold(self.w, party, everything, limit).around(source, self.w.sums) as begun:
+            exchange = Exchange.over(self.w, party, stretch)
+            exchange.reduce_scatter(begun, self.w.sums)
+            exchange.all_gather(self.w.sums)
+
+    def _segments(self) -> list[tuple[Party, Blocks]]:
+        """From the outside in: contiguous stretches of the ranks' blocks, cut by level."""
+        cut: list[tuple[Party, Blocks]] = []
+        inside = self.w.job.ranks
+        for party in reversed(self.parties):
+            inside //= party.size
+            around = inside * party.size
+            cut.append((party, joined(self.w.blocks, unit // around * around, inside, party.size)))
+        return cut
+
+    def reduce_scatter(self) -> None:
+        """From the outside in, so that rank r ends with block r."""
+        w, source = self.w, self.w.own
+        steps = self._segments()
+        for number, (party, blocks) in enumerate(steps):
+            last = number == len(steps) - 1
+            into = w.output if last and w.out_of_place else None
+            self._ring(party, blocks).reduce_scatter(source, w.sums, into)
+            source = w.sums
+
+    def all_gather(self) -> None:
+        w = self.w
+        if w.out_of_place:
+            w.copy(w.blocks.part(w.output, unit), w.contribution())
+        for party, blocks in reversed(self._segments()):
+            self._ring(party, blocks).all_gather(w.sums)
+
+    def rooted(self) -> None:
+        """Broadcast from the outside in, reduce from the inside out; the root's coordinates lead."""
+        w, root = self.w, self.w.job.root
+        parts = Blocks(w.job.count, self.chunks)
+        broadcast = w.job.operation == "broadcast"
+        if broadcast:
+            put_root_data(w)
+        order = list(enumerate(self.parties))
+        source = w.own
+        for level, party in reversed(order) if broadcast else order:
+            tree = Tree(party, root // party.stride % party.size)
+            with w.when(self._leads(level, root)):
+                if broadcast:
+                    broadcast_down(TreePhase.over(w, tree, parts, up=False), w.sums)
+                else:
+                    reduce_up(TreePhase.over(w, tree, parts, down=False), source, w.sums)
+            source = w.sums
+
+    def _leads(self, level: int, root: int) -> Expr:
+        """Whether this unit has the root's coordinates in all dimensions inside ``level``."""
+        stride = self.parties[level].stride
+        return eq(unit % stride, root % stride)

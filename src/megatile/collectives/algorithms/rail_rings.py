@@ -1,0 +1,33 @@
+"""Rings that leave a node through a different network card each, as many as a node has ranks."""
+
+from __future__ import annotations
+
+from megatile.collectives.algorithms.ring import write_rings
+from megatile.collectives.job import Job
+from megatile.collectives.party import Cycles
+from megatile.collectives.registry import algorithm
+from megatile.collectives.writer import Writer
+
+LARGEST = 1024
+
+
+def _nodes(job: Job) -> str | None:
+    if len(job.nesting) != 2:
+        return "needs nodes with several ranks each"
+    return None if job.ranks <= LARGEST else f"is for at most {LARGEST} ranks"
+
+
+@algorithm("rail_rings", "all_reduce", "reduce_scatter", "all_gather", unfit=_nodes)
+def rail_rings(w: Writer, chunks: int = 1) -> None:
+    """One ring per rank of a node; each enters and leaves nodes on its own rail."""
+    inside, nodes = w.job.nesting
+    write_rings(w, Cycles.of([rail_order(inside, nodes, lane) for lane in range(inside)]), chunks)
+
+
+def rail_order(inside: int, nodes: int, lane: int) -> list[int]:
+    """Even nodes from the lane's rank on, odd nodes back to it: messages between nodes stay on one rail."""
+    order = []
+    for node in range(nodes):
+        ranks = [(lane + i) % inside for i in range(inside)]
+        order += [node * inside + r for r in (ranks if node % 2 == 0 else reversed(ranks))]
+    return order

@@ -1,0 +1,79 @@
+"""Rings: bandwidth-optimal, one way or both ways, in chunks that follow one another."""
+
+from __future__ import annotations
+
+from megatile.collectives.blocks import Blocks, piece
+from megatile.collectives.party import BothWays, Everybody, Party
+from megatile.collectives.phases.chain import Tree, TreePhase, broadcast_down, reduce_up
+from megatile.collectives.phases.ring import Ring
+from megatile.collectives.registry import algorithm
+from megatile.collectives.writer import Writer, is_rank
+from megatile.plan.expr import unit
+
+OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "send_recv")
+
+
+@algorithm("ring", *OPERATIONS)
+def ring(w: Writer, chunks: int = 1) -> None:
+    """Each rank talks to the next one: 2(n-1) steps of a block for an all-reduce, every link equally used."""
+    write_rings(w, Everybody(w.job.ranks), chunks)
+
+
+@algorithm("ring_bidirectional", "all_reduce", "reduce_scatter", "all_gather")
+def ring_bidirectional(w: Writer, chunks: int = 1) -> None:
+    """Half of the data goes round each way, so both directions of every link are used."""
+    everybody = Everybody(w.job.ranks)
+    write_rings(w, BothWays(w.job.ranks, 1, everybody), chunks)
+
+
+def write_rings(w: Writer, party: Party, chunks: int) -> None:
+    """The job on the rings of a party that holds all ranks."""
+    operation = w.job.operation
+    if operation == "all_reduce":
+        Ring.over(w, party, w.blocks, chunks).all_reduce(w.own, w.sums)
+    elif operation == "reduce_scatter":
+        into = w.output if w.out_of_place else None
+        Ring.over(w, party, w.blocks, chunks).reduce_scatter(w.own, w.sums, into)
+    elif operation == "all_gather":
+        own = w.own if w.out_of_place else None
+        if own is not None:
+            w.copy(w.blocks.part(w.output, unit), w.contribution())
+        Ring.over(w, party, w.blocks, chunks).all_gather(w.sums, own)
+    elif operation == "send_recv":
+        shift(w)
+    else:
+        along_chain(w, chunks)
+
+
+def along_chain(w: Writer, chunks: int) -> None:
+    """Broadcast or reduce along the ring, from rank to rank."""
+    tree = Tree(Everybody(w.job.ranks), w.job.root, arity=1)
+    parts = Blocks(w.job.count, chunks)
+    if w.job.operation == "broadcast":
+        put_root_data(w)
+        broadcast_down(TreePhase.over(w, tree, parts, up=False), w.sums)
+    else:
+        reduce_up(TreePhase.over(w, tree, parts, down=False), w.own, w.sums)
+
+
+def put_root_data(w: Writer) -> None:
+    """Out of place, the root's own copy of a broadcast."""
+    if w.out_of_place:
+        with w.when(is_rank(w.job.root)):
+            w.copy(piece(w.output, 0, w.job.count), piece(w.own, 0, w.job.count))
+
+
+def shift(w: Writer) -> None:
+    """Every rank sends to the next one; with a ``peer``, only the root sends, to that rank."""
+    job, everything = w.job, piece(w.own, 0, w.job.count)
+    place = piece(w.output, 0, job.count)
+    if job.peer is None:
+        channel = w.channel("shift", (unit - 1) % job.ranks, job.count)
+        w.send(channel, everything, (unit + 1) % job.ranks)
+        w.copy(place, w.receive(channel, place))
+        return
+    channel = w.channel("shift", job.root, job.count)
+    with w.when(is_rank(job.root)):
+        w.send(channel, everything, job.peer)
+    with w.when(is_rank(job.peer)):
+        w.copy(place, w.receive(channel, place))

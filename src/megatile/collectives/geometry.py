@@ -1,0 +1,140 @@
+"""How chosen ranks lie on a machine: nesting, grid, what the networks can reduce, which memory to use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+from megatile.collectives.job import CollectiveError
+from megatile.hda import HDA
+from megatile.hda.model import Level, Network
+from megatile.plan.expr import Expr, table, unit
+
+Ranks = int | Sequence[int] | None
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """See ``Job`` for ``levels``, ``dims``, ``wrap``, ``reduces`` and ``place``."""
+
+    scale: str
+    numbers: Sequence[int]
+    levels: tuple[int, ...]
+    dims: tuple[int, ...]
+    wrap: tuple[bool, ...]
+    reduces: tuple[tuple[str, ...], ...]
+    place: Expr
+
+    @property
+    def ranks(self) -> int:
+        return len(self.numbers)
+
+
+def survey(hda: HDA, scale: str, ranks: Ranks = None) -> Geometry:
+    """Look at the ranks: all units of a scale, the first so many, or those with the given numbers."""
+    numbers = _numbers(hda, scale, ranks)
+    nesting = list(_nesting(hda, scale, numbers))
+    levels = tuple(size for size, _ in nesting)
+    dims: list[int] = []
+    wrap: list[bool] = []
+    reduces = []
+    for size, network in nesting:
+        grid = network.topology.dims if network else ()
+        fits = bool(grid) and prod(grid) == size
+        dims += grid if fits else (size,)
+        known = getattr(network.topology, "wrap", ()) if fits and network else ()
+        wrap += known or (False,) * (len(grid) if fits else 1)
+        reduces.append(network.in_network_reduction if network else ())
+    name = hda.scale(scale).name
+    return Geometry(name, numbers, levels, tuple(dims), tuple(wrap), tuple(reduces), _place(numbers))
+
+
+def _numbers(hda: HDA, scale: str, ranks: Ranks) -> Sequence[int]:
+    total = hda.count(scale)
+    numbers: Sequence[int] = (
+        range(total) if ranks is None else ranks if not isinstance(ranks, int) else range(ranks)
+    )
+    if not len(numbers):
+        raise CollectiveError("a collective needs at least one rank")
+    if min(numbers) < 0 or max(numbers) >= total:
+        raise CollectiveError(
+            f"{hda.name} has {total} units of scale '{scale}', so there is no rank {max(numbers)}",
+            advice="choose a larger machine (--set nodes=4) or fewer ranks",
+        )
+    if len(set(numbers)) != len(numbers):
+        raise CollectiveError("a unit cannot be two ranks of the same group")
+    return numbers
+
+
+def _nesting(hda: HDA, scale: str, numbers: Sequence[int]) -> list[tuple[int, Network | None]]:
+    """(members, network) per level that groups the ranks in equal, neighbouring lots."""
+    base = hda.level(hda.scale(scale).level)
+    found: list[tuple[int, Network | None]] = []
+    groups = list(numbers)
+    for level in hda.levels:
+        if level.position <= base.position or not _joins(hda, level):
+            continue
+        parents = [n * level.total // base.total for n in numbers[:: len(numbers) // len(groups)]]
+        size = _equal_runs(parents)
+        if size is None:
+            return [(len(numbers), _network(hda, hda.levels[-1]))]
+        if size > 1:
+            found.append((size, _network(hda, level)))
+        groups = parents[::size]
+        if len(groups) == 1:
+            break
+    if prod(size for size, _ in found) != len(numbers):
+        return [(len(numbers), None)]
+    return found or [(1, None)]
+
+
+def _joins(hda: HDA, level: Level) -> bool:
+    return any(n.level == level.name for n in hda.networks) or any(
+        m.level == level.name and m.shared and not m.cache for m in hda.memories
+    )
+
+
+def _network(hda: HDA, level: Level) -> Network | None:
+    return next((n for n in hda.networks if n.level == level.name), None)
+
+
+def _equal_runs(values: Sequence[int]) -> int | None:
+    """The common length of the runs of equal values, if there is one and no value comes back."""
+    starts = [0, *(i for i in range(1, len(values)) if values[i] != values[i - 1]), len(values)]
+    sizes = {b - a for a, b in pairwise(starts)}
+    if len(sizes) != 1 or len(starts) - 1 != len(set(values)):
+        return None
+    return sizes.pop()
+
+
+def _place(numbers: Sequence[int]) -> Expr:
+    first = numbers[0]
+    step = numbers[1] - first if len(numbers) > 1 else 1
+    if all(n == first + i * step for i, n in enumerate(numbers)):
+        return unit * step + first
+    return table(list(numbers), unit)
+
+
+def buffer_memory(hda: HDA, scale: str, nbytes: int = 0) -> str:
+    """Where a rank's buffers lie: the nearest memory that a unit of the scale reaches and that holds them."""
+    hda.require("memory")
+    base = hda.level(hda.scale(scale).level)
+    usable = [m for m in hda.memories if not m.cache and m.shared]
+    above = [m for m in usable if hda.level(m.level).position >= base.position]
+    below = [m for m in usable if hda.level(m.level).position < base.position]
+    above.sort(key=lambda m: (hda.level(m.level).position, m.size))
+    below.sort(key=lambda m: -hda.level(m.level).position)
+
+    def room(memory_level: str, size: int) -> int:
+        units = hda.level(memory_level).total
+        return size * units // base.total
+
+    for memory in [*above, *below]:
+        if room(memory.level, memory.available) >= nbytes:
+            return memory.name
+    biggest = max(usable, key=lambda m: room(m.level, m.available), default=None)
+    if biggest is None:
+        raise CollectiveError(f"machine '{hda.name}' has no memory that units of '{scale}' can use")
+    return biggest.name

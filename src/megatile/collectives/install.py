@@ -1,0 +1,186 @@
+"""Install plans: which PEs take part in a kernel, and the neighbour table of each. Pure and printable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import pairwise
+from typing import Any
+
+from megatile.collectives.job import CollectiveError
+from megatile.collectives.mappers import resolve_mapper
+from megatile.collectives.topologies import Floor, Neighbors, floor_of, resolve_topology
+from megatile.hda import HDA
+from megatile.language.directions import OPPOSITE
+
+
+@dataclass(frozen=True)
+class NeighborTableEntry:
+    """One direction: the peer, the direction in which it hears us, and where we receive from it."""
+
+    direction: str
+    peer_direction: str
+    peer_sip: int
+    peer_cube: int
+    peer_pe: int
+    rx_base: int
+    rx_size: int
+
+
+@dataclass(frozen=True)
+class PeInstallSpec:
+    cube: int
+    pe: int
+    neighbors: tuple[NeighborTableEntry, ...]
+
+
+@dataclass(frozen=True)
+class SipInstallPlan:
+    """What one SIP installs. ``kernel_config`` is what ``kernel_args`` gets."""
+
+    algorithm_name: str
+    sip: int
+    rank: int
+    world_size: int
+    pe_installs: tuple[PeInstallSpec, ...]
+    buffer_kind: str
+    n_slots: int
+    slot_size: int
+    kernel_module: str
+    participating_pes: tuple[tuple[int, int], ...]
+    kernel_config: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        head = f"SIP {self.sip}: {self.algorithm_name}, {len(self.pe_installs)} PEs, {self.buffer_kind}"
+        lines = [head]
+        for pe in self.pe_installs:
+            ways = ", ".join(
+                f"{n.direction} -> {n.peer_sip}/{n.peer_cube}/{n.peer_pe} ({n.peer_direction})"
+                for n in pe.neighbors
+            )
+            lines.append(f"  cube {pe.cube} pe {pe.pe}: {ways or 'no neighbours'}")
+        return "\n".join(lines)
+
+
+def build_install_plans(
+    world_size: int, algorithm: str, algorithm_config: Mapping[str, Any], spec: HDA | Mapping[str, Any]
+) -> list[SipInstallPlan]:
+    """One plan per rank (= SIP): mapper × topology × the module's own ``neighbors`` if it brings them."""
+    floor = floor_of(_machine(spec))
+    if not 1 <= world_size <= floor.sip_count:
+        raise CollectiveError(f"world_size {world_size} does not fit {floor.sip_count} SIPs")
+    config = algorithm_config
+    mapper = resolve_mapper(config.get("mapper", "leader_only"))
+    seats = [(sip, cube, pe) for sip in range(world_size) for cube, pe in mapper(floor, sip)]
+    maps = neighbour_maps(config, _used(floor, world_size), len(seats))
+    slots, size = int(config["n_slots"]), int(config["slot_size"])
+    plans = []
+    for sip in range(world_size):
+        mine = [(i, seat) for i, seat in enumerate(seats) if seat[0] == sip]
+        installs = tuple(
+            PeInstallSpec(cube, pe, _entries(i, maps, seats, slots * size)) for i, (_, cube, pe) in mine
+        )
+        plans.append(
+            SipInstallPlan(
+                algorithm,
+                sip,
+                sip,
+                world_size,
+                installs,
+                config["buffer_kind"],
+                slots,
+                size,
+                config["module"],
+                tuple((cube, pe) for _, (_, cube, pe) in mine),
+                kernel_config(config, _used(floor, world_size), len(seats)),
+            )
+        )
+    check_disjoint(plans)
+    return plans
+
+
+def _machine(spec: HDA | Mapping[str, Any]) -> HDA:
+    return spec if isinstance(spec, HDA) else HDA.from_dict(spec)
+
+
+def _used(floor: Floor, world_size: int) -> Floor:
+    """The floor with only the first SIPs, which then stand in a row unless they are all."""
+    return floor if world_size == floor.sip_count else Floor((world_size, 1), floor.mesh, floor.pes)
+
+
+def neighbour_maps(config: Mapping[str, Any], floor: Floor, count: int) -> list[dict[str, int]]:
+    """Every participant's directions and peers (numbers of participants)."""
+    module = import_module(config["module"])
+    own = getattr(module, "neighbors", None)
+    neighbors: Neighbors = own if own is not None else resolve_topology(config["topology"])(floor)
+    maps = [dict(neighbors(i, count)) for i in range(count)]
+    for i, entry in enumerate(maps):
+        for direction, peer in entry.items():
+            if not 0 <= peer < count:
+                raise CollectiveError(f"participant {i} has no neighbour {peer} in direction {direction}")
+    return maps
+
+
+def kernel_config(config: Mapping[str, Any], floor: Floor, count: int) -> dict[str, Any]:
+    """What the kernel's ``kernel_args`` may ask for."""
+    own = {
+        k: v
+        for k, v in config.items()
+        if k in ("n_elem", "reduce_op", "root_cube") or k.startswith("kernel_")
+    }
+    return own | {
+        "world_size": count,
+        "pes_per_cube": floor.pes,
+        "cubes_per_sip": floor.cubes,
+        "num_sips": floor.sip_count,
+        "mesh_w": floor.mesh[0],
+        "mesh_h": floor.mesh[1],
+        "sip_w": floor.sips[0],
+        "sip_h": floor.sips[1],
+    }
+
+
+def _entries(
+    number: int, maps: list[dict[str, int]], seats: list[tuple[int, int, int]], ring: int
+) -> tuple[NeighborTableEntry, ...]:
+    entries = []
+    for place, (direction, peer) in enumerate(maps[number].items()):
+        sip, cube, pe = seats[peer]
+        heard = _heard(maps, number, peer, direction)
+        entries.append(NeighborTableEntry(direction, heard, sip, cube, pe, place * ring, ring))
+    return tuple(entries)
+
+
+def _heard(maps: list[dict[str, int]], number: int, peer: int, direction: str) -> str:
+    """The peer's direction that points back: the opposite one if it does, else any."""
+    back = OPPOSITE.get(direction)
+    if back is not None and maps[peer].get(back) == number:
+        return back
+    for name, target in maps[peer].items():
+        if target == number:
+            return name
+    raise CollectiveError(f"participant {peer} has no direction back to {number}")
+
+
+def check_disjoint(plans: list[SipInstallPlan]) -> None:
+    """No two receive ranges of a PE may overlap."""
+    for plan in plans:
+        for pe in plan.pe_installs:
+            ranges = sorted((n.rx_base, n.rx_base + n.rx_size, n.direction) for n in pe.neighbors)
+            for (_, end, one), (start, _, two) in pairwise(ranges):
+                if start < end:
+                    raise CollectiveError(
+                        f"SIP {plan.sip} cube {pe.cube} pe {pe.pe}: ranges of {one} and {two} overlap"
+                    )
+
+
+def configure_sfr_intercube_multisip(
+    spec: HDA | Mapping[str, Any], cfg: Mapping[str, Any]
+) -> list[SipInstallPlan]:
+    """Wire PE 0 of every cube to its mesh neighbours, and for all cubes to the same cube of the peer SIPs."""
+    hda = _machine(spec)
+    config = {**cfg, "topology": "intercube", "mapper": "cube_leaders"}
+    name = str(config.get("algorithm", "intercube"))
+    config.setdefault("module", "megatile.collectives.kernels.intercube_allreduce")
+    return build_install_plans(floor_of(hda).sip_count, name, config, hda)

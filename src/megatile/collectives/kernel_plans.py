@@ -1,0 +1,114 @@
+"""From an install plan to a Plan: a collective kernel on the PEs it was installed on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+from megatile.collectives.install import SipInstallPlan, build_install_plans
+from megatile.collectives.topologies import floor_of
+from megatile.hda import HDA
+from megatile.language.kernels import read_kernel
+from megatile.language.values import Tensor
+from megatile.plan.expr import table, unit
+from megatile.plan.model import Plan
+
+
+def kernel_plan(
+    config: Mapping[str, Any], machine: HDA, *, world_size: int | None = None, n_elem: int | None = None
+) -> Plan:
+    """The Plan of a configured kernel (``resolve_algorithm_config``) on all participating PEs.
+
+    Tensor ``t`` holds ``n_elem`` elements per participant. Ranks are SIPs; their number is ``world_size``, or
+    that of the configuration, or all there are.
+    """
+    floor = floor_of(machine)
+    size = world_size or int(config.get("world_size") or floor.sip_count)
+    settings = {**config, "n_elem": n_elem or config.get("n_elem", 8)}
+    installs = build_install_plans(size, str(config.get("algorithm", "kernel")), settings, machine)
+    places = [
+        (plan.sip * floor.cubes + cube) * floor.pes + pe
+        for plan in installs
+        for cube, pe in plan.participating_pes
+    ]
+    return read_installed(installs, places, settings)
+
+
+def plan_of_module(
+    module: Any,
+    world_size: int,
+    *,
+    topology: str = "ring_1d",
+    scale: str = "pe",
+    places: Sequence[int] | None = None,
+    **config: Any,
+) -> Plan:
+    """The Plan of a user's module: ``kernel``, ``kernel_args``, perhaps ``neighbors``."""
+    settings = {"n_elem": 8, "world_size": world_size, **config}
+    options = {
+        k: settings[k] for k in ("buffer_kind", "n_slots", "slot_size", "memory", "scratch") if k in settings
+    }
+    found = import_module(module) if isinstance(module, str) else module
+    plan = read_kernel(
+        found.kernel,
+        [_tensor(settings), *found.kernel_args(**settings)],
+        world_size=world_size,
+        topology=topology,
+        neighbors=getattr(found, "neighbors", None),
+        scale=scale,
+        name=getattr(found, "__name__", "kernel").rpartition(".")[2],
+        **options,
+    )
+    return plan if places is None else replace(plan, place=table(list(places), unit))
+
+
+def _tensor(settings: Mapping[str, Any]) -> Tensor:
+    return Tensor("t", (int(settings["n_elem"]),), settings.get("dtype", "f16"), role="inout")
+
+
+def read_installed(installs: list[SipInstallPlan], places: list[int], config: Mapping[str, Any]) -> Plan:
+    """Read the kernel for the participants; PEs of one SIP and the SIPs themselves are the axes."""
+    first = installs[0]
+    module = import_module(first.kernel_module)
+    each = len(first.participating_pes)
+    cubes = {cube for cube, _ in first.participating_pes}
+    per_cube = each // len(cubes)
+    count = len(places)
+    table_of = _maps(installs)
+    plan = read_kernel(
+        module.kernel,
+        [_tensor(config), *module.kernel_args(**first.kernel_config)],
+        grid=_axes(per_cube, len(cubes), len(installs)),
+        topology="none",
+        neighbors=lambda rank, world: table_of[rank],
+        scale="pe",
+        name=first.algorithm_name,
+        buffer_kind=first.buffer_kind,
+        n_slots=first.n_slots,
+        slot_size=first.slot_size,
+        split=True,
+    )
+    straight = places == list(range(count))
+    return plan if straight else replace(plan, place=table(places, unit))
+
+
+def _axes(pes: int, cubes: int, sips: int) -> tuple[int, ...]:
+    """Axes of ``program_id``: (PE, cube, SIP) where all PEs take part, (cube, SIP) for one per cube."""
+    if pes > 1:
+        return (pes, cubes, sips)
+    return (cubes, sips) if cubes > 1 else (sips,)
+
+
+def _maps(installs: list[SipInstallPlan]) -> list[dict[str, int]]:
+    seats = [(p.sip, cube, pe) for p in installs for cube, pe in p.participating_pes]
+    number = {seat: i for i, seat in enumerate(seats)}
+    return [
+        {n.direction: number[n.peer_sip, n.peer_cube, n.peer_pe] for n in pe.neighbors}
+        for plan in installs
+        for pe in plan.pe_installs
+    ]
+
+
+__all__ = ["kernel_plan", "plan_of_module", "read_installed"]

@@ -1,0 +1,170 @@
+"""Trees of messages: up to a root with reduction, down from it; a chain is a tree with one child each.
+
+A ``Tree`` is arithmetic too: the number ``v`` of a unit in the tree (the root is 0), its parent and children.
+Chunks travel one after another. Going up and down at once, a unit at depth d handles chunk j on its way up
+and chunk j - 2d on its way down in the same round, so that neither direction waits for the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from megatile.collectives.blocks import Blocks, piece
+from megatile.collectives.party import Party
+from megatile.collectives.writer import Writer
+from megatile.plan.build import Handle, Part
+from megatile.plan.expr import Expr, IntLike, expr, member, select
+from megatile.plan.model import Channel
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A heap-ordered tree over a party: children of v are v*arity+1 ... v*arity+arity."""
+
+    party: Party
+    root: IntLike = 0
+    arity: int = 2
+    mirrored: bool = False
+
+    @property
+    def size(self) -> int:
+        return self.party.size
+
+    @property
+    def number(self) -> Expr:
+        away = (self.party.me - self.root) % self.size
+        # The mirror image of a heap has its leaves where the heap has its inner nodes.
+        return (self.size - 1 - away) if self.mirrored else away
+
+    def unit_of(self, number: IntLike) -> Expr:
+        away = (self.size - 1 - expr(number)) if self.mirrored else expr(number)
+        return self.party.unit_at((away + self.root) % self.size)
+
+    @property
+    def parent(self) -> Expr:
+        return self.unit_of((self.number - 1) // self.arity)
+
+    @property
+    def which_child(self) -> Expr:
+        return (self.number - 1) % self.arity
+
+    def child(self, index: IntLike) -> Expr:
+        return self.number * self.arity + 1 + index
+
+    def has_child(self, index: IntLike) -> Expr:
+        return self.child(index) < self.size
+
+    @property
+    def is_root(self) -> Expr:
+        return self.number < 1
+
+    @property
+    def depth(self) -> Expr:
+        """How far the root is: the number of whole levels above."""
+        if self.arity == 1:
+            return self.number
+        total, first, width = expr(0), 1, self.arity
+        while first < self.size:
+            total = total + (self.number >= first)
+            first, width = first + width, width * self.arity
+        return total
+
+
+@dataclass(frozen=True)
+class TreePhase:
+    """Messages along a tree, the stretch ``base .. base+count`` in ``chunks``."""
+
+    writer: Writer
+    tree: Tree
+    blocks: Blocks
+    up: Channel | None = None
+    down: Channel | None = None
+
+    @staticmethod
+    def over(w: Writer, tree: Tree, blocks: Blocks, *, up: bool = True, down: bool = True) -> TreePhase:
+        """``blocks`` are the chunks."""
+        child = select(tree.has_child(member), tree.unit_of(tree.child(member)), -1)
+        above = select(tree.is_root, -1, tree.parent)
+        return TreePhase(
+            w,
+            tree,
+            blocks,
+            w.channel("up", child, blocks.most, members=tree.arity, slots=4) if up else None,
+            w.channel("down", above, blocks.most, slots=4) if down else None,
+        )
+
+    def rise(self, own: Handle, sums: Handle, chunk: IntLike) -> None:
+        """One chunk towards the root, my part added."""
+        w, tree = self.writer, self.tree
+        assert self.up is not None
+        mine, total = self.blocks.part(own, chunk), self.blocks.part(sums, chunk)
+        for index in range(tree.arity):
+            with w.when(tree.has_child(index)):
+                message = w.receive(self.up, mine, index)
+                w.reduce(total, mine if index == 0 else total, message)
+        with w.when(tree.number > 0):
+            to = tree.parent
+            if own is sums:
+                w.send(self.up, total, to, tree.which_child)
+            else:
+                up = self.up
+                w.either(
+                    tree.has_child(0),
+                    lambda: w.send(up, total, to, tree.which_child),
+                    lambda: w.send(up, mine, to, tree.which_child),
+                )
+
+    def sink(self, sums: Handle, chunk: IntLike) -> None:
+        """One chunk away from the root; the root has it in ``sums``."""
+        w, tree = self.writer, self.tree
+        place = self.blocks.part(sums, chunk)
+
+        def passed_on() -> None:
+            assert self.down is not None
+            message = w.receive(self.down, place)
+            self._to_children(message)
+            w.copy(place, message)
+
+        w.either(tree.is_root, lambda: self._to_children(place), passed_on)
+
+    def _to_children(self, what: Part | Handle) -> None:
+        assert self.down is not None
+        for index in range(self.tree.arity):
+            with self.writer.when(self.tree.has_child(index)):
+                self.writer.send(self.down, what, self.tree.unit_of(self.tree.child(index)))
+
+
+def reduce_up(phase: TreePhase, own: Handle, sums: Handle) -> None:
+    """The root has the reduction of all in ``sums``."""
+    with phase.writer.loop(0, phase.blocks.parts, "chunk") as chunk:
+        phase.rise(own, sums, chunk)
+
+
+def broadcast_down(phase: TreePhase, sums: Handle) -> None:
+    """Everybody has what the root has in ``sums``."""
+    with phase.writer.loop(0, phase.blocks.parts, "chunk") as chunk:
+        phase.sink(sums, chunk)
+
+
+def up_and_down(phases: list[TreePhase], own: Handle, sums: Handle) -> None:
+    """All-reduce along one or several trees, each with its own stretch of the data."""
+    w, chunks = phases[0].writer, phases[0].blocks.parts
+    lags = [2 * phase.tree.depth for phase in phases]
+    last: Expr = lags[0]
+    for lag in lags[1:]:
+        last = last | lag  # an upper bound; rounds in which neither tree has anything to do are empty
+    if chunks == 1 and len(phases) == 1:
+        phases[0].rise(own, sums, 0)
+        phases[0].sink(sums, 0)
+        return
+    with w.loop(0, last + chunks, "round") as step:
+        for phase in phases:
+            with w.when(step < chunks):
+                phase.rise(own, sums, step)
+        for phase, lag in zip(phases, lags, strict=True):
+            with w.when((step >= lag) & (step < lag + chunks)):
+                phase.sink(sums, step - lag)
+
+
+def whole(handle: Handle, count: IntLike) -> Part:
+    return piece(handle, 0, count)

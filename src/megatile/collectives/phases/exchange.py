@@ -1,0 +1,142 @@
+"""Pairwise exchange phases: recursive halving and doubling between partners ``position ^ distance``.
+
+Written as arithmetic, all positions share one stream. They need a power of two; ``Fold`` takes the positions
+beyond it in and out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from megatile.collectives.blocks import Blocks, piece
+from megatile.collectives.party import Party
+from megatile.collectives.writer import Writer
+from megatile.plan.build import Handle, Part
+from megatile.plan.expr import IntLike, expr, member, select
+from megatile.plan.model import Channel, Region
+
+
+def power_below(n: int) -> int:
+    """The largest power of two that is not more than n."""
+    return 1 << (n.bit_length() - 1)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """``rounds`` steps over the first ``2**rounds`` positions; ``blocks`` has one block for each of them."""
+
+    writer: Writer
+    party: Party
+    blocks: Blocks
+    channel: Channel
+
+    @staticmethod
+    def over(writer: Writer, party: Party, blocks: Blocks, most: int | None = None) -> Exchange:
+        """Queue k connects partners at distance 2**k; ``most`` elements go at a time (half of all)."""
+        source = party.unit_at(party.me ^ (expr(1) << member))
+        if party.size != blocks.parts:
+            source = select(party.me < blocks.parts, source, -1)
+        rounds = blocks.parts.bit_length() - 1
+        size = blocks.most * (blocks.parts // 2) if most is None else most
+        # Two slots: the last message of halving and the first of doubling use the same queue.
+        slots = 2 if most is None else 1
+        channel = writer.channel("partners", source, size, members=max(1, rounds), slots=slots)
+        return Exchange(writer, party, blocks, channel)
+
+    @property
+    def rounds(self) -> int:
+        return self.blocks.parts.bit_length() - 1
+
+    def _segment(self, handle: Handle, position: IntLike, width: IntLike) -> Part:
+        """The ``width`` blocks (a power of two) around a position."""
+        first = expr(position) // width * width
+        return piece(handle, *self.blocks.stretch(first, width))
+
+    def reduce_scatter(self, own: Handle, sums: Handle, into: Handle | None = None) -> None:
+        """Recursive halving: my block is reduced in the end."""
+        w, n, channel = self.writer, self.blocks.parts, self.channel
+        for start, stop in self._rounds(own is not sums, into is not None):
+            with w.loop(start, stop, "round") as step:
+                width = expr(n) >> (step + 1)
+                partner, queue = self.party.me ^ width, self.rounds - 1 - step
+                source = own if start == 0 else sums
+                w.send(channel, self._segment(source, partner, width), self.party.unit_at(partner), queue)
+                mine = self._segment(source, self.party.me, width)
+                total = self._segment(sums, self.party.me, width)
+                if into is not None and stop == self.rounds:
+                    total = piece(into, 0, self.blocks.length(self.party.me))
+                w.reduce(total, mine, w.receive(channel, mine, queue))
+
+    def _rounds(self, first_apart: bool, last_apart: bool) -> list[tuple[int, int]]:
+        """The rounds as loops; the first and the last stand alone where they use other buffers."""
+        cuts = {0, self.rounds}
+        cuts |= {1} if first_apart else set()
+        cuts |= {self.rounds - 1} if last_apart else set()
+        ordered = sorted(c for c in cuts if 0 <= c <= self.rounds)
+        return list(pairwise(ordered))
+
+    def all_gather(self, sums: Handle) -> None:
+        """Recursive doubling: everybody's blocks, mine is in ``sums``."""
+        w, channel = self.writer, self.channel
+        with w.loop(0, self.rounds, "round") as step:
+            width = expr(1) << step
+            partner = self.party.me ^ width
+            w.send(channel, self._segment(sums, self.party.me, width), self.party.unit_at(partner), step)
+            theirs = self._segment(sums, partner, width)
+            w.copy(theirs, w.receive(channel, theirs, step))
+
+    def all_reduce_whole(self, own: Handle, sums: Handle, whole: Part) -> None:
+        """Recursive doubling with the whole buffer: fewest steps, most bytes."""
+        w, channel = self.writer, self.channel
+        for start, stop in self._rounds(own is not sums, False):
+            with w.loop(start, stop, "round") as step:
+                partner = self.party.me ^ (expr(1) << step)
+                source = own if start == 0 else sums
+                mine = Part(source, _renamed(whole, source))
+                w.send(channel, mine, self.party.unit_at(partner), step)
+                w.reduce(Part(sums, _renamed(whole, sums)), mine, w.receive(channel, mine, step))
+
+
+def _renamed(what: Part, handle: Handle) -> Region:
+    return replace(what.region, tile=handle.name)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Positions from a power of two on hand their data to a partner below and get the result back."""
+
+    writer: Writer
+    party: Party
+    whole: Part
+    most: int
+
+    @contextmanager
+    def around(self, own: Handle, sums: Handle) -> Iterator[Handle]:
+        """Inside, the positions below the power of two hold everything; gives the buffer to read from."""
+        n, w = self.party.size, self.writer
+        core = power_below(n)
+        if core == n:
+            yield own
+            return
+        me = self.party.me
+        extra = n - core
+        most = self.most
+        into = w.channel("fold", select(me < extra, self.party.unit_at(me + core), -1), most, slots=1)
+        back = w.channel("unfold", select(me >= core, self.party.unit_at(me - core), -1), most, slots=1)
+        mine, total = Part(own, _renamed(self.whole, own)), Part(sums, _renamed(self.whole, sums))
+        with w.when(me >= core):
+            w.send(into, mine, self.party.unit_at(me - core))
+        with w.when(me < extra):
+            w.reduce(total, mine, w.receive(into, mine))
+        if own is not sums:
+            with w.when((me >= extra) & (me < core)):
+                w.copy(total, mine)
+        with w.when(me < core):
+            yield sums
+        with w.when(me < extra):
+            w.send(back, total, self.party.unit_at(me + core))
+        with w.when(me >= core):
+            w.copy(total, w.receive(back, total))

@@ -1,0 +1,128 @@
+"""Ring phases: reduce-scatter, all-gather, and both in one without a seam.
+
+Data goes round one ring per *lane* of the party, each block cut into ``chunks`` that follow one another, so
+that a chunk is passed on while the next arrives. Position p of a lane begins with block p-1 and ends up with
+block p. Every loop body is "receive, work, send on": a unit never waits for a slot that only it could free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from megatile.collectives.blocks import Blocks
+from megatile.collectives.party import Party
+from megatile.collectives.writer import Writer
+from megatile.plan.build import Handle, Part
+from megatile.plan.expr import Expr, IntLike, member
+from megatile.plan.model import Channel
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A party's rings with their channel; ``blocks`` has one block per position."""
+
+    writer: Writer
+    party: Party
+    blocks: Blocks
+    chunks: int
+    channel: Channel
+
+    @staticmethod
+    def over(writer: Writer, party: Party, blocks: Blocks, chunks: int = 1, slots: int | None = None) -> Ring:
+        source = party.lane(member).after(-1)
+        most = Blocks(blocks.most, party.lanes * chunks).most
+        depth = slots if slots is not None else 2 * chunks
+        channel = writer.channel("ring", source, most, members=party.lanes, slots=max(depth, chunks + 1))
+        return Ring(writer, party, blocks, chunks, channel)
+
+    @contextmanager
+    def every(self) -> Iterator[tuple[Expr, Expr]]:
+        """All lanes and chunks, in the order in which messages travel."""
+        with (
+            self.writer.loop(0, self.party.lanes, "lane") as lane,
+            self.writer.loop(0, self.chunks, "chunk") as chunk,
+        ):
+            yield lane, chunk
+
+    def piece(self, handle: Handle, back: IntLike, lane: Expr, chunk: Expr, local: bool = False) -> Part:
+        """Of the block ``back`` positions behind mine: the part of this lane and chunk.
+
+        ``local``: the handle holds only that block, from its beginning.
+        """
+        party = self.party.lane(lane)
+        cut = self.blocks.inside(party.seat((party.me - back) % party.size), self.party.lanes * self.chunks)
+        if local:
+            cut = Blocks(cut.count, cut.parts, 0, cut.limit)
+        return cut.part(handle, lane * self.chunks + chunk)
+
+    def send(self, what: Part | Handle, lane: Expr) -> None:
+        self.writer.send(self.channel, what, self.party.lane(lane).after(1), lane)
+
+    def receive(self, like: Part, lane: Expr) -> Handle:
+        return self.writer.receive(self.channel, like, lane)
+
+    # --- phases ----------------------------------------------------------------------------------
+
+    def begin_reduction(self, own: Handle) -> None:
+        with self.every() as (lane, chunk):
+            self.send(self.piece(own, 1, lane, chunk), lane)
+
+    def reduce_step(self, own: Handle, sums: Handle, step: IntLike, on: bool, into: Handle | None) -> None:
+        """Receive block ``step + 2`` behind, add mine, and send it on if ``on``."""
+        with self.every() as (lane, chunk):
+            mine = self.piece(own, step + 2, lane, chunk)
+            total = self.piece(sums, step + 2, lane, chunk)
+            if into is not None:
+                total = self.piece(into, step + 2, lane, chunk, local=True)
+            message = self.receive(mine, lane)
+            self.writer.reduce(total, mine, message)
+            if on:
+                self.send(total, lane)
+
+    def reduce_scatter(self, own: Handle, sums: Handle, into: Handle | None = None) -> None:
+        """My block is reduced in the end: in ``sums``, or at the beginning of ``into``."""
+        size = self.party.size
+        if size == 1:
+            return
+        self.begin_reduction(own)
+        if size > 2:
+            with self.writer.loop(0, size - 2) as step:
+                self.reduce_step(own, sums, step, True, None)
+        self.reduce_step(own, sums, size - 2, False, into)
+
+    def gather_step(self, sums: Handle, step: IntLike, on: bool) -> None:
+        """Receive block ``step + 1`` behind, send it on if ``on``, keep a copy."""
+        with self.every() as (lane, chunk):
+            place = self.piece(sums, step + 1, lane, chunk)
+            message = self.receive(place, lane)
+            if on:
+                self.send(message, lane)
+            self.writer.copy(place, message)
+
+    def all_gather(self, sums: Handle, own: Handle | None = None) -> None:
+        """Everybody's blocks in ``sums``; mine is there, or at the beginning of ``own``."""
+        if self.party.size == 1:
+            return
+        with self.every() as (lane, chunk):
+            mine = self.piece(sums if own is None else own, 0, lane, chunk, local=own is not None)
+            self.send(mine, lane)
+        self._gather_rest(sums)
+
+    def _gather_rest(self, sums: Handle) -> None:
+        size = self.party.size
+        if size > 2:
+            with self.writer.loop(0, size - 2) as step:
+                self.gather_step(sums, step, True)
+        self.gather_step(sums, size - 2, False)
+
+    def all_reduce(self, own: Handle, sums: Handle) -> None:
+        """Both phases; the last sum of a chunk leaves at once as the first message of the second."""
+        size = self.party.size
+        if size == 1:
+            return
+        self.begin_reduction(own)
+        with self.writer.loop(0, size - 1) as step:
+            self.reduce_step(own, sums, step, True, None)
+        self._gather_rest(sums)

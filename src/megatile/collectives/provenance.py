@@ -1,0 +1,145 @@
+"""Proof, on the Plan, that every result element is the reduction of every rank's contribution exactly once.
+
+The plan is read over the integers modulo 2**64 instead of its dtype: every reduction becomes an addition,
+every tile an ``i64`` tile, and every input element gets its own random number. What comes out is then the sum
+of those numbers, each as often as the plan used it, so it equals the expected sum only if each contribution
+arrived exactly once at its right place (a coincidence has probability 2**-64 per element). Where it differs,
+ranks are sent through one at a time to count who was used how often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from megatile.collectives.job import REDUCING, CollectiveError, Job
+from megatile.collectives.reference import block, expected, result_of
+from megatile.core.dtypes import itemsize
+from megatile.core.operations import REDUCTIONS
+from megatile.plan.execute import execute
+from megatile.plan.expr import expr
+from megatile.plan.model import (
+    Channel,
+    Collective,
+    Compute,
+    If,
+    Loop,
+    Plan,
+    Receive,
+    ReceiveAny,
+    Send,
+    Statement,
+    Stream,
+    Work,
+)
+
+_ADDITIONS = set(REDUCTIONS.values())
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """A proof's outcome: how many result elements were traced back to how many contributions."""
+
+    elements: int
+    contributions: int
+
+
+def prove(plan: Plan, job: Job, seed: int = 0) -> Provenance:
+    """Raise a ``CollectiveError`` that names the wrong contributions, or say how much was proved."""
+    if job.operation == "barrier":
+        return Provenance(0, 0)
+    traced = over_integers(plan)
+    judge = replace(job, dtype="i64", reduction="sum")
+    shape, _ = job.shapes
+    assert shape is not None
+    random = np.random.default_rng(seed)
+    numbers = random.integers(-(2**63), 2**63 - 1, (job.ranks, *shape), dtype=np.int64)
+    outputs = _run(traced, job, numbers)
+    elements = 0
+    for rank, right in enumerate(_expected(judge, numbers)):
+        if right is None:
+            continue
+        found = np.asarray(result_of(judge, outputs, rank))
+        elements += right.size
+        if not np.array_equal(found, right):
+            raise CollectiveError(_diagnosis(traced, judge, rank, found, right))
+    each = job.ranks if job.operation in REDUCING else 1
+    return Provenance(elements, elements * each)
+
+
+def _expected(job: Job, numbers: Any) -> list[Any | None]:
+    if job.operation not in REDUCING:
+        return expected(job, list(numbers))
+    with np.errstate(over="ignore"):
+        total: Any = np.sum(numbers[:, : job.count], axis=0, dtype=np.int64)
+    if job.operation == "reduce_scatter":
+        return [total[block(job, r)] for r in range(job.ranks)]
+    return [total if job.operation == "all_reduce" or r == job.root else None for r in range(job.ranks)]
+
+
+def _run(plan: Plan, job: Job, numbers: Any) -> Any:
+    with np.errstate(over="ignore"):
+        return execute(plan, {"x": numbers}, races=False)["x" if job.in_place else "y"]
+
+
+def _diagnosis(plan: Plan, job: Job, rank: int, found: Any, right: Any) -> str:
+    """Who contributed how often to the first wrong element."""
+    element = int(np.flatnonzero(found != right)[0])
+    shape, _ = job.shapes
+    assert shape is not None
+    if job.operation not in REDUCING:
+        return f"{plan.name}: element {element} of rank {rank}'s result does not come from where it should"
+    wrong = []
+    for source in range(job.ranks):
+        ones = np.zeros((job.ranks, *shape), dtype=np.int64)
+        ones[source] = 1
+        times = int(np.asarray(result_of(job, _run(plan, job, ones), rank))[element])
+        if times != 1:
+            wrong.append(f"rank {source} {times} times")
+    who = ", ".join(wrong[:8]) or "contributions of other elements"
+    return f"{plan.name}: element {element} of rank {rank}'s result holds {who}"
+
+
+def over_integers(plan: Plan) -> Plan:
+    """The plan with every tile of ``i64`` and every reduction an addition; averages are left as sums."""
+    narrow = min((itemsize(t.dtype) for t in plan.tiles), default=8)
+    return replace(
+        plan,
+        tiles=tuple(replace(t, dtype="i64") for t in plan.tiles),
+        channels=tuple(_wide(c, narrow) for c in plan.channels),
+        streams=tuple(Stream(s.units, _body(s.body)) for s in plan.streams),
+    )
+
+
+def _wide(channel: Channel, narrow: int) -> Channel:
+    return replace(channel, slot_bytes=-(-channel.slot_bytes * 8 // narrow), offset=None)
+
+
+def _body(body: Sequence[Statement]) -> tuple[Statement, ...]:
+    return tuple(made for statement in body for made in _statement(statement))
+
+
+def _statement(statement: Statement) -> list[Statement]:
+    match statement:
+        case Loop():
+            return [replace(statement, body=_body(statement.body))]
+        case If():
+            return [replace(statement, body=_body(statement.body), orelse=_body(statement.orelse))]
+        case Compute() if statement.operation == "div":
+            return []
+        case Compute() if statement.operation in _ADDITIONS:
+            return [replace(statement, operation="add", work=_work(statement.work))]
+        case Compute() | Send():
+            return [replace(statement, work=_work(statement.work))]
+        case Receive() | ReceiveAny():
+            return [replace(statement, dtype="i64", work=_work(statement.work))]
+        case Collective():
+            return [replace(statement, reduction="sum", work=_work(statement.work))]
+    return [statement]
+
+
+def _work(work: Work) -> Work:
+    return Work(work.flops, work.bytes * expr(8) // itemsize(work.dtype), "i64")

@@ -1,0 +1,123 @@
+"""Algorithms by name. Each is a function that writes its part of the plan; see ``algorithms/``.
+
+@algorithm("mine", "all_reduce", unfit=needs_two_ranks)
+def mine(w: Writer) -> None: ...
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from megatile.collectives.job import CollectiveError, Job
+from megatile.collectives.writer import Writer
+from megatile.core.errors import did_you_mean
+from megatile.core.registry import Registry
+from megatile.plan.model import Plan
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """``write`` puts the commands; ``unfit`` says why a job is not for it (None: it is)."""
+
+    name: str
+    operations: tuple[str, ...]
+    write: Callable[..., None]
+    unfit: Callable[[Job], str | None]
+
+    @property
+    def summary(self) -> str:
+        """The first line of its docstring."""
+        return (inspect.getdoc(self.write) or "").split("\n")[0]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Its own settings with their defaults."""
+        parameters = list(inspect.signature(self.write).parameters.values())[1:]
+        return {p.name: p.default for p in parameters}
+
+    def reason_against(self, job: Job) -> str | None:
+        if job.operation not in self.operations:
+            return f"does {', '.join(self.operations)} only"
+        return self.unfit(job) if job.ranks > 1 else None
+
+    def plan(self, job: Job, **options: Any) -> Plan:
+        """The plan for a job; a job it cannot do is a ``CollectiveError``."""
+        reason = self.reason_against(job)
+        if reason is not None:
+            raise CollectiveError(f"{self.name} cannot do {job.operation} over {job.ranks} ranks: {reason}")
+        unknown = set(options) - set(self.options)
+        if unknown:
+            raise CollectiveError(
+                f"{self.name} has no option '{min(unknown)}'",
+                advice=did_you_mean(min(unknown), self.options, what="options"),
+            )
+        writer = Writer(job, self.name)
+        if job.ranks == 1:
+            _alone(writer)
+        else:
+            self.write(writer, **options)
+        return writer.finish()
+
+
+def _alone(writer: Writer) -> None:
+    """One rank has all there is."""
+    if writer.out_of_place:
+        writer.copy(writer.output, writer.own)
+
+
+ALGORITHMS: Registry[Algorithm] = Registry("collective algorithms")
+
+
+def algorithm(
+    name: str, *operations: str, unfit: Callable[[Job], str | None] = lambda job: None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function ``f(writer, **options)`` as an algorithm."""
+
+    def register(write: Callable[..., None]) -> Callable[..., None]:
+        ALGORITHMS.add(name, Algorithm(name, operations, write, unfit))
+        return write
+
+    return register
+
+
+def algorithms() -> Mapping[str, Algorithm]:
+    """All algorithms there are."""
+    import megatile.collectives.algorithms  # noqa: F401  (importing registers them)
+
+    return ALGORITHMS
+
+
+def find_algorithm(name: str) -> Algorithm:
+    """An algorithm by registry name, or by import path (``package.module:function``)."""
+    algorithms()
+    if ":" in name or ("." in name and name not in ALGORITHMS):
+        return _imported(name)
+    return ALGORITHMS.find(name)
+
+
+def _imported(path: str) -> Algorithm:
+    found = by_import_path(path, "algorithm")
+    if isinstance(found, Algorithm):
+        return found
+    for known in ALGORITHMS.values():
+        if known.write is found:
+            return known
+    raise CollectiveError(f"'{path}' is not an algorithm", advice="decorate it with @algorithm(...)")
+
+
+def by_import_path(path: str, what: str) -> Any:
+    """``package.module:name`` or ``package.module.name``; failing says which part does not exist."""
+    module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except ImportError as problem:
+        raise CollectiveError(f"{what} '{path}' cannot be imported: {problem}") from None
+    except AttributeError:
+        raise CollectiveError(
+            f"module '{module}' has no '{name}'",
+            advice=did_you_mean(name, dir(import_module(module)), what="names"),
+        ) from None

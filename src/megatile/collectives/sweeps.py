@@ -1,0 +1,97 @@
+"""A sweep over sizes and algorithms, as nccl-tests does it: predicted times, verified data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from megatile.collectives.job import Job
+from megatile.collectives.planner import Prediction, predict
+from megatile.collectives.reference import make_inputs, wrong_elements
+from megatile.collectives.registry import find_algorithm
+from megatile.core.dtypes import itemsize
+from megatile.hda import HDA
+
+VERIFIED = 1 << 24
+"""Bytes over all ranks that are verified; a larger size is verified at a smaller one that is cut alike."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table; times in microseconds, bandwidths in GB/s (1e9)."""
+
+    size: int
+    count: int
+    type: str
+    redop: str
+    asked: str
+    algorithm: str
+    time_us: float
+    algbw: float
+    busbw: float
+    wrong: int | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def sizes(begin: int, end: int, factor: float, step: int | None = None) -> Iterator[int]:
+    """From ``begin`` to ``end`` by factor, or by ``step`` bytes."""
+    size = begin
+    while size <= end:
+        yield size
+        size = size + step if step else max(size + 1, round(size * factor))
+
+
+def sweep(
+    operation: str,
+    machine: HDA,
+    sizes_: Sequence[int],
+    algorithms: Sequence[str] = ("auto",),
+    *,
+    verify: bool = True,
+    **fields: Any,
+) -> Iterator[tuple[Line, Prediction]]:
+    """Predict every size with every algorithm, in order."""
+    for size in sizes_:
+        for name in algorithms:
+            found = predict(operation, machine=machine, nbytes=size, algorithm=name, **fields)
+            wrong = count_wrong(found) if verify else None
+            yield _line(found, name, wrong), found
+
+
+def _line(found: Prediction, asked: str, wrong: int | None) -> Line:
+    job = found.job
+    redop = job.reduction if job.operation in ("all_reduce", "reduce", "reduce_scatter") else "none"
+    bandwidths = found.algbw / 1e9, found.busbw / 1e9
+    time = found.time_ps / 1e6
+    label = found.candidate.label
+    return Line(job.nbytes, job.count, job.dtype, redop, asked, label, time, *bandwidths, wrong)
+
+
+def count_wrong(found: Prediction) -> int:
+    """Run the plan (or its twin of a smaller size that is cut alike) on data and count wrong elements."""
+    from megatile.plan.execute import execute
+
+    job = small_twin(found.job)
+    plan = found.plan
+    if job is not found.job:
+        plan = find_algorithm(found.algorithm).plan(job, **dict(found.candidate.options))
+    if job.operation == "barrier":
+        execute(plan, {})
+        return 0
+    inputs = make_inputs(job)
+    outputs = execute(plan, {"x": inputs}, races=False)
+    return wrong_elements(job, inputs, outputs["x" if job.in_place else "y"])
+
+
+def small_twin(job: Job) -> Job:
+    """The job itself, or one of the same remainders with at most ``VERIFIED`` bytes over all ranks."""
+    from dataclasses import replace
+
+    most = max(1, VERIFIED // (job.ranks * itemsize(job.dtype)))
+    if job.count <= most:
+        return job
+    rhythm = job.ranks * 64
+    return replace(job, count=max(1, most // rhythm) * rhythm + job.count % rhythm)

@@ -1,0 +1,194 @@
+"""Attention of blocks as operations on tiles: results with their log-sum-exp, the merge of two, gradients.
+
+A *result* has the shape [..., batch, rows, heads, dim + 1]: the last column holds the log-sum-exp of each row
+and the others its output, so that one tile carries both. Queries are [..., batch, rows, heads, dim]; keys and
+values stand together in one tile [..., 2, batch, columns, kv heads, dim]. Row i sees column j where
+``lower <= j - i <= upper``. Everything is computed in f32 (f64 for f64).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from megatile.core.dtypes import accumulator, dtype, numpy_dtype
+from megatile.core.operations import OPERATIONS, Array, Operation, OperationError, Shape
+
+UNLIMITED = 1 << 30
+"""A limit of a band that limits nothing."""
+ROW_BLOCK = 512
+"""Rows whose scores are in memory at once."""
+BAND = ("lower", "scale", "upper")
+
+
+def _wide(array: Array) -> Array:
+    array = np.asarray(array)
+    return array.astype(numpy_dtype(accumulator(dtype(array.dtype))), copy=False)
+
+
+def _keys_and_values(kv: Array, heads: int) -> tuple[Array, Array]:
+    """K and V as [..., batch, heads, columns, dim]; KV heads are repeated for groups of query heads."""
+    kv = _wide(kv)
+    if heads % kv.shape[-2]:
+        raise OperationError(f"{heads} query heads cannot share {kv.shape[-2]} KV heads")
+    kv = np.repeat(kv, heads // kv.shape[-2], axis=-2).swapaxes(-2, -3)
+    return kv[..., 0, :, :, :, :], kv[..., 1, :, :, :, :]
+
+
+def _scores(q: Array, k: Array, first: int, scale: float, lower: int, upper: int) -> Array:
+    """[..., heads, rows, columns], hidden ones -inf; ``first``: the number of q's first row in the block."""
+    scores = np.matmul(q, k.swapaxes(-1, -2)) * scale
+    rows, columns = scores.shape[-2:]
+    distance = np.arange(columns)[None, :] - np.arange(first, first + rows)[:, None]
+    hidden = (distance < lower) | (distance > upper)
+    if hidden.any():
+        scores = np.where(hidden, np.array(-np.inf, scores.dtype), scores)
+    return scores
+
+
+def _finite(lse: Array) -> Array:
+    """For rows that see nothing: a number whose difference from -inf is -inf, not NaN."""
+    return np.where(np.isfinite(lse), lse, np.zeros((), lse.dtype))
+
+
+def attention(
+    q: Array, kv: Array, *old: Array, scale: float = 1.0, lower: int = -UNLIMITED, upper: int = UNLIMITED
+) -> Array:
+    """softmax(q kᵀ scale) v with its log-sum-exp, merged with an old result where one is given."""
+    q = _wide(q)
+    k, v = _keys_and_values(kv, q.shape[-2])
+    queries = q.swapaxes(-2, -3)
+    result = np.empty((*q.shape[:-1], q.shape[-1] + 1), dtype=q.dtype)
+    with np.errstate(all="ignore"):
+        for first in range(0, q.shape[-3], ROW_BLOCK):
+            rows = slice(first, first + ROW_BLOCK)
+            scores = _scores(queries[..., rows, :], k, first, scale, lower, upper)
+            top = _finite(np.max(scores, axis=-1, keepdims=True, initial=-np.inf))
+            powers = np.exp(scores - top)
+            total = powers.sum(-1, keepdims=True)
+            out = np.matmul(powers, v) / np.where(total > 0, total, np.ones((), total.dtype))
+            block = np.concatenate([out, np.log(total) + top], axis=-1)
+            result[..., rows, :, :] = block.swapaxes(-2, -3)
+    return merge_results(old[0], result) if old else result
+
+
+def merge_results(a: Array, b: Array) -> Array:
+    """The result over the keys of both."""
+    a, b = _wide(a), _wide(b)
+    out_a, lse_a, out_b, lse_b = a[..., :-1], a[..., -1:], b[..., :-1], b[..., -1:]
+    with np.errstate(all="ignore"):
+        lse = np.logaddexp(lse_a, lse_b)
+        base = _finite(lse)
+        out = out_a * np.exp(lse_a - base) + out_b * np.exp(lse_b - base)
+    return np.concatenate([out, lse], axis=-1)
+
+
+def _weights(
+    q: Array, kv: Array, result: Array, d_out: Array, scale: float, lower: int, upper: int
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Queries, keys, gradients of outputs (heads before rows), probabilities, gradients of scaled scores."""
+    q, d_out, result = (
+        _wide(q).swapaxes(-2, -3),
+        _wide(d_out).swapaxes(-2, -3),
+        _wide(result).swapaxes(-2, -3),
+    )
+    k, v = _keys_and_values(kv, q.shape[-3])
+    with np.errstate(all="ignore"):
+        weights = np.exp(_scores(q, k, 0, scale, lower, upper) - _finite(result[..., -1:]))
+    delta = (d_out * result[..., :-1]).sum(-1, keepdims=True)
+    d_scores = weights * (np.matmul(d_out, v.swapaxes(-1, -2)) - delta) * scale
+    return q, k, d_out, weights, d_scores
+
+
+def gradient_of_queries(
+    q: Array, kv: Array, result: Array, d_out: Array, *old: Array,
+    scale: float = 1.0, lower: int = -UNLIMITED, upper: int = UNLIMITED,
+) -> Array:  # fmt: skip
+    """dQ of a block, given the result over all keys."""
+    _, k, _, _, d_scores = _weights(q, kv, result, d_out, scale, lower, upper)
+    d_q = np.matmul(d_scores, k).swapaxes(-2, -3)
+    return d_q + _wide(old[0]) if old else d_q
+
+
+def gradient_of_keys(
+    q: Array, kv: Array, result: Array, d_out: Array, *old: Array,
+    scale: float = 1.0, lower: int = -UNLIMITED, upper: int = UNLIMITED,
+) -> Array:  # fmt: skip
+    """dK and dV of a block, given the result over all keys."""
+    queries, _, d_out, weights, d_scores = _weights(q, kv, result, d_out, scale, lower, upper)
+    both = [np.matmul(x.swapaxes(-1, -2), y) for x, y in ((d_scores, queries), (weights, d_out))]
+    d_kv = np.stack(both, axis=-5).swapaxes(-2, -3)
+    heads = np.shape(kv)[-2]
+    grouped = d_kv.reshape(*d_kv.shape[:-2], heads, d_kv.shape[-2] // heads, d_kv.shape[-1]).sum(-2)
+    return grouped + _wide(old[0]) if old else grouped
+
+
+def start(width: int) -> Array:
+    """The result over no keys at all."""
+    return np.concatenate([np.zeros(width - 1, np.float32), np.full(1, -np.inf, np.float32)])
+
+
+# --- shapes and work ------------------------------------------------------------------------------
+
+
+def _check(q: Shape, kv: Shape) -> None:
+    if len(q) < 4 or len(kv) < 5:
+        raise OperationError(f"attention takes q of 4 and kv of 5 dimensions, not {len(q)} and {len(kv)}")
+
+
+def _result_shape(q: Shape, kv: Shape, *_: Shape, **__: Any) -> Shape:
+    _check(q, kv)
+    return (*q[:-1], q[-1] + 1)
+
+
+def _pairs(q: Shape, kv: Shape) -> Any:
+    """Elements of all q·k products of a block in which everything is visible."""
+    return prod(q) * kv[-3]
+
+
+def _add(
+    name: str, meaning: Callable[..., Array], operands: int, shape: Callable[..., Shape], per_pair: int
+) -> None:
+    """The operation, and ``<name>_add``, which takes in what stands in the destination already."""
+    for suffix, count in (("", operands), ("_add", operands + 1)):
+        OPERATIONS.add(
+            name + suffix,
+            Operation(
+                name + suffix,
+                meaning,
+                count,
+                "tensor",
+                shape,
+                lambda out, q, kv, *_, **__: per_pair * _pairs(q, kv),
+                accumulates=bool(suffix),
+                attributes=BAND,
+            ),
+        )
+
+
+# Per visible pair and dimension, forward multiplies twice (2 · 2 flops). Backward multiplies five times: the
+# scores again, dP, dV, dK with the keys' gradients, dQ with the queries', as one fused kernel does.
+_add("attention", attention, 2, _result_shape, 4)
+_add("attention_grad_kv", gradient_of_keys, 4, lambda q, kv, *_, **__: tuple(kv), 8)
+_add("attention_grad_q", gradient_of_queries, 4, lambda q, kv, *_, **__: tuple(q), 2)
+OPERATIONS.add(
+    "attention_merge",
+    Operation(
+        "attention_merge", merge_results, 2, "vector", lambda a, b: tuple(a), lambda out, *_: 4 * prod(out)
+    ),
+)
+OPERATIONS.add(
+    "attention_start",
+    Operation(
+        "attention_start",
+        start,
+        0,
+        "vector",
+        lambda width: (width,),
+        lambda out, **_: prod(out),
+        attributes=("width",),
+    ),
+)

@@ -1,0 +1,132 @@
+"""Happens-before clocks for programs that fork and join: units inside units, of any number.
+
+A *strand* is a line of execution; while its children run it waits for them. Its ``time`` advances whenever
+others may learn of what it did (release, fork, join), and ``known`` maps another agent to the latest time of
+it that is ordered before this strand. Fork and join need no entries, so ten thousand children cost nothing:
+an agent that has ended stands for its parent at the time of the join; an ancestor is suspended meanwhile.
+
+>>> root = Strand(None)
+>>> root.fork()
+>>> a, b = Strand(root), Strand(root)
+>>> is_ordered(a, a.time, b)        # siblings run at the same time
+False
+>>> meet([a, b])
+>>> is_ordered(a, 0, b)             # until they meet
+True
+>>> a.end(); b.end(); root.join()
+>>> is_ordered(a, 1, root)          # and all before what follows the join
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import count
+
+_numbers = count()
+Clock = dict[int, int]
+"""Number of an agent → the latest time of it that is known."""
+
+
+class Agent:
+    """Something whose accesses are ordered: a strand, or messages of one that arrive on their own."""
+
+    __slots__ = ("ended", "join_time", "number", "parent", "time")
+
+    def __init__(self, parent: Strand | None):
+        self.number = next(_numbers)
+        self.parent = parent
+        self.time = 0
+        self.ended = False
+        self.join_time = 0
+
+    def end(self) -> None:
+        """Nothing more will happen; what did is ordered before the parent's join."""
+        assert self.parent is not None
+        self.ended = True
+        self.join_time = self.parent.time
+
+
+class Strand(Agent):
+    """A line of execution."""
+
+    __slots__ = ("fork_time", "known")
+
+    def __init__(self, parent: Strand | None):
+        super().__init__(parent)
+        self.known: Clock = {}
+        self.fork_time = 0
+
+    def fork(self) -> None:
+        """Children begin; what was done so far is ordered before them."""
+        self.fork_time = self.time
+        self.time += 1
+
+    def join(self) -> None:
+        """All children have ended."""
+        self.time += 1
+
+    def release(self, others: Iterable[Agent] = ()) -> Clock:
+        """Everything ordered before this moment, with what ``others`` did; a new time begins for all."""
+        clock: Clock = {}
+        strand: Strand | None = self
+        while strand is not None:
+            _join(clock, strand.known)
+            own = strand.time if strand is self else strand.fork_time
+            clock[strand.number] = max(own, clock.get(strand.number, 0))
+            strand = strand.parent
+        _release(clock, others)
+        self.time += 1
+        return clock
+
+    def acquire(self, clock: Clock) -> None:
+        """What was released is ordered before what follows."""
+        known = dict(self.known)  # the clock may be shared with those one met
+        _join(known, clock)
+        self.known = known
+
+
+def _join(into: Clock, other: Clock) -> None:
+    for number, time in other.items():
+        if into.get(number, -1) < time:
+            into[number] = time
+
+
+def _release(into: Clock, agents: Iterable[Agent]) -> None:
+    for agent in agents:
+        into[agent.number] = agent.time
+        agent.time += 1
+
+
+def meet(strands: Sequence[Strand], others: Iterable[Agent] = ()) -> None:
+    """A barrier: all that any of the strands (and ``others``) did is ordered before what each does next."""
+    merged: Clock = {}
+    seen: set[int] = set()
+    for strand in strands:
+        walk: Strand | None = strand
+        while walk is not None:
+            if id(walk.known) not in seen:
+                seen.add(id(walk.known))
+                _join(merged, walk.known)
+            own = walk.time if walk is strand else walk.fork_time
+            if merged.get(walk.number, -1) < own:
+                merged[walk.number] = own
+            walk = walk.parent
+    _release(merged, others)
+    for strand in strands:
+        strand.known = merged
+        strand.time += 1
+
+
+def is_ordered(agent: Agent, time: int, strand: Strand) -> bool:
+    """Whether what ``agent`` did at ``time`` is ordered before what ``strand`` does now."""
+    while agent.ended:
+        time = agent.join_time
+        assert agent.parent is not None
+        agent = agent.parent
+    walk: Strand | None = strand
+    while walk is not None:
+        if walk is agent or walk.known.get(agent.number, -1) >= time:
+            return True
+        walk = walk.parent
+    return False

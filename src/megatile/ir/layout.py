@@ -1,0 +1,171 @@
+"""Placements: how a tile or tensor is divided over the units of one scale.
+
+Every layout answers the same question, ``parts(shape, extents)``: which indices of each dimension
+belong to each unit. A dimension's share is ``(start, stop)`` or a tuple of indices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megatile.core.errors import MegatileError
+
+Share = tuple[int, int] | np.ndarray
+Part = tuple[Share, ...]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Dimension ``dim`` is cut into equal runs (the last may be short or empty).
+
+    On a scale of several dimensions ``axis`` chooses the axis of units that shares the work.
+    """
+
+    dim: int
+    axis: int | None = None
+
+
+@dataclass(frozen=True)
+class Replica:
+    """Every unit has its own full copy."""
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Every unit has a full-sized term of a sum (or another ``op``)."""
+
+    op: str = "sum"
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """One layout for each axis of a scale with several dimensions."""
+
+    axes: tuple[Shard | Replica, ...]
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Each unit has a product of index sets, as an owner function gave them (one tuple per unit)."""
+
+    sets: tuple[tuple[tuple[int, ...], ...], ...]
+
+
+Layout = Shard | Replica | Partial | Mesh | Owner
+
+
+def has_copies(layout: Layout) -> bool:
+    """True if several units hold the same elements, so that each needs a storage of its own."""
+    if isinstance(layout, Mesh):
+        return any(isinstance(axis, Replica) for axis in layout.axes)
+    return isinstance(layout, (Replica, Partial))
+
+
+def is_whole(layout: Layout) -> bool:
+    """True if every unit sees all elements."""
+    return isinstance(layout, (Replica, Partial))
+
+
+def cut(length: int, units: int, rank: int) -> tuple[int, int]:
+    """The run of a unit when a length is shared out equally, rounded up."""
+    size = -(-length // units)
+    return min(rank * size, length), min((rank + 1) * size, length)
+
+
+def coordinates(rank: int, extents: tuple[int, ...]) -> tuple[int, ...]:
+    """Coordinates of a rank; the first extent is x and runs fastest."""
+    result = []
+    for extent in extents:
+        result.append(rank % extent)
+        rank = rank // extent  # not in place: the rank may be an array
+    return tuple(result)
+
+
+def part(layout: Layout, shape: tuple[int, ...], extents: tuple[int, ...], rank: int) -> Part:
+    """The indices of each dimension that the unit ``rank`` holds."""
+    whole: list[Share] = [(0, n) for n in shape]
+    coords = coordinates(rank, extents)
+    if isinstance(layout, Shard):
+        units, place = math.prod(extents), rank
+        if layout.axis is not None:
+            units, place = extents[layout.axis], coords[layout.axis]
+        whole[layout.dim] = cut(shape[layout.dim], units, place)
+    elif isinstance(layout, Mesh):
+        for axis, one in enumerate(layout.axes):
+            if isinstance(one, Shard):
+                start, stop = whole[one.dim]
+                low, high = cut(int(stop - start), extents[axis], coords[axis])
+                whole[one.dim] = (start + low, start + high)
+    elif isinstance(layout, Owner):
+        whole = [_as_share(indices) for indices in layout.sets[rank]]
+    return tuple(whole)
+
+
+def _as_share(indices: tuple[int, ...]) -> Share:
+    if not indices:
+        return (0, 0)
+    if indices[-1] - indices[0] + 1 == len(indices):
+        return (indices[0], indices[-1] + 1)
+    return np.array(indices, dtype=np.int64)
+
+
+def share_length(share: Share) -> int:
+    return share[1] - share[0] if isinstance(share, tuple) else len(share)
+
+
+def from_function(owner: Callable[..., Any], shape: tuple[int, ...], extents: tuple[int, ...]) -> Owner:
+    """Evaluate an owner function on every index; each unit's elements must form a product of sets."""
+    units = math.prod(extents)
+    owners = _evaluate(owner, shape, extents)
+    if owners.size and (owners.min() < 0 or owners.max() >= units):
+        wrong = owners.max() if owners.max() >= units else owners.min()
+        raise MegatileError(
+            f"the owner function names unit {wrong}, but there are {units} units",
+            advice="return a rank from 0 to the number of units - 1",
+        )
+    return Owner(tuple(_product_sets(owners, shape, unit) for unit in range(units)))
+
+
+def _evaluate(owner: Callable[..., Any], shape: tuple[int, ...], extents: tuple[int, ...]) -> np.ndarray:
+    grid = np.ogrid[tuple(slice(0, n) for n in shape)]
+    try:
+        result = owner(*grid)
+    except (TypeError, ValueError):  # written for single indices, e.g. with min() or an if
+        result = np.vectorize(lambda *index: _flatten(owner(*(int(i) for i in index)), extents))(*grid)
+    owners = np.asarray(_flatten(result, extents))
+    if owners.dtype.kind not in "iu":
+        raise MegatileError("the owner function must return a whole number", advice="use // instead of /")
+    return owners.reshape((1,) * (len(shape) - owners.ndim) + owners.shape)
+
+
+def _flatten(owner: Any, extents: tuple[int, ...]) -> Any:
+    """A tuple of coordinates as a rank."""
+    if not isinstance(owner, tuple):
+        return owner
+    rank, stride = 0, 1
+    for coordinate, extent in zip(owner, extents, strict=True):
+        rank, stride = rank + coordinate * stride, stride * extent
+    return rank
+
+
+def _product_sets(owners: np.ndarray, shape: tuple[int, ...], unit: int) -> tuple[tuple[int, ...], ...]:
+    mine = owners == unit
+    sets = []
+    for dim, length in enumerate(shape):
+        if owners.shape[dim] == 1 and length != 1:  # the owner does not depend on this dimension
+            sets.append(np.arange(length) if mine.any() else np.arange(0))
+            continue
+        others = tuple(d for d in range(owners.ndim) if d != dim)
+        sets.append(np.flatnonzero(mine.any(axis=others)))
+    expected = math.prod(len(s) for d, s in enumerate(sets) if owners.shape[d] != 1 or shape[d] == 1)
+    if mine.any() and int(mine.sum()) != expected:
+        raise MegatileError(
+            f"the elements of unit {unit} are not a product of per-dimension index sets",
+            advice="let the owner be computed from each index separately, e.g. (i // m) + r * (j // n)",
+        )
+    return tuple(tuple(int(i) for i in s) for s in sets)

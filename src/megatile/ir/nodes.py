@@ -1,0 +1,396 @@
+"""The operations of a Program, declared once: typed frozen fields, their reads and writes, their source span.
+
+A field is a *read*, a *write* or an *update* (both) when its metadata says so; verifier, hazard
+analysis, printer and parser all follow from these declarations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from megatile.core.errors import Place
+from megatile.ir.expr import Const, Expr, integer, loads
+from megatile.ir.layout import Layout
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where in the user's source a statement stands (line and column counted from 1)."""
+
+    file: str
+    line: int
+    column: int = 1
+
+    def place(self) -> Place:
+        import linecache
+
+        return Place(
+            self.file, self.line, self.column, snippet=linecache.getline(self.file, self.line) or None
+        )
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One dimension of a region: ``extent`` elements from ``start``, or one index if ``extent`` is None.
+
+    Anchored dimensions may reach over the edge: reads give zero there, writes are dropped. The edge is
+    that of the
+    named tile, or ``limit`` where a pass has replaced a view by its storage.
+    """
+
+    start: Expr
+    extent: Expr | None = None
+    anchored: bool = False
+    limit: Expr | None = None
+
+
+@dataclass(frozen=True)
+class Region:
+    """A box of a tensor, tile or view. ``along`` names a view whose origin is added to the anchors."""
+
+    source: str
+    dims: tuple[Dim, ...]
+    along: str | None = None
+
+    @property
+    def extents(self) -> tuple[Expr, ...]:
+        return tuple(d.extent for d in self.dims if d.extent is not None)
+
+    def expressions(self) -> Iterator[Expr]:
+        for dim in self.dims:
+            yield dim.start
+            if dim.extent is not None:
+                yield dim.extent
+            if dim.limit is not None:
+                yield dim.limit
+
+
+def reads(**kwargs: Any) -> Any:
+    return field(metadata={"access": "read"}, **kwargs)
+
+
+def writes(**kwargs: Any) -> Any:
+    return field(metadata={"access": "write"}, **kwargs)
+
+
+def updates(**kwargs: Any) -> Any:
+    return field(metadata={"access": "update"}, **kwargs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A statement. Spans do not take part in comparison: text carries none."""
+
+    span: Span | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Alloc(Node):
+    """One tile per unit of ``scale`` in memory layer ``level``; flags start at zero."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    level: str
+    scale: str
+    flag: bool = False
+
+
+@dataclass(frozen=True)
+class View(Node):
+    """``name`` is how a unit of ``scale`` sees ``source`` under a layout."""
+
+    name: str
+    source: str
+    layout: Layout
+    scale: str
+
+
+@dataclass(frozen=True)
+class Let(Node):
+    """A scalar variable gets a value (again)."""
+
+    name: str
+    value: Expr
+
+
+@dataclass(frozen=True)
+class ReadScalar(Node):
+    """A number from a tile, at most ``bound``, becomes usable in extents, trip counts and peers."""
+
+    name: str
+    value: Expr
+    bound: int | None = None
+
+
+@dataclass(frozen=True)
+class Copy(Node):
+    """Elements of ``source`` to ``to``, converted; ``dst`` puts into that unit's tile, ``src`` gets from
+    it."""
+
+    to: Region = writes()
+    source: Region = reads()
+    dst: Expr | None = None
+    src: Expr | None = None
+    axis: int | None = None
+    impl: str | None = None
+
+
+@dataclass(frozen=True)
+class Gemm(Node):
+    """``c += a @ b`` (after transposition; ``clear`` starts from zero)."""
+
+    a: Region = reads()
+    b: Region = reads()
+    c: Region = updates()
+    transpose_a: bool = False
+    transpose_b: bool = False
+    clear: bool = False
+    policy: str = "Square"
+    impl: str | None = None
+
+
+@dataclass(frozen=True)
+class Fill(Node):
+    """Every element of ``to`` becomes ``value``."""
+
+    to: Region = writes()
+    value: Expr = field(default=Const(0))
+    impl: str | None = None
+
+
+@dataclass(frozen=True)
+class Reduce(Node):
+    """Reduction of ``source`` over ``dim`` into ``to``; without ``clear`` it continues from ``to``."""
+
+    op: str
+    source: Region = reads()
+    to: Region = updates()
+    dim: int = 0
+    clear: bool = True
+    impl: str | None = None
+
+
+@dataclass(frozen=True)
+class Cumsum(Node):
+    """Running sum of ``source`` over ``dim``."""
+
+    source: Region = reads()
+    to: Region = writes()
+    dim: int = 0
+    reverse: bool = False
+    impl: str | None = None
+
+
+@dataclass(frozen=True)
+class Store(Node):
+    """One element (of every iteration, inside a parallel loop) gets a value."""
+
+    target: str
+    index: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Atomic(Node):
+    """One element is combined with a value, indivisibly: ``op`` is add, max or min."""
+
+    op: str
+    target: str
+    index: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Barrier(Node):
+    """All units of ``scale`` below the enclosing unit meet; release and acquire."""
+
+    scale: str
+    axis: int | None = None
+
+
+@dataclass(frozen=True)
+class Signal(Node):
+    """The flag of unit ``dst`` counts up, after this unit's earlier puts to it."""
+
+    flag: str
+    index: tuple[Expr, ...]
+    dst: Expr | None = None
+    amount: Expr = Const(1)
+    axis: int | None = None
+
+
+@dataclass(frozen=True)
+class Wait(Node):
+    """Until this unit's flag is at least ``value``."""
+
+    flag: str
+    index: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Collective(Node):
+    """``kind`` over the units of ``scale``; ``fn`` is an associative function of two tuples of scalars."""
+
+    kind: str
+    scale: str
+    to: tuple[Region, ...] = writes()
+    source: tuple[Region, ...] = reads()
+    op: str = "sum"
+    fn: Merge | None = None
+    root: Expr = Const(0)
+    dim: int = 0
+    axis: int | None = None
+    algorithm: str | None = None
+    impl: str | None = None
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A user's associative function as expressions: ``results`` of ``left`` and ``right`` elements.
+
+    Operand ``n`` is the variable ``a<n>`` of the left tuple and ``b<n>`` of the right one.
+    """
+
+    name: str
+    results: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Print(Node):
+    """Show text and values for one unit, or for all."""
+
+    text: str
+    values: tuple[Expr | Region, ...] = ()
+    unit: Expr | None = None
+
+
+@dataclass(frozen=True)
+class Check(Node):
+    """The run stops if the condition is false."""
+
+    condition: Expr
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Breakpoint(Node):
+    """Stop in the debugger hook when this unit's rank is ``unit`` (every unit if None)."""
+
+    unit: Expr | None = None
+
+
+@dataclass(frozen=True)
+class Scale(Node):
+    """The body on every unit of ``scale`` below the current one; one region is one phase."""
+
+    scale: str
+    body: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class Loop(Node):
+    """``kind``: serial, unroll, vectorized, pipelined or persistent."""
+
+    kind: str
+    var: str
+    start: Expr
+    stop: Expr
+    step: Expr = Const(1)
+    stages: int = 1
+    body: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class Parallel(Node):
+    """Elementwise code: all iterations at once, none depending on another."""
+
+    vars: tuple[str, ...]
+    extents: tuple[Expr, ...]
+    body: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class If(Node):
+    condition: Expr
+    body: tuple[Node, ...] = ()
+    orelse: tuple[Node, ...] = ()
+
+
+STATEMENTS: dict[str, type[Node]] = {
+    kind.__name__: kind
+    for kind in (
+        Alloc, View, Let, ReadScalar, Copy, Gemm, Fill, Reduce, Cumsum, Store, Atomic, Barrier, Signal,
+        Wait, Collective, Print, Check, Breakpoint, Scale, Loop, Parallel, If,
+    )
+}  # fmt: skip
+
+
+def bodies(node: Node) -> Iterator[tuple[str, tuple[Node, ...]]]:
+    """The statement lists inside a statement, by field name."""
+    for name in ("body", "orelse"):
+        inner = getattr(node, name, None)
+        if inner is not None:
+            yield name, inner
+
+
+def walk(body: tuple[Node, ...]) -> Iterator[Node]:
+    """Every statement, in the order of the text."""
+    for node in body:
+        yield node
+        for _, inner in bodies(node):
+            yield from walk(inner)
+
+
+def regions(node: Node) -> Iterator[tuple[str, Region]]:
+    """The regions a statement touches itself (not those in its body), each with its access."""
+    for f in fields(node):
+        access = f.metadata.get("access")
+        value = getattr(node, f.name)
+        if access is None or value is None:
+            continue
+        for region in value if isinstance(value, tuple) else (value,):
+            yield access, region
+    if isinstance(node, Print):
+        yield from (("read", v) for v in node.values if isinstance(v, Region))
+    for kind, name, index in element_accesses(node):
+        yield kind, Region(name, tuple(Dim(i) for i in index))
+
+
+def element_accesses(node: Node) -> Iterator[tuple[str, str, tuple[Expr, ...]]]:
+    """Single elements a statement touches: targets of stores and atomics, and loads in its expressions."""
+    if isinstance(node, Store):
+        yield "write", node.target, node.index
+    elif isinstance(node, Atomic):
+        yield "update", node.target, node.index
+    elif isinstance(node, (Signal, Wait)):
+        yield "update" if isinstance(node, Signal) else "read", node.flag, node.index
+    for expr in expressions(node):
+        for load in loads(expr):
+            yield "read", load.source, load.index
+
+
+def expressions(node: Node) -> Iterator[Expr]:
+    """The expressions that stand in a statement itself, those inside its regions included."""
+    for f in fields(node):
+        if f.name in ("span", "body", "orelse"):
+            continue
+        yield from _expressions_of(getattr(node, f.name))
+
+
+def _expressions_of(value: Any) -> Iterator[Expr]:
+    if isinstance(value, Region):
+        yield from value.expressions()
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _expressions_of(one)
+    elif isinstance(value, Expr.__args__):
+        yield value
+
+
+def whole(name: str, shape: tuple[int, ...]) -> Region:
+    """The region that is all of a tile."""
+    return Region(name, tuple(Dim(integer(0), integer(n)) for n in shape))

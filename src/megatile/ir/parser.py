@@ -1,0 +1,317 @@
+"""Text of a Program back to a Program: the inverse of ``megatile.ir.printer``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from typing import Any
+
+from megatile.core.errors import MegatileError, Place
+from megatile.ir import layout as lay
+from megatile.ir import nodes as n
+from megatile.ir.expr import OPERATORS, Apply, Const, Coord, Expr, Load, Rank, Var
+from megatile.ir.program import Launch, LaunchScale, Param, Program
+from megatile.ir.typing import apply
+
+_SYMBOLS = {(o.symbol, o.arity): o.name for o in OPERATORS.values() if o.symbol}
+_AST_SYMBOL = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
+    ast.BitOr: "|", ast.BitXor: "^", ast.BitAnd: "&", ast.LShift: "<<", ast.RShift: ">>", ast.And: "and",
+    ast.Or: "or", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
+    ast.USub: "-", ast.Not: "not",
+}  # fmt: skip
+_STATEMENTS = {name.lower(): kind for name, kind in n.STATEMENTS.items()}
+_LOOPS = ("serial", "unroll", "vectorized", "pipelined", "persistent")
+
+
+class ProgramSyntaxError(MegatileError, ValueError):
+    """Text that is not a Program."""
+
+
+def parse(text: str) -> Program:
+    """The Program that prints as ``text``."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise ProgramSyntaxError(f"not a Program: {error.msg}", place=Place(line=error.lineno)) from None
+    if len(tree.body) != 1 or not isinstance(tree.body[0], ast.FunctionDef):
+        raise ProgramSyntaxError("a Program is one 'def'", place=Place(line=1))
+    return _Parser().program(tree.body[0])
+
+
+def _fail(node: ast.AST, what: str) -> ProgramSyntaxError:
+    return ProgramSyntaxError(f"{what}: {ast.unparse(node)}", place=Place(line=getattr(node, "lineno", None)))
+
+
+def _name_of(call: ast.Call) -> str:
+    if not isinstance(call.func, ast.Name):
+        raise _fail(call, "unknown statement")
+    return call.func.id
+
+
+class _Parser:
+    """Keeps the types of names while reading from top to bottom."""
+
+    def __init__(self) -> None:
+        self.types: dict[str, str] = {}
+
+    def program(self, tree: ast.FunctionDef) -> Program:
+        params = tuple(self.param(a) for a in tree.args.args)
+        machine, symbols, launch = "", (), None
+        rest = list(tree.body)
+        while rest and isinstance(rest[0], ast.Expr) and isinstance(rest[0].value, ast.Call):
+            call = rest[0].value
+            head = _name_of(call)
+            if head == "machine":
+                machine = ast.literal_eval(call.args[0])
+            elif head == "symbols":
+                symbols = tuple(a.id for a in call.args)  # type: ignore[attr-defined]
+            elif head == "launch":
+                launch = self.launch(call)
+            else:
+                break
+            rest.pop(0)
+        if launch is None:
+            raise _fail(tree.args, "a Program begins with launch(...)")
+        return Program(tree.name, params, launch, self.body(rest), machine, symbols)
+
+    def param(self, arg: ast.arg) -> Param:
+        annotation = arg.annotation
+        if not isinstance(annotation, ast.Subscript) or not isinstance(annotation.value, ast.Name):
+            raise _fail(arg, "a parameter is written name: dtype[shape]")
+        inner = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
+        shape = tuple(e.id if isinstance(e, ast.Name) else ast.literal_eval(e) for e in inner)
+        self.types[arg.arg] = annotation.value.id
+        return Param(arg.arg, shape, annotation.value.id)
+
+    def launch(self, call: ast.Call) -> Launch:
+        scales, rest = [], {}
+        for keyword in call.keywords:
+            value, named = keyword.value, True
+            if keyword.arg in ("dispatch", "slots", "host", "resident"):
+                rest[keyword.arg] = ast.literal_eval(value)
+                continue
+            if isinstance(value, ast.Call):
+                value, named = value.args[0], False
+            extents = ast.literal_eval(value)
+            extents = extents if isinstance(extents, tuple) else (extents,)
+            scales.append(LaunchScale(str(keyword.arg), extents, named))
+        return Launch(tuple(scales), **rest)
+
+    def body(self, statements: list[ast.stmt]) -> tuple[n.Node, ...]:
+        return tuple(self.statement(s) for s in statements if not isinstance(s, ast.Pass))
+
+    def statement(self, tree: ast.stmt) -> n.Node:
+        for kind, read in _READERS.items():
+            if isinstance(tree, kind):
+                return read(self, tree)
+        raise _fail(tree, "unknown statement")
+
+    def call(self, call: ast.Call, **given: Any) -> n.Node:
+        kind = _STATEMENTS.get(_name_of(call))
+        if kind is None:
+            raise _fail(call, "unknown statement")
+        required = [f.name for f in fields(kind) if f.default is MISSING and f.name not in given]
+        values = dict(zip(required, (self.value(a) for a in call.args), strict=True))
+        values.update({str(k.arg): self.value(k.value) for k in call.keywords})
+        types = {f.name: str(f.type) for f in fields(kind)}
+        raw = {name: self.raw(value, types[name]) for name, value in values.items()}
+        return kind(**given, **raw)
+
+    @staticmethod
+    def raw(value: Any, annotation: str) -> Any:
+        """Numbers are constants of expressions unless the field is a plain number."""
+        if "Expr" in annotation:
+            return value
+        if isinstance(value, Const):
+            return value.value
+        if isinstance(value, tuple):
+            return tuple(v.value if isinstance(v, Const) else v for v in value)
+        if isinstance(value, Load):  # an index-only region, as in print(x[i])
+            return n.Region(value.source, tuple(n.Dim(i) for i in value.index))
+        return value
+
+    def assign(self, tree: ast.Assign) -> n.Node:
+        target = tree.targets[0]
+        if isinstance(target, ast.Subscript):
+            index = tuple(self.expr(i) for i in self.items(target.slice))
+            return n.Store(ast.unparse(target.value), index, self.expr(tree.value))
+        name = ast.unparse(target)
+        call = tree.value
+        if isinstance(call, ast.Call) and _name_of(call) in ("alloc", "view", "readscalar"):
+            node = self.call(call, name=name)
+            self.types[name] = self.declared(node)
+            return node
+        value = self.expr(tree.value)
+        self.types.setdefault(name, value.dtype)
+        return n.Let(name, value)
+
+    def declared(self, node: n.Node) -> str:
+        if isinstance(node, n.Alloc):
+            return node.dtype
+        return self.types.get(node.source, "f32") if isinstance(node, n.View) else "int"
+
+    def loop(self, tree: ast.For) -> n.Node:
+        assert isinstance(tree.iter, ast.Call)
+        head = _name_of(tree.iter)
+        names = tuple(ast.unparse(t) for t in self.items(tree.target))
+        for name in names:
+            self.types[name] = "int"
+        arguments = tuple(self.expr(a) for a in tree.iter.args)
+        if head == "parallel":
+            return n.Parallel(names, arguments, self.body(tree.body))
+        if head not in _LOOPS:
+            raise _fail(tree.iter, "unknown loop")
+        stages = ast.literal_eval(tree.iter.keywords[0].value) if tree.iter.keywords else 1
+        start, stop, step = arguments
+        return n.Loop(head, names[0], start, stop, step, stages, self.body(tree.body))
+
+    def branch(self, tree: ast.If) -> n.Node:
+        return n.If(self.expr(tree.test), self.body(tree.body), self.body(tree.orelse))
+
+    def scale(self, tree: ast.With) -> n.Node:
+        call = tree.items[0].context_expr
+        assert isinstance(call, ast.Call)
+        return n.Scale(ast.literal_eval(call.args[0]), self.body(tree.body))
+
+    @staticmethod
+    def items(tree: ast.expr) -> list[ast.expr]:
+        return tree.elts if isinstance(tree, ast.Tuple) else [tree]
+
+    def value(self, tree: ast.expr) -> Any:
+        """A field's value: text, None, tuple, layout, region, merge or expression."""
+        if isinstance(tree, ast.Constant) and (tree.value is None or isinstance(tree.value, str)):
+            return tree.value
+        if isinstance(tree, ast.Tuple):
+            return tuple(self.value(e) for e in tree.elts)
+        if isinstance(tree, ast.Call) and _name_of(tree) in _VALUES:
+            return _VALUES[_name_of(tree)](self, tree)
+        if isinstance(tree, ast.Subscript) and self.is_region(tree):
+            return self.region(tree)
+        return self.expr(tree)
+
+    def is_region(self, tree: ast.Subscript) -> bool:
+        return any(
+            isinstance(i, ast.Slice) or (isinstance(i, ast.Call) and _name_of(i) == "anchor")
+            for i in self.items(tree.slice)
+        )
+
+    def region(self, tree: ast.Subscript) -> n.Region:
+        return n.Region(ast.unparse(tree.value), tuple(self.dim(i) for i in self.items(tree.slice)))
+
+    def dim(self, tree: ast.expr) -> n.Dim:
+        if isinstance(tree, ast.Slice):
+            assert tree.lower is not None
+            assert tree.step is not None
+            return n.Dim(self.expr(tree.lower), self.expr(tree.step))
+        if isinstance(tree, ast.Call) and _name_of(tree) == "anchor":
+            start, extent, *limit = (self.expr(a) for a in tree.args)
+            return n.Dim(start, extent, True, limit[0] if limit else None)
+        return n.Dim(self.expr(tree))
+
+    def along(self, call: ast.Call) -> n.Region:
+        assert isinstance(call.args[0], ast.Subscript)
+        region = self.region(call.args[0])
+        return n.Region(region.source, region.dims, ast.unparse(call.args[1]))
+
+    def merge(self, call: ast.Call) -> n.Merge:
+        results = call.args[1]
+        types = {f"{side}{number}": "f32" for side in "ab" for number in range(8)}
+        self.types, outer = {**types, **self.types}, self.types
+        merged = n.Merge(ast.literal_eval(call.args[0]), tuple(self.expr(e) for e in self.items(results)))
+        self.types = outer
+        return merged
+
+    def expr(self, tree: ast.expr) -> Expr:
+        for kind, read in _EXPRESSIONS.items():
+            if isinstance(tree, kind):
+                return read(self, tree)
+        raise _fail(tree, "unknown expression")
+
+    def constant(self, tree: ast.Constant) -> Expr:
+        return Const(tree.value, type(tree.value).__name__)  # type: ignore[arg-type]
+
+    def name(self, tree: ast.Name) -> Expr:
+        if tree.id in ("inf", "nan"):
+            return Const(float(tree.id), "float")
+        return Var(tree.id, self.types.get(tree.id, "int"))
+
+    def unary(self, tree: ast.UnaryOp) -> Expr:
+        value = self.expr(tree.operand)
+        if isinstance(tree.op, ast.USub) and isinstance(value, Const):
+            return Const(-value.value, value.dtype)
+        return apply(_SYMBOLS[_AST_SYMBOL[type(tree.op)], 1], value)
+
+    def binary(self, tree: ast.BinOp) -> Expr:
+        return apply(_SYMBOLS[_AST_SYMBOL[type(tree.op)], 2], self.expr(tree.left), self.expr(tree.right))
+
+    def boolean(self, tree: ast.BoolOp) -> Expr:
+        result = self.expr(tree.values[0])
+        for value in tree.values[1:]:
+            result = apply(_SYMBOLS[_AST_SYMBOL[type(tree.op)], 2], result, self.expr(value))
+        return result
+
+    def compare(self, tree: ast.Compare) -> Expr:
+        symbol = _AST_SYMBOL[type(tree.ops[0])]
+        return apply(_SYMBOLS[symbol, 2], self.expr(tree.left), self.expr(tree.comparators[0]))
+
+    def load(self, tree: ast.Subscript) -> Expr:
+        source = ast.unparse(tree.value)
+        return Load(
+            source, tuple(self.expr(i) for i in self.items(tree.slice)), self.types.get(source, "f32")
+        )
+
+    def function(self, tree: ast.Call) -> Expr:
+        head = _name_of(tree)
+        if head == "coord":
+            return Coord(*(ast.literal_eval(a) for a in tree.args))
+        if head == "rank":
+            return Rank(*(ast.literal_eval(a) for a in tree.args))
+        if head == "cast":
+            return Apply("cast", (self.expr(tree.args[0]),), ast.literal_eval(tree.args[1]))
+        if head not in OPERATORS:
+            raise _fail(tree, "unknown function")
+        return apply(head, *(self.expr(a) for a in tree.args))
+
+
+def _owner(parser: _Parser, call: ast.Call) -> lay.Owner:
+    return lay.Owner(tuple(tuple(_index_set(s) for s in unit.elts) for unit in call.args))  # type: ignore[attr-defined]
+
+
+def _index_set(tree: ast.expr) -> tuple[int, ...]:
+    if isinstance(tree, ast.Call):
+        return tuple(range(*(ast.literal_eval(a) for a in tree.args)))
+    return tuple(ast.literal_eval(tree))
+
+
+def _numbers(call: ast.Call) -> list[Any]:
+    return [ast.literal_eval(a) for a in call.args]
+
+
+_VALUES: dict[str, Callable[[_Parser, ast.Call], Any]] = {
+    "shard": lambda p, c: lay.Shard(*_numbers(c)),
+    "replica": lambda p, c: lay.Replica(),
+    "partial": lambda p, c: lay.Partial(*_numbers(c)),
+    "mesh": lambda p, c: lay.Mesh(tuple(p.value(a) for a in c.args)),
+    "owner": _owner,
+    "along": lambda p, c: p.along(c),
+    "merge": lambda p, c: p.merge(c),
+}
+_READERS: dict[type, Callable[[_Parser, Any], n.Node]] = {
+    ast.Assign: _Parser.assign,
+    ast.For: _Parser.loop,
+    ast.If: _Parser.branch,
+    ast.With: _Parser.scale,
+    ast.Expr: lambda p, s: p.call(s.value),
+}
+_EXPRESSIONS: dict[type, Callable[[_Parser, Any], Expr]] = {
+    ast.Constant: _Parser.constant,
+    ast.Name: _Parser.name,
+    ast.UnaryOp: _Parser.unary,
+    ast.BinOp: _Parser.binary,
+    ast.BoolOp: _Parser.boolean,
+    ast.Compare: _Parser.compare,
+    ast.Subscript: _Parser.load,
+    ast.Call: _Parser.function,
+}

@@ -1,0 +1,86 @@
+"""Running passes, and rebuilding statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
+
+from megatile.ir.expr import Expr
+from megatile.ir.nodes import Dim, Merge, Node, Region, bodies
+from megatile.ir.program import Program
+from megatile.ir.verify import verify
+
+_EXPR = Expr.__args__
+
+
+class Pass(Protocol):
+    """A change of a Program that keeps its meaning."""
+
+    @property
+    def name(self) -> str: ...
+
+    def apply(self, program: Program) -> Program: ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """The Program after a pass."""
+
+    name: str
+    program: Program
+
+
+def steps(program: Program, passes: Iterable[Pass]) -> Iterator[Step]:
+    """The Program after each pass, verified."""
+    for one in passes:
+        program = one.apply(program)
+        verify(program)
+        yield Step(one.name, program)
+
+
+def run_passes(program: Program, passes: Iterable[Pass]) -> Program:
+    """The Program after all passes."""
+    for step in steps(program, passes):
+        program = step.program
+    return program
+
+
+def rewrite_nodes(body: tuple[Node, ...], change: Callable[[Node], Node | None]) -> tuple[Node, ...]:
+    """Every statement changed, inner ones first; None removes one."""
+    result = []
+    for node in body:
+        inner: dict[str, Any] = {name: rewrite_nodes(part, change) for name, part in bodies(node)}
+        new = change(replace(node, **inner) if inner else node)
+        if new is not None:
+            result.append(new)
+    return tuple(result)
+
+
+def rewrite_expressions(node: Node, change: Callable[[Expr], Expr]) -> Node:
+    """The statement with ``change`` applied to the expressions that stand in it (not in its body)."""
+    new = {}
+    for f in fields(node):
+        if f.name in ("span", "body", "orelse"):
+            continue
+        value = getattr(node, f.name)
+        changed = _change(value, change)
+        if changed is not value:
+            new[f.name] = changed
+    return replace(node, **new) if new else node
+
+
+def _change(value: Any, change: Callable[[Expr], Expr]) -> Any:
+    if isinstance(value, _EXPR):
+        return change(value)
+    if isinstance(value, Region):
+        dims = tuple(_change(d, change) for d in value.dims)
+        return Region(value.source, dims, value.along)
+    if isinstance(value, Dim):
+        extent, limit = (None if e is None else change(e) for e in (value.extent, value.limit))
+        return Dim(change(value.start), extent, value.anchored, limit)
+    if isinstance(value, tuple) and not isinstance(value, str):
+        return tuple(_change(v, change) for v in value)
+    if isinstance(value, Merge):
+        return value
+    return value

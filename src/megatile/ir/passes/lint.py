@@ -1,0 +1,178 @@
+"""Mistakes that show in the text of a Program; every rule yields (message, span, advice)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from megatile.ir import nodes as n
+from megatile.ir.expr import Apply, Load, walk
+from megatile.ir.nodes import Span
+from megatile.ir.passes.pipeline import pipeline_conflicts
+from megatile.ir.program import Program, bindings
+
+Finding = tuple[str, "Span | None", str]
+Rule = Callable[[Program], Iterator[Finding]]
+
+
+def find_mistakes(program: Program) -> Iterator[Finding]:
+    """What makes a Program wrong."""
+    for rule in MISTAKES:
+        yield from rule(program)
+
+
+def find_warnings(program: Program) -> Iterator[Finding]:
+    """What is allowed but hardly meant."""
+    for rule in WARNINGS:
+        yield from rule(program)
+
+
+def _writes(node: n.Node, base: dict[str, str]) -> set[str]:
+    return {base[r.source] for kind, r in n.regions(node) if kind != "read"}
+
+
+def _reads(node: n.Node, base: dict[str, str]) -> set[str]:
+    return {base[r.source] for kind, r in n.regions(node) if kind != "write"}
+
+
+def _bases(program: Program) -> dict[str, str]:
+    return {name: b.base for name, b in bindings(program).items()}
+
+
+def reduced_accumulator(program: Program) -> Iterator[Finding]:
+    """An all-reduce inside the loop that accumulates into the same tile sums what was already summed."""
+    base = _bases(program)
+    for loop in n.walk(program.body):
+        if not isinstance(loop, n.Loop):
+            continue
+        inside = list(n.walk(loop.body))
+        for node in inside:
+            if not isinstance(node, n.Collective) or node.kind not in ("allreduce", "scatter_view"):
+                continue
+            tile = base[node.to[0].source]
+            if _accumulates(inside, tile, base) and not _starts_anew(inside, tile, base):
+                yield (
+                    f"T.allreduce reduces an accumulator carried by loop '{loop.var}': '{tile}' is summed "
+                    f"again and again",
+                    node.span,
+                    "move it after the loop, or clear the tile in every iteration",
+                )
+
+
+def _accumulates(inside: list[n.Node], tile: str, base: dict[str, str]) -> bool:
+    return any(
+        (isinstance(m, n.Gemm) and base[m.c.source] == tile and not m.clear)
+        or (isinstance(m, n.Store) and base[m.target] == tile and tile in _reads(m, base))
+        or (isinstance(m, n.Reduce) and base[m.to.source] == tile and not m.clear)
+        for m in inside
+    )
+
+
+def _starts_anew(inside: list[n.Node], tile: str, base: dict[str, str]) -> bool:
+    return any(
+        (isinstance(m, (n.Fill, n.Copy)) and base[m.to.source] == tile)
+        or (isinstance(m, n.Gemm) and base[m.c.source] == tile and m.clear)
+        or (isinstance(m, n.Alloc) and m.name == tile)
+        for m in inside
+    )
+
+
+def reversed_copy(program: Program) -> Iterator[Finding]:
+    """A tile that nothing writes is copied to a tensor: the order of TileLang."""
+    base = _bases(program)
+    tensors = {p.name for p in program.params}
+    nodes = list(n.walk(program.body))
+    written = {name for node in nodes for name in _writes(node, base)}
+    for node in nodes:
+        if not isinstance(node, n.Copy):
+            continue
+        source, to = base[node.source.source], base[node.to.source]
+        if source not in tensors and source not in written and to in tensors:
+            yield (
+                f"T.copy from '{source}', which nothing writes, to tensor '{to}': the order looks reversed",
+                node.span,
+                f"the destination comes first: T.copy({node.source.source}, {node.to.source}[...])",
+            )
+
+
+def dropped_maximum(program: Program) -> Iterator[Finding]:
+    """A running maximum is saved, filled again, and the saved one used only to rescale."""
+    base = _bases(program)
+    for loop in n.walk(program.body):
+        if not isinstance(loop, n.Loop):
+            continue
+        saved: dict[str, str] = {}
+        filled: dict[str, n.Fill] = {}
+        for node in n.walk(loop.body):
+            if isinstance(node, n.Copy):
+                saved[base[node.source.source]] = base[node.to.source]
+            elif isinstance(node, n.Fill) and base[node.to.source] in saved:
+                filled[base[node.to.source]] = node
+            elif isinstance(node, n.Reduce) and node.op == "max" and base[node.to.source] in filled:
+                tile = base[node.to.source]
+                if _rescales(loop, tile, saved[tile], base) and not _merges(loop, tile, saved[tile], base):
+                    yield (
+                        f"the running maximum in '{tile}' is dropped: it is filled again after it was "
+                        f"saved in "
+                        f"'{saved[tile]}'",
+                        filled[tile].span,
+                        f"leave this T.fill out: T.reduce_max(..., clear=False) keeps max(prev, cur), or "
+                        f"write "
+                        f"{tile}[i] = T.max({saved[tile]}[i], {tile}[i])",
+                    )
+
+
+def _rescales(loop: n.Loop, tile: str, previous: str, base: dict[str, str]) -> bool:
+    for node in n.walk(loop.body):
+        for expr in n.expressions(node):
+            for part in walk(expr):
+                if isinstance(part, Apply) and part.op in ("exp", "exp2"):
+                    used = {base[x.source] for x in walk(part) if isinstance(x, Load)}
+                    if {tile, previous} <= used:
+                        return True
+    return False
+
+
+def _merges(loop: n.Loop, tile: str, previous: str, base: dict[str, str]) -> bool:
+    return any(
+        isinstance(m, n.Store) and base[m.target] == tile and previous in _reads(m, base)
+        for m in n.walk(loop.body)
+    )
+
+
+def merge_without_maximum(program: Program) -> Iterator[Finding]:
+    """``lse_merge`` of something that never was a logarithm."""
+    base = _bases(program)
+    nodes = list(n.walk(program.body))
+    for node in nodes:
+        if not isinstance(node, n.Collective) or node.fn is None or node.fn.name != "lse_merge":
+            continue
+        feeding = {base[node.source[1].source]}
+        while True:
+            more = {
+                r
+                for m in nodes
+                for r in _reads(m, base)
+                if isinstance(m, n.Copy) and _writes(m, base) & feeding
+            }
+            if more <= feeding:
+                break
+            feeding |= more
+        if not any(_takes_log(m) for m in nodes if _writes(m, base) & feeding):
+            yield (
+                f"T.lse_merge merges '{base[node.source[1].source]}', which is no logarithm: the maximum "
+                f"is missing",
+                node.span,
+                "store lse = log2(sum) + max * scale before the merge",
+            )
+
+
+def _takes_log(node: n.Node) -> bool:
+    return any(
+        isinstance(part, Apply) and part.op in ("log", "log2")
+        for e in n.expressions(node)
+        for part in walk(e)
+    )
+
+
+MISTAKES: tuple[Rule, ...] = (pipeline_conflicts, reversed_copy)
+WARNINGS: tuple[Rule, ...] = (reduced_accumulator, dropped_maximum, merge_without_maximum)

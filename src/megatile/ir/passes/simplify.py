@@ -1,0 +1,43 @@
+"""Fold constants, collect integer sums, take branches that are decided, drop loops that never run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from megatile.ir import nodes as n
+from megatile.ir.affine import known, simplify
+from megatile.ir.expr import Const
+from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
+from megatile.ir.program import Program
+
+
+@dataclass(frozen=True)
+class Simplify:
+    """``x[k * 4 + k * 4 :: 2 + 2]`` → ``x[k * 8 :: 4]``; ``if 1 < 2: s`` → ``s``; an empty loop
+    disappears."""
+
+    name: str = "simplify"
+
+    def apply(self, program: Program) -> Program:
+        body = rewrite_nodes(program.body, lambda node: rewrite_expressions(node, simplify))
+        return replace(program, body=_settle(body))
+
+
+def _settle(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+    """Decided branches and empty loops."""
+    result: list[n.Node] = []
+    for node in body:
+        if isinstance(node, n.If) and isinstance(node.condition, Const):
+            result += _settle(node.body if node.condition.value else node.orelse)
+        elif isinstance(node, n.Loop) and _never_runs(node):
+            continue
+        else:
+            inner: dict[str, Any] = {name: _settle(part) for name, part in n.bodies(node)}
+            result.append(replace(node, **inner) if inner else node)
+    return tuple(result)
+
+
+def _never_runs(node: n.Loop) -> bool:
+    start, stop, step = (known(e) for e in (node.start, node.stop, node.step))
+    return start is not None and stop is not None and step is not None and step > 0 and start >= stop

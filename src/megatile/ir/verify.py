@@ -1,0 +1,87 @@
+"""The structure every Program has; a violation is a defect of whoever built it."""
+
+from __future__ import annotations
+
+from megatile.core.errors import MegatileError
+from megatile.ir import nodes as n
+from megatile.ir.expr import OPERATORS, Apply, Coord, Load, Rank, Var, walk
+from megatile.ir.program import ROOT, Program, bindings
+
+
+class VerificationError(MegatileError):
+    """A Program that breaks the rules of the IR."""
+
+
+def verify(program: Program) -> None:
+    """Every name is defined before it is used, scales nest inwards, operators have their arguments."""
+    _Verifier(program).body(program.body, ROOT, set(program.symbols))
+
+
+class _Verifier:
+    def __init__(self, program: Program):
+        self.program = program
+        self.table = bindings(program)
+        self.defined = {p.name for p in program.params}
+
+    def fail(self, node: n.Node, message: str) -> None:
+        raise VerificationError(message, place=node.span.place() if node.span else None)
+
+    def body(self, body: tuple[n.Node, ...], scale: str, variables: set[str]) -> None:
+        seen = set(variables)
+        for node in body:
+            self.statement(node, scale, seen)
+
+    def statement(self, node: n.Node, scale: str, seen: set[str]) -> None:
+        inner_scale, inner = scale, set(seen)
+        if isinstance(node, n.Scale):
+            self.nesting(node, scale)
+            inner_scale = node.scale
+        elif isinstance(node, n.Loop):
+            inner.add(node.var)
+        elif isinstance(node, n.Parallel):
+            inner.update(node.vars)
+        self.expressions(node, scale, seen)
+        for _, region in n.regions(node):
+            self.region(node, region)
+        if isinstance(node, (n.Alloc, n.View)):
+            if isinstance(node, n.View) and node.source not in self.defined:
+                self.fail(node, f"view of '{node.source}', which is not defined")
+            self.defined.add(node.name)
+        if isinstance(node, (n.Let, n.ReadScalar)):
+            seen.add(node.name)
+        for _, part in n.bodies(node):
+            self.body(part, inner_scale, inner)
+        if isinstance(
+            node, (n.If, n.Loop)
+        ):  # variables set on both sides of a branch, or before a loop, stay
+            seen.update(m.name for _, part in n.bodies(node) for m in part if isinstance(m, n.Let))
+
+    def nesting(self, node: n.Scale, scale: str) -> None:
+        try:
+            inwards = self.program.launch.depth(node.scale) > self.program.launch.depth(scale)
+        except KeyError:
+            self.fail(node, f"scale '{node.scale}' is not in the launch")
+        else:
+            if not inwards:
+                self.fail(node, f"scale '{node.scale}' inside '{scale}'")
+
+    def region(self, node: n.Node, region: n.Region) -> None:
+        if region.source not in self.defined:
+            self.fail(node, f"'{region.source}' is used before it is defined")
+        rank = len(self.table[region.source].shape)
+        if len(region.dims) != rank:
+            self.fail(node, f"'{region.source}' has {rank} dimensions, the region {len(region.dims)}")
+
+    def expressions(self, node: n.Node, scale: str, seen: set[str]) -> None:
+        launch = self.program.launch
+        names = seen | (set(node.vars) if isinstance(node, n.Parallel) else set())
+        for expr in n.expressions(node):
+            for part in walk(expr):
+                if isinstance(part, Var) and part.name not in names:
+                    self.fail(node, f"variable '{part.name}' is used before it has a value")
+                if isinstance(part, Load) and part.source not in self.defined:
+                    self.fail(node, f"'{part.source}' is used before it is defined")
+                if isinstance(part, (Coord, Rank)) and launch.depth(part.scale) > launch.depth(scale):
+                    self.fail(node, f"a rank of '{part.scale}' at scale '{scale}'")
+                if isinstance(part, Apply) and len(part.args) != OPERATORS[part.op].arity:
+                    self.fail(node, f"'{part.op}' has {len(part.args)} arguments")

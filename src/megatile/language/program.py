@@ -1,0 +1,171 @@
+"""``@T.program``: a function becomes a Program, once for every machine and every binding of symbolic
+extents."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from megatile.core.errors import MegatileError, Place, did_you_mean
+from megatile.hda import HDA
+from megatile.hda import machine as find_machine
+from megatile.ir.program import ROOT, Param, Program
+from megatile.language.draft import Draft, located
+from megatile.language.errors import ProgramError, ProgramWarning
+from megatile.language.finish import finish
+from megatile.language.memory import UNKNOWN
+from megatile.language.reader import Reader
+from megatile.language.rewrite import bind
+from megatile.language.scalars import Value
+from megatile.language.tiles import Symbol, Tensor, Tile
+
+DEFAULT_MACHINE = "dgx-h100"
+
+
+class ProgramFunction:
+    """A kernel. ``print`` shows its Program for the default machine; ``mt.run`` runs it."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function = function
+        self.__name__ = function.__name__
+        self.__doc__ = function.__doc__
+        self.tensors = _annotations(function)
+        self._built: dict[Any, Program] = {}
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Names of the symbolic extents, in order of appearance."""
+        found = [e.name for t in self.tensors.values() for e in t.shape if isinstance(e, Symbol)]
+        return tuple(dict.fromkeys(found))
+
+    def bind_symbols(self, shapes: list[tuple[int, ...]]) -> dict[str, int]:
+        """Values of the symbolic extents that shapes of arguments give."""
+        bound: dict[str, int] = {}
+        for (name, tensor), shape in zip(self.tensors.items(), shapes, strict=False):
+            for wanted, given in zip(tensor.shape, shape, strict=False):
+                if isinstance(wanted, Symbol) and bound.setdefault(wanted.name, given) != given:
+                    raise ProgramError(
+                        f"'{wanted.name}' is {bound[wanted.name]} in an earlier argument and {given} in "
+                        f"'{name}'"
+                    )
+        return bound
+
+    def build(self, machine: str | HDA = DEFAULT_MACHINE, **symbols: int) -> Program:
+        """The Program for a machine, with symbolic extents given by name (all of them, or none)."""
+        hda = find_machine(machine) if isinstance(machine, str) else machine
+        key = (hda, tuple(sorted(symbols.items())))
+        if key not in self._built:
+            self._built[key] = self._build(hda, symbols)
+        return self._built[key]
+
+    def _build(self, hda: HDA, symbols: Mapping[str, int]) -> Program:
+        draft = Draft(hda, self.__name__)
+        draft.reader = Reader(draft)
+        draft.bound = dict(symbols)
+        unknown = set(symbols) - set(self.symbols)
+        if unknown:
+            raise ProgramError(
+                f"'{sorted(unknown)[0]}' is no symbolic extent of '{self.__name__}'",
+                advice=did_you_mean(sorted(unknown)[0], self.symbols, what="symbolic extents"),
+            )
+        params, arguments = self._parameters(draft, symbols)
+        try:
+            with draft.active():
+                bind(self.function, draft.reader)(*arguments)
+                program = finish(draft, params)
+        except MegatileError as error:
+            raise located(error, draft.place).with_traceback(None) from None
+        except (
+            NameError,
+            ArithmeticError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            IndexError,
+            KeyError,
+        ) as error:
+            raise _translated(error, draft).with_traceback(None) from None
+        for text in program.warnings:
+            warnings.warn(text, ProgramWarning, stacklevel=4)
+        return program
+
+    def _parameters(self, draft: Draft, symbols: Mapping[str, int]) -> tuple[tuple[Param, ...], list[Tile]]:
+        params, tiles = [], []
+        for name, tensor in self.tensors.items():
+            shape = tuple(symbols.get(e.name, e) if isinstance(e, Symbol) else e for e in tensor.shape)
+            for extent in shape:
+                if isinstance(extent, Symbol) and extent.name not in draft.symbols:
+                    draft.symbols.append(extent.name)
+            bound = tuple(UNKNOWN if isinstance(e, Value) else int(e) for e in shape)
+            draft.names.add(name)
+            tile = Tile(draft, name, shape, bound, tensor.dtype, ROOT, "tensor")
+            draft.tiles[name] = tile
+            tiles.append(tile)
+            params.append(
+                Param(name, tuple(e.name if isinstance(e, Symbol) else e for e in shape), tensor.dtype)
+            )
+        return tuple(params), tiles
+
+    def __str__(self) -> str:
+        if self.symbols:
+            given = ", ".join(f"{name}=..." for name in self.symbols)
+            return f"{self.__name__}: a program with symbolic extents; show it with "
+            f"print({self.__name__}.build({given}))"
+        return str(self.build())
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise ProgramError(
+            f"'{self.__name__}' is a tile program, not a Python function",
+            advice=f"run it: mt.run({self.__name__}, *arrays)",
+        )
+
+
+def _annotations(function: Callable[..., Any]) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        annotation = parameter.annotation
+        if isinstance(annotation, str):
+            raise ProgramError(
+                f"the annotation of '{name}' is text, not a tensor",
+                advice="remove 'from __future__ import annotations' from the file of the kernel",
+            )
+        if not isinstance(annotation, Tensor):
+            line = function.__code__.co_firstlineno
+            raise ProgramError(
+                f"argument '{name}' of '{function.__name__}' has no T.Tensor annotation",
+                place=Place(function.__code__.co_filename, line),
+                advice=f'write {name}: T.Tensor((M, N), "f32"); '
+                "other parameters come from a function around it",
+            )
+        tensors[name] = annotation
+    return tensors
+
+
+def _translated(error: Exception, draft: Draft) -> ProgramError:
+    """A Python error in the kernel, at its line."""
+    if isinstance(error, NameError):
+        name = getattr(error, "name", None) or str(error).split("'")[1]
+        known = list(draft.tiles)
+        hint = did_you_mean(name, known, what="tiles") if known else None
+        if hint is None or not hint.startswith("did you mean"):
+            hint = f"define '{name}' before the kernel, or bind it with 'as'"
+        return ProgramError(f"'{name}' is not defined", place=draft.place, advice=hint)
+    if isinstance(error, ZeroDivisionError):
+        return ProgramError(
+            "division by zero while building",
+            place=draft.place,
+            advice="check the sizes the kernel is built with",
+        )
+    return ProgramError(f"{type(error).__name__}: {error}", place=draft.place)
+
+
+def program(function: Callable[..., Any]) -> ProgramFunction:
+    """Decorator of kernels; alias ``T.prim_func``."""
+    return ProgramFunction(function)
+
+
+def macro(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks a function to be read into the kernels that call it (any helper may contain control flow)."""
+    return function

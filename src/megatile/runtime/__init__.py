@@ -1,0 +1,1 @@
+"""The host side: plans on real processes."""

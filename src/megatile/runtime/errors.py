@@ -1,0 +1,23 @@
+"""What can go wrong when a plan runs on real processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megatile.core.errors import MegatileError
+
+
+class LaunchError(MegatileError, RuntimeError):
+    """A launch that failed. ``units`` are the units at fault, where they are known."""
+
+    def __init__(self, message: str, *, units: tuple[int, ...] = (), **options: Any):
+        super().__init__(message, **options)
+        self.units = units
+
+
+class MissingTorchError(LaunchError):
+    """Real processes need torch, which is not installed."""
+
+
+class NoTorchRuleError(LaunchError):
+    """A command that has no meaning on separate processes, or an operation without a torch rule."""

@@ -1,0 +1,111 @@
+"""``launch(plan, inputs)``: run a Plan on real processes, one per unit, over torch.distributed (gloo).
+
+    results = launch(plan, inputs={"x": x})          # the same arrays that execute(plan, inputs) gives
+    results.seconds                                   # how long the slowest process took
+
+Sends and receives become messages between processes, groups process groups, commands the torch rules of their
+operations. A process that dies ends the others, and the error names it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from megatile.core.dtypes import numpy_dtype
+from megatile.core.errors import did_you_mean
+from megatile.core.operations import cast
+from megatile.plan.execute import Results
+from megatile.plan.model import Plan, PlanError, Tile
+from megatile.runtime.errors import LaunchError
+from megatile.runtime.processes import Started, read, run_processes
+
+
+class LaunchResults(Results):
+    """Outputs as ``execute`` gives them; ``seconds``: the time of the slowest process, without its start."""
+
+    seconds: float = 0.0
+
+
+def launch(
+    plan: Plan,
+    nproc: int | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    timeout: float = 120.0,
+    repeat: int = 1,
+    threads: int | None = None,
+    started: Started | None = None,
+) -> LaunchResults:
+    """Run a plan on ``nproc`` processes (one per unit) and return its outputs, [owners, *tile shape].
+
+    ``timeout`` (seconds) bounds the whole run; ``repeat`` runs it several times and keeps the best time;
+    ``threads`` are those of one process (the cores divided among them, unless given). ``started`` is called
+    with the process ids. A failure raises :class:`LaunchError` with the ``units`` at fault.
+    """
+    if nproc is not None and nproc != plan.units:
+        raise LaunchError(
+            f"plan '{plan.name}' is for {plan.units} units, not {nproc} processes",
+            advice=f"every unit is one process: build the plan for {nproc} units, or use nproc={plan.units}",
+        )
+    with tempfile.TemporaryDirectory(prefix="megatile-") as name:
+        folder = Path(name)
+        (folder / "plan").write_text(plan.to_json(), encoding="utf-8")
+        _write_inputs(plan, inputs or {}, folder)
+        run_processes(
+            "megatile.runtime.plan_work",
+            folder,
+            plan.units,
+            what=f"plan '{plan.name}'",
+            timeout=timeout,
+            threads=threads,
+            started=started,
+            repeat=max(1, repeat),
+        )
+        return _results(plan, folder)
+
+
+def _write_inputs(plan: Plan, inputs: Mapping[str, Any], folder: Path) -> None:
+    known = {t.name: (n, t) for n, t in enumerate(plan.tiles) if t.role in ("input", "inout")}
+    for name in inputs:
+        if name not in known:
+            raise PlanError(
+                f"'{name}' is no input of the plan", advice=did_you_mean(name, known, what="inputs")
+            )
+    for name, (number, tile) in known.items():
+        if name not in inputs:
+            raise PlanError(f"input '{name}' is missing")
+        array = _array(plan, tile, inputs[name])
+        for unit in range(plan.units):
+            owner = int(tile.owner.evaluate({"unit": unit}))
+            (folder / f"in_{number}_{unit}").write_bytes(np.ascontiguousarray(array[owner]).tobytes())
+
+
+def _array(plan: Plan, tile: Tile, data: Any) -> Any:
+    array = np.stack([np.asarray(d) for d in data]) if isinstance(data, (list, tuple)) else np.asarray(data)
+    expected = (plan.owners(tile), *tile.shape)
+    if array.shape != expected:
+        raise PlanError(
+            f"input '{tile.name}' has shape {array.shape}, not {expected} (owners, then the tile)"
+        )
+    return cast(array, tile.dtype)
+
+
+def _results(plan: Plan, folder: Path) -> LaunchResults:
+    done = [read(folder / f"done_{unit}") for unit in range(plan.units)]
+    arrays = {}
+    for number, tile in enumerate(plan.tiles):
+        if tile.role in ("output", "inout"):
+            kind = numpy_dtype(tile.dtype)
+            parts = [
+                np.frombuffer((folder / f"out_{number}_{u}").read_bytes(), kind) for u in range(plan.units)
+            ]
+            arrays[tile.name] = np.stack([part.reshape(tile.shape) for part in parts])
+    choices = {u: report["choices"] for u, report in enumerate(done) if report["choices"]}
+    results = LaunchResults(arrays, choices, ())
+    results.seconds = max(report["seconds"] for report in done)
+    return results

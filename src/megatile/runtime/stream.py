@@ -1,0 +1,223 @@
+"""Follows the stream of one unit on real tensors: what a worker process does with its part of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from megatile.core.operations import REDUCTIONS
+from megatile.plan.model import Plan, PlanError, Tile
+from megatile.plan.program import Instruction, RegionCode, compile_stream
+from megatile.plan.text import statement_text
+from megatile.runtime.errors import NoTorchRuleError
+from megatile.runtime.torch_rules import DTYPES, RULES, accumulated, assign
+from megatile.runtime.transport import Transport
+
+
+class Version(NamedTuple):
+    """A version of a declared tile."""
+
+    tile: str
+    number: int
+
+
+class UnitRun:
+    """One unit: its tiles (tensors with a leading axis of versions), names and integers."""
+
+    def __init__(self, plan: Plan, unit: int, inputs: Mapping[str, Tensor], transport: Transport):
+        self.plan, self.unit, self.transport = plan, unit, transport
+        self.tiles = {tile.name: tile for tile in plan.tiles}
+        self.channels = {channel.name: channel for channel in plan.channels}
+        self.storage = {tile.name: self._storage(tile, inputs.get(tile.name)) for tile in plan.tiles}
+        self.names: dict[str, Version | Tensor] = {name: Version(name, 0) for name in self.tiles}
+        self.ints: dict[str, int] = {"unit": unit}
+        self.choices: list[int] = []
+        self.last_choice: dict[str, int] = {}
+        stream = next(s for s in plan.streams if unit in set(s.unit_numbers()))
+        self.code = compile_stream(plan, stream).instructions
+
+    def _storage(self, tile: Tile, data: Tensor | None) -> Tensor:
+        if tile.shared and int(tile.owner.evaluate({"unit": self.unit})) != self.unit:
+            raise NoTorchRuleError(
+                f"tile '{tile.name}' is shared between units, and processes share no memory",
+                advice="use channels instead",
+            )
+        tensor = torch.zeros((tile.versions, *tile.shape), dtype=DTYPES[tile.dtype])
+        if data is not None:
+            tensor[0] = data
+        return tensor
+
+    def run(self) -> dict[str, Tensor]:
+        """Follow the stream to its end; the last version of every output."""
+        pc = 0
+        while self.code[pc].kind != "end":
+            instruction = self.code[pc]
+            following = getattr(self, f"step_{instruction.kind}")(instruction, pc)
+            pc = pc + 1 if following is None else following
+        self.transport.finish()
+        outputs = [tile for tile in self.plan.tiles if tile.role in ("output", "inout")]
+        return {tile.name: self._tensor(Version(tile.name, self._current(tile.name))) for tile in outputs}
+
+    def _current(self, tile: str) -> int:
+        found = self.names[tile]
+        assert isinstance(found, Version)
+        return found.number
+
+    def _tensor(self, handle: Version | Tensor) -> Tensor:
+        if isinstance(handle, Version):
+            return self.storage[handle.tile][handle.number % self.tiles[handle.tile].versions]
+        return handle
+
+    def region(self, code: RegionCode, fresh: bool = False) -> Tensor:
+        """The tensor a region means, a view of its tile or message."""
+        if code.at is not None and int(code.at(self.ints)) != self.unit:
+            raise NoTorchRuleError(
+                f"'{code.tile}' of another unit is out of reach: processes share no memory",
+                advice="use channels instead of puts and gets",
+            )
+        handle = self.names[code.tile]
+        if fresh and isinstance(handle, Version):
+            handle = Version(handle.tile, handle.number + 1)
+        tensor = self._tensor(handle)
+        if code.whole:
+            return tensor
+        for axis, (start, extent) in enumerate(zip(code.start, code.shape, strict=True)):
+            tensor = tensor.narrow(axis, int(start(self.ints)), int(extent(self.ints)))
+        return tensor
+
+    def _renew(self, instruction: Instruction) -> None:
+        if getattr(instruction.statement, "fresh", False):
+            assert instruction.write is not None
+            handle = self.names[instruction.write.tile]
+            assert isinstance(handle, Version)
+            self.names[instruction.write.tile] = Version(handle.tile, handle.number + 1)
+
+    def _value(self, instruction: Instruction, name: str) -> int:
+        return int(instruction.functions[name](self.ints))
+
+    # --- structure -------------------------------------------------------------------------------
+
+    def step_enter(self, instruction: Instruction, pc: int) -> None:
+        loop: Any = instruction.statement
+        self._bind(instruction)
+        for key in ("start", "stop", "step"):
+            self.ints[loop.index if key == "start" else f"{loop.index}.{key}"] = self._value(instruction, key)
+
+    def _bind(self, instruction: Instruction) -> None:
+        handles = [(name, self.names[source]) for name, source in instruction.tiles]
+        values = [(name, int(function(self.ints))) for name, function in instruction.ints]
+        self.names.update(handles)
+        self.ints.update(values)
+
+    def step_test(self, instruction: Instruction, pc: int) -> int | None:
+        index = instruction.statement.index  # type: ignore[union-attr]
+        at, stop, step = (self.ints[f"{index}{suffix}"] for suffix in ("", ".stop", ".step"))
+        return None if (at < stop if step > 0 else at > stop) else instruction.target
+
+    def step_again(self, instruction: Instruction, pc: int) -> int:
+        index = instruction.statement.index  # type: ignore[union-attr]
+        self._bind(instruction)
+        self.ints[index] += self.ints[f"{index}.step"]
+        return instruction.target
+
+    def step_branch(self, instruction: Instruction, pc: int) -> int | None:
+        return None if self._value(instruction, "condition") else instruction.target
+
+    def step_jump(self, instruction: Instruction, pc: int) -> int:
+        return instruction.target
+
+    def step_merge(self, instruction: Instruction, pc: int) -> None:
+        self._bind(instruction)
+
+    def step_join(self, instruction: Instruction, pc: int) -> None:
+        """Units need not come together here: each has a process of its own."""
+
+    def step_free(self, instruction: Instruction, pc: int) -> None:
+        for name in instruction.names:
+            self.names.pop(name, None)
+
+    # --- commands --------------------------------------------------------------------------------
+
+    def step_compute(self, instruction: Instruction, pc: int) -> None:
+        statement: Any = instruction.statement
+        assert instruction.write is not None
+        if statement.operation not in RULES:
+            raise NoTorchRuleError(
+                f"operation '{statement.operation}' has no torch rule", place=statement.place
+            )
+        reads = [self.region(code) for code in instruction.reads]
+        target = self.region(instruction.write, statement.fresh)
+        varying = {name: int(function(self.ints)) for name, function in instruction.varying.items()}
+        result = RULES[statement.operation](*reads, **instruction.attributes, **varying)
+        if statement.operation in ("copy", "cast") and result.shape != target.shape:
+            result = result.reshape(target.shape)
+        assign(target, result)
+        self._renew(instruction)
+
+    def step_send(self, instruction: Instruction, pc: int) -> None:
+        statement: Any = instruction.statement
+        channel = self.channels[statement.channel]
+        to, member = self._value(instruction, "to"), self._value(instruction, "member")
+        if int(channel.source.evaluate({"unit": to, "member": member})) != self.unit:
+            raise PlanError(f"unit {self.unit} does not feed this queue: {statement_text(statement)}")
+        self.transport.send(channel.name, to, member, self.region(instruction.reads[0]), channel.slots)
+
+    def step_receive(self, instruction: Instruction, pc: int) -> None:
+        self._take(instruction, self._value(instruction, "member"))
+
+    def step_receive_any(self, instruction: Instruction, pc: int) -> None:
+        statement: Any = instruction.statement
+        members, last = statement.members, self.last_choice.get(statement.channel, -1)
+        first = members.index(last) + 1 if last in members else 0
+        member = self.transport.choose(statement.channel, (*members[first:], *members[:first]))
+        self.last_choice[statement.channel] = member
+        self.choices.append(member)
+        self.ints[statement.chosen] = member
+        self._take(instruction, member)
+
+    def _take(self, instruction: Instruction, member: int) -> None:
+        statement: Any = instruction.statement
+        channel = self.channels[statement.channel]
+        source = int(channel.source.evaluate({"unit": self.unit, "member": member}))
+        shape = [int(function(self.ints)) for function in instruction.shape]
+        message = self.transport.receive(channel.name, source, member, shape, DTYPES[statement.dtype])
+        if statement.name:
+            self.names[statement.name] = message
+        elif instruction.write is not None:
+            target = self.region(instruction.write, statement.fresh)
+            assign(target, message.reshape(target.shape))
+            self._renew(instruction)
+
+    def step_read_scalar(self, instruction: Instruction, pc: int) -> None:
+        statement: Any = instruction.statement
+        value = int(self.region(instruction.reads[0]).reshape(-1)[0].item())
+        if not 0 <= value <= statement.bound:
+            raise PlanError(f"read_scalar gave {value}, outside 0..{statement.bound}", place=statement.place)
+        self.ints[statement.name] = value
+
+    def step_signal(self, instruction: Instruction, pc: int) -> None:
+        flag = instruction.statement.flag  # type: ignore[union-attr]
+        to, member, amount = (self._value(instruction, name) for name in ("to", "member", "amount"))
+        self.transport.signal(flag, to, member, amount)
+
+    def step_wait(self, instruction: Instruction, pc: int) -> None:
+        flag = instruction.statement.flag  # type: ignore[union-attr]
+        self.transport.wait(flag, self._value(instruction, "member"), self._value(instruction, "value"))
+
+    def step_collective(self, instruction: Instruction, pc: int) -> None:
+        statement: Any = instruction.statement
+        if statement.kind == "barrier":
+            self.transport.gather(statement.group, torch.zeros(1))
+            return
+        assert instruction.write is not None
+        parts = self.transport.gather(statement.group, self.region(instruction.reads[0]))
+        if statement.kind == "broadcast":
+            assign(self.region(instruction.write), parts[self._value(instruction, "root")])
+            return
+        total = accumulated(parts[0])
+        for part in parts[1:]:
+            total = RULES[REDUCTIONS[statement.reduction]](total, accumulated(part))
+        assign(self.region(instruction.write), total)

@@ -1,0 +1,230 @@
+"""The torch rule of every operation: what a command does to the tensors of a real process.
+
+    @rule("add")
+    def add(a, b): ...
+
+A rule takes the operands (tensors) and the attributes, computes as wide as the NumPy meaning in ``core``,
+and leaves the final rounding to ``assign``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megatile.core.attention_operations import UNLIMITED
+from megatile.core.registry import Registry
+
+Rule = Callable[..., Tensor]
+RULES: Registry[Rule] = Registry("operations with a torch rule")
+DTYPES: dict[str, torch.dtype] = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f8e4m3": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "bool": torch.bool,
+}
+
+
+def rule(name: str) -> Callable[[Rule], Rule]:
+    return RULES.register(name)
+
+
+def wide(x: Tensor) -> Tensor:
+    """Floats below f32 as f32."""
+    return x.float() if x.is_floating_point() and x.dtype not in (torch.float32, torch.float64) else x
+
+
+def accumulated(x: Tensor) -> Tensor:
+    """The type in which sums are taken: f32 or f64 for floats, i32 for small integers."""
+    if x.is_floating_point():
+        return wide(x)
+    return x if x.dtype == torch.int64 else x.to(torch.int32)
+
+
+def assign(target: Tensor, value: Tensor) -> None:
+    """``target[...] = value``, rounded once; floats beyond an integer type's range are clipped."""
+    if value.is_floating_point() and not target.is_floating_point() and target.dtype != torch.bool:
+        limits = torch.iinfo(target.dtype)
+        value = torch.nan_to_num(torch.trunc(value)).clamp(limits.min, limits.max)
+    target.copy_(value)
+
+
+# --- elementwise ----------------------------------------------------------------------------------
+
+
+def _narrow_safe(function: Callable[..., Tensor]) -> Rule:
+    """Types of 8 bits have no arithmetic of their own in torch."""
+
+    def meaning(*operands: Tensor) -> Tensor:
+        tiny = any(x.dtype in (torch.float8_e4m3fn, torch.float8_e5m2) for x in operands)
+        return function(*(map(wide, operands) if tiny else operands))
+
+    return meaning
+
+
+def _divide(a: Tensor, b: Tensor) -> Tensor:
+    if a.is_floating_point() or b.is_floating_point():
+        return torch.true_divide(a, b)
+    return torch.where(
+        b == 0, torch.zeros_like(a), torch.div(a, torch.where(b == 0, 1, b), rounding_mode="floor")
+    )
+
+
+_PLAIN: dict[str, Callable[..., Tensor]] = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": _divide,
+    "maximum": torch.maximum, "minimum": torch.minimum, "neg": torch.neg, "abs": torch.abs,
+    "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge, "eq": torch.eq, "ne": torch.ne,
+    "clamp": lambda x, low, high: torch.minimum(torch.maximum(x, low), high),
+    "where": lambda c, a, b: torch.where(c.to(torch.bool), a, b),
+    "copy": lambda x: x, "cast": lambda x: x, "transpose": lambda x: x.transpose(-1, -2),
+}  # fmt: skip
+_WIDE: dict[str, Callable[..., Tensor]] = {
+    "pow": torch.pow, "fma": lambda a, b, c: a * b + c, "floor": torch.floor, "ceil": torch.ceil,
+    "exp": torch.exp, "exp2": torch.exp2, "log": torch.log, "log2": torch.log2, "sqrt": torch.sqrt,
+    "sin": torch.sin, "cos": torch.cos, "tanh": torch.tanh, "erf": torch.erf, "rsqrt": torch.rsqrt,
+    "sigmoid": torch.sigmoid,
+}  # fmt: skip
+for _name, _function in _PLAIN.items():
+    RULES.add(_name, _narrow_safe(_function))
+for _name, _function in _WIDE.items():
+    RULES.add(_name, lambda *xs, _function=_function: _function(*map(wide, xs)))
+
+
+# --- reductions, matrices, making -----------------------------------------------------------------
+
+_REDUCTIONS: dict[str, Callable[..., Tensor]] = {
+    "sum": torch.sum, "prod": torch.prod, "max": torch.amax, "min": torch.amin,
+    "absmax": lambda x, **o: torch.amax(x.abs(), **o), "abssum": lambda x, **o: torch.sum(x.abs(), **o),
+}  # fmt: skip
+
+
+def _reduction(function: Callable[..., Tensor]) -> Rule:
+    return lambda x, axis=-1, keepdims=False: function(accumulated(x), dim=axis, keepdim=keepdims)
+
+
+for _name, _function in _REDUCTIONS.items():
+    RULES.add(_name, _reduction(_function))
+
+
+@rule("cumsum")
+def cumsum(x: Tensor, axis: int = -1) -> Tensor:
+    return torch.cumsum(accumulated(x), dim=axis)
+
+
+@rule("softmax")
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    return torch.softmax(wide(x), dim=axis)
+
+
+@rule("gemm")
+@rule("gemm_add")
+def gemm(a: Tensor, b: Tensor, *old: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+    a, b = accumulated(a), accumulated(b)
+    product = torch.matmul(
+        a.transpose(-1, -2) if transpose_a else a, b.transpose(-1, -2) if transpose_b else b
+    )
+    return product + accumulated(old[0]) if old else product
+
+
+@rule("fill")
+def fill(value: Any = 0) -> Tensor:
+    return torch.tensor(value)
+
+
+@rule("iota")
+def iota(length: int, start: int = 0) -> Tensor:
+    return torch.arange(start, start + length)
+
+
+# --- attention ------------------------------------------------------------------------------------
+
+
+def _hidden(rows: int, columns: int, lower: int, upper: int) -> Tensor | None:
+    if lower <= 1 - rows and upper >= columns - 1:
+        return None
+    distance = torch.arange(columns)[None, :] - torch.arange(rows)[:, None]
+    return (distance < lower) | (distance > upper)
+
+
+def _heads_first(q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k, v as [batch, heads, rows or columns, dim] in f32 or f64."""
+    keys = accumulated(kv).repeat_interleave(q.shape[-2] // kv.shape[-2], dim=-2).transpose(-2, -3)
+    return accumulated(q).transpose(-2, -3), keys[0], keys[1]
+
+
+def _scores(q: Tensor, k: Tensor, scale: float, lower: int, upper: int) -> Tensor:
+    scores = torch.matmul(q, k.transpose(-1, -2)) * scale
+    hidden = _hidden(scores.shape[-2], scores.shape[-1], lower, upper)
+    return scores if hidden is None else scores.masked_fill(hidden, float("-inf"))
+
+
+@rule("attention")
+@rule("attention_add")
+def attention(
+    q: Tensor, kv: Tensor, *old: Tensor, scale: float = 1.0, lower: int = -UNLIMITED, upper: int = UNLIMITED
+) -> Tensor:
+    queries, k, v = _heads_first(q, kv)
+    scores = _scores(queries, k, scale, lower, upper)
+    lse = torch.logsumexp(scores, dim=-1, keepdim=True)
+    out = torch.matmul(torch.exp(scores - torch.where(lse.isfinite(), lse, 0.0)), v)
+    result = torch.cat([out, lse], dim=-1).transpose(-2, -3)
+    return merge(old[0], result) if old else result
+
+
+@rule("attention_merge")
+def merge(a: Tensor, b: Tensor) -> Tensor:
+    lse = torch.logaddexp(a[..., -1:], b[..., -1:])
+    base = torch.where(lse.isfinite(), lse, 0.0)
+    out = a[..., :-1] * torch.exp(a[..., -1:] - base) + b[..., :-1] * torch.exp(b[..., -1:] - base)
+    return torch.cat([out, lse], dim=-1)
+
+
+@rule("attention_start")
+def start(width: int) -> Tensor:
+    return torch.cat([torch.zeros(width - 1), torch.full((1,), float("-inf"))])
+
+
+def _gradients(
+    q: Tensor, kv: Tensor, result: Tensor, d_out: Tensor, scale: float, lower: int, upper: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    queries, k, v = _heads_first(q, kv)
+    out, grad = accumulated(result).transpose(-2, -3), accumulated(d_out).transpose(-2, -3)
+    lse = out[..., -1:]
+    weights = torch.exp(_scores(queries, k, scale, lower, upper) - torch.where(lse.isfinite(), lse, 0.0))
+    delta = (grad * out[..., :-1]).sum(-1, keepdim=True)
+    d_scores = weights * (torch.matmul(grad, v.transpose(-1, -2)) - delta) * scale
+    return queries, k, grad, weights, d_scores
+
+
+@rule("attention_grad_q")
+@rule("attention_grad_q_add")
+def gradient_of_queries(
+    q: Tensor, kv: Tensor, result: Tensor, d_out: Tensor, *old: Tensor,
+    scale: float = 1.0, lower: int = -UNLIMITED, upper: int = UNLIMITED,
+) -> Tensor:  # fmt: skip
+    _, k, _, _, d_scores = _gradients(q, kv, result, d_out, scale, lower, upper)
+    d_q = torch.matmul(d_scores, k).transpose(-2, -3)
+    return d_q + old[0] if old else d_q
+
+
+@rule("attention_grad_kv")
+@rule("attention_grad_kv_add")
+def gradient_of_keys(
+    q: Tensor, kv: Tensor, result: Tensor, d_out: Tensor, *old: Tensor,
+    scale: float = 1.0, lower: int = -UNLIMITED, upper: int = UNLIMITED,
+) -> Tensor:  # fmt: skip
+    queries, _, grad, weights, d_scores = _gradients(q, kv, result, d_out, scale, lower, upper)
+    both = [torch.matmul(x.transpose(-1, -2), y) for x, y in ((d_scores, queries), (weights, grad))]
+    d_kv = torch.stack(both).transpose(-2, -3)
+    d_kv = d_kv.unflatten(-2, (kv.shape[-2], d_kv.shape[-2] // kv.shape[-2])).sum(-2)
+    return d_kv + old[0] if old else d_kv

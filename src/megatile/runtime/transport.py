@@ -1,0 +1,131 @@
+"""Messages, flags and groups between the processes of a plan, over torch.distributed."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from megatile.plan.model import Plan, ReceiveAny, statements
+from megatile.runtime.errors import LaunchError
+from megatile.runtime.worker import PeerGone
+
+POLL_SECONDS = 0.002
+
+
+class Transport:
+    """What one unit needs to talk to the others. Tags tell the queues of a pair of units apart."""
+
+    def __init__(self, plan: Plan, unit: int, store: Any, timeout: float):
+        self.plan, self.unit, self.store, self.timeout = plan, unit, store, timeout
+        self.tags: dict[str, int] = {}
+        for channel in plan.channels:
+            self.tags[channel.name] = sum(c.members for c in plan.channels[: len(self.tags)])
+        bodies = [statement for stream in plan.streams for statement in statements(stream.body)]
+        self.counted = {s.channel for s in bodies if isinstance(s, ReceiveAny)}
+        self.sending: dict[tuple[str, int, int], deque[tuple[Any, Tensor]]] = defaultdict(deque)
+        self.own: dict[tuple[str, int], deque[Tensor]] = defaultdict(deque)
+        self.taken: dict[tuple[str, int], int] = defaultdict(int)
+        self.groups = self._groups()
+
+    def _groups(self) -> dict[str, tuple[Any, list[int]]]:
+        """Per group of the plan: the process group of this unit and its members."""
+        found: dict[str, tuple[Any, list[int]]] = {}
+        for group in self.plan.groups:
+            keys = [int(group.key.evaluate({"unit": u})) for u in range(self.plan.units)]
+            for key in sorted({k for k in keys if k >= 0}):
+                members = [u for u, k in enumerate(keys) if k == key]
+                process_group = dist.new_group(members)  # every process must take part in making every group
+                if self.unit in members:
+                    found[group.name] = (process_group, members)
+        return found
+
+    def send(self, channel: str, to: int, member: int, data: Tensor, slots: int) -> None:
+        """Post a message; waits while all slots hold messages that were not taken."""
+        message = data.detach().clone().contiguous()
+        if channel in self.counted:
+            self.store.add(f"sent/{channel}/{to}/{member}", 1)
+        if to == self.unit:
+            self.own[channel, member].append(message)
+            return
+        if not message.numel():
+            return
+        queue = self.sending[channel, to, member]
+        while len(queue) >= slots:
+            self._wait(queue.popleft()[0], to)
+        flat = message.reshape(-1).view(torch.uint8)
+        try:
+            queue.append((dist.isend(flat, dst=to, tag=self.tags[channel] + member), flat))
+        except RuntimeError as error:
+            raise self._gone(to, error) from error
+
+    def receive(
+        self, channel: str, source: int, member: int, shape: Sequence[int], dtype: torch.dtype
+    ) -> Tensor:
+        """The next message of a queue."""
+        self.taken[channel, member] += 1
+        if source == self.unit:
+            if not self.own[channel, member]:
+                raise LaunchError(f"unit {self.unit} waits for a message that it sends itself, later")
+            return self.own[channel, member].popleft().reshape(tuple(shape))
+        message = torch.empty(tuple(shape), dtype=dtype)
+        if message.numel():
+            try:
+                dist.recv(message.reshape(-1).view(torch.uint8), src=source, tag=self.tags[channel] + member)
+            except RuntimeError as error:
+                raise self._gone(source, error) from error
+        return message
+
+    def choose(self, channel: str, members: Sequence[int]) -> int:
+        """The first of ``members`` that has a message; waits for one."""
+        end = time.monotonic() + self.timeout
+        while time.monotonic() < end:
+            for member in members:
+                key = f"sent/{channel}/{self.unit}/{member}"
+                if self.store.add(key, 0) > self.taken[channel, member]:
+                    return member
+            time.sleep(POLL_SECONDS)
+        raise LaunchError(f"no message on any queue of '{channel}' within {self.timeout:g} s")
+
+    def signal(self, flag: str, to: int, member: int, amount: int) -> None:
+        self.store.add(f"flag/{flag}/{to}/{member}", amount)
+
+    def wait(self, flag: str, member: int, value: int) -> None:
+        end = time.monotonic() + self.timeout
+        while self.store.add(f"flag/{flag}/{self.unit}/{member}", 0) < value:
+            if time.monotonic() > end:
+                raise LaunchError(f"flag '{flag}' did not reach {value} within {self.timeout:g} s")
+            time.sleep(POLL_SECONDS)
+
+    def gather(self, group: str, data: Tensor) -> list[Tensor]:
+        """The tensors of all members of my group, in unit order."""
+        process_group, members = self.groups[group]
+        mine = data.contiguous().reshape(-1).view(torch.uint8)
+        everyone = [torch.empty_like(mine) for _ in members]
+        try:
+            dist.all_gather(everyone, mine, group=process_group)
+        except RuntimeError as error:
+            raise self._gone(None, error) from error
+        return [x.view(data.dtype).reshape(data.shape) for x in everyone]
+
+    def finish(self) -> None:
+        """Everything sent has been taken."""
+        for (_, to, _), queue in self.sending.items():
+            while queue:
+                self._wait(queue.popleft()[0], to)
+
+    def _wait(self, work: Any, peer: int) -> None:
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise self._gone(peer, error) from error
+
+    def _gone(self, peer: int | None, error: RuntimeError) -> PeerGone:
+        who = "its group" if peer is None else f"unit {peer}"
+        first = (str(error).strip().splitlines() or ["no reason given"])[0][:200]
+        return PeerGone(f"communication with {who} failed: {first}", units=() if peer is None else (peer,))

@@ -1,0 +1,82 @@
+"""The processes of a launch: ``python -m megatile.runtime.worker FOLDER MODULE`` forks one for every unit.
+
+torch and the module are imported once, before the forks; ``MODULE.work(folder, unit, settings)`` is what each
+process does. The folder holds what they need and the rendezvous; each process leaves its results there, or a
+report of what went wrong, and its exit code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from megatile.core.errors import MegatileError
+from megatile.runtime.errors import LaunchError
+
+
+class PeerGone(LaunchError):
+    """Communication failed because of another process."""
+
+
+def main(folder: Path, module: str) -> None:
+    """Fork the processes, tell their ids, and note how each of them ends."""
+    settings = json.loads((folder / "settings").read_text(encoding="utf-8"))
+    job = importlib.import_module(module)
+    units: dict[int, int] = {}
+    for unit in range(settings["units"]):
+        child = os.fork()
+        if child == 0:
+            output = os.open(folder / f"output_{unit}", os.O_WRONLY | os.O_CREAT)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            code = _work(job, folder, unit, settings)
+            sys.stdout.flush()
+            os._exit(code)
+        units[child] = unit
+    write(folder / "pids", list(units))
+    while units:
+        child, status = os.wait()
+        write(folder / f"exit_{units.pop(child)}", os.waitstatus_to_exitcode(status))
+
+
+def write(path: Path, value: Any) -> None:
+    """Write JSON in one go: whoever waits for the file finds all of it."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(value), encoding="utf-8")
+    part.rename(path)
+
+
+def _work(job: Any, folder: Path, unit: int, settings: dict[str, Any]) -> int:
+    """One process: join the others, do the job; the exit code."""
+    torch.set_num_threads(settings["threads"])
+    try:
+        store = dist.FileStore(str(folder / "rendezvous"), settings["units"])
+        limit = timedelta(seconds=settings["timeout"])
+        dist.init_process_group("gloo", store=store, rank=unit, world_size=settings["units"], timeout=limit)
+        job.work(folder, unit, settings)
+        dist.barrier()
+        dist.destroy_process_group()
+    except BaseException as error:
+        _report(folder, unit, error)
+        return 1
+    return 0
+
+
+def _report(folder: Path, unit: int, error: BaseException) -> None:
+    """``own``: this process is at fault, not one it talked to."""
+    own = not isinstance(error, PeerGone)
+    text = str(error) if isinstance(error, MegatileError) else "".join(traceback.format_exception_only(error))
+    write(folder / f"error_{unit}", {"own": own, "text": text.strip(), "trace": traceback.format_exc()})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,1 @@
+"""Targets: one folder each; the interpreter defines the language."""

@@ -1,0 +1,194 @@
+"""Reading and writing regions, with every check on the way: bounds, initialisation, copies, races."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from megatile.core.forkjoin import Agent
+from megatile.core.operations import cast
+from megatile.targets.interpret.errors import (
+    DataRaceError,
+    PartialError,
+    ReplicaMismatchError,
+    UninitialisedReadError,
+)
+from megatile.targets.interpret.history import ATOMIC, READ, WRITE, Conflict
+from megatile.targets.interpret.places import Name
+from megatile.targets.interpret.resolve import Resolver, Target
+from megatile.targets.interpret.storage import Storage
+from megatile.targets.interpret.units import Unit, describe
+
+_DONE = {READ: "read", WRITE: "written", ATOMIC: "changed atomically"}
+
+
+class Accessor(Resolver):
+    """Reads and writes regions of names, for units."""
+
+    def read(self, target: Target, unit: Unit, agent: Agent | None = None) -> np.ndarray:
+        """The elements of a region; over the edge zeros."""
+        storage = target.storage
+        if target.is_empty:
+            return np.zeros(target.shape, storage.array.dtype)
+        index = target.index
+        if self.machine.checks:
+            self.check_read(target, index, unit, agent or unit)
+        block = storage.array[index]
+        data = self._one_copy(target, block)
+        if target.dropped:
+            data = data.reshape(target.valid_shape)
+        if target.inner is None:
+            return data
+        full = np.zeros(target.shape, data.dtype)
+        full[target.inner if not _lists(target.inner) else np.ix_(*map(_as_list, target.inner))] = data
+        return full
+
+    def _one_copy(self, target: Target, block: np.ndarray) -> np.ndarray:
+        storage = target.storage
+        if len(block) == 1:
+            return block[0]
+        if storage.scattered is not None or target.name.valid is not None:
+            whole = assembled(storage, target.name)
+            lists = _lists(tuple(target.items))
+            return whole[np.ix_(*map(_as_list, target.items)) if lists else target.index[1:]]
+        if storage.partial and self.machine.checks:
+            raise PartialError(
+                f"'{storage.name}' holds partial terms, one per {target.name.copy_scale}, and is read as "
+                f"a whole",
+                advice="reduce it first: T.allreduce (or T.reduce_scatter) on its view",
+            )
+        if self.machine.checks:
+            for copy in range(1, len(block)):
+                if not same(block[0], block[copy]):
+                    raise self.mismatch(target, block, copy)
+        return block[0]
+
+    def mismatch(self, target: Target, block: np.ndarray, copy: int) -> ReplicaMismatchError:
+        where = np.argwhere(~_equal(block[0], block[copy]))[0]
+        low = target.copies[0]
+        scale = target.name.copy_scale
+        first, second = block[0][tuple(where)], block[copy][tuple(where)]
+        return ReplicaMismatchError(
+            f"the copies of '{target.storage.name}' differ: element {tuple(int(w) for w in where)} is "
+            f"{first} on "
+            f"{scale} {low} and {second} on {scale} {low + copy}",
+            advice="every unit must write the same: a T.allreduce or T.allgather on the view is missing, "
+            "or each unit "
+            "should write its own part on all copies (T.copy with dst=) before a T.barrier",
+        )
+
+    def check_read(
+        self, target: Target, index: tuple[Any, ...], unit: Unit, agent: Agent, points: Any = None
+    ) -> None:
+        storage = target.storage
+        if storage.written is not None and not storage.written[index].all():
+            raise self.uninitialised(target, unit, index)
+        self.order(target, READ, unit, agent, points)
+
+    def uninitialised(self, target: Target, unit: Unit, index: tuple[Any, ...]) -> UninitialisedReadError:
+        written = target.storage.written
+        assert written is not None
+        where = np.argwhere(~written[index])[0][1:]
+        element = tuple(int(w) for w in where)
+        advice = "write it first (T.clear, T.fill or T.copy)"
+        node = unit.node
+        if getattr(node, "to", None) is not None and not written.any():
+            advice += "; T.copy takes the destination first: T.copy(to, source)"
+        return UninitialisedReadError(
+            f"'{target.name.name}' is read before it is written: element {element} of the region, by "
+            f"{describe(unit, self.machine.launch)}",
+            advice=advice,
+        )
+
+    def write(self, target: Target, data: np.ndarray, unit: Unit, agent: Agent | None = None) -> None:
+        """Store elements, converted; what an anchor has over the edge is dropped. All copies below a unit
+        get them."""
+        storage = target.storage
+        if target.is_empty:
+            return
+        index = target.index
+        if self.machine.checks:
+            self.order(target, WRITE, unit, agent or unit)
+        data = cast(data, storage.dtype)
+        if target.inner is not None and data.ndim:
+            data = data[target.inner if not _lists(target.inner) else np.ix_(*map(_as_list, target.inner))]
+        if data.ndim:
+            data = data.reshape(target.stored_shape)
+        storage.array[index] = data
+        self.wrote(target, index, unit)
+
+    def wrote(self, target: Target, index: tuple[Any, ...], unit: Unit) -> None:
+        storage = target.storage
+        storage.mark(index, math.prod(target.stored_shape))
+        whole = target.copies == (0, storage.copies)
+        if target.name.is_partial and not whole:
+            storage.partial, storage.scattered = True, None
+        elif whole and storage.copies > 1 and math.prod(target.stored_shape) >= math.prod(storage.shape):
+            storage.partial, storage.scattered = False, None
+        if self.machine.recorder is not None:
+            storage.note_writer(index, self.machine.recorder.entry(unit))
+
+    def order(self, target: Target, kind: int, unit: Unit, agent: Agent, points: Any = None) -> None:
+        """Report an earlier access that conflicts with this one and is not ordered before it."""
+        storage = target.storage
+        if target.name.base in self.machine.constant:
+            return
+        row = target.row()
+        conflict = storage.history.check(row, kind, agent, unit, points)
+        span = unit.node.span if unit.node is not None else None
+        if conflict is not None:
+            raise self._race(target, kind, unit, agent, conflict)
+        storage.history.add(row, kind, agent, span, points)
+
+    def _race(self, target: Target, kind: int, unit: Unit, agent: Agent, earlier: Conflict) -> DataRaceError:
+        launch = self.machine.launch
+        line = f" at line {earlier.span.line}" if earlier.span is not None else ""
+        scale = launch.scales[unit.depth - 1].name if unit.depth else "launch"
+        other = earlier.agent
+        while other.ended and isinstance(other.parent, Unit) and other.parent.depth >= unit.depth:
+            other = other.parent
+        return DataRaceError(
+            f"data race on '{target.name.name}': {_DONE[kind]} by {describe(agent, launch)} here and "
+            f"{_DONE[earlier.kind]} by {describe(other, launch)}{line}, with nothing that orders the two",
+            advice=f"put a T.barrier() of scale '{scale}' (or a T.signal and T.wait) between them, "
+            "or end the region",
+        )
+
+
+def assembled(storage: Storage, name: Name) -> np.ndarray:
+    """A tile whose copies hold parts of it, put together; where several hold an element they must agree."""
+    whole = np.zeros(storage.shape, storage.array.dtype)
+    filled = np.zeros(storage.shape, bool)
+    for copy, part in enumerate(storage.scattered or name.valid or ()):
+        mine = storage.array[copy][part]
+        differs = filled[part] & ~_equal(whole[part], mine)
+        if differs.any():
+            raise ReplicaMismatchError(
+                f"the copies of '{storage.name}' differ: {name.copy_scale} {copy} has {mine[differs][0]} "
+                f"where another "
+                f"has {whole[part][differs][0]}",
+                advice="units that hold the same elements must write the same: a reduction along that "
+                "axis is missing",
+            )
+        whole[part], filled[part] = mine, True
+    return whole
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    return bool(_equal(a, b).all())
+
+
+def _equal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a == b) | ((a != a) & (b != b))
+
+
+def _lists(items: tuple[Any, ...]) -> bool:
+    return any(isinstance(i, np.ndarray) for i in items)
+
+
+def _as_list(item: Any) -> np.ndarray:
+    if isinstance(item, slice):
+        return np.arange(item.start, item.stop)
+    return np.arange(*item) if isinstance(item, tuple) else item

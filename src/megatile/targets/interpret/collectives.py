@@ -1,0 +1,157 @@
+"""Collectives, by what they mean: all sources are read, then all results are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megatile.core.dtypes import dtype
+from megatile.core.forkjoin import meet
+from megatile.core.operations import OPERATIONS, cast
+from megatile.ir import nodes as n
+from megatile.ir.layout import Partial, cut
+from megatile.targets.interpret.errors import RunError
+from megatile.targets.interpret.units import Unit
+
+if TYPE_CHECKING:
+    from megatile.targets.interpret.machine import Interpreter
+
+Parts = list[list[np.ndarray]]
+"""Per unit, per operand."""
+
+
+def perform(machine: Interpreter, node: n.Collective, units: list[Unit]) -> None:
+    """All units have come: exchange their data."""
+    access = machine.access
+    for unit in units:
+        unit.node = node
+    sources = [[access.resolve(r, u) for r in node.source] for u in units]
+    data = [[np.array(access.read(t, u)) for t in targets] for u, targets in zip(units, sources, strict=True)]
+    meet(units)
+    results = _KINDS[node.kind](machine, node, units, data)
+    for unit, mine in zip(units, results, strict=True):
+        for region, value in zip(node.to, mine, strict=True):
+            target = access.resolve(region, unit)
+            access.write(target, value.reshape(target.shape), unit)
+    _placements(machine, node, units)
+    meet(units)
+
+
+def _placements(machine: Interpreter, node: n.Collective, units: list[Unit]) -> None:
+    """A Partial view that has been reduced holds the result."""
+    for region in node.to:
+        name = machine.places.names[region.source]
+        if not any(isinstance(v.layout, Partial) for v in name.binding.views):
+            continue
+        for unit in units:
+            storage = machine.places.storage(name, unit)
+            storage.partial = False
+            storage.scattered = None
+        if node.kind == "scatter_view":
+            storage = machine.places.storage(name, units[0])
+            length = storage.shape[node.dim]
+            parts = []
+            for rank in range(storage.copies):
+                index: list[Any] = [slice(None)] * len(storage.shape)
+                index[node.dim] = slice(*cut(length, storage.copies, rank))
+                parts.append(tuple(index))
+            storage.scattered = parts
+
+
+def _reduced(node: n.Collective, data: Parts, operand: int = 0) -> np.ndarray:
+    stacked = np.stack([mine[operand] for mine in data])
+    return np.asarray(OPERATIONS[node.op].meaning(stacked, axis=0))
+
+
+def _allreduce(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> Parts:
+    if node.fn is None:
+        total = _reduced(node, data)
+        return [[total] for _ in units]
+    merged = data[0]
+    for other in data[1:]:
+        merged = _merge(machine, node.fn, merged, other)
+    return [merged for _ in units]
+
+
+def _merge(
+    machine: Interpreter, fn: n.Merge, left: list[np.ndarray], right: list[np.ndarray]
+) -> list[np.ndarray]:
+    """The user's function on whole tiles; smaller operands are repeated over the last dimensions of larger
+    ones."""
+    rank = max(x.ndim for x in left)
+    values = {}
+    for side, operands in (("a", left), ("b", right)):
+        for number, x in enumerate(operands):
+            values[f"{side}{number}"] = cast(x.reshape(x.shape + (1,) * (rank - x.ndim)), "f32")
+    context = SimpleNamespace(vars=values, path=())
+    results = []
+    for expr, like in zip(fn.results, left, strict=True):
+        value = np.asarray(machine.compile(expr)(context))
+        full = np.broadcast_to(
+            value, np.broadcast_shapes(value.shape, like.shape + (1,) * (rank - like.ndim))
+        )
+        if full.size != like.size:
+            full = full[(slice(None),) * like.ndim + (0,) * (rank - like.ndim)]
+        results.append(cast(full.reshape(like.shape), _name(like)))
+    return results
+
+
+def _name(array: np.ndarray) -> str:
+    return dtype(array.dtype)
+
+
+def _allgather(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> Parts:
+    whole = np.concatenate([mine[0] for mine in data], axis=node.dim)
+    return [[whole] for _ in units]
+
+
+def _reduce_scatter(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> Parts:
+    return [[part] for part in np.split(_reduced(node, data), len(units), axis=node.dim)]
+
+
+def _scatter_view(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> Parts:
+    total = _reduced(node, data)
+    results = []
+    for rank, mine in enumerate(data):
+        part = np.array(mine[0])
+        index: list[Any] = [slice(None)] * part.ndim
+        index[node.dim] = slice(*cut(part.shape[node.dim], len(units), rank))
+        part[tuple(index)] = cast(total, _name(part))[tuple(index)]
+        results.append([part])
+    return results
+
+
+def _all_to_all(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> Parts:
+    pieces = [np.split(mine[0], len(units), axis=node.dim) for mine in data]
+    return [[np.concatenate([p[rank] for p in pieces], axis=node.dim)] for rank in range(len(units))]
+
+
+def _broadcast(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> Parts:
+    roots = {int(machine.value(node.root, unit)) for unit in units}
+    if len(roots) != 1:
+        raise RunError(
+            f"T.broadcast: units name different roots {sorted(roots)}", advice="give all the same root"
+        )
+    root = roots.pop()
+    if not 0 <= root < len(units):
+        raise RunError(f"T.broadcast: root {root} of {len(units)} units")
+    return [[data[root][0]] for _ in units]
+
+
+def _gather_view(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> Parts:
+    """The parts lie in one storage already; the meeting makes them visible."""
+    return data
+
+
+_KINDS: dict[str, Callable[[Any, n.Collective, list[Unit], Parts], Parts]] = {
+    "allreduce": _allreduce,
+    "allgather": _allgather,
+    "reduce_scatter": _reduce_scatter,
+    "scatter_view": _scatter_view,
+    "all_to_all": _all_to_all,
+    "broadcast": _broadcast,
+    "gather_view": _gather_view,
+}

@@ -1,0 +1,397 @@
+"""Elementwise code: all iterations of a T.Parallel at once, each statement on whole arrays.
+
+Indices that are a loop variable plus something constant become slices; anything else, and everything under a
+condition, works on explicit index arrays ("lanes").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megatile.core.operations import cast
+from megatile.ir import nodes as n
+from megatile.ir.affine import simplify, terms
+from megatile.ir.expr import Apply, Expr, Load, Var, free_names, integer, loads
+from megatile.targets.interpret.batch import wording
+from megatile.targets.interpret.dependence import (
+    ITERATIONS,
+    Touch,
+    Wording,
+    check_independent,
+    check_unique,
+    watched,
+)
+from megatile.targets.interpret.errors import (
+    DeviceAssertionError,
+    OutOfBoundsError,
+    RunError,
+)
+from megatile.targets.interpret.expressions import unflatten
+from megatile.targets.interpret.history import ATOMIC, READ, WRITE
+from megatile.targets.interpret.resolve import Target
+from megatile.targets.interpret.units import Unit, describe
+
+if TYPE_CHECKING:
+    from megatile.targets.interpret.machine import Interpreter
+
+_ATOMIC = {"add": np.add, "max": np.maximum, "min": np.minimum}
+
+
+@dataclass
+class Iterations:
+    """The iterations of a parallel loop, or those of them for which a condition holds (``lanes``)."""
+
+    unit: Unit
+    names: tuple[str, ...]
+    extents: tuple[int, ...]
+    vars: dict[str, Any]
+    lanes: np.ndarray | None = None
+    touched: list[Touch] = field(default_factory=list)
+    words: Wording = ITERATIONS
+    path: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.path = self.path or self.unit.path
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.extents if self.lanes is None else self.lanes.shape
+
+    def numbers(self) -> np.ndarray:
+        """The number of each iteration."""
+        return np.arange(int(np.prod(self.extents))) if self.lanes is None else self.lanes
+
+
+@dataclass(frozen=True)
+class Slices:
+    """How an index tuple is a box: its region, and the loop variable of each of the region's dimensions."""
+
+    region: n.Region
+    order: tuple[int, ...]
+
+
+class Elementwise:
+    """Executes parallel loops."""
+
+    def __init__(self, machine: Interpreter):
+        self.machine = machine
+        self.plans: dict[tuple[int, tuple[int, ...]], Slices | None] = {}
+        self.watched: set[int] = set()
+        self.prepared: set[int] = set()
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def run(self, node: n.Parallel, unit: Unit) -> None:
+        extents = tuple(int(self.machine.compile(e)(unit)) for e in node.extents)
+        if any(e < 0 for e in extents):
+            raise RunError(f"T.Parallel over extents {extents}")
+        if id(node) not in self.prepared:
+            self.prepared.add(id(node))
+            self.watched |= watched(node, self.machine.places.names)
+        if 0 in extents:
+            return
+        rank = len(extents)
+        variables = dict(unit.vars)
+        for d, (name, extent) in enumerate(zip(node.vars, extents, strict=True)):
+            variables[name] = np.arange(extent).reshape((1,) * d + (extent,) + (1,) * (rank - d - 1))
+        iterations = Iterations(unit, node.vars, extents, variables)
+        self.body(node.body, iterations)
+        if iterations.touched and self.machine.checks:
+            check_independent(iterations.touched, extents, ITERATIONS)
+
+    @contextmanager
+    def places_of(self, unit: Unit) -> Iterator[None]:
+        """Errors get the place of the statement inside that caused them."""
+        outer = unit.node
+        try:
+            yield
+        except RunError as error:
+            inner = unit.node
+            if error.place is None and inner is not None and inner.span is not None:
+                error.place = inner.span.place()
+            raise
+        finally:
+            unit.node = outer
+
+    def run_units(self, node: n.Scale, unit: Unit, counts: list[int]) -> None:
+        """All units of a region below ``unit`` at once."""
+        if id(node) not in self.prepared:
+            self.prepared.add(id(node))
+            self.watched |= watched(node, self.machine.places.names)
+        ranks = np.arange(math.prod(counts))
+        words = wording(node.scale)
+        path = (*unit.path, *unflatten(ranks, counts))
+        units = Iterations(unit, (), (len(ranks),), dict(unit.vars), ranks, [], words, path)
+        self.body(node.body, units)
+        if units.touched and self.machine.checks:
+            check_independent(units.touched, units.extents, words)
+
+    def body(self, body: tuple[n.Node, ...], iterations: Iterations) -> None:
+        for node in body:
+            iterations.unit.node = node
+            _STATEMENTS[type(node)](self, node, iterations)
+
+    def store(self, node: n.Store, at: Iterations) -> None:
+        value = self.machine.compile(node.value)(at)
+        slices = self._slices(node, node.target, node.index, at)
+        if slices is not None and self._covers(slices, at):
+            target = self.machine.access.resolve(slices.region, at.unit, context=at)
+            data = np.broadcast_to(np.asarray(value), at.shape)
+            data = self._to_region(data, slices, at)
+            self.machine.access.write(target, data, at.unit)
+            return
+        target, index, points = self._lanes(node, node.target, node.index, at)
+        flat = np.broadcast_to(np.asarray(value), at.shape).reshape(-1)
+        numbers = self._element_numbers(target, points)
+        if self.machine.checks:
+            check_unique(node.target, target.storage.shape, numbers, at.words)
+        self.touch(node, target, numbers, at, "write")
+        if self.machine.checks:
+            self.machine.access.order(target, WRITE, at.unit, at.unit, points)
+        for copy in range(*target.copies):
+            target.storage.array[in_copy(copy, index)] = cast(flat, target.storage.dtype)
+            if target.storage.written is not None:
+                target.storage.written[in_copy(copy, index)] = True
+        if target.name.is_partial:
+            target.storage.partial = True
+        if self.machine.recorder is not None:
+            for copy in range(*target.copies):
+                target.storage.note_writer(in_copy(copy, index), self.machine.recorder.entry(at.unit))
+
+    def atomic(self, node: n.Atomic, at: Iterations) -> None:
+        value = self.machine.compile(node.value)(at)
+        target, index, points = self._lanes(node, node.target, node.index, at)
+        storage = target.storage
+        flat = cast(np.broadcast_to(np.asarray(value), at.shape).reshape(-1), storage.dtype)
+        if self.machine.checks:
+            self.check_written(target, index, at.unit)
+            self.machine.access.order(target, ATOMIC, at.unit, at.unit, points)
+        for copy in range(*target.copies):
+            _ATOMIC[node.op].at(storage.array[copy], index, flat)
+        if target.name.is_partial:
+            storage.partial = True
+        if self.machine.recorder is not None:
+            for copy in range(*target.copies):
+                storage.note_writer(in_copy(copy, index), self.machine.recorder.entry(at.unit))
+
+    def let(self, node: n.Let, at: Iterations) -> None:
+        value = self.machine.compile(node.value)(at)
+        at.vars[node.name] = (
+            value.copy() if isinstance(value, np.ndarray) else value
+        )  # not a window on the tile
+
+    def branch(self, node: n.If, at: Iterations) -> None:
+        condition = np.asarray(self.machine.compile(node.condition)(at))
+        if condition.ndim == 0:
+            self.body(node.body if condition else node.orelse, at)
+            return
+        flat = np.broadcast_to(condition, at.shape).reshape(-1).astype(bool)
+        results: list[Iterations] = []
+        for wanted, body in ((flat, node.body), (~flat, node.orelse)):
+            inner = self._under(at, wanted)
+            if body and wanted.any():
+                self.body(body, inner)
+            results.append(inner)
+        self._merge(at, flat, results)
+
+    def _under(self, at: Iterations, wanted: np.ndarray) -> Iterations:
+        """The iterations for which a condition holds."""
+        chosen = np.flatnonzero(wanted)
+        variables = {}
+        for name, value in at.vars.items():
+            if isinstance(value, np.ndarray) and value.ndim:
+                value = np.broadcast_to(value, at.shape).reshape(-1)[chosen]
+            variables[name] = value
+        path = tuple(p[chosen] if isinstance(p, np.ndarray) else p for p in at.path)
+        lanes = at.numbers()[chosen]
+        return Iterations(at.unit, at.names, at.extents, variables, lanes, at.touched, at.words, path)
+
+    def _merge(self, at: Iterations, flat: np.ndarray, results: list[Iterations]) -> None:
+        """Variables set under the condition, or against it, as arrays over all iterations."""
+        for name in {v for inner in results for v in inner.vars} - set(at.names):
+            before = at.vars.get(name)
+            parts = [inner.vars.get(name) for inner in results]
+            if all(part is before or part is None for part in parts):
+                continue
+            sample = next(np.asarray(p) for p in parts if p is not None)
+            merged = np.zeros(len(flat), sample.dtype)
+            for part, wanted in zip(parts, (flat, ~flat), strict=True):
+                if part is not None and wanted.any():
+                    merged[wanted] = part
+            at.vars[name] = merged.reshape(at.shape)
+
+    def loop(self, node: n.Loop, at: Iterations) -> None:
+        bounds = [self.machine.compile(e)(at) for e in (node.start, node.stop, node.step)]
+        if any(isinstance(b, np.ndarray) and b.size > 1 for b in bounds):
+            raise RunError(
+                "a loop inside T.Parallel has a different trip count in each iteration",
+                advice="loop to the largest count and guard the body with an 'if'",
+            )
+        for value in range(*(int(b) for b in bounds)):
+            at.vars[node.var] = value
+            self.body(node.body, at)
+
+    def check_assert(self, node: n.Check, at: Iterations) -> None:
+        held = np.broadcast_to(np.asarray(self.machine.compile(node.condition)(at)), at.shape).reshape(-1)
+        if held.all():
+            return
+        number = int(at.numbers()[int(np.flatnonzero(~held)[0])])
+        iteration = tuple(int(i) for i in np.unravel_index(number, at.extents))
+        text = f": {node.text}" if node.text else ""
+        raise DeviceAssertionError(
+            f"assertion failed{text} (iteration {iteration} of {describe(at.unit, self.machine.launch)})"
+        )
+
+    def show(self, node: n.Print, at: Iterations) -> None:
+        values = [str(np.asarray(self.machine.compile(v)(at)).tolist()) for v in node.values]  # type: ignore[arg-type]
+        self.machine.say(at.unit, filled(node.text, values))
+
+    # --- loads ------------------------------------------------------------------------------------
+
+    def load(self, expr: Load, at: Iterations) -> np.ndarray:
+        """The elements all iterations read, ready to be broadcast against each other."""
+        slices = self._slices(expr, expr.source, expr.index, at)
+        if slices is not None:
+            target = self.machine.access.resolve(slices.region, at.unit, context=at)
+            data = self.machine.access.read(target, at.unit)
+            return self._from_region(data, slices, at)
+        target, index, points = self._lanes(expr, expr.source, expr.index, at)
+        self.touch(expr, target, self._element_numbers(target, points), at, "read")
+        if self.machine.checks:
+            self.check_written(target, index, at.unit)
+            self.machine.access.order(target, READ, at.unit, at.unit, points)
+        storage = target.storage
+        if target.copies[1] - target.copies[0] > 1:
+            block = storage.array[in_copy(slice(*target.copies), index)]
+            return self.machine.access._one_copy(target, block).reshape(at.shape)
+        return storage.array[in_copy(target.copies[0], index)].reshape(at.shape)
+
+    def check_written(self, target: Target, index: tuple[Any, ...], unit: Unit) -> None:
+        written = target.storage.written
+        if written is not None and not written[in_copy(slice(*target.copies), index)].all():
+            raise self.machine.access.uninitialised(target, unit, in_copy(slice(*target.copies), index))
+
+    # --- indices as boxes -------------------------------------------------------------------------
+
+    def _slices(self, key: Any, source: str, index: tuple[Expr, ...], at: Iterations) -> Slices | None:
+        if at.lanes is not None or id(key) in self.watched:
+            return None
+        place = (id(key), at.extents)  # extents may differ between units
+        if place not in self.plans:
+            self.plans[place] = self._plan_slices(source, index, at)
+            self.machine.keep.append(key)
+        return self.plans[place]
+
+    def _plan_slices(self, source: str, index: tuple[Expr, ...], at: Iterations) -> Slices | None:
+        dims, order = [], []
+        arrays = {name for name, value in at.vars.items() if isinstance(value, np.ndarray) and value.ndim}
+        for expr in index:
+            used = free_names(expr) & arrays
+            if any(loads(expr)):
+                return None
+            if not used:
+                dims.append(n.Dim(expr))
+                continue
+            parts = terms(expr)
+            found = [v for v in parts if isinstance(v, Var) and v.name in at.names]
+            if (
+                len(used) != 1
+                or len(found) != 1
+                or parts[found[0]] != 1
+                or at.names.index(found[0].name) in order
+            ):
+                return None
+            if any(free_names(v) & arrays for v in parts if v is not None and v is not found[0]):
+                return None
+            number = at.names.index(found[0].name)
+            start = Apply("sub", (expr, found[0]))
+            dims.append(n.Dim(simplify(start), integer(at.extents[number])))
+            order.append(number)
+        return Slices(n.Region(source, tuple(dims)), tuple(order))
+
+    def _covers(self, slices: Slices, at: Iterations) -> bool:
+        """Whether every iteration writes an element of its own."""
+        return all(extent == 1 or d in slices.order for d, extent in enumerate(at.extents)) and all(
+            d.extent is None or d.extent.value == at.extents[o]  # type: ignore[union-attr]
+            for d, o in zip(
+                (d for d in slices.region.dims if d.extent is not None), slices.order, strict=True
+            )
+        )
+
+    def _from_region(self, data: np.ndarray, slices: Slices, at: Iterations) -> np.ndarray:
+        order = slices.order
+        if sorted(order) != list(order):
+            data = data.transpose(np.argsort(order))
+        shape = [at.extents[d] if d in order else 1 for d in range(len(at.extents))]
+        return data.reshape(shape)
+
+    def _to_region(self, data: np.ndarray, slices: Slices, at: Iterations) -> np.ndarray:
+        missing = tuple(d for d in range(len(at.extents)) if d not in slices.order)
+        data = data.reshape([e for d, e in enumerate(at.extents) if d not in missing])
+        kept = sorted(slices.order)
+        return data.transpose([kept.index(o) for o in slices.order])
+
+    # --- indices as arrays ------------------------------------------------------------------------
+
+    def _lanes(
+        self, key: Any, source: str, index: tuple[Expr, ...], at: Iterations
+    ) -> tuple[Target, Any, np.ndarray]:
+        machine = self.machine
+        name = machine.places.names[source]
+        storage = machine.places.storage(name, at.unit)
+        shares = machine.places.share(name, at.unit)
+        columns = []
+        for d, expr in enumerate(index):
+            values = (
+                np.broadcast_to(np.asarray(machine.compile(expr)(at)), at.shape).reshape(-1).astype(np.int64)
+            )
+            share = shares[d] if shares is not None else (0, storage.shape[d])
+            length = share[1] - share[0] if isinstance(share, tuple) else len(share)
+            if values.size and (values.min() < 0 or values.max() >= length):
+                wrong = int(values[(values < 0) | (values >= length)][0])
+                raise OutOfBoundsError(
+                    f"'{source}[{wrong}]' is out of bounds: dimension {d} has {length} elements",
+                    advice="guard it: if i < n, or T.if_then_else with a clamped index",
+                )
+            columns.append(share[0] + values if isinstance(share, tuple) else share[values])
+        copies = machine.places.copies(name, at.unit)
+        items = [(int(c.min()), int(c.max()) + 1) if c.size else (0, 0) for c in columns]
+        points = np.column_stack([np.full(len(columns[0]), copies[0]), *columns]) if columns else None
+        return Target(name, storage, copies, items, at.shape), tuple(columns), points  # type: ignore[return-value]
+
+    def _element_numbers(self, target: Target, points: np.ndarray) -> np.ndarray:
+        return np.ravel_multi_index(tuple(points[:, 1:].T), target.storage.shape)
+
+    def touch(self, key: Any, target: Target, elements: np.ndarray, at: Iterations, kind: str) -> None:
+        """Note an access that is watched for dependence."""
+        if id(key) in self.watched:
+            at.touched.append(Touch(kind, target.name.name, id(target.storage), elements, at.numbers()))
+
+
+def filled(text: str, values: list[str]) -> str:
+    """Each ``{}`` replaced in turn; other braces are the user's own."""
+    pieces = text.split("{}")
+    rest = "{}".join(pieces[len(values) + 1 :])
+    return "".join(a + b for a, b in zip(pieces, [*values, ""], strict=False)) + rest
+
+
+def in_copy(copy: Any, index: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The index of elements in one copy (or a slice of copies) of a storage."""
+    return (copy, *index)
+
+
+_STATEMENTS: dict[type[n.Node], Any] = {
+    n.Store: Elementwise.store,
+    n.Atomic: Elementwise.atomic,
+    n.Let: Elementwise.let,
+    n.If: Elementwise.branch,
+    n.Loop: Elementwise.loop,
+    n.Check: Elementwise.check_assert,
+    n.Print: Elementwise.show,
+}

@@ -1,0 +1,184 @@
+"""Expressions as Python functions of a unit: integers for indices, arrays inside T.Parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from megatile.core.operations import OPERATIONS
+from megatile.core.operations import cast as cast_array
+from megatile.ir.expr import WEAK, Apply, Const, Coord, Expr, Load, Rank, Var
+from megatile.ir.layout import coordinates
+from megatile.ir.program import Launch
+from megatile.ir.typing import promote
+from megatile.targets.interpret.errors import RunError
+
+Evaluate = Callable[[Any], Any]
+"""Of a context: something with ``path`` and ``vars`` (a unit, or the iterations of a parallel loop)."""
+
+_NAMES = {"max": "maximum", "min": "minimum", "if_then_else": "where"}
+
+
+def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Division of whole numbers, with the user's word for a zero divisor."""
+
+    def checked(a: Any, b: Any) -> Any:
+        if np.any(np.asarray(b) == 0):
+            raise RunError("division by zero", advice="guard the divisor")
+        return function(a, b)
+
+    return checked
+
+
+_DIRECT: dict[str, Callable[..., Any]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floordiv": _whole(lambda a, b: a // b),
+    "mod": _whole(lambda a, b: a % b),
+    "ceildiv": _whole(lambda a, b: -(-a // b)),
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "not": np.logical_not,
+    "neg": lambda a: -a,
+    "bitand": lambda a, b: a & b,
+    "bitor": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "shl": lambda a, b: a << b,
+    "shr": lambda a, b: a >> b,
+    "pow": lambda a, b: a**b,
+}
+_SCALAR: dict[str, Callable[..., Any]] = {
+    "max": max,
+    "min": min,
+    "abs": abs,
+    "if_then_else": lambda c, a, b: a if c else b,
+}
+
+
+def is_plain(value: Any) -> bool:
+    return isinstance(value, (int, float, bool))
+
+
+def compute(expr: Apply, values: list[Any]) -> Any:
+    """One operator on evaluated arguments, rounded to the type of the node."""
+    op = expr.op
+    if op == "cast":
+        return cast_array(np.asarray(values[0]), expr.dtype)
+    if all(is_plain(v) for v in values):
+        return _plain(expr, values)
+    types = [a.dtype for a in expr.args]
+    data = range(1, 3) if op == "if_then_else" else range(len(values))
+    common = types[data[0]]
+    for at in data[1:]:
+        common = promote(common, types[at])
+    if expr.dtype not in (*WEAK, "bool") or op == "if_then_else":
+        common = expr.dtype
+    for at in data:
+        values[at] = _as(values[at], types[at], common)
+    function = _DIRECT.get(op) or OPERATIONS[_NAMES.get(op, op)].meaning
+    with np.errstate(all="ignore"):
+        result = function(*values)
+    return result if expr.dtype in WEAK else cast_array(np.asarray(result), expr.dtype)
+
+
+def _plain(expr: Apply, values: list[Any]) -> Any:
+    """Python numbers stay Python numbers (indices, trip counts, ranks)."""
+    function = _SCALAR.get(expr.op) or _DIRECT.get(expr.op)
+    if function is None:
+        with np.errstate(all="ignore"):
+            meaning = OPERATIONS[_NAMES.get(expr.op, expr.op)].meaning
+            function = lambda *v: meaning(*(np.float64(x) for x in v)).item()  # noqa: E731
+    if expr.op == "div":
+        with np.errstate(all="ignore"):
+            return float(np.float64(values[0]) / np.float64(values[1]))
+    result = function(*values)
+    return bool(result) if isinstance(result, np.bool_) else result
+
+
+def _as(value: Any, have: str, want: str) -> Any:
+    if want in WEAK:
+        return value
+    if have == want and isinstance(value, np.ndarray):
+        return value
+    return cast_array(np.asarray(value), want)
+
+
+class Compiler:
+    """Turns expressions into functions, once per node; ``load`` reads an element or the elements of all
+    iterations."""
+
+    def __init__(self, launch: Launch, load: Callable[[Load], Evaluate]):
+        self.launch = launch
+        self.load = load
+        self.cache: dict[int, Evaluate] = {}
+        self.kept: list[Expr] = []
+
+    def __call__(self, expr: Expr) -> Evaluate:
+        found = self.cache.get(id(expr))
+        if found is None:
+            found = self.cache[id(expr)] = _COMPILERS[type(expr)](self, expr)
+            self.kept.append(expr)  # ids stay unique while the node lives
+        return found
+
+    def const(self, expr: Const) -> Evaluate:
+        value = expr.value
+        return lambda context: value
+
+    def var(self, expr: Var) -> Evaluate:
+        name = expr.name
+        return lambda context: context.vars[name]
+
+    def coord(self, expr: Coord) -> Evaluate:
+        at, extents, axis = self.launch.depth(expr.scale) - 1, self.launch.extents(expr.scale), expr.axis
+        if len(extents) == 1:
+            return lambda context: context.path[at]
+        return lambda context: coordinates(context.path[at], extents)[axis]
+
+    def rank(self, expr: Rank) -> Evaluate:
+        low, high = self.launch.depth(expr.within), self.launch.depth(expr.scale)
+        counts = [s.count for s in self.launch.scales[low:high]]
+        return lambda context: flatten(context.path[low:high], counts)
+
+    def apply(self, expr: Apply) -> Evaluate:
+        arguments = [self(a) for a in expr.args]
+        if len(arguments) == 2 and expr.op in ("add", "mul", "sub") and expr.dtype == "int":
+            left, right = arguments
+            function = _DIRECT[expr.op]
+            return lambda context: function(left(context), right(context))
+        return lambda context: compute(expr, [a(context) for a in arguments])
+
+
+_COMPILERS: dict[type, Callable[[Compiler, Any], Evaluate]] = {
+    Const: Compiler.const,
+    Var: Compiler.var,
+    Coord: Compiler.coord,
+    Rank: Compiler.rank,
+    Apply: Compiler.apply,
+    Load: lambda compiler, expr: compiler.load(expr),
+}
+
+
+def flatten(indices: tuple[int, ...], counts: list[int]) -> int:
+    """The rank of nested indices, the outermost first."""
+    rank = 0
+    for index, extent in zip(indices, counts, strict=True):
+        rank = rank * extent + index
+    return rank
+
+
+def unflatten(rank: Any, counts: list[int]) -> tuple[Any, ...]:
+    """The nested indices of a rank (or of an array of ranks): the inverse of ``flatten``."""
+    result = []
+    for extent in reversed(counts):
+        rank, index = divmod(rank, extent)
+        result.append(index)
+    return tuple(reversed(result))

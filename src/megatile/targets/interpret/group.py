@@ -1,0 +1,135 @@
+"""Units that run one region together: who is there, and where they meet."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from megatile.ir import nodes as n
+from megatile.ir.layout import coordinates
+from megatile.ir.program import Launch
+from megatile.targets.interpret.errors import DeadlockError, RunError
+from megatile.targets.interpret.units import Unit, describe
+
+
+class Meeting:
+    """A barrier or collective that some units have reached."""
+
+    def __init__(self, node: n.Node, ranks: range):
+        self.node = node
+        self.ranks = ranks
+        self.arrived: dict[int, Unit] = {}
+        self.nodes: dict[int, n.Node] = {}
+
+    def missing(self) -> list[int]:
+        return [r for r in self.ranks if r not in self.arrived]
+
+
+class Group:
+    """The units of a scale below one unit, while they run a region."""
+
+    def __init__(self, launch: Launch, parent: Unit, node: n.Scale, within: str):
+        self.launch = launch
+        self.parent = parent
+        self.node = node
+        self.scale = node.scale
+        self.within = within
+        self.grid = launch.grid(node.scale, within)
+        self.size = math.prod(self.grid)
+        self.members: dict[int, Unit] = {}
+        self.finished: set[int] = set()
+        self.retired: dict[int, Unit] = {}
+        self.ranks: dict[int, int] = {}
+        self.meetings: dict[Any, Meeting] = {}
+        self.left = self.size
+        self.waved = False
+        """Whether the tiles of a finished unit are gone, because another instance takes its place."""
+
+    def join(self, rank: int, unit: Unit) -> None:
+        self.members[rank] = unit
+        self.ranks[unit.number] = rank
+
+    def rank(self, unit: Unit) -> int:
+        return self.ranks[unit.number]
+
+    def line(self, rank: int, axis: int | None) -> range:
+        """The ranks that act together with ``rank``: all, or those along one axis."""
+        if axis is None:
+            return range(self.size)
+        coords = coordinates(rank, self.grid)
+        stride = math.prod(self.grid[:axis])
+        first = rank - coords[axis] * stride
+        return range(first, first + self.grid[axis] * stride, stride)
+
+    def peer(self, unit: Unit, number: int, axis: int | None) -> Unit:
+        """The unit that ``dst=number`` or ``src=number`` means."""
+        line = self.line(self.rank(unit), axis)
+        if not 0 <= number < len(line):
+            raise RunError(
+                f"there is no {self.scale} {number}: ranks go from 0 to {len(line) - 1}",
+                advice="wrap it round: (rank + 1) % size",
+            )
+        rank = line[number]
+        member = self.members.get(rank)
+        if member is None:
+            if rank in self.finished and not self.waved:
+                return self.retired[rank]
+            if rank in self.finished:
+                raise RunError(
+                    f"{self.scale} {rank} has finished; its tiles are gone",
+                    advice="let it wait (T.barrier) until others are done with its tiles",
+                )
+            raise DeadlockError(
+                f"{self.scale} {rank} is not resident yet: more instances were launched than fit at once",
+                advice="launch fewer, or let each work alone and exchange data in a later region",
+            )
+        return member
+
+    def arrive(self, unit: Unit, node: n.Node, axis: int | None, key: Any) -> Meeting | None:
+        """Come to a meeting; the meeting when it is complete."""
+        rank = self.rank(unit)
+        ranks = self.line(rank, axis)
+        place = (key, ranks[0], axis)
+        meeting = self.meetings.get(place)
+        if meeting is None:
+            meeting = self.meetings[place] = Meeting(node, ranks)
+        meeting.arrived[rank] = unit
+        meeting.nodes[rank] = node
+        if self.finished and any(r in self.finished for r in ranks):
+            raise self.partial(meeting)
+        if len(meeting.arrived) < len(ranks):
+            return None
+        del self.meetings[place]
+        return meeting
+
+    def leave(self, unit: Unit) -> None:
+        """A unit has finished the region; nobody may be waiting for it."""
+        rank = self.rank(unit)
+        self.finished.add(rank)
+        del self.members[rank]
+        if not self.waved:
+            self.retired[rank] = unit
+        self.left -= 1
+        for meeting in self.meetings.values():
+            if rank in meeting.ranks:
+                raise self.partial(meeting)
+
+    def partial(self, meeting: Meeting) -> DeadlockError:
+        node = meeting.node
+        word = word_of(node)
+        missing = meeting.missing()
+        shown = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+        waiting = next(iter(meeting.arrived.values()))
+        return DeadlockError(
+            f"{word} is not reached by {self.scale} {shown}; {describe(waiting, self.launch)} waits there",
+            place=node.span.place() if node.span else None,
+            advice=f"every {self.scale} of the region must come to it: move it out of the 'if'",
+        )
+
+
+def word_of(node: n.Node) -> str:
+    """The user's word for a statement that waits."""
+    if isinstance(node, n.Collective):
+        kind = {"gather_view": "allgather", "scatter_view": "reduce_scatter"}.get(node.kind, node.kind)
+        return f"T.{kind}"
+    return f"T.{type(node).__name__.lower()}"

@@ -1,0 +1,194 @@
+"""Accesses to one storage, kept to find races.
+
+A row is a box (copy dimension first), who, when, how. Repeated accesses update their row; rows whose agent
+has
+ended at the top of the launch are ordered before everything and dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from megatile.core.forkjoin import Agent, is_ordered
+from megatile.ir.nodes import Span
+from megatile.targets.interpret.units import Unit
+
+READ, WRITE, ATOMIC = 0, 1, 2
+FEW = 12
+Items = tuple[Any, ...]
+"""Per dimension (copies first): (start, stop) or a sorted array of indices; or one array of flat element
+numbers."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One access: who, when, how, which elements (``points`` if they are no product of index sets), where."""
+
+    agent: Agent
+    time: int
+    kind: int
+    items: Items
+    points: Any
+    span: Span | None
+
+    def key(self) -> Any:
+        """Equal for accesses that can stand for each other."""
+        if self.points is None and all(isinstance(i, tuple) for i in self.items):
+            return (self.agent.number, self.kind, self.items)
+        return object()
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """An earlier access that races with the present one."""
+
+    agent: Agent
+    kind: int
+    span: Span | None
+
+
+class History:
+    """The accesses of one storage.
+
+    Single elements are found by their place; a few boxes are compared one by one, many all at once.
+    """
+
+    def __init__(self, rank: int):
+        self.rank = rank
+        self.clear(8)
+
+    def clear(self, size: int) -> None:
+        self.low = np.zeros((size, self.rank), np.int64)
+        self.high = np.zeros((size, self.rank), np.int64)
+        self.kind = np.zeros(size, np.int8)
+        self.rows: list[Row] = []
+        self.keys: dict[Any, int] = {}
+        self.points: dict[tuple[int, ...], list[int]] = {}
+        self.boxes: list[int] = []
+        self.only: Agent | None = None
+
+    def check(self, items: Items, kind: int, agent: Agent, unit: Unit, points: Any) -> Conflict | None:
+        """The first earlier access that conflicts and is not ordered before."""
+        if not self.rows or self.only is agent:
+            return None
+        for at in self._candidates(items):
+            row = self.rows[at]
+            if (
+                not _conflicting(kind, row.kind)
+                or row.agent is agent
+                or is_ordered(row.agent, row.time, unit)
+            ):
+                continue
+            if _overlap((row.items, row.points), (items, points)):
+                return Conflict(row.agent, row.kind, row.span)
+        return None
+
+    def _candidates(self, items: Items) -> Iterable[int]:
+        """Rows that may share an element with the box."""
+        place = _place(items)
+        if place is not None and len(self.boxes) <= FEW:
+            return [*self.points.get(place, ()), *self.boxes]
+        if len(self.rows) <= FEW:
+            return range(len(self.rows))
+        size = len(self.rows)
+        low = np.array([i[0] for i in items], np.int64)
+        high = np.array([i[1] if isinstance(i, tuple) else i[-1] + 1 for i in items], np.int64)
+        return np.flatnonzero(((self.low[:size] < high) & (self.high[:size] > low)).all(axis=1)).tolist()
+
+    def add(self, items: Items, kind: int, agent: Agent, span: Span | None, points: Any) -> None:
+        """Note an access; one that repeats takes the place of the earlier one."""
+        row = Row(agent, agent.time, kind, items, points, span)
+        key = row.key()
+        at = self.keys.get(key)
+        if at is not None:
+            self.rows[at] = row
+            return
+        if len(self.rows) >= len(self.kind):
+            self._shrink_or_grow()
+        self._append(row, key)
+
+    def _append(self, row: Row, key: Any) -> None:
+        at = len(self.rows)
+        for d, item in enumerate(row.items):
+            self.low[at, d] = item[0]
+            self.high[at, d] = item[1] if isinstance(item, tuple) else item[-1] + 1
+        self.kind[at] = row.kind
+        self.only = row.agent if not self.rows else (self.only if self.only is row.agent else None)
+        self.rows.append(row)
+        self.keys[key] = at
+        place = _place(row.items)
+        if place is None:
+            self.boxes.append(at)
+        else:
+            self.points.setdefault(place, []).append(at)
+
+    def _shrink_or_grow(self) -> None:
+        """Rows of ended agents become rows of those they returned to; equal ones merge."""
+        kept: dict[Any, Row] = {}
+        for row in self.rows:
+            agent, time = row.agent, row.time
+            while agent.ended:
+                time = agent.join_time
+                assert agent.parent is not None
+                agent = agent.parent
+            if agent.parent is not None:
+                row = replace(row, agent=agent, time=time)
+                key = row.key()
+                if key not in kept or kept[key].time < time:
+                    kept[key] = row
+        self.clear(max(8, 2 * len(kept)))
+        for key, row in kept.items():
+            self._append(row, key)
+
+
+def _place(items: Items) -> tuple[int, ...] | None:
+    """The coordinates of a box of one element."""
+    place = []
+    for item in items:
+        if not isinstance(item, tuple) or item[1] - item[0] != 1:
+            return None
+        place.append(item[0])
+    return tuple(place)
+
+
+def _conflicting(kind: int, other: int) -> bool:
+    """Two reads, or two atomic changes, do not conflict."""
+    return kind != other or kind == WRITE
+
+
+def _overlap(left: Any, right: Any) -> bool:
+    """Whether two accesses whose boxes meet have an element in common."""
+    (items_a, points_a), (items_b, points_b) = left, right
+    if points_a is not None and points_b is not None:
+        shape = tuple(np.maximum(points_a.max(axis=0), points_b.max(axis=0)) + 1)
+        flat_a, flat_b = (np.ravel_multi_index(tuple(p.T), shape) for p in (points_a, points_b))
+        return bool(np.isin(flat_a, flat_b).any())
+    if points_a is not None or points_b is not None:
+        points, items = (points_a, items_b) if points_a is not None else (points_b, items_a)
+        return _points_in(points, items)
+    return all(_meet(a, b) for a, b in zip(items_a, items_b, strict=True))
+
+
+def _points_in(points: np.ndarray, items: Items) -> bool:
+    """``points`` is an array of coordinates, one column per dimension."""
+    inside = np.ones(len(points), bool)
+    for d, item in enumerate(items):
+        column = points[:, d]
+        inside &= (
+            (column >= item[0]) & (column < item[1]) if isinstance(item, tuple) else np.isin(column, item)
+        )
+    return bool(inside.any())
+
+
+def _meet(a: Any, b: Any) -> bool:
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return bool(a[0] < b[1] and b[0] < a[1])
+    if isinstance(a, tuple):
+        a, b = b, a
+    if isinstance(b, tuple):
+        return bool(((a >= b[0]) & (a < b[1])).any())
+    return bool(np.isin(a, b).any())

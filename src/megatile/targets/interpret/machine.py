@@ -1,0 +1,278 @@
+"""The interpreter: units run statements, interleaved, until the launch is done or nothing can proceed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+from megatile.core.errors import MegatileError
+from megatile.ir import nodes as n
+from megatile.ir.expr import Const, Expr, Load
+from megatile.ir.program import ROOT, Program
+from megatile.targets.interpret.access import Accessor
+from megatile.targets.interpret.batch import can_batch
+from megatile.targets.interpret.dispatch import Dispatcher, is_dispatched
+from megatile.targets.interpret.elementwise import Elementwise, Iterations
+from megatile.targets.interpret.errors import DeadlockError
+from megatile.targets.interpret.expressions import Compiler, Evaluate, unflatten
+from megatile.targets.interpret.group import Group, word_of
+from megatile.targets.interpret.places import Places
+from megatile.targets.interpret.record import Recorder
+from megatile.targets.interpret.schedule import Schedule
+from megatile.targets.interpret.statements import HANDLERS, WAIT
+from megatile.targets.interpret.units import Unit, describe
+
+Task = Generator[Any, None, None]
+
+
+class Interpreter:
+    """One run of a Program."""
+
+    def __init__(
+        self, program: Program, schedule: Schedule, checks: bool = True, recorder: Recorder | None = None,
+        output: Callable[[str], None] = print, on_breakpoint: Callable[..., None] | None = None,
+    ):  # fmt: skip
+        self.program = program
+        self.launch = program.launch
+        self.schedule = schedule
+        self.checks = checks
+        self.recorder = recorder
+        self.output = output
+        self.on_breakpoint = on_breakpoint
+        self.places = Places(program)
+        self.keep: list[Any] = []
+        self.compile = Compiler(program.launch, self._load)
+        self.access = Accessor(self)
+        self.elementwise = Elementwise(self)
+        self.constant = self._constant()
+        self.remote = _remote(program, self.places)
+        self.pending: deque[tuple[Unit, Unit, Callable[[], None]]] = deque()
+        self.dispatchers: list[Dispatcher] = []
+        self.live: dict[int, Unit] = {}
+        self.batchable: dict[tuple[int, int], bool] = {}
+        self.waiters: dict[Any, list[Unit]] = {}
+        self.elements: dict[int, n.Region] = {}
+        self.steps = 0
+
+    def _constant(self) -> set[str]:
+        """Tensors and tiles that nothing writes need no race check."""
+        written = set()
+        for node in n.walk(self.program.body):
+            written |= {self.places.names[r.source].base for kind, r in n.regions(node) if kind != "read"}
+        return {name.base for name in self.places.names.values()} - written
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        root = Unit(None, (), None, {})
+        self.start(root, self.program.body)
+        schedule = self.schedule
+        while True:
+            if not len(schedule):
+                if self.admit() or self.deliver_one():
+                    continue
+                if root.ended:
+                    return
+                raise self.deadlock()
+            self.step(schedule.take())
+            if schedule.late_puts and self.pending and schedule.deliver_now():
+                self.deliver_one()
+
+    def start(self, unit: Unit, body: tuple[n.Node, ...]) -> None:
+        unit.task = self.body(body, unit)
+        self.live[unit.number] = unit
+        self.schedule.add(unit)
+
+    def step(self, unit: Unit) -> None:
+        """One statement of a unit."""
+        self.steps += 1
+        assert unit.task is not None
+        try:
+            state = next(unit.task)
+        except StopIteration:
+            self.finish(unit)
+            return
+        if state is None:
+            self.schedule.add(unit)
+
+    def wake(self, unit: Unit) -> None:
+        unit.waiting = None
+        self.schedule.add(unit)
+
+    def finish(self, unit: Unit) -> None:
+        del self.live[unit.number]
+        if unit.parent is None:
+            unit.ended = True
+            return
+        self.deliver_from(unit)
+        group: Group = unit.group
+        group.leave(unit)
+        for channel in unit.channels.values():
+            channel.end()
+        unit.end()
+        unit.task = None
+        if group.left == 0:
+            self.wake(group.parent)
+
+    def body(self, body: tuple[n.Node, ...], unit: Unit) -> Task:
+        for node in body:
+            unit.node = node
+            try:
+                result = HANDLERS[type(node)](self, node, unit)
+                if result is None:
+                    yield None
+                else:
+                    yield from result
+            except MegatileError as error:
+                if error.place is None and node.span is not None:
+                    error.place = node.span.place()
+                raise
+
+    # --- regions ----------------------------------------------------------------------------------
+
+    def region(self, node: n.Scale, unit: Unit) -> Task:
+        """Every unit of the scale below ``unit`` runs the body; ``unit`` goes on when all have finished."""
+        within = self.launch.scales[unit.depth - 1].name if unit.depth else ROOT
+        group = Group(self.launch, unit, node, within)
+        low, high = unit.depth, self.launch.depth(node.scale)
+        counts = [s.count for s in self.launch.scales[low:high]]
+        if self._batches(node, unit, high):
+            with self.elementwise.places_of(unit):
+                self.elementwise.run_units(node, unit, counts)
+            yield None
+            return
+        unit.fork()
+        unit.waiting = ("region", node)
+        if is_dispatched(self.launch, low, high):
+            group.waved = not self.launch.resident
+            dispatcher = Dispatcher(self.launch, group, self.spawn)
+            self.dispatchers.append(dispatcher)
+            dispatcher.admit()
+        else:
+            for rank in range(group.size):
+                self.spawn(group, rank, unit.path + unflatten(rank, counts), unit.frame)
+        yield WAIT
+        unit.join()
+
+    def _batches(self, node: n.Scale, unit: Unit, high: int) -> bool:
+        """Whether the units of a region need not run one by one; recording wants to know each."""
+        if self.recorder is not None or is_dispatched(self.launch, unit.depth, high):
+            return False
+        key = (id(node), unit.depth)
+        if key not in self.batchable:
+            self.batchable[key] = can_batch(node, unit.depth, self.places.names, self.launch)
+        return self.batchable[key]
+
+    def spawn(self, group: Group, rank: int, path: tuple[int, ...], frame: dict[Any, Any]) -> None:
+        child = Unit(group.parent, path, group, frame)
+        group.join(rank, child)
+        self.start(child, group.node.body)
+
+    def admit(self) -> bool:
+        """Start more instances where there is room."""
+        self.dispatchers = [d for d in self.dispatchers if d.group.left]
+        started = [d.admit() for d in self.dispatchers]  # all of them, not only the first
+        return any(started)
+
+    def queued(self) -> int:
+        """Instances that wait for a free place."""
+        return sum(d.queued for d in self.dispatchers)
+
+    # --- puts -------------------------------------------------------------------------------------
+
+    def post(self, unit: Unit, peer: Unit, action: Callable[[], None]) -> None:
+        """Something that reaches ``peer`` after what ``unit`` sent it before."""
+        if not self.schedule.late_puts:
+            action()
+        else:
+            self.pending.append((unit, peer, action))
+
+    def deliver_one(self) -> bool:
+        if not self.pending:
+            return False
+        self.pending.popleft()[2]()
+        return True
+
+    def deliver_from(self, unit: Unit) -> None:
+        """Everything a unit has sent arrives."""
+        if not self.pending:
+            return
+        mine = [p for p in self.pending if p[0] is unit]
+        self.pending = deque(p for p in self.pending if p[0] is not unit)
+        for _, _, action in mine:
+            action()
+
+    # --- values -----------------------------------------------------------------------------------
+
+    def _load(self, expr: Load) -> Evaluate:
+        region = n.Region(expr.source, tuple(n.Dim(i) for i in expr.index))
+
+        def load(context: Any) -> Any:
+            if isinstance(context, Iterations):
+                return self.elementwise.load(expr, context)
+            target = self.access.resolve(region, context)
+            return self.access.read(target, context)
+
+        return load
+
+    def value(self, expr: Expr, unit: Unit) -> Any:
+        return expr.value if isinstance(expr, Const) else self.compile(expr)(unit)
+
+    def say(self, unit: Unit, text: str) -> None:
+        self.output(f"[{describe(unit, self.launch)}] {text}")
+
+    # --- nothing can proceed ----------------------------------------------------------------------
+
+    def deadlock(self) -> DeadlockError:
+        waiting = _waiting(self)
+        lines = []
+        for unit, what, node in waiting[:6]:
+            line = f" (line {node.span.line})" if node.span else ""
+            lines.append(f"{describe(unit, self.launch)} waits at {what}{line}")
+        more = len(waiting) - len(lines)
+        if more > 0:
+            lines.append(f"and {more} more")
+        queued = self.queued()
+        advice = "every wait needs a signal that can still come, every barrier all its units"
+        if queued:
+            slots = min(d.slots for d in self.dispatchers)
+            scale = self.launch.dispatch
+            lines.append(f"{queued} instances of '{scale}' are not resident, only {slots} fit at once")
+            advice = f"launch at most as many {scale}s as fit, or synchronise by ending the region"
+        missed = _missed_collective(self)
+        if missed is not None:
+            return DeadlockError(
+                f"{missed.message}; {'; '.join(lines)}", place=missed.place, advice=missed.advice
+            )
+        place = waiting[0][2].span.place() if waiting and waiting[0][2].span else None
+        return DeadlockError("deadlock: " + "; ".join(lines), place=place, advice=advice)
+
+
+def _waiting(machine: Interpreter) -> list[tuple[Unit, str, n.Node]]:
+    """Units that wait for something other than their own region, in order."""
+    found = []
+    for unit in machine.live.values():
+        if unit.waiting is not None and unit.waiting[0] != "region":
+            found.append((unit, word_of(unit.waiting[1]), unit.waiting[1]))
+    return found
+
+
+def _missed_collective(machine: Interpreter) -> DeadlockError | None:
+    """A collective that some units wait at while the others wait elsewhere."""
+    for unit in machine.live.values():
+        for meeting in unit.group.meetings.values() if unit.group is not None else ():
+            if isinstance(meeting.node, n.Collective) and not machine.queued():
+                return unit.group.partial(meeting)
+    return None
+
+
+def _remote(program: Program, places: Places) -> set[str]:
+    """Tiles that other units write into: flags, and destinations of puts."""
+    found = set()
+    for node in n.walk(program.body):
+        if isinstance(node, n.Copy) and node.dst is not None:
+            found.add(places.names[node.to.source].base)
+        elif isinstance(node, (n.Signal, n.Wait)):
+            found.add(places.names[node.flag].base)
+    return found

@@ -1,0 +1,114 @@
+"""Where the elements of a name are for a unit: storage, copies, and this unit's share of every dimension."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from megatile.ir import nodes as n
+from megatile.ir.layout import Mesh, Part, Partial, Share, has_copies, is_whole, part
+from megatile.ir.program import ROOT, Binding, Program, bindings, placements
+from megatile.targets.interpret.expressions import flatten
+from megatile.targets.interpret.storage import Storage
+from megatile.targets.interpret.units import Unit
+
+
+def compose(outer: Share, inner: Share) -> Share:
+    """``inner`` counts within ``outer``; the result counts in the storage."""
+    if isinstance(outer, tuple) and isinstance(inner, tuple):
+        return (outer[0] + inner[0], outer[0] + inner[1])
+    if isinstance(outer, tuple):
+        return np.asarray(inner) + outer[0]
+    return outer[inner[0] : inner[1]] if isinstance(inner, tuple) else outer[inner]
+
+
+class Name:
+    """What is fixed about a name of the Program before it runs."""
+
+    def __init__(self, program: Program, binding: Binding, layouts: dict[str, Any], alloc: n.Alloc | None):
+        launch = program.launch
+        self.binding = binding
+        self.name = binding.name
+        self.base = binding.base
+        self.alloc = alloc
+        self.owner = alloc.scale if alloc else ROOT
+        self.owner_depth = launch.depth(self.owner)
+        copied = [s for s, layout in layouts.items() if has_copies(layout)]
+        self.copy_scale = max(copied, key=launch.depth) if copied else self.owner
+        self.copy_depth = launch.depth(self.copy_scale)
+        self.copies = launch.count(self.copy_scale, self.owner)
+        self.counts = [s.count for s in launch.scales[self.owner_depth : self.copy_depth]]
+        self.valid = self._valid_parts(program, layouts)
+        """Per copy, the elements it really holds, where copies hold different ones (None: all hold all)."""
+        self.depth = launch.depth(binding.scale)
+        self.is_partial = any(isinstance(v.layout, Partial) for v in binding.views)
+        self.private = alloc is not None and launch.is_private(self.owner)
+
+    def _valid_parts(self, program: Program, layouts: dict[str, Any]) -> list[Any] | None:
+        layout = layouts.get(self.copy_scale)
+        if not isinstance(layout, Mesh) or not has_copies(layout):
+            return None
+        grid = program.launch.grid(self.copy_scale, self.owner)
+        parts = (part(layout, self.binding.shape, grid, rank) for rank in range(self.copies))
+        return [tuple(slice(*share) for share in one) for one in parts]
+
+
+class Places:
+    """Finds storages; creates the tiles of a unit when they are first needed."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.launch = program.launch
+        table = bindings(program)
+        layouts = placements(program)
+        allocs = {a.name: a for a in n.walk(program.body) if isinstance(a, n.Alloc)}
+        self.names = {
+            name: Name(program, b, layouts.get(b.base, {}), allocs.get(b.base)) for name, b in table.items()
+        }
+        self.frame: dict[Any, Storage] = {}
+        self.parts: dict[Any, Part | None] = {}
+
+    def storage(self, name: Name, unit: Unit) -> Storage:
+        key = (name.base, unit.path[: name.owner_depth])
+        frame = unit.frame if name.private else self.frame
+        found = frame.get(key)
+        if found is None:
+            assert name.alloc is not None
+            alloc = name.alloc
+            found = Storage.tile(name.base, alloc.shape, alloc.dtype, name.copies, zero=alloc.flag)
+            frame[key] = found
+        return found
+
+    def copies(self, name: Name, unit: Unit) -> tuple[int, int]:
+        """The copies a unit reaches: its own, or all those below it."""
+        if name.copies == 1:
+            return (0, 1)
+        mine = unit.path[name.owner_depth : name.copy_depth]
+        index = flatten(mine, name.counts[: len(mine)])
+        inside = math.prod(name.counts[len(mine) :])
+        return (index * inside, (index + 1) * inside)
+
+    def share(self, name: Name, unit: Unit) -> Part | None:
+        """This unit's indices of every dimension in the storage; None is all of them."""
+        if not name.binding.views:
+            return None
+        key = (name.name, unit.path[: name.depth])
+        if key not in self.parts:
+            self.parts[key] = self._share(name, unit)
+        return self.parts[key]
+
+    def _share(self, name: Name, unit: Unit) -> Part | None:
+        shares: Part = tuple((0, size) for size in name.binding.shape)
+        within = name.owner
+        for view in name.binding.views:
+            if not is_whole(view.layout):
+                low, high = self.launch.depth(within), self.launch.depth(view.scale)
+                counts = [s.count for s in self.launch.scales[low:high]]
+                rank = flatten(unit.path[low:high], counts)
+                shape = tuple(s[1] - s[0] if isinstance(s, tuple) else len(s) for s in shares)
+                inner = part(view.layout, shape, self.launch.grid(view.scale, within), rank)
+                shares = tuple(compose(a, b) for a, b in zip(shares, inner, strict=True))
+            within = view.scale
+        return shares

@@ -1,0 +1,241 @@
+"""Where a region lies for a unit: which elements of which copies of which storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megatile.ir.expr import Const, Expr
+from megatile.ir.nodes import Dim, Region
+from megatile.targets.interpret.errors import OutOfBoundsError, RunError
+from megatile.targets.interpret.places import Name
+from megatile.targets.interpret.storage import Storage
+from megatile.targets.interpret.units import Unit
+
+if TYPE_CHECKING:
+    from megatile.targets.interpret.machine import Interpreter
+
+Number = int | Callable[[Any], Any]
+"""Known now, or a function of the unit."""
+
+
+@dataclass
+class Target:
+    """A region resolved for one unit: where in the storage, and which part of the region that is."""
+
+    name: Name
+    storage: Storage
+    copies: tuple[int, int]
+    items: list[Any]
+    """Per dimension of the storage: (start, stop) or an array of indices."""
+    shape: tuple[int, ...]
+    """Extents of the region, indexed dimensions left out."""
+    dropped: tuple[int, ...] = ()
+    inner: tuple[Any, ...] | None = None
+    """The part of the region that lies inside, if an anchor reaches over the edge."""
+
+    @property
+    def index(self) -> tuple[Any, ...]:
+        """The NumPy index of the elements; copies first."""
+        if any(not isinstance(i, tuple) for i in self.items):
+            lists = [np.arange(*i) if isinstance(i, tuple) else i for i in [self.copies, *self.items]]
+            return np.ix_(*lists)
+        return (slice(*self.copies), *(slice(*i) for i in self.items))
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        return tuple(i[1] - i[0] if isinstance(i, tuple) else len(i) for i in self.items)
+
+    @property
+    def valid_shape(self) -> tuple[int, ...]:
+        return tuple(s for d, s in enumerate(self.stored_shape) if d not in self.dropped)
+
+    @property
+    def is_empty(self) -> bool:
+        return 0 in self.stored_shape
+
+    def row(self) -> tuple[Any, ...]:
+        return (self.copies, *self.items)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dimension of a region, ready to be evaluated."""
+
+    number: int
+    start: Number
+    extent: Number | None
+    anchored: bool
+    limit: Number | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A region, ready to be evaluated; ``fixed`` if it is the same for every unit."""
+
+    region: Region
+    name: Name
+    axes: tuple[Axis, ...]
+    along: Name | None
+    spare: int
+    fixed: tuple[list[Any], tuple[int, ...], tuple[int, ...]] | None
+
+
+@dataclass
+class Found:
+    """Where one dimension lies: ``item`` in the storage, its ``size``, the ``part`` of it that is inside."""
+
+    item: Any
+    size: int | None = None
+    part: Any = None
+
+
+class Resolver:
+    """Regions of names, for units."""
+
+    def __init__(self, machine: Interpreter):
+        self.machine = machine
+        self.plans: dict[int, Plan] = {}
+
+    def resolve(self, region: Region, unit: Unit, home: Unit | None = None, context: Any = None) -> Target:
+        """Where ``region`` is for ``unit``; with ``home``, in the tiles of that unit instead.
+
+        ``context`` is where variables are looked up, if not in the unit.
+        """
+        plan = self.plans.get(id(region)) or self._prepare(region)
+        places, owner = self.machine.places, home or unit
+        storage, copies = places.storage(plan.name, owner), places.copies(plan.name, owner)
+        if plan.fixed is not None:
+            return Target(plan.name, storage, copies, *plan.fixed)
+        shares = places.share(plan.name, owner) or tuple((0, length) for length in storage.shape)
+        origin = places.share(plan.along, unit) if plan.along is not None else None
+        found = []
+        for axis, share in zip(plan.axes, shares, strict=True):
+            moved = origin[axis.number - plan.spare] if origin and axis.number >= plan.spare else None
+            found.append(self._axis(plan.region, axis, share, moved, context or unit))
+        return Target(plan.name, storage, copies, *_together(found))
+
+    def _prepare(self, region: Region) -> Plan:
+        names = self.machine.places.names
+        name = names[region.source]
+        axes = tuple(self._prepared(number, dim) for number, dim in enumerate(region.dims))
+        along = names[region.along] if region.along else None
+        spare = len(region.dims) - len(region.extents)
+        plan = Plan(region, name, axes, along, spare, _fixed(name, axes) if along is None else None)
+        self.plans[id(region)] = plan  # which keeps the region, so that its id stays its own
+        return plan
+
+    def _prepared(self, number: int, dim: Dim) -> Axis:
+        extent = None if dim.extent is None else self._number(dim.extent)
+        limit = None if dim.limit is None else self._number(dim.limit)
+        return Axis(number, self._number(dim.start), extent, dim.anchored, limit)
+
+    def _number(self, expr: Expr) -> Number:
+        return int(expr.value) if isinstance(expr, Const) else self.machine.compile(expr)
+
+    def _axis(self, region: Region, axis: Axis, share: Any, moved: Any, context: Any) -> Found:
+        """One dimension; ``moved`` is the part of a view that an anchor goes along with."""
+        length = share[1] - share[0] if isinstance(share, tuple) else len(share)
+        if axis.limit is not None:
+            length = min(length, _value(axis.limit, context))
+        at = _value(axis.start, context)
+        if axis.extent is None:
+            if not 0 <= at < length:
+                raise _outside(region, axis, at, at + 1, length)
+            return Found(_shift(share, at, at + 1))
+        size = _value(axis.extent, context)
+        if size < 0:
+            raise RunError(f"a region of '{region.source}' has extent {size}", advice="check its bounds")
+        # A view may have its part outside where the whole tile does not lie.
+        excused = axis.limit is not None or (moved is not None and 0 <= at < length)
+        item: Any
+        part: Any
+        if moved is not None and not isinstance(moved, tuple):
+            item, part = _clip_list(at + moved, length)
+        else:
+            at += moved[0] if moved is not None else 0
+            item, part = _clip(at, size, length)
+        if part is not None and not axis.anchored:
+            raise _outside(region, axis, at, at + size, length)
+        if part is not None and size and _is_empty(item) and not excused:
+            raise _outside(region, axis, at, at + size, length, entirely=True)
+        return Found(_shift(share, *item) if isinstance(item, tuple) else _pick(share, item), size, part)
+
+
+def _value(number: Number, context: Any) -> int:
+    return number if isinstance(number, int) else int(number(context))
+
+
+def _together(
+    found: list[Found],
+) -> tuple[list[Any], tuple[int, ...], tuple[int, ...], tuple[Any, ...] | None]:
+    """Items, shape, dropped dimensions, and the part inside if any dimension is cut."""
+    kept = [f for f in found if f.size is not None]
+    shape = tuple(f.size for f in kept if f.size is not None)
+    dropped = tuple(d for d, f in enumerate(found) if f.size is None)
+    inner = None
+    if any(f.part is not None for f in kept):
+        inner = tuple(slice(0, f.size) if f.part is None else f.part for f in kept)
+    return [f.item for f in found], shape, dropped, inner
+
+
+def _fixed(name: Name, axes: tuple[Axis, ...]) -> tuple[list[Any], tuple[int, ...], tuple[int, ...]] | None:
+    """Items, shape and dropped dimensions of a region of numbers inside a tile that is no view."""
+    if name.binding.views:
+        return None
+    items: list[Any] = []
+    for axis, length in zip(axes, name.binding.shape, strict=True):
+        if not isinstance(axis.start, int) or axis.limit is not None:
+            return None
+        size = 1 if axis.extent is None else axis.extent
+        if not isinstance(size, int) or axis.start < 0 or axis.start + size > length:
+            return None
+        items.append((axis.start, axis.start + size))
+    shape = tuple(a.extent for a in axes if isinstance(a.extent, int))
+    return items, shape, tuple(a.number for a in axes if a.extent is None)
+
+
+def _outside(
+    region: Region, axis: Axis, low: int, high: int, length: int, entirely: bool = False
+) -> OutOfBoundsError:
+    where = f"'{region.source}[{low}]'" if high == low + 1 else f"'{region.source}[{low}:{high}]'"
+    if entirely:
+        return OutOfBoundsError(
+            f"{where} lies entirely outside: dimension {axis.number} has {length} elements",
+            advice="check the loop bound or the origin of the anchor",
+        )
+    return OutOfBoundsError(
+        f"{where} is out of bounds: dimension {axis.number} has {length} elements",
+        advice="an anchor such as A[i, j] may reach over the edge, a slice may not",
+    )
+
+
+def _is_empty(item: Any) -> bool:
+    return bool(item[1] <= item[0]) if isinstance(item, tuple) else len(item) == 0
+
+
+def _clip(at: int, size: int, length: int) -> tuple[tuple[int, int], slice | None]:
+    """The run inside 0..length, and which part of the whole it is (None: all of it)."""
+    if at >= 0 and at + size <= length:
+        return (at, at + size), None
+    low = min(max(at, 0), length)
+    high = max(low, min(at + size, length))
+    return (low, high), slice(low - at, high - at)
+
+
+def _clip_list(indices: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray | None]:
+    inside = (indices >= 0) & (indices < length)
+    if inside.all():
+        return indices, None
+    return indices[inside], np.flatnonzero(inside)
+
+
+def _shift(share: Any, low: int, high: int) -> Any:
+    return (share[0] + low, share[0] + high) if isinstance(share, tuple) else share[low:high]
+
+
+def _pick(share: Any, indices: np.ndarray) -> Any:
+    return share[0] + indices if isinstance(share, tuple) else share[indices]

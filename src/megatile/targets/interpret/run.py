@@ -1,0 +1,169 @@
+"""``mt.run``: a Program with real data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from megatile.core.dtypes import dtype as dtype_name
+from megatile.core.dtypes import numpy_dtype
+from megatile.core.errors import MegatileError
+from megatile.hda import HDA
+from megatile.ir import nodes as n
+from megatile.ir.program import Param, Program
+from megatile.language.program import DEFAULT_MACHINE, ProgramFunction
+from megatile.targets.interpret.access import assembled, same
+from megatile.targets.interpret.errors import ArgumentError, PartialError, ReplicaMismatchError
+from megatile.targets.interpret.machine import Interpreter
+from megatile.targets.interpret.record import Recorder, Write
+from megatile.targets.interpret.schedule import schedule_of
+from megatile.targets.interpret.storage import Storage
+
+
+@dataclass
+class RunResult:
+    """What a run left besides the data: lines printed, steps taken, and, if recorded, who wrote what."""
+
+    program: Program
+    steps: int
+    printed: list[str] = field(default_factory=list)
+    recorder: Recorder | None = None
+    _tensors: dict[str, Storage] = field(default_factory=dict)
+
+    def last_write(self, tensor: str, *index: int, copy: int = 0) -> Write | None:
+        """Who wrote an element of a tensor last, and when; needs ``record=True``."""
+        if self.recorder is None:
+            raise ArgumentError("this run was not recorded", advice="mt.run(..., record=True)")
+        if tensor not in self._tensors:
+            raise ArgumentError(f"there is no tensor '{tensor}'", advice=f"one of {', '.join(self._tensors)}")
+        return self.recorder.last_write(self._tensors[tensor], index, copy)
+
+
+def run(
+    prog: ProgramFunction | Program, *arrays: Any, machine: str | HDA = DEFAULT_MACHINE,
+    schedule: str = "round-robin", seed: int = 0, checks: bool = True, record: bool = False,
+    output: Callable[[str], None] | None = None, on_breakpoint: Callable[..., None] | None = None,
+) -> RunResult:  # fmt: skip
+    """Run a program on NumPy arrays; results are in the arrays afterwards.
+
+    ``schedule`` is how units interleave: ``round-robin``, ``random`` (by ``seed``) or ``adversarial``
+    (puts arrive
+    as late as they may). A correct program gives the same result with all. ``record`` keeps who wrote what.
+    """
+    try:
+        return _run(prog, arrays, machine, schedule, seed, checks, record, output, on_breakpoint)
+    except MegatileError as error:
+        raise error.with_traceback(None) from None
+
+
+def _run(
+    prog: ProgramFunction | Program, arrays: tuple[Any, ...], machine: str | HDA, schedule: str, seed: int,
+    checks: bool, record: bool, output: Any, on_breakpoint: Any,
+) -> RunResult:  # fmt: skip
+    views = [_as_array(a) for a in arrays]
+    program = _built(prog, views, machine)
+    _check_arguments(program, views)
+    recorder = Recorder() if record else None
+    printed: list[str] = []
+
+    def say(text: str) -> None:
+        printed.append(text)
+        (output or print)(text)
+
+    interpreter = Interpreter(program, schedule_of(schedule, seed), checks, recorder, say, on_breakpoint)
+    if recorder is not None:
+        recorder.machine = interpreter
+    tensors = {}
+    for param, array in zip(program.params, views, strict=True):
+        copies = interpreter.places.names[param.name].copies
+        storage = Storage.tensor(param.name, array, param.dtype, copies)
+        tensors[param.name] = interpreter.places.frame[param.name, ()] = storage
+    interpreter.run()
+    for param, array in zip(program.params, views, strict=True):
+        if param.name not in interpreter.constant:
+            array[...] = _result(interpreter, param, tensors[param.name])
+    return RunResult(program, interpreter.steps, printed, recorder, tensors)
+
+
+def _as_array(value: Any) -> np.ndarray:
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "detach"):  # a torch tensor on the CPU shares its memory
+        return np.asarray(value.detach())
+    raise ArgumentError(
+        f"an argument is {type(value).__name__}, not an array",
+        advice="give NumPy arrays; outputs are filled in place",
+    )
+
+
+def _built(prog: ProgramFunction | Program, arrays: list[np.ndarray], machine: str | HDA) -> Program:
+    if isinstance(prog, Program):
+        return prog
+    if not isinstance(prog, ProgramFunction):
+        raise ArgumentError(f"{prog!r} is not a tile program", advice="decorate the function with @T.program")
+    if len(arrays) != len(prog.tensors):
+        raise ArgumentError(
+            f"'{prog.__name__}' takes {len(prog.tensors)} arrays ({', '.join(prog.tensors)}), "
+            f"{len(arrays)} were given",
+            advice="outputs are arguments too: give arrays to be filled",
+        )
+    return prog.build(machine, **prog.bind_symbols([a.shape for a in arrays]))
+
+
+def _check_arguments(program: Program, arrays: list[np.ndarray]) -> None:
+    if len(arrays) != len(program.params):
+        raise ArgumentError(f"'{program.name}' takes {len(program.params)} arrays, {len(arrays)} were given")
+    for param, array in zip(program.params, arrays, strict=True):
+        if array.shape != param.shape:
+            raise ArgumentError(f"'{param.name}' has shape {array.shape}, the program wants {param.shape}")
+        if array.dtype != numpy_dtype(param.dtype):
+            raise ArgumentError(
+                f"'{param.name}' is {dtype_name(array.dtype)}, the program wants {param.dtype}",
+                advice=f"convert it: x.astype({numpy_dtype(param.dtype)})",
+            )
+
+
+def _result(interpreter: Interpreter, param: Param, storage: Storage) -> np.ndarray:
+    """The tensor at the end: copies must agree, partial terms must have been reduced."""
+    name = interpreter.places.names[param.name]
+    if storage.scattered is not None or name.valid is not None:
+        return assembled(storage, name)
+    if not interpreter.checks or storage.copies == 1:
+        return storage.array[0]
+    if storage.partial:
+        raise PartialError(
+            f"'{param.name}' still holds partial terms at the end",
+            place=_view_place(interpreter.program, param.name),
+            advice="reduce it: T.allreduce or T.reduce_scatter on its view, after the last write",
+        )
+    differing = [c for c in range(1, storage.copies) if not same(storage.array[0], storage.array[c])]
+    if differing:
+        raise _disagreement(interpreter, param, storage, differing)
+    return storage.array[0]
+
+
+def _disagreement(
+    interpreter: Interpreter, param: Param, storage: Storage, differing: list[int]
+) -> MegatileError:
+    name = interpreter.places.names[param.name]
+    first = storage.array[0]
+    other = storage.array[differing[0]]
+    where = tuple(int(i) for i in np.argwhere(~((first == other) | ((first != first) & (other != other))))[0])
+    shown = ", ".join(map(str, differing[:8]))
+    return ReplicaMismatchError(
+        f"the copies of '{param.name}' differ at the end: {name.copy_scale} {shown} from "
+        f"{name.copy_scale} 0, "
+        f"first at {where}: {other[where]} and {first[where]}",
+        place=_view_place(interpreter.program, param.name),
+        advice=f'a reduction is missing: T.allreduce on the view inside T.Scale("{name.copy_scale}")',
+    )
+
+
+def _view_place(program: Program, name: str) -> Any:
+    for node in n.walk(program.body):
+        if isinstance(node, n.View) and node.source == name and node.span:
+            return node.span.place()
+    return None

@@ -1,0 +1,371 @@
+"""What each statement does: one function per kind, in one table. Those that may wait are generators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megatile.core.forkjoin import meet
+from megatile.core.operations import OPERATIONS
+from megatile.core.operations import apply as apply_operation
+from megatile.ir import nodes as n
+from megatile.targets.interpret.collectives import perform
+from megatile.targets.interpret.elementwise import Iterations, filled
+from megatile.targets.interpret.errors import DeviceAssertionError, RunError, StaleSignalError
+from megatile.targets.interpret.group import Group
+from megatile.targets.interpret.inspect import UnitView
+from megatile.targets.interpret.storage import Flags, Storage
+from megatile.targets.interpret.units import Unit, describe
+
+if TYPE_CHECKING:
+    from megatile.targets.interpret.machine import Interpreter
+    from megatile.targets.interpret.resolve import Target
+
+Task = Generator[Any, None, None]
+Handler = Callable[["Interpreter", Any, Unit], "Task | None"]
+HANDLERS: dict[type[n.Node], Handler] = {}
+WAIT = object()
+"""Yielded by a unit that somebody else will wake."""
+
+_COMBINE = {"sum": "add", "abssum": "add", "max": "maximum", "absmax": "maximum", "min": "minimum"}
+
+
+def rule(kind: type[n.Node]) -> Callable[[Handler], Handler]:
+    def register(handler: Handler) -> Handler:
+        HANDLERS[kind] = handler
+        return handler
+
+    return register
+
+
+# --- control --------------------------------------------------------------------------------------
+
+
+@rule(n.Scale)
+def _scale(machine: Interpreter, node: n.Scale, unit: Unit) -> Task:
+    return machine.region(node, unit)
+
+
+@rule(n.Loop)
+def _loop(machine: Interpreter, node: n.Loop, unit: Unit) -> Task:
+    start, stop, step = (int(machine.value(e, unit)) for e in (node.start, node.stop, node.step))
+    if step == 0:
+        raise RunError("a loop with step 0 never ends")
+    for index in range(start, stop, step):
+        unit.vars[node.var] = index
+        yield from machine.body(node.body, unit)
+
+
+@rule(n.If)
+def _if(machine: Interpreter, node: n.If, unit: Unit) -> Task:
+    condition = machine.value(node.condition, unit)
+    yield from machine.body(node.body if condition else node.orelse, unit)
+
+
+@rule(n.Parallel)
+def _parallel(machine: Interpreter, node: n.Parallel, unit: Unit) -> None:
+    with machine.elementwise.places_of(unit):
+        machine.elementwise.run(node, unit)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@rule(n.Alloc)
+def _alloc(machine: Interpreter, node: n.Alloc, unit: Unit) -> None:
+    """The tile is new: nothing in it may be read. Tiles that others write into exist from the start."""
+    name = machine.places.names[node.name]
+    key = (name.base, unit.path[: name.owner_depth])
+    frame = unit.frame if name.private else machine.places.frame
+    if key in frame and node.name in machine.remote:
+        return
+    frame[key] = Storage.tile(name.base, node.shape, node.dtype, name.copies, zero=node.flag)
+
+
+@rule(n.View)
+def _view(machine: Interpreter, node: n.View, unit: Unit) -> None:
+    """Views are resolved where they are used."""
+
+
+@rule(n.Let)
+def _let(machine: Interpreter, node: n.Let, unit: Unit) -> None:
+    value = machine.value(node.value, unit)
+    if isinstance(value, np.ndarray):  # a copy: not a window on the tile it was read from
+        value = value.item() if value.dtype.kind in "iub" else value.copy()
+    unit.vars[node.name] = value
+
+
+@rule(n.ReadScalar)
+def _read_scalar(machine: Interpreter, node: n.ReadScalar, unit: Unit) -> None:
+    value = int(machine.value(node.value, unit))
+    if value < 0 or (node.bound is not None and value > node.bound):
+        raise RunError(
+            f"T.read_scalar gives {value}, outside 0..{node.bound}", advice="raise bound=, or check the data"
+        )
+    unit.vars[node.name] = value
+
+
+@rule(n.Fill)
+def _fill(machine: Interpreter, node: n.Fill, unit: Unit) -> None:
+    target = machine.access.resolve(node.to, unit)
+    machine.access.write(target, np.asarray(machine.value(node.value, unit)), unit)
+
+
+@rule(n.Store)
+def _store(machine: Interpreter, node: n.Store, unit: Unit) -> None:
+    value = np.asarray(machine.value(node.value, unit))
+    target = machine.access.resolve(_element(machine, node, node.target, node.index), unit)
+    machine.access.write(target, value.reshape(()), unit)
+
+
+@rule(n.Atomic)
+def _atomic(machine: Interpreter, node: n.Atomic, unit: Unit) -> None:
+    machine.elementwise.atomic(node, Iterations(unit, (), (), unit.vars))
+
+
+def _element(machine: Interpreter, key: Any, name: str, index: tuple[Any, ...]) -> n.Region:
+    region = machine.elements.get(id(key))
+    if region is None:
+        region = machine.elements[id(key)] = n.Region(name, tuple(n.Dim(i) for i in index))
+        machine.keep.append(key)
+    return region
+
+
+# --- data movement and arithmetic -----------------------------------------------------------------
+
+
+@rule(n.Copy)
+def _copy(machine: Interpreter, node: n.Copy, unit: Unit) -> None:
+    access = machine.access
+    if node.dst is not None:
+        _put(machine, node, unit)
+        return
+    home = None
+    if node.src is not None:
+        home = unit.group.peer(unit, int(machine.value(node.src, unit)), node.axis)
+    source = access.resolve(node.source, unit, home)
+    target = access.resolve(node.to, unit)
+    _check_extents(node, target, source)
+    access.write(target, access.read(source, unit).reshape(target.shape), unit)
+
+
+def _check_extents(node: n.Copy, target: Target, source: Target) -> None:
+    left = [e for e in target.shape if e != 1]
+    right = [e for e in source.shape if e != 1]
+    if left != right:
+        raise RunError(
+            f"T.copy: '{node.to.source}' {target.shape} and '{node.source.source}' {source.shape} have "
+            f"different shapes",
+            advice="uneven shards differ between units: copy x.shape[d] elements",
+        )
+
+
+def _put(machine: Interpreter, node: n.Copy, unit: Unit) -> None:
+    """The source is read now; the destination changes when the put arrives."""
+    access = machine.access
+    assert node.dst is not None
+    peer = unit.group.peer(unit, int(machine.value(node.dst, unit)), node.axis)
+    source = access.resolve(node.source, unit)
+    target = access.resolve(node.to, unit, peer)
+    _check_extents(node, target, source)
+    data = np.array(access.read(source, unit)).reshape(target.shape)
+    channel = unit.channel_to(peer)
+    if machine.checks and not target.is_empty:
+        access.order(target, 1, unit, channel)
+
+    def arrive() -> None:
+        checks, machine.checks = machine.checks, False
+        previous, unit.node = unit.node, node
+        try:
+            access.write(target, data, unit)
+        finally:
+            machine.checks, unit.node = checks, previous
+
+    machine.post(unit, peer, arrive)
+
+
+@rule(n.Gemm)
+def _gemm(machine: Interpreter, node: n.Gemm, unit: Unit) -> None:
+    access = machine.access
+    a = _matrix(access.read(access.resolve(node.a, unit), unit))
+    b = _matrix(access.read(access.resolve(node.b, unit), unit))
+    target = access.resolve(node.c, unit)
+    _check_product(node, a, b, target)
+    old = [] if node.clear else [_matrix(access.read(target, unit))]
+    result = apply_operation(
+        "gemm", [a, b, *old], target.storage.dtype, transpose_a=node.transpose_a, transpose_b=node.transpose_b
+    )
+    access.write(target, result.reshape(target.shape), unit)
+
+
+def _check_product(node: n.Gemm, a: np.ndarray, b: np.ndarray, target: Target) -> None:
+    """Extents known only at run time (uneven shards, numbers read from data) must fit as well."""
+    rows, inner = a.shape[::-1] if node.transpose_a else a.shape
+    inner_b, columns = b.shape[::-1] if node.transpose_b else b.shape
+    if inner != inner_b or (rows, columns) != target.shape[-2:]:
+        raise RunError(
+            f"T.gemm: shapes {a.shape} and {b.shape} do not give {target.shape}",
+            advice="the shares of units may differ: check the layouts of the views",
+        )
+
+
+def _matrix(array: np.ndarray) -> np.ndarray:
+    return array.reshape(array.shape[-2:]) if array.ndim > 2 else array
+
+
+@rule(n.Reduce)
+def _reduce(machine: Interpreter, node: n.Reduce, unit: Unit) -> None:
+    access = machine.access
+    data = access.read(access.resolve(node.source, unit), unit)
+    target = access.resolve(node.to, unit)
+    result = OPERATIONS[node.op].meaning(data, axis=node.dim).reshape(target.shape)
+    if not node.clear:
+        result = OPERATIONS[_COMBINE[node.op]].meaning(result, access.read(target, unit).astype(result.dtype))
+    access.write(target, result, unit)
+
+
+@rule(n.Cumsum)
+def _cumsum(machine: Interpreter, node: n.Cumsum, unit: Unit) -> None:
+    access = machine.access
+    data = access.read(access.resolve(node.source, unit), unit)
+    if node.reverse:
+        data = np.flip(data, node.dim)
+    result = OPERATIONS["cumsum"].meaning(data, axis=node.dim)
+    if node.reverse:
+        result = np.flip(result, node.dim)
+    access.write(access.resolve(node.to, unit), result, unit)
+
+
+# --- synchronisation ------------------------------------------------------------------------------
+
+
+@rule(n.Barrier)
+def _barrier(machine: Interpreter, node: n.Barrier, unit: Unit) -> Task:
+    group: Group = unit.group
+    unit.waiting = ("barrier", node)
+    meeting = group.arrive(unit, node, node.axis, "barrier")
+    if meeting is None:
+        yield WAIT
+        return
+    units = [meeting.arrived[r] for r in meeting.ranks]
+    for one in units:
+        machine.deliver_from(one)
+    meet(units, [channel for one in units for channel in one.channels.values()])
+    for one in units:
+        if one is not unit:
+            machine.wake(one)
+    unit.waiting = None
+    yield None
+
+
+@rule(n.Collective)
+def _collective(machine: Interpreter, node: n.Collective, unit: Unit) -> Task:
+    group: Group = unit.group
+    unit.waiting = ("collective", node)
+    meeting = group.arrive(unit, node, node.axis, id(node))
+    if meeting is None:
+        yield WAIT
+        return
+    units = [meeting.arrived[r] for r in meeting.ranks]
+    perform(machine, node, units)
+    for one in units:
+        if one is not unit:
+            machine.wake(one)
+    unit.waiting = None
+    yield None
+
+
+def _flags(
+    machine: Interpreter, name: str, index: tuple[Any, ...], unit: Unit, home: Unit
+) -> tuple[Storage, Any]:
+    found = machine.places.names[name]
+    storage = machine.places.storage(found, home)
+    shares = machine.places.share(found, home)
+    at = tuple(int(machine.value(i, unit)) for i in index)
+    for d, (i, extent) in enumerate(zip(at, storage.shape, strict=True)):
+        if not 0 <= i < extent:
+            raise RunError(f"flag {i} does not exist: '{name}' has {extent} in dimension {d}")
+    if shares is not None:
+        at = tuple(int(s[0] + i if isinstance(s, tuple) else s[i]) for s, i in zip(shares, at, strict=True))
+    return storage, (machine.places.copies(found, home)[0], *at)
+
+
+@rule(n.Signal)
+def _signal(machine: Interpreter, node: n.Signal, unit: Unit) -> None:
+    group: Group = unit.group
+    peer = unit if node.dst is None else group.peer(unit, int(machine.value(node.dst, unit)), node.axis)
+    storage, at = _flags(machine, node.flag, node.index, unit, peer)
+    amount = int(machine.value(node.amount, unit))
+    channels = [unit.channels[peer.number]] if peer.number in unit.channels else []
+    clock = unit.release(channels)
+
+    def arrive() -> None:
+        storage.flags.setdefault(at, Flags()).arrived.append((amount, clock))
+        storage.array[at] += amount
+        for waiting in machine.waiters.pop((id(storage), at), []):
+            machine.wake(waiting)
+
+    if node.dst is None:
+        arrive()
+    else:
+        machine.post(unit, peer, arrive)
+
+
+@rule(n.Wait)
+def _wait(machine: Interpreter, node: n.Wait, unit: Unit) -> Task:
+    storage, at = _flags(machine, node.flag, node.index, unit, unit)
+    value = int(machine.value(node.value, unit))
+    while True:
+        flags = storage.flags.get(at)
+        seen = flags.count if flags else 0
+        if seen >= value:
+            break
+        if int(storage.array[at]) >= value:
+            raise StaleSignalError(
+                f"T.wait on '{node.flag}' for {value} is met by a signal of an earlier launch: this one "
+                f"has sent {seen}",
+                advice="clear the flags before the launch, or wait for a value that counts on",
+            )
+        unit.waiting = ("wait", node)
+        machine.waiters.setdefault((id(storage), at), []).append(unit)
+        yield WAIT
+    left = value
+    for amount, clock in flags.arrived if flags else ():
+        if left <= 0:
+            break
+        unit.acquire(clock)
+        left -= amount
+    yield None
+
+
+# --- looking --------------------------------------------------------------------------------------
+
+
+@rule(n.Print)
+def _print(machine: Interpreter, node: n.Print, unit: Unit) -> None:
+    if node.unit is not None and unit.group.rank(unit) != int(machine.value(node.unit, unit)):
+        return
+    values = []
+    for value in node.values:
+        if isinstance(value, n.Region):
+            values.append(str(machine.access.read(machine.access.resolve(value, unit), unit)))
+        else:
+            values.append(str(np.asarray(machine.value(value, unit))))
+    machine.say(unit, filled(node.text, values))
+
+
+@rule(n.Check)
+def _assert(machine: Interpreter, node: n.Check, unit: Unit) -> None:
+    if not bool(machine.value(node.condition, unit)):
+        text = f": {node.text}" if node.text else ""
+        raise DeviceAssertionError(f"assertion failed{text} (on {describe(unit, machine.launch)})")
+
+
+@rule(n.Breakpoint)
+def _breakpoint(machine: Interpreter, node: n.Breakpoint, unit: Unit) -> None:
+    if node.unit is not None and unit.group.rank(unit) != int(machine.value(node.unit, unit)):
+        return
+    if machine.on_breakpoint is not None:
+        machine.on_breakpoint(UnitView(machine, unit))

@@ -1,0 +1,76 @@
+"""The elements of tensors and tiles: arrays with a leading dimension of copies."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from megatile.core.dtypes import numpy_dtype
+from megatile.targets.interpret.history import History
+
+
+class Flags:
+    """Signals a flag has received: amounts and the clocks they carry, in order of arrival."""
+
+    def __init__(self) -> None:
+        self.arrived: list[tuple[int, dict[int, int]]] = []
+
+    @property
+    def count(self) -> int:
+        return sum(amount for amount, _ in self.arrived)
+
+
+class Storage:
+    """``array[copy, ...]``; ``written`` marks initialised elements (None when all are)."""
+
+    def __init__(self, name: str, array: np.ndarray, written: np.ndarray | None, dtype: str):
+        self.name = name
+        self.array = array
+        self.written = written
+        self.dtype = dtype
+        self.history = History(array.ndim)
+        self.partial = False
+        self.scattered: list[Any] | None = None
+        """Per copy, the part that is valid after a reduce-scatter of a Partial view."""
+        self.flags: dict[tuple[int, ...], Flags] = {}
+        self.writers: np.ndarray | None = None
+
+    @classmethod
+    def tile(cls, name: str, shape: tuple[int, ...], dtype: str, copies: int, zero: bool = False) -> Storage:
+        """A new tile: NaN in floats, so that a missed check shows, and nothing written."""
+        full = (copies, *shape)
+        kind = numpy_dtype(dtype)
+        if zero:
+            return cls(name, np.zeros(full, kind), None, dtype)
+        filler: Any = np.nan if dtype[0] in "fb" and dtype != "bool" else 0
+        with np.errstate(invalid="ignore"):
+            array = np.full(full, filler, kind)
+        return cls(name, array, np.zeros(full, bool), dtype)
+
+    @classmethod
+    def tensor(cls, name: str, array: np.ndarray, dtype: str, copies: int) -> Storage:
+        full = array[None] if copies == 1 else np.repeat(array[None], copies, axis=0)
+        return cls(name, np.array(full), None, dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape[1:]
+
+    @property
+    def copies(self) -> int:
+        return int(self.array.shape[0])
+
+    def mark(self, index: tuple[Any, ...], size: int) -> None:
+        """Elements have been written."""
+        if self.written is None:
+            return
+        self.written[index] = True
+        if size >= math.prod(self.shape) and self.written.all():
+            self.written = None
+
+    def note_writer(self, index: tuple[Any, ...], entry: int) -> None:
+        if self.writers is None:
+            self.writers = np.full(self.array.shape, -1, np.int32)
+        self.writers[index] = entry

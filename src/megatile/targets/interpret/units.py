@@ -1,0 +1,65 @@
+"""Units that run statements. Their order is kept by the clocks of ``core.forkjoin``."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from megatile.core.forkjoin import Agent, Strand
+from megatile.ir.layout import coordinates
+from megatile.ir.nodes import Node
+from megatile.ir.program import Launch
+
+if TYPE_CHECKING:
+    from megatile.targets.interpret.group import Group
+
+
+class Channel(Agent):
+    """Puts of one unit to one other; ordered among themselves."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: Unit):
+        super().__init__(owner.parent)
+        self.owner = owner
+
+
+class Unit(Strand):
+    """One unit of a scale, running a body."""
+
+    __slots__ = ("channels", "depth", "frame", "group", "node", "path", "task", "vars", "waiting")
+
+    def __init__(
+        self, parent: Unit | None, path: tuple[int, ...], group: Group | None, frame: dict[Any, Any]
+    ):
+        super().__init__(parent)
+        self.path = path
+        self.depth = len(path)
+        self.group: Any = group
+        self.frame = frame
+        self.vars: dict[str, Any] = dict(parent.vars) if parent else {}
+        self.channels: dict[int, Channel] = {}
+        self.task: Generator[Any, None, None] | None = None
+        self.node: Node | None = None
+        self.waiting: tuple[str, Node] | None = None
+
+    def channel_to(self, peer: Unit) -> Channel:
+        """The channel of this unit's puts to another."""
+        if peer.number not in self.channels:
+            self.channels[peer.number] = Channel(self)
+        return self.channels[peer.number]
+
+
+def describe(agent: Agent, launch: Launch) -> str:
+    """``device 1, block (2, 0)``: the coordinates of a unit, scales with one unit left out."""
+    if isinstance(agent, Channel):
+        return f"a put of {describe(agent.owner, launch)}"
+    assert isinstance(agent, Unit)
+    parts = []
+    for scale, index in zip(launch.scales, agent.path, strict=False):
+        if scale.count > 1:
+            coords = coordinates(index, scale.extents)
+            parts.append(f"{scale.name} {coords[0] if len(coords) == 1 else coords}")
+    if parts:
+        return ", ".join(parts)
+    return f"{launch.scales[agent.depth - 1].name} 0" if agent.depth else "the launch"

@@ -1,0 +1,203 @@
+"""Schedules as Plans: exact by the NumPy executor, small, and the same in text and JSON."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from attention_reference import attention, attention_gradients, visible
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megatile.attention.plans import Divided, Problem, attention_plan
+from megatile.attention.plans.tables import Key, shortest
+from megatile.attention.schedules import ScheduleError, make_schedule
+from megatile.plan.check import check
+from megatile.plan.execute import execute
+from megatile.plan.expr import Const, Symbol, unit
+from megatile.plan.model import Plan
+
+SIMPLE = ["ring", "zigzag", "striped", "direct", "hamilton"]
+
+
+def assert_gradients_exact(name, ranks, problem):
+    """One plan for forward and backward: outputs and all gradients are those of plain attention."""
+    schedule = make_schedule(name, ranks)
+    plan = attention_plan(schedule, problem, backward=True)
+    check(plan)
+    rng = np.random.default_rng(1)
+    q, d_out = rng.normal(size=(2, 1, problem.length, problem.heads, problem.dim)).astype("f4")
+    k, v = rng.normal(size=(2, 1, problem.keys, problem.groups, problem.dim)).astype("f4")
+    divided = Divided(schedule, problem)
+    results = execute(plan, divided.inputs(q, k, v, d_out))
+    seen = visible(problem.mask, problem.length, problem.keys)
+    wide = [x[0].astype("f8") for x in (q, k, v)]
+    out, lse, _ = attention(*wide, seen, problem.factor)
+    np.testing.assert_allclose(divided.outputs(results)[0][0], out, rtol=0, atol=1e-5)
+    wanted = attention_gradients(*wide, seen, problem.factor, out, lse, d_out[0].astype("f8"))
+    for found, want in zip(divided.gradients(results), wanted, strict=True):
+        np.testing.assert_allclose(found[0], want, rtol=0, atol=1e-5)
+
+
+def assert_exact(name, ranks, problem, seed=0, checked=True):
+    """The plan's result is plain attention, outputs and log-sum-exps."""
+    schedule = make_schedule(name, ranks)
+    plan = attention_plan(schedule, problem)
+    rng = np.random.default_rng(seed)
+    q = rng.normal(size=(problem.batch, problem.length, problem.heads, problem.dim)).astype("f4")
+    k, v = rng.normal(size=(2, problem.batch, problem.keys, problem.groups, problem.dim)).astype("f4")
+    if checked:
+        check(plan)
+    divided = Divided(schedule, problem)
+    out, lse = divided.outputs(execute(plan, divided.inputs(q, k, v)))
+    seen = visible(problem.mask, problem.length, problem.keys)
+    for b in range(problem.batch):
+        wide = [x[b].astype("f8") for x in (q, k, v)]
+        want, want_lse, _ = attention(*wide, seen, problem.factor)
+        np.testing.assert_allclose(out[b], want, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(lse[b], want_lse.T, rtol=1e-5, atol=1e-5)
+    return plan
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("ranks", range(1, 10))
+def test_every_schedule_is_exact(ranks, causal):
+    for name in SIMPLE:
+        even = Problem(2 * ranks * max(1, ranks - 1), 2, 4, 1, causal=causal, dtype="f32")
+        uneven = Problem(5 * ranks + 3, 4, 4, 2, causal=causal, dtype="f32")
+        assert_exact(name, ranks, even, checked=False)
+        assert_exact(name, ranks, uneven, checked=ranks in (3, 4))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [("hamilton:2x2", 4), ("hamilton:2x3", 6), ("hamilton:3x2", 6), ("hamilton:4x2", 8), ("hamilton:2", 5),
+     ("ulysses", 4), ("ulysses", 3), ("ulysses:2+ring", 6), ("ulysses:2+hamilton", 8),
+     ("ulysses:3+direct", 6)],
+)  # fmt: skip
+def test_nodes_and_heads_are_exact(name, ranks, causal):
+    """Uneven lengths, GQA; three ranks tear four heads apart."""
+    assert_exact(name, ranks, Problem(7 * ranks + 1, 4, 4, 2, batch=2, causal=causal, dtype="f32"))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [("hamilton", 16), ("direct", 16), ("hamilton:8x2", 16), ("hamilton", 24), ("zigzag", 32),
+     ("hamilton:8x4", 32)],
+)  # fmt: skip
+def test_many_ranks_are_exact(name, ranks, causal):
+    assert_exact(name, ranks, Problem(2 * ranks + 5, 1, 2, causal=causal, dtype="f32"), checked=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"), [("hamilton", 32), ("hamilton", 64), ("zigzag", 64), ("hamilton:8x8", 64)]
+)
+def test_large_groups_are_exact(name, ranks):
+    chunks = make_schedule(name, ranks).routes.chunks
+    assert_exact(name, ranks, Problem(ranks * chunks, 1, 2, dtype="f32"), checked=False)
+
+
+def test_a_large_causal_group_is_exact():
+    assert_exact("hamilton", 64, Problem(128, 1, 2, causal=True, dtype="f32"), checked=False)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
+def test_gradients_are_exact(ranks, causal):
+    for name in SIMPLE:
+        assert_gradients_exact(name, ranks, Problem(5 * ranks + 3, 4, 4, 2, causal=causal, dtype="f32"))
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [("hamilton:2x3", 6), ("hamilton:4x2", 8), ("ulysses", 3), ("ulysses:2+hamilton", 8), ("hamilton", 9)],
+)
+def test_gradients_over_nodes_and_heads_are_exact(name, ranks):
+    assert_gradients_exact(name, ranks, Problem(5 * ranks + 3, 4, 4, 2, causal=True, dtype="f32"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from([*SIMPLE, "hamilton:2"]),
+    st.integers(3, 5),
+    st.integers(1, 23),
+    st.integers(1, 23),
+    st.sampled_from([-1, 0, 2, 7]),
+    st.sampled_from([-1, 0, 3]),
+    st.booleans(),
+)
+def test_windows_cross_lengths_and_tiny_sequences(name, ranks, length, keys, left, right, causal):
+    problem = Problem(length, 2, 2, kv_length=keys, causal=causal, window=(left, right), dtype="f32")
+    assert_exact(name, ranks, problem, checked=False)
+
+
+def test_a_plan_is_one_stream_that_does_not_grow_with_a_ring():
+    sizes = []
+    for ranks in (8, 32, 128):
+        plan = attention_plan("zigzag", Problem(16 * ranks, 2, 4, causal=True, dtype="f32"), ranks=ranks)
+        assert len(plan.streams) == 1
+        sizes.append(len(str(plan)))
+    assert max(sizes) < 1.1 * min(sizes)
+
+
+def test_plans_survive_text_and_json():
+    plan = attention_plan("hamilton", Problem(61, 4, 4, 2, causal=True), ranks=5)
+    assert Plan.from_json(plan.to_json()) == plan
+    assert Plan.from_text(str(plan)) == plan
+
+
+def test_work_is_counted_by_visible_pairs():
+    """Causal attention does half of the work, evenly divided by the zig-zag layout."""
+    from megatile.plan.model import Compute, statements
+
+    def flops(causal):
+        plan = attention_plan("zigzag", Problem(64, 2, 4, causal=causal, dtype="f32"), ranks=1)
+        commands = [s for s in statements(plan.streams[0].body) if isinstance(s, Compute)]
+        (kernel,) = [c for c in commands if c.operation == "attention_add"]
+        return kernel.work.flops.evaluate({"unit": 0})
+
+    assert flops(False) == 4 * 64 * 64 * 2 * 4
+    assert flops(True) == 4 * (64 * 65 // 2) * 2 * 4
+
+
+def test_wrong_problems_are_refused():
+    with pytest.raises(ScheduleError, match="4 query heads cannot share 3"):
+        Problem(8, 4, 4, 3)
+    with pytest.raises(ScheduleError, match="divides heads over 4 ranks, there are 2"):
+        attention_plan("ulysses", Problem(8, 2, 4), ranks=4)
+    with pytest.raises(ScheduleError, match="at least one of each, got length=0"):
+        Problem(0)
+
+
+@given(st.integers(2, 6), st.integers(1, 5), st.data())
+def test_shortest_expressions_have_the_numbers_asked_for(ranks, steps, data):
+    numbers = np.array(
+        data.draw(
+            st.lists(
+                st.lists(st.integers(0, 3), min_size=steps, max_size=steps), min_size=ranks, max_size=ranks
+            )
+        )
+    )
+    where = np.array(
+        data.draw(
+            st.lists(st.lists(st.booleans(), min_size=steps, max_size=steps), min_size=ranks, max_size=ranks)
+        )
+    )
+    step = Symbol("step")
+    r, s = np.arange(ranks)[:, None], np.arange(steps)[None, :]
+    found = shortest(numbers, [Key(step, s), Key(unit, r), Key(unit * steps + step, r * steps + s)], where)
+    for i, j in zip(*np.nonzero(where), strict=True):
+        assert found.evaluate({"unit": int(i), "step": int(j)}) == numbers[i, j]
+
+
+def test_arithmetic_is_preferred_to_tables():
+    key = Key(unit, np.arange(5)[:, None])
+    for numbers, text in [
+        ([1, 2, 3, 4, 0], "(unit + 1) % 5"),
+        ([3, 4, 5, 6, 7], "unit + 3"),
+        ([0, 7, 14, 21, 28], "unit * 7"),
+        ([2, 0, 1, 4, 3], "table((2, 0, 1, 4, 3,), unit)"),
+    ]:
+        assert str(shortest(np.array(numbers)[:, None], [key])) == text
+    assert shortest(np.full((5, 1), 9), [key]) == Const(9)

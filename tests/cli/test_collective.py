@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from megatile.cli.collective import read_ranks, read_size
+from megatile.cli.main import app
+from megatile.collectives.planner import collective
+from megatile.core.errors import MegatileError
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def test_table_like_nccl_tests():
+    result = run(
+        "collective", "all_reduce", "-m", "dgx-h100", "-b", 8, "-e", "32K", "-f", 64, "-a", "ring,auto"
+    )
+    assert result.exit_code == 0
+    head, *lines = [line for line in result.stdout.splitlines() if line and line[0] not in "#-"]
+    assert head.split()[:2] == ["size", "(B)"]
+    assert head.split()[-1] == "#wrong"
+    rows = [line.split() for line in lines]
+    assert [r[0] for r in rows] == ["8", "8", "512", "512", "32768", "32768"]
+    assert {r[-1] for r in rows} == {"0"}
+
+
+def test_json_plot_trace_explain(tmp_path):
+    plot, trace = tmp_path / "a.png", tmp_path / "t.json"
+    result = run(
+        "collective", "all_gather", "-m", "mi300x-8", "-b", "1MiB", "--json", "--plot", plot, "--trace", trace
+    )
+    assert result.exit_code == 0
+    (line,) = json.loads(result.stdout)
+    assert line["size"] == 1 << 20
+    assert line["wrong"] == 0
+    assert plot.stat().st_size > 1000
+    assert json.loads(trace.read_text())
+    assert "price" in run("collective", "broadcast", "-b", 64, "--explain").stdout
+
+
+def test_sizes_and_ranks():
+    assert [read_size(t) for t in ("8", "1GiB", "128M", "4 kB")] == [8, 1 << 30, 128 << 20, 4000]
+    assert read_ranks("16") == 16
+    assert read_ranks("0,8,16-18") == [0, 8, 16, 17, 18]
+    with pytest.raises(MegatileError, match="names no ranks"):
+        read_ranks("a-b")
+
+
+def test_plan_show_and_check(tmp_path):
+    plan = collective("all_reduce", machine="dgx-h100", nbytes=64, algorithm="ring")
+    text, data = tmp_path / "plan.txt", tmp_path / "plan.json"
+    text.write_text(str(plan))
+    data.write_text(plan.to_json())
+    assert run("plan", "show", text).stdout == run("plan", "show", data).stdout == str(plan)
+    assert "8 units, 1 streams, 112 messages" in run("plan", "check", data, "-m", "dgx-h100").stdout
+    assert run("plan", "check", tmp_path / "none.json").exit_code == 1

@@ -1,0 +1,165 @@
+"""Kernels of the accelerator machine: configuration, wiring, and results."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from megatile.collectives.config import load_ccl_config, resolve_algorithm_config
+from megatile.collectives.install import (
+    NeighborTableEntry,
+    PeInstallSpec,
+    build_install_plans,
+    check_disjoint,
+    configure_sfr_intercube_multisip,
+)
+from megatile.collectives.job import CollectiveError
+from megatile.collectives.kernel_plans import kernel_plan, plan_of_module
+from megatile.collectives.kernels import hello_send, ring_allreduce
+from megatile.collectives.mappers import resolve_mapper, resolve_validator
+from megatile.collectives.topologies import Floor, floor_of, resolve_topology
+from megatile.hda import machine
+from megatile.plan.check import check
+from megatile.plan.execute import execute
+from megatile.sim import simulate
+
+CONFIG = load_ccl_config()
+
+
+def run(name, hda, **options):
+    """Check, execute and simulate a configured kernel; everybody must hold the sum."""
+    plan = kernel_plan(resolve_algorithm_config(CONFIG, name), hda, **options)
+    check(plan, hda)
+    values = np.random.default_rng(1).integers(-3, 4, (plan.units, *plan.tile("t").shape)).astype("f2")
+    found = execute(plan, {"t": values})["t"]
+    assert np.array_equal(found, np.broadcast_to(values.sum(0), values.shape))
+    assert simulate(plan, machine=hda).time_ps > 0
+    return plan
+
+
+@pytest.mark.parametrize("kind", ["tcm", "hbm", "sram"])
+def test_ring_of_eight(kind):
+    plan = run(f"ring_allreduce_{kind}", machine("ahbm", sips=8))
+    assert plan.channels[0].memory == kind
+
+
+def test_mesh_two_by_two_and_tree_of_seven():
+    assert run("mesh_allreduce", machine("ahbm", sips=4)).units == 4
+    assert run("tree_allreduce", machine("ahbm", sips=7)).units == 7
+
+
+def test_ring_of_pes_in_a_cube():
+    plan = plan_of_module(ring_allreduce, 8, n_elem=16)
+    values = np.ones((8, 16), "f2")
+    assert np.array_equal(execute(plan, {"t": values})["t"], values * 8)
+
+
+def test_full_system_of_256_pes():
+    plan = run("hierarchical_allreduce", machine("ahbm"))
+    assert (plan.units, len(plan.streams)) == (256, 1)
+
+
+@pytest.mark.parametrize(
+    ("sips", "topology"), [(1, "ring_1d"), (2, "ring_1d"), (4, "torus_2d"), (4, "mesh_2d")]
+)
+def test_intercube(sips, topology):
+    plan = run("intercube_allreduce", machine("ahbm", sips=sips, sip_topology=topology))
+    assert plan.units == 16 * sips
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 1), (1, 3, 1), (2, 5, 2), (2, 1, 2)])
+def test_hierarchical_on_other_machines(shape):
+    per_corner, cubes, sips = shape
+    run(
+        "hierarchical_allreduce", machine("ahbm", sips=sips, cube_w=cubes, cube_h=1, pe_per_corner=per_corner)
+    )
+
+
+def test_hello_send_shifts():
+    plan = plan_of_module(hello_send, 4, n_elem=2)
+    values = np.arange(8, dtype="f2").reshape(4, 2)
+    assert np.array_equal(execute(plan, {"t": values})["t"], np.roll(values, 1, axis=0))
+
+
+def test_defaults_give_way_to_the_entry():
+    chosen = resolve_algorithm_config(CONFIG)
+    assert (chosen["algorithm"], chosen["buffer_kind"]) == ("ring_allreduce_tcm", "tcm")
+    assert resolve_algorithm_config(CONFIG, "ring_allreduce_hbm")["buffer_kind"] == "hbm"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("defaults: {}", "declares no algorithms"),
+        ("algorithms: {a: {modul: x}}", "unknown key 'modul'.*'module'"),
+        ("algorithms: [", "is not YAML"),
+    ],
+)
+def test_bad_configurations(tmp_path, text, message):
+    file = tmp_path / "ccl.yaml"
+    file.write_text(text)
+    with pytest.raises(CollectiveError, match=message):
+        load_ccl_config(file)
+
+
+def test_unknown_names_list_what_exists():
+    with pytest.raises(CollectiveError, match=r"there are .*ring_allreduce_tcm"):
+        resolve_algorithm_config(CONFIG, "rng")
+    with pytest.raises(CollectiveError, match="there are all_pes, cube_leaders, leader_only"):
+        resolve_mapper("everyone")
+    with pytest.raises(CollectiveError, match="multi_pe_sip_local, single_shard_per_rank"):
+        resolve_validator("any")
+    with pytest.raises(CollectiveError, match="did you mean 'ring_1d'"):
+        resolve_topology("ring1d")
+    with pytest.raises(CollectiveError, match="cannot be imported"):
+        resolve_mapper("no.such.module")
+
+
+def test_import_paths():
+    assert resolve_mapper("megatile.collectives.mappers.all_pes") is resolve_mapper("all_pes")
+    assert resolve_validator("megatile.collectives.mappers:multi_pe_sip_local")
+
+
+def test_install_plans_are_printable_and_point_back():
+    hda = machine("ahbm")
+    first, second = configure_sfr_intercube_multisip(
+        hda, resolve_algorithm_config(CONFIG, "intercube_allreduce")
+    )
+    assert first.participating_pes == tuple((cube, 0) for cube in range(16))
+    corner = first.pe_installs[0]
+    assert {n.direction: (n.peer_sip, n.peer_cube, n.peer_direction) for n in corner.neighbors} == {
+        "E": (0, 1, "W"),
+        "S": (0, 4, "N"),
+        "global_E": (1, 0, "global_W"),
+        "global_W": (1, 0, "global_E"),
+    }
+    assert "cube 0 pe 0: E -> 0/1/0 (W)" in str(first)
+    assert second.rank == 1
+
+
+def test_overlapping_receive_ranges_are_refused():
+    hda = machine("ahbm")
+    (plan,) = build_install_plans(1, "r", resolve_algorithm_config(CONFIG, "intercube_allreduce"), hda)
+    entry = NeighborTableEntry("E", "W", 0, 1, 0, 0, 64)
+    clash = PeInstallSpec(0, 0, (entry, NeighborTableEntry("W", "E", 0, 1, 0, 32, 64)))
+    with pytest.raises(CollectiveError, match="ranges of E and W overlap"):
+        check_disjoint([type(plan)(**{**vars(plan), "pe_installs": (clash,)})])
+
+
+def test_validators_look_at_shards():
+    floor = floor_of(machine("ahbm"))
+    assert floor == Floor((2, 1), (4, 4), 8)
+    one_each = [SimpleNamespace(sip=s) for s in (0, 1)]
+    resolve_validator("single_shard_per_rank")(one_each, 2, floor)
+    with pytest.raises(CollectiveError, match="SIP 0: 1, SIP 1: 1"):
+        resolve_validator("multi_pe_sip_local")(one_each, 2, floor)
+    resolve_validator("multi_pe_sip_local")(
+        [SimpleNamespace(sip=s) for s in (0, 1) for _ in range(128)], 2, floor
+    )
+
+
+def test_machines_without_cubes_are_refused():
+    with pytest.raises(CollectiveError, match="has no sip, cube and pe"):
+        floor_of(machine("dgx-h100"))

@@ -1,0 +1,209 @@
+"""Programs: text that parses back, the verifier, hazards, phases, pipeline stages, passes."""
+
+from dataclasses import replace
+
+import pytest
+
+import megatile.language as T
+from megatile.ir import nodes as n
+from megatile.ir.expr import Var, integer
+from megatile.ir.parser import ProgramSyntaxError, parse
+from megatile.ir.passes.driver import run_passes
+from megatile.ir.passes.hazards import hazards, may_overlap
+from megatile.ir.passes.phases import phases
+from megatile.ir.passes.pipeline import stages
+from megatile.ir.passes.simplify import Simplify
+from megatile.ir.passes.views import ResolveViews
+from megatile.ir.verify import VerificationError, verify
+
+LAUNCH = 'launch(device=2, block=4, warpgroup=2, dispatch="block")'
+
+
+def program(body: str):
+    lines = "\n".join(f"    {line}" for line in body.strip("\n").splitlines())
+    return parse(f"def p(A: f32[16, 8], B: f32[16, 8]):\n    {LAUNCH}\n{lines}\n")
+
+
+EVERYTHING = """
+with scale("device"):
+    a = view("A", shard(0), "device")
+    b = view("B", mesh(shard(0), replica()), "device")
+    t = alloc((8, 8), "f16", "hbm", "device")
+    f = alloc((2,), "i32", "hbm", "device", flag=True)
+    n = readscalar(f[0], bound=4)
+    x = n + 1
+    copy(t[0::8, 0::8], a[0::8, 0::8], dst=(rank("device", "launch") + 1) % 2, axis=0, impl="dma")
+    copy(t[0::8, 0::8], along(A[anchor(n * 8, 8), anchor(0, 8, 16)], b))
+    gemm(t[0::8, 0::8], t[0::8, 0::8], t[0::8, 0::8], transpose_b=True, clear=True, policy="FullRow")
+    fill(t[0::4, 3], value=(-inf))
+    reduce("max", a[0::8, 0::8], t[0, 0::8], clear=False)
+    cumsum(a[0::8, 0::8], t[0::8, 0::8], dim=1, reverse=True)
+    barrier("device", axis=0)
+    signal("f", (1,), dst=0, amount=2)
+    wait("f", (1,), n)
+    collective("allreduce", "device", (t[0::8, 0],), (t[0::8, 0],), op="fn", fn=merge("m", (max(a0, b0),)))
+    print("{} {}", values=(x, t[0::1, 0::8]), unit=0)
+    check(x < 5 and not n == 3, text="small")
+    breakpoint(unit=1)
+    atomic("add", "A", (0, 0), cast(x, "f32") * 2.0)
+    for k in pipelined(0, n, 2, stages=3):
+        for i, j in parallel(8, 8):
+            y = if_then_else(i < j, exp2(t[i, j]), 0.5)
+            t[i, j] = y - t[j, i] ** 2.0
+    if x > 1:
+        pass
+    else:
+        with scale("block"):
+            v = view("a", owner([[0, 2], span(0, 8, 1)], [[1], span(0, 8, 1)], [[], []], [[], []]), "block")
+"""
+
+
+def test_everything_parses_back() -> None:
+    p = program(EVERYTHING)
+    assert parse(str(p)) == p
+    verify(p)
+    kinds = {type(node) for node in n.walk(p.body)}
+    assert kinds == set(n.STATEMENTS.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1", "a Program is one 'def'"),
+        ("def p(:", "not a Program"),
+        ("def p(A):\n    launch(block=1, dispatch='block')", "name: dtype"),
+        ("def p():\n    pass", "begins with launch"),
+        ("def p():\n    launch(block=1, dispatch='block')\n    dance(1)", "unknown statement"),
+        ("def p():\n    launch(block=1, dispatch='block')\n    x = sing(1)", "unknown function"),
+        (
+            "def p():\n    launch(block=1, dispatch='block')\n    for i in around(1):\n        pass",
+            "unknown loop",
+        ),
+    ],
+)
+def test_syntax_errors(text: str, message: str) -> None:
+    with pytest.raises(ProgramSyntaxError, match=message):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("fill(t[0::1, 0::1])", "'t' is used before it is defined"),
+        ("fill(A[0::1])", "'A' has 2 dimensions, the region 1"),
+        ("fill(A[k::1, 0::1])", "variable 'k' is used before it has a value"),
+        ('with scale("block"):\n    with scale("device"):\n        pass', "scale 'device' inside 'block'"),
+        ('with scale("galaxy"):\n    pass', "scale 'galaxy' is not in the launch"),
+        ('fill(A[rank("block", "launch")::1, 0::1])', "a rank of 'block' at scale 'launch'"),
+        ('v = view("Z", shard(0), "device")', "view of 'Z', which is not defined"),
+    ],
+)
+def test_verifier(body: str, message: str) -> None:
+    with pytest.raises(VerificationError, match=message):
+        verify(program(body))
+
+
+def test_hazards() -> None:
+    p = program(
+        """
+copy(A[0::8, 0::8], B[0::8, 0::8])
+copy(B[8::8, 0::8], A[0::8, 0::8])
+fill(A[8::8, 0::8])
+fill(A[0::8, 0::8])
+"""
+    )
+    found = {(h.kind, h.earlier, h.later) for h in hazards(p.body, p)}
+    assert found == {("RAW", 0, 1), ("WAR", 1, 3), ("WAW", 0, 3)}
+
+
+def test_may_overlap_is_careful() -> None:
+    def region(start, extent):
+        return n.Region("A", (n.Dim(start, extent),))
+
+    k = Var("k")
+    assert not may_overlap(region(integer(0), integer(4)), region(integer(4), integer(4)))
+    assert may_overlap(region(integer(0), integer(5)), region(integer(4), integer(4)))
+    assert may_overlap(region(k, integer(4)), region(integer(9), integer(1)))
+
+
+def test_phases() -> None:
+    p = program(
+        """
+with scale("device"):
+    fill(A[0::8, 0::8])
+with scale("block"):
+    fill(B[0::8, 0::8])
+    with scale("warpgroup"):
+        copy(B[0::8, 0::8], A[0::8, 0::8])
+with scale("device"):
+    copy(A[8::8, 0::8], B[0::8, 0::8])
+"""
+    )
+    first, second, third = phases(p)
+    assert (first.scale, first.writes, first.after) == ("device", ("A",), ())
+    assert (second.scale, second.after) == ("block", (0,))
+    assert second.phases[0].scale == "warpgroup"
+    assert third.after == (0, 1)
+
+
+def test_pipeline_stages() -> None:
+    @T.program
+    def p(A: T.Tensor((64, 64), "f32"), C: T.Tensor((16, 64), "f32")):
+        with T.Kernel(block=1):
+            a, c = T.alloc((16, 16), "f32"), T.alloc((16, 64), "f32")
+            b = T.alloc((16, 64), "f32")
+            T.clear(c)
+            for k in T.Pipelined(4, num_stages=3):
+                T.copy(a, A[0, k * 16])
+                T.copy(b, A[k * 16, 0])
+                T.gemm(a, b, c)
+            T.copy(C, c)
+
+    built = p.build()
+    loop = next(node for node in n.walk(built.body) if isinstance(node, n.Loop))
+    cut = stages(loop, built)
+    assert cut.ahead == (0, 1)
+    assert cut.rest == (2,)
+    assert (cut.depth, len(cut.versions)) == (3, 2)
+
+
+def test_simplify_pass() -> None:
+    p = program(
+        """
+for k in serial(0, 4, 1):
+    fill(A[k * 2 + k * 2::2 + 2, 0::8])
+for k in serial(3, 3, 1):
+    fill(B[0::1, 0::1])
+if 1 < 2:
+    fill(B[0::4, 0::8])
+else:
+    fill(A[0::1, 0::1])
+"""
+    )
+    assert str(run_passes(p, [Simplify()])) == (
+        f"def p(A: f32[16, 8], B: f32[16, 8]):\n    {LAUNCH}\n"
+        "    for k in serial(0, 4, 1):\n        fill(A[k * 4::4, 0::8])\n    fill(B[0::4, 0::8])\n"
+    )
+
+
+def test_views_pass() -> None:
+    p = program(
+        """
+with scale("device"):
+    a = view("A", shard(0), "device")
+with scale("block"):
+    b = view("a", shard(1), "block")
+    copy(B[0::8, 0::2], b[anchor(2, 8), 0::2])
+    b[0, 1] = 2.0
+"""
+    )
+    text = str(run_passes(p, [ResolveViews()]))
+    device, block = 'rank("device", "launch")', 'rank("block", "device")'
+    assert f"copy(B[0::8, 0::2], A[anchor({device} * 8 + 2, 8, " in text
+    assert f"{block} * 2::2])" in text
+    assert f"A[{device} * 8, {block} * 2 + 1] = 2.0" in text
+
+
+def test_spans_do_not_take_part_in_comparison() -> None:
+    node = n.Barrier("block", span=n.Span("file.py", 3))
+    assert node == replace(node, span=None)

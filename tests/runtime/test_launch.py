@@ -1,0 +1,167 @@
+"""Plans on real processes: equal to execution with NumPy, and failures that name the unit at fault."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from megatile.plan.build import PlanBuilder
+from megatile.plan.execute import execute
+from megatile.plan.expr import unit
+from megatile.plan.model import PlanError
+from megatile.runtime.errors import LaunchError, MissingTorchError
+from megatile.runtime.launch import launch
+
+RNG = np.random.default_rng(0)
+
+
+def mixed_plan(units):
+    """Ring messages, a message to oneself, receive-from-any, a group, flags, versions, a runtime integer."""
+    b = PlanBuilder("mixed", scale="device", units=units)
+    x = b.tile("x", (4, 6), "f32", memory="l2", role="inout")
+    n = b.tile("n", (1,), "i32", memory="l2", role="input")
+    out = b.tile("out", (4, 4), "bf16", memory="l2", role="output")
+    total = b.tile("total", (4, 6), "f32", memory="l2", role="output")
+    got = b.tile("got", (6,), "f32", memory="l2", role="output")
+    scratch = b.tile("scratch", (4, 6), "f32", memory="l2", versions=2)
+    ring = b.channel("ring", source=(unit + units - 1) % units, slot_bytes=96, memory="l2")
+    own = b.channel("own", source=unit, slot_bytes=96, memory="l2")
+    star = b.channel("star", source=(unit + units - 1) % units, slot_bytes=24, memory="l2", members=1)
+    group, flag = b.group("all"), b.flag("ready")
+    with b.loop(0, 3, index="k", held=x) as loop:
+        b.compute("add", scratch, [loop.held, x], fresh=True)
+        b.send(ring, scratch, to=(unit + 1) % units)
+        loop.next(held=b.receive(ring, (4, 6), "f32"))
+    b.compute("mul", x, [loop.held, x])
+    b.send(own, x, to=unit)
+    back = b.receive(own, (4, 6), "f32")
+    b.compute("gemm", out, [x, back], transpose_b=True)
+    rows = b.read_scalar(n[0], 3)
+    with b.when(rows > 1) as branch:
+        b.compute("exp", x[0], [x[0]])
+    with branch.otherwise():
+        b.compute("fill", x[0], value=-1.5)
+    b.signal(flag, to=(unit + 1) % units)
+    b.wait(flag, 1)
+    b.send(star, x[1], to=(unit + 1) % units)
+    message, _ = b.receive_any(star, (6,), "f32")
+    b.copy(got, message)
+    b.collective("all_reduce", group, x, total)
+    b.barrier(group)
+    return b.finish()
+
+
+def test_a_plan_on_processes_equals_its_execution():
+    pytest.importorskip("torch")
+    plan = mixed_plan(3)
+    inputs = {"x": RNG.normal(size=(3, 4, 6)).astype("f4"), "n": np.array([[0], [2], [3]])}
+    expected, found = execute(plan, inputs), launch(plan, 3, inputs, timeout=60)
+    assert set(found) == set(expected)
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_allclose(
+            found[name].astype("f4"), array.astype("f4"), rtol=2e-6, atol=1e-6, err_msg=name
+        )
+    assert found.choices == expected.choices
+    assert found.seconds > 0
+
+
+def test_a_ring_all_reduce_of_the_library_runs_on_four_processes():
+    pytest.importorskip("torch")
+    from megatile.collectives.planner import collective
+
+    plan = collective("all_reduce", machine="dgx-h100", nbytes=4096, ranks=4, algorithm="ring")
+    (name,) = [t.name for t in plan.tiles if t.role in ("input", "inout")]
+    x = RNG.normal(size=(4, *plan.tile(name).shape)).astype("f4")
+    found, expected = launch(plan, inputs={name: x}, timeout=60), execute(plan, {name: x})
+    for tile, array in expected.items():
+        np.testing.assert_array_equal(found[tile], array)
+        np.testing.assert_allclose(array, np.broadcast_to(x.sum(0), array.shape), rtol=1e-5, atol=1e-5)
+
+
+def test_attention_forward_and_backward_runs_on_processes():
+    pytest.importorskip("torch")
+    from megatile.attention.plans import Divided, Problem, attention_plan
+    from megatile.attention.schedules import make_schedule
+
+    schedule, problem = make_schedule("hamilton", 4), Problem(29, 4, 8, 2, causal=True, dtype="f32")
+    plan, divided = attention_plan(schedule, problem, backward=True), Divided(schedule, problem)
+    q, d_out = RNG.normal(size=(2, 1, 29, 4, 8))
+    k, v = RNG.normal(size=(2, 1, 29, 2, 8))
+    inputs = divided.inputs(q, k, v, d_out)
+    found, expected = launch(plan, inputs=inputs, timeout=60), execute(plan, inputs)
+    tensors = [(*divided.outputs(r), *divided.gradients(r)) for r in (found, expected)]
+    for ours, theirs in zip(*tensors, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=5e-6)
+
+
+def waiting_plan():
+    b = PlanBuilder("waiting", scale="device", units=3)
+    x = b.tile("x", (1,), "f32", memory="l2", role="inout")
+    ring = b.channel("ring", source=(unit + 2) % 3, slot_bytes=4, memory="l2")
+    b.receive(ring, (1,), "f32", into=x)  # nobody sends
+    return b.finish()
+
+
+def test_a_process_that_dies_ends_the_others_and_is_named():
+    pytest.importorskip("torch")
+    victim = []
+
+    def kill_one(pids):
+        victim.append(pids[1])
+        time.sleep(1.0)
+        os.kill(pids[1], signal.SIGKILL)
+
+    start = time.monotonic()
+    with pytest.raises(LaunchError, match="unit 1 of plan 'waiting': ended by signal SIGKILL") as caught:
+        launch(waiting_plan(), inputs={"x": np.zeros((3, 1))}, timeout=100, started=kill_one)
+    assert caught.value.units == (1,)
+    assert time.monotonic() - start < 90
+    with pytest.raises(ProcessLookupError):
+        os.kill(victim[0], 0)
+
+
+def test_a_plan_that_never_ends_is_stopped_and_its_units_named():
+    pytest.importorskip("torch")
+    with pytest.raises(LaunchError, match=r"did not finish within 0.3 s: units 0, 1, 2 still at work"):
+        launch(waiting_plan(), inputs={"x": np.zeros((3, 1))}, timeout=0.3)
+
+
+def test_a_command_without_meaning_on_processes_is_named():
+    pytest.importorskip("torch")
+    b = PlanBuilder("puts", scale="device", units=2)
+    x = b.tile("x", (1,), "f32", memory="l2", role="inout")
+    y = b.tile("y", (1,), "f32", memory="l2")
+    b.copy(y.at((unit + 1) % 2), x)
+    with pytest.raises(LaunchError, match="'y' of another unit is out of reach") as caught:
+        launch(b.finish(), inputs={"x": np.zeros((2, 1))}, timeout=60)
+    assert set(caught.value.units) <= {0, 1}
+
+
+def test_wrong_arguments_are_refused_before_anything_starts(monkeypatch):
+    plan = waiting_plan()
+    with pytest.raises(LaunchError, match="for 3 units, not 4 processes"):
+        launch(plan, 4, {"x": np.zeros((3, 1))})
+    with pytest.raises(PlanError, match=r"shape \(2, 1\), not \(3, 1\)"):
+        launch(plan, inputs={"x": np.zeros((2, 1))})
+    with pytest.raises(PlanError, match="input 'x' is missing"):
+        launch(plan)
+    with pytest.raises(PlanError, match="'z' is no input"):
+        launch(plan, inputs={"z": 1})
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingTorchError, match="torch"):
+        launch(plan, inputs={"x": np.zeros((3, 1))})
+
+
+def test_every_operation_has_a_torch_rule():
+    pytest.importorskip("torch")
+    from megatile.core.operations import OPERATIONS
+    from megatile.runtime.torch_rules import RULES
+
+    assert sorted(set(OPERATIONS) - set(RULES)) == []
