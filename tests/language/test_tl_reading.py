@@ -10,6 +10,7 @@ import pytest
 from tests.language import kernels
 
 from megatile.language import tl
+from megatile.language.directions import TopologyError
 from megatile.language.mock import run_kernel_in_mock
 from megatile.language.rewrite import RewriteError
 from megatile.plan.check import check
@@ -315,6 +316,49 @@ def test_a_tile_larger_than_a_slot_is_refused_or_split():
     plan, x, result = run(kernels.hello_send, elements=16, extra=(16,), slot_size=8, split=True, n_slots=4)
     assert plan.channel("ipcq").slot_bytes == 8
     np.testing.assert_array_equal(result, np.roll(x, 1, axis=0))
+    with pytest.raises(tl.KernelError, match="not even one element of f16 fits a slot of 1 bytes"):
+        run(kernels.hello_send, elements=16, extra=(16,), slot_size=1, split=True)
+
+
+@pytest.mark.parametrize("units", [0, -1])
+def test_a_kernel_needs_units(units):
+    with pytest.raises(tl.KernelError, match="at least one unit"):
+        run(kernels.hello_send, units=units, extra=(4,))
+
+
+def test_a_missing_argument_is_told_by_the_kernels_own_name():
+    with pytest.raises(TypeError, match=r"^hello_send\(\) missing"):
+        run(kernels.hello_send)
+
+
+def test_raw_memory_that_overlaps_is_the_same_memory_or_refused():
+    def tail(t_ptr, step, tl):
+        mine = t_ptr + tl.program_id(0) * 8 * 2
+        tl.store(0x1000, tl.load(mine, (8,)))
+        tl.store(0x2000, tl.load(mine, (8,)))
+        tl.store(mine, tl.load(0x1000 + step, (4,)))
+
+    _plan, x, result = run(tail, elements=8, extra=(8,))
+    np.testing.assert_array_equal(result[:, :4], x[:, 4:])
+    mock = run_kernel_in_mock(tail, 3, "ring_1d", list(x.copy()), (8,))
+    np.testing.assert_array_equal(np.stack(mock), result)
+    for step in (10, 7, -2):  # over the end, between elements, over the begin
+        with pytest.raises(tl.KernelError, match=r"may overlap f16\[8\] at 4096"):
+            run(tail, elements=8, extra=(step,))
+
+    def turns(t_ptr, tl):
+        mine = t_ptr + tl.program_id(0) * 8 * 2
+        for i in range(4):
+            tl.store(0x1000 + i % 2 * 16, tl.load(mine, (8,)))
+            tl.store(mine, tl.load(0x1000 + (i + 1) % 2 * 16, (8,)))
+
+    with pytest.raises(tl.KernelError, match="may overlap"):
+        run(turns, elements=8)
+
+
+def test_neighbours_that_do_not_exist():
+    with pytest.raises(TopologyError, match="neighbour 9 in direction E, but there are 3 units"):
+        run(kernels.hello_send, extra=(4,), topology=lambda rank, size: {"E": 9})
 
 
 def test_addresses_must_be_blocks_of_the_tensor():

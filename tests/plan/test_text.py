@@ -7,10 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from megatile.core.errors import Place
+from megatile.core.errors import MegatileError, Place
 from megatile.plan.build import PlanBuilder
+from megatile.plan.check import check
 from megatile.plan.expr import unit
 from megatile.plan.model import Plan, PlanError
+from megatile.plan.parse import expression
 
 GOLDEN = """\
 plan("ring", scale="device", grid=(4,))
@@ -126,3 +128,123 @@ def test_bad_json():
     del document["grid"]
     with pytest.raises(PlanError, match="grid"):
         Plan.from_json(json.dumps(document))
+
+
+PIECES = [
+    ("grid=(4,)", ["grid=4", "grid=(unit,)", "grid=('a',)", "grid=(-4,)", "grid=(0,)", "grid=(4.5,)", "x=1"]),
+    ('scale="pe"', ["scale=3", "skale=3"]),
+    ("(8,), memory", ["8, memory", "(unit,), memory", "('a',), memory"]),
+    ('role="inout"', ["role=inout", "foo=1", "**{}"]),
+    ("g = group(0)", ["g = group(0)\ng = group(0)"]),
+    ("members=2", ["members=0", "members=unit"]),
+    ("slots=2", ["slots=2, names=('E', 'W')", "slots=unit", 'slots="a"', f"slots={1 << 70}"]),
+    ("group(0)", ["group()", "group(y)", "group(1 << 99999)", "group(select(1))", "group(1 << -unit << 70)"]),
+    ("group(0)", [f"group({'-' * 3000}unit)", f"group(unit{'+ 1' * 3000})"]),
+    ("units((0, 4, 1))", ["units(0, 4, 1)", "units((0, 4, 0))", "units((0, 4))", "units((0, 'a', 1))"]),
+    (
+        "send(ring, x, to=unit,",
+        ["send(ring, x,", "send(to=unit,", "send(ring, x, to=y,", "send(ring, x @ 9, to=unit,"],
+    ),
+    ("to=unit, bytes=32", ["to=unit, bytes=16", "to=unit"]),
+    ("into=True, bytes=32", ["into=True"]),
+    ("f32[8]", ["f32", "8", "f33[8]"]),
+    (
+        "x <- receive(ring, f32[8], into=True, bytes=32)",
+        [
+            "x <- receive()",
+            "m, c <- receive_any(ring, f32[8])",
+            "m <- receive_any(ring, f32[8], members=(0,))",
+            "m, c <- receive_any(ring, f32[8], members=(7,), bytes=32)",
+            "m, c <- receive_any(ring, f32[8], members=(), bytes=32)",
+            "m, c <- receive_any(ring, f32[8], members=('a',))",
+            "s <- read_scalar(x)",
+            "x <- add(x, x, foo=3)",
+        ],
+    ),
+    (
+        '"barrier", g',
+        ["g", '"foo", g', '"all_reduce", g', '"all_reduce", g, read=x, write=x, reduction="xor"'],
+    ),
+    ("signal(f, to=unit)", ["signal(f)", "signal(f, to=unit, member=9)"]),
+    ("wait(f, value=1)", ["wait(f)", "wait(f, value=1, member=-1)", "wait(f, value=y)"]),
+    (
+        "wait(f, value=1)",
+        ["if y: pass", "for k in range(3): pass", "for k in x: pass", "for k in range(0, y, 1): pass"],
+    ),
+    ("wait(f, value=1)", ["x[0:+(unit + 9)] <- fill(value=1.0)", "x @ 99 <- fill(value=1.0)"]),
+]
+WHOLE = """plan("p", scale="pe", grid=(4,))
+x = tile(f32, (8,), memory="tcm", role="inout")
+ring = channel(source=unit, slots=2, slot_bytes=32, memory="tcm")
+g = group(0)
+f = flag(members=2)
+with units((0, 4, 1)):
+    send(ring, x, to=unit, bytes=32)
+    x <- receive(ring, f32[8], into=True, bytes=32)
+    collective("barrier", g)
+    signal(f, to=unit)
+    wait(f, value=1)
+"""
+
+
+@pytest.mark.parametrize(("old", "new"), [(old, new) for old, all_new in PIECES for new in all_new])
+def test_hostile_text_is_one_clear_error(old, new):
+    check(Plan.from_text(WHOLE))
+    assert old in WHOLE
+    with pytest.raises(MegatileError):
+        check(Plan.from_text(WHOLE.replace(old, new)))
+
+
+@pytest.mark.parametrize("text", ["", "\0", "3", "foo()", "plan(" + "(" * 5000, None, b"plan()"])
+def test_foreign_text(text):
+    with pytest.raises(PlanError):
+        Plan.from_text(text)
+
+
+@pytest.mark.parametrize(
+    "value", [None, -1, "a b", [], [1, "a"], {"is": "Work"}, {"is": []}, {"float": "z"}, 1e300]
+)
+def test_hostile_json_is_one_clear_error(value):
+    """Every place of a document is replaced in turn."""
+    document = json.loads(Plan.from_text(WHOLE).to_json())
+
+    def replaced(node):
+        for key, inner in node.items() if isinstance(node, dict) else enumerate(node):
+            kept = node[key]
+            node[key] = value
+            yield json.dumps(document)
+            node[key] = kept
+            if isinstance(inner, (dict, list)):
+                yield from replaced(inner)
+
+    refused = 0
+    for text in replaced(document):
+        try:
+            check(Plan.from_json(text))
+        except MegatileError:
+            refused += 1
+    assert refused > 50
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"format": 1, "is": "Plan", "name": ' + "[" * 900 + "]" * 900 + "}",
+        None,
+        b"\xff",
+        "9" * 5000,
+    ],
+)
+def test_foreign_json(text):
+    with pytest.raises(PlanError):
+        Plan.from_json(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [5, None, "", "select()", "table()", "table((), unit)", "1 << 10000000000", "min(1)", "(" * 300, "\0"],
+)
+def test_hostile_expressions(text):
+    with pytest.raises(MegatileError):
+        expression(text)

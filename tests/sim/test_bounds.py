@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from statistics import median
 
+import pytest
 from random_plans import random_plan
 from toys import ring, toy
 
 from megatile.cost.price import price
+from megatile.hda import machine
+from megatile.language import tl
+from megatile.plan.build import PlanBuilder
+from megatile.plan.expr import member, unit
 from megatile.sim import simulate
 
 
@@ -31,3 +36,46 @@ def test_the_price_is_exact_where_nothing_contends() -> None:
     for n in (3, 8):
         bounds = price(ring(n, 64), toy(n))
         assert bounds.lower_ps == bounds.upper_ps == simulate(ring(n, 64), machine=toy(n)).time_ps
+
+
+@pytest.mark.parametrize("units", [2, 4, 6, 8])
+def test_the_price_bounds_receives_from_any(units: int) -> None:
+    """The message that comes first is not the one whose turn it would be."""
+
+    def both_ways(t_ptr, n, tl):
+        mine = t_ptr + tl.program_id(0) * n * 2
+        total = tl.load(mine, (n,), "f16")
+        tl.send("E", total)
+        tl.send("W", total)
+        for _ in range(2):
+            total = total + tl.recv(shape=(n,), dtype="f16")
+        tl.store(mine, total)
+
+    plan = tl.read_kernel(both_ways, [tl.Tensor("t", (8,)), 8], world_size=units)
+    ahbm = machine("ahbm")
+    bounds = price(plan, ahbm)
+    assert bounds.lower_ps <= simulate(plan, machine=ahbm).time_ps <= bounds.upper_ps
+
+
+@pytest.mark.parametrize("topology", ["ring", "switch", "line"])
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("late", [0, 3])
+def test_the_price_bounds_receives_from_any_with_few_slots(topology: str, slots: int, late: int) -> None:
+    n, size = 5, 64
+    b = PlanBuilder("any", scale="core", units=n)
+    x, z = (b.tile(name, (size,), "f32", memory="local", role="inout") for name in "xz")
+    queues = b.channel(
+        "c", source=(unit + 1 - 2 * member) % n, members=2, slots=slots, slot_bytes=4 * size, memory="local"
+    )
+    with b.loop(0, 2 if slots > 1 else 1):
+        with b.loop(0, unit % 2 * late):
+            b.compute("exp", z, [z])
+        b.send(queues, z, to=(unit + 1) % n, member=1)
+        b.compute("exp", z, [z])
+        b.send(queues, z, to=(unit - 1) % n, member=0)
+        for _ in range(2):
+            message, _chosen = b.receive_any(queues, (size,), "f32")
+            b.compute("add", x, [x, message])
+    plan, hda = b.finish(), toy(n, topology)
+    bounds = price(plan, hda)
+    assert bounds.lower_ps <= simulate(plan, machine=hda).time_ps <= bounds.upper_ps

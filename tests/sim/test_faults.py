@@ -89,3 +89,16 @@ def test_faults_that_make_no_sense() -> None:
         simulate(plan, machine=hda)
     with pytest.raises(FaultError, match="would make it faster"), faults(straggler={0: 0.5}):
         pass
+    for wrong in (
+        {"slow_link": {("core:0", "core:1"): float("inf")}},
+        {"slow_link": {("core:0", "core:1"): "slow"}},
+        {"straggler": {0: float("inf")}},
+        {"straggler": {"core:0": 2.0}},
+        {"straggler": {-1: 2.0}},
+        {"jitter": "seed"},
+        {"jitter": 1.5},
+    ):
+        with pytest.raises(FaultError), faults(**wrong):
+            pass
+    with faults(straggler={3: 2.0}), pytest.raises(FaultError, match="no unit of plan 'ring', which has 3"):
+        simulate(plan, machine=hda)

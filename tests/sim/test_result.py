@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 from toys import ring, toy
 
+from megatile.core.errors import MegatileError
+from megatile.cost.price import price
 from megatile.hda import machine
+from megatile.language import tl
 from megatile.plan.build import PlanBuilder
+from megatile.plan.check import check
+from megatile.plan.execute import execute
 from megatile.plan.expr import eq, unit
+from megatile.plan.model import Plan
 from megatile.sim import TimingError, simulate
 from megatile.trace import read_trace
 
@@ -124,6 +130,46 @@ def test_data_decides_the_time_or_is_assumed() -> None:
     assert simulate(plan, machine=hda, assume={"n": [1, 2]}).time_ps == 2 * 69
     with pytest.raises(TimingError, match=r"depends on the value of 'n'.*assume=\{'n': 8\}"):
         simulate(plan, machine=hda)
+    for wrong, message in (
+        (99, "assumed to be 99, outside 0..8"),
+        ([1, -1], "assumed to be -1"),
+        ("four", "takes a number"),
+        ([1], "none for unit 1"),
+    ):
+        with pytest.raises(TimingError, match=message):
+            simulate(plan, machine=hda, assume={"n": wrong})
+
+
+WRONG = {
+    "x <- neg(y)": "there is no tile 'y' here",
+    "if q: pass": "'q' is no integer that is known in if q",
+    "wait(f, value=1)": "there is no flag 'f'",
+    'collective("meet", g)': "there is no collective 'meet'",
+    "m, k <- receive_any(c, f32[4], members=(9,), bytes=16)": "names member 9",
+    "x <- add(x)": "takes 2 operands, not 1",
+}
+
+
+@pytest.mark.parametrize("engine", [None, "run-ahead", "bucket", "arrays"])
+@pytest.mark.parametrize("command", WRONG)
+def test_a_plan_that_does_not_hang_together_is_refused(command: str, engine: str | None) -> None:
+    plan = Plan.from_text(f"""plan("p", scale="core", grid=(2,))
+x = tile(f32, (4,), memory="local", role="inout")
+c = channel(source=1 - unit, slots=1, slot_bytes=16, memory="local")
+g = group(0)
+with units((0, 2, 1)):
+    {command}
+""")
+    with pytest.raises(MegatileError, match=WRONG[command]):
+        simulate(plan, machine=toy(2), engine=engine)
+    with pytest.raises(MegatileError, match=WRONG[command]):
+        execute(plan, {"x": np.ones((2, 4))})
+
+
+def test_arguments_of_the_wrong_kind() -> None:
+    for plan, where in ((ring(3, 4), None), (ring(3, 4), 3), ("ring", "ahbm")):
+        with pytest.raises(TimingError, match="takes a Plan and a machine"):
+            simulate(plan, machine=where)  # type: ignore[arg-type]
 
 
 def test_simulating_leaves_the_plan_and_the_machine_alone() -> None:
@@ -131,6 +177,17 @@ def test_simulating_leaves_the_plan_and_the_machine_alone() -> None:
     before = (plan, str(plan), hda.fingerprint())
     simulate(plan, machine=hda).summary()
     assert (plan, str(plan), hda.fingerprint()) == before
+
+
+def test_check_and_price_know_machines_by_name_too() -> None:
+    plan = tl.read_kernel(copy_back, [tl.Tensor("t", (8,))], world_size=2)
+    assert check(plan, "ahbm") == check(plan, machine("ahbm"))
+    assert price(plan, "ahbm") == price(plan, machine("ahbm"))
+
+
+def copy_back(t_ptr, tl):
+    mine = t_ptr + tl.program_id(0) * 16
+    tl.store(mine, tl.load(mine, (8,)))
 
 
 def test_standard_machines_by_name() -> None:

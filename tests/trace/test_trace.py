@@ -214,3 +214,9 @@ def test_two_hundred_thousand_events_are_written_quickly(tmp_path) -> None:
         write_perfetto(trace, tmp_path / "t.json.gz")
         took.append(time.process_time() - begin)
     assert min(took) < 1.0
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.json.gz", "run.jsonl"])
+def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path, name: str) -> None:
+    with pytest.raises(TraceError, match=r"cannot write trace file .*No such file or directory"):
+        write_trace(TraceBuilder(machine="toy").build(), tmp_path / "nowhere" / name)

@@ -8,7 +8,8 @@ bound (or the busiest resource, if that is longer). Along any chain, time is los
 resource serves others, so the upper bound adds the busy time of every resource that more than one flow uses.
 
 Blocks of a tile that are cut unevenly are taken not to conflict for the lower bound, and to conflict for the
-upper one. With receive-from-any both bounds are for taking the members in turn.
+upper one. Receive-from-any takes the message that would be there first. Contention may change which one that
+is, so for the lower bound nothing waits for such a message, nor for a slot of such a queue.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from megatile.cost.flows import Flows
 from megatile.cost.hazards import Hazards
 from megatile.cost.periods import Watch, pass_time, watch_of
 from megatile.hda import HDA
+from megatile.hda import machine as find_machine
 from megatile.plan.check import check_structure
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread
-from megatile.plan.model import Channel, Compute, Plan
+from megatile.plan.model import Channel, Compute, Plan, ReceiveAny, statements
 from megatile.plan.program import Instruction, RegionCode
 from megatile.plan.timing.machine import PORTS, SIGNAL_BYTES, Machine
 from megatile.plan.walk import Walker
@@ -54,18 +56,19 @@ class Price:
         return self.lower_ps == self.upper_ps
 
 
-def price(plan: Plan, hda: HDA, *, assume: Mapping[str, int] | None = None) -> Price:
-    """Lower and upper bound of the plan's time on a machine.
+def price(plan: Plan, hda: HDA | str, *, assume: Mapping[str, int] | None = None) -> Price:
+    """Lower and upper bound of the plan's time on a machine (or the name of one).
 
     Values read by ``ReadScalar`` are taken to be ``assume[name]``, or their bound.
     """
     check_structure(plan)
-    machine = Machine(hda, plan)
-    low = TimedWalk(plan, machine, assume or {}, careful=False)
+    machine = Machine(find_machine(hda), plan)
+    unordered = receives_any(plan)
+    low = TimedWalk(plan, machine, assume or {}, careful=False, patient=not unordered)
     low.run()
     shortest, waiting, busiest, shared = low.end_ps(), *low.flows.contention()
     longest = shortest
-    if low.hazards.uneven:
+    if low.hazards.uneven or unordered:
         high = TimedWalk(plan, machine, assume or {}, careful=True)
         high.run()
         longest = high.end_ps()
@@ -73,11 +76,28 @@ def price(plan: Plan, hda: HDA, *, assume: Mapping[str, int] | None = None) -> P
     return Price(max(shortest, start + busiest), longest + waiting, shared)
 
 
-class TimedWalk(Walker):
-    """The walk with clocks. ``careful`` takes blocks that may overlap to overlap."""
+def receives_any(plan: Plan) -> frozenset[str]:
+    """The channels from which somebody takes whatever comes first."""
+    return frozenset(
+        s.channel for stream in plan.streams for s in statements(stream.body) if isinstance(s, ReceiveAny)
+    )
 
-    def __init__(self, plan: Plan, machine: Machine, assume: Mapping[str, int], *, careful: bool):
+
+class TimedWalk(Walker):
+    """The walk with clocks. ``careful`` takes blocks that may overlap to overlap; ``patient=False`` waits
+    for nothing whose order the timed run decides."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        machine: Machine,
+        assume: Mapping[str, int],
+        *,
+        careful: bool,
+        patient: bool = True,
+    ):
         super().__init__(plan)
+        self.impatient = frozenset() if patient else receives_any(plan)
         self.machine, self.assume = machine, assume
         units = plan.units
         self.begin = np.asarray([machine.start_ps(u) for u in range(units)], dtype=np.int64)
@@ -199,7 +219,9 @@ class TimedWalk(Walker):
         busy, latency = self.flows.send(channel, units, memory, to, spread(queue, len(cohort)), nbytes)
         lanes = spread(self.lane(channel, member), len(cohort))
         free = self.lanes_free(lanes, units)
-        now = np.maximum(self.now[units], self.credit[channel.name][to, member, slot])
+        now = self.now[units]
+        if channel.name not in self.impatient:
+            now = np.maximum(now, self.credit[channel.name][to, member, slot])
         self.now[units] = now
         block = self.hazards.at(cohort, code)
         start = np.maximum(np.maximum(now, free), self.hazards.written(block))
@@ -236,6 +258,8 @@ class TimedWalk(Walker):
         channel = self.queues[handle.channel].channel
         slot = handle.sequence % channel.slots
         arrival = self.arrival[handle.channel][units, handle.member, slot]
+        if handle.channel in self.impatient:
+            arrival = np.minimum(arrival, self.now[units])
         self.now[units] = np.maximum(self.now[units], arrival)
         self.hazards.arrive(handle, units, slot, arrival)
         if instruction.write is None:
@@ -246,6 +270,14 @@ class TimedWalk(Walker):
         self.work(cohort, instruction, "dma.0", busy, latency)
         landed = self.engine("dma.0")[units] + latency
         self.hazards.hold(handle, units, slot, landed)
+
+    def choose(self, cohort: Cohort, instruction: Instruction, at: int) -> int | None:
+        """Of the messages that have been sent, the one that is there first (the lowest member of several)."""
+        statement: Any = instruction.statement
+        queues, unit = self.queues[statement.channel], int(cohort.units[at])
+        there = [m for m in statement.members if queues.sent[unit, m] > queues.received[unit, m]]
+        arrival, slots = self.arrival[statement.channel], queues.channel.slots
+        return min(there, key=lambda m: (arrival[unit, m, queues.received[unit, m] % slots], m), default=None)
 
     def on_free(self, channel: str, units: Any, member: Any, slot: Any) -> None:
         """The credit leaves when the slot's users have finished."""

@@ -15,10 +15,10 @@ from megatile.language.math import Math
 from megatile.language.reading import Reader
 from megatile.language.symbols import KernelError, Sym, to_expr, wrap
 from megatile.language.values import Pointer, RecvFuture, Ref, TileRef
-from megatile.plan.expr import ONE, ZERO, Expr, expr, unit
+from megatile.plan.expr import ONE, ZERO, Expr, constant, expr, unit
 from megatile.plan.handles import Handle, Part
 from megatile.plan.model import Channel
-from megatile.plan.ranges import divide, simplify, split
+from megatile.plan.ranges import bounds, divide, simplify, split
 
 QUEUES = "ipcq"
 
@@ -116,14 +116,31 @@ class Tl(Math):
             return self.tensor_region(ptr, shape, element)
         if not isinstance(ptr, (int, Sym)):
             raise self.error(f"{ptr!r} is no address")
-        key = (space or self.settings.memory, simplify(to_expr(ptr)))
-        if key not in self.raw:
-            count = prod(shape)
-            self.raw[key] = self.reader.plan.tile("raw", (count,), element, memory=key[0])
-        found = self.raw[key]
-        if found.dtype != element or prod(shape) > found.shape[0]:
-            raise self.error(f"memory at {key[1]} was used with another type or size before")
-        return found[0 : prod(shape)]
+        return self.raw_memory(simplify(to_expr(ptr)), prod(shape), element, space or self.settings.memory)
+
+    def raw_memory(self, address: Expr, count: int, element: str, memory: str) -> Part:
+        """A block at a raw address: inside one used before, or apart from all of them."""
+        size = itemsize(element)
+        for (where, base), found in self.raw.items():
+            if where != memory:
+                continue
+            gap, length = simplify(address - base), found.shape[0] * itemsize(found.dtype)
+            limits, known = bounds(gap, self.reader.ranges), constant(gap)
+            if limits is not None and (limits[0] >= length or limits[1] <= -count * size):
+                continue
+            inside = known is not None and known >= 0 and known + count * size <= length
+            if known is not None and inside and found.dtype == element and known % size == 0:
+                return found[known // size : known // size + count]
+            if known == 0:
+                raise self.error(f"memory at {address} was used with another type or size before")
+            raise self.error(
+                f"{element}[{count}] at {address} may overlap {found.dtype}{list(found.shape)} at {base}, "
+                "which was used before",
+                advice="use the same block, or addresses that are known to be apart",
+            )
+        block = self.reader.plan.tile("raw", (count,), element, memory=memory)
+        self.raw[memory, address] = block
+        return block[0:count]
 
     def tensor_region(self, ptr: Pointer, shape: tuple[int, ...], element: str) -> Part:
         tensor = ptr.tensor
@@ -296,5 +313,7 @@ class Tl(Math):
                 f"a tile of {nbytes} bytes does not fit a slot of {size} bytes",
                 advice="give a larger slot_size, or split=True to send it in pieces",
             )
+        if size < itemsize(element):
+            raise self.error(f"not even one element of {element} fits a slot of {size} bytes")
         self.reader.largest_message = size
         return list(blocks_of(shape, size // itemsize(element)))

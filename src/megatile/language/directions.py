@@ -201,6 +201,10 @@ def _heard(maps: list[dict[str, int]], names: tuple[str, ...], rank: int, direct
     peer = maps[rank].get(direction, -1)
     if peer < 0:
         return -1
+    if peer >= len(maps):
+        raise TopologyError(
+            f"unit {rank} has neighbour {peer} in direction {direction}, but there are {len(maps)} units"
+        )
     back = OPPOSITE.get(direction)
     if back is not None and maps[peer].get(back) == rank:
         return names.index(back)

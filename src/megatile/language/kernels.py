@@ -11,7 +11,7 @@ from megatile.language.context import QUEUES, Settings, Tl
 from megatile.language.directions import wiring
 from megatile.language.reading import Reader
 from megatile.language.rewrite import bind
-from megatile.language.symbols import NeedsValue
+from megatile.language.symbols import KernelError, NeedsValue
 from megatile.language.values import Pointer, Tensor
 from megatile.plan.build import PlanBuilder, runs
 from megatile.plan.expr import symbols
@@ -42,7 +42,9 @@ def read_kernel(
     ``grid`` gives the axes of ``program_id`` (the first varies fastest). Queues have ``n_slots`` slots in
     memory ``buffer_kind``; without ``slot_size`` they are as large as the largest message.
     """
-    extents = tuple(int(g) for g in grid) if grid is not None else (int(world_size or 1),)
+    extents = tuple(int(g) for g in grid) if grid is not None else (1 if world_size is None else world_size,)
+    if any(extent < 1 for extent in extents):
+        raise KernelError(f"kernel '{kernel.__name__}' needs at least one unit on every axis, not {extents}")
     wires = wiring(topology, prod(extents), neighbors)
     settings = Settings(
         extents,

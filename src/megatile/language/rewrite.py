@@ -78,6 +78,7 @@ def bind(function: Callable[..., Any], builder: Any) -> Callable[..., Any]:
         code.code, function.__globals__, function.__name__, function.__defaults__, closure
     )
     result.__kwdefaults__ = function.__kwdefaults__
+    result.__qualname__ = function.__qualname__
     return result
 
 

@@ -11,26 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from megatile.core.errors import did_you_mean
+from megatile.core.dtypes import itemsize
 from megatile.core.operations import OPERATIONS, OperationError
-from megatile.hda import HDA
+from megatile.hda import HDA, machine
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread, uniform
-from megatile.plan.expr import constant
 from megatile.plan.memory import check_memory, check_ranges
 from megatile.plan.model import Channel, Loop, Plan, PlanError, statements
 from megatile.plan.program import Instruction, RegionCode
-from megatile.plan.regions import write_of
-from megatile.plan.statements import Compute, Receive, ReceiveAny
+from megatile.plan.statements import Compute
 from megatile.plan.steady import Snapshot, repeats, same_state, skip, snapshot
-from megatile.plan.storage import region_span
+from megatile.plan.storage import owner_of, region_span
+from megatile.plan.structure import check_structure
 from megatile.plan.walk import Walker
-
-ENGINES = ("dma", "tensor", "vector", "channel", "control")
-ROLES = ("local", "input", "output", "inout")
 
 
 @dataclass(frozen=True)
@@ -43,14 +40,16 @@ class Checked:
     messages: int
 
 
-def check(plan: Plan, hda: HDA | None = None, *, assume: Mapping[str, int] | None = None) -> Checked:
+def check(plan: Plan, hda: HDA | str | None = None, *, assume: Mapping[str, int] | None = None) -> Checked:
     """Raise a ``PlanError`` (or ``PlanDeadlock``) that names the command and its line, or say what was seen.
 
+    ``hda`` is a machine or the name of one.
     Values read by ``ReadScalar`` are taken to be ``assume[name]``, or their bound.
     """
     check_structure(plan)
     check_ranges(plan)
     if hda is not None:
+        hda = machine(hda)
         check_machine(plan, hda)
         check_memory(plan, hda)
     walk = CountingWalk(plan, assume or {})
@@ -59,57 +58,6 @@ def check(plan: Plan, hda: HDA | None = None, *, assume: Mapping[str, int] | Non
     count = sum(1 for stream in plan.streams for _ in statements(stream.body))
     messages = sum(int(q.received.sum()) for q in walk.queues.values())
     return Checked(plan.units, len(plan.streams), count, messages)
-
-
-def check_structure(plan: Plan) -> None:
-    """Streams cover the units once; declarations are sound."""
-    covered = np.zeros(plan.units, dtype=np.int64)
-    for stream in plan.streams:
-        for run in stream.units:
-            numbers = np.arange(*run)
-            if len(numbers) and (numbers.min() < 0 or numbers.max() >= plan.units):
-                raise PlanError(f"stream of unit {int(numbers.max())}, but there are {plan.units} units")
-            covered[numbers] += 1
-    if (covered != 1).any():
-        unit = int(np.argmax(covered != 1))
-        raise PlanError(f"unit {unit} has {int(covered[unit])} streams, not one")
-    for tile in plan.tiles:
-        if tile.role not in ROLES:
-            raise PlanError(
-                f"tile '{tile.name}' has role '{tile.role}'", advice=did_you_mean(tile.role, ROLES)
-            )
-        if tile.versions < 1 or any(extent < 0 for extent in tile.shape):
-            raise PlanError(f"tile '{tile.name}' needs versions >= 1 and extents >= 0")
-    for channel in plan.channels:
-        if channel.slots < 1 or channel.members < 1 or channel.slot_bytes < 1:
-            raise PlanError(f"channel '{channel.name}' needs at least one member, one slot and one byte")
-    for stream in plan.streams:
-        for statement in statements(stream.body):
-            check_statement(plan, statement)
-
-
-def check_statement(plan: Plan, statement: Any) -> None:
-    shared = {tile.name for tile in plan.tiles if tile.shared}
-    if isinstance(statement, Compute):
-        rule = OPERATIONS.find(statement.operation, statement.place)
-        if statement.engine not in ENGINES:
-            advice = did_you_mean(statement.engine, ENGINES, what="engines")
-            raise PlanError(f"there is no engine '{statement.engine}'", place=statement.place, advice=advice)
-        if len(statement.reads) != rule.operands:
-            message = f"{rule.name} takes {rule.operands} operands, not {len(statement.reads)}"
-            raise PlanError(message, place=statement.place)
-    if isinstance(statement, Loop) and constant(statement.step) == 0:
-        raise PlanError("a loop with step 0 never ends", place=statement.place)
-    write = write_of(statement)
-    fresh = isinstance(statement, (Compute, Receive, ReceiveAny)) and statement.fresh
-    if fresh and write is not None and write.tile in shared:
-        raise PlanError(f"a new version of shared tile '{write.tile}'", place=statement.place)
-    for kind, known in (("channel", plan.channels), ("flag", plan.flags), ("group", plan.groups)):
-        name = getattr(statement, kind, None)
-        names = [thing.name for thing in known]
-        if name is not None and name not in names:
-            advice = did_you_mean(name, names, what=f"{kind}s")
-            raise PlanError(f"there is no {kind} '{name}'", place=statement.place, advice=advice)
 
 
 def check_machine(plan: Plan, hda: HDA) -> None:
@@ -178,9 +126,14 @@ class CountingWalk(Walker):
         handle = cohort.handles.get(code.tile)
         if handle is None:
             raise PlanError(f"'{code.tile}' has ended before: {self.describe(instruction)}")
-        extents = handle.shape if isinstance(handle, SlotHandle) else self.plan.tile(handle.tile).shape
         try:
-            found = region_span(cohort, code, extents)
+            if isinstance(handle, SlotHandle):
+                found = region_span(cohort, code, handle.shape)
+            else:
+                tile = self.plan.tile(handle.tile)
+                found = region_span(cohort, code, tile.shape)
+                if code.at is not None or tile.shared:
+                    owner_of(self.plan, cohort, code, tile)
         except PlanError as error:
             raise PlanError(f"{error.message}: {self.describe(instruction)}") from error
         return None if found is None else found[1]
@@ -188,15 +141,34 @@ class CountingWalk(Walker):
     def on_send(
         self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, slot: Value
     ) -> None:
-        self.shape_of(cohort, instruction, instruction.reads[0])
+        shape = self.shape_of(cohort, instruction, instruction.reads[0])
+        if shape is not None:
+            self.check_bytes(cohort, instruction, shape, self.dtype_of(cohort, instruction.reads[0].tile))
         number = self.numbers.setdefault(id(instruction), len(self.instructions))
         if number == len(self.instructions):
             self.instructions.append(instruction)
         self.sender[instruction.statement.channel][to, member] = number  # type: ignore[union-attr]
 
     def on_receive(self, cohort: Cohort, instruction: Instruction, handle: SlotHandle) -> None:
+        self.check_bytes(cohort, instruction, handle.shape, handle.dtype)
         if instruction.write is not None:
             self.shape_of(cohort, instruction, instruction.write)
+
+    def dtype_of(self, cohort: Cohort, name: str) -> str:
+        handle = cohort.handles[name]
+        return handle.dtype if isinstance(handle, SlotHandle) else self.plan.tile(handle.tile).dtype
+
+    def check_bytes(
+        self, cohort: Cohort, instruction: Instruction, shape: tuple[int, ...], dtype: str
+    ) -> None:
+        """A message says how many bytes it has; they must be those of its block."""
+        said = instruction.functions["bytes"](cohort.ints)
+        there = prod(shape) * itemsize(dtype)
+        if np.any(np.asarray(said) != there):
+            raise PlanError(
+                f"a message of {dtype}{list(shape)} has {there} bytes, not {int(np.max(said))}: "
+                + self.describe(instruction)
+            )
 
     def check_left_over(self) -> None:
         """Messages that nobody received."""

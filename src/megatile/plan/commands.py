@@ -135,7 +135,9 @@ class Commands:
             return np.asarray([self.choose(cohort, instruction, i) is not None for i in range(len(cohort))])
         if instruction.kind == "wait":
             member, value = (instruction.functions[k](cohort.ints) for k in ("member", "value"))
-            return self.flags[instruction.statement.flag][cohort.units, member] >= value  # type: ignore[union-attr]
+            flags = self.flags[instruction.statement.flag]  # type: ignore[union-attr]
+            self.check_flag(instruction, flags, member)
+            return flags[cohort.units, member] >= value
         return None
 
     # --- commands --------------------------------------------------------------------------------
@@ -164,7 +166,13 @@ class Commands:
         wrong = np.broadcast_to(outside | (feeder != cohort.units), len(cohort))
         if wrong.any():
             at = int(np.argmax(wrong))
-            unit, where = int(cohort.units[at]), (int(spread(v, len(cohort))[at]) for v in (to, member))
+            unit, where = int(cohort.units[at]), [int(spread(v, len(cohort))[at]) for v in (to, member)]
+            if not 0 <= where[0] < self.plan.units:
+                raise PlanError(
+                    f"unit {unit} sends to unit {where[0]}, which does not exist: "
+                    + self.describe(instruction),
+                    advice="send only where there is a neighbour",
+                )
             raise PlanError(
                 f"unit {unit} sends to queue {tuple(where)} of channel '{queues.channel.name}', "
                 f"which it does not feed: {self.describe(instruction)}",
@@ -293,10 +301,20 @@ class Commands:
         to, member, amount = (instruction.functions[k](cohort.ints) for k in ("to", "member", "amount"))
         if np.any(np.asarray(to) < 0) or np.any(np.asarray(to) >= self.plan.units):
             raise PlanError(f"there is no unit {int(np.max(to))}: {self.describe(instruction)}")
+        self.check_flag(instruction, flags, member)
         self.on_signal(cohort, instruction, to, member, amount)
         np.add.at(flags, (spread(to, len(cohort)), spread(member, len(cohort))), amount)
         cohort.pc += 1
         return True
+
+    def check_flag(self, instruction: Instruction, flags: Any, member: Value) -> None:
+        low, high = int(np.min(member)), int(np.max(member))
+        if low < 0 or high >= flags.shape[1]:
+            statement: Any = instruction.statement
+            raise PlanError(
+                f"flag '{statement.flag}' has {flags.shape[1]} members, not member "
+                f"{low if low < 0 else high}: {self.describe(instruction)}"
+            )
 
     def step_wait(self, cohort: Cohort, instruction: Instruction) -> bool:
         if not np.all(self.can_go(cohort)):

@@ -26,6 +26,7 @@ from megatile.plan.model import Plan, PlanError
 from megatile.plan.program import Instruction, RegionCode
 from megatile.plan.races import RaceWatch
 from megatile.plan.storage import Access, SlotStore, allocate, resolve
+from megatile.plan.structure import check_structure
 from megatile.plan.walk import Walker
 
 Array = Any
@@ -55,6 +56,7 @@ def execute(
     ``ReceiveAny`` takes; without it members are tried in turn, and outputs that depend on that are reported
     by an ``OrderWarning``. ``races=False`` leaves out the race check on storage that several units use.
     """
+    check_structure(plan)
     run = Executor(plan, inputs or {}, order=order, races=races)
     run.run()
     outputs = run.outputs()

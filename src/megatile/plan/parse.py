@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from megatile.core.errors import Place
+from megatile.core.errors import MegatileError, Place
 from megatile.core.operations import OPERATIONS
 from megatile.plan.expr import (
     ONE,
@@ -23,6 +23,7 @@ from megatile.plan.expr import (
     table,
     unit,
 )
+from megatile.plan.fields import check_fields
 from megatile.plan.model import (
     CarryInt,
     CarryTile,
@@ -68,10 +69,18 @@ _COMPARE = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "=="
 
 def expression(text: str) -> Expr:
     """An expression from its text."""
+    if not isinstance(text, str):
+        raise ExprError(f"{text!r} is no integer expression")
     try:
         return _expr(ast.parse(text, mode="eval").body)
     except SyntaxError as error:
-        raise ExprError(f"cannot read '{text}': {error.msg}") from error
+        raise ExprError(f"cannot read '{text[:80]}': {error.msg}") from error
+    except (RecursionError, MemoryError):
+        raise ExprError(f"the expression '{text[:80]}' is nested too deeply") from None
+    except ValueError as error:
+        if isinstance(error, ExprError):
+            raise
+        raise ExprError(f"cannot read '{text[:80]}': {error}") from error
 
 
 def _expr(node: ast.expr) -> Expr:
@@ -82,16 +91,20 @@ def _expr(node: ast.expr) -> Expr:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_expr(node.operand)
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        return binary(_BINARY[type(node.op)], _expr(node.left), _expr(node.right))
+        left, right = _expr(node.left), _expr(node.right)
+        if isinstance(node.op, (ast.LShift, ast.RShift)) and not 0 <= (constant(right) or 0) < 63:
+            raise ExprError(f"'{ast.unparse(node)}' shifts too far", place=Place(line=node.lineno))
+        return binary(_BINARY[type(node.op)], left, right)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARE:
         return binary(_COMPARE[type(node.ops[0])], _expr(node.left), _expr(node.comparators[0]))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        if node.func.id == "select":
+        word, count = node.func.id, len(node.args)
+        if word == "select" and count == 3:
             return select(*(_expr(a) for a in node.args))
-        if node.func.id == "table" and isinstance(node.args[0], ast.Tuple):
+        if word == "table" and count == 2 and isinstance(node.args[0], ast.Tuple):
             return table([_int(v) for v in node.args[0].elts], _expr(node.args[1]))
-        if node.func.id in OPERATORS:
-            return binary(node.func.id, _expr(node.args[0]), _expr(node.args[1]))
+        if word in OPERATORS and count == 2:
+            return binary(word, _expr(node.args[0]), _expr(node.args[1]))
     raise ExprError(f"'{ast.unparse(node)}' is no integer expression", place=Place(line=node.lineno))
 
 
@@ -117,16 +130,38 @@ def _literal(node: ast.expr) -> Any:
 
 def parse_plan(text: str) -> Plan:
     """The plan of a text; errors name the line."""
+    if not isinstance(text, str):
+        raise PlanError(f"{text!r} is no text of a plan")
     try:
         tree = ast.parse(text)
+        reader = _Reader(text)
+        plan = reader.plan(tree)
     except SyntaxError as error:
         raise PlanError(f"cannot read the text: {error.msg}", place=Place(line=error.lineno)) from error
-    return _Reader(text).plan(tree)
+    except (RecursionError, MemoryError):
+        raise PlanError("the plan is nested too deeply") from None
+    except MegatileError:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, AssertionError) as error:
+        raise reader.error(reader.at, _reason(error)) from error
+    check_fields(plan)
+    return plan
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with a statement, from the error that reading it made."""
+    if isinstance(error, KeyError):
+        return f"'{error.args[0]}=' is missing"
+    if isinstance(error, TypeError) and "argument" in str(error):
+        return str(error).replace("__init__() ", "")
+    return "something is missing, too much, or not of the form that plans are written in"
 
 
 class _Reader:
     def __init__(self, text: str):
         self.lines = text.splitlines()
+        self.at: ast.AST = ast.Pass()
+        """The statement being read."""
 
     def error(self, node: ast.AST, message: str) -> PlanError:
         line = getattr(node, "lineno", 1)
@@ -142,9 +177,11 @@ class _Reader:
         first = tree.body[0] if tree.body else None
         if not (isinstance(first, ast.Expr) and isinstance(first.value, ast.Call)):
             raise PlanError("a plan begins with plan(...)", place=Place(line=1))
-        head = first.value
+        head, self.at = first.value, first
+        if ast.unparse(head.func) != "plan":
+            raise self.error(first, "a plan begins with plan(...)")
         given = self.keywords(head)
-        grid = tuple(int(g) for g in ast.literal_eval(given["grid"]))
+        grid = tuple(ast.literal_eval(given["grid"]))
         plan = Plan(
             ast.literal_eval(head.args[0]),
             ast.literal_eval(given["scale"]),
@@ -154,6 +191,7 @@ class _Reader:
         declared: dict[str, list[Any]] = {"tile": [], "channel": [], "flag": [], "group": []}
         streams: list[Stream] = []
         for node in tree.body[1:]:
+            self.at = node
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
                 kind, thing = self.declaration(node)
                 declared[kind].append(thing)
@@ -171,6 +209,8 @@ class _Reader:
         )
 
     def keywords(self, call: ast.Call) -> dict[str, ast.expr]:
+        if any(k.arg is None for k in call.keywords):
+            raise self.error(call, "'**' is no part of a plan")
         return {k.arg: k.value for k in call.keywords if k.arg}
 
     def declaration(self, node: ast.Assign) -> tuple[str, Any]:
@@ -205,6 +245,7 @@ class _Reader:
     def block(self, body: list[ast.stmt]) -> tuple[Statement, ...]:
         result: list[Statement] = []
         for node in body:
+            self.at = node
             if isinstance(node, ast.Pass):
                 continue
             if isinstance(node, ast.For):
@@ -220,6 +261,8 @@ class _Reader:
 
     def loop(self, node: ast.For) -> Loop:
         assert isinstance(node.iter, ast.Call)
+        if node.orelse or ast.unparse(node.iter.func) != "range":
+            raise self.error(node, "a loop is written 'for k in range(start, stop, step)'")
         start, stop, step = (_expr(a) for a in node.iter.args)
         carries: list[CarryTile | CarryInt] = []
         frees: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from typing import Any
 from megatile.core.errors import Place
 from megatile.plan import model, parse
 from megatile.plan.expr import Expr, to_text
+from megatile.plan.fields import check_fields
 from megatile.plan.model import Plan, PlanError
 
 _CLASSES: dict[str, type] = {
@@ -29,13 +30,17 @@ def to_json(plan: Plan) -> str:
 def from_json(text: str) -> Plan:
     try:
         document = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise PlanError(f"not JSON: {error}") from error
     if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
         raise PlanError(f"not a plan in format {FORMAT}")
-    plan = decode(document)
+    try:
+        plan = decode(document)
+    except RecursionError:
+        raise PlanError("the plan is nested too deeply") from None
     if not isinstance(plan, Plan):
         raise PlanError("the document is no plan")
+    check_fields(plan)
     return plan
 
 
@@ -76,10 +81,14 @@ def decode(value: Any) -> Any:
     if "expr" in value:
         return parse.expression(value["expr"])
     if "float" in value:
-        return float.fromhex(value["float"])
-    kind = _CLASSES.get(value.get("is", ""))
+        try:
+            return float.fromhex(value["float"])
+        except (ValueError, TypeError, OverflowError):
+            raise PlanError(f"{value['float']!r} is no hexadecimal number") from None
+    title = value.get("is")
+    kind = _CLASSES.get(title) if isinstance(title, str) else None
     if kind is None:
-        raise PlanError(f"'{value.get('is')}' is no part of a plan")
+        raise PlanError(f"'{title}' is no part of a plan")
     known = {entry.name for entry in fields(kind)}
     unknown = set(value) - known - {"is"}
     if unknown:

@@ -166,16 +166,22 @@ def _tile_access(
             f"'{code.tile}' is a version of tile '{tile.name}' that has been overwritten",
             advice=f"give the tile more than {tile.versions} versions",
         )
-    owner: Value = cohort.units
     own = code.at is None and not tile.shared
-    if not own:
-        owner = spread(code.at(cohort.ints) if code.at else tile.owner.evaluate(cohort.ints), len(cohort))
-        if np.any(owner < 0) or np.any(owner >= plan.owners(tile)):
-            raise PlanError(
-                f"tile '{tile.name}' has {plan.owners(tile)} owners, not {int(np.max(owner)) + 1}"
-            )
+    owner: Value = cohort.units if own else owner_of(plan, cohort, code, tile)
     lead = (owner, version % tile.versions)
     return Access(arrays[tile.name], lead, *span, run_of(cohort) if own else None)
+
+
+def owner_of(plan: Plan, cohort: Cohort, code: RegionCode, tile: Tile) -> Array:
+    """Whose copy of a tile each unit of the cohort means."""
+    owner = spread(code.at(cohort.ints) if code.at else tile.owner.evaluate(cohort.ints), len(cohort))
+    wrong = (owner < 0) | (owner >= plan.owners(tile))
+    if wrong.any():
+        raise PlanError(
+            f"tile '{tile.name}' has {plan.owners(tile)} owners, from 0; there is no owner "
+            f"{int(owner[np.argmax(wrong)])}"
+        )
+    return owner
 
 
 def region_span(
@@ -193,18 +199,16 @@ def region_span(
         env = cohort.ints
         start = tuple(uniform(f(env)) for f in code.start)
         shape = tuple(uniform(f(env)) for f in code.shape)
-        if any(isinstance(extent, np.ndarray) for extent in shape):
-            return None
     for low, length, extent in zip(start, shape, extents, strict=True):
-        if isinstance(low, np.ndarray):
-            bad = low.min() < 0 or low.max() + length > extent
+        if isinstance(low, np.ndarray) or isinstance(length, np.ndarray):
+            bad = np.min(low) < 0 or np.min(length) < 0 or np.max(low + length) > extent
         else:
-            bad = low < 0 or low + length > extent
-        if bad or length < 0:
-            first = int(np.min(low))
-            raise PlanError(
-                f"'{code.tile}' of extents {extents} has no elements {first}:{int(np.max(low)) + length}"
-            )
+            bad = low < 0 or length < 0 or low + length > extent
+        if bad:
+            first, last = int(np.min(low)), int(np.max(low + length))
+            raise PlanError(f"'{code.tile}' of extents {extents} has no elements {first}:{last}")
+    if any(isinstance(extent, np.ndarray) for extent in shape):
+        return None
     return start, shape
 
 

@@ -4,9 +4,11 @@
     x = tile(f32, (4, 16), memory="l2", role="inout")
     ring = channel(source=(unit - 1) % 4, slots=2, slot_bytes=64, memory="l2")
     with units((0, 4, 1)):
-        for k in range(0, 3, 1): send(ring, x[(unit - k) % 4:+1, 0:+16], to=(unit + 1) % 4, bytes=64)  #
-            ring.py:7 message <- receive(ring, f32[16], bytes=64)  # ring.py:8 x[(unit - k - 1) % 4:+1, 0:+16]
-            <- add(x[(unit - k - 1) % 4:+1, 0:+16], message, flops=16, bytes=192) free(message)
+        for k in range(0, 3, 1):
+            send(ring, x[(unit - k) % 4:+1, 0:+16], to=(unit + 1) % 4, bytes=64)  # ring.py:7
+            message <- receive(ring, f32[16], bytes=64)  # ring.py:8
+            x[(unit - k - 1) % 4:+1, 0:+16] <- add(x[(unit - k - 1) % 4:+1, 0:+16], message, flops=16)
+            free(message)
 
 A region is ``tile[start:+extent, ...]``, ``@ owner`` names another owner, ``fresh.add`` begins a new version.
 """

@@ -43,7 +43,9 @@ def draw_timeline(trace: Trace, path: str | Path, *, rows: int = _MAX_ROWS) -> P
     axes.set_title(f"{trace.machine} {format_ps(trace.end_ps)}".strip(), fontsize=9)
     legend = [Patch(color=c, label=name) for c, name in zip(colours[:10], trace.operations[:10], strict=True)]
     if legend:
-        axes.legend(handles=legend, fontsize=7, loc="upper right")
+        axes.legend(
+            handles=legend, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0)
+        )  # beside the bars
     figure.tight_layout()
     # A fixed software tag keeps equal pictures equal byte for byte.
     figure.savefig(path, dpi=110, metadata={"Software": "megatile"})

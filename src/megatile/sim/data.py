@@ -29,10 +29,26 @@ def assumed(assume: Mapping[str, Any] | None) -> Scalars:
                 place=statement.place,
                 advice=f"simulate with data, or with assume={{'{statement.name}': {statement.bound}}}",
             )
-        given = assume[statement.name]
-        if isinstance(given, (int, np.integer)):
+        given = np.asarray(assume[statement.name])
+        if given.dtype.kind not in "iu" or given.ndim > 1 or not given.size:
+            raise TimingError(
+                f"assume={{'{statement.name}': …}} takes a number, or one per unit, "
+                f"not {assume[statement.name]!r}"
+            )
+        if given.min() < 0 or given.max() > statement.bound:
+            wrong = int(given.min() if given.min() < 0 else given.max())
+            raise TimingError(
+                f"'{statement.name}' is assumed to be {wrong}, outside 0..{statement.bound}",
+                place=statement.place,
+            )
+        if not given.ndim:
             return int(given)
-        return np.asarray(given)[unit] if isinstance(unit, np.ndarray) else int(given[unit])
+        if np.max(unit) >= len(given):
+            raise TimingError(
+                f"assume={{'{statement.name}': …}} has {len(given)} numbers, none for unit "
+                f"{int(np.max(unit))}"
+            )
+        return given[unit] if isinstance(unit, np.ndarray) else int(given[unit])
 
     return value
 

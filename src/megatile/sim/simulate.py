@@ -17,6 +17,7 @@ from megatile.core.errors import did_you_mean
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
 from megatile.plan.model import Plan
+from megatile.plan.structure import check_structure
 from megatile.plan.timing.faults import Faults, current_faults
 from megatile.plan.timing.machine import Machine, TimingError
 from megatile.plan.walk import PlanDeadlock
@@ -63,7 +64,13 @@ def simulate(
         raise TimingError(
             f"there is no evaluator '{engine}'", advice=did_you_mean(engine, ENGINES, what="evaluators")
         )
+    if not isinstance(plan, Plan) or not isinstance(machine, (HDA, str)):
+        raise TimingError(
+            f"simulate takes a Plan and a machine, not {type(plan).__name__} and {type(machine).__name__}",
+            advice='simulate(plan, machine="ahbm")',
+        )
     hda = find_machine(machine) if isinstance(machine, str) else machine
+    check_structure(plan)
     if isinstance(data, Mapping):
         inputs, data = data, True
     with_data = inputs is not None if data is None else data

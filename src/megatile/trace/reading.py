@@ -29,7 +29,11 @@ def read_trace(path: str | Path) -> Trace:
 
 def write_trace(trace: Trace, path: str | Path) -> Path:
     """Write a Perfetto trace or an op log, chosen by the file's name."""
-    return _FORMATS[_format(Path(path))][1](trace, path)
+    write = _FORMATS[_format(Path(path))][1]
+    try:
+        return write(trace, path)
+    except OSError as error:
+        raise TraceError(f"cannot write trace file '{path}': {error.strerror}") from error
 
 
 def convert_trace(source: str | Path, target: str | Path) -> Path:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from megatile.core.errors import MegatileError
@@ -37,8 +38,21 @@ class Faults:
 
     def __post_init__(self) -> None:
         for what, factor in (*self.slow_link, *self.straggler):
-            if not factor >= 1:
+            if not isinstance(factor, (int, float)) or not isfinite(factor):
+                raise FaultError(
+                    f"fault on {what}: the factor {factor!r} is no number",
+                    advice="use link_down for a link that carries nothing",
+                )
+            if factor < 1:
                 raise FaultError(f"fault on {what}: factor {factor} would make it faster", advice="use >= 1")
+
+        for unit, _ in self.straggler:
+            if not isinstance(unit, int) or unit < 0:
+                raise FaultError(
+                    f"straggler {unit!r} is no unit of a plan", advice="write its number: {3: 2.0}"
+                )
+        if self.jitter is not None and not isinstance(self.jitter, int):
+            raise FaultError(f"jitter={self.jitter!r} is no seed", advice="use a whole number")
 
     def __bool__(self) -> bool:
         return bool(self.link_down or self.slow_link or self.straggler or self.jitter is not None)

@@ -18,7 +18,7 @@ from megatile.hda import HDA
 from megatile.hda.model import Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
 from megatile.plan.timing.fabric import Fabric, Path, Stage, serialise_ps
-from megatile.plan.timing.faults import Faults
+from megatile.plan.timing.faults import FaultError, Faults
 
 CONTROL_BYTES = 64
 CREDIT_BYTES = 16
@@ -48,6 +48,9 @@ class Machine:
         self.hda = hda
         self.plan = plan
         self.faults = faults or Faults()
+        for unit, _ in self.faults.straggler:
+            if unit >= plan.units:
+                raise FaultError(f"straggler {unit} is no unit of plan '{plan.name}', which has {plan.units}")
         self.level = hda.level(hda.scale(plan.scale).level)
         self.places = self._places()
         self.fabric = Fabric(hda, self.faults)

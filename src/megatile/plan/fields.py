@@ -1,0 +1,115 @@
+"""Whether the parts of a plan that came from a file are what their classes declare.
+
+Reading a file makes objects of whatever stands in it; this finds the one number that is a text before an
+evaluator does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from megatile.plan import model, statements
+from megatile.plan.expr import children
+from megatile.plan.model import Expr, Plan, PlanError
+
+_NAMES = {"index", "chosen", "name"}
+_LARGEST = 1 << 62
+
+
+def check_fields(plan: Plan) -> None:
+    """Raise a ``PlanError`` that names the first part of the wrong type."""
+    try:
+        _check(plan, Plan, "plan")
+    except RecursionError:
+        raise PlanError("the plan is nested too deeply") from None
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, vars(model) | vars(statements) | {"Expr": Expr})
+
+
+def _check(value: Any, wanted: Any, path: str) -> None:
+    if not _is(value, wanted):
+        raise PlanError(f"{path} is {_shown(value)}, not {_words(wanted)}")
+    if isinstance(value, bool) or not (isinstance(value, (int, tuple)) or is_dataclass(value)):
+        return
+    if isinstance(value, int):
+        if abs(value) >= _LARGEST:
+            raise PlanError(f"{path} is too large a number")
+    elif isinstance(value, tuple):
+        for inner, item in zip(_items(wanted, value), value, strict=True):
+            _check(item, inner, path)
+    elif isinstance(value, Expr):
+        for child in _numbers(value):
+            _check(child, int, path)
+    else:
+        kind: Any = type(value)
+        hints = _hints(kind)
+        for entry in fields(value):
+            item = getattr(value, entry.name)
+            _check(item, hints[entry.name], f"{entry.name} of {_title(value)}")
+            if entry.name in _NAMES and not isinstance(value, Plan) and not _is_name(item):
+                raise PlanError(f"{entry.name} of {_title(value)} is {_shown(item)}, not a name")
+
+
+def _is(value: Any, wanted: Any) -> bool:
+    """Whether a value fits a declared type; the items of tuples are looked at one by one later."""
+    if wanted is Any:
+        return True
+    origin = get_origin(wanted)
+    if origin in (Union, UnionType):
+        return any(_is(value, one) for one in get_args(wanted))
+    if origin is tuple:
+        inner = get_args(wanted)
+        return isinstance(value, tuple) and (inner[-1] is Ellipsis or len(value) == len(inner))
+    if wanted is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, wanted)
+
+
+def _items(wanted: Any, value: tuple[Any, ...]) -> Iterator[Any]:
+    inner = get_args(wanted)
+    return iter([inner[0]] * len(value) if inner[-1] is Ellipsis else inner)
+
+
+def _numbers(node: Expr) -> Iterator[int]:
+    """The constants in an expression."""
+    waiting = [node]
+    while waiting:
+        at = waiting.pop()
+        waiting.extend(children(at))
+        number = getattr(at, "value", None)
+        if number is not None:
+            yield number
+        yield from getattr(at, "values", ())
+
+
+def _is_name(value: Any) -> bool:
+    return value is None or value.isidentifier()
+
+
+def _title(value: Any) -> str:
+    name = getattr(value, "name", None)
+    kind = type(value).__name__.lower()
+    return f"{kind} '{name}'" if isinstance(name, str) else kind
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if not is_dataclass(value) or isinstance(value, Expr) else _title(value)
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+def _words(wanted: Any) -> str:
+    if get_origin(wanted) in (Union, UnionType):
+        parts = dict.fromkeys(_words(one) for one in get_args(wanted))
+        return " or ".join(parts) if len(parts) <= 4 else "a statement"
+    known = {int: "a number", str: "a text", float: "a number", bool: "true or false", type(None): "nothing"}
+    if get_origin(wanted) is tuple:
+        inner = get_args(wanted)
+        return "a list" if inner[-1] is Ellipsis else f"a list of {len(inner)}"
+    return known.get(wanted, f"{wanted.__name__.lower()}")

@@ -1,0 +1,120 @@
+"""What can be seen of a plan without following it: that it hangs together. Every evaluator asks first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from megatile.core.dtypes import itemsize
+from megatile.core.errors import did_you_mean
+from megatile.core.operations import OPERATIONS, REDUCTIONS
+from megatile.plan.expr import constant
+from megatile.plan.model import ENGINES, ROLES, Collective, Loop, Plan, PlanError, statements
+from megatile.plan.names import check_names
+from megatile.plan.regions import write_of
+from megatile.plan.statements import Compute, Receive, ReceiveAny
+from megatile.plan.text import statement_text
+
+COLLECTIVES = ("barrier", "all_reduce", "broadcast")
+
+
+def check_structure(plan: Plan) -> None:
+    """Streams cover the units once; declarations are sound."""
+    if any(extent < 1 for extent in plan.grid):
+        raise PlanError(f"plan '{plan.name}' has a grid of {plan.grid}: every extent must be at least 1")
+    covered = np.zeros(plan.units, dtype=np.int64)
+    for stream in plan.streams:
+        for run in stream.units:
+            if not run[2]:
+                raise PlanError(f"units {run} of a stream have step 0")
+            numbers = np.arange(*run)
+            if len(numbers) and (numbers.min() < 0 or numbers.max() >= plan.units):
+                raise PlanError(f"stream of unit {int(numbers.max())}, but there are {plan.units} units")
+            covered[numbers] += 1
+    if (covered != 1).any():
+        unit = int(np.argmax(covered != 1))
+        raise PlanError(f"unit {unit} has {int(covered[unit])} streams, not one")
+    for tile in plan.tiles:
+        if tile.role not in ROLES:
+            raise PlanError(
+                f"tile '{tile.name}' has role '{tile.role}'", advice=did_you_mean(tile.role, ROLES)
+            )
+        if tile.versions < 1 or any(extent < 0 for extent in tile.shape):
+            raise PlanError(f"tile '{tile.name}' needs versions >= 1 and extents >= 0")
+        itemsize(tile.dtype)
+    for channel in plan.channels:
+        if channel.slots < 1 or channel.members < 1 or channel.slot_bytes < 1:
+            raise PlanError(f"channel '{channel.name}' needs at least one member, one slot and one byte")
+        if channel.names and len(channel.names) != channel.members:
+            raise PlanError(f"channel '{channel.name}' has {channel.members} members, not so many names")
+    for flag in plan.flags:
+        if flag.members < 1:
+            raise PlanError(f"flag '{flag.name}' needs at least one member")
+    for kind in ("tiles", "channels", "flags", "groups"):
+        names = [thing.name for thing in getattr(plan, kind)]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise PlanError(f"two {kind} have the name '{twice}'")
+    known: dict[str, dict[str, Any]] = {
+        "channel": {channel.name: channel for channel in plan.channels},
+        "flag": {flag.name: flag for flag in plan.flags},
+        "group": {group.name: group for group in plan.groups},
+        "shared": {tile.name: tile for tile in plan.tiles if tile.shared},
+    }
+    for stream in plan.streams:
+        for statement in statements(stream.body):
+            check_statement(statement, known)
+    check_names(plan)
+
+
+def check_statement(statement: Any, known: Mapping[str, Mapping[str, Any]]) -> None:
+    """One statement, with what is declared of each kind by name."""
+    if isinstance(statement, Compute):
+        rule = OPERATIONS.find(statement.operation, statement.place)
+        if statement.engine not in ENGINES:
+            advice = did_you_mean(statement.engine, ENGINES, what="engines")
+            raise PlanError(f"there is no engine '{statement.engine}'", place=statement.place, advice=advice)
+        if len(statement.reads) != rule.operands:
+            message = f"{rule.name} takes {rule.operands} operands, not {len(statement.reads)}"
+            raise PlanError(message, place=statement.place)
+        for attribute, _ in statement.attributes:
+            if attribute not in rule.attributes:
+                raise PlanError(f"{rule.name} has no attribute '{attribute}'", place=statement.place)
+    if isinstance(statement, Loop) and constant(statement.step) == 0:
+        raise PlanError("a loop with step 0 never ends", place=statement.place)
+    write = write_of(statement)
+    fresh = isinstance(statement, (Compute, Receive, ReceiveAny)) and statement.fresh
+    if fresh and write is not None and write.tile in known["shared"]:
+        raise PlanError(f"a new version of shared tile '{write.tile}'", place=statement.place)
+    for kind in ("channel", "flag", "group"):
+        name = getattr(statement, kind, None)
+        if name is not None and name not in known[kind]:
+            advice = did_you_mean(name, known[kind], what=f"{kind}s")
+            raise PlanError(f"there is no {kind} '{name}'", place=statement.place, advice=advice)
+    if isinstance(statement, ReceiveAny):
+        channel = known["channel"][statement.channel]
+        wrong = [m for m in statement.members if not 0 <= m < channel.members]
+        if wrong or not statement.members:
+            which = f"member {wrong[0]}" if wrong else "no members to receive from"
+            raise PlanError(
+                f"channel '{channel.name}' has {channel.members} members; this command names {which}: "
+                + statement_text(statement),
+                place=statement.place,
+            )
+    if isinstance(statement, Collective):
+        check_collective(statement)
+
+
+def check_collective(statement: Collective) -> None:
+    if statement.kind not in COLLECTIVES:
+        advice = did_you_mean(statement.kind, COLLECTIVES, what="collectives")
+        raise PlanError(f"there is no collective '{statement.kind}'", place=statement.place, advice=advice)
+    if statement.kind != "barrier" and (statement.read is None or statement.write is None):
+        raise PlanError(f"{statement.kind} needs a region to read and one to write", place=statement.place)
+    if statement.reduction not in REDUCTIONS:
+        advice = did_you_mean(statement.reduction, REDUCTIONS, what="reductions")
+        raise PlanError(
+            f"there is no reduction '{statement.reduction}'", place=statement.place, advice=advice
+        )
