@@ -32,8 +32,8 @@ def test_leading_axes_are_a_batch():
     """The meaning on a batch is the meaning on each of its elements: for every operation."""
     rng = np.random.default_rng(0)
     for name, operation in OPERATIONS.items():
-        if operation.operands == 0:
-            continue
+        if operation.operands == 0 or name.startswith("attention"):
+            continue  # attention takes operands of shapes of its own: test_attention_operations.py
         arrays = [rng.uniform(0.5, 2, (5, 3, 3)).astype("f4") for _ in range(operation.operands)]
         together = operation.meaning(*arrays)
         for i in range(5):
