@@ -1,13 +1,8 @@
 """Pipelined is serial, any tile size is any other, any placement is any other; and all of it fast enough."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-from language_examples import FOLDER, load
+from language_examples import load
 
 import megatile as mt
 import megatile.language as T
@@ -59,55 +54,3 @@ def test_any_placement(name: str) -> None:
     y = np.zeros_like(x)
     mt.run(scale, x, y)
     np.testing.assert_array_equal(y, x * 2 + 1)
-
-
-ON_ONE_CORE = """
-import time
-import numpy as np
-import megatile as mt
-from language_examples import FOLDER, load
-
-rng = np.random.default_rng(0)
-{setup}
-best = float("inf")
-for _ in range(3):
-    start = time.process_time()
-    {action}
-    best = min(best, time.process_time() - start)
-print(best)
-"""
-
-
-def seconds(setup: str, action: str) -> float:
-    """Processor time on one core, the best of three: other work on the machine must not decide."""
-    paths = [str(FOLDER.parent / "src"), str(Path(__file__).parent)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
-    script = ON_ONE_CORE.format(setup=setup, action=action)
-    run = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
-    )
-    return float(run.stdout)
-
-
-def test_building_is_fast() -> None:
-    setup = 'mt.machine("dgx-h100"); make = load("24_gemm_tensor_parallel").gemm_tensor_parallel'
-    assert seconds(setup, "make(1024, 1024, 1024).build()") < 0.05
-
-
-def test_gemm_is_fast_with_all_checks() -> None:
-    setup = """
-a, b = rng.standard_normal((2, 1024, 1024), dtype=np.float32)
-c = np.empty_like(a)
-program = load("21_gemm_block").gemm(1024, 1024, 1024, 128, 128, 128, "f32")
-"""
-    assert seconds(setup, "mt.run(program, a, b, c)") < 3
-
-
-def test_flash_attention_is_fast_with_all_checks() -> None:
-    setup = """
-q, k, v = rng.standard_normal((3, 1, 1, 2048, 64), dtype=np.float32)
-out, lse = np.empty_like(q), np.empty((1, 1, 2048), np.float32)
-program = load("27_flash_attention").flash_attention(1, 1, 1, 2048, 64, causal=False)
-"""
-    assert seconds(setup, "mt.run(program, q, k, v, out, lse)") < 5

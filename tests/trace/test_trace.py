@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
 
 import numpy as np
 import pytest
@@ -203,17 +202,6 @@ def many(count: int) -> Trace:
     columns["cause"] = np.arange(count) - 1
     names = tuple(f"sip0/cube{i // 8}/pe{i % 8}" for i in range(64))
     return Trace(names, ("dma",), ("send", "recv", "add"), ("",), ("k.py:1",), columns=columns)
-
-
-def test_two_hundred_thousand_events_are_written_quickly(tmp_path) -> None:
-    """A fifth of the documented million in a fifth of its 5 s, counted in processor time."""
-    trace = many(200_000)
-    took = []
-    for _ in range(3):
-        begin = time.process_time()
-        write_perfetto(trace, tmp_path / "t.json.gz")
-        took.append(time.process_time() - begin)
-    assert min(took) < 1.0
 
 
 @pytest.mark.parametrize("name", ["run.json", "run.json.gz", "run.jsonl"])
