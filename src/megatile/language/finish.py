@@ -13,7 +13,6 @@ from megatile.ir import nodes as n
 from megatile.ir.layout import has_copies
 from megatile.ir.passes.driver import rewrite_nodes
 from megatile.ir.passes.lint import find_mistakes, find_warnings
-from megatile.ir.passes.pipeline import stages
 from megatile.ir.program import Launch, Param, Program, placements
 from megatile.ir.verify import verify
 from megatile.language.draft import Draft
@@ -52,13 +51,12 @@ def _checked_memory(draft: Draft, program: Program) -> dict[str, int]:
     """Bytes that one dispatched instance uses of each layer; tiles of larger scales are checked here."""
     used: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     last: dict[tuple[str, str], n.Alloc] = {}
-    copies, versions = _copies(program), _versions(program)
+    copies = _copies(program)
     launch, dispatch = program.launch, program.launch.dispatch
     for node in n.walk(program.body):
         if not isinstance(node, n.Alloc):
             continue
         size = math.prod(node.shape) * itemsize(node.dtype) * copies.get(node.name, 1)
-        size *= versions.get(node.name, 1)
         home = node.scale
         if launch.depth(home) > launch.depth(dispatch):
             size *= launch.count(home, dispatch)
@@ -67,16 +65,6 @@ def _checked_memory(draft: Draft, program: Program) -> dict[str, int]:
         last[home, node.level] = node
         _check_layer(draft, home, node, used[home][node.level], launch)
     return dict(used[dispatch])
-
-
-def _versions(program: Program) -> dict[str, int]:
-    """Tiles that a pipelined loop loads ahead have a buffer for each of its stages."""
-    result: dict[str, int] = {}
-    for node in n.walk(program.body):
-        if isinstance(node, n.Loop) and node.stages > 1:
-            for name in stages(node, program).versions:
-                result[name] = max(result.get(name, 1), node.stages)
-    return result
 
 
 def _copies(program: Program) -> dict[str, int]:
