@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from megatile.runtime.launch import launch as launch
     from megatile.sim import faults as faults
     from megatile.sim import simulate as simulate
-    from megatile.targets.interpret import run as run
+    from megatile.targets.interpret.run import run as run
 
 _WHERE = {
     "MegatileError": "megatile.core.errors",

@@ -65,7 +65,7 @@ MUTATIONS = [
      "data race on '(Delta|dQ)'"),
     ("maximum-dropped", "29_flash_mla", "T.copy(scores_max_prev, scores_max)\n",
      "T.copy(scores_max_prev, scores_max)\n                    T.fill(scores_max, -T.infinity(accum_dtype))\n",
-     "running maximum in 'scores_max' is dropped"),
+     "running maximum in 'scores_max' is dropped: it is filled again after it was saved in 'scores_max_prev'"),
     ("merge-without-logarithm", "29_flash_mla", "logsum[i] = T.log2(logsum[i]) + scores_max[i] * scale",
      "logsum[i] = logsum[i] * 1.0", "which is no logarithm"),
     ("exchange-of-the-wrong-columns", "29_flash_mla", "everywhere[:, wg_id * width : (wg_id + 1) * width], mine, dst=peer",
@@ -121,17 +121,21 @@ def test_there_are_enough() -> None:
     assert len(MUTATIONS) >= 30
 
 
+SCHEDULES = [("round-robin", 0), ("adversarial", 0), ("random", 0), ("random", 1), ("random", 2)]
+
+
 @pytest.mark.parametrize(
     ("what", "example", "text", "instead", "message"), MUTATIONS, ids=[f"{m[1]}-{m[0]}" for m in MUTATIONS]
 )
-def test_a_mistake_is_named(
+def test_a_mistake_is_named_under_every_schedule(
     what: str, example: str, text: str, instead: str, message: str, tmp_path: Path
 ) -> None:
     module = mutated(example, text, instead, tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", ProgramWarning)
-        with pytest.raises((MegatileError, ProgramWarning), match=f"(?s){message}") as caught:
-            module.main()
-    if isinstance(caught.value, MegatileError):
-        assert caught.value.advice
-        assert caught.value.place is not None and caught.value.place.file == str(tmp_path / "mutated.py")
+    for schedule, seed in SCHEDULES:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ProgramWarning)
+            with pytest.raises((MegatileError, ProgramWarning), match=f"(?s){message}") as caught:
+                module.main(schedule=schedule, seed=seed)
+        if isinstance(caught.value, MegatileError):
+            assert caught.value.advice
+            assert caught.value.place is not None and caught.value.place.file == str(tmp_path / "mutated.py")

@@ -72,6 +72,9 @@ class Value:
     def __pow__(self, other: Any) -> Any:
         return operate("pow", self, other)
 
+    def __rpow__(self, other: Any) -> Any:
+        return operate("pow", other, self)
+
     def __and__(self, other: Any) -> Any:
         return operate("bitand", self, other)
 
@@ -87,11 +90,26 @@ class Value:
     def __rshift__(self, other: Any) -> Any:
         return operate("shr", self, other)
 
+    def __rand__(self, other: Any) -> Any:
+        return operate("bitand", other, self)
+
+    def __ror__(self, other: Any) -> Any:
+        return operate("bitor", other, self)
+
+    def __rxor__(self, other: Any) -> Any:
+        return operate("xor", other, self)
+
+    def __rlshift__(self, other: Any) -> Any:
+        return operate("shl", other, self)
+
+    def __rrshift__(self, other: Any) -> Any:
+        return operate("shr", other, self)
+
     def __neg__(self) -> Any:
         return operate("neg", self)
 
     def __invert__(self) -> Any:
-        return operate("not", self)
+        return operate("not", self) if self.dtype == "bool" else operate("xor", self, -1)
 
     def __abs__(self) -> Any:
         return operate("abs", self)

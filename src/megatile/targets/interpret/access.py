@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.forkjoin import Agent
+from megatile.core.forkjoin import Agent, is_ordered
 from megatile.core.operations import cast
 from megatile.targets.interpret.errors import (
     DataRaceError,
@@ -15,6 +15,7 @@ from megatile.targets.interpret.errors import (
     ReplicaMismatchError,
     UninitialisedReadError,
 )
+from megatile.targets.interpret.group import END_ADVICE
 from megatile.targets.interpret.history import ATOMIC, READ, WRITE, Conflict
 from megatile.targets.interpret.places import Name
 from megatile.targets.interpret.resolve import Resolver, Target
@@ -50,9 +51,9 @@ class Accessor(Resolver):
         if len(block) == 1:
             return block[0]
         if storage.scattered is not None or target.name.valid is not None:
-            whole = assembled(storage, target.name)
             lists = _lists(tuple(target.items))
-            return whole[np.ix_(*map(_as_list, target.items)) if lists else target.index[1:]]
+            index = np.ix_(*map(_as_list, target.items)) if lists else target.index[1:]
+            return assembled(storage, target.name, range(*target.copies), index)[index]
         if storage.partial and self.machine.checks:
             raise PartialError(
                 f"'{storage.name}' holds partial terms, one per {target.name.copy_scale}, and is read as "
@@ -142,6 +143,23 @@ class Accessor(Resolver):
             raise self._race(target, kind, unit, agent, conflict)
         storage.history.add(row, kind, agent, span, points)
 
+    def check_end(self, unit: Unit, names: list[Name]) -> None:
+        """The tiles of a unit end with it: what others did to them must be ordered before."""
+        for name in names:
+            storage = unit.frame.get((name.base, unit.path[: name.owner_depth]))
+            if name.owner_depth != unit.depth or storage is None:
+                continue
+            for row in storage.history.rows:
+                if row.agent is unit or is_ordered(row.agent, row.time, unit):
+                    continue
+                launch, span = self.machine.launch, row.span
+                raise DataRaceError(
+                    f"data race on '{name.name}': {describe(unit, launch)} ends, and its tile may still be"
+                    f" {_DONE[row.kind]} by {describe(row.agent, launch)}, with nothing that orders the two",
+                    place=span.place() if span is not None else None,
+                    advice=END_ADVICE,
+                )
+
     def _race(self, target: Target, kind: int, unit: Unit, agent: Agent, earlier: Conflict) -> DataRaceError:
         launch = self.machine.launch
         line = f" at line {earlier.span.line}" if earlier.span is not None else ""
@@ -157,13 +175,18 @@ class Accessor(Resolver):
         )
 
 
-def assembled(storage: Storage, name: Name) -> np.ndarray:
-    """A tile whose copies hold parts of it, put together; where several hold an element they must agree."""
+def assembled(storage: Storage, name: Name, copies: range, index: Any = ...) -> np.ndarray:
+    """A tile whose copies hold parts of it, put together; where several hold an element of ``index`` they
+    must agree."""
     whole = np.zeros(storage.shape, storage.array.dtype)
     filled = np.zeros(storage.shape, bool)
-    for copy, part in enumerate(storage.scattered or name.valid or ()):
+    wanted = np.zeros(storage.shape, bool)
+    wanted[index] = True
+    parts = storage.scattered or name.valid or []
+    for copy in copies:
+        part = parts[copy]
         mine = storage.array[copy][part]
-        differs = filled[part] & ~_equal(whole[part], mine)
+        differs = filled[part] & wanted[part] & ~_equal(whole[part], mine)
         if differs.any():
             raise ReplicaMismatchError(
                 f"the copies of '{storage.name}' differ: {name.copy_scale} {copy} has {mine[differs][0]} "

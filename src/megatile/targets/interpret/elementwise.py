@@ -90,7 +90,7 @@ class Elementwise:
     def run(self, node: n.Parallel, unit: Unit) -> None:
         extents = tuple(int(self.machine.compile(e)(unit)) for e in node.extents)
         if any(e < 0 for e in extents):
-            raise RunError(f"T.Parallel over extents {extents}")
+            raise RunError(f"T.Parallel over extents {extents}", advice="extents are at least 0: T.max(n, 0)")
         if id(node) not in self.prepared:
             self.prepared.add(id(node))
             self.watched |= watched(node, self.machine.places.names)
@@ -245,7 +245,8 @@ class Elementwise:
         iteration = tuple(int(i) for i in np.unravel_index(number, at.extents))
         text = f": {node.text}" if node.text else ""
         raise DeviceAssertionError(
-            f"assertion failed{text} (iteration {iteration} of {describe(at.unit, self.machine.launch)})"
+            f"assertion failed{text} (iteration {iteration} of {describe(at.unit, self.machine.launch)})",
+            advice="look at the values there: T.print, T.breakpoint, or mt.run(..., record=True)",
         )
 
     def show(self, node: n.Print, at: Iterations) -> None:

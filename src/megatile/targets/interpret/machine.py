@@ -12,12 +12,12 @@ from megatile.ir.expr import Const, Expr, Load
 from megatile.ir.program import ROOT, Program
 from megatile.targets.interpret.access import Accessor
 from megatile.targets.interpret.batch import can_batch
-from megatile.targets.interpret.dispatch import Dispatcher, is_dispatched
+from megatile.targets.interpret.dispatch import WINDOW, Dispatcher, is_dispatched
 from megatile.targets.interpret.elementwise import Elementwise, Iterations
 from megatile.targets.interpret.errors import DeadlockError
 from megatile.targets.interpret.expressions import Compiler, Evaluate, unflatten
 from megatile.targets.interpret.group import Group, word_of
-from megatile.targets.interpret.places import Places
+from megatile.targets.interpret.places import Name, Places
 from megatile.targets.interpret.record import Recorder
 from megatile.targets.interpret.schedule import Schedule
 from megatile.targets.interpret.statements import HANDLERS, WAIT
@@ -30,14 +30,14 @@ class Interpreter:
     """One run of a Program."""
 
     def __init__(
-        self, program: Program, schedule: Schedule, checks: bool = True, recorder: Recorder | None = None,
+        self, program: Program, schedule: Schedule, checks: bool = True,
         output: Callable[[str], None] = print, on_breakpoint: Callable[..., None] | None = None,
     ):  # fmt: skip
         self.program = program
         self.launch = program.launch
         self.schedule = schedule
         self.checks = checks
-        self.recorder = recorder
+        self.recorder: Recorder | None = None
         self.output = output
         self.on_breakpoint = on_breakpoint
         self.places = Places(program)
@@ -47,6 +47,7 @@ class Interpreter:
         self.elementwise = Elementwise(self)
         self.constant = self._constant()
         self.remote = _remote(program, self.places)
+        self.exposed = _exposed(program, self.places)
         self.pending: deque[tuple[Unit, Unit, Callable[[], None]]] = deque()
         self.dispatchers: list[Dispatcher] = []
         self.live: dict[int, Unit] = {}
@@ -107,6 +108,8 @@ class Interpreter:
             return
         self.deliver_from(unit)
         group: Group = unit.group
+        if group.waved and self.exposed and self.checks:
+            self.access.check_end(unit, self.exposed)
         group.leave(unit)
         for channel in unit.channels.values():
             channel.end()
@@ -146,7 +149,8 @@ class Interpreter:
         unit.waiting = ("region", node)
         if is_dispatched(self.launch, low, high):
             group.waved = not self.launch.resident
-            dispatcher = Dispatcher(self.launch, group, self.spawn)
+            window = None if self.remote or self.exposed else WINDOW
+            dispatcher = Dispatcher(self.launch, group, self.spawn, window)
             self.dispatchers.append(dispatcher)
             dispatcher.admit()
         else:
@@ -288,3 +292,15 @@ def _remote(program: Program, places: Places) -> set[str]:
         elif isinstance(node, (n.Signal, n.Wait)):
             found.add(places.names[node.flag].base)
     return found
+
+
+def _exposed(program: Program, places: Places) -> list[Name]:
+    """Tiles of dispatched instances that others put into or get from: gone when their instance ends."""
+    found = {}
+    for node in n.walk(program.body):
+        if isinstance(node, n.Copy) and (node.dst is not None or node.src is not None):
+            region = node.to if node.dst is not None else node.source
+            name = places.names[places.names[region.source].base]
+            if name.private:
+                found[name.base] = name
+    return list(found.values())
