@@ -134,7 +134,7 @@ class Accessor(Resolver):
     def order(self, target: Target, kind: int, unit: Unit, agent: Agent, points: Any = None) -> None:
         """Report an earlier access that conflicts with this one and is not ordered before it."""
         storage = target.storage
-        if target.name.base in self.machine.constant:
+        if target.name.base in self.machine.sharing.raceless:
             return
         row = target.row()
         conflict = storage.history.check(row, kind, agent, unit, points)
@@ -143,9 +143,9 @@ class Accessor(Resolver):
             raise self._race(target, kind, unit, agent, conflict)
         storage.history.add(row, kind, agent, span, points)
 
-    def check_end(self, unit: Unit, names: list[Name]) -> None:
+    def check_end(self, unit: Unit, names: dict[str, Name]) -> None:
         """The tiles of a unit end with it: what others did to them must be ordered before."""
-        for name in names:
+        for name in names.values():
             storage = unit.frame.get((name.base, unit.path[: name.owner_depth]))
             if name.owner_depth != unit.depth or storage is None:
                 continue

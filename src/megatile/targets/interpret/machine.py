@@ -17,9 +17,10 @@ from megatile.targets.interpret.elementwise import Elementwise, Iterations
 from megatile.targets.interpret.errors import DeadlockError
 from megatile.targets.interpret.expressions import Compiler, Evaluate, unflatten
 from megatile.targets.interpret.group import Group, word_of
-from megatile.targets.interpret.places import Name, Places
+from megatile.targets.interpret.places import Places
 from megatile.targets.interpret.record import Recorder
 from megatile.targets.interpret.schedule import Schedule
+from megatile.targets.interpret.sharing import Sharing
 from megatile.targets.interpret.statements import HANDLERS, WAIT
 from megatile.targets.interpret.units import Unit, describe
 
@@ -45,9 +46,7 @@ class Interpreter:
         self.compile = Compiler(program.launch, self._load)
         self.access = Accessor(self)
         self.elementwise = Elementwise(self)
-        self.constant = self._constant()
-        self.remote = _remote(program, self.places)
-        self.exposed = _exposed(program, self.places)
+        self.sharing = Sharing(program, self.places)
         self.pending: deque[tuple[Unit, Unit, Callable[[], None]]] = deque()
         self.dispatchers: list[Dispatcher] = []
         self.live: dict[int, Unit] = {}
@@ -55,13 +54,6 @@ class Interpreter:
         self.waiters: dict[Any, list[Unit]] = {}
         self.elements: dict[int, n.Region] = {}
         self.steps = 0
-
-    def _constant(self) -> set[str]:
-        """Tensors and tiles that nothing writes need no race check."""
-        written = set()
-        for node in n.walk(self.program.body):
-            written |= {self.places.names[r.source].base for kind, r in n.regions(node) if kind != "read"}
-        return {name.base for name in self.places.names.values()} - written
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -108,8 +100,8 @@ class Interpreter:
             return
         self.deliver_from(unit)
         group: Group = unit.group
-        if group.waved and self.exposed and self.checks:
-            self.access.check_end(unit, self.exposed)
+        if group.waved and self.sharing.exposed and self.checks:
+            self.access.check_end(unit, self.sharing.exposed)
         group.leave(unit)
         for channel in unit.channels.values():
             channel.end()
@@ -149,7 +141,7 @@ class Interpreter:
         unit.waiting = ("region", node)
         if is_dispatched(self.launch, low, high):
             group.waved = not self.launch.resident
-            window = None if self.remote or self.exposed else WINDOW
+            window = None if self.sharing.remote or self.sharing.exposed else WINDOW
             dispatcher = Dispatcher(self.launch, group, self.spawn, window)
             self.dispatchers.append(dispatcher)
             dispatcher.admit()
@@ -281,26 +273,3 @@ def _missed_collective(machine: Interpreter) -> DeadlockError | None:
             if isinstance(meeting.node, n.Collective) and not machine.queued():
                 return unit.group.partial(meeting)
     return None
-
-
-def _remote(program: Program, places: Places) -> set[str]:
-    """Tiles that other units write into: flags, and destinations of puts."""
-    found = set()
-    for node in n.walk(program.body):
-        if isinstance(node, n.Copy) and node.dst is not None:
-            found.add(places.names[node.to.source].base)
-        elif isinstance(node, (n.Signal, n.Wait)):
-            found.add(places.names[node.flag].base)
-    return found
-
-
-def _exposed(program: Program, places: Places) -> list[Name]:
-    """Tiles of dispatched instances that others put into or get from: gone when their instance ends."""
-    found = {}
-    for node in n.walk(program.body):
-        if isinstance(node, n.Copy) and (node.dst is not None or node.src is not None):
-            region = node.to if node.dst is not None else node.source
-            name = places.names[places.names[region.source].base]
-            if name.private:
-                found[name.base] = name
-    return list(found.values())

@@ -81,7 +81,7 @@ def _run(
     interpreter = Interpreter(program, schedule_of(schedule, seed), checks, say, on_breakpoint)
     if record:
         interpreter.recorder = Recorder(interpreter)
-    _check_writable(program, views, interpreter.constant)
+    _check_writable(program, views, interpreter.sharing.constant)
     tensors = {}
     for param, array in zip(program.params, views, strict=True):
         copies = interpreter.places.names[param.name].copies
@@ -91,7 +91,7 @@ def _run(
             interpreter.recorder.tiles[param.name, ()] = storage
     interpreter.run()
     for param, array in zip(program.params, views, strict=True):
-        if param.name not in interpreter.constant:
+        if param.name not in interpreter.sharing.constant:
             array[...] = _result(interpreter, param, tensors[param.name])
     return RunResult(program, interpreter.steps, printed, interpreter.recorder)
 

@@ -77,7 +77,7 @@ def _parallel(machine: Interpreter, node: n.Parallel, unit: Unit) -> None:
 @rule(n.Alloc)
 def _alloc(machine: Interpreter, node: n.Alloc, unit: Unit) -> None:
     """The tile is new: nothing in it may be read. Tiles that others write into exist from the start."""
-    machine.places.renew(machine.places.names[node.name], unit, keep=node.name in machine.remote)
+    machine.places.renew(machine.places.names[node.name], unit, keep=node.name in machine.sharing.remote)
 
 
 @rule(n.View)
