@@ -117,7 +117,7 @@ def test_many_boxes_of_all_sizes_are_found(seed: int) -> None:
         expected = any(
             other is not unit
             and (kind != done or kind == WRITE)
-            and all(_meets(a, b) for a, b in zip(one, two))
+            and all(_meets(a, b) for a, b in zip(one, two, strict=True))
             for two, done, other in past
         )
         assert (history.check(one, kind, unit, unit, None) is not None) == expected, step

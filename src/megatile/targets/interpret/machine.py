@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
+import numpy as np
+
 from megatile.core.errors import MegatileError
 from megatile.ir import nodes as n
 from megatile.ir.expr import Const, Expr, Load
@@ -58,6 +60,11 @@ class Interpreter:
     # --- running ----------------------------------------------------------------------------------
 
     def run(self) -> None:
+        """Run the Program. What has no value in arithmetic (a division by zero) gives inf or NaN."""
+        with np.errstate(all="ignore"):
+            self._run()
+
+    def _run(self) -> None:
         root = Unit(None, (), None, {})
         self.start(root, self.program.body)
         schedule = self.schedule
