@@ -189,7 +189,8 @@ class _Quotient:
         y = np.minimum(np.abs(s.b) * np.float32(0.5) + np.float32(0.5), np.float32(4))
         i, j = np.ogrid[: s.config.m, : s.config.c]
         result = {
-            "div": s.a / y, "pow": y ** np.float32(power), "floordiv": f((i + j) // 4), "mod": f((i * 3 + j) % 4),
+            "div": s.a / y, "pow": y ** np.float32(power),
+            "floordiv": f((i + j) // 4), "mod": f((i * 3 + j) % 4),
         }[op]  # fmt: skip
         s.a = f(np.broadcast_to(result, s.a.shape))
 

@@ -1,5 +1,6 @@
 """Words of the language used with what they do not take: each is refused with what to write instead."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from refusals import Refusals, check_refused
 import megatile as mt
 import megatile.language as T
 from megatile.core.errors import MegatileError
-from megatile.language.errors import ProgramError
+from megatile.language.errors import ProgramError, ProgramWarning
 from megatile.targets.interpret.errors import RunError
 
 refused = Refusals()
@@ -359,3 +360,41 @@ def test_values_asked_for_too_early(use: Callable[[Any], Any], message: str) -> 
 
     with pytest.raises(ProgramError, match=rf"(?s)known only when the program runs, and {message}.*\^"):
         p.build()
+
+
+# --- pipelines deeper than memory -----------------------------------------------------------------
+
+
+def pipelined(stages: int, rows: int) -> Any:
+    @T.program
+    def p(A: T.Tensor((1024, 256), "f16"), B: T.Tensor((1024, 256), "f16")):
+        with T.Kernel(block=1, threads=128):
+            a = T.alloc((rows, 256), "f16", level="l1")
+            b = T.alloc((rows, 256), "f16", level="l1")
+            for k in T.Pipelined(1024 // rows, num_stages=stages):
+                T.copy(a, A[k * rows, 0])
+                T.copy(b, a)
+                T.copy(B[k * rows, 0], b)
+
+    return p
+
+
+def test_stages_that_do_not_fit_are_told() -> None:
+    deep = pipelined(4, 128)  # one buffer is 64 KiB; b stays one
+    with pytest.warns(
+        ProgramWarning,
+        match=r"\.py:\d+: 4 stages of pipelined loop 'k' need 320 KiB of 'shared' per block, but there are "
+        r"227 KiB; 2 will overlap \(try: num_stages=2, or smaller tiles\)",
+    ):
+        deep.build()
+    a = np.random.default_rng(0).standard_normal((1024, 256)).astype(np.float16)
+    b = np.zeros_like(a)
+    mt.run(deep, a, b)
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(("stages", "rows"), [(2, 128), (1, 128), (4, 64)])
+def test_stages_that_fit(stages: int, rows: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pipelined(stages, rows).build()

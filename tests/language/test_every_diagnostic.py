@@ -52,7 +52,7 @@ def told(node: ast.AST, path: Path) -> list[ast.expr]:
     """What is said, if anything is: errors are called, findings yielded, Python's errors retold."""
     if isinstance(node, ast.Call) and (called(node) in HELPERS or called(node).endswith("Error")):
         return node.args[:2]
-    finding = isinstance(node, ast.Yield) and path.parent.name == "passes"
+    finding = isinstance(node, ast.Yield) and (path.parent.name == "passes" or path.stem == "capacity")
     retold = isinstance(node, ast.Return) and path.stem == "python_errors"
     if (finding or retold) and isinstance(node.value, ast.Tuple):  # type: ignore[attr-defined]
         return node.value.elts[:1]  # type: ignore[attr-defined]
