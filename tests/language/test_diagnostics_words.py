@@ -384,7 +384,7 @@ def test_stages_that_do_not_fit_are_told() -> None:
     with pytest.warns(
         ProgramWarning,
         match=r"\.py:\d+: 4 stages of pipelined loop 'k' need 320 KiB of 'shared' per block, but there are "
-        r"227 KiB; 2 will overlap \(try: num_stages=2, or smaller tiles\)",
+        r"227 KiB; 2 fit \(try: num_stages=2, or smaller tiles\)",
     ):
         deep.build()
     a = np.random.default_rng(0).standard_normal((1024, 256)).astype(np.float16)

@@ -62,7 +62,7 @@ def shallow_pipelines(machine: HDA, program: Program) -> Iterator[Finding]:
                 fitting = 1 + (room - once) // each
                 yield (
                     f"{loop.stages} stages of pipelined loop '{loop.var}' need {format_bytes(needed)} of "
-                    f"'{place[1]}' per {place[0]}, but there are {format_bytes(room)}; {fitting} will overlap",
+                    f"'{place[1]}' per {place[0]}, but there are {format_bytes(room)}; {fitting} fit",
                     loop.span,
                     f"num_stages={fitting}, or smaller tiles",
                 )

@@ -9,6 +9,7 @@ import numpy as np
 
 from megatile.core.operations import OPERATIONS
 from megatile.core.operations import cast as cast_array
+from megatile.ir.affine import FOLD
 from megatile.ir.expr import WEAK, Apply, Const, Coord, Expr, Load, Rank, Var
 from megatile.ir.layout import coordinates
 from megatile.ir.program import Launch
@@ -25,35 +26,23 @@ def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
     """Division of whole numbers, with the user's word for a zero divisor."""
 
     def checked(a: Any, b: Any) -> Any:
-        if np.any(np.asarray(b) == 0):
-            raise RunError("division by zero", advice="guard the divisor")
+        divisor = np.asarray(b)
+        if divisor.dtype.kind in "iub" and not np.all(divisor):
+            raise RunError(
+                "division by zero",
+                advice="put it under an 'if', or divide by T.max(n, 1): T.if_then_else computes both sides",
+            )
         return function(a, b)
 
     return checked
 
 
 _DIRECT: dict[str, Callable[..., Any]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "floordiv": _whole(lambda a, b: a // b),
-    "mod": _whole(lambda a, b: a % b),
-    "ceildiv": _whole(lambda a, b: -(-a // b)),
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
+    **{op: function for op, function in FOLD.items() if op not in ("max", "min", "abs")},
+    **{op: _whole(FOLD[op]) for op in ("floordiv", "mod", "ceildiv")},
     "and": np.logical_and,
     "or": np.logical_or,
     "not": np.logical_not,
-    "neg": lambda a: -a,
-    "bitand": lambda a, b: a & b,
-    "bitor": lambda a, b: a | b,
-    "xor": lambda a, b: a ^ b,
-    "shl": lambda a, b: a << b,
-    "shr": lambda a, b: a >> b,
     "pow": lambda a, b: a**b,
 }
 _SCALAR: dict[str, Callable[..., Any]] = {
