@@ -263,6 +263,37 @@ def looks_at_locals(A, B):
         print(locals())
 
 
+@refused(r"np.maximum of a value known only when the program runs.*write T.max", "np.maximum")
+def maximum_of_numpy(A, B):
+    with T.Kernel(block=1):
+        for i in T.Parallel(16):
+            A[i, 0] = np.maximum(B[i, 0], 0)
+
+
+@refused(r"a tile has no '.fill'.*write T.fill\(...\)", "A.fill(3)")
+def method_of_a_tile(A, B):
+    with T.Kernel(block=1):
+        A.fill(3)
+
+
+@refused(r"a tile has no '.strides'.*tiles have shape", "A.strides")
+def attribute_of_a_tile(A, B):
+    with T.Kernel(block=1):
+        T.fill(A, A.strides[0])
+
+
+@refused(r"'A' @ ... of whole tiles.*T.gemm\(A, B, C\)", "A @ B")
+def matrix_product_of_python(A, B):
+    with T.Kernel(block=1):
+        C = A @ B
+
+
+@refused(r"KeyError: 'width'.*Python runs this line while building", "{}")
+def python_error(A, B):
+    with T.Kernel(block=1):
+        T.fill(A, {}["width"])
+
+
 @pytest.mark.parametrize(("body", "message", "line"), refused.cases)
 def test_refused(body: Callable[..., Any], message: str, line: str) -> None:
     check_refused(body, message, line)
@@ -398,3 +429,19 @@ def test_stages_that_fit(stages: int, rows: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pipelined(stages, rows).build()
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    two, three = np.float32(2), np.int64(3)
+
+    @T.program
+    def p(A: T.Tensor((8,), "f32")):
+        with T.Kernel(block=1):
+            for i in T.Parallel(8):
+                if three < i:
+                    A[i] = two * A[i] + three - np.float64(0.5) / two
+
+    a = np.arange(8, dtype=np.float32)
+    expected = np.where(a > 3, 2 * a + 3 - 0.25, a)
+    mt.run(p, a)
+    np.testing.assert_array_equal(a, expected)

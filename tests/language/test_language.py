@@ -940,3 +940,20 @@ def test_the_program_as_text() -> None:
         "            x[i] = x[i] * 2.0 + 1.0\n"
         '        copy(X[anchor(coord("block", 0) * 4, 4)], x[0::4])\n'
     )
+
+
+@pytest.mark.parametrize(
+    "name", ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "bool"]
+)
+def test_torch_tensors_of_every_type(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    kind = getattr(torch, name)
+
+    @T.program
+    def p(X: T.Tensor((8,), kind), Y: T.Tensor((8,), kind)):
+        with T.Kernel(block=1):
+            T.copy(Y, X)
+
+    x, y = torch.arange(8).to(kind), torch.zeros(8).to(kind)
+    mt.run(p, x, y)
+    assert torch.equal(x.float(), y.float())

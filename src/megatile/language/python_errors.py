@@ -36,7 +36,10 @@ def _told(error: Exception, tiles: list[str]) -> Told:
         found = pattern.search(text)
         if found:
             return rule(found)
-    return f"{type(error).__name__}: {text}", None
+    return (
+        f"{type(error).__name__}: {text}",
+        "Python runs this line while building, with names for what is not known yet",
+    )
 
 
 def _unknown_name(error: NameError, tiles: list[str]) -> Told:
@@ -94,13 +97,11 @@ def _wrong_arguments(found: re.Match[str]) -> Told:
     return f"{word} {found[2]}", hint
 
 
-@_rule(r"^loop of ufunc does not support .* no callable (\w+) method")
-def _numpy_function(found: re.Match[str]) -> Told:
+@_rule(r"^'(?:Tile|Ref)' object has no attribute '(\w+)'")
+def _unknown_attribute(found: re.Match[str]) -> Told:
     known = found[1] in _language().__all__
-    return (
-        f"np.{found[1]} of a value known only when the program runs",
-        f"write T.{found[1]}" if known else "use the functions of T",
-    )
+    hint = "tiles have shape, global_shape, bound, dtype and ndim"
+    return f"a tile has no '.{found[1]}'", f"write T.{found[1]}(...)" if known else hint
 
 
 @_rule(r"^(?:not enough|too many) values to unpack \(expected (\d+)(?:, got (\d+))?\)")

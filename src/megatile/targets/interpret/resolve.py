@@ -207,9 +207,11 @@ def _outside(
             f"{where} lies entirely outside: dimension {axis.number} has {length} elements",
             advice="check the loop bound or the origin of the anchor",
         )
+    advice = "an anchor such as A[i, j] may reach over the edge, a slice may not"
+    if axis.extent is None:
+        advice = "check the index, or guard it: if i < n"
     return OutOfBoundsError(
-        f"{where} is out of bounds: dimension {axis.number} has {length} elements",
-        advice="an anchor such as A[i, j] may reach over the edge, a slice may not",
+        f"{where} is out of bounds: dimension {axis.number} has {length} elements", advice=advice
     )
 
 

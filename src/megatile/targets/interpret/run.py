@@ -99,12 +99,26 @@ def _run(
 def _as_array(value: Any) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
-    if hasattr(value, "detach"):  # a torch tensor on the CPU shares its memory
-        return np.asarray(value.detach())
+    if hasattr(value, "detach"):
+        return _of_torch(value.detach())
     raise ArgumentError(
         f"an argument is {type(value).__name__}, not an array",
         advice="give NumPy arrays; outputs are filled in place",
     )
+
+
+def _of_torch(tensor: Any) -> np.ndarray:
+    """A torch tensor on the CPU as an array that shares its memory; NumPy knows bf16 and f8 by ml_dtypes."""
+    import torch
+
+    if tensor.device.type != "cpu":
+        raise ArgumentError(f"an argument is a torch tensor on {tensor.device}", advice="give x.cpu()")
+    name = dtype_name(tensor.dtype)
+    if name not in ("bf16", "f8e4m3", "f8e5m2"):
+        return np.asarray(tensor)
+    element = numpy_dtype(name)
+    bits = torch.int16 if element.itemsize == 2 else torch.int8
+    return np.asarray(tensor.view(bits)).view(element)
 
 
 def _built(prog: ProgramFunction | Program, arrays: list[np.ndarray], machine: str | HDA) -> Program:
