@@ -84,9 +84,20 @@ class Accessor(Resolver):
         self, target: Target, index: tuple[Any, ...], unit: Unit, agent: Agent, points: Any = None
     ) -> None:
         storage = target.storage
-        if storage.written is not None and not storage.written[index].all():
-            raise self.uninitialised(target, unit, index)
         self.order(target, READ, unit, agent, points)
+        if storage.written is not None and not storage.written[index].all():
+            self.unwritten(target, unit, index)
+
+    def unwritten(self, target: Target, unit: Unit, index: tuple[Any, ...]) -> None:
+        """An element is read that was never written. Another unit may be about to: that is a race, so go on,
+        with NaN, to see."""
+        error = self.uninitialised(target, unit, index)
+        if target.name.base in self.machine.sharing.raceless:
+            raise error
+        if self.machine.suspicion is None:
+            if unit.node is not None and unit.node.span is not None:
+                error.place = unit.node.span.place()
+            self.machine.suspicion = error
 
     def uninitialised(self, target: Target, unit: Unit, index: tuple[Any, ...]) -> UninitialisedReadError:
         written = target.storage.written
@@ -94,6 +105,8 @@ class Accessor(Resolver):
         where = np.argwhere(~written[index])[0][1:]
         element = tuple(int(w) for w in where)
         advice = "write it first (T.clear, T.fill or T.copy)"
+        if target.name.base not in self.machine.sharing.raceless:
+            advice += ", or wait for the unit that does (T.barrier, T.wait)"
         node = unit.node
         if getattr(node, "to", None) is not None and not written.any():
             advice += "; T.copy takes the destination first: T.copy(to, source)"

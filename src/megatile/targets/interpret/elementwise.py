@@ -170,8 +170,8 @@ class Elementwise:
         storage = target.storage
         flat = cast(np.broadcast_to(np.asarray(value), at.shape).reshape(-1), storage.dtype)
         if self.machine.checks:
-            self.check_written(target, index, at.unit)
             self.machine.access.order(target, ATOMIC, at.unit, at.unit, points)
+            self.check_written(target, index, at.unit)
         for copy in range(*target.copies):
             _ATOMIC[node.op].at(storage.array[copy], index, flat)
         if target.name.is_partial:
@@ -265,8 +265,8 @@ class Elementwise:
         target, index, points = self._lanes(expr, expr.source, expr.index, at)
         self.touch(expr, target, self._element_numbers(target, points), at, "read")
         if self.machine.checks:
-            self.check_written(target, index, at.unit)
             self.machine.access.order(target, READ, at.unit, at.unit, points)
+            self.check_written(target, index, at.unit)
         storage = target.storage
         if target.copies[1] - target.copies[0] > 1:
             block = storage.array[in_copy(slice(*target.copies), index)]
@@ -276,7 +276,7 @@ class Elementwise:
     def check_written(self, target: Target, index: tuple[Any, ...], unit: Unit) -> None:
         written = target.storage.written
         if written is not None and not written[in_copy(slice(*target.copies), index)].all():
-            raise self.machine.access.uninitialised(target, unit, in_copy(slice(*target.copies), index))
+            self.machine.access.unwritten(target, unit, in_copy(slice(*target.copies), index))
 
     # --- indices as boxes -------------------------------------------------------------------------
 

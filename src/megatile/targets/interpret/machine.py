@@ -16,7 +16,7 @@ from megatile.targets.interpret.access import Accessor
 from megatile.targets.interpret.batch import can_batch
 from megatile.targets.interpret.dispatch import WINDOW, Dispatcher, is_dispatched
 from megatile.targets.interpret.elementwise import Elementwise, Iterations
-from megatile.targets.interpret.errors import DeadlockError
+from megatile.targets.interpret.errors import DataRaceError, DeadlockError, RunError
 from megatile.targets.interpret.expressions import Compiler, Evaluate, unflatten
 from megatile.targets.interpret.group import Group, word_of
 from megatile.targets.interpret.places import Places
@@ -55,6 +55,8 @@ class Interpreter:
         self.batchable: dict[tuple[int, int], bool] = {}
         self.waiters: dict[Any, list[Unit]] = {}
         self.elements: dict[int, n.Region] = {}
+        self.suspicion: RunError | None = None
+        """A read of something unwritten, unless it turns out to be a race with the unit that writes it."""
         self.steps = 0
 
     # --- running ----------------------------------------------------------------------------------
@@ -62,7 +64,14 @@ class Interpreter:
     def run(self) -> None:
         """Run the Program. What has no value in arithmetic (a division by zero) gives inf or NaN."""
         with np.errstate(all="ignore"):
-            self._run()
+            try:
+                self._run()
+            except DataRaceError:
+                raise
+            except RunError as error:
+                raise self.suspicion or error from None
+        if self.suspicion is not None:
+            raise self.suspicion
 
     def _run(self) -> None:
         root = Unit(None, (), None, {})
