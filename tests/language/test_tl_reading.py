@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.language import kernels
 
+from megatile.cost.price import price
 from megatile.language import tl
 from megatile.language.directions import TopologyError
 from megatile.language.mock import run_kernel_in_mock
@@ -15,6 +16,7 @@ from megatile.language.rewrite import RewriteError
 from megatile.plan.check import check
 from megatile.plan.execute import execute
 from megatile.plan.model import Loop, PlanError, statements
+from megatile.sim import simulate
 
 
 def run(kernel, units=3, elements=4, extra=(), **options):
@@ -342,7 +344,7 @@ def test_raw_memory_that_overlaps_is_the_same_memory_or_refused():
     mock = run_kernel_in_mock(tail, 3, "ring_1d", list(x.copy()), (8,))
     np.testing.assert_array_equal(np.stack(mock), result)
     for step in (10, 7, -2):  # over the end, between elements, over the begin
-        with pytest.raises(tl.KernelError, match=r"may overlap f16\[8\] at 4096"):
+        with pytest.raises(tl.KernelError, match=r"overlaps f16\[8\] at 4096"):
             run(tail, elements=8, extra=(step,))
 
     def turns(t_ptr, tl):
@@ -353,6 +355,60 @@ def test_raw_memory_that_overlaps_is_the_same_memory_or_refused():
 
     with pytest.raises(tl.KernelError, match="may overlap"):
         run(turns, elements=8)
+
+
+def test_raw_memory_in_a_loop():
+    def kernel(t_ptr, tl):
+        mine = t_ptr + tl.program_id(0) * 8 * 2
+        x = tl.load(mine, (8,))
+        for _ in range(3):
+            tl.store(0x1000, x)
+            x = tl.load(0x1000, (8,)) + 1.0
+        tl.store(mine, x)
+
+    plan, x, result = run(kernel, elements=8)
+    assert len([s for s in plan.streams[0].body if isinstance(s, Loop)]) == 1
+    np.testing.assert_array_equal(result, x + 3)
+
+
+def retyped(t_ptr, tl):
+    """The same address as f16, as f32, and as f16 again."""
+    mine = t_ptr + tl.program_id(0) * 8 * 2
+    x = tl.load(mine, (8,))
+    for _ in range(2):
+        tl.store(0x1000, x)
+        a = tl.load(0x1000, (8,))
+        tl.store(0x1000, tl.cast(x, "f32"))
+        x = a + tl.cast(tl.load(0x1000, (8,), "f32"), "f16")
+    tl.store(mine, x)
+
+
+def test_raw_memory_used_again_with_another_type():
+    plan, x, result = run(retyped, elements=8)
+    np.testing.assert_array_equal(result, 4 * x)
+    mock = run_kernel_in_mock(retyped, 3, "ring_1d", list(x.copy()))
+    np.testing.assert_array_equal(np.stack(mock), result)
+    times = {e: simulate(plan, machine="ahbm", engine=e).time_ps for e in ("run-ahead", "bucket")}
+    bounds = price(plan, "ahbm")
+    assert bounds.lower_ps <= times["run-ahead"] == times["bucket"] <= bounds.upper_ps
+
+    def gone(t_ptr, tl):
+        x = tl.load(t_ptr + tl.program_id(0) * 16, (8,))
+        tl.store(0x1000, x)
+        tl.store(0x1004, tl.cast(x, "f32"))
+        tl.store(t_ptr + tl.program_id(0) * 16, tl.load(0x1000, (2,)))
+
+    with pytest.raises(tl.KernelError, match=r"f16\[2\] at 4096: what was there has been written over"):
+        run(gone, elements=8)
+
+    def on_one_side(t_ptr, tl):
+        x = tl.load(t_ptr + tl.program_id(0) * 16, (8,))
+        tl.store(0x1000, x)
+        if tl.program_id(0) == 0:
+            tl.store(0x1000, tl.cast(x, "f32"))
+
+    with pytest.raises(tl.KernelError, match="under a condition memory keeps its type"):
+        run(on_one_side, elements=8)
 
 
 def test_neighbours_that_do_not_exist():

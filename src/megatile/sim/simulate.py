@@ -51,14 +51,16 @@ def simulate(
     data: bool | Mapping[str, Any] | None = None,
     engine: str | None = None,
     assume: Mapping[str, Any] | None = None,
+    installed: bool = False,
 ) -> Result:
     """Time a plan on a machine; with ``inputs`` (also as ``data=``) compute its outputs too.
 
     ``data=True`` asks for outputs of a plan without inputs, ``data=False`` for times alone.
 
     ``engine`` forces one of ``run-ahead``, ``arrays`` and ``bucket``; all give the same times. ``assume``
-    gives values for integers that the plan reads from its data, where there is none. The faults of an
-    enclosing ``with faults(...)`` apply.
+    gives values for integers that the plan reads from its data, where there is none. ``installed`` leaves
+    out the install of the queues (`Session` does that once per unit). The faults of an enclosing
+    ``with faults(...)`` apply.
     """
     if engine is not None and engine not in ENGINES:
         raise TimingError(
@@ -75,7 +77,7 @@ def simulate(
         inputs, data = data, True
     with_data = inputs is not None if data is None else data
     faults = current_faults()
-    run = _Run(plan, hda, faults, engine)
+    run = _Run(plan, hda, faults, engine, installed)
     scalars = _scalars(run, inputs, with_data, assume)
     name, times = run.times(scalars)
     order = SimpleNamespace(choices=times.choices)
@@ -115,14 +117,15 @@ def _scalars(
 class _Run:
     """One plan on one machine under the faults that held when it was made."""
 
-    def __init__(self, plan: Plan, hda: HDA, faults: Faults, engine: str | None) -> None:
+    def __init__(self, plan: Plan, hda: HDA, faults: Faults, engine: str | None, installed: bool) -> None:
         self.plan = plan
         self.hda = hda
         self.faults = faults
         self.engine = engine
+        self.installed = installed
 
     def machine(self) -> Machine:
-        return Machine(self.hda, self.plan, self.faults)
+        return Machine(self.hda, self.plan, self.faults, installed=self.installed)
 
     def times(self, scalars: Scalars) -> tuple[str, Times]:
         """The evaluator used and the times it found."""
