@@ -9,7 +9,7 @@ from typing import Any
 
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize
-from megatile.language.blocks import blocks_of, flat_region, shaped_as, sub_block
+from megatile.language.blocks import flat_region, pieces_of, shaped_as, sub_block
 from megatile.language.directions import Wiring
 from megatile.language.math import Math
 from megatile.language.reading import Reader
@@ -281,17 +281,7 @@ class Tl(Math):
 
     def pieces(self, shape: tuple[int, ...], element: str) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """A message as the blocks that fit a slot: (start, shape) each."""
-        nbytes = prod(shape) * itemsize(element)
-        size = self.settings.slot_size
-        if size is None or nbytes <= size:
-            self.reader.largest_message = max(self.reader.largest_message, nbytes)
-            return [((0,) * len(shape), shape)]
-        if not self.settings.split:
-            raise self.error(
-                f"a tile of {nbytes} bytes does not fit a slot of {size} bytes",
-                advice="give a larger slot_size, or split=True to send it in pieces",
-            )
-        if size < itemsize(element):
-            raise self.error(f"not even one element of {element} fits a slot of {size} bytes")
-        self.reader.largest_message = size
-        return list(blocks_of(shape, size // itemsize(element)))
+        pieces = pieces_of(self, shape, element, self.settings.slot_size, self.settings.split)
+        largest = max(prod(piece) for _, piece in pieces) * itemsize(element)
+        self.reader.largest_message = max(self.reader.largest_message, largest)
+        return pieces

@@ -8,6 +8,7 @@ import numpy as np
 
 from megatile.plan.cohort import Cohort, Handle, SlotHandle, TileHandle, spread, uniform
 from megatile.plan.model import Channel, Plan, PlanError
+from megatile.plan.neighbours import nobody_there
 from megatile.plan.program import Instruction, Program
 from megatile.plan.text import statement_text
 
@@ -167,6 +168,8 @@ class Commands:
         if wrong.any():
             at = int(np.argmax(wrong))
             unit, where = int(cohort.units[at]), [int(spread(v, len(cohort))[at]) for v in (to, member)]
+            if where[0] == -1:
+                raise nobody_there(unit, queues.channel, where[1], sending=True)
             if not 0 <= where[0] < self.plan.units:
                 raise PlanError(
                     f"unit {unit} sends to unit {where[0]}, which does not exist: "

@@ -39,8 +39,7 @@ class Deadlock(PlanDeadlock):
     """Nothing can proceed and something waits. ``graph`` holds the dump, also as ``graph.dot()``."""
 
     def __init__(self, message: str, graph: WaitGraph, **options: Any) -> None:
-        super().__init__(message, [], **options)
-        self.graph = graph
+        super().__init__(message, [], graph, **options)
 
 
 def simulate(
