@@ -156,9 +156,9 @@ class MockTl(Math):
         if start % itemsize(element):
             raise self.error(f"address <t + {offset}> is not a multiple of the element size of {element}")
         if owner >= self.world_size or start + nbytes > part:
-            size = itemsize(element)
+            first, last = (place // itemsize(element) for place in (start, start + nbytes))
             raise PlanError(
-                f"'t' of extents {self.world.shape} has no elements {start // size}:{(start + nbytes) // size}",
+                f"'t' of extents {self.world.shape} has no elements {first}:{last}",
                 place=self.here,
             )
         self.note(kind, nbytes, owner=owner, start=start)
