@@ -17,7 +17,7 @@ from megatile.plan.regions import regions_of
 
 Array = Any
 # Tiles cut into more blocks than this get a log of recent accesses instead of a table of all blocks.
-TABLE_ENTRIES = 100_000
+TABLE_ENTRIES = 1_000_000
 
 
 @dataclass(frozen=True)

@@ -334,11 +334,25 @@ class Commands:
             raise PlanError(
                 f"a unit that is in no group of '{statement.group}' meets: {self.describe(instruction)}"
             )
+        if statement.kind == "broadcast":
+            self.check_root(cohort, instruction, np.bincount(keys[keys >= 0])[keys[cohort.units]])
         if len(cohort) == int((keys >= 0).sum()):
             self.on_collective(statement.group, [(cohort, instruction)])
             cohort.pc += 1
             return True
         return self.block(cohort)
+
+    def check_root(self, cohort: Cohort, instruction: Instruction, sizes: Any) -> None:
+        """The root of a broadcast is a number within its group."""
+        root = spread(instruction.functions["root"](cohort.ints), len(cohort))
+        wrong = (root < 0) | (root >= sizes)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise PlanError(
+                f"unit {int(cohort.units[at])} takes root {int(root[at])} of a group of {int(sizes[at])}: "
+                + self.describe(instruction),
+                advice="the root counts the members of the group, from 0",
+            )
 
     def meet(self, cohorts: list[Cohort]) -> bool:
         """Release the groups of which every unit waits at a collective; the rest goes on waiting."""

@@ -34,7 +34,7 @@ from megatile.plan import model as pm
 from megatile.plan.timing.fabric import Path
 from megatile.plan.timing.machine import Machine
 from megatile.sim.regions import OWNER_SHIFT, Block, Regions
-from megatile.sim.rows import Access, Row
+from megatile.sim.rows import Access, Odd, Row
 from megatile.sim.storage import Storages
 
 RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL, COPY, CONSUME, LOAD, PUT, SIGNAL, WAIT = range(12)
@@ -116,6 +116,8 @@ class Program:
         """Numbers of the flags that one unit alone raises; a flag is (name, unit, member)."""
         self.shared: set[int] = set()
         self.copies = [0] * self.plan.units
+        self.cohorts: list[Any] = []
+        """Who was followed; their counts say how many messages went through the queues."""
         self.members = self._group_members()
         self.orders_shared = self._has_shared_storage()
 
@@ -154,7 +156,7 @@ class Program:
             if not 0 <= sender < self.plan.units and not strict:
                 return Link(channel, number, receiver, receiver, member, 0, 1)
             if not 0 <= sender < self.plan.units:
-                raise pm.PlanError(f"queue {channel.label(member)} of unit {receiver} is fed by nobody")
+                raise Odd(f"queue {channel.label(member)} of unit {receiver} is fed by nobody")
             vc = self.machine.virtual_channel(channel.name, sender, receiver)
             engine = self.engine_names.index(f"dma.{vc}")
             credit = self.machine.credit_ps(receiver, sender, channel.memory)

@@ -26,7 +26,9 @@ from megatile.sim.data import Scalars, assumed, observed, outputs, reads_scalars
 from megatile.sim.evaluate import arrays, bucket, has_any, run_ahead
 from megatile.sim.program import Program
 from megatile.sim.result import Result, wants_communication_trace
+from megatile.sim.rows import Odd
 from megatile.sim.times import Times
+from megatile.sim.verify import check_left_over, explain
 from megatile.trace import WaitGraph
 
 ENGINES = ("run-ahead", "arrays", "bucket")
@@ -128,25 +130,34 @@ class _Run:
 
     def times(self, scalars: Scalars) -> tuple[str, Times]:
         """The evaluator used and the times it found."""
-        with _no_collector():
-            if self.engine == "bucket":
-                times = bucket(self.machine(), scalars)[1]
-                if not times.complete:
-                    # The oracle only notices that it is stuck; run-ahead also says who waits for whom.
-                    times = run_ahead(self.machine(), scalars, record=False)[1]
-                return "bucket", _checked(times, self.plan)
-            if self.engine == "arrays" or (self.engine is None and self._large()):
-                try:
-                    return "arrays", arrays(self.machine(), scalars)[1]
-                except NotRegular as reason:
-                    if self.engine == "arrays":
-                        raise TimingError(
-                            f"plan '{self.plan.name}' cannot be evaluated by arrays: {reason}",
-                            advice="leave engine= out, or use engine='run-ahead'",
-                        ) from None
-            times = run_ahead(self.machine(), scalars, record=False)[1]
-            times.operations = []  # freed before the collector wakes up and looks at each of them
-            return "run-ahead", _checked(times, self.plan)
+        try:
+            with _no_collector():
+                name, program, times = self._evaluate(scalars)
+            check_left_over(program.cohorts)
+        except Odd as odd:
+            explain(self.plan, scalars, odd)
+            raise
+        return name, times
+
+    def _evaluate(self, scalars: Scalars) -> tuple[str, Program, Times]:
+        if self.engine == "bucket":
+            program, times = bucket(self.machine(), scalars)
+            if not times.complete:
+                # The oracle only notices that it is stuck; run-ahead also says who waits for whom.
+                times = run_ahead(self.machine(), scalars, record=False)[1]
+            return "bucket", program, _checked(times, self.plan)
+        if self.engine == "arrays" or (self.engine is None and self._large()):
+            try:
+                return "arrays", *arrays(self.machine(), scalars)
+            except NotRegular as reason:
+                if self.engine == "arrays":
+                    raise TimingError(
+                        f"plan '{self.plan.name}' cannot be evaluated by arrays: {reason}",
+                        advice="leave engine= out, or use engine='run-ahead'",
+                    ) from None
+        program, times = run_ahead(self.machine(), scalars, record=False)
+        times.operations = []  # freed before the collector wakes up and looks at each of them
+        return "run-ahead", program, _checked(times, self.plan)
 
     def recorded(self, scalars: Scalars) -> tuple[Program, Times]:
         with _no_collector():
