@@ -169,7 +169,8 @@ def _moved(watch: LocalWatch, key: Any, changed: Any) -> Any:
     if len(ahead) and (ahead.min() < 0 or ahead.max() >= changed.shape[-1]):
         return None
     result = np.zeros_like(changed)
-    result[(*places[:-1], ahead)] = True
+    index = (*places[:-1], ahead)
+    result[index] = True
     return result
 
 
@@ -214,6 +215,8 @@ def _continue(
         if key[0] == "tile" and key[1] in watch.paces:
             for period in range(1, times + 1):
                 ahead = _ahead(watch, key, places, period)
-                clocks[key][(units, *ahead[1:])] = values + rate * period
+                index = (units, *ahead[1:])
+                clocks[key][index] = values + rate * period
         else:
-            clocks[key][(units, *places[1:])] = values + rate * times
+            index = (units, *places[1:])
+            clocks[key][index] = values + rate * times

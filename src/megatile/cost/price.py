@@ -141,7 +141,7 @@ class TimedWalk(Walker):
     def bounds(self, cohort: Cohort, loop: Any) -> tuple[int, int, int] | None:
         """Where a loop stands, if all units of the cohort agree."""
         found = tuple(cohort.ints[f"{loop.index}{suffix}"] for suffix in ("", ".stop", ".step"))
-        return found if all(isinstance(v, int) for v in found) else None  # type: ignore[return-value]
+        return found if all(isinstance(v, int) for v in found) else None
 
     def step_again(self, cohort: Cohort, instruction: Instruction) -> bool:
         """After an iteration; where the rest of the loop only moves time on, it is skipped."""
