@@ -82,9 +82,9 @@ def load(plan: PlanBuilder, tile: Handle, source: Matrix, low: Any, extents: Any
     """Bring a block into a new version of a tile; from a flat tensor row by row unless rows are whole."""
     height, width = extents
     if whole or not source.flat:
-        plan.copy(tile[0:height, 0:width], source.block(*low, height, width), fresh=True)
+        plan.copy(tile[0:height, 0:width], source.block(low[0], low[1], height, width), fresh=True)
         return
-    plan.copy(tile[0:1, 0:width], source.block(*low, 1, width), fresh=True)
+    plan.copy(tile[0:1, 0:width], source.block(low[0], low[1], 1, width), fresh=True)
     with plan.loop(1, height, index="row") as row:
         r = row.index
         plan.copy(tile[r : r + 1, 0:width], source.block(low[0] + r, low[1], 1, width))
@@ -93,7 +93,7 @@ def load(plan: PlanBuilder, tile: Handle, source: Matrix, low: Any, extents: Any
 def store(plan: PlanBuilder, target: Matrix, tile: Handle, low: Any, extents: Any, whole: bool) -> None:
     height, width = extents
     if whole or not target.flat:
-        plan.copy(target.block(*low, height, width), tile[0:height, 0:width])
+        plan.copy(target.block(low[0], low[1], height, width), tile[0:height, 0:width])
         return
     with plan.loop(0, height, index="row") as row:
         r = row.index
