@@ -28,7 +28,7 @@ class Meeting:
     __slots__ = ("came", "complete", "latest")
 
     def __init__(self) -> None:
-        self.came: list[UnitState] = []
+        self.came: dict[int, UnitState] = {}
         self.latest = 0
         self.complete = False
 
@@ -157,9 +157,7 @@ class Decisions:
 
         def sent(time: int) -> None:
             self.run.flags[flag].extend([time + delay] * amount)
-            waiting = self.run.wait_flag.pop(flag, None)
-            if waiting is not None:
-                self.run.ready.append(waiting)
+            self.run.wake(self.run.wait_flag, flag)
 
         when([unit.touched], unit.now, sent)
         return True
@@ -202,19 +200,22 @@ class Decisions:
             self.mark(unit, op, unit.now, unit.now)
             self.note(unit, op.flow, unit.now)
             return True
-        if unit in meeting.came:
+        if unit.unit in meeting.came:
             return False
-        times = [unit.touched, *self.hazards(unit, op.reads, op.writes)]
-        for time in times:
-            if known(time) is None:
+        latest = max(meeting.latest, unit.now)
+        for time in (unit.touched, *self.hazards(unit, op.reads, op.writes)):
+            value = known(time)
+            if value is None:
                 self.run.resume_when(unit, time)
                 return False
+            if value > latest:
+                latest = value
         op.flow = unit.now
-        meeting.came.append(unit)
-        meeting.latest = max(meeting.latest, unit.now, *(known(t) or 0 for t in times))
+        meeting.came[unit.unit] = unit
+        meeting.latest = latest
         if len(meeting.came) == op.value:
             meeting.complete = True
-            self.run.ready.extend(u for u in meeting.came if u is not unit)
+            self.run.ready.extend(u for u in meeting.came.values() if u is not unit)
             return self.meet(unit, op)
         return False
 

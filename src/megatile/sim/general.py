@@ -252,7 +252,7 @@ class GeneralRules(Decisions):
         unit.free[op.engine] = left
         self.mark(unit, op, left, 0)
         run.arrivals[link.queue].append(arrived)
-        run.wake_data(link.queue)
+        run.wake(run.wait_data, link.queue)
         self._arrived_any(link.queue)
         self.note(unit, start, left)
         return True
@@ -299,7 +299,7 @@ class GeneralRules(Decisions):
 
         when(times, unit.now, free)
         self.run.credits[queue][number] = short(credit)
-        self.run.wake_credit(queue)
+        self.run.wake(self.run.wait_credit, queue)
         self.note(unit, unit.now, short(released))
 
     def receive_into(self, unit: UnitState, op: Operation) -> bool:
@@ -321,7 +321,7 @@ class GeneralRules(Decisions):
         credit = Pending()
         when([landed], 0, lambda time: credit.set(time + link.credit_ps))
         run.credits[link.queue][number] = short(credit)
-        run.wake_credit(link.queue)
+        run.wake(run.wait_credit, link.queue)
         self.note(unit, start, landed)
         return True
 

@@ -9,7 +9,8 @@ import numpy as np
 from megatile.plan import model as pm
 from megatile.sim.lower import operations
 from megatile.sim.lower_compute import busy_ps
-from megatile.sim.lower_fast import loads, puts, signals, waits
+from megatile.sim.lower_fast import puts, signals, waits
+from megatile.sim.lower_loads import loads
 from megatile.sim.lower_queue import remember
 from megatile.sim.lowering import Lowering, Made, columns
 from megatile.sim.program import CONSUME

@@ -371,13 +371,9 @@ class RunAhead:
 
     # waking
 
-    def wake_data(self, queue: int) -> None:
-        unit = self.wait_data.pop(queue, None)
-        if unit is not None:
-            self.ready.append(unit)
-
-    def wake_credit(self, queue: int) -> None:
-        unit = self.wait_credit.pop(queue, None)
+    def wake(self, waiting: dict[int, UnitState], key: int) -> None:
+        """Let the unit that waits for this queue or flag try again, if there is one."""
+        unit = waiting.pop(key, None)
         if unit is not None:
             self.ready.append(unit)
 

@@ -42,7 +42,7 @@ def _waiters(run: RunAhead, unit: UnitState) -> list[Waiter]:
             return [Waiter(me, "receive any", "data", k.label, names[k.sender], source) for k in op.link]
         if op.kind == "meet":
             members = run.program.members[op.key[:2]]
-            came = {u.unit for u in run.rules.meetings[op.key].came}
+            came = run.rules.meetings[op.key].came
             label = f"{op.row.statement.kind} {op.key[0]}"
             missing = [m for m in members if m not in came]
             return [Waiter(me, label, "barrier", op.key[0], names[m], source) for m in missing]
