@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import count
 
 import numpy as np
@@ -425,6 +426,31 @@ def test_wrong_use_names_the_line_in_the_mock_too():
         for go in (run, lambda k: run_kernel_in_mock(k, 3, "ring_1d", list(np.zeros((3, 4), "f2")))):
             with pytest.raises(error, match=rf"(?s)reading.py:\d+: {text}"):
                 go(kernel)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("tl.recieve(dir='W')", r"tl has no 'recieve' \(try: did you mean"),
+        (
+            "tl.recv(direction='W', shape=(4,))",
+            r"tl\.recv\(\) got an unexpected keyword .*'direction'",
+        ),
+        ("tl.send('E', 'abc')", "tl.send takes a tile, not 'abc'"),
+        ("tl.store(t_ptr, 3)", "tl.store takes a tile, not 3"),
+        ("tl.zeros((4,))[0]", "cannot be taken one by one.*tl.read_scalar"),
+        ("missing + 1", "NameError: name 'missing' is not defined"),
+        ("1 // 0", "ZeroDivisionError"),
+    ],
+)
+def test_mistakes_in_python_name_the_line_of_the_kernel(line, message, tmp_path):
+    file = tmp_path / "mistake.py"
+    file.write_text(f"def kernel(t_ptr, tl):\n    {line}\n")
+    found: dict = {}
+    exec(compile(file.read_text(), str(file), "exec"), found)
+    error = both(found["kernel"], tl.KernelError)
+    assert re.search(message, str(error))
+    assert error.place.line == 2
 
 
 def test_messages_in_pieces_in_the_mock():

@@ -202,6 +202,8 @@ class Tl(Math):
         wires = self.settings.wires
         direction = self.direction(dir)
         if src is not None:
+            if not isinstance(src, TileRef):
+                raise self.error(f"tl.send takes a tile, not {src!r}")
             source: Handle | Part = src.handle()
             extents, element = src.shape, src.dtype
         else:

@@ -9,12 +9,9 @@ that nobody receives and races, with the errors that a plan gives.
 
 from __future__ import annotations
 
-import linecache
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,11 +19,12 @@ from greenlet import getcurrent, greenlet
 
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize, numpy_dtype
-from megatile.core.errors import Place
+from megatile.core.errors import MegatileError, Place
 from megatile.core.operations import apply
 from megatile.language.blocks import pieces_of
 from megatile.language.context import QUEUES
 from megatile.language.directions import IpcqDeadlock, Wiring, neighbor_maps, wiring
+from megatile.language.kernel_errors import PYTHON_ERRORS, raised_at, told, user_place
 from megatile.language.math import Math
 from megatile.language.mock_memory import Memory
 from megatile.language.record import Event, Message, Record
@@ -36,24 +34,12 @@ from megatile.plan.expr import expr
 from megatile.plan.model import Channel, PlanError
 
 Array = Any
-PACKAGE = str(Path(__file__).parents[1])
 TENSOR = 1 << 52
 """Where the tensor lies: beyond every raw address."""
 
 
 class Refused(BaseException):
     """A rank did what no plan may do; the record says what."""
-
-
-def user_place() -> Place | None:
-    """The line of the kernel that is running."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
-        frame = frame.f_back  # type: ignore[assignment]
-    if frame is None:
-        return None
-    file, line = frame.f_code.co_filename, frame.f_lineno
-    return Place(file, line, snippet=linecache.getline(file, line) or None)
 
 
 class MockTile(TileRef):
@@ -211,6 +197,8 @@ class MockTl(Math):
             size = nbytes if nbytes is not None else prod(shape) * itemsize(element)
             data = self.read(space, src_addr, size, element).view(numpy_dtype(element))
             data = data.reshape(shape) if shape is not None else data
+        elif not isinstance(src, MockTile):
+            raise self.error(f"tl.send takes a tile, not {src!r}")
         else:
             data, element, message = src.data, src.dtype, src.message
         queue = self.world.arrival(self.rank, dir)
@@ -366,10 +354,19 @@ def run_kernel_in_mock(
     workers = []
     for rank in range(world_size):
         context = MockTl(rank, world)
-        workers.append(greenlet(lambda tl=context: kernel_fn(TENSOR, *kernel_args, tl=tl)))
+        workers.append(greenlet(lambda tl=context: _worker(kernel_fn, kernel_args, tl)))
     world.run(workers)
     parts = np.split(world.data, world_size)
     return [part.view(arrays[0].dtype).reshape(arrays[0].shape) for part in parts]
+
+
+def _worker(kernel_fn: Callable[..., Any], kernel_args: Sequence[Any], tl: MockTl) -> None:
+    try:
+        kernel_fn(TENSOR, *kernel_args, tl=tl)
+    except PYTHON_ERRORS as error:
+        if isinstance(error, MegatileError):
+            raise
+        raise told(error, raised_at(error), tl) from error
 
 
 def _arrivals(wires: Wiring, world_size: int) -> Callable[[int, str], int]:
