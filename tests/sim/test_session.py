@@ -100,8 +100,27 @@ def test_queues_that_do_not_fit_a_later_plan() -> None:
         s.launch(ring(4, 16))
     with pytest.raises(InstallError, match="has slots 2, the plan needs 4"):
         s.launch(ring(4, 8, slots=4))
-    with pytest.raises(InstallError, match="is fed by units"):
+    with pytest.raises(InstallError, match="is fed by unit 3 in direction 0, the plan says 2"):
         s.launch(ring(3, 8))
+
+
+def test_a_kernel_may_use_some_of_the_installed_directions() -> None:
+    def grid(rank: int, size: int) -> dict[str, int]:
+        return {"N": rank ^ 2, "S": rank ^ 2, "E": (rank + 1) % size, "W": (rank - 1) % size}
+
+    def up(t_ptr, n, tl):
+        mine = t_ptr + tl.program_id(0) * n * 2
+        tl.send(dir="N", src=tl.load(mine, (n,)))
+        tl.store(mine, tl.recv(dir="S", shape=(n,)))
+
+    x = np.arange(64, dtype="f2").reshape(4, 16)
+    s = Session("ahbm")
+    s.install(read(up, 16, 4, topology=grid))
+    s.launch(read(up, 16, 4, topology=grid), {"t": x})
+    s.launch(read(kernels.hello_send, 16, 4))  # a ring: E and W alone
+    np.testing.assert_array_equal(s.read("t"), np.roll(x[[2, 3, 0, 1]], 1, axis=0))
+    with pytest.raises(InstallError, match="'ipcq' has no direction parent, only N, S, E, W"):
+        s.launch(read(kernels.tree, 16, 4, (4,), topology="tree_binary"))
 
 
 @pytest.mark.parametrize("buffer", ["tcm", "sram", "hbm"])
@@ -219,6 +238,8 @@ def test_what_a_session_refuses() -> None:
     s = mt.Session("ahbm")
     with pytest.raises(SessionError, match=r"takes a Plan, not function.*tl\.read_kernel"):
         s.launch(kernels.hello_send)
+    with pytest.raises(SessionError, match="takes a machine, not int"):
+        Session(3)
     with pytest.raises(SessionError, match="no queues to install"):
         Session(toy(2)).install(doubling())
     with s:

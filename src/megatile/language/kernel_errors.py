@@ -6,13 +6,15 @@ import linecache
 import re
 import sys
 import traceback
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from megatile.core.errors import Place, did_you_mean
 from megatile.language.symbols import KernelError
 
-PACKAGE = str(Path(__file__).parents[1])
+INSIDE = tuple(str(Path(__file__).parents[1] / folder) for folder in ("language", "core", "plan"))
+"""Where functions live that kernels call; kernels may stand anywhere else."""
 PYTHON_ERRORS = (TypeError, AttributeError, NameError, IndexError, KeyError, ZeroDivisionError)
 """What a mistake in a kernel may raise in Python itself."""
 
@@ -36,11 +38,15 @@ def told(error: Exception, place: Place | None, tl: Any) -> PythonMistake:
 def user_place() -> Place | None:
     """The line of the kernel that is running."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    while frame is not None and frame.f_code.co_filename.startswith(INSIDE):
         frame = frame.f_back  # type: ignore[assignment]
     if frame is None:
         return None
-    file, line = frame.f_code.co_filename, frame.f_lineno
+    return place_of(frame.f_code.co_filename, frame.f_lineno)
+
+
+@lru_cache(maxsize=4096)
+def place_of(file: str, line: int) -> Place:
     return Place(file, line, snippet=linecache.getline(file, line) or None)
 
 
@@ -49,6 +55,6 @@ def raised_at(error: Exception) -> Place | None:
     places = [
         (frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if not frame.f_code.co_filename.startswith(PACKAGE)
+        if not frame.f_code.co_filename.startswith(INSIDE)
     ]
-    return Place(*places[-1], snippet=linecache.getline(*places[-1]) or None) if places else None
+    return place_of(*places[-1]) if places else None

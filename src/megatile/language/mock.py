@@ -174,6 +174,8 @@ class MockTl(Math):
     def direction(self, name: Any) -> str:
         """A direction by its name; counted ones also by number."""
         wires = self.world.wires
+        if type(name) is str and name in wires.names:
+            return name
         return wires.names[int(wires.index(name, self.here).evaluate({}))]
 
     def refuse(self) -> None:

@@ -23,17 +23,25 @@ class Installed:
     sources: tuple[int, ...]
 
     def differs(self, other: Installed) -> str | None:
-        """Why a plan that needs ``other`` cannot use this one; None if it can."""
+        """Why a plan that needs ``other`` cannot use this one; None if it can. Directions go by name."""
         mine, needed = self.channel, other.channel
-        for what in ("members", "names", "slots", "memory", "offset"):
+        for what in ("slots", "memory", "offset"):
             a, b = getattr(mine, what), getattr(needed, what)
             if a != b:
                 return f"has {what} {a!r}, the plan needs {b!r}"
         if needed.slot_bytes > mine.slot_bytes:
             return f"has slots of {mine.slot_bytes} bytes, the plan needs {needed.slot_bytes}"
-        if self.sources != other.sources:
-            return f"is fed by units {self.sources}, the plan feeds it from {other.sources}"
+        there = self.by_direction()
+        for direction, source in other.by_direction().items():
+            if direction not in there:
+                return f"has no direction {direction}, only {', '.join(map(str, there))}"
+            if there[direction] != source:
+                return f"is fed by unit {there[direction]} in direction {direction}, the plan says {source}"
         return None
+
+    def by_direction(self) -> dict[str | int, int]:
+        names = self.channel.names or range(self.channel.members)
+        return dict(zip(names, self.sources, strict=True))
 
 
 class Queues:

@@ -42,6 +42,10 @@ class Session:
     """One machine and what it remembers between launches."""
 
     def __init__(self, machine: HDA | str) -> None:
+        if not isinstance(machine, (HDA, str)):
+            raise SessionError(
+                f"a session takes a machine, not {type(machine).__name__}", advice='Session("ahbm")'
+            )
         self.machine = find_machine(machine) if isinstance(machine, str) else machine
         self.time_ps = 0
         """When the last launch or install ended."""
@@ -57,6 +61,9 @@ class Session:
 
     def __exit__(self, *_: Any) -> None:
         self._over = "it was left"
+
+    def __repr__(self) -> str:
+        return f"Session({self.machine.name}: {len(self.launches)} launches, {format_ps(self.time_ps)})"
 
     @property
     def time_ns(self) -> float:
@@ -78,9 +85,15 @@ class Session:
         return took
 
     def launch(
-        self, plan: Plan, inputs: Mapping[str, Any] | None = None, *, data: bool | None = None, **options: Any
+        self,
+        plan: Plan,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        data: bool | None = None,
+        engine: str | None = None,
+        assume: Mapping[str, Any] | None = None,
     ) -> Result:
-        """Run a plan on the machine as the launches before left it; options are those of `simulate`.
+        """Run a plan on the machine as the launches before left it; arguments are those of `simulate`.
 
         Inputs that are not given are those in memory. Where some are unknown, times alone are found out
         (``data=True`` makes that an error). Queues that nobody installed are installed first, as `simulate`
@@ -94,7 +107,13 @@ class Session:
             self._say_missing(plan, inputs or {})
         try:
             result = simulate(
-                lasting, found, machine=machine.hda, data=found is not None, installed=not new, **options
+                lasting,
+                found,
+                machine=machine.hda,
+                data=found is not None,
+                engine=engine,
+                assume=assume,
+                installed=not new,
             )
         except Deadlock:
             self._over = f"launch {len(self.launches)} ('{plan.name}') is deadlocked"
