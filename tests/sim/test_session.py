@@ -248,6 +248,21 @@ def test_what_a_session_refuses() -> None:
         s.launch(read(kernels.hello_send, 8, 3))
 
 
+def test_the_pointers_of_queues_count_on() -> None:
+    s = Session(toy(4))
+    for expected in (6, 12):
+        s.launch(ring(4, 8))
+        pointers = s.pointers().pointers
+        assert len(pointers) == 8
+        ends = {
+            (p.unit, p.direction): (p.my_head, p.my_tail, p.peer_head_cache, p.peer_tail_cache)
+            for p in pointers
+        }
+        assert ends["core0", "->ring.0"] == (expected, 0, 0, expected)
+        assert ends["core1", "ring.0"] == (0, expected, expected, 0)
+    assert "ring.0" in s.pointers().text()
+
+
 def test_the_summary_names_installs_and_launches() -> None:
     s = Session(toy(4, control=True))
     s.install(ring(4, 8))

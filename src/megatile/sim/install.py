@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 
 from megatile.core.errors import MegatileError
 from megatile.plan.model import Channel, Plan
+from megatile.trace import Pointers
 
 
 class InstallError(MegatileError, ValueError):
@@ -49,6 +52,7 @@ class Queues:
 
     def __init__(self) -> None:
         self._at: dict[int, dict[str, Installed]] = {}
+        self._sent: Counter[tuple[int, str, str | int]] = Counter()
 
     def missing(self, plan: Plan) -> bool:
         """Whether a unit of the plan has no queues yet; those that are there must be those it needs."""
@@ -87,6 +91,27 @@ class Queues:
     def add(self, plan: Plan) -> None:
         """Queues for the units of a plan that have none yet."""
         self._at.update({p: families for p, families in ends(plan).items() if p not in self._at})
+
+    def count(self, plan: Plan, messages: Mapping[str, Mapping[int, int]]) -> None:
+        """Note the messages of a launch: all of them have been received and given back by its end."""
+        places = places_of(plan)
+        for channel in plan.channels:
+            for queue, number in messages.get(channel.name, {}).items():
+                unit, member = divmod(queue, channel.members)
+                direction = channel.names[member] if channel.names else member
+                self._sent[int(places[unit]), channel.name, direction] += number
+
+    def pointers(self, names: Callable[[int], str]) -> Iterator[Pointers]:
+        """Both ends of every installed queue that has a feeder, after all launches so far."""
+        for place, families in self._at.items():
+            for name, installed in families.items():
+                for direction, source in installed.by_direction().items():
+                    if source < 0:
+                        continue
+                    count, label = self._sent[place, name, direction], f"{name}.{direction}"
+                    here, there, slots = names(place), names(source), installed.channel.slots
+                    yield Pointers(there, f"->{label}", here, count, 0, 0, count, slots)
+                    yield Pointers(here, label, there, 0, count, count, 0, slots)
 
 
 def places_of(plan: Plan) -> Any:

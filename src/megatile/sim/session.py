@@ -29,7 +29,16 @@ from megatile.sim.contents import Contents, is_raw, with_raw_kept
 from megatile.sim.install import Queues
 from megatile.sim.result import Result
 from megatile.sim.simulate import Deadlock, simulate
-from megatile.trace import Trace, TraceBuilder, critical_path, format_ps, join_traces, text_table, why_slow
+from megatile.trace import (
+    Trace,
+    TraceBuilder,
+    WaitGraph,
+    critical_path,
+    format_ps,
+    join_traces,
+    text_table,
+    why_slow,
+)
 
 INSTALL = "install"
 
@@ -120,6 +129,7 @@ class Session:
             raise
         if new:
             self._queues.add(plan)
+        self._queues.count(plan, result.messages)
         self._contents.keep(lasting, found, result.outputs)
         self.launches.append((self.time_ps, result))
         self.time_ps += result.time_ps
@@ -176,6 +186,12 @@ class Session:
             raise SessionError(f"there is no tensor '{name}' to free")
 
     # what happened
+
+    def pointers(self) -> WaitGraph:
+        """The pointers of all installed queues between launches; ``text()`` shows them."""
+        level = {m.level.name for _, m in self._installs} | {r.plan.scale for _, r in self.launches}
+        scale = min(level, default="unit")
+        return WaitGraph((), tuple(self._queues.pointers(lambda place: f"{scale}{place}")))
 
     @property
     def trace(self) -> Trace:

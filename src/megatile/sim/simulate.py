@@ -28,7 +28,7 @@ from megatile.sim.program import Program
 from megatile.sim.result import Result, wants_communication_trace
 from megatile.sim.rows import Odd
 from megatile.sim.times import Times
-from megatile.sim.verify import check_left_over, explain
+from megatile.sim.verify import explain, messages_through
 from megatile.trace import WaitGraph
 
 ENGINES = ("run-ahead", "arrays", "bucket")
@@ -84,6 +84,7 @@ def simulate(
     order = SimpleNamespace(choices=times.choices)
     results = outputs(plan, inputs or {}, order) if with_data else None
     result = Result(plan, hda, name, times.end_ps, times.choices, results, lambda: run.recorded(scalars))
+    result.messages = times.messages
     if wants_communication_trace():
         result.print_communication()
     return result
@@ -133,7 +134,7 @@ class _Run:
         try:
             with _no_collector():
                 name, program, times = self._evaluate(scalars)
-            check_left_over(program.cohorts)
+            times.messages = messages_through(program.cohorts)
         except Odd as odd:
             explain(self.plan, scalars, odd)
             raise

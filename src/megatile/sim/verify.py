@@ -19,8 +19,11 @@ from megatile.sim.cohort import Cohort
 from megatile.sim.rows import Odd
 
 
-def check_left_over(cohorts: Iterable[Cohort]) -> None:
-    """Raise `Odd` if messages are left in a queue, or their sizes are not those that are received."""
+def messages_through(cohorts: Iterable[Cohort]) -> dict[str, dict[int, int]]:
+    """How many messages went through every queue, by channel.
+
+    Raises `Odd` if messages are left in a queue, or their sizes are not those that are received.
+    """
     sent: dict[str, Any] = {}
     taken: dict[str, Any] = {}
     sizes: dict[str, tuple[set[int], set[int]]] = {}
@@ -38,6 +41,7 @@ def check_left_over(cohorts: Iterable[Cohort]) -> None:
     for name, (out, back) in sizes.items():
         if out != back and -1 not in out | back:
             raise Odd(f"channel '{name}' has messages of other sizes than those that are received")
+    return sent
 
 
 class Explanation(CountingWalk):
