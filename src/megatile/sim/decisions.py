@@ -32,6 +32,14 @@ class Meeting:
         self.latest = 0
         self.complete = False
 
+    def comes(self, unit: UnitState, time: int, units: int) -> bool:
+        """A unit is there from ``time`` on; whether that makes the meeting complete."""
+        self.came[unit.unit] = unit
+        if time > self.latest:
+            self.latest = time
+        self.complete = len(self.came) == units
+        return self.complete
+
 
 class Decisions:
     """Rules for these operations; `GeneralRules` has the others."""
@@ -193,6 +201,15 @@ class Decisions:
             self.flag_waiters.pop(op.key, None)
             self.run.ready.append(unit)
 
+    def wait_to_meet(self, unit: UnitState) -> bool:
+        """A barrier before which accesses to shared storage have still to finish, at a time not known yet."""
+        if known(unit.touched) is None:
+            self.run.resume_when(unit, unit.touched)
+            return False
+        unit.touched = known(unit.touched)
+        self.run.ready.append(unit)
+        return False
+
     def meet(self, unit: UnitState, op: Operation) -> bool:
         meeting = self.meetings[op.key]
         if meeting.complete:
@@ -202,7 +219,7 @@ class Decisions:
             return True
         if unit.unit in meeting.came:
             return False
-        latest = max(meeting.latest, unit.now)
+        latest = unit.now
         for time in (unit.touched, *self.hazards(unit, op.reads, op.writes)):
             value = known(time)
             if value is None:
@@ -211,10 +228,7 @@ class Decisions:
             if value > latest:
                 latest = value
         op.flow = unit.now
-        meeting.came[unit.unit] = unit
-        meeting.latest = latest
-        if len(meeting.came) == op.value:
-            meeting.complete = True
+        if meeting.comes(unit, latest, op.value):
             self.run.ready.extend(u for u in meeting.came.values() if u is not unit)
             return self.meet(unit, op)
         return False

@@ -16,6 +16,7 @@ from megatile.sim.program import (
     COPY,
     GENERAL,
     LOAD,
+    MEET,
     PUT,
     RECEIVE,
     RELEASE,
@@ -70,6 +71,8 @@ class GeneralRules(Decisions):
             return self.copy(unit, put)
         if kind == SIGNAL:
             return self.raise_flag(unit, operation)
+        if kind == MEET:
+            return self.wait_to_meet(unit)
         if kind == RUN:
             return self.plain_work(unit, operation)
         if kind == CONSUME:

@@ -1,4 +1,4 @@
-"""Rules for puts and flags where times are not recorded; see `program` for the operations.
+"""Rules for puts, flags and barriers where times are not recorded; see `program` for the operations.
 
 What repeats from row to row is made once: mostly whole operations, which then all rows share.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from megatile.plan.timing.machine import SIGNAL_BYTES
 from megatile.sim.lower import operations
 from megatile.sim.lowering import Lowering, Made, same, transfer_times
-from megatile.sim.program import PUT, SIGNAL, WAIT, at, column
+from megatile.sim.program import MEET, PUT, SIGNAL, WAIT, at, column
 from megatile.sim.rows import Row
 
 # puts and gets
@@ -97,3 +97,20 @@ def _rest(low: Lowering, row: Row, made: list[Any]) -> Made:
         return low.emit(row, made)
     slow = operations(low, row)
     return [b if a is None else a for a, b in zip(low.emit(row, made), slow, strict=True)]
+
+
+# barriers
+
+
+def meetings(low: Lowering, row: Row) -> Made | None:
+    """Barriers: one operation for all units of a group; None for collectives that move data."""
+    if row.accesses:
+        return None
+    made: dict[Any, tuple[Any, ...]] = {}
+    groups, numbers = column(row.group, low.size), column(row.number, low.size)
+    for key in set(zip(groups, numbers, strict=True)):
+        members = low.program.members.get((row.statement.group, key[0]))
+        if members is not None:
+            delay = low.machine.collective_ps(row.statement, members, 0)
+            made[key] = (MEET, (row.statement.group, *key), len(members), delay, row)
+    return low.emit(row, [made.get(key) for key in zip(groups, numbers, strict=True)])

@@ -19,6 +19,7 @@ Only where times are not recorded:
              storage which others see too
     SIGNAL   (flag, delay_ps), amount    } flags that one unit alone raises
     WAIT     flag, value, row            }
+    MEET     meeting, units, delay_ps, row: a barrier
     CONSUME  (queue, engine, busy_ps, credit_ps, slot block, link, row), message number, read blocks, write
              blocks: RECEIVE, RUN and RELEASE of one message in one operation
 """
@@ -37,7 +38,7 @@ from megatile.sim.regions import OWNER_SHIFT, Block, Regions
 from megatile.sim.rows import Access, Odd, Row
 from megatile.sim.storage import Storages
 
-RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL, COPY, CONSUME, LOAD, PUT, SIGNAL, WAIT = range(12)
+RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL, COPY, CONSUME, LOAD, PUT, SIGNAL, WAIT, MEET = range(13)
 
 
 @dataclass(frozen=True, eq=False)
