@@ -105,3 +105,23 @@ def prices() -> Iterator[Row]:
         bar = at_most(20.0) if units == 2048 else None
         yield Row(f"price a chunked ring, n = {units}", ours, "s", before, rival, bar)
         before = ours
+    before = None
+    for trips in (10**3, 10**9):
+        plan = working(trips)
+        ours = best_of(lambda plan=plan: price(plan, "ahbm"), 3)
+        rival = "10^3 iterations" if before else ""
+        name = f"price a loop of loads and work, {trips:.0e} iterations"
+        yield Row(name, ours, "s", before, rival, ratio_at_most(3) if before else None)
+        before = ours
+
+
+def working(trips: int) -> Plan:
+    """Loads into two buffers in turns, and work on them."""
+    b = PlanBuilder("work", scale="pe", units=8)
+    x = b.tile("x", (64,), "f32", memory="hbm", role="input")
+    y = b.tile("y", (64,), "f32", memory="tcm", versions=2)
+    z = b.tile("z", (64,), "f32", memory="tcm", role="inout")
+    with b.loop(0, trips):
+        b.copy(y, x, fresh=True)
+        b.compute("add", z, [z, y])
+    return b.finish()

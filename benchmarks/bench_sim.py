@@ -16,7 +16,15 @@ from megatile.plan.model import Plan, statements
 from megatile.sim import simulate
 from megatile.trace import Trace, write_perfetto
 from megatile.trace.events import COLUMNS
-from simpy_models import LoadTimes, RingTimes, chunked_ring, contended, producers_and_consumers, puts
+from simpy_models import (
+    LoadTimes,
+    RingTimes,
+    chunked_ring,
+    contended,
+    loads_and_sends,
+    producers_and_consumers,
+    puts,
+)
 
 CHUNK = 64
 """Floats per message. On the machine below: send 276 ps, flight 120, add 69, copy 84 + 10, credit 116."""
@@ -176,6 +184,21 @@ def loading(n: int, rounds: int) -> Plan:
     return b.finish()
 
 
+def loading_and_sending(n: int, rounds: int) -> Plan:
+    """Everybody loads from the memory that all share, works on it and sends it to the next one."""
+    b = PlanBuilder("loads and sends", scale="core", units=n)
+    x = b.tile("x", (CHUNK,), "f32", memory="common", role="input")
+    y = b.tile("y", (CHUNK,), "f32", memory="local", versions=2)
+    z = b.tile("z", (CHUNK,), "f32", memory="local", role="inout")
+    c = b.channel("c", source=(unit - 1) % n, slot_bytes=4 * CHUNK, memory="local")
+    with b.loop(0, rounds):
+        b.copy(y, x, fresh=True)
+        b.compute("add", y, [y, y])
+        b.send(c, y, to=(unit + 1) % n)
+        b.compute("add", z, [z, b.receive(c, (CHUNK,), "f32")])
+    return b.finish()
+
+
 @bench("sim-contention", needs=["simpy"])
 def contention() -> Iterator[Row]:
     n, rounds = 64, 100
@@ -188,6 +211,12 @@ def contention() -> Iterator[Row]:
             7,
         ),
         ("contended memory", loading(n, rounds), lambda: contended(n, rounds, load), 7),
+        (
+            "contended memory, then sent on",
+            loading_and_sending(n, rounds),
+            lambda: loads_and_sends(n, rounds, 2, load, STEP),
+            7,
+        ),
         ("one-sided put, signal, wait", putting(n, rounds), lambda: puts(n, rounds, 276, 120, 108), 7),
     ]
     for name, plan, rival, bar in cases:

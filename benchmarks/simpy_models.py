@@ -277,3 +277,69 @@ def contended(n: int, rounds: int, t: LoadTimes) -> int:
             used.append(done)
     env.run()
     return end[0]
+
+
+def loads_and_sends(n: int, rounds: int, slots: int, t: LoadTimes, r: RingTimes) -> int:
+    """As in `contended`, n units load from one memory; what they make of it goes round a ring.
+
+    Every round: load, work on it, send it to the next unit (a slot must be free), receive from the one
+    before and add that up; a slot is free again when it has been added.
+    """
+    env = simpy.Environment()
+    memory = simpy.Resource(env)
+    data = [simpy.Store(env) for _ in range(n)]
+    credits = [simpy.Container(env, init=slots, capacity=slots) for _ in range(n)]
+    end = [0]
+
+    def load(dma: simpy.Resource, free: list[simpy.Event], done: simpy.Event) -> Process:
+        with dma.request() as turn:
+            yield turn
+            yield from free
+            yield env.timeout(t.startup_ps)
+            with memory.request() as served:
+                yield served
+                yield env.timeout(t.memory_ps)
+        yield env.timeout(t.latency_ps)
+        done.succeed()
+
+    def work(vector: simpy.Resource, ready: simpy.Event | None, done: simpy.Event) -> Process:
+        with vector.request() as turn:
+            yield turn
+            if ready is not None:
+                yield ready
+            yield env.timeout(t.work_ps)
+        done.succeed()
+        end[0] = max(end[0], env.now)
+
+    def send(dma: simpy.Resource, ready: simpy.Event, to: int, left: simpy.Event) -> Process:
+        with dma.request() as turn:
+            yield turn
+            yield ready
+            yield env.timeout(r.send_ps)
+        left.succeed()
+        yield env.timeout(r.flight_ps)
+        yield data[to].put(env.now)
+
+    def give_back(number: int, added: simpy.Event) -> Process:
+        yield added
+        yield env.timeout(r.credit_ps)
+        yield credits[number].put(1)
+
+    def unit(number: int) -> Process:
+        loads, sends, vector = simpy.Resource(env), simpy.Resource(env), simpy.Resource(env)
+        used: list[list[simpy.Event]] = []
+        for round_ in range(rounds):
+            loaded, worked, left, added = (env.event() for _ in range(4))
+            env.process(load(loads, used[round_ - 2] if round_ > 1 else [], loaded))
+            env.process(work(vector, loaded, worked))
+            used.append([worked, left])
+            yield credits[(number + 1) % n].get(1)
+            env.process(send(sends, worked, (number + 1) % n, left))
+            yield data[number].get()
+            env.process(work(vector, None, added))
+            env.process(give_back(number, added))
+
+    for number in range(n):
+        env.process(unit(number))
+    env.run()
+    return end[0]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from megatile.plan.execute import execute as execute
     from megatile.plan.model import Plan as Plan
     from megatile.runtime.launch import launch as launch
+    from megatile.sim import Session as Session
     from megatile.sim import faults as faults
     from megatile.sim import simulate as simulate
     from megatile.targets.interpret.run import run as run
@@ -55,6 +56,7 @@ _WHERE = {
     "check": "megatile.plan.check",
     "execute": "megatile.plan.execute",
     "price": "megatile.cost.price",
+    "Session": "megatile.sim",
     "faults": "megatile.sim",
     "simulate": "megatile.sim",
     "run_kernel_in_mock": "megatile.language.mock",

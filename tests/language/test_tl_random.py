@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from megatile.core.errors import MegatileError
 from megatile.language import tl
 from megatile.language.mock import run_kernel_in_mock
 from megatile.plan.check import check
@@ -74,3 +75,21 @@ def test_plan_and_mock_agree(units, steps, slots, seed):
     check(plan)
     expected = np.stack(run_kernel_in_mock(kernel, units, "ring_1d", list(x), (steps,)))
     np.testing.assert_array_equal(execute(plan, {"t": x})["t"], expected)
+
+
+@settings(max_examples=60)
+@given(units=st.integers(2, 4), steps=STEPS, slots=st.integers(1, 3))
+def test_plan_and_mock_agree_on_deadlocks(units, steps, slots):
+    plan = tl.read_kernel(kernel, [tl.Tensor("t", (ELEMENTS,)), steps], world_size=units, n_slots=slots)
+    x = list(np.zeros((units, ELEMENTS), "f2"))
+    found = []
+    for go in (
+        lambda: check(plan),
+        lambda: run_kernel_in_mock(kernel, units, "ring_1d", x, (steps,), n_slots=slots),
+    ):
+        try:
+            go()
+            found.append(None)
+        except MegatileError as error:
+            found.append(type(error))
+    assert found[0] == found[1]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from itertools import count
 
 import numpy as np
 import pytest
 from tests.language import kernels
 
+from megatile.cost.price import price
 from megatile.language import tl
 from megatile.language.directions import TopologyError
 from megatile.language.mock import run_kernel_in_mock
@@ -15,6 +17,8 @@ from megatile.language.rewrite import RewriteError
 from megatile.plan.check import check
 from megatile.plan.execute import execute
 from megatile.plan.model import Loop, PlanError, statements
+from megatile.plan.races import RaceError
+from megatile.sim import simulate
 
 
 def run(kernel, units=3, elements=4, extra=(), **options):
@@ -268,43 +272,193 @@ def test_nonlocal_is_refused():
         run(kernel)
 
 
+def told(error_info):
+    """Class, message and line of an error: what the plan and the mock have to agree on."""
+    error = error_info.value
+    return type(error), error.message, error.place.file, error.place.line
+
+
+def both(kernel, error, units=4, topology="ring_1d", elements=4, extra=(), **options):
+    """The error that a kernel gives as a plan and in the mock; both must be the same."""
+    with pytest.raises(error) as as_plan:
+        run(kernel, units, elements, extra, topology=topology, **options)
+    inputs = list(np.zeros((units, elements), "f2"))
+    with pytest.raises(error) as in_mock:
+        run_kernel_in_mock(kernel, units, topology, inputs, extra, **options)
+    assert told(as_plan) == told(in_mock)
+    return as_plan.value
+
+
 def test_unknown_direction():
     def kernel(t_ptr, tl):
         tl.send(dir="N", src=tl.load(t_ptr, (4,)))
 
-    with pytest.raises(
-        tl.IpcqInvalidDirection, match=r"test_tl_reading.py:\d+: there is no direction 'N'.*E, W"
-    ):
-        run(kernel)
-    with pytest.raises(
-        tl.IpcqInvalidDirection, match="rank 0 has no neighbour in direction 'N'; it has E, W"
-    ):
-        run_kernel_in_mock(kernel, 2, "ring_1d", [np.zeros(4, "f2")] * 2)
+    error = both(kernel, tl.IpcqInvalidDirection)
+    assert "there is no direction 'N'" in str(error)
+    assert "test_tl_reading.py" in str(error)
+    assert "E, W" in str(error)
+
+
+@pytest.mark.parametrize("sending", [True, False])
+def test_a_direction_over_the_edge(sending):
+    def sends(t_ptr, tl):
+        tl.send(dir="E", src=tl.load(t_ptr + tl.rank * 8, (4,)))
+        tl.recv(dir="W", shape=(4,))
+
+    def receives(t_ptr, tl):
+        tl.recv(dir="N", shape=(4,))
+
+    kernel = sends if sending else receives
+    error = both(kernel, tl.IpcqInvalidDirection, topology="mesh_2d_no_wrap")
+    words = "unit 1 sends in direction E" if sending else "unit 0 receives in direction N"
+    assert f"{words} on channel 'ipcq', where it has no neighbour" in str(error)
 
 
 def test_deadlock_in_plan_and_mock():
     def kernel(t_ptr, tl):
         tl.recv(dir="W", shape=(4,))
 
-    with pytest.raises(
-        tl.IpcqDeadlock, match=r"(?s)unit 0 waits for a message on ipcq.W from unit 2 at .*:\d+.*each waits"
-    ):
-        run(kernel)
-    with pytest.raises(tl.IpcqDeadlock, match="rank 0 waits for a message from rank 1 in direction W"):
-        run_kernel_in_mock(kernel, 2, "ring_1d", [np.zeros(4, "f2")] * 2)
+    error = both(kernel, tl.IpcqDeadlock, units=3)
+    assert "unit 0 waits for a message on ipcq.W from unit 2 at " in str(error)
+    assert "each waits for the next: 0 -> 2 -> 1 -> 0" in str(error)
+
+
+def test_a_deadlock_of_some():
+    def kernel(t_ptr, tl):
+        if tl.rank == 0:
+            tl.send(dir="E", src=tl.load(t_ptr, (4,)))
+        else:
+            tl.recv(dir="W", shape=(4,))
+
+    assert "unit 2 waits for a message on ipcq.W from unit 1" in str(both(kernel, tl.IpcqDeadlock))
 
 
 def test_deadlock_for_want_of_slots():
-    with pytest.raises(tl.IpcqDeadlock, match=r"waits for a free slot of ipcq.W of unit 1"):
-        run(kernels.naive_ring, units=4, extra=(4, 4), n_slots=1)
-    x = [np.zeros(4, "f2")] * 4
+    error = both(kernels.naive_ring, tl.IpcqDeadlock, extra=(4, 4), n_slots=1)
+    assert "waits for a free slot of ipcq.W of unit 1" in str(error)
 
     def flood(t_ptr, tl):
         for _ in range(3):
             tl.send(dir="E", src=tl.load(0, (4,)))
 
-    with pytest.raises(tl.IpcqDeadlock, match="waits for a free slot towards E"):
-        run_kernel_in_mock(flood, 4, "ring_1d", x, n_slots=2)
+    error = both(flood, tl.IpcqDeadlock, n_slots=2)
+    # head 2: two messages sent, no credit is back
+    assert "unit 0          ->ipcq.W    unit 1             2    0" in str(error)
+    assert len(error.graph.cycle()) == 4
+    assert error.graph.dot().startswith("digraph")
+
+
+def test_tiles_that_are_kept_hold_their_slots():
+    def keeps(t_ptr, count, tl):
+        mine = t_ptr + tl.rank * 8
+        x = tl.load(mine, (4,))
+        kept = []
+        for _ in range(count):
+            tl.send(dir="E", src=x)
+            kept.append(tl.recv(dir="W", shape=(4,)))
+        for tile in kept:
+            x = x + tile
+        tl.store(mine, x)
+
+    inputs = list(np.ones((3, 4), "f2"))
+    assert (np.stack(run_kernel_in_mock(keeps, 3, "ring_1d", inputs, (4,))) == 5).all()
+    error = both(keeps, tl.IpcqDeadlock, units=3, extra=(5,))
+    assert "waits for a free slot of ipcq.W" in str(error)
+    run_kernel_in_mock(keeps, 3, "ring_1d", inputs, (5,), n_slots=None)
+
+
+def test_messages_that_nobody_receives():
+    def kernel(t_ptr, tl):
+        tl.send(dir="E", src=tl.load(t_ptr + tl.rank * 8, (4,)))
+
+    for go in (run, lambda k: run_kernel_in_mock(k, 3, "ring_1d", list(np.zeros((3, 4), "f2")))):
+        with pytest.raises(
+            PlanError, match=r"reading.py:\d+: 1 messages from unit 2 are never received on ipcq.W of unit 0"
+        ):
+            go(kernel)
+
+
+def test_sizes_that_differ():
+    def kernel(t_ptr, tl):
+        tl.send(dir="E", src=tl.load(t_ptr + tl.rank * 8, (4,)))
+        tl.recv(dir="W", shape=(2,))
+
+    for go in (run, lambda k: run_kernel_in_mock(k, 3, "ring_1d", list(np.zeros((3, 4), "f2")))):
+        with pytest.raises(PlanError, match=r"unit \d expects 4 bytes, the message has 8"):
+            go(kernel)
+
+
+def test_a_race_is_found_by_plan_and_mock():
+    def kernel(t_ptr, tl):
+        mine = t_ptr + tl.rank * 8
+        other = t_ptr + (tl.rank + 1) % tl.world_size * 8
+        tl.store(other, tl.load(mine, (4,)))
+
+    for go in (run, lambda k: run_kernel_in_mock(k, 3, "ring_1d", list(np.zeros((3, 4), "f2")))):
+        with pytest.raises(RaceError, match="race on tile 't' of owner"):
+            go(kernel)
+
+
+def test_wrong_use_names_the_line_in_the_mock_too():
+    def shapes(t_ptr, tl):
+        a, b = tl.load(t_ptr + tl.rank * 8, (4,)), tl.zeros((3,), "f16")
+        tl.store(t_ptr, a + b)
+
+    def outside(t_ptr, tl):
+        tl.load(t_ptr + tl.rank * 8, (64,))
+
+    def another_type(t_ptr, tl):
+        tl.load(t_ptr + tl.rank * 8, (2,), "f32")
+
+    def too_large(t_ptr, tl):
+        tl.send(dir="E", src=tl.load(t_ptr + tl.rank * 8, (4,)))
+
+    def scalar(t_ptr, tl):
+        tl.read_scalar(tl.full((1,), 7, "i32"), bound=3)
+
+    both(shapes, tl.KernelError)
+    both(another_type, tl.KernelError)
+    both(too_large, tl.KernelError, slot_size=4)
+    for kernel, error, text in (
+        (outside, PlanError, r"'t' of extents \(4,\) has no elements 0:64"),
+        (scalar, PlanError, r"read_scalar gave 7, outside 0\.\.3"),
+    ):
+        for go in (run, lambda k: run_kernel_in_mock(k, 3, "ring_1d", list(np.zeros((3, 4), "f2")))):
+            with pytest.raises(error, match=rf"(?s)reading.py:\d+: {text}"):
+                go(kernel)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("tl.recieve(dir='W')", r"tl has no 'recieve' \(try: did you mean"),
+        (
+            "tl.recv(direction='W', shape=(4,))",
+            r"tl\.recv\(\) got an unexpected keyword .*'direction'",
+        ),
+        ("tl.send('E', 'abc')", "tl.send takes a tile, not 'abc'"),
+        ("tl.store(t_ptr, 3)", "tl.store takes a tile, not 3"),
+        ("tl.zeros((4,))[0]", "cannot be taken one by one.*tl.read_scalar"),
+        ("missing + 1", "NameError: name 'missing' is not defined"),
+        ("1 // 0", "ZeroDivisionError"),
+    ],
+)
+def test_mistakes_in_python_name_the_line_of_the_kernel(line, message, tmp_path):
+    file = tmp_path / "mistake.py"
+    file.write_text(f"def kernel(t_ptr, tl):\n    {line}\n")
+    found: dict = {}
+    exec(compile(file.read_text(), str(file), "exec"), found)
+    error = both(found["kernel"], tl.KernelError)
+    assert re.search(message, str(error))
+    assert error.place.line == 2
+
+
+def test_messages_in_pieces_in_the_mock():
+    x = np.arange(48, dtype="f2").reshape(3, 16)
+    options = {"slot_size": 8, "split": True}
+    outputs = run_kernel_in_mock(kernels.hello_send, 3, "ring_1d", list(x), (16,), n_slots=4, **options)
+    np.testing.assert_array_equal(np.stack(outputs), np.roll(x, 1, axis=0))
+    both(kernels.hello_send, tl.IpcqDeadlock, 3, elements=16, extra=(16,), n_slots=2, **options)
 
 
 def test_a_tile_larger_than_a_slot_is_refused_or_split():
@@ -342,7 +496,7 @@ def test_raw_memory_that_overlaps_is_the_same_memory_or_refused():
     mock = run_kernel_in_mock(tail, 3, "ring_1d", list(x.copy()), (8,))
     np.testing.assert_array_equal(np.stack(mock), result)
     for step in (10, 7, -2):  # over the end, between elements, over the begin
-        with pytest.raises(tl.KernelError, match=r"may overlap f16\[8\] at 4096"):
+        with pytest.raises(tl.KernelError, match=r"overlaps f16\[8\] at 4096"):
             run(tail, elements=8, extra=(step,))
 
     def turns(t_ptr, tl):
@@ -353,6 +507,60 @@ def test_raw_memory_that_overlaps_is_the_same_memory_or_refused():
 
     with pytest.raises(tl.KernelError, match="may overlap"):
         run(turns, elements=8)
+
+
+def test_raw_memory_in_a_loop():
+    def kernel(t_ptr, tl):
+        mine = t_ptr + tl.program_id(0) * 8 * 2
+        x = tl.load(mine, (8,))
+        for _ in range(3):
+            tl.store(0x1000, x)
+            x = tl.load(0x1000, (8,)) + 1.0
+        tl.store(mine, x)
+
+    plan, x, result = run(kernel, elements=8)
+    assert len([s for s in plan.streams[0].body if isinstance(s, Loop)]) == 1
+    np.testing.assert_array_equal(result, x + 3)
+
+
+def retyped(t_ptr, tl):
+    """The same address as f16, as f32, and as f16 again."""
+    mine = t_ptr + tl.program_id(0) * 8 * 2
+    x = tl.load(mine, (8,))
+    for _ in range(2):
+        tl.store(0x1000, x)
+        a = tl.load(0x1000, (8,))
+        tl.store(0x1000, tl.cast(x, "f32"))
+        x = a + tl.cast(tl.load(0x1000, (8,), "f32"), "f16")
+    tl.store(mine, x)
+
+
+def test_raw_memory_used_again_with_another_type():
+    plan, x, result = run(retyped, elements=8)
+    np.testing.assert_array_equal(result, 4 * x)
+    mock = run_kernel_in_mock(retyped, 3, "ring_1d", list(x.copy()))
+    np.testing.assert_array_equal(np.stack(mock), result)
+    times = {e: simulate(plan, machine="ahbm", engine=e).time_ps for e in ("run-ahead", "bucket")}
+    bounds = price(plan, "ahbm")
+    assert bounds.lower_ps <= times["run-ahead"] == times["bucket"] <= bounds.upper_ps
+
+    def gone(t_ptr, tl):
+        x = tl.load(t_ptr + tl.program_id(0) * 16, (8,))
+        tl.store(0x1000, x)
+        tl.store(0x1004, tl.cast(x, "f32"))
+        tl.store(t_ptr + tl.program_id(0) * 16, tl.load(0x1000, (2,)))
+
+    with pytest.raises(tl.KernelError, match=r"f16\[2\] at 4096: what was there has been written over"):
+        run(gone, elements=8)
+
+    def on_one_side(t_ptr, tl):
+        x = tl.load(t_ptr + tl.program_id(0) * 16, (8,))
+        tl.store(0x1000, x)
+        if tl.program_id(0) == 0:
+            tl.store(0x1000, tl.cast(x, "f32"))
+
+    with pytest.raises(tl.KernelError, match="under a condition memory keeps its type"):
+        run(on_one_side, elements=8)
 
 
 def test_neighbours_that_do_not_exist():

@@ -7,10 +7,11 @@ import pytest
 
 from megatile.core.errors import Place
 from megatile.plan.build import PlanBuilder
+from megatile.plan.check import check
 from megatile.plan.execute import OrderWarning, execute
 from megatile.plan.expr import eq, member, select, unit
 from megatile.plan.model import PlanError
-from megatile.plan.races import RaceError
+from megatile.plan.races import RaceError, UncheckedWarning
 
 
 def builder(units=4):
@@ -81,6 +82,19 @@ def test_a_race_names_both_commands_and_lines():
     with pytest.raises(RaceError, match=message):
         execute(put_without_order(None), {"x": np.zeros((2, 2), "f4")})
     execute(put_without_order(None), {"x": np.zeros((2, 2), "f4")}, races=False)
+
+
+def test_a_plan_too_large_for_the_race_check_says_so():
+    def racing(units):
+        b = builder(units)
+        x = b.tile("x", (1,), "f32", memory="l2", role="inout")
+        b.copy(x.at((unit + 1) % units), x)
+        return b.finish()
+
+    with pytest.raises(RaceError):
+        execute(racing(64), {"x": np.zeros((64, 1), "f4")})
+    with pytest.warns(UncheckedWarning, match="5000 units, the check can follow 4096"):
+        execute(racing(5000), {"x": np.zeros((5000, 1), "f4")})
 
 
 def test_units_that_share_a_tile_and_write_apart_do_not_race():
@@ -163,6 +177,17 @@ def test_collectives_of_the_network(kind, reduction):
     rule = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}[reduction]
     values = halves[:, 1] if kind == "broadcast" else rule(halves, axis=1)
     np.testing.assert_array_equal(execute(b.finish(), {"x": data})["x"], np.repeat(values, 3, axis=0))
+
+
+@pytest.mark.parametrize("root", [-1, 3])
+def test_the_root_of_a_broadcast_is_in_its_group(root):
+    b = builder(6)
+    x = b.tile("x", (3,), "f32", memory="l2", role="inout")
+    b.collective("broadcast", b.group("halves", unit // 3), x, x, root=root)
+    plan = b.finish()
+    for go in (check, lambda p: execute(p, {"x": np.zeros((6, 3), "f4")})):
+        with pytest.raises(PlanError, match=rf"unit 0 takes root {root} of a group of 3"):
+            go(plan)
 
 
 def test_groups_may_do_different_things_but_one_group_may_not():

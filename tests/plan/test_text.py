@@ -107,6 +107,20 @@ def test_attributes_of_every_kind_read_back():
             "stands after its if",
         ),
         ('plan("p", scale="s", grid=(1,))\nwith units((0, 1, 1)):\n    x = 3', "not a statement of a plan"),
+        ('plan("p", scale="s", grid=(1,), plaice=unit)', "1: 'plan' has no 'plaice='.*place"),
+        ('plan("p", scale="s", grid=(1,))\ng = group(0, kee=1)', "2: 'group' has no 'kee='"),
+        *(
+            (f'plan("p", scale="s", grid=(1,))\nwith units((0, 1, 1)):\n    {command}', f"3: {text}")
+            for command, text in {
+                "send(c, x, to=1, membre=0)": "'send' has no 'membre='.*member",
+                "free(x, now=1)": "'free' has no 'now='",
+                "wait(f, value=1, to=1)": "'wait' has no 'to='",
+                'collective("barrier", g, rot=1)': "'collective' has no 'rot='.*root",
+                "m <- receive(c, f32[4], bites=16)": "'receive' has no 'bites='.*bytes",
+                "k <- read_scalar(x, bound=4, name=3)": "'read_scalar' has no 'name='",
+                "x <- neg(x, flop=4)": "'neg' has no 'flop='.*flops",
+            }.items()
+        ),
     ],
 )
 def test_bad_text_names_the_line(text, message):

@@ -14,7 +14,8 @@ PATTERNS = (
 REGULAR = ("shift", "into", "carry", "uneven")
 """Patterns in which all units go in step."""
 FAST = (
-    "load", "load", "puts", "puts", "collect", "shift", "into", "gather", "put", "barrier", "uneven",
+    "load", "load", "feed", "feed", "puts", "puts", "collect", "shift", "into", "gather", "put", "barrier",
+    "uneven",
 )  # fmt: skip
 """Patterns with special operations where times are not recorded, and some to mix them with."""
 
@@ -187,6 +188,27 @@ class Rounds:
             b.compute("add", self.z, [self.z, y])
             if rng.random() < 0.3:
                 b.copy(x, self.z)
+
+    def feed(self) -> None:
+        """Loads whose results are sent on, mostly; what is sent may also not wait for the load."""
+        rng, b, n = self.rng, self.b, self.n
+        far = b.tile(b.fresh("far"), (self.size,), "f32", memory=rng.choice(self.memories), role="inout")
+        near = b.tile(b.fresh("near"), (self.size,), "f32", memory="local", versions=rng.randint(1, 3))
+        c = self.channel((unit - 1) % n)
+        sent = near if rng.random() < 0.7 else self.z
+        for _ in range(rng.randint(1, 2)):
+            with b.loop(0, rng.randint(1, 5)):
+                b.copy(near, far, fresh=True)
+                if rng.random() < 0.5:
+                    b.compute("add", near, [near, near], engine=rng.choice(["vector", "tensor"]))
+                b.send(c, sent, to=(unit + 1) % n)
+                if rng.random() < 0.3:
+                    b.receive(c, (self.size,), "f32", into=self.y, fresh=True)
+                else:
+                    other = near if rng.random() < 0.5 else self.z
+                    b.compute("add", self.z, [other, b.receive(c, (self.size,), "f32")])
+                if rng.random() < 0.3:
+                    b.copy(far, self.z)
 
     def puts(self) -> None:
         """Puts, signals and waits in turns; sometimes to changing peers, or with puts of some units only."""

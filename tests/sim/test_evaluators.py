@@ -10,7 +10,9 @@ from random_plans import FAST, REGULAR, random_plan
 from toys import ring, toy
 
 from megatile.hda import HDA
+from megatile.plan.build import PlanBuilder
 from megatile.plan.execute import execute
+from megatile.plan.expr import unit
 from megatile.plan.model import Plan
 from megatile.plan.timing.faults import Faults
 from megatile.plan.timing.machine import Machine
@@ -95,13 +97,32 @@ def test_what_is_not_recorded_takes_the_same_time(seed: int, machine, slow: bool
 
 def test_fast_plans_use_the_fast_operations() -> None:
     kinds: set[int] = set()
-    for seed in range(30):
+    for seed in range(60):
         plan = random_plan(seed, patterns=FAST)
         machine = Machine(toy(plan.units), plan, Faults())
         courses: list[list[tuple]] = [[] for _ in range(plan.units)]
         fill(Program(machine), courses, no_scalars, record=False)
         kinds |= {op[0] for course in courses for op in course}
     assert kinds >= {LOAD, PUT, SIGNAL, WAIT, CONSUME, COPY, RUN, SEND, GENERAL}
+
+
+@pytest.mark.parametrize(("sent", "stands_still"), [("near", True), ("other", False)])
+def test_a_unit_stands_still_only_where_nothing_may_overtake(sent: str, stands_still: bool) -> None:
+    """What is made of a load waits for it; another tile may be sent before the load has its turn."""
+    b = PlanBuilder("feed", scale="core", units=4)
+    far = b.tile("far", (16,), "f32", memory="common", role="input")
+    tiles = {name: b.tile(name, (16,), "f32", memory="local") for name in ("near", "other")}
+    c = b.channel("c", source=(unit - 1) % 4, slot_bytes=64, memory="local")
+    b.copy(tiles["near"], far, fresh=True)
+    b.send(c, tiles[sent], to=(unit + 1) % 4)
+    b.receive(c, (16,), "f32", into=tiles["near"])
+    plan = b.finish()
+    courses: list[list[tuple]] = [[] for _ in range(4)]
+    fill(Program(Machine(toy(4), plan, Faults())), courses, no_scalars, record=False)
+    assert (courses[0][0][0] == LOAD) is stands_still
+    quick = clocks(plan, toy(4), Faults(), record=False)
+    assert quick == clocks(plan, toy(4), Faults(), record=True)
+    assert quick[0] == run(bucket, plan, toy(4), Faults()).end_ps
 
 
 @many

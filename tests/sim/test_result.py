@@ -166,6 +166,45 @@ with units((0, 2, 1)):
         execute(plan, {"x": np.ones((2, 4))})
 
 
+ODD = {
+    "which it does not feed": (
+        "send(c, x, to=(unit + 2) % 3, bytes=16)",
+        "m <- receive(c, f32[4], bytes=16)",
+    ),
+    "unit 2 sends to unit 3, which does not exist": ("send(c, x, to=unit + 1, bytes=16)",),
+    "does not fit a slot of 16": (
+        "send(c, y, to=(unit + 1) % 3, bytes=32)",
+        "m <- receive(c, f32[8], bytes=32)",
+    ),
+    "1 messages from unit 2 are never received on c": ("send(c, x, to=(unit + 1) % 3, bytes=16)",),
+    "expects 8 bytes, the message has 16": (
+        "send(c, x, to=(unit + 1) % 3, bytes=16)",
+        "m <- receive(c, f32[2], bytes=8)",
+    ),
+    "takes root 3 of a group of 3": ('collective("broadcast", g, read=x, write=x, root=3, bytes=16)',),
+    "unit 0 receives on channel 'd', where it has no neighbour": ("m <- receive(d, f32[4], bytes=16)",),
+}
+
+
+@pytest.mark.parametrize("engine", [None, "run-ahead", "bucket"])
+@pytest.mark.parametrize("text", ODD)
+def test_queues_are_checked_without_data_too(text: str, engine: str | None) -> None:
+    commands = "\n    ".join(ODD[text])
+    plan = Plan.from_text(f"""plan("p", scale="core", grid=(3,))
+x = tile(f32, (4,), memory="local", role="inout")
+y = tile(f32, (8,), memory="local", role="inout")
+c = channel(source=(unit - 1) % 3, slots=2, slot_bytes=16, memory="local")
+d = channel(source=unit - 1, slots=2, slot_bytes=16, memory="local")
+g = group(0)
+with units((0, 3, 1)):
+    {commands}
+""")
+    with pytest.raises(MegatileError, match=text) as found:
+        simulate(plan, machine=toy(3), engine=engine, data=False)
+    with pytest.raises(type(found.value), match=text):
+        check(plan)
+
+
 def test_arguments_of_the_wrong_kind() -> None:
     for plan, where in ((ring(3, 4), None), (ring(3, 4), 3), ("ring", "ahbm")):
         with pytest.raises(TimingError, match="takes a Plan and a machine"):

@@ -10,13 +10,14 @@ import numpy as np
 from megatile.cost.blocklog import EVERYTHING, BlockLog
 from megatile.plan.cohort import Cohort, SlotHandle
 from megatile.plan.expr import constant
+from megatile.plan.memory import aliases
 from megatile.plan.model import Plan, Region, Tile, statements
 from megatile.plan.program import RegionCode
 from megatile.plan.regions import regions_of
 
 Array = Any
 # Tiles cut into more blocks than this get a log of recent accesses instead of a table of all blocks.
-TABLE_ENTRIES = 100_000
+TABLE_ENTRIES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Hazards:
         self.plan, self.careful = plan, careful
         self.uneven = False
         self.grids = {tile.name: grid_of(plan, tile) for tile in plan.tiles}
+        self.aliases = aliases(plan)
         self._times: dict[Any, tuple[Array, Array]] = {}
         self._logs: dict[str, BlockLog] = {}
         self._slots = {
@@ -70,6 +72,8 @@ class Hazards:
         version = (handle.version + 1 if fresh else handle.version) % tile.versions
         if tile.shared or code.at is not None:
             return self._remote(cohort, tile, code)
+        if tile.name in self.aliases:
+            return self._at_one_address(cohort, self.plan.tile(self.aliases[tile.name]))
         grid = self.grids[tile.name]
         if grid.even and self.plan.units * tile.versions * grid.blocks > TABLE_ENTRIES:
             log = self._logs.setdefault(tile.name, BlockLog(self.plan.units, grid.blocks))
@@ -93,6 +97,12 @@ class Hazards:
         """
         self.uneven = True
         writes, reads = self._arrays(tile, 1, "remote")
+        return Block(writes, reads, (cohort.units, 0) if self.careful else None)
+
+    def _at_one_address(self, cohort: Cohort, first: Tile) -> Block:
+        """Tiles that lie over each other in memory: all of them wait for all of them, or for none."""
+        self.uneven = True
+        writes, reads = self._arrays(first, 1, "address")
         return Block(writes, reads, (cohort.units, 0) if self.careful else None)
 
     def _arrays(self, tile: Tile, blocks: int, kind: str = "own") -> tuple[Array, Array]:

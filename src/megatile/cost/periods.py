@@ -53,7 +53,7 @@ def watch_of(walk: TimedWalk, loop: Loop) -> Watch | None:
                 return None
     moves: dict[str, int] = {}
     for tile in walk.plan.tiles:
-        pace = _pace(walk, loop, tile, step)
+        pace = pace_of(walk, loop, tile, step)
         if pace is None:
             return None
         moves[tile.name] = pace
@@ -61,7 +61,7 @@ def watch_of(walk: TimedWalk, loop: Loop) -> Watch | None:
     return Watch(lcm(1, *slots, *(tile.versions for tile in walk.plan.tiles)), moves)
 
 
-def _pace(walk: TimedWalk, loop: Loop, tile: Tile, step: int) -> int | None:
+def pace_of(walk: TimedWalk, loop: Loop, tile: Tile, step: int) -> int | None:
     """By how many blocks per iteration a loop walks through a tile; None if not steadily."""
     grid = walk.hazards.grids[tile.name]
     paces: set[int] = set()

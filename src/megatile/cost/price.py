@@ -22,6 +22,7 @@ import numpy as np
 
 from megatile.cost.flows import Flows
 from megatile.cost.hazards import Hazards
+from megatile.cost.local_loops import LocalWatch, local_watch, skip_local
 from megatile.cost.periods import Watch, pass_time, watch_of
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
@@ -32,6 +33,8 @@ from megatile.plan.program import Instruction, RegionCode
 from megatile.plan.timing.machine import PORTS, SIGNAL_BYTES, Machine
 from megatile.plan.walk import Walker
 
+SHORT = 16
+"""Loops of so few iterations are walked."""
 Clocks = dict[tuple[Any, ...], Any]
 
 
@@ -112,6 +115,7 @@ class TimedWalk(Walker):
         self.credit = {name: np.zeros(s, dtype=np.int64) for name, s in shape.items()}
         self.signals: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
         self.watches: dict[int, Watch | None] = {}
+        self.local: dict[int, LocalWatch | None] = {}
 
     def clocks(self) -> Clocks:
         """All times by name, as arrays that may be changed."""
@@ -126,20 +130,35 @@ class TimedWalk(Walker):
         return named | self.hazards.clocks()
 
     def step_enter(self, cohort: Cohort, instruction: Instruction) -> bool:
-        self.watches[id(instruction.statement)] = watch_of(self, instruction.statement)  # type: ignore[arg-type]
-        return super().step_enter(cohort, instruction)
+        done = super().step_enter(cohort, instruction)
+        loop: Any = instruction.statement
+        bounds = self.bounds(cohort, loop)
+        trips = 0 if bounds is None else len(range(*bounds))
+        self.watches[id(loop)] = watch_of(self, loop)
+        self.local[id(loop)] = local_watch(self, loop, trips) if trips > SHORT else None
+        return done
+
+    def bounds(self, cohort: Cohort, loop: Any) -> tuple[int, int, int] | None:
+        """Where a loop stands, if all units of the cohort agree."""
+        found = tuple(cohort.ints[f"{loop.index}{suffix}"] for suffix in ("", ".stop", ".step"))
+        return found if all(isinstance(v, int) for v in found) else None
 
     def step_again(self, cohort: Cohort, instruction: Instruction) -> bool:
         """After an iteration; where the rest of the loop only moves time on, it is skipped."""
         super().step_again(cohort, instruction)
         self.hazards.forget(int(self.now.min()))
         loop: Any = instruction.statement
-        watch = self.watches.get(id(loop))
-        bounds = [cohort.ints[f"{loop.index}{suffix}"] for suffix in ("", ".stop", ".step")]
+        watch, local = self.watches.get(id(loop)), self.local.get(id(loop))
+        bounds = self.bounds(cohort, loop)
+        if bounds is None or (watch is None and local is None):
+            return True
+        skipped, remaining = 0, len(range(*bounds))
         alone = not self.ready and not self.waiting and len(cohort) == self.plan.units
-        if watch is not None and alone and all(isinstance(v, int) for v in bounds):
-            skipped = pass_time(self, watch, loop, cohort, len(range(*bounds)))
-            cohort.ints[loop.index] = bounds[0] + skipped * bounds[2]
+        if local is not None:
+            skipped = skip_local(self, local, loop, cohort, remaining)
+        elif watch is not None and alone:
+            skipped = pass_time(self, watch, loop, cohort, remaining)
+        cohort.ints[loop.index] = bounds[0] + skipped * bounds[2]
         return True
 
     def end_ps(self) -> int:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from megatile.core.arithmetic import Lambda
 from megatile.core.errors import did_you_mean
 from megatile.core.frozen import Frozen
-from megatile.core.quantities import Quantity
 from megatile.hda import schema
 from megatile.hda.document import Document, Way
+from megatile.hda.figures import Figures
 from megatile.hda.model import (
     SAME_SCALE,
     STANDARD_SCALES,
@@ -30,8 +27,6 @@ from megatile.hda.model import (
 from megatile.hda.wiring import wire
 
 RESERVED_ALIASES = ("l0", "l1", "l2")
-LARGEST_MACHINE = 10**15
-LONGEST_TIME = 10**18  # picoseconds: eleven days
 
 
 @dataclass(frozen=True)
@@ -70,101 +65,7 @@ def build(spec: schema.MachineSpec, document: Document) -> Parts:
     )
 
 
-@dataclass
-class _Builder:
-    spec: schema.MachineSpec
-    document: Document
-    levels: dict[str, Level] = field(default_factory=dict)
-
-    def fail(self, message: str, way: Way, advice: str | None = None) -> Any:
-        raise self.document.error(message, way, advice)
-
-    # levels and clocks
-
-    def build_levels(self) -> tuple[Level, ...]:
-        hw = self.spec.hw_spec
-        entries = [(u, ("hw_spec", "pe", i)) for i, u in enumerate(hw.pe)]
-        entries += [(u, ("hw_spec", "pe_groups", i)) for i, u in enumerate(hw.pe_groups)]
-        if not entries:
-            self.fail("a machine needs at least one level", ("hw_spec", "pe"))
-        self.unique((u.name for u, _ in entries), lambda i: (*entries[i][1], "name"), "level")
-        smallest, way = entries[0]
-        if smallest.num_units != 1:
-            self.fail(
-                f"'{smallest.name}' is the smallest level: num_units must be 1, not {smallest.num_units}",
-                (*way, "num_units"),
-                f"add a smaller level before it, or count {smallest.name}s in the level above",
-            )
-        whole = math.prod(u.num_units for u, _ in entries)
-        if whole > LARGEST_MACHINE:
-            self.fail(f"{whole} of the smallest units are beyond any machine", ("hw_spec",))
-        total = whole
-        for position, (unit, _) in enumerate(entries):
-            total //= unit.num_units
-            self.levels[unit.name] = Level(unit.name, unit.num_units, total, position)
-        for name in self.spec.clocks:
-            self.level(name, ("clocks", name))
-        clock = None
-        for name in reversed(list(self.levels)):
-            clock = self.spec.clocks[name].value if name in self.spec.clocks else clock
-            level = self.levels[name]
-            self.levels[name] = Level(name, level.num_units, level.total, level.position, clock)
-        return tuple(self.levels.values())
-
-    def level(self, name: str, way: Way) -> Level:
-        if name not in self.levels:
-            self.fail(f"there is no level '{name}'", way, did_you_mean(name, self.levels, what="levels"))
-        return self.levels[name]
-
-    def unique(self, names: Iterable[str], way: Callable[[int], Way], what: str) -> None:
-        seen: set[str] = set()
-        for i, name in enumerate(names):
-            if name in seen:
-                self.fail(f"{what} '{name}' stands twice", way(i), "give each its own name")
-            seen.add(name)
-
-    # quantities
-
-    def per_second(self, q: Quantity, level: Level, way: Way, base: str) -> float:
-        value = q.value
-        if q.dimension != base:
-            value *= self.clock(q, level, way)
-        if value <= 0:
-            self.fail(f"'{q}' must be more than zero", way)
-        if not math.isfinite(value):
-            self.fail(f"'{q}' is beyond any machine", way)
-        return value
-
-    def picoseconds(self, q: Quantity | None, level: Level, way: Way) -> int:
-        if q is None:
-            return 0
-        value = q.value
-        if q.dimension == "cycles":
-            value *= 1e12 / self.clock(q, level, way)
-        if not value <= LONGEST_TIME:
-            self.fail(f"'{q}' is beyond any machine", way)
-        return round(value)
-
-    def clock(self, q: Quantity, level: Level, way: Way) -> float:
-        if level.clock_hz is None:
-            self.fail(f"'{q}' needs a clock", way, f"add clocks: {{{level.name}: 1.8 GHz}}")
-        assert level.clock_hz is not None
-        if level.clock_hz <= 0:
-            self.fail("a clock must tick", ("clocks",))
-        return level.clock_hz
-
-    def share(self, q: Quantity | None, way: Way) -> float:
-        if q is None:
-            return 1.0
-        if not 0 < q.value <= 1:
-            self.fail(f"an efficiency is above 0 and at most 1, not {q}", way)
-        return q.value
-
-    def bytes(self, q: Quantity, way: Way) -> int:
-        if q.value < 1:
-            self.fail(f"'{q}' is less than a byte", way)
-        return round(q.value)
-
+class _Builder(Figures):
     # scales
 
     def build_scales(self) -> tuple[tuple[Scale, ...], dict[str, Scale]]:

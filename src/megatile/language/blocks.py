@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
+from megatile.core.dtypes import itemsize
 from megatile.language.symbols import KernelError
 from megatile.language.values import Tensor
 from megatile.plan.expr import ONE, ZERO, Expr, expr
@@ -63,3 +64,20 @@ def blocks_of(shape: tuple[int, ...], most: int) -> Iterator[tuple[tuple[int, ..
     for row in range(shape[0]):
         for inside, piece in blocks_of(shape[1:], most):
             yield (row, *inside), (1, *piece)
+
+
+def pieces_of(
+    tl: Any, shape: tuple[int, ...], element: str, slot_size: int | None, split: bool
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """A message as the blocks that fit a slot: (start, shape) each."""
+    nbytes = prod(shape) * itemsize(element)
+    if slot_size is None or nbytes <= slot_size:
+        return [((0,) * len(shape), shape)]
+    if not split:
+        raise tl.error(
+            f"a tile of {nbytes} bytes does not fit a slot of {slot_size} bytes",
+            advice="give a larger slot_size, or split=True to send it in pieces",
+        )
+    if slot_size < itemsize(element):
+        raise tl.error(f"not even one element of {element} fits a slot of {slot_size} bytes")
+    return list(blocks_of(shape, slot_size // itemsize(element)))

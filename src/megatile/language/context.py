@@ -9,16 +9,16 @@ from typing import Any
 
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize
-from megatile.language.blocks import blocks_of, flat_region, shaped_as, sub_block
+from megatile.language.blocks import flat_region, pieces_of, shaped_as, sub_block
 from megatile.language.directions import Wiring
 from megatile.language.math import Math
 from megatile.language.reading import Reader
 from megatile.language.symbols import KernelError, Sym, to_expr, wrap
 from megatile.language.values import Pointer, RecvFuture, Ref, TileRef
-from megatile.plan.expr import ONE, ZERO, Expr, constant, expr, unit
+from megatile.plan.expr import ONE, ZERO, Expr, expr, unit
 from megatile.plan.handles import Handle, Part
 from megatile.plan.model import Channel
-from megatile.plan.ranges import bounds, divide, simplify, split
+from megatile.plan.ranges import divide, simplify, split
 
 QUEUES = "ipcq"
 
@@ -49,7 +49,6 @@ class Tl(Math):
 
     def __init__(self, reader: Reader, settings: Settings, channel: Channel, number: int | None):
         self.reader, self.settings, self.channel, self.number = reader, settings, channel, number
-        self.raw: dict[tuple[str, Expr], Handle] = {}
 
     @property
     def here(self) -> Any:
@@ -99,7 +98,7 @@ class Tl(Math):
         """Copy a tile to memory."""
         if not isinstance(handle, TileRef):
             raise self.error(f"tl.store takes a tile, not {handle!r}")
-        target = self.memory_at(ptr, handle.shape, handle.dtype)
+        target = self.memory_at(ptr, handle.shape, handle.dtype, write=True)
         self.reader.plan.copy(target, handle.handle())
 
     def ref(self, ptr: Any, shape: Any, dtype: Any = "f16") -> Ref:
@@ -110,37 +109,16 @@ class Tl(Math):
         items = shape if isinstance(shape, (tuple, list)) else (shape,)
         return tuple(int(s) for s in items)
 
-    def memory_at(self, ptr: Any, shape: tuple[int, ...], element: str, space: str | None = None) -> Part:
+    def memory_at(
+        self, ptr: Any, shape: tuple[int, ...], element: str, space: str | None = None, write: bool = False
+    ) -> Part:
         """The region at an address: of a tensor, or raw memory that is a tile of its own for each address."""
         if isinstance(ptr, Pointer):
             return self.tensor_region(ptr, shape, element)
         if not isinstance(ptr, (int, Sym)):
             raise self.error(f"{ptr!r} is no address")
-        return self.raw_memory(simplify(to_expr(ptr)), prod(shape), element, space or self.settings.memory)
-
-    def raw_memory(self, address: Expr, count: int, element: str, memory: str) -> Part:
-        """A block at a raw address: inside one used before, or apart from all of them."""
-        size = itemsize(element)
-        for (where, base), found in self.raw.items():
-            if where != memory:
-                continue
-            gap, length = simplify(address - base), found.shape[0] * itemsize(found.dtype)
-            limits, known = bounds(gap, self.reader.ranges), constant(gap)
-            if limits is not None and (limits[0] >= length or limits[1] <= -count * size):
-                continue
-            inside = known is not None and known >= 0 and known + count * size <= length
-            if known is not None and inside and found.dtype == element and known % size == 0:
-                return found[known // size : known // size + count]
-            if known == 0:
-                raise self.error(f"memory at {address} was used with another type or size before")
-            raise self.error(
-                f"{element}[{count}] at {address} may overlap {found.dtype}{list(found.shape)} at {base}, "
-                "which was used before",
-                advice="use the same block, or addresses that are known to be apart",
-            )
-        block = self.reader.plan.tile("raw", (count,), element, memory=memory)
-        self.raw[memory, address] = block
-        return block[0:count]
+        memory, address = space or self.settings.memory, simplify(to_expr(ptr))
+        return self.reader.raw.block(self, address, prod(shape), element, memory, write)
 
     def tensor_region(self, ptr: Pointer, shape: tuple[int, ...], element: str) -> Part:
         tensor = ptr.tensor
@@ -224,6 +202,8 @@ class Tl(Math):
         wires = self.settings.wires
         direction = self.direction(dir)
         if src is not None:
+            if not isinstance(src, TileRef):
+                raise self.error(f"tl.send takes a tile, not {src!r}")
             source: Handle | Part = src.handle()
             extents, element = src.shape, src.dtype
         else:
@@ -275,7 +255,7 @@ class Tl(Math):
     def receive_into(
         self, number: Expr | None, extents: tuple[int, ...], element: str, address: Any, space: str | None
     ) -> TileRef:
-        target = self.memory_at(address, extents, element, space)
+        target = self.memory_at(address, extents, element, space, write=True)
         plan = self.reader.plan
         for start, piece in self.pieces(extents, element):
             part = target if piece == extents else sub_block(shaped_as(target, extents), start, piece)
@@ -303,17 +283,7 @@ class Tl(Math):
 
     def pieces(self, shape: tuple[int, ...], element: str) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """A message as the blocks that fit a slot: (start, shape) each."""
-        nbytes = prod(shape) * itemsize(element)
-        size = self.settings.slot_size
-        if size is None or nbytes <= size:
-            self.reader.largest_message = max(self.reader.largest_message, nbytes)
-            return [((0,) * len(shape), shape)]
-        if not self.settings.split:
-            raise self.error(
-                f"a tile of {nbytes} bytes does not fit a slot of {size} bytes",
-                advice="give a larger slot_size, or split=True to send it in pieces",
-            )
-        if size < itemsize(element):
-            raise self.error(f"not even one element of {element} fits a slot of {size} bytes")
-        self.reader.largest_message = size
-        return list(blocks_of(shape, size // itemsize(element)))
+        pieces = pieces_of(self, shape, element, self.settings.slot_size, self.settings.split)
+        largest = max(prod(piece) for _, piece in pieces) * itemsize(element)
+        self.reader.largest_message = max(self.reader.largest_message, largest)
+        return pieces

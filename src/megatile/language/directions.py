@@ -17,18 +17,13 @@ import numpy as np
 from megatile.core.errors import MegatileError, Place, did_you_mean
 from megatile.core.registry import Registry
 from megatile.plan.expr import Expr, constant, eq, expr, member, select, substitute, table, unit
+from megatile.plan.neighbours import OPPOSITE, InvalidDirection
 from megatile.plan.walk import PlanDeadlock
 
-OPPOSITE = {"E": "W", "W": "E", "N": "S", "S": "N", "up": "down", "down": "up"} | {
-    f"global_{a}": f"global_{b}" for a, b in (("E", "W"), ("W", "E"), ("N", "S"), ("S", "N"))
-}
 Neighbors = Callable[[int, int], Mapping[str, int]]
 
 IpcqDeadlock = PlanDeadlock
-
-
-class IpcqInvalidDirection(MegatileError, ValueError):
-    """A direction in which a unit has no neighbour."""
+IpcqInvalidDirection = InvalidDirection
 
 
 class TopologyError(MegatileError, ValueError):

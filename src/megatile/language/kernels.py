@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+from megatile.core.errors import MegatileError
 from megatile.language.context import QUEUES, Settings, Tl
 from megatile.language.directions import wiring
+from megatile.language.kernel_errors import PYTHON_ERRORS, told
 from megatile.language.reading import Reader
 from megatile.language.rewrite import bind
 from megatile.language.symbols import KernelError, NeedsValue
@@ -103,10 +105,13 @@ def _read(
     values = [_argument(a, plan, settings, reader) for a in arguments]
     plan.prefix = prefix
     function = bind(kernel, reader)
-    if "tl" in inspect.signature(kernel).parameters:
-        function(*values, tl=context)
-    else:
-        function(*values, context)
+    named = "tl" in inspect.signature(kernel).parameters
+    try:
+        function(*values, tl=context) if named else function(*values, context)
+    except PYTHON_ERRORS as error:
+        if isinstance(error, MegatileError):
+            raise
+        raise told(error, reader.here, context) from error
     plan.prefix = ""
     return reader.largest_message
 

@@ -24,6 +24,7 @@ from megatile.language.builtin_names import (
     symbolic_value,
 )
 from megatile.language.captures import Snapshot
+from megatile.language.raw import RawMemory
 from megatile.language.symbols import KernelError, NeedsValue, Sym, SymRange, to_expr, wrap
 from megatile.language.values import Pointer, TileRef, same_value
 from megatile.plan.build import PlanBuilder
@@ -56,6 +57,8 @@ class Reader(Builder):
         self.units = units
         self.depth = 0
         self.largest_message = 0
+        self.raw = RawMemory()
+        self.branches = 0
 
     # --- values ----------------------------------------------------------------------------------
 
@@ -148,9 +151,9 @@ class Reader(Builder):
     ) -> tuple[State, Jump | None]:
         if not isinstance(condition, Sym):
             return super().if_(place, condition, then, orelse, names, state)
-        with self.plan.collect() as body:
+        with self.plan.collect() as body, self.branch():
             first, jump = then(*state)
-        with self.plan.collect() as other:
+        with self.plan.collect() as other, self.branch():
             second, other_jump = orelse(*state)
         if type(jump) is not type(other_jump) or (jump is not other_jump and not isinstance(jump, Returned)):
             raise NeedsValue(condition.expr, place, "because only one branch jumps")
@@ -231,12 +234,21 @@ class Reader(Builder):
 
     def mark(self) -> Any:
         plan = self.plan
-        return dict(plan.tiles), dict(plan._counts), dict(plan.flags), len(plan.body)
+        return dict(plan.tiles), dict(plan._counts), dict(plan.flags), len(plan.body), self.raw.mark()
 
     def restore(self, mark: Any) -> None:
         plan = self.plan
         plan.tiles, plan._counts, plan.flags = dict(mark[0]), dict(mark[1]), dict(mark[2])
         del plan.body[mark[3] :]
+        self.raw.restore(mark[4])
+
+    @contextmanager
+    def branch(self) -> Iterator[None]:
+        self.branches += 1
+        try:
+            yield
+        finally:
+            self.branches -= 1
 
     @contextmanager
     def deeper(self) -> Iterator[None]:
@@ -271,6 +283,8 @@ class Reader(Builder):
                 raise CannotStage("it is left by a jump")
             if seen.changed():
                 raise CannotStage("its body changes an object")
+            if self.raw.retyped != mark[4][2]:
+                raise CannotStage("its body uses memory with changing types")
             more = self.changed(names, state, inside, out, context) - carried
             if more:
                 carried |= more

@@ -137,6 +137,13 @@ class TileRef:
             advice="n = tl.read_scalar(tile, bound=...) to branch on, or tl.where to choose by element",
         )
 
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise KernelError(
+            f"the elements of a tile ({self.dtype}{list(self.shape)}) cannot be taken one by one",
+            place=self.tl.here,
+            advice="tl.read_scalar(tile, index, bound=…) reads an integer; tl.load takes a part of a tensor",
+        )
+
     __int__ = __index__ = __float__ = __iter__ = __len__ = __bool__
 
     def __repr__(self) -> str:

@@ -24,7 +24,7 @@ from megatile.plan.memory import check_memory, check_ranges
 from megatile.plan.model import Channel, Loop, Plan, PlanError, statements
 from megatile.plan.program import Instruction, RegionCode
 from megatile.plan.statements import Compute
-from megatile.plan.steady import Snapshot, repeats, same_state, skip, snapshot
+from megatile.plan.steady import Snapshot, repeats, same_state, skip, snapshot, works_only
 from megatile.plan.storage import owner_of, region_span
 from megatile.plan.structure import check_structure
 from megatile.plan.walk import Walker
@@ -97,7 +97,7 @@ class CountingWalk(Walker):
             for s in statements(stream.body)
             if isinstance(s, Loop)
         }
-        self.before: dict[int, Snapshot] = {}
+        self.before: dict[tuple[int, int], Snapshot] = {}
 
     def on_read_scalar(self, cohort: Cohort, instruction: Instruction) -> Value:
         statement: Any = instruction.statement
@@ -187,22 +187,25 @@ class CountingWalk(Walker):
     def step_again(self, cohort: Cohort, instruction: Instruction) -> bool:
         super().step_again(cohort, instruction)
         loop: Any = instruction.statement
-        if not self.repeating[id(loop)] or self.ready or self.waiting:
+        alone = works_only(loop) if self.ready or self.waiting else True
+        if not self.repeating[id(loop)] or not alone:
             return True
         at, stop, step = (cohort.ints[f"{loop.index}{s}"] for s in ("", ".stop", ".step"))
         if any(isinstance(v, np.ndarray) for v in (at, stop, step)):
             return True
-        remaining = len(range(at, stop, step))
-        before = self.before.get(id(loop))
-        if before is not None and remaining > 2 and same_state(before, self.queues, cohort):
-            cohort.ints[loop.index] = at + step * skip(loop, before, self.queues, cohort, remaining)
-            del self.before[id(loop)]
+        queues = {} if works_only(loop) else self.queues
+        key, remaining = (id(loop), int(cohort.units[0])), len(range(at, stop, step))
+        before = self.before.get(key)
+        if before is not None and remaining > 2 and same_state(before, queues, cohort):
+            cohort.ints[loop.index] = at + step * skip(loop, before, queues, cohort, remaining)
+            del self.before[key]
         elif remaining > 2:
-            self.before[id(loop)] = snapshot(self.queues, cohort)
+            self.before[key] = snapshot(queues, cohort)
         return True
 
     def step_enter(self, cohort: Cohort, instruction: Instruction) -> bool:
-        self.before.pop(id(instruction.statement), None)
+        for key in [k for k in self.before if k[0] == id(instruction.statement)]:
+            del self.before[key]
         return super().step_enter(cohort, instruction)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from megatile.plan.cohort import Cohort, Handle, SlotHandle, TileHandle, spread, uniform
 from megatile.plan.model import Channel, Plan, PlanError
+from megatile.plan.neighbours import nobody_there
 from megatile.plan.program import Instruction, Program
 from megatile.plan.text import statement_text
 
@@ -167,6 +168,8 @@ class Commands:
         if wrong.any():
             at = int(np.argmax(wrong))
             unit, where = int(cohort.units[at]), [int(spread(v, len(cohort))[at]) for v in (to, member)]
+            if where[0] == -1:
+                raise nobody_there(unit, queues.channel, where[1], sending=True)
             if not 0 <= where[0] < self.plan.units:
                 raise PlanError(
                     f"unit {unit} sends to unit {where[0]}, which does not exist: "
@@ -331,11 +334,25 @@ class Commands:
             raise PlanError(
                 f"a unit that is in no group of '{statement.group}' meets: {self.describe(instruction)}"
             )
+        if statement.kind == "broadcast":
+            self.check_root(cohort, instruction, np.bincount(keys[keys >= 0])[keys[cohort.units]])
         if len(cohort) == int((keys >= 0).sum()):
             self.on_collective(statement.group, [(cohort, instruction)])
             cohort.pc += 1
             return True
         return self.block(cohort)
+
+    def check_root(self, cohort: Cohort, instruction: Instruction, sizes: Any) -> None:
+        """The root of a broadcast is a number within its group."""
+        root = spread(instruction.functions["root"](cohort.ints), len(cohort))
+        wrong = (root < 0) | (root >= sizes)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise PlanError(
+                f"unit {int(cohort.units[at])} takes root {int(root[at])} of a group of {int(sizes[at])}: "
+                + self.describe(instruction),
+                advice="the root counts the members of the group, from 0",
+            )
 
     def meet(self, cohorts: list[Cohort]) -> bool:
         """Release the groups of which every unit waits at a collective; the rest goes on waiting."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,25 +10,41 @@ import numpy as np
 from megatile.core.errors import MegatileError
 from megatile.plan.cohort import Cohort, spread, uniform
 from megatile.plan.model import Statement
+from megatile.plan.neighbours import InvalidDirection, nobody_there
 from megatile.plan.program import Instruction
 from megatile.plan.text import statement_text
+from megatile.trace import Pointers, Waiter, WaitGraph
 
 if TYPE_CHECKING:
+    from megatile.plan.commands import Queues
     from megatile.plan.walk import Walker
 
 REPORTED = 8
+LACKS = {"send": "credit", "wait": "signal", "collective": "barrier"}
 
 
 class PlanDeadlock(MegatileError, RuntimeError):
-    """Nothing can proceed and something waits. ``waits`` lists (unit, statement, what it waits for)."""
+    """Nothing can proceed and something waits. ``waits`` lists (unit, statement, what it waits for);
+    ``graph`` holds who waits for whom and the pointers of every queue, also as ``graph.dot()``.
+    """
 
-    def __init__(self, message: str, waits: list[tuple[int, Statement, str]], **options: Any):
+    def __init__(
+        self,
+        message: str,
+        waits: list[tuple[int, Statement, str]],
+        graph: WaitGraph | None = None,
+        **options: Any,
+    ):
         super().__init__(message, **options)
         self.waits = waits
+        self.graph = graph or WaitGraph(())
 
 
-def deadlock(walker: Walker) -> PlanDeadlock:
-    """Who waits for whom, on what, and where that is written."""
+def deadlock(walker: Walker) -> MegatileError:
+    """Who waits for whom, on what, and where that is written; or that somebody waits for nobody."""
+    alone = waits_for_nobody(walker)
+    if alone is not None:
+        return alone
     waits: list[tuple[int, Statement, str]] = []
     for cohort in walker.waiting:
         instruction = walker.instruction(cohort)
@@ -41,8 +58,61 @@ def deadlock(walker: Walker) -> PlanDeadlock:
     more = [f"  ... and {total - REPORTED} more units"] if total > REPORTED else []
     cycle = find_cycle(walker)
     lines += [f"  each waits for the next: {' -> '.join(map(str, cycle))}"] if cycle else []
-    text = "\n".join(["deadlock: nothing can proceed", *lines, *more])
-    return PlanDeadlock(text, waits, place=waits[0][1].place if waits else None)
+    graph = wait_graph(walker)
+    dump = graph.pointer_lines(2 * REPORTED)
+    text = "\n".join(["deadlock: nothing can proceed", *lines, *more, *dump])
+    return PlanDeadlock(text, waits, graph, place=waits[0][1].place if waits else None)
+
+
+def wait_graph(walker: Walker) -> WaitGraph:
+    """The state of the walk: every waiting unit, and both ends of every queue that one of them uses."""
+    waiters, waiting = [], set()
+    for cohort in walker.waiting:
+        instruction, peers = walker.instruction(cohort), waited_for(walker, cohort)
+        if instruction.statement is None:
+            continue
+        for at, unit in enumerate(cohort.units.tolist()):
+            waiting.add(unit)
+            label = getattr(instruction.statement, "channel", None) or instruction.kind
+            lacks = LACKS.get(instruction.kind, "data")
+            peer = f"unit {int(peers[at])}" if peers[at] >= 0 else "nobody"
+            place = instruction.statement.place
+            where = f"{place.file}:{place.line}" if place is not None else ""
+            waiters.append(Waiter(f"unit {unit}", instruction.kind, lacks, label, peer, where))
+    pointers = [p for queues in walker.queues.values() for p in _pointers(queues, waiting)]
+    return WaitGraph(tuple(waiters), tuple(pointers))
+
+
+def _pointers(queues: Queues, waiting: set[int]) -> Iterator[Pointers]:
+    """Both ends of the queues that waiting units receive from or feed."""
+    channel, units = queues.channel, len(queues.sent)
+    for member in range(channel.members):
+        sources = np.broadcast_to(queues.source({"unit": np.arange(units), "member": member}), units)
+        for unit, source in enumerate(sources.tolist()):
+            if source < 0 or not {unit, source} & waiting:
+                continue
+            sent, label = int(queues.sent[unit, member]), channel.label(member)
+            freed = sent - int((queues.holds[unit, member] > 0).sum())
+            here, there = f"unit {unit}", f"unit {source}"
+            yield Pointers(there, f"->{label}", here, sent, 0, 0, freed, channel.slots)
+            yield Pointers(here, label, there, 0, freed, sent, 0, channel.slots)
+
+
+def waits_for_nobody(walker: Walker) -> InvalidDirection | None:
+    """The error of a unit that receives where it has no neighbour, if there is one."""
+    for cohort in sorted(walker.waiting, key=lambda c: int(c.units.min())):
+        instruction = walker.instruction(cohort)
+        if instruction.kind != "receive":
+            continue
+        alone = np.broadcast_to(waited_for(walker, cohort) == -1, len(cohort))
+        if alone.any():
+            at, statement = int(np.argmax(alone)), instruction.statement
+            member = int(spread(instruction.functions["member"](cohort.ints), len(cohort))[at])
+            channel = walker.queues[statement.channel].channel  # type: ignore[union-attr]
+            error = nobody_there(int(cohort.units[at]), channel, member, sending=False)
+            error.place = statement.place  # type: ignore[union-attr]
+            return error
+    return None
 
 
 def waited_for(walker: Walker, cohort: Cohort) -> Any:

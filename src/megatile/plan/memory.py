@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 import numpy as np
 
@@ -25,15 +24,39 @@ def blocks(plan: Plan) -> Iterator[tuple[str, str, int, int | None]]:
 
 
 def check_ranges(plan: Plan) -> None:
-    """Ranges with a fixed offset in the same memory do not overlap."""
+    """Ranges with a fixed offset in the same memory do not overlap; scratch may be used for several tiles."""
+    scratch = {f"tile '{tile.name}'" for tile in plan.tiles if tile.role == "local"}
     fixed = sorted(
         (memory, offset, offset + size, what)
         for what, memory, size, offset in blocks(plan)
         if offset is not None and size
     )
-    for (memory, _, end, what), (other_memory, start, _, other) in pairwise(fixed):
-        if memory == other_memory and start < end:
-            raise PlanError(f"{what} and {other} overlap in memory '{memory}' at byte {start}")
+    reached: dict[tuple[str, bool], tuple[int, str]] = {}
+    for memory, start, end, what in fixed:
+        mine = what in scratch
+        for other in (True, False):
+            until, name = reached.get((memory, other), (0, ""))
+            if start < until and not (mine and other):
+                raise PlanError(f"{name} and {what} overlap in memory '{memory}' at byte {start}")
+        reached[memory, mine] = max(reached.get((memory, mine), (0, "")), (end, what))
+
+
+def aliases(plan: Plan) -> dict[str, str]:
+    """Tiles of scratch at one address: for each of them the first tile of those that it overlaps with."""
+    fixed = sorted(
+        (tile.memory, tile.offset, tile.offset + tile.nbytes * tile.versions, tile.name)
+        for tile in plan.tiles
+        if tile.offset is not None and tile.role == "local" and not tile.shared
+    )
+    first: dict[str, str] = {}
+    before, until = ("", ""), 0
+    for memory, start, end, name in fixed:
+        if memory == before[0] and start < until:
+            first[before[1]] = first[name] = before[1]
+            until = max(until, end)
+        else:
+            before, until = (memory, name), end
+    return first
 
 
 def check_memory(plan: Plan, hda: HDA) -> None:

@@ -35,7 +35,8 @@ A unit *issues* its commands in order. Engines then work asynchronously, each th
 order. A command starts when (1) it has been issued, (2) its engine has finished the command before it, and
 (3) its hazards are gone: earlier writers of anything it reads (RAW), earlier readers and writers of anything
 it writes (WAR, WAW) have finished. Regions conflict when they overlap in the same buffer of the same owner. A
-command does not conflict with itself.
+command does not conflict with itself. Scratch tiles whose fixed offsets make them lie over each other
+conflict as a whole; their contents stay their own (values never depend on addresses alone).
 
 What holds up *issue* (the unit's clock), and nothing else does:
   * ``Send`` until the queue has a free slot (credit);

@@ -7,22 +7,9 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from megatile.core.errors import MegatileError, Place
+from megatile.core.errors import MegatileError, Place, did_you_mean
 from megatile.core.operations import OPERATIONS
-from megatile.plan.expr import (
-    ONE,
-    OPERATORS,
-    ZERO,
-    Expr,
-    ExprError,
-    Symbol,
-    binary,
-    constant,
-    expr,
-    select,
-    table,
-    unit,
-)
+from megatile.plan.expr import ONE, ZERO, unit
 from megatile.plan.fields import check_fields
 from megatile.plan.model import (
     CarryInt,
@@ -51,81 +38,24 @@ from megatile.plan.model import (
     Wait,
     Work,
 )
+from megatile.plan.parse_expr import expression, tree_expr, tree_int, tree_literal
 
-_BINARY = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-    ast.BitAnd: "&",
-    ast.BitOr: "|",
-    ast.BitXor: "^",
-    ast.LShift: "<<",
-    ast.RShift: ">>",
+WORK = ("flops", "bytes", "dtype")
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "send": ("to", "member", *WORK),
+    "free": (),
+    "signal": ("to", "member", "amount"),
+    "wait": ("value", "member"),
+    "collective": ("read", "write", "reduction", "root", *WORK),
 }
-_COMPARE = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
+"""Every command that binds no name, with its keywords."""
+BINDINGS: dict[str, tuple[str, ...]] = {
+    "read_scalar": ("bound",),
+    "receive": ("member", "into", *WORK),
+    "receive_any": ("members", "into", *WORK),
+}
 
-
-def expression(text: str) -> Expr:
-    """An expression from its text."""
-    if not isinstance(text, str):
-        raise ExprError(f"{text!r} is no integer expression")
-    try:
-        return _expr(ast.parse(text, mode="eval").body)
-    except SyntaxError as error:
-        raise ExprError(f"cannot read '{text[:80]}': {error.msg}") from error
-    except (RecursionError, MemoryError):
-        raise ExprError(f"the expression '{text[:80]}' is nested too deeply") from None
-    except ValueError as error:
-        if isinstance(error, ExprError):
-            raise
-        raise ExprError(f"cannot read '{text[:80]}': {error}") from error
-
-
-def _expr(node: ast.expr) -> Expr:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return expr(node.value)
-    if isinstance(node, ast.Name):
-        return Symbol(node.id)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_expr(node.operand)
-    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        left, right = _expr(node.left), _expr(node.right)
-        if isinstance(node.op, (ast.LShift, ast.RShift)) and not 0 <= (constant(right) or 0) < 63:
-            raise ExprError(f"'{ast.unparse(node)}' shifts too far", place=Place(line=node.lineno))
-        return binary(_BINARY[type(node.op)], left, right)
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARE:
-        return binary(_COMPARE[type(node.ops[0])], _expr(node.left), _expr(node.comparators[0]))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        word, count = node.func.id, len(node.args)
-        if word == "select" and count == 3:
-            return select(*(_expr(a) for a in node.args))
-        if word == "table" and count == 2 and isinstance(node.args[0], ast.Tuple):
-            return table([_int(v) for v in node.args[0].elts], _expr(node.args[1]))
-        if word in OPERATORS and count == 2:
-            return binary(word, _expr(node.args[0]), _expr(node.args[1]))
-    raise ExprError(f"'{ast.unparse(node)}' is no integer expression", place=Place(line=node.lineno))
-
-
-def _int(node: ast.expr) -> int:
-    value = constant(_expr(node))
-    if value is None:
-        raise PlanError(f"'{ast.unparse(node)}' is not a number", place=Place(line=node.lineno))
-    return value
-
-
-def _literal(node: ast.expr) -> Any:
-    """A number, string or bool; anything else is an expression."""
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        pass
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and ast.unparse(node.operand) == "inf":
-        return float("-inf")
-    if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
-        return float(node.id)
-    return _expr(node)
+__all__ = ["expression", "parse_plan"]
 
 
 def parse_plan(text: str) -> Plan:
@@ -180,13 +110,13 @@ class _Reader:
         head, self.at = first.value, first
         if ast.unparse(head.func) != "plan":
             raise self.error(first, "a plan begins with plan(...)")
-        given = self.keywords(head)
+        given = self.known(head, "scale", "grid", "place")
         grid = tuple(ast.literal_eval(given["grid"]))
         plan = Plan(
             ast.literal_eval(head.args[0]),
             ast.literal_eval(given["scale"]),
             grid,
-            place=_expr(given["place"]) if "place" in given else unit,
+            place=tree_expr(given["place"]) if "place" in given else unit,
         )
         declared: dict[str, list[Any]] = {"tile": [], "channel": [], "flag": [], "group": []}
         streams: list[Stream] = []
@@ -213,6 +143,17 @@ class _Reader:
             raise self.error(call, "'**' is no part of a plan")
         return {k.arg: k.value for k in call.keywords if k.arg}
 
+    def known(self, call: ast.Call, *allowed: str) -> dict[str, ast.expr]:
+        """The keywords of a command; one that it does not have is an error."""
+        given = self.keywords(call)
+        for name in given:
+            if name not in allowed:
+                word = ast.unparse(call.func)
+                error = self.error(call, f"'{word}' has no '{name}='")
+                error.advice = did_you_mean(name, allowed, what="keywords") if allowed else None
+                raise error
+        return given
+
     def declaration(self, node: ast.Assign) -> tuple[str, Any]:
         call = node.value
         assert isinstance(call, ast.Call)
@@ -220,17 +161,19 @@ class _Reader:
         given = self.keywords(call)
         if kind == "tile":
             options: dict[str, Any] = {
-                k: _expr(v) if k == "owner" else ast.literal_eval(v) for k, v in given.items()
+                k: tree_expr(v) if k == "owner" else ast.literal_eval(v) for k, v in given.items()
             }
             shape = tuple(ast.literal_eval(call.args[1]))
             return kind, Tile(name, shape, ast.unparse(call.args[0]), **options)
         if kind == "channel":
-            options = {k: _expr(v) if k == "source" else ast.literal_eval(v) for k, v in given.items()}
+            options = {k: tree_expr(v) if k == "source" else ast.literal_eval(v) for k, v in given.items()}
             return kind, Channel(name, **({"members": 1} | options))
         if kind == "flag":
-            return kind, Flag(name, _int(given["members"]))
+            given = self.known(call, "members")
+            return kind, Flag(name, tree_int(given["members"]))
         if kind == "group":
-            return kind, Group(name, _expr(call.args[0]))
+            self.known(call)
+            return kind, Group(name, tree_expr(call.args[0]))
         raise self.error(node, f"'{kind}' declares nothing")
 
     def stream(self, node: ast.With) -> Stream:
@@ -252,7 +195,7 @@ class _Reader:
                 result.append(self.loop(node))
             elif isinstance(node, ast.If):
                 sides = self.block(node.body), self.block(node.orelse)
-                result.append(If(_expr(node.test), *sides, (), self.place(node)))
+                result.append(If(tree_expr(node.test), *sides, (), self.place(node)))
             elif isinstance(node, ast.Expr):
                 self.expression(node, result)
             else:
@@ -263,7 +206,7 @@ class _Reader:
         assert isinstance(node.iter, ast.Call)
         if node.orelse or ast.unparse(node.iter.func) != "range":
             raise self.error(node, "a loop is written 'for k in range(start, stop, step)'")
-        start, stop, step = (_expr(a) for a in node.iter.args)
+        start, stop, step = (tree_expr(a) for a in node.iter.args)
         carries: list[CarryTile | CarryInt] = []
         frees: tuple[str, ...] = ()
         at = 0
@@ -279,7 +222,7 @@ class _Reader:
             elif word == "carry":
                 carries.append(CarryTile(*names))
             else:
-                carries.append(CarryInt(names[0], _expr(call.args[1]), _expr(call.args[2])))
+                carries.append(CarryInt(names[0], tree_expr(call.args[1]), tree_expr(call.args[2])))
         body = self.block(node.body[at:])
         index = ast.unparse(node.target)
         return Loop(index, start, stop, body, step, tuple(carries), frees, self.place(node))
@@ -316,53 +259,60 @@ class _Reader:
         if word == "merge":
             merge = MergeTile(name, ast.unparse(call.args[1]), ast.unparse(call.args[2]))
         else:
-            merge = MergeInt(name, _expr(call.args[1]), _expr(call.args[2]))
+            merge = MergeInt(name, tree_expr(call.args[1]), tree_expr(call.args[2]))
         result[-1] = replace(result[-1], merges=(*result[-1].merges, merge))
 
     def work(self, given: dict[str, ast.expr]) -> Work:
         flops, moved = given.pop("flops", None), given.pop("bytes", None)
         dtype = given.pop("dtype", None)
         return Work(
-            _expr(flops) if flops else ZERO,
-            _expr(moved) if moved else ZERO,
+            tree_expr(flops) if flops else ZERO,
+            tree_expr(moved) if moved else ZERO,
             ast.literal_eval(dtype) if dtype else "f32",
         )
 
     def command(self, word: str, call: ast.Call, node: ast.AST) -> Statement:
-        given, place = self.keywords(call), self.place(node)
+        if word not in COMMANDS:
+            raise self.error(node, f"'{word}' is no command")
+        given, place = self.known(call, *COMMANDS[word]), self.place(node)
         first = ast.unparse(call.args[0]) if call.args else ""
-        member = _expr(given["member"]) if "member" in given else ZERO
+        member = tree_expr(given["member"]) if "member" in given else ZERO
         if word == "send":
-            return Send(first, _expr(given["to"]), member, self.region(call.args[1]), self.work(given), place)
+            return Send(
+                first, tree_expr(given["to"]), member, self.region(call.args[1]), self.work(given), place
+            )
         if word == "free":
             return Free(tuple(ast.unparse(a) for a in call.args), place)
         if word == "signal":
-            amount = _expr(given["amount"]) if "amount" in given else ONE
-            return Signal(first, _expr(given["to"]), member, amount, place)
+            amount = tree_expr(given["amount"]) if "amount" in given else ONE
+            return Signal(first, tree_expr(given["to"]), member, amount, place)
         if word == "wait":
-            return Wait(first, _expr(given["value"]), member, place)
-        if word == "collective":
-            read, write = (self.region(given[k]) if k in given else None for k in ("read", "write"))
-            reduction = ast.literal_eval(given["reduction"]) if "reduction" in given else "sum"
-            root = _expr(given["root"]) if "root" in given else ZERO
-            kind, group = ast.literal_eval(call.args[0]), ast.unparse(call.args[1])
-            return Collective(kind, group, read, write, reduction, root, self.work(given), place)
-        raise self.error(node, f"'{word}' is no command")
+            return Wait(first, tree_expr(given["value"]), member, place)
+        read, write = (self.region(given[k]) if k in given else None for k in ("read", "write"))
+        reduction = ast.literal_eval(given["reduction"]) if "reduction" in given else "sum"
+        root = tree_expr(given["root"]) if "root" in given else ZERO
+        kind, group = ast.literal_eval(call.args[0]), ast.unparse(call.args[1])
+        return Collective(kind, group, read, write, reduction, root, self.work(given), place)
 
     def binding(self, targets: list[ast.expr], call: ast.Call, node: ast.AST) -> Statement:
         word = ast.unparse(call.func)
         fresh = word.startswith("fresh.")
         word = word.removeprefix("fresh.")
         given, place = self.keywords(call), self.place(node)
+        if word in BINDINGS:
+            given = self.known(call, *BINDINGS[word])
         if word == "read_scalar":
-            return ReadScalar(ast.unparse(targets[0]), self.region(call.args[0]), _int(given["bound"]), place)
+            return ReadScalar(
+                ast.unparse(targets[0]), self.region(call.args[0]), tree_int(given["bound"]), place
+            )
         if word in ("receive", "receive_any"):
             return self.receive(word, targets, call, given, fresh, place)
         if word not in OPERATIONS:
             raise self.error(node, f"'{word}' is no operation")
         work = self.work(given)
         engine = given.pop("engine", None)
-        attributes = tuple(sorted((k, _literal(v)) for k, v in given.items()))
+        self.known(call, *WORK, "engine", *OPERATIONS[word].attributes)
+        attributes = tuple(sorted((k, tree_literal(v)) for k, v in given.items()))
         reads = tuple(self.region(a) for a in call.args)
         name = ast.literal_eval(engine) if engine else OPERATIONS[word].engine
         return Compute(word, self.region(targets[0]), reads, attributes, name, work, fresh, place)
@@ -381,21 +331,21 @@ class _Reader:
         extents = typed.slice.elts if isinstance(typed.slice, ast.Tuple) else [typed.slice]
         channel, shape, dtype = (
             ast.unparse(call.args[0]),
-            tuple(_expr(e) for e in extents),
+            tuple(tree_expr(e) for e in extents),
             ast.unparse(typed.value),
         )
         into = self.region(targets[0]) if "into" in given else None
         name = None if into else ast.unparse(targets[0])
         work = self.work(given)
         if word == "receive":
-            member = _expr(given["member"]) if "member" in given else ZERO
+            member = tree_expr(given["member"]) if "member" in given else ZERO
             return Receive(channel, member, name, shape, dtype, into, fresh, work, place)
         members, chosen = tuple(ast.literal_eval(given["members"])), ast.unparse(targets[1])
         return ReceiveAny(channel, members, name, chosen, shape, dtype, into, fresh, work, place)
 
     def region(self, node: ast.expr) -> Region:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-            return replace(self.region(node.left), at=_expr(node.right))
+            return replace(self.region(node.left), at=tree_expr(node.right))
         if isinstance(node, ast.Name):
             return Region(node.id)
         if not isinstance(node, ast.Subscript):
@@ -406,6 +356,6 @@ class _Reader:
             upper = span.upper if isinstance(span, ast.Slice) else None
             if not (isinstance(span, ast.Slice) and span.lower and isinstance(upper, ast.UnaryOp)):
                 raise self.error(node, "a region is written tile[start:+extent, ...]")
-            start.append(_expr(span.lower))
-            shape.append(_expr(upper.operand))
+            start.append(tree_expr(span.lower))
+            shape.append(tree_expr(upper.operand))
         return Region(ast.unparse(node.value), tuple(start), tuple(shape))

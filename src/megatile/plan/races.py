@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from typing import Any
 
@@ -24,6 +25,10 @@ class RaceError(MegatileError, RuntimeError):
     """Two unordered accesses of different units to the same storage, at least one of them a write."""
 
 
+class UncheckedWarning(UserWarning):
+    """A plan that is too large to be checked for races."""
+
+
 class RaceWatch:
     """Follows who knows what, and looks at every access to storage that several units see."""
 
@@ -41,7 +46,16 @@ class RaceWatch:
         for stream in plan.streams:
             for statement in statements(stream.body):
                 seen |= {region.tile for region in regions_of(statement) if region.at is not None}
-        return RaceWatch(plan, frozenset(seen)) if seen and plan.units <= MOST_UNITS else None
+        if seen and plan.units > MOST_UNITS:
+            warnings.warn(
+                UncheckedWarning(
+                    f"races of plan '{plan.name}' are not looked for: it has {plan.units} units, "
+                    f"the check can follow {MOST_UNITS} (try: execute the same plan with fewer units)"
+                ),
+                stacklevel=2,
+            )
+            return None
+        return RaceWatch(plan, frozenset(seen)) if seen else None
 
     def access(
         self, cohort: Cohort, instruction: Instruction, code: RegionCode, found: Access, write: bool

@@ -17,6 +17,8 @@ from megatile.plan.cohort import Cohort, SlotHandle, TileHandle
 from megatile.plan.expr import Binary, Expr, Symbol, constant, symbols
 from megatile.plan.model import (
     CarryInt,
+    Compute,
+    Free,
     If,
     Loop,
     ReadScalar,
@@ -66,6 +68,11 @@ def repeats(loop: Loop) -> bool:
         if any(changing & symbols(e) for e in deciding(statement)):
             return False
     return True
+
+
+def works_only(loop: Loop) -> bool:
+    """Whether units only work in a loop: nothing in it has to do with other units, or holds up issue."""
+    return all(isinstance(s, (Compute, Free, If, Loop)) for s in statements(loop.body))
 
 
 @dataclass

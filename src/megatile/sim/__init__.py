@@ -1,8 +1,11 @@
-"""Time: three evaluators with one result, the machine model they share, faults, and what a run found out."""
+"""Time: three evaluators with one result, the machine model they share, faults, what a run found out,
+and sessions of several launches."""
 
 from megatile.plan.timing.faults import FaultError, Faults, faults
 from megatile.plan.timing.machine import TimingError
+from megatile.sim.install import InstallError
 from megatile.sim.result import Result
+from megatile.sim.session import Session, SessionError
 from megatile.sim.simulate import ENGINES, Deadlock, simulate
 
 __all__ = [
@@ -10,7 +13,10 @@ __all__ = [
     "Deadlock",
     "FaultError",
     "Faults",
+    "InstallError",
     "Result",
+    "Session",
+    "SessionError",
     "TimingError",
     "faults",
     "simulate",

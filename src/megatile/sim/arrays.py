@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from megatile.plan import model as pm
+from megatile.plan.memory import aliases
 from megatile.plan.timing.machine import Machine
 from megatile.sim.cohort import Cohort
 from megatile.sim.follow import walk
@@ -39,6 +40,8 @@ def check_regular(plan: pm.Plan, machine: Machine) -> None:
                 raise NotRegular(f"it has a {type(statement).__name__}")
     if any(tile.shared for tile in plan.tiles):
         raise NotRegular("units share tiles")
+    if aliases(plan):
+        raise NotRegular("tiles lie over each other in memory")
     if machine.faults.jitter is not None:
         raise NotRegular("jitter makes every message different")
 

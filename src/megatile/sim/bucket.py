@@ -113,6 +113,8 @@ class Bucket(Hops):
             key = (at(access.owner, 0), at(access.storage, 0))
             bounds = tuple((at(a, 0), at(b, 0)) for a, b in access.bounds)
             waits += self.accesses[unit.unit].conflicts(key, bounds, access.write)
+            for other in self.program.storages.aliases.get(key[1], ()):
+                waits += self.accesses[unit.unit].conflicts((key[0], other), (), access.write)
             marks.append((key, bounds, access.write))
         return waits, marks
 

@@ -11,7 +11,7 @@ import numpy as np
 from megatile.plan import model as pm
 from megatile.plan.expr import Const, Expr, symbols
 from megatile.sim.counts import QueueCounts
-from megatile.sim.rows import Access, Mask, Number
+from megatile.sim.rows import Access, Mask, Number, Odd
 from megatile.sim.slots import SlotHolds
 from megatile.sim.storage import Storages
 
@@ -39,11 +39,15 @@ class Cohort:
         self.holds = SlotHolds(self.storages, self.size)
         self.sent = {c.name: QueueCounts(self.plan.units * c.members) for c in self.plan.channels}
         self.taken = {c.name: QueueCounts(self.plan.units * c.members) for c in self.plan.channels}
+        self.sizes: dict[str, tuple[set[int], set[int]]] = {c: (set(), set()) for c in self.channels}
+        """Per channel, the sizes of messages sent and received; -1 where they depend on the unit."""
         self.met: dict[str, Number] = {g.name: 0 for g in self.plan.groups}
         self._compiled: dict[int, tuple[Expr, Callable[..., Any]]] = {}
         self._steady: dict[int, Number] = {}
         self._queues: dict[int, tuple[bool, Number]] = {}
         self._same_queues: dict[tuple[str, bytes], Number] = {}
+        self._fed: set[int] = set()
+        self._groups: dict[str, tuple[Any, Any]] = {}
 
     # values
 
@@ -117,6 +121,48 @@ class Cohort:
                 queue = self._same_queues.setdefault((channel.name, queue.tobytes()), queue)
             known = self._queues[id(statement)] = (steady, queue)
         return known[1] if known[0] else to * channel.members + member
+
+    def check_send(self, statement: Any, channel: pm.Channel, to: Number, member: Number, mask: Mask) -> None:
+        """Who sends must be the one that feeds the queue. Asked once where the unit alone decides."""
+        if mask is None and id(statement) in self._fed:
+            return
+        if isinstance(to, int) and isinstance(member, int) and not self.vector:
+            good = 0 <= to < self.plan.units and 0 <= member < channel.members
+            good = good and int(channel.source.evaluate({"unit": to, "member": member})) == self.unit
+        else:
+            source = channel.source.evaluate({"unit": to, "member": member})
+            right = (np.asarray(to) >= 0) & (np.asarray(to) < self.plan.units) & (source == self.unit)
+            right = right & (np.asarray(member) >= 0) & (np.asarray(member) < channel.members)
+            good = bool(np.all(right if mask is None else right | ~mask))
+        if not good:
+            raise Odd(f"a queue of channel '{channel.name}' is fed by the wrong unit")
+        if mask is None and symbols(statement.to) | symbols(statement.member) <= {"unit"}:
+            self._fed.add(id(statement))
+
+    def check_size(self, channel: pm.Channel, nbytes: Number, mask: Mask, received: bool) -> None:
+        size = nbytes if isinstance(nbytes, int) else -1
+        if not received and size < 0:
+            most = int(np.max(nbytes if mask is None else np.where(mask, nbytes, 0)))
+        else:
+            most = size
+        if not received and most > channel.slot_bytes:
+            raise Odd(f"a message of {most} bytes does not fit a slot of channel '{channel.name}'")
+        self.sizes[channel.name][received].add(size)
+
+    def check_meeting(self, statement: pm.Collective, group: pm.Group, mask: Mask) -> None:
+        """Who meets belongs to a group, and the root of a broadcast to the same."""
+        keys, sizes = self._group(group)
+        root = self.value(statement.root) if statement.kind == "broadcast" else 0
+        right = (keys[self.unit] >= 0) & (np.asarray(root) >= 0) & (root < sizes[keys[self.unit]])
+        if not np.all(right if mask is None else right | ~mask):
+            raise Odd(f"a unit meets at a {statement.kind} of group '{group.name}' in which it has no part")
+
+    def _group(self, group: pm.Group) -> tuple[Any, Any]:
+        if group.name not in self._groups:
+            units = np.arange(self.plan.units, dtype=np.int64)
+            keys = np.broadcast_to(group.key.evaluate({"unit": units}), units.shape)
+            self._groups[group.name] = keys, np.bincount(keys[keys >= 0], minlength=1)
+        return self._groups[group.name]
 
     def stream(self) -> pm.Stream:
         """The stream that these units follow."""

@@ -46,6 +46,18 @@ class QueueCounts:
         """The number that `next` would give (for one unit)."""
         return self._each.get(queue, 0) if isinstance(self._each, dict) else 0
 
+    def add_to(self, totals: dict[int, int]) -> None:
+        """Add the counts of all queues that saw something."""
+        if self._each is None and self._common is not None:
+            found = [(queue, self._common[1]) for queue in self._common[0].tolist()]
+        elif isinstance(self._each, np.ndarray):
+            seen = np.flatnonzero(self._each)
+            found = list(zip(seen.tolist(), self._each[seen].tolist(), strict=True))
+        else:
+            found = list((self._each or {}).items())
+        for queue, number in found:
+            totals[queue] = totals.get(queue, 0) + number
+
     def _spread(self) -> np.ndarray:
         if not isinstance(self._each, np.ndarray):
             each = np.zeros(self._queues, dtype=np.int64)

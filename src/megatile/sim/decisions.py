@@ -28,9 +28,17 @@ class Meeting:
     __slots__ = ("came", "complete", "latest")
 
     def __init__(self) -> None:
-        self.came: list[UnitState] = []
+        self.came: dict[int, UnitState] = {}
         self.latest = 0
         self.complete = False
+
+    def comes(self, unit: UnitState, time: int, units: int) -> bool:
+        """A unit is there from ``time`` on; whether that makes the meeting complete."""
+        self.came[unit.unit] = unit
+        if time > self.latest:
+            self.latest = time
+        self.complete = len(self.came) == units
+        return self.complete
 
 
 class Decisions:
@@ -157,9 +165,7 @@ class Decisions:
 
         def sent(time: int) -> None:
             self.run.flags[flag].extend([time + delay] * amount)
-            waiting = self.run.wait_flag.pop(flag, None)
-            if waiting is not None:
-                self.run.ready.append(waiting)
+            self.run.wake(self.run.wait_flag, flag)
 
         when([unit.touched], unit.now, sent)
         return True
@@ -195,6 +201,15 @@ class Decisions:
             self.flag_waiters.pop(op.key, None)
             self.run.ready.append(unit)
 
+    def wait_to_meet(self, unit: UnitState) -> bool:
+        """A barrier before which accesses to shared storage have still to finish, at a time not known yet."""
+        if known(unit.touched) is None:
+            self.run.resume_when(unit, unit.touched)
+            return False
+        unit.touched = known(unit.touched)
+        self.run.ready.append(unit)
+        return False
+
     def meet(self, unit: UnitState, op: Operation) -> bool:
         meeting = self.meetings[op.key]
         if meeting.complete:
@@ -202,19 +217,19 @@ class Decisions:
             self.mark(unit, op, unit.now, unit.now)
             self.note(unit, op.flow, unit.now)
             return True
-        if unit in meeting.came:
+        if unit.unit in meeting.came:
             return False
-        times = [unit.touched, *self.hazards(unit, op.reads, op.writes)]
-        for time in times:
-            if known(time) is None:
+        latest = unit.now
+        for time in (unit.touched, *self.hazards(unit, op.reads, op.writes)):
+            value = known(time)
+            if value is None:
                 self.run.resume_when(unit, time)
                 return False
+            if value > latest:
+                latest = value
         op.flow = unit.now
-        meeting.came.append(unit)
-        meeting.latest = max(meeting.latest, unit.now, *(known(t) or 0 for t in times))
-        if len(meeting.came) == op.value:
-            meeting.complete = True
-            self.run.ready.extend(u for u in meeting.came if u is not unit)
+        if meeting.comes(unit, latest, op.value):
+            self.run.ready.extend(u for u in meeting.came.values() if u is not unit)
             return self.meet(unit, op)
         return False
 

@@ -41,6 +41,7 @@ def cohorts(program: Program, scalars: Scalars) -> list[tuple[list[int], Cohort]
         if units:
             number: Any = np.array(units, dtype=np.int64) if len(units) > 1 else units[0]
             found.append((units, Cohort(program.plan, program.storages, number, scalars)))
+            program.cohorts.append(found[-1][1])
     return found
 
 
@@ -95,6 +96,7 @@ def fill(program: Program, courses: list[list[Any]], scalars: Scalars, record: b
 def follow(program: Program, unit: int, scalars: Scalars) -> Iterator[tuple[Any, ...]]:
     """The operations of one unit, made while it runs: a receive-from-any decides what comes next."""
     cohort = Cohort(program.plan, program.storages, unit, scalars)
+    program.cohorts.append(cohort)
     lowering = Lowering(program, [unit])
     course = walk(cohort)
     row = next(course, None)

@@ -84,10 +84,12 @@ def _send(c: Cohort, s: pm.Send, mask: Mask) -> Walk:
     row = Row(s, mask)
     channel = c.channels[s.channel]
     row.to, row.member = c.value(s.to), c.value(s.member)
+    c.check_send(s, channel, row.to, row.member, mask)
     row.queue = c.queue(s, channel, row.to, row.member)
     row.number = c.sent[s.channel].next(row.queue, mask)
     row.accesses = (c.access(s.read, False),)
     row.nbytes = c.value(s.work.bytes)
+    c.check_size(channel, row.nbytes, mask, received=False)
     yield row
 
 
@@ -105,6 +107,7 @@ def _take_slot(c: Cohort, row: Row, channel: pm.Channel, mask: Mask) -> None:
     s = row.statement
     row.slot = c.storages.slot(channel.name, row.member, row.number)
     row.nbytes = c.value(s.work.bytes)
+    c.check_size(channel, row.nbytes, mask, received=True)
     if s.into is not None:
         if s.fresh:
             c.begin_version(s.into.tile, mask)
@@ -153,6 +156,7 @@ def _wait(c: Cohort, s: pm.Wait, mask: Mask) -> Walk:
 def _collective(c: Cohort, s: pm.Collective, mask: Mask) -> Walk:
     row = Row(s, mask)
     group = next(g for g in c.plan.groups if g.name == s.group)
+    c.check_meeting(s, group, mask)
     row.group = c.value(group.key)
     row.number = c.met[s.group]
     c.met[s.group] = c.choose(mask, row.number + 1, row.number)

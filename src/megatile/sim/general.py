@@ -16,6 +16,7 @@ from megatile.sim.program import (
     COPY,
     GENERAL,
     LOAD,
+    MEET,
     PUT,
     RECEIVE,
     RELEASE,
@@ -70,6 +71,8 @@ class GeneralRules(Decisions):
             return self.copy(unit, put)
         if kind == SIGNAL:
             return self.raise_flag(unit, operation)
+        if kind == MEET:
+            return self.wait_to_meet(unit)
         if kind == RUN:
             return self.plain_work(unit, operation)
         if kind == CONSUME:
@@ -252,7 +255,7 @@ class GeneralRules(Decisions):
         unit.free[op.engine] = left
         self.mark(unit, op, left, 0)
         run.arrivals[link.queue].append(arrived)
-        run.wake_data(link.queue)
+        run.wake(run.wait_data, link.queue)
         self._arrived_any(link.queue)
         self.note(unit, start, left)
         return True
@@ -299,7 +302,7 @@ class GeneralRules(Decisions):
 
         when(times, unit.now, free)
         self.run.credits[queue][number] = short(credit)
-        self.run.wake_credit(queue)
+        self.run.wake(self.run.wait_credit, queue)
         self.note(unit, unit.now, short(released))
 
     def receive_into(self, unit: UnitState, op: Operation) -> bool:
@@ -321,7 +324,7 @@ class GeneralRules(Decisions):
         credit = Pending()
         when([landed], 0, lambda time: credit.set(time + link.credit_ps))
         run.credits[link.queue][number] = short(credit)
-        run.wake_credit(link.queue)
+        run.wake(run.wait_credit, link.queue)
         self.note(unit, start, landed)
         return True
 

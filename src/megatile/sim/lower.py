@@ -37,11 +37,19 @@ def _wait(low: Lowering, row: Row) -> Made:
 
 
 def _collective(low: Lowering, row: Row) -> Made:
+    costs: dict[Any, tuple[Any, int]] = {}
+
     def make(i: int) -> tuple[Any, ...]:
         group = (row.statement.group, at(row.group, i))
-        members = low.program.members[group]
         nbytes = bytes_moved(low, row, i) if row.accesses else 0
-        cost = low.machine.collective_ps(row.statement, members, nbytes)
+        known = costs.get((group, nbytes))
+        if known is None:
+            members = low.program.members[group]
+            known = costs[group, nbytes] = (
+                members,
+                low.machine.collective_ps(row.statement, members, nbytes),
+            )
+        members, cost = known
         key = (*group, at(row.number, i))
         return low.general("meet", row, i, key=key, value=len(members), delay_ps=cost, nbytes=nbytes)
 

@@ -1,4 +1,4 @@
-"""Rules for puts, flags and contended loads where times are not recorded; see `program` for the operations.
+"""Rules for puts, flags and barriers where times are not recorded; see `program` for the operations.
 
 What repeats from row to row is made once: mostly whole operations, which then all rows share.
 """
@@ -12,9 +12,8 @@ import numpy as np
 from megatile.plan.timing.machine import SIGNAL_BYTES
 from megatile.sim.lower import operations
 from megatile.sim.lowering import Lowering, Made, same, transfer_times
-from megatile.sim.program import COPY, LOAD, PUT, RUN, SIGNAL, WAIT, at, column
+from megatile.sim.program import MEET, PUT, SIGNAL, WAIT, at, column
 from megatile.sim.rows import Row
-from megatile.sim.transfers import only_stage
 
 # puts and gets
 
@@ -100,32 +99,18 @@ def _rest(low: Lowering, row: Row, made: list[Any]) -> Made:
     return [b if a is None else a for a, b in zip(low.emit(row, made), slow, strict=True)]
 
 
-# loads
+# barriers
 
 
-def loads(low: Lowering, columns: list[Made]) -> None:
-    """Make contended copies loads where the unit may stand still until its turn has come.
-
-    That is where nothing comes any more that others could see but such copies: each waits for the same
-    engine as the one before, and all work between them is the unit's own business. (A send may overtake
-    a copy before it, and so must be issued while that still waits.)
-    """
-    if not low.contended:
-        return
-    for index in range(len(columns) - 1, -1, -1):
-        column = columns[index]
-        kinds = {op[0] for op in column if op is not None}
-        if not kinds <= {COPY, RUN}:
-            return
-        if COPY in kinds:
-            columns[index] = [op and (_load(low, op) if op[0] == COPY else op) for op in column]
-
-
-def _load(low: Lowering, operation: tuple[Any, ...]) -> tuple[Any, ...]:
-    _, info, number, reads, writes, row = operation
-    known = low.loads.get(id(info))
-    if known is None:
-        # The copy's own fields are kept in it, so that it lives as long as its number is in use here.
-        only = only_stage(low.program, info[1], info[2])
-        known = low.loads[id(info)] = (info, None if only is None else (*info, only))
-    return operation if known[1] is None else (LOAD, known[1], number, reads, writes, row)
+def meetings(low: Lowering, row: Row) -> Made | None:
+    """Barriers: one operation for all units of a group; None for collectives that move data."""
+    if row.accesses:
+        return None
+    made: dict[Any, tuple[Any, ...]] = {}
+    groups, numbers = column(row.group, low.size), column(row.number, low.size)
+    for key in set(zip(groups, numbers, strict=True)):
+        members = low.program.members.get((row.statement.group, key[0]))
+        if members is not None:
+            delay = low.machine.collective_ps(row.statement, members, 0)
+            made[key] = (MEET, (row.statement.group, *key), len(members), delay, row)
+    return low.emit(row, [made.get(key) for key in zip(groups, numbers, strict=True)])

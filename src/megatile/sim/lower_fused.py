@@ -9,7 +9,8 @@ import numpy as np
 from megatile.plan import model as pm
 from megatile.sim.lower import operations
 from megatile.sim.lower_compute import busy_ps
-from megatile.sim.lower_fast import loads, puts, signals, waits
+from megatile.sim.lower_fast import meetings, puts, signals, waits
+from megatile.sim.lower_loads import loads
 from megatile.sim.lower_queue import remember
 from megatile.sim.lowering import Lowering, Made, columns
 from megatile.sim.program import CONSUME
@@ -34,6 +35,9 @@ def _one(low: Lowering, row: Row) -> Made:
         return signals(low, row)
     if isinstance(statement, pm.Wait):
         return waits(low, row)
+    if isinstance(statement, pm.Collective):
+        made = meetings(low, row)
+        return operations(low, row) if made is None else made
     if isinstance(statement, pm.Compute) and statement.engine == "dma":
         made = puts(low, row)
         return operations(low, row) if made is None else made

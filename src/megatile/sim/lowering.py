@@ -155,6 +155,8 @@ class Lowering:
 
     def general(self, kind: str, row: Row, i: int, **fields: Any) -> tuple[int, Operation]:
         operation = Operation(kind, row, self.units[i], **fields)
+        if not row.accesses:
+            return GENERAL, operation
         operation.reads, operation.writes = self.blocks(row, False, i), self.blocks(row, True, i)
         operation.shared = any(a.shared for a in row.accesses)
         return GENERAL, operation

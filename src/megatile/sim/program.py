@@ -19,6 +19,7 @@ Only where times are not recorded:
              storage which others see too
     SIGNAL   (flag, delay_ps), amount    } flags that one unit alone raises
     WAIT     flag, value, row            }
+    MEET     meeting, units, delay_ps, row: a barrier
     CONSUME  (queue, engine, busy_ps, credit_ps, slot block, link, row), message number, read blocks, write
              blocks: RECEIVE, RUN and RELEASE of one message in one operation
 """
@@ -34,10 +35,10 @@ from megatile.plan import model as pm
 from megatile.plan.timing.fabric import Path
 from megatile.plan.timing.machine import Machine
 from megatile.sim.regions import OWNER_SHIFT, Block, Regions
-from megatile.sim.rows import Access, Row
+from megatile.sim.rows import Access, Odd, Row
 from megatile.sim.storage import Storages
 
-RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL, COPY, CONSUME, LOAD, PUT, SIGNAL, WAIT = range(12)
+RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL, COPY, CONSUME, LOAD, PUT, SIGNAL, WAIT, MEET = range(13)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +117,8 @@ class Program:
         """Numbers of the flags that one unit alone raises; a flag is (name, unit, member)."""
         self.shared: set[int] = set()
         self.copies = [0] * self.plan.units
+        self.cohorts: list[Any] = []
+        """Who was followed; their counts say how many messages went through the queues."""
         self.members = self._group_members()
         self.orders_shared = self._has_shared_storage()
 
@@ -154,7 +157,7 @@ class Program:
             if not 0 <= sender < self.plan.units and not strict:
                 return Link(channel, number, receiver, receiver, member, 0, 1)
             if not 0 <= sender < self.plan.units:
-                raise pm.PlanError(f"queue {channel.label(member)} of unit {receiver} is fed by nobody")
+                raise Odd(f"queue {channel.label(member)} of unit {receiver} is fed by nobody")
             vc = self.machine.virtual_channel(channel.name, sender, receiver)
             engine = self.engine_names.index(f"dma.{vc}")
             credit = self.machine.credit_ps(receiver, sender, channel.memory)

@@ -139,10 +139,17 @@ class Regions:
     def _new(self, storage: int, bounds: Bounds) -> int:
         number = len(self.written)
         self._bounds.append((storage, bounds))
-        self.written.append(self._shelf(self._writers, storage).overlapping(bounds))
+        self.written.append(self._overlapping(self._writers, storage, bounds))
         self.read.append([])
         self._shelf(self._every, storage).add(number, bounds)
         return number
+
+    def _overlapping(self, shelves: dict[int, Shelf], storage: int, bounds: Bounds) -> list[int]:
+        """Blocks that overlap one: of the same storage, and all of those that lie over it in memory."""
+        found = self._shelf(shelves, storage).overlapping(bounds)
+        for other in self._storages.aliases.get(storage, ()):
+            found += self._shelf(shelves, other).overlapping(())
+        return found
 
     def _shelf(self, shelves: dict[int, Shelf], storage: int) -> Shelf:
         return shelves.setdefault(storage, Shelf())
@@ -157,13 +164,13 @@ class Regions:
         readers, writers = self._shelf(self._readers, storage), self._shelf(self._writers, storage)
         if not write:
             readers.add(number, bounds)
-            for other in writers.overlapping(bounds):
+            for other in self._overlapping(self._writers, storage, bounds):
                 self.read[other].append(number)
             return
         writers.add(number, bounds)
-        for other in self._shelf(self._every, storage).overlapping(bounds):
+        for other in self._overlapping(self._every, storage, bounds):
             self.written[other].append(number)
-        self.read[number] = readers.overlapping(bounds)
+        self.read[number] = self._overlapping(self._readers, storage, bounds)
 
 
 class Shelf:

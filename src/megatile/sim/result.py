@@ -56,6 +56,8 @@ class Result:
         self.choices = choices
         """Per unit, the members its receive-from-any took; `execute(order=result)` follows them."""
         self.outputs = outputs
+        self.messages: dict[str, dict[int, int]] = {}
+        """Per channel, how many messages went through each queue (receiver * members + member)."""
         self._record = record
 
     def __repr__(self) -> str:

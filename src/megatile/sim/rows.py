@@ -73,5 +73,9 @@ class Released:
     place = None
 
 
+class Odd(Exception):
+    """Something about queues that no plan may do; `verify.explain` finds out what."""
+
+
 RELEASED = Released()
 Walk = Generator[Row, Any, None]

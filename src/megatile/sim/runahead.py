@@ -20,6 +20,7 @@ from megatile.sim.pending import Pending, when
 from megatile.sim.program import (
     CONSUME,
     LOAD,
+    MEET,
     PUT,
     RECEIVE,
     RELEASE,
@@ -93,6 +94,7 @@ class RunAhead:
         wait_data, wait_credit = self.wait_data, self.wait_credit
         flags, wait_flag, requests, heappush = self.flags, self.wait_flag, self.queue, heapq.heappush
         written, read = self.program.regions.written, self.program.regions.read
+        meetings = self.rules.meetings
         pendings = self.program.everything_shared or bool(self.program.shared)
         while ready or self._serve():
             unit = ready.pop()
@@ -314,6 +316,17 @@ class RunAhead:
                             time = raised[value - 1]
                             if time > now:
                                 now = time
+                    elif kind == MEET:
+                        _, key, units, delay, _ = operation
+                        meeting = meetings[key]
+                        if not meeting.complete:
+                            time = unit.touched
+                            if time < now:
+                                time = now
+                            if not meeting.comes(unit, time, units):
+                                break
+                            ready.extend(u for u in meeting.came.values() if u is not unit)
+                        now = meeting.latest + delay
                     elif kind == RECEIVE:
                         _, (queue, _), number, slot, _ = operation
                         arrived = arrivals[queue]
@@ -371,13 +384,9 @@ class RunAhead:
 
     # waking
 
-    def wake_data(self, queue: int) -> None:
-        unit = self.wait_data.pop(queue, None)
-        if unit is not None:
-            self.ready.append(unit)
-
-    def wake_credit(self, queue: int) -> None:
-        unit = self.wait_credit.pop(queue, None)
+    def wake(self, waiting: dict[int, UnitState], key: int) -> None:
+        """Let the unit that waits for this queue or flag try again, if there is one."""
+        unit = waiting.pop(key, None)
         if unit is not None:
             self.ready.append(unit)
 

@@ -26,7 +26,9 @@ from megatile.sim.data import Scalars, assumed, observed, outputs, reads_scalars
 from megatile.sim.evaluate import arrays, bucket, has_any, run_ahead
 from megatile.sim.program import Program
 from megatile.sim.result import Result, wants_communication_trace
+from megatile.sim.rows import Odd
 from megatile.sim.times import Times
+from megatile.sim.verify import explain, messages_through
 from megatile.trace import WaitGraph
 
 ENGINES = ("run-ahead", "arrays", "bucket")
@@ -39,8 +41,7 @@ class Deadlock(PlanDeadlock):
     """Nothing can proceed and something waits. ``graph`` holds the dump, also as ``graph.dot()``."""
 
     def __init__(self, message: str, graph: WaitGraph, **options: Any) -> None:
-        super().__init__(message, [], **options)
-        self.graph = graph
+        super().__init__(message, [], graph, **options)
 
 
 def simulate(
@@ -51,14 +52,16 @@ def simulate(
     data: bool | Mapping[str, Any] | None = None,
     engine: str | None = None,
     assume: Mapping[str, Any] | None = None,
+    installed: bool = False,
 ) -> Result:
     """Time a plan on a machine; with ``inputs`` (also as ``data=``) compute its outputs too.
 
     ``data=True`` asks for outputs of a plan without inputs, ``data=False`` for times alone.
 
     ``engine`` forces one of ``run-ahead``, ``arrays`` and ``bucket``; all give the same times. ``assume``
-    gives values for integers that the plan reads from its data, where there is none. The faults of an
-    enclosing ``with faults(...)`` apply.
+    gives values for integers that the plan reads from its data, where there is none. ``installed`` leaves
+    out the install of the queues (`Session` does that once per unit). The faults of an enclosing
+    ``with faults(...)`` apply.
     """
     if engine is not None and engine not in ENGINES:
         raise TimingError(
@@ -75,12 +78,13 @@ def simulate(
         inputs, data = data, True
     with_data = inputs is not None if data is None else data
     faults = current_faults()
-    run = _Run(plan, hda, faults, engine)
+    run = _Run(plan, hda, faults, engine, installed)
     scalars = _scalars(run, inputs, with_data, assume)
     name, times = run.times(scalars)
     order = SimpleNamespace(choices=times.choices)
     results = outputs(plan, inputs or {}, order) if with_data else None
     result = Result(plan, hda, name, times.end_ps, times.choices, results, lambda: run.recorded(scalars))
+    result.messages = times.messages
     if wants_communication_trace():
         result.print_communication()
     return result
@@ -115,36 +119,46 @@ def _scalars(
 class _Run:
     """One plan on one machine under the faults that held when it was made."""
 
-    def __init__(self, plan: Plan, hda: HDA, faults: Faults, engine: str | None) -> None:
+    def __init__(self, plan: Plan, hda: HDA, faults: Faults, engine: str | None, installed: bool) -> None:
         self.plan = plan
         self.hda = hda
         self.faults = faults
         self.engine = engine
+        self.installed = installed
 
     def machine(self) -> Machine:
-        return Machine(self.hda, self.plan, self.faults)
+        return Machine(self.hda, self.plan, self.faults, installed=self.installed)
 
     def times(self, scalars: Scalars) -> tuple[str, Times]:
         """The evaluator used and the times it found."""
-        with _no_collector():
-            if self.engine == "bucket":
-                times = bucket(self.machine(), scalars)[1]
-                if not times.complete:
-                    # The oracle only notices that it is stuck; run-ahead also says who waits for whom.
-                    times = run_ahead(self.machine(), scalars, record=False)[1]
-                return "bucket", _checked(times, self.plan)
-            if self.engine == "arrays" or (self.engine is None and self._large()):
-                try:
-                    return "arrays", arrays(self.machine(), scalars)[1]
-                except NotRegular as reason:
-                    if self.engine == "arrays":
-                        raise TimingError(
-                            f"plan '{self.plan.name}' cannot be evaluated by arrays: {reason}",
-                            advice="leave engine= out, or use engine='run-ahead'",
-                        ) from None
-            times = run_ahead(self.machine(), scalars, record=False)[1]
-            times.operations = []  # freed before the collector wakes up and looks at each of them
-            return "run-ahead", _checked(times, self.plan)
+        try:
+            with _no_collector():
+                name, program, times = self._evaluate(scalars)
+            times.messages = messages_through(program.cohorts)
+        except Odd as odd:
+            explain(self.plan, scalars, odd)
+            raise
+        return name, times
+
+    def _evaluate(self, scalars: Scalars) -> tuple[str, Program, Times]:
+        if self.engine == "bucket":
+            program, times = bucket(self.machine(), scalars)
+            if not times.complete:
+                # The oracle only notices that it is stuck; run-ahead also says who waits for whom.
+                times = run_ahead(self.machine(), scalars, record=False)[1]
+            return "bucket", program, _checked(times, self.plan)
+        if self.engine == "arrays" or (self.engine is None and self._large()):
+            try:
+                return "arrays", *arrays(self.machine(), scalars)
+            except NotRegular as reason:
+                if self.engine == "arrays":
+                    raise TimingError(
+                        f"plan '{self.plan.name}' cannot be evaluated by arrays: {reason}",
+                        advice="leave engine= out, or use engine='run-ahead'",
+                    ) from None
+        program, times = run_ahead(self.machine(), scalars, record=False)
+        times.operations = []  # freed before the collector wakes up and looks at each of them
+        return "run-ahead", program, _checked(times, self.plan)
 
     def recorded(self, scalars: Scalars) -> tuple[Program, Times]:
         with _no_collector():

@@ -8,6 +8,7 @@ from typing import Any
 
 from megatile.core.dtypes import itemsize
 from megatile.plan import model as pm
+from megatile.plan.memory import aliases
 
 
 class Storages:
@@ -31,6 +32,20 @@ class Storages:
             self._owners.append((count, channel))
             count += channel.members * channel.slots
         self.count = count
+        self.aliases = self._aliases()
+        """Buffers that lie over others in their memory: each with those others."""
+
+    def _aliases(self) -> dict[int, list[int]]:
+        first: dict[str, str] = aliases(self.plan)
+        together: dict[str, list[str]] = {}
+        for name in first:
+            together.setdefault(first[name], []).append(name)
+        found = {}
+        for names in together.values():
+            numbers = [(self._base[n] + v, n) for n in names for v in range(self._tiles[n].versions)]
+            for number, name in numbers:
+                found[number] = [other for other, tile in numbers if tile != name]
+        return found
 
     def tile(self, name: str) -> pm.Tile | None:
         """The declared tile of that name, if it is one."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from megatile.core.errors import Place
 from megatile.sim.pending import known
-from megatile.sim.program import CONSUME, GENERAL, RECEIVE, SEND, TAKE, WAIT, Link
+from megatile.sim.program import CONSUME, GENERAL, MEET, RECEIVE, SEND, TAKE, WAIT, Link
 from megatile.trace import Pointers, Waiter, WaitGraph
 
 if TYPE_CHECKING:
@@ -41,12 +41,10 @@ def _waiters(run: RunAhead, unit: UnitState) -> list[Waiter]:
         if op.kind == "any":
             return [Waiter(me, "receive any", "data", k.label, names[k.sender], source) for k in op.link]
         if op.kind == "meet":
-            members = run.program.members[op.key[:2]]
-            came = {u.unit for u in run.rules.meetings[op.key].came}
-            label = f"{op.row.statement.kind} {op.key[0]}"
-            missing = [m for m in members if m not in came]
-            return [Waiter(me, label, "barrier", op.key[0], names[m], source) for m in missing]
+            return _missing(run, me, op.key, op.row.statement)
         return [Waiter(me, op.kind, "signal", str(op.key[0]) if op.key else "", "nobody", source)]
+    if operation[0] == MEET:
+        return _missing(run, me, operation[1], operation[4].statement)
     if operation[0] == WAIT:
         statement = operation[3].statement
         return [Waiter(me, "wait", "signal", str(statement.flag), "nobody", source_of(statement.place))]
@@ -72,6 +70,14 @@ def _waiters(run: RunAhead, unit: UnitState) -> list[Waiter]:
     assert operation[0] == RECEIVE
     link = operation[1][1]
     return [Waiter(me, "receive", "data", link.label, names[link.sender], source)]
+
+
+def _missing(run: RunAhead, me: str, key: Any, statement: Any) -> list[Waiter]:
+    """Who has not come to a meeting."""
+    names, label = run.program.machine.names, f"{statement.kind} {key[0]}"
+    missing = [m for m in run.program.members[key[:2]] if m not in run.rules.meetings[key].came]
+    source = source_of(statement.place)
+    return [Waiter(me, label, "barrier", key[0], names[m], source) for m in missing]
 
 
 def _pointers(run: RunAhead) -> list[Pointers]:

@@ -23,5 +23,7 @@ class Times:
     end: list[list[int]] = field(default_factory=list)
     arrival: dict[int, list[int]] = field(default_factory=dict)
     choices: dict[int, list[int]] = field(default_factory=dict)
+    messages: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Per channel, how many messages went through each queue (receiver * members + member)."""
     stuck: WaitGraph | None = None
     complete: bool = True

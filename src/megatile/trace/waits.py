@@ -82,8 +82,13 @@ class WaitGraph:
         lines += [f"  {w}" for w in self.waiters[:limit]]
         if len(self.waiters) > limit:
             lines.append(f"  … and {len(self.waiters) - limit} more")
-        if self.pointers:
-            lines.append("  unit            direction   peer            head tail peer_head peer_tail slots")
+        return "\n".join(lines + self.pointer_lines(limit))
+
+    def pointer_lines(self, limit: int = 40) -> list[str]:
+        """The pointers of every direction as a table."""
+        if not self.pointers:
+            return []
+        lines = ["  unit            direction   peer            head tail peer_head peer_tail slots"]
         for p in self.pointers[:limit]:
             lines.append(
                 f"  {p.unit:<15} {p.direction:<11} {p.peer:<15} {p.my_head:>4} {p.my_tail:>4} "
@@ -91,7 +96,7 @@ class WaitGraph:
             )
         if len(self.pointers) > limit:
             lines.append(f"  … and {len(self.pointers) - limit} more directions")
-        return "\n".join(lines)
+        return lines
 
     def dot(self) -> str:
         """The wait-for graph in Graphviz form; the cycle is drawn in red."""

@@ -42,11 +42,14 @@ class Dma:
 
 
 class Machine:
-    """An HDA as one plan sees it."""
+    """An HDA as one plan sees it; ``installed`` says that its queues are there from an earlier launch."""
 
-    def __init__(self, hda: HDA, plan: pm.Plan, faults: Faults | None = None) -> None:
+    def __init__(
+        self, hda: HDA, plan: pm.Plan, faults: Faults | None = None, *, installed: bool = False
+    ) -> None:
         self.hda = hda
         self.plan = plan
+        self.installed = installed
         self.faults = faults or Faults()
         for unit, _ in self.faults.straggler:
             if unit >= plan.units:
@@ -260,10 +263,11 @@ class Machine:
         return max(1, sum(s.latency_ps for s in stages) + serialise_ps(size, slowest))
 
     def start_ps(self, unit: int) -> int:
-        """When a unit starts: the launch has travelled the control path, after the install of its queues.
+        """When a unit starts: the launch has travelled the control path, after the install of its queues."""
+        return self.control_ps() * (2 if self.plan.channels and not self.installed else 1)
 
-        A message passes the host's link and every station from the outermost level down to the unit's.
-        """
+    def control_ps(self) -> int:
+        """One message of the host to a unit: over the host's link and every station down to the unit's."""
         control = self.hda.control
         if control is None:
             return 0
@@ -272,7 +276,7 @@ class Machine:
         link = control.host_link
         if link is not None:
             one += link.latency_ps + serialise_ps(CONTROL_BYTES, link.bandwidth)
-        return one * (2 if self.plan.channels else 1)
+        return one
 
     def collective_ps(self, statement: pm.Collective, members: tuple[int, ...], nbytes: int) -> int:
         """What a barrier, or a reduction or broadcast done by the network itself, adds for a group."""

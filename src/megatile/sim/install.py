@@ -1,0 +1,137 @@
+"""Which queues stand at which units of the hardware: installed once per unit, then used by every launch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megatile.core.errors import MegatileError
+from megatile.plan.model import Channel, Plan
+from megatile.trace import Pointers
+
+
+class InstallError(MegatileError, ValueError):
+    """Queues that are installed a second time, or are not those that a plan needs."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """One channel family at one unit: its description, and where its messages come from (per member)."""
+
+    channel: Channel
+    sources: tuple[int, ...]
+
+    def differs(self, other: Installed) -> str | None:
+        """Why a plan that needs ``other`` cannot use this one; None if it can. Directions go by name."""
+        mine, needed = self.channel, other.channel
+        for what in ("slots", "memory", "offset"):
+            a, b = getattr(mine, what), getattr(needed, what)
+            if a != b:
+                return f"has {what} {a!r}, the plan needs {b!r}"
+        if needed.slot_bytes > mine.slot_bytes:
+            return f"has slots of {mine.slot_bytes} bytes, the plan needs {needed.slot_bytes}"
+        there = self.by_direction()
+        for direction, source in other.by_direction().items():
+            if direction not in there:
+                return f"has no direction {direction}, only {', '.join(map(str, there))}"
+            if there[direction] != source:
+                return f"is fed by unit {there[direction]} in direction {direction}, the plan says {source}"
+        return None
+
+    def by_direction(self) -> dict[str | int, int]:
+        names = self.channel.names or range(self.channel.members)
+        return dict(zip(names, self.sources, strict=True))
+
+
+class Queues:
+    """The queues of a machine, by unit of the hardware and name."""
+
+    def __init__(self) -> None:
+        self._at: dict[int, dict[str, Installed]] = {}
+        self._sent: Counter[tuple[int, str, str | int]] = Counter()
+
+    def missing(self, plan: Plan) -> bool:
+        """Whether a unit of the plan has no queues yet; those that are there must be those it needs."""
+        if not plan.channels:
+            return False
+        wanted = ends(plan)
+        new = [place for place in wanted if place not in self._at]
+        for place, families in wanted.items():
+            if place in self._at:
+                self._check(plan, place, families)
+        return bool(new)
+
+    def _check(self, plan: Plan, place: int, families: dict[str, Installed]) -> None:
+        for name, needed in families.items():
+            there = self._at[place].get(name)
+            problem = "is not installed" if there is None else there.differs(needed)
+            if problem is not None:
+                raise InstallError(
+                    f"queues of {plan.scale} {place} are installed already: '{name}' {problem}",
+                    advice="queues are installed once per unit: install those that serve every launch first, "
+                    "or begin a new Session",
+                )
+
+    def install(self, plan: Plan) -> None:
+        """Queues for all units of a plan; a unit that has some already is an error."""
+        wanted = ends(plan)
+        twice = [place for place in wanted if place in self._at]
+        if twice:
+            raise InstallError(
+                f"{plan.scale} {twice[0]} has its queues already ({', '.join(self._at[twice[0]])}): "
+                "they are installed once per unit",
+                advice="launch without a second install, or begin a new Session",
+            )
+        self._at.update(wanted)
+
+    def add(self, plan: Plan) -> None:
+        """Queues for the units of a plan that have none yet."""
+        self._at.update({p: families for p, families in ends(plan).items() if p not in self._at})
+
+    def count(self, plan: Plan, messages: Mapping[str, Mapping[int, int]]) -> None:
+        """Note the messages of a launch: all of them have been received and given back by its end."""
+        places = places_of(plan)
+        for channel in plan.channels:
+            for queue, number in messages.get(channel.name, {}).items():
+                unit, member = divmod(queue, channel.members)
+                direction = channel.names[member] if channel.names else member
+                self._sent[int(places[unit]), channel.name, direction] += number
+
+    def pointers(self, names: Callable[[int], str]) -> Iterator[Pointers]:
+        """Both ends of every installed queue that has a feeder, after all launches so far."""
+        for place, families in self._at.items():
+            for name, installed in families.items():
+                for direction, source in installed.by_direction().items():
+                    if source < 0:
+                        continue
+                    count, label = self._sent[place, name, direction], f"{name}.{direction}"
+                    here, there, slots = names(place), names(source), installed.channel.slots
+                    yield Pointers(there, f"->{label}", here, count, 0, 0, count, slots)
+                    yield Pointers(here, label, there, 0, count, count, 0, slots)
+
+
+def places_of(plan: Plan) -> Any:
+    """The unit of the hardware of every unit of a plan."""
+    units = np.arange(plan.units, dtype=np.int64)
+    return np.broadcast_to(plan.place.evaluate({"unit": units}), units.shape)
+
+
+def ends(plan: Plan) -> dict[int, dict[str, Installed]]:
+    """For each unit of the hardware, the channel families that a plan wants there."""
+    places = places_of(plan)
+    units = np.arange(plan.units, dtype=np.int64)
+    found: dict[int, dict[str, Installed]] = {int(place): {} for place in places}
+    for channel in plan.channels:
+        columns = []
+        for member in range(channel.members):
+            source = channel.source.evaluate({"unit": units, "member": member})
+            source = np.broadcast_to(source, units.shape)
+            there = (source >= 0) & (source < plan.units)
+            columns.append(np.where(there, places[np.where(there, source, 0)], -1))
+        for place, sources in zip(places.tolist(), np.stack(columns, axis=1).tolist(), strict=True):
+            found[place][channel.name] = Installed(channel, tuple(sources))
+    return found
