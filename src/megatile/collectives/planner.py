@@ -214,7 +214,7 @@ def predict(
             best = ranking[0]
             table[key] = [best.algorithm, dict(best.options), best.path]
     else:
-        ranking = _named(hda, job, find_algorithm(algorithm), path, settings or {}, launch)
+        ranking = _named(hda, job, find_algorithm(algorithm), path, settings or {}, launch, timed)
     best = ranking[0]
     plan = find_algorithm(best.algorithm).plan(job, **dict(best.options))
     time = best.time_ps
@@ -307,12 +307,18 @@ def _timed(hda: HDA, job: Job, candidate: Candidate, launch: bool = True) -> Can
 
 
 def _named(
-    hda: HDA, job: Job, known: Algorithm, path: str | None, settings: Mapping[str, Any], launch: bool
+    hda: HDA,
+    job: Job,
+    known: Algorithm,
+    path: str | None,
+    settings: Mapping[str, Any],
+    launch: bool,
+    timed: bool,
 ) -> list[Candidate]:
-    """The one algorithm asked for, on its faster path."""
+    """The one algorithm asked for, on its faster path; where no time is asked for, the plan is all."""
     options = tuple(sorted(settings.items()))
     ways = paths(hda, known.name) if path is None else (path,)
-    if len(ways) == 1:
+    if len(ways) == 1 or not timed:
         return [Candidate(known.name, options, ways[0])]
-    timed = [_timed(hda, job, Candidate(known.name, options, way), launch) for way in ways]
-    return sorted(timed, key=lambda c: c.time_ps or 0)
+    both = [_timed(hda, job, Candidate(known.name, options, way), launch) for way in ways]
+    return sorted(both, key=lambda c: c.time_ps or 0)
