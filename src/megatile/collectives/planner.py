@@ -70,6 +70,20 @@ class Explanation:
     def chosen(self) -> Candidate:
         return self.candidates[0]
 
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """The candidates as plain data."""
+        return [
+            {
+                "algorithm": c.algorithm,
+                "options": dict(c.options),
+                "path": c.path,
+                "price_ps": c.price_ps,
+                "time_ps": c.time_ps,
+                "note": c.why_not or self._note(c),
+            }
+            for c in self.candidates
+        ]
+
     def _note(self, candidate: Candidate) -> str:
         best = self.chosen.time_ps
         if candidate is self.chosen:
