@@ -56,6 +56,21 @@ def test_ring_of_pes_in_a_cube():
     assert np.array_equal(execute(plan, {"t": values})["t"], values * 8)
 
 
+def test_ring_over_sixteen_cubes_and_over_sixteen_pes_of_two():
+    leaders = {**resolve_algorithm_config(CONFIG, "ring_allreduce_tcm"), "mapper": "cube_leaders"}
+    everyone = {**resolve_algorithm_config(CONFIG, "ring_allreduce_tcm"), "mapper": "all_pes"}
+    for config, hda in (
+        (leaders, machine("ahbm", sips=1)),
+        (everyone, machine("ahbm", sips=1, cube_w=2, cube_h=1)),
+    ):
+        plan = kernel_plan(config, hda)
+        assert plan.units == 16
+        check(plan, hda)
+        values = np.random.default_rng(1).integers(-3, 4, (16, 8)).astype("f2")
+        assert np.array_equal(execute(plan, {"t": values})["t"], np.broadcast_to(values.sum(0), values.shape))
+        assert simulate(plan, machine=hda).time_ps > 0
+
+
 def test_full_system_of_256_pes():
     plan = run("hierarchical_allreduce", machine("ahbm"))
     assert (plan.units, len(plan.streams)) == (256, 1)

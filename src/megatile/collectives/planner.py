@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, overload
 
+from megatile.collectives.asked import check_choice, check_fields, read_bytes, read_machine
 from megatile.collectives.geometry import Geometry, Ranks, buffer_memory, survey
 from megatile.collectives.job import CollectiveError, Job, operation_name
 from megatile.collectives.protocol import on_path, paths, total_ps
@@ -23,7 +24,6 @@ from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
 from megatile.cost.price import lower_bound
 from megatile.hda import HDA
-from megatile.hda import machine as find_machine
 from megatile.plan.model import Plan
 from megatile.sim import simulate
 
@@ -161,12 +161,14 @@ def make_job(
     """The job that the arguments of ``collective`` describe."""
     name = dtype_name(dtype)
     size = itemsize(name)
+    nbytes = read_bytes(nbytes)
     if nbytes % size:
         raise CollectiveError(
             f"{nbytes} bytes are not a whole number of {name}",
             advice=f"{nbytes // size * size} or {-(-nbytes // size) * size}",
         )
     found = survey(machine, scale, ranks)
+    check_fields(machine, fields)
     fields.setdefault("memory", buffer_memory(machine, scale, 3 * nbytes))
     job = Job(
         operation_name(op),
@@ -229,7 +231,8 @@ def predict(
     leaves the host's launch out, as captured graphs do. ``table`` (a dict, as JSON keeps it) remembers
     choices by ``choice_key``.
     """
-    hda = find_machine(machine) if isinstance(machine, str) else machine
+    hda = read_machine(machine)
+    check_choice(algorithm, path, settings, among, table)
     job, _ = make_job(op, machine=hda, nbytes=nbytes, **fields)
     key = choice_key(hda, job, algorithm)
     if table is not None and key in table:
