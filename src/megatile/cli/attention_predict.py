@@ -123,8 +123,10 @@ def _plot(found: list[Comparison], path: Path) -> None:
     for comparison in found:
         for p in comparison.predictions:
             times.setdefault(p.schedule, []).append((p.problem.length, p.time_ps / 1e6))
-    last = found[-1]
-    shown = {p.schedule: p for p in (last.baseline, last.winner)}
+    # Where the schedules differ most.
+    last = max(found, key=lambda comparison: comparison.speedup(comparison.winner))
+    hamilton = [p for p in last.predictions if p.schedule.startswith("hamilton")][:1]
+    shown = {p.schedule: p for p in (last.baseline, *hamilton, last.winner)}
     loads = {name: p.link_bytes() for name, p in shown.items()}
     bars = {name: p.bars() for name, p in shown.items()}
     mask = "causal" if last.problem.causal else "full"
