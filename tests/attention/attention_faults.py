@@ -20,7 +20,7 @@ from megatile.attention import (
     shard_sequence,
     unshard_sequence,
 )
-from megatile.attention.engine import Engine
+from megatile.attention.engine import Engine, _Gradients
 
 
 def check_errors(rank):
@@ -146,23 +146,30 @@ def check_communication_classes(rank):
     return cases.failures, cases.count, cases.worst
 
 
-def dies_in_the_middle(rank, schedule, victim, causal):
+def dies_in_the_middle(rank, schedule, victim, causal, backward):
     """One rank ends while the others work; they must name it."""
-    x = torch.randn(1, 16, 2, 8)
-    hamilton_attention(x, x, x, schedule=schedule, causal=causal)
+    x = torch.randn(1, 16, 4, 8, requires_grad=backward)
+
+    def attend():
+        out = hamilton_attention(x, x, x, schedule=schedule, causal=causal)
+        if backward:
+            out.sum().backward()
+
+    attend()
     if rank == victim:
-        original = Engine._forward_call
+        owner, name = (_Gradients, "_call") if backward else (Engine, "_forward_call")
+        original = getattr(owner, name)
 
         def deadly(self, *args):
             deadly.calls += 1
-            if deadly.calls == 2:
+            if deadly.calls == (1 if schedule == "ulysses" else 2):
                 os._exit(17)
             return original(self, *args)
 
         deadly.calls = 0
-        Engine._forward_call = deadly
+        setattr(owner, name, deadly)
     for _ in range(3):
-        hamilton_attention(x, x, x, schedule=schedule, causal=causal)
+        attend()
 
 
 def never_calls(rank, victim, seconds):

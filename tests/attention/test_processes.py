@@ -41,12 +41,14 @@ def test_attention_of_real_processes_equals_one_device_and_refuses_wrong_use(ran
 
 
 @pytest.mark.parametrize(
-    ("schedule", "victim", "causal"),
-    [("hamilton", 2, True), ("ring", 1, False), ("direct", 3, False), ("ring", 0, True)],
-)
-def test_a_rank_that_dies_is_named_by_all_others(schedule, victim, causal):
+    ("schedule", "victim", "causal", "backward"),
+    [("hamilton", 2, True, False), ("ring", 1, False, False), ("direct", 3, False, False),
+     ("ring", 0, True, False), ("hamilton", 1, True, True), ("direct", 0, True, True),
+     ("ulysses", 2, False, False), ("ulysses:2+hamilton", 3, True, True)],
+)  # fmt: skip
+def test_a_rank_that_dies_is_named_by_all_others(schedule, victim, causal, backward):
     start = time.monotonic()
-    results = run_ranks(faults.dies_in_the_middle, 4, schedule, victim, causal, group_timeout=40.0)
+    results = run_ranks(faults.dies_in_the_middle, 4, schedule, victim, causal, backward, group_timeout=40.0)
     assert time.monotonic() - start < 40
     for rank, (_, error) in enumerate(results):
         if rank == victim:

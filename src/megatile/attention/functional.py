@@ -25,7 +25,7 @@ from megatile.attention.engine import Engine
 from megatile.attention.heads import HeadExchange
 from megatile.attention.kernels import KernelOptions, choose_kernel
 from megatile.attention.ownership import Ownership, own_lengths, sequence_lengths
-from megatile.attention.profile import Profile
+from megatile.attention.profile import Profile, span
 from megatile.attention.schedules import Mask, Schedule, make_schedule
 from megatile.attention.schedules.division import is_dense
 
@@ -149,11 +149,14 @@ def _attend(
         k, v = (x.repeat_interleave(heads // x.shape[2], dim=2) for x in (k, v))
     slopes = None if options.slopes is None else options.slopes[..., exchange_q.own_heads(heads)]
     options = replace(options, slopes=slopes)
-    q, k, v = exchange_q.to_heads(q), exchange_kv.to_heads(k), exchange_kv.to_heads(v)
+    with span(profile, "communication"):
+        q, k, v = exchange_q.to_heads(q), exchange_kv.to_heads(k), exchange_kv.to_heads(v)
     out, lse = _run(q, k, v, engine_for(members, ownership, q, v, options, profile))
-    with torch.no_grad():
-        whole = exchange_q.to_tokens(lse.transpose(1, 2).unsqueeze(-1).contiguous(), heads)
-    return exchange_q.to_tokens(out, heads), whole.squeeze(-1).transpose(1, 2).contiguous()
+    with span(profile, "communication"):
+        with torch.no_grad():
+            whole = exchange_q.to_tokens(lse.transpose(1, 2).unsqueeze(-1).contiguous(), heads)
+        out = exchange_q.to_tokens(out, heads)
+    return out, whole.squeeze(-1).transpose(1, 2).contiguous()
 
 
 def _run(q: Tensor, k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:

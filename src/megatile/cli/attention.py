@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from megatile.cli.attention_predict import predict
-from megatile.cli.output import console, print_json
+from megatile.cli.output import console, picture_path, print_json
 from megatile.core.errors import MegatileError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def plan(
     found = make_schedule(schedule, ranks)
     summary = schedule_summary(found, seqlen, causal)
     if png is not None:
-        _draw(summary["cycles"], png, found)
+        _draw(summary["cycles"], picture_path(png), found)
     print_json(summary) if json else _show(summary)
 
 
@@ -71,6 +71,8 @@ def bench(
     if find_spec("torch") is None:
         raise MissingTorchError("the benchmark needs torch: pip install 'megatile[torch]'")
     names = [name.strip() for name in schedule.split(",") if name.strip()]
+    if not names:
+        raise MegatileError("no schedule is named", advice="--schedule ring,zigzag,hamilton")
     case = BenchCase(
         nproc,
         seqlen,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from megatile.cli.machine import Json, Set, _complete_machine, load
-from megatile.cli.output import print_json
+from megatile.cli.output import picture_path, print_json
 from megatile.core.errors import MegatileError
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ def predict(
     from megatile.attention.plans import Problem
     from megatile.attention.predict import predict as compare
 
+    if plot is not None:
+        picture_path(plot)
     hda = load(machine, settings)
     names = read_names(schedule) if schedule else None
     found = []
