@@ -84,12 +84,13 @@ def test_a_ring_all_reduce_of_the_library_runs_on_four_processes():
         np.testing.assert_allclose(array, np.broadcast_to(x.sum(0), array.shape), rtol=1e-5, atol=1e-5)
 
 
-def test_attention_forward_and_backward_runs_on_processes():
+@pytest.mark.parametrize("name", ["hamilton", "ulysses:2+zigzag"])
+def test_attention_forward_and_backward_runs_on_processes(name):
     pytest.importorskip("torch")
     from megatile.attention.plans import Divided, Problem, attention_plan
     from megatile.attention.schedules import make_schedule
 
-    schedule, problem = make_schedule("hamilton", 4), Problem(29, 4, 8, 2, causal=True, dtype="f32")
+    schedule, problem = make_schedule(name, 4), Problem(29, 4, 8, 2, causal=True, dtype="f32")
     plan, divided = attention_plan(schedule, problem, backward=True), Divided(schedule, problem)
     q, d_out = RNG.normal(size=(2, 1, 29, 4, 8))
     k, v = RNG.normal(size=(2, 1, 29, 2, 8))
