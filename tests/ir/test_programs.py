@@ -71,6 +71,8 @@ def test_everything_parses_back() -> None:
     [
         ("x = 1", "a Program is one 'def'"),
         ("def p(:", "not a Program: "),
+        ("\0", "not a Program: .*null bytes"),
+        ("x = " + "-" * 100_000 + "1", "not a Program: "),
         ("def p(A):\n    launch(block=1, dispatch='block')", "a parameter is written name: dtype"),
         ("def p():\n    pass", "begins with launch"),
         ("def p():\n    launch(block=1, dispatch='block')\n    dance(1)", "unknown statement"),
