@@ -16,6 +16,7 @@ from typing import Any, Literal, overload
 
 from megatile.collectives.geometry import Geometry, Ranks, buffer_memory, survey
 from megatile.collectives.job import CollectiveError, Job, operation_name
+from megatile.collectives.libraries import LIBRARIES, RING_PIECE, offered
 from megatile.collectives.protocol import on_path, paths, total_ps
 from megatile.collectives.registry import Algorithm, algorithms, find_algorithm
 from megatile.core.dtypes import dtype as dtype_name
@@ -28,9 +29,14 @@ from megatile.plan.model import Plan
 from megatile.sim import simulate
 
 FINALISTS = 4
-"""At most so many of the cheapest candidates are simulated."""
+"""At most so many of the cheapest candidates are simulated, with more ranks than ``FEW``."""
+FEW = 64
+DEARER = -1
+"""In place of a price: more chunks made it dearer."""
 CHUNKED_FROM = 1 << 20
 """Bytes from which cutting blocks into chunks is tried."""
+DEEP = ("tree", "node_tree", "in_network_tree")
+"""Algorithms with long ways, for which many chunks are tried; libraries cut even small messages for them."""
 LANED = ("ring_bidirectional", "multi_ring", "rail_rings", "hamilton")
 """Rings of several lanes overlap as they are; cutting them into chunks is not tried."""
 MOST_PAIRS = 1 << 21
@@ -171,8 +177,9 @@ def collective(
     """The plan of collective ``op`` over ``ranks`` (all units of ``scale``) of a machine.
 
     ``nbytes`` is the whole buffer's size as nccl-tests counts it; ``algorithm`` a name, an import path or
-    ``"auto"``. Further: ``scale``, ``dtype``, ``ranks`` (a count or unit numbers), ``reduction``, ``root``,
-    ``peer``, ``in_place``, ``memory``, ``slot_memory``, and ``settings`` (options of a named algorithm).
+    ``"auto"``, or ``"nccl"`` or ``"rccl"`` to choose among what a library offers. Further: ``scale``,
+    ``dtype``, ``ranks`` (a count or unit numbers), ``reduction``, ``root``, ``peer``, ``in_place``,
+    ``memory``, ``slot_memory``, and ``settings`` (options of a named algorithm).
     With ``explain`` also the reasons: candidates, prices, why not.
     """
     found = predict(op, machine=machine, nbytes=nbytes, **options, timed=False)
@@ -193,6 +200,7 @@ def predict(
     among: Sequence[str] | None = None,
     launch: bool = True,
     table: dict[str, Any] | None = None,
+    floors: Floors | None = None,
     timed: bool = True,
     **fields: Any,
 ) -> Prediction:
@@ -200,7 +208,7 @@ def predict(
 
     ``path`` fixes the protocol's path, ``among`` the algorithms that ``auto`` may take; ``launch=False``
     leaves the host's launch out, as captured graphs do. ``table`` (a dict, as JSON keeps it) remembers
-    choices by ``choice_key``.
+    choices by ``choice_key``; ``floors`` carries prices from size to size of a sweep upwards.
     """
     hda = find_machine(machine) if isinstance(machine, str) else machine
     job, _ = make_job(op, machine=hda, nbytes=nbytes, **fields)
@@ -208,8 +216,11 @@ def predict(
     if table is not None and key in table:
         candidate = Candidate(table[key][0], tuple(sorted(table[key][1].items())), table[key][2])
         ranking: list[Candidate] = [candidate]
-    elif algorithm == "auto":
-        ranking = rank(hda, job, among, launch)
+    elif algorithm == "auto" or algorithm in LIBRARIES:
+        library = algorithm in LIBRARIES
+        if library:
+            among = [n for n in offered(algorithm, job.operation) if among is None or n in among]
+        ranking = rank(hda, job, among, launch, floors, library)
         if table is not None:
             best = ranking[0]
             table[key] = [best.algorithm, dict(best.options), best.path]
@@ -235,36 +246,92 @@ def simulated_ps(hda: HDA, plan: Plan, job: Job, candidate: Candidate, launch: b
     return total_ps(hda, candidate.path, simulate(plan, machine=seen).time_ps, launch)
 
 
-def rank(hda: HDA, job: Job, among: Sequence[str] | None = None, launch: bool = True) -> list[Candidate]:
+@dataclass
+class Floors:
+    """What is known from smaller sizes of the same collective: prices only grow with size, so they are lower
+    bounds still, and the best candidate is a good first guess."""
+
+    nbytes: int = 0
+    prices: dict[tuple[str, str], int] = field(default_factory=dict)
+    best: Candidate | None = None
+
+    def learn(self, nbytes: int, ranking: Sequence[Candidate]) -> None:
+        self.nbytes, self.best = nbytes, ranking[0]
+        self.prices.update({(c.label, c.path): c.price_ps for c in ranking if c.price_ps is not None})
+
+
+def rank(
+    hda: HDA,
+    job: Job,
+    among: Sequence[str] | None = None,
+    launch: bool = True,
+    floors: Floors | None = None,
+    library: bool = False,
+) -> list[Candidate]:
     """All candidates: simulated ones by time, then priced ones, then the unfit with their reason."""
+    timed: list[Candidate] = []
+    if floors is not None and floors.best is not None and floors.nbytes <= job.nbytes:
+        timed.append(_timed(hda, job, floors.best, launch))
+    below = (timed[0].time_ps, floors.prices) if timed and floors is not None else None
     priced: list[Candidate] = []
     unfit: list[Candidate] = []
     for known in algorithms().values():
         if among is not None and known.name not in among:
             continue
         reason = known.reason_against(job) or _too_large(known, job)
-        if reason is not None:
-            if job.operation in known.operations:
-                unfit.append(Candidate(known.name, why_not=reason))
-            continue
-        for options in variants(known, job):
+        if reason is None:
             for path in paths(hda, known.name):
-                priced.append(_priced(hda, job, known, options, path, launch))
+                priced += _priced_variants(hda, job, known, path, launch, below, library)
+        elif job.operation in known.operations:
+            unfit.append(Candidate(known.name, why_not=reason))
+    done = {(c.label, c.path) for c in timed}
     usable = sorted(
-        (c for c in priced if c.price_ps is not None), key=lambda c: (c.price_ps or 0, c.label, c.path)
+        (c for c in priced if c.price_ps is not None and (c.label, c.path) not in done),
+        key=lambda c: (c.price_ps or 0, c.label, c.path),
     )
-    if not usable:
+    if not usable and not timed:
         reasons = "; ".join(f"{c.label}: {c.why_not}" for c in [*priced, *unfit])
         raise CollectiveError(f"no algorithm can do {job.operation} here ({reasons})")
-    timed: list[Candidate] = []
-    for candidate in usable[:FINALISTS]:
+    for candidate in usable if job.ranks <= FEW else usable[:FINALISTS]:
         # A price is a lower bound: what costs more than the fastest so far need not be simulated.
-        if not timed or (candidate.price_ps or 0) < min(c.time_ps or 0 for c in timed):
+        if not timed or (candidate.price_ps or 0) <= min(c.time_ps or 0 for c in timed):
             timed.append(_timed(hda, job, candidate, launch))
     done = {(c.label, c.path) for c in timed}
     rest = [c for c in usable if (c.label, c.path) not in done]
     timed.sort(key=lambda c: (c.time_ps or 0, c.label, c.path))
-    return [*timed, *rest, *(c for c in priced if c.price_ps is None), *unfit]
+    ranking = [*timed, *rest, *(c for c in priced if c.price_ps is None), *unfit]
+    if floors is not None:
+        floors.learn(job.nbytes, ranking)
+    return ranking
+
+
+def _priced_variants(
+    hda: HDA,
+    job: Job,
+    known: Algorithm,
+    path: str,
+    launch: bool,
+    below: tuple[int | None, dict[tuple[str, str], int]] | None,
+    library: bool,
+) -> Iterator[Candidate]:
+    """An algorithm's option sets with prices; more chunks are tried as long as they make it cheaper.
+
+    What cost more at a smaller size than the time ``below`` keeps that price.
+    """
+    before: int | None = None
+    for options in variants(known, job, library):
+        if options.get("chunks") and before == DEARER:
+            continue
+        way = Candidate(known.name, tuple(sorted(options.items())), path)
+        floor = below[1].get((way.label, path)) if below is not None else None
+        if floor is not None and below is not None and floor > (below[0] or 0):
+            found = Candidate(way.algorithm, way.options, path, floor)
+        else:
+            found = _priced(hda, job, known, options, path, launch)
+        yield found
+        if "chunks" in options:
+            dearer = before is not None and found.price_ps is not None and found.price_ps > before
+            before = DEARER if dearer else found.price_ps
 
 
 def _too_large(known: Algorithm, job: Job) -> str | None:
@@ -273,12 +340,17 @@ def _too_large(known: Algorithm, job: Job) -> str | None:
     return None
 
 
-def variants(known: Algorithm, job: Job) -> Iterator[dict[str, Any]]:
-    """Option sets worth trying."""
+def variants(known: Algorithm, job: Job, library: bool = False) -> Iterator[dict[str, Any]]:
+    """Option sets worth trying, or those that libraries use."""
     yield {}
-    if "chunks" in known.options and job.nbytes >= CHUNKED_FROM and known.name not in LANED:
-        deep = known.name in ("tree", "in_network_tree") or job.operation in ("broadcast", "reduce")
+    start = CHUNKED_FROM >> 4 if known.name == "node_tree" else CHUNKED_FROM
+    if library and known.name == "ring":
+        start = job.ranks * RING_PIECE
+    if "chunks" in known.options and job.nbytes >= start and known.name not in LANED:
+        deep = known.name in DEEP or job.operation in ("broadcast", "reduce")
         yield from ({"chunks": n} for n in ((4, 16, 64) if deep else (4,)))
+    if "lag" in known.options and job.operation == "all_reduce":
+        yield {"lag": 2}
     if "both_ways" in known.options and any(job.wrap):
         yield {"both_ways": True}
     if "inner" in known.options:

@@ -417,10 +417,13 @@ class _Builder:
         spec, top = self.spec.protocol, list(self.levels.values())[-1]
         if spec is None:
             return None
-        steps = ("launch", "step", "small_step", "far_step", "switch_step")
-        times = (self.picoseconds(getattr(spec, name), top, ("protocol", name)) for name in steps)
-        shares = (
-            self.share(getattr(spec, name), ("protocol", name))
+        steps = ("launch", "start", "step", "small_step", "far_step", "switch_step")
+        times = {
+            f"{name}_ps": self.picoseconds(getattr(spec, name), top, ("protocol", name)) for name in steps
+        }
+        shares: dict[str, Any] = {
+            name: self.share(getattr(spec, name), ("protocol", name))
             for name in ("share", "small_share", "switch_share")
-        )
-        return Protocol(*times, *shares)
+            if getattr(spec, name) is not None
+        }
+        return Protocol(**times, **shares)

@@ -28,6 +28,9 @@ from megatile.collectives.algorithms import (
     in_network_tree as in_network_tree,
 )
 from megatile.collectives.algorithms import (
+    node_tree as node_tree,
+)
+from megatile.collectives.algorithms import (
     rail_rings as rail_rings,
 )
 from megatile.collectives.algorithms import (
