@@ -109,7 +109,7 @@ bf16, forward.
 ## What the model takes from where
 
 * Links, latencies, starts of messages: the machine files (`mi300x-8`: 46.5 GB/s per xGMI link and a
-  fitted start of 26 us per message; `dgx-h100`: 393 GB/s per port).
+  the fitted start and step of its `protocol` section per message; `dgx-h100`: 393 GB/s per port).
 * Attention kernels: MI300X 353 TFLOP/s (27 % of the peak, ROCm/flash-attention issue 142), H100 579
   TFLOP/s (58.5 %, FlashAttention-3); work-groups of 128 query rows in waves over the compute units.
 

@@ -39,9 +39,9 @@ that run count too. Three sizes cannot tell six constants apart, so each has a p
 a factor of two where a row counts as known to 5 %. `make bench` fits again and compares with the files.
 
 How blind the fit is: the constants come from the fitted rows and from the priors only. But the form of the
-model, the priors' widths and the rule for the sizes were written by people who had seen all rows; read the
-scores as a fair test of the constants and a lenient one of the model. Two tables of `h100-cluster`
-(4 nodes, forced ring) and the H200 rows have no fitted row at all.
+model, the choice of priors and the rule for the sizes were written with all rows in view, and were changed
+after looking at scores; read them as a fair test of the constants and a lenient one of the model. Two tables
+of `h100-cluster` (4 nodes, forced ring) and the H200 rows have no fitted row at all.
 
 A row that took more than {NON_MONOTONE:g} times as long as a larger size of the same run is an outlier: no
 model that grows with size meets both. Outliers are printed and scored apart.

@@ -50,7 +50,7 @@ PRIORS: dict[str, dict[str, tuple[float, str]]] = {
         "launch": (5.5, "the machine file's own launch stations"),
         "start": (6.6, f"{NCCL}: base latency, LL ring"),
         "small_step": (0.6, f"{NCCL}: LL ring"),
-        "small_share": (25, f"{NCCL}: 1/4 for LL all-reduce"),
+        "small_share": (50, "LL sends a flag beside every word; all-pairs, so no figure for rings"),
         "step": (3.4, f"{NCCL}: Simple ring"),
         "share": (99, "the machine file's link efficiency is measured already"),
     },

@@ -12,6 +12,9 @@ from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
 from megatile.plan.expr import Expr, IntLike, eq, expr, select, unit
 
+FAR = 8
+"""About how many steps inside a node one between nodes takes: ranks send so many chunks up meanwhile."""
+
 
 @dataclass(frozen=True)
 class NodeTree(Tree):
@@ -51,11 +54,9 @@ class NodeTree(Tree):
 
     @property
     def depth(self) -> Expr:
-        total, first, width = self._seat, 1, 2
-        while first < self.size // self.inside:
-            total = total + (self._node >= first)
-            first, width = first + width, width * 2
-        return total
+        """Half of the rounds after which a chunk that went up comes down again."""
+        levels = (self.size // self.inside).bit_length() - 1
+        return select(unit, self._seat + FAR * levels, 0)
 
 
 def _nodes(job: Job) -> str | None:
@@ -66,4 +67,6 @@ def _nodes(job: Job) -> str | None:
 def node_tree(w: Writer, chunks: int = 1) -> None:
     """Along a chain to the head of each node, up a binary tree of nodes, and back."""
     shape = NodeTree(Everybody(w.job.ranks), 0, 3, inside=w.job.nesting[0])
-    up_and_down([TreePhase.over(w, shape, Blocks(w.job.count, chunks))], w.own, w.sums)
+    # A chunk may wait for as long as it takes the first one to come back.
+    phase = TreePhase.over(w, shape, Blocks(w.job.count, chunks), slots=chunks + 1)
+    up_and_down([phase], w.own, w.sums)
