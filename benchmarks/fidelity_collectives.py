@@ -1,105 +1,177 @@
 """Predicted collectives beside published measurements: every row of ``data/collectives.csv``.
 
-The protocol constants in the machine files were set by hand to match three sizes per machine; other rows are
-scored apart, though they were in view meanwhile. The algorithm of a row is chosen by the planner among those
-listed for the measured library; a forced ring or in-switch reduction is followed.
+The protocol constants of the machine files come from ``fit_protocol.py``, which sees three sizes per machine;
+all other rows are scored. A row is predicted as ``megatile collective -a nccl`` (or ``rccl``) does; a forced
+ring is followed.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).parent / "data" / "collectives.csv"
-NCCL = ("recursive_doubling", "ring", "in_network", "in_network_tree", "rail_rings")
-RCCL = ("direct", "recursive_doubling", "hamilton")
+DATA = Path(__file__).parent / "data"
+RINGS = ("ring", "rail_rings")
+NON_MONOTONE = 1.5
+"""A row that took so many times as long as a larger size of its table is an outlier."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How a table of measurements is predicted: machine, its parameters, algorithms, sizes fitted to."""
+    """How a table of measurements is predicted; ``launch=False``: captured graphs, no launch by the host."""
 
     machine: str
-    parameters: dict[str, Any]
-    among: tuple[str, ...]
-    fitted: tuple[int, ...] = ()
+    library: str
+    parameters: tuple[tuple[str, Any], ...] = ()
     launch: bool = True
+    forced_ring: bool = False
 
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SETTINGS = {
-    "H100x8_dgxc": Setting("dgx-h100", {}, NCCL, (4 * KIB, 4 * MIB, 4 * GIB)),
-    "H100x16_309a": Setting("h100-cluster", {"nodes": 2}, NCCL, (4 * KIB, 16 * MIB, 8 * GIB)),
-    "H100x32_309b": Setting("h100-cluster", {"nodes": 4}, NCCL),
-    "H100x16_309g": Setting("h100-cluster", {"nodes": 2}, ("rail_rings",)),
-    "H200x8_stas_16G": Setting("dgx-h100", {}, NCCL),
-    "A100x8_thanos_mpi": Setting("hgx-a100", {}, NCCL, (4 * KIB, 16 * MIB, 4 * GIB)),
-    "MI300Xx8_rocmblog": Setting("mi300x-8", {}, RCCL, (4 * KIB, 16 * MIB, 8 * GIB)),
-    "MI300Xx8_rocmblog_graph": Setting("mi300x-8", {}, RCCL, launch=False),
+    "H100x8_dgxc": Setting("dgx-h100", "nccl"),
+    "H100x16_309a": Setting("h100-cluster", "nccl", (("nodes", 2),)),
+    "H100x32_309b": Setting("h100-cluster", "nccl", (("nodes", 4),)),
+    "H100x16_309g": Setting("h100-cluster", "nccl", (("nodes", 2),), forced_ring=True),
+    "H200x8_stas_16G": Setting("dgx-h100", "nccl"),
+    "A100x8_thanos_mpi": Setting("hgx-a100", "nccl"),
+    "MI300Xx8_rocmblog": Setting("mi300x-8", "rccl"),
+    "MI300Xx8_rocmblog_graph": Setting("mi300x-8", "rccl", launch=False),
 }
+FITTED = {
+    "dgx-h100": ("H100x8_dgxc",),
+    "h100-cluster": ("H100x16_309a",),
+    "hgx-a100": ("A100x8_thanos_mpi",),
+    "mi300x-8": ("MI300Xx8_rocmblog", "MI300Xx8_rocmblog_graph"),
+}
+"""The tables whose three sizes a machine file is fitted to: its first, and the same with captured graphs."""
 
 
 @dataclass(frozen=True)
-class Compared:
-    """One row: measured and predicted microseconds."""
+class Measured:
+    """One row: the smaller of the in-place and the out-of-place time, in microseconds."""
 
     table: str
     operation: str
     config: str
     size: int
-    measured: float
-    predicted: float
-    algorithm: str
-    fitted: bool
+    us: float
     source: str
 
     @property
+    def setting(self) -> Setting:
+        return SETTINGS[self.table]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A row with its prediction; ``kind`` is "scored", "fitted" or "outlier"."""
+
+    row: Measured
+    predicted: float
+    algorithm: str
+    kind: str
+
+    @property
     def error(self) -> float:
-        return self.predicted / self.measured - 1
+        return self.predicted / self.row.us - 1
 
 
-def measurements() -> Iterator[dict[str, str]]:
-    with DATA.open(encoding="utf-8", newline="") as file:
-        yield from csv.DictReader(file)
+@cache
+def measurements() -> tuple[Measured, ...]:
+    with (DATA / "collectives.csv").open(encoding="utf-8", newline="") as file:
+        return tuple(
+            Measured(
+                row["table_id"],
+                row["op"],
+                row["config"],
+                int(row["size_bytes"]),
+                _smaller(row),
+                row["source"],
+            )
+            for row in csv.DictReader(file)
+        )
 
 
-def measured_us(row: dict[str, str]) -> float:
-    """The smaller of the in-place and the out-of-place time: single outliers only make one of them larger."""
+def _smaller(row: dict[str, str]) -> float:
     return min(float(row[k]) for k in ("time_us_out_of_place", "time_us_in_place") if row[k])
 
 
-def among(row: dict[str, str], setting: Setting) -> tuple[str, ...]:
-    if "Ring" in row["config"] and setting.machine == "dgx-h100":
-        return ("ring",)
-    return setting.among
+def rows_of(table: str) -> list[Measured]:
+    return sorted((row for row in measurements() if row.table == table), key=lambda row: row.size)
 
 
-def compare(
-    only: str | None = None, sizes: tuple[int, ...] | None = None, **overrides: Any
-) -> Iterator[Compared]:
-    """Predict rows; ``overrides`` change values of the machine files (for fitting)."""
+@cache
+def fit_sizes(machine: str) -> tuple[int, ...]:
+    """The three sizes a machine file is fitted to, by one rule for all machines.
+
+    Hockney's half-performance size n½ (time of the smallest row × rate of the largest), the middle of the
+    sizes below it on a logarithmic scale, and the largest size; each the nearest in the table.
+    """
+    rows = rows_of(FITTED[machine][0])
+    first, last = rows[0], rows[-1]
+    half = math.log2(first.us * last.size / last.us)
+    wanted = ((math.log2(first.size) + half) / 2, half)
+    found = [min((r.size for r in rows), key=lambda s: abs(math.log2(s) - w)) for w in wanted]
+    return (*found, last.size)
+
+
+def fit_rows(machine: str) -> list[Measured]:
+    sizes = fit_sizes(machine)
+    return [row for table in FITTED[machine] for row in rows_of(table) if row.size in sizes]
+
+
+def kind_of(row: Measured) -> str:
+    machine = row.setting.machine
+    if row.table in FITTED[machine] and row.size in fit_sizes(machine):
+        return "fitted"
+    larger = [r.us for r in measurements() if _same_run(r, row) and r.size > row.size]
+    return "outlier" if larger and row.us > NON_MONOTONE * min(larger) else "scored"
+
+
+def _same_run(a: Measured, b: Measured) -> bool:
+    return (a.table, a.operation, a.config) == (b.table, b.operation, b.config)
+
+
+# -- predictions ------------------------------------------------------------------------------------
+
+
+def predicted(row: Measured, hda: Any, floors: Any = None) -> tuple[float, str]:
+    """Microseconds and the algorithm, as users get them."""
     from megatile.collectives.planner import predict
+
+    setting = row.setting
+    ring = setting.forced_ring or "Ring" in row.config
+    how: dict[str, Any] = {"algorithm": setting.library, "among": RINGS if ring else None}
+    how["launch"] = setting.launch or row.size <= 16  # the graph run's first two rows were not captured
+    found = predict(row.operation, machine=hda, nbytes=row.size, in_place=True, floors=floors, **how)
+    return found.time_ps / 1e6, f"{found.candidate.label} {found.candidate.path}"
+
+
+def hda_of(setting: Setting, **overrides: Any) -> Any:
     from megatile.hda import machine
 
+    return machine(setting.machine, **dict(setting.parameters), **overrides)
+
+
+def compare(table: str | None = None, sizes: tuple[int, ...] | None = None) -> Iterator[Compared]:
+    """Predict rows, table by table and upwards in size."""
+    from megatile.collectives.planner import Floors
+
+    floors: dict[tuple[str, str, str], Any] = {}
     machines: dict[str, Any] = {}
     for row in measurements():
-        table, size = row["table_id"], int(row["size_bytes"])
-        if (only is not None and table != only) or (sizes is not None and size not in sizes):
+        if (table is not None and row.table != table) or (sizes is not None and row.size not in sizes):
             continue
-        setting = SETTINGS[table]
-        hda = machines.setdefault(table, machine(setting.machine, **setting.parameters, **overrides))
-        launch = setting.launch or size <= 16  # the graph runs' first two rows were not captured
-        found = predict(
-            row["op"], machine=hda, nbytes=size, in_place=True, among=among(row, setting), launch=launch
-        )
-        yield Compared(
-            table, row["op"], row["config"], size, measured_us(row), found.time_ps / 1e6,
-            f"{found.candidate.label} {found.candidate.path}", size in setting.fitted, row["source"],
-        )  # fmt: skip
+        hda = machines.setdefault(row.table, hda_of(row.setting))
+        known = floors.setdefault((row.table, row.operation, row.config), Floors())
+        us, algorithm = predicted(row, hda, known)
+        yield Compared(row, us, algorithm, kind_of(row))
 
 
 def score(rows: list[Compared]) -> tuple[float, float]:
@@ -108,74 +180,33 @@ def score(rows: list[Compared]) -> tuple[float, float]:
     return statistics.median(errors), max(errors)
 
 
-# -- the page ---------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Check:
+    """A row of ``data/validation.csv`` that is a collective, with its prediction."""
 
-PAGE = Path(__file__).parent.parent / "docs" / "fidelity.md"
-BEGIN, END = "<!-- collectives: begin -->", "<!-- collectives: end -->"
-
-
-def section(rows: list[Compared]) -> str:
-    """The collectives' part of ``docs/fidelity.md``."""
-    scored = [r for r in rows if not r.fitted]
-    median, worst = score(scored)
-    out = [
-        BEGIN,
-        "## Collectives",
-        "",
-        "Predicted times beside published ones, every row of `benchmarks/data/collectives.csv` (the smaller",
-        "of the in-place and out-of-place times). The protocol constants in the machine files, at most six",
-        "each, were set by hand to match the rows marked as fitted (4 KiB, 4-16 MiB, 4-8 GiB). The other",
-        "rows are scored apart, but they were in view while constants, paths and the list of algorithms per",
-        "library were chosen: read the scores as goodness of fit, not as a blind test. The planner chooses",
-        "among the algorithms listed for the measured library.",
-        "",
-        f"All scored rows ({len(scored)}): median error {median:.1%}, worst {worst:.1%}.",
-        "",
-        "| measurements | machine | scored rows | median error | worst error |",
-        "|---|---|---:|---:|---:|",
-    ]
-    tables = list(dict.fromkeys(r.table for r in rows))
-    for table in tables:
-        mine = [r for r in scored if r.table == table]
-        middle, most = score(mine)
-        name = SETTINGS[table].machine
-        out.append(f"| {table} | {name} | {len(mine)} | {middle:.1%} | {most:.1%} |")
-    out += [
-        "",
-        "Known misses: forced rings of many lanes at small sizes (lanes of one rank are processed in order,",
-        "NCCL's run independently); RCCL's slow path at 64–512 B and 512 KiB without graphs.",
-        "",
-    ]
-    for title, chosen in (("Scored rows", scored), ("Rows fitted to", [r for r in rows if r.fitted])):
-        out += [f"### {title}", ""]
-        out += [
-            "| measurements | operation | bytes | measured (µs) | predicted (µs) | error | algorithm, path |"
-        ]
-        out += ["|---|---|---:|---:|---:|---:|---|"]
-        out += [
-            f"| {r.table} | {r.operation} | {r.size} | {r.measured:.2f} | {r.predicted:.2f} | {r.error:+.1%} "
-            f"| {r.algorithm} |"
-            for r in chosen
-        ]
-        out.append("")
-    sources = list(dict.fromkeys((r.table, r.source) for r in rows))
-    out += ["Sources: " + "; ".join(f"{table}: {source}" for table, source in sources) + ".", "", END]
-    return "\n".join(out)
+    number: str
+    tests: str
+    case: str
+    us: float
+    predicted: float | None
 
 
-def write_page(rows: list[Compared]) -> None:
-    """Replace the collectives' part of the page, leaving others' parts as they are."""
-    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else "# Fidelity\n\nMade by `make bench`.\n"
-    made = section(rows)
-    if BEGIN in text:
-        head, _, rest = text.partition(BEGIN)
-        text = head + made + rest.partition(END)[2]
-    else:
-        text = text.rstrip() + "\n\n" + made + "\n"
-    PAGE.write_text(text, encoding="utf-8")
+def validation(rows: list[Compared]) -> Iterator[Check]:
+    """The rows of ``data/validation.csv``; what is not a collective has no prediction here."""
+    known = {(f"{r.row.operation} {r.row.size} B [{r.row.config}]", r.row.source): r.predicted for r in rows}
+    with (DATA / "validation.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            found = known.get((row["case"], row["source"]))
+            yield Check(
+                row["id"], row["what_it_tests"], f"{row['machine']}: {row['case']}", float(row["measured"]),
+                found,
+            )  # fmt: skip
 
 
 if __name__ == "__main__":
+    from fidelity_page import draw, write_page
+
     found = list(compare())
     write_page(found)
-    print("median {:.1%}, worst {:.1%}".format(*score([r for r in found if not r.fitted])))
+    draw(found)
+    print("median {:.1%}, worst {:.1%}".format(*score([r for r in found if r.kind == "scored"])))

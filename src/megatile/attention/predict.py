@@ -115,10 +115,11 @@ class Comparison:
 
     @cached_property
     def winner(self) -> Prediction:
-        """The fastest; of those that are equally good the one with the shortest communication."""
+        """The fastest; of equally good ones that with the shortest communication, then the first named."""
         best = min(p.time_ps for p in self.predictions)
         close = [p for p in self.predictions if p.time_ps <= best * (1 + NEAR)]
-        return min(close, key=lambda p: p.communication_ps)
+        least = min(p.communication_ps for p in close)
+        return next(p for p in close if p.communication_ps <= least * (1 + NEAR))
 
     @property
     def baseline(self) -> Prediction:

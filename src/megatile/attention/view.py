@@ -43,7 +43,7 @@ def _derived(hda: HDA, share: float | None, scale: str, granule: int) -> HDA:
     level = hda.level(hda.scale(scale).level).name
     data = on_path(hda, "bulk", scale).to_dict()
     if hda.protocol is not None:
-        _starts_on_links(data, hda, level, hda.protocol.step_ps)
+        _starts_on_links(data, hda, level, hda.protocol.start_ps)
     else:
         engine = {"name": "communication_kernel", "kind": "dma", "level": level, "channels": CHANNELS}
         data["engines"] = [engine, *data.get("engines", ())]
@@ -59,17 +59,15 @@ def _derived(hda: HDA, share: float | None, scale: str, granule: int) -> HDA:
     return HDA.from_dict(data)
 
 
-def _starts_on_links(data: dict[str, Any], hda: HDA, level: str, step_ps: int) -> None:
-    """Move the start of messages from the memories to the links.
+def _starts_on_links(data: dict[str, Any], hda: HDA, level: str, start_ps: int) -> None:
+    """Every exchange is a kernel of its own, so its messages pay the start that collectives pay once.
 
-    An exchange is one kernel that starts all its messages together: on a port that several of them share, the
-    starts must not follow one another.
+    All messages of an exchange start together: on a port that several of them share, the starts must not
+    follow one another, so they are latency of the links.
     """
-    for spec, layer in zip(data["memory"], hda.memories, strict=True):
-        spec["latency"] = f"{layer.latency_ps} ps"
     position = hda.level(level).position
     for spec, network in zip(data["networks"], hda.networks, strict=True):
         if hda.level(network.level).position > position:
             links = 1 if network.topology.kind == "full_mesh" else 2
-            added = step_ps // links
-            spec["latency"] = f"{quantity(spec['latency'], 'time').value + added:.0f} ps"
+            latency = quantity(spec["latency"], "time").value + start_ps // links
+            spec["latency"] = f"{latency:.0f} ps"

@@ -71,7 +71,7 @@ def collective(
     begin: Annotated[str, typer.Option("-b", "--begin", help="Smallest size in bytes.")] = "8",
     end: Annotated[str | None, typer.Option("-e", "--end", help="Largest size.")] = None,
     factor: Annotated[float, typer.Option("-f", "--factor", help="Step from size to size.")] = 2.0,
-    algorithm: Annotated[str, typer.Option("-a", "--algorithm", help="Names, 'auto' or 'all'.")] = "auto",
+    algorithm: Annotated[str, typer.Option("-a", "--algorithm", help="Names, auto, nccl, all.")] = "auto",
     scale: Annotated[str, typer.Option(help="What the ranks are: device, block, pe, …")] = "device",
     ranks: Annotated[str | None, typer.Option(help="How many, or which: 16 or 0,8,16-23.")] = None,
     dtype: Annotated[str, typer.Option("-d", "--dtype")] = "f32",
@@ -140,6 +140,7 @@ def _record(line: Line, prediction: Prediction, explain: bool) -> dict[str, Any]
 
 def _algorithms(operation: str, asked: str, hda: Any, size: int, fields: dict[str, Any]) -> list[str]:
     """The names asked for; ``all`` means every algorithm that can do the job."""
+    from megatile.collectives.libraries import LIBRARIES
     from megatile.collectives.planner import make_job
     from megatile.collectives.registry import algorithms, find_algorithm
 
@@ -152,7 +153,7 @@ def _algorithms(operation: str, asked: str, hda: Any, size: int, fields: dict[st
             "no algorithm is named", advice="use -a auto, -a all, or names such as -a ring,tree"
         )
     for name in names:
-        if name != "auto":
+        if name != "auto" and name not in LIBRARIES:
             find_algorithm(name)
     return names
 

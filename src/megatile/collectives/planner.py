@@ -17,6 +17,7 @@ from typing import Any, Literal, overload
 from megatile.collectives.asked import check_choice, check_fields, read_bytes, read_machine
 from megatile.collectives.geometry import Geometry, Ranks, buffer_memory, survey
 from megatile.collectives.job import CollectiveError, Job, operation_name
+from megatile.collectives.libraries import LIBRARIES, RING_PIECE, offered
 from megatile.collectives.protocol import on_path, paths, total_ps
 from megatile.collectives.registry import Algorithm, algorithms, find_algorithm
 from megatile.core.dtypes import dtype as dtype_name
@@ -28,13 +29,17 @@ from megatile.plan.model import Plan
 from megatile.sim import simulate
 
 FINALISTS = 4
-"""At most so many of the cheapest candidates are simulated."""
+"""At most so many of the cheapest candidates are simulated, with more ranks than ``FEW``."""
 GUESSES = ("in_network", "in_network_tree", "hierarchical", "direct", "ring", "dissemination")
 """What is simulated first, if it can do the job."""
 FEW = 64
-"""Among so many ranks, everybody to everybody is worth a try."""
+"""Among so many ranks, everybody to everybody is worth a try, and so is every candidate."""
+DEARER = -1
+"""In place of a price: more chunks made it dearer."""
 CHUNKED_FROM = 1 << 20
 """Bytes from which cutting blocks into chunks is tried."""
+DEEP = ("tree", "node_tree", "in_network_tree")
+"""Algorithms with long ways, for which many chunks are tried; libraries cut even small messages for them."""
 LANED = ("ring_bidirectional", "multi_ring", "rail_rings", "hamilton")
 """Rings of several lanes overlap as they are; cutting them into chunks is not tried."""
 MOST_PAIRS = 1 << 21
@@ -222,6 +227,7 @@ def predict(
     among: Sequence[str] | None = None,
     launch: bool = True,
     table: dict[str, Any] | None = None,
+    floors: Floors | None = None,
     timed: bool = True,
     **fields: Any,
 ) -> Prediction:
@@ -229,7 +235,7 @@ def predict(
 
     ``path`` fixes the protocol's path, ``among`` the algorithms that ``auto`` may take; ``launch=False``
     leaves the host's launch out, as captured graphs do. ``table`` (a dict, as JSON keeps it) remembers
-    choices by ``choice_key``.
+    choices by ``choice_key``; ``floors`` carries prices from size to size of a sweep upwards.
     """
     hda = read_machine(machine)
     check_choice(algorithm, path, settings, among, table)
@@ -238,8 +244,11 @@ def predict(
     if table is not None and key in table:
         candidate = Candidate(table[key][0], tuple(sorted(table[key][1].items())), table[key][2])
         ranking: list[Candidate] = [candidate]
-    elif algorithm == "auto":
-        ranking = rank(hda, job, among, launch)
+    elif algorithm == "auto" or algorithm in LIBRARIES:
+        library = algorithm in LIBRARIES
+        if library:
+            among = [n for n in offered(algorithm, job.operation) if among is None or n in among]
+        ranking = rank(hda, job, among, launch, floors, library)
         if table is not None:
             best = ranking[0]
             table[key] = [best.algorithm, dict(best.options), best.path]
@@ -265,9 +274,35 @@ def simulated_ps(hda: HDA, plan: Plan, job: Job, candidate: Candidate, launch: b
     return total_ps(hda, candidate.path, simulate(plan, machine=seen).time_ps, launch)
 
 
-def rank(hda: HDA, job: Job, among: Sequence[str] | None = None, launch: bool = True) -> list[Candidate]:
+@dataclass
+class Floors:
+    """What is known from smaller sizes of the same collective: prices only grow with size, so they are lower
+    bounds still, and the best candidate is a good first guess."""
+
+    nbytes: int = 0
+    prices: dict[tuple[str, str], int] = field(default_factory=dict)
+    best: Candidate | None = None
+
+    def learn(self, nbytes: int, ranking: Sequence[Candidate]) -> None:
+        self.nbytes, self.best = nbytes, ranking[0]
+        self.prices.update({(c.label, c.path): c.price_ps for c in ranking if c.price_ps is not None})
+
+
+def rank(
+    hda: HDA,
+    job: Job,
+    among: Sequence[str] | None = None,
+    launch: bool = True,
+    floors: Floors | None = None,
+    library: bool = False,
+) -> list[Candidate]:
     """All candidates: simulated ones by time, then priced ones, then the unfit with their reason."""
-    timed = _first_guess(hda, job, among, launch)
+    known_prices: dict[tuple[str, str], int] = {}
+    if floors is not None and floors.best is not None and floors.nbytes <= job.nbytes:
+        timed = [_timed(hda, job, floors.best, launch)]
+        known_prices = floors.prices
+    else:
+        timed = _first_guess(hda, job, among, launch)
     enough = timed[0].time_ps if timed else None
     priced: list[Candidate] = []
     unfit: list[Candidate] = []
@@ -275,13 +310,11 @@ def rank(hda: HDA, job: Job, among: Sequence[str] | None = None, launch: bool = 
         if among is not None and known.name not in among:
             continue
         reason = known.reason_against(job) or _too_large(known, job)
-        if reason is not None:
-            if job.operation in known.operations:
-                unfit.append(Candidate(known.name, why_not=reason))
-            continue
-        for options in variants(known, job):
+        if reason is None:
             for path in paths(hda, known.name):
-                priced.append(_priced(hda, job, known, options, path, launch, enough))
+                priced += _priced_variants(hda, job, known, path, launch, enough, known_prices, library)
+        elif job.operation in known.operations:
+            unfit.append(Candidate(known.name, why_not=reason))
     usable = sorted(
         (c for c in priced if c.price_ps is not None), key=lambda c: (c.price_ps or 0, c.label, c.path)
     )
@@ -290,17 +323,19 @@ def rank(hda: HDA, job: Job, among: Sequence[str] | None = None, launch: bool = 
         raise CollectiveError(f"no algorithm can do {job.operation} here ({reasons})")
     prices = {(c.label, c.path): c.price_ps for c in usable}
     timed = [replace(c, price_ps=prices.get((c.label, c.path))) for c in timed]
-    for candidate in usable[:FINALISTS]:
-        # A price is a lower bound: what costs more than the fastest so far need not be simulated.
-        known_time = (candidate.label, candidate.path) in {(c.label, c.path) for c in timed}
-        if not known_time and (candidate.price_ps or 0) < min(
-            (c.time_ps or 0 for c in timed), default=1 << 62
-        ):
-            timed.append(_timed(hda, job, candidate, launch))
     done = {(c.label, c.path) for c in timed}
+    for candidate in usable if job.ranks <= FEW else usable[:FINALISTS]:
+        # A price is a lower bound: what costs more than the fastest so far need not be simulated.
+        fastest = min((c.time_ps or 0 for c in timed), default=1 << 62)
+        if (candidate.label, candidate.path) not in done and (candidate.price_ps or 0) < fastest:
+            timed.append(_timed(hda, job, candidate, launch))
+            done.add((candidate.label, candidate.path))
     rest = [c for c in usable if (c.label, c.path) not in done]
     timed.sort(key=lambda c: (c.time_ps or 0, c.label, c.path))
-    return [*timed, *rest, *(c for c in priced if c.price_ps is None), *unfit]
+    ranking = [*timed, *rest, *(c for c in priced if c.price_ps is None), *unfit]
+    if floors is not None:
+        floors.learn(job.nbytes, ranking)
+    return ranking
 
 
 def _first_guess(hda: HDA, job: Job, among: Sequence[str] | None, launch: bool) -> list[Candidate]:
@@ -319,18 +354,53 @@ def _first_guess(hda: HDA, job: Job, among: Sequence[str] | None, launch: bool) 
     return []
 
 
+def _priced_variants(
+    hda: HDA,
+    job: Job,
+    known: Algorithm,
+    path: str,
+    launch: bool,
+    enough: int | None,
+    known_prices: Mapping[tuple[str, str], int],
+    library: bool,
+) -> Iterator[Candidate]:
+    """An algorithm's option sets with prices; more chunks are tried as long as they make it cheaper.
+
+    A price above ``enough`` need not be exact: what cost more than that at a smaller size keeps its price.
+    """
+    before: int | None = None
+    for options in variants(known, job, library):
+        if options.get("chunks") and before == DEARER:
+            continue
+        way = Candidate(known.name, tuple(sorted(options.items())), path)
+        floor = known_prices.get((way.label, path))
+        if floor is not None and enough is not None and floor > enough:
+            found = replace(way, price_ps=floor)
+        else:
+            found = _priced(hda, job, known, options, path, launch, enough)
+        yield found
+        if "chunks" in options:
+            dearer = before is not None and found.price_ps is not None and found.price_ps > before
+            before = DEARER if dearer else found.price_ps
+
+
 def _too_large(known: Algorithm, job: Job) -> str | None:
     if known.name == "direct" and job.ranks**2 > MOST_PAIRS and job.operation != "send_recv":
         return f"{job.ranks} ranks have too many pairs"
     return None
 
 
-def variants(known: Algorithm, job: Job) -> Iterator[dict[str, Any]]:
-    """Option sets worth trying."""
+def variants(known: Algorithm, job: Job, library: bool = False) -> Iterator[dict[str, Any]]:
+    """Option sets worth trying, or those that libraries use."""
     yield {}
-    if "chunks" in known.options and job.nbytes >= CHUNKED_FROM and known.name not in LANED:
-        deep = known.name in ("tree", "in_network_tree") or job.operation in ("broadcast", "reduce")
+    start = CHUNKED_FROM >> 4 if known.name == "node_tree" else CHUNKED_FROM
+    if library and known.name == "ring":
+        start = job.ranks * RING_PIECE
+    if "chunks" in known.options and job.nbytes >= start and known.name not in LANED:
+        deep = known.name in DEEP or job.operation in ("broadcast", "reduce")
         yield from ({"chunks": n} for n in ((4, 16, 64) if deep else (4,)))
+    if "lag" in known.options and job.operation == "all_reduce":
+        yield {"lag": 2}
     if "both_ways" in known.options and any(job.wrap):
         yield {"both_ways": True}
     if "inner" in known.options:

@@ -1,10 +1,11 @@
 """The machine as collective kernels see it.
 
-Collectives on real devices do not use the copy engines: kernels move the data, with their own start-up per
-message, a slower start but less overhead for large messages than for small ones, and some loss against the
-link rate. The ``protocol`` section of a machine file gives these effects in a few constants; a *path*
-(``bulk``, ``small``, ``switch``) is the machine with them applied. Machines without the section are as they
-are.
+Collectives on real devices do not use the copy engines: kernels move the data. What they add to the wires is
+modelled as communication libraries model themselves when they choose an algorithm (NCCL's ``tuning.cc``): a
+collective costs one start, then a time per step on the way of the data, then bytes over an achievable rate.
+A *path* is a way to send: ``small`` puts a flag beside every word, so a step is short and half of the wire is
+lost (LL); ``bulk`` synchronises once per message (Simple); ``switch`` lets the switch reduce (NVLS). The
+``protocol`` section of a machine file gives the constants; machines without it are as they are.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def paths(hda: HDA, algorithm: str) -> tuple[str, ...]:
         return ("bulk",)
     if algorithm.startswith("in_network"):
         return ("switch",)
-    return ("bulk", "small")
+    # Rings on all rails at once need many channels; libraries run the small path on one or few.
+    return ("bulk",) if algorithm == "rail_rings" else ("bulk", "small")
 
 
 def on_path(hda: HDA, path: str, scale: str = "device") -> HDA:
@@ -40,11 +42,11 @@ def total_ps(hda: HDA, path: str, simulated_ps: int, launch: bool = True) -> int
     """The time of a collective whose messages take ``simulated_ps``.
 
     Collectives follow one another; the host's launch runs beside the one before, so it shows only where it is
-    the longer of the two. Setting up in-switch reduction comes on top of the messages.
+    the longer of the two. The start of the kernels comes on top of the messages.
     """
     if hda.protocol is None:
         return simulated_ps
-    kernel = simulated_ps + (hda.protocol.switch_step_ps if path == "switch" else 0)
+    kernel = simulated_ps + (hda.protocol.switch_step_ps if path == "switch" else hda.protocol.start_ps)
     return max(hda.protocol.launch_ps, kernel) if launch else kernel
 
 
@@ -55,12 +57,11 @@ def _derived(hda: HDA, path: str, level: str) -> HDA:
     data = hda.to_dict()
     engine = {"name": "collective_kernel", "kind": "dma", "level": level, "channels": CHANNELS}
     data["engines"] = [engine, *data.get("engines", ())]
-    # Many kernels start messages at once, so a start delays its own message but not the next one: it is
-    # latency at both ends, not time of an engine.
-    step = {"small": protocol.small_step_ps, "switch": 0}.get(path, protocol.step_ps)
+    # A step is the whole way from data ready at the sender to data ready at the receiver, so it stands in
+    # for the latencies of the memories and of the innermost network.
     for spec, layer in zip(data["memory"], hda.memories, strict=True):
         if layer.level == level and not layer.cache:
-            spec["latency"] = f"{layer.latency_ps + step // 2} ps"
+            spec["latency"] = "0 ps"
     position = hda.level(level).position
     outside = [n for n in hda.networks if hda.level(n.level).position > position]
     nearest = min((hda.level(n.level).position for n in outside), default=0)
@@ -72,11 +73,11 @@ def _derived(hda: HDA, path: str, level: str) -> HDA:
 
 
 def _apply(spec: dict[str, Any], network: Network, protocol: Protocol, path: str, near: bool) -> None:
-    share = protocol.share
-    if path == "small":
-        share = protocol.small_share
-    elif path == "switch":
-        share = protocol.switch_share
+    share = {"small": protocol.small_share, "switch": protocol.switch_share}.get(path, protocol.share)
     spec["efficiency"] = network.efficiency * share
-    if not near:
-        spec["latency"] = f"{network.latency_ps + protocol.far_step_ps // 2} ps"
+    step = protocol.small_step_ps if path == "small" else protocol.step_ps
+    links = 1 if network.topology.kind == "full_mesh" else 2
+    if near:
+        spec["latency"] = f"{0 if path == 'switch' else step // links} ps"
+    else:
+        spec["latency"] = f"{network.latency_ps + (step + protocol.far_step_ps) // links} ps"

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from megatile.collectives.job import Job
-from megatile.collectives.planner import Prediction, predict
+from megatile.collectives.planner import Floors, Prediction, predict
 from megatile.collectives.reference import make_inputs, wrong_elements
 from megatile.collectives.registry import find_algorithm
 from megatile.core.dtypes import itemsize
@@ -54,9 +54,12 @@ def sweep(
     **fields: Any,
 ) -> Iterator[tuple[Line, Prediction]]:
     """Predict every size with every algorithm, in order."""
+    floors = {name: Floors() for name in algorithms}
     for size in sizes_:
         for name in algorithms:
-            found = predict(operation, machine=machine, nbytes=size, algorithm=name, **fields)
+            found = predict(
+                operation, machine=machine, nbytes=size, algorithm=name, floors=floors[name], **fields
+            )
             wrong = count_wrong(found) if verify else None
             yield _line(found, name, wrong), found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from megatile.core.arithmetic import Lambda
 from megatile.core.errors import did_you_mean
@@ -318,10 +319,13 @@ class _Builder(Figures):
         spec, top = self.spec.protocol, list(self.levels.values())[-1]
         if spec is None:
             return None
-        steps = ("launch", "step", "small_step", "far_step", "switch_step")
-        times = (self.picoseconds(getattr(spec, name), top, ("protocol", name)) for name in steps)
-        shares = (
-            self.share(getattr(spec, name), ("protocol", name))
+        steps = ("launch", "start", "step", "small_step", "far_step", "switch_step")
+        times = {
+            f"{name}_ps": self.picoseconds(getattr(spec, name), top, ("protocol", name)) for name in steps
+        }
+        shares: dict[str, Any] = {
+            name: self.share(getattr(spec, name), ("protocol", name))
             for name in ("share", "small_share", "switch_share")
-        )
-        return Protocol(*times, *shares)
+            if getattr(spec, name) is not None
+        }
+        return Protocol(**times, **shares)

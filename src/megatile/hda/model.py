@@ -226,10 +226,11 @@ class Protocol:
     """What collective kernels add to the wires; see ``ProtocolSpec`` for the meaning of each constant."""
 
     launch_ps: int = 0
+    start_ps: int = 0
     step_ps: int = 0
     small_step_ps: int = 0
     far_step_ps: int = 0
     switch_step_ps: int = 0
     share: float = 1.0
-    small_share: float = 1.0
+    small_share: float = 0.5
     switch_share: float = 1.0

@@ -276,15 +276,18 @@ class ChannelSpec(_Part):
 
 
 class ProtocolSpec(_Part):
-    """What collective kernels add to the bare wires: at most these constants, fitted to measurements.
+    """What collective kernels add to the bare wires: at most six of these constants in one machine.
 
-    ``launch`` is the host's time from one collective to the next; ``step`` and ``small_step`` start each
-    message on the bulk and on the small-message path, ``far_step`` is added to each message that leaves the
-    innermost network, ``switch_step`` sets up in-switch reduction once; ``share``, ``small_share`` and
-    ``switch_share`` are what the bulk path, the small path and in-switch reduction achieve of the link rate.
+    ``launch`` is the host's time from one collective to the next. ``start`` is spent once in a collective on
+    the bulk and the small path, ``switch_step`` once with in-switch reduction. ``step`` and ``small_step``
+    are what a message takes besides its bytes on the bulk and on the small path, in place of the latencies of
+    memory and innermost network; ``far_step`` is added to each message that leaves the innermost network.
+    ``share``, ``small_share`` (half: a flag beside every word) and ``switch_share`` are what the bulk path,
+    the small path and in-switch reduction achieve of the link rate.
     """
 
     launch: Time | None = None
+    start: Time | None = None
     step: Time | None = None
     small_step: Time | None = None
     far_step: Time | None = None

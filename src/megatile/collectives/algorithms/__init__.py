@@ -11,6 +11,7 @@ from megatile.collectives.algorithms import hamilton as hamilton
 from megatile.collectives.algorithms import hierarchical as hierarchical
 from megatile.collectives.algorithms import in_network as in_network
 from megatile.collectives.algorithms import in_network_tree as in_network_tree
+from megatile.collectives.algorithms import node_tree as node_tree
 from megatile.collectives.algorithms import pairwise as pairwise
 from megatile.collectives.algorithms import rail_rings as rail_rings
 from megatile.collectives.algorithms import ring as ring

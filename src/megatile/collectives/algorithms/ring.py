@@ -29,20 +29,26 @@ def ring_bidirectional(w: Writer, chunks: int = 1) -> None:
 def write_rings(w: Writer, party: Party, chunks: int) -> None:
     """The job on the rings of a party that holds all ranks."""
     operation = w.job.operation
+    slots = slots_between(chunks) if len(w.job.nesting) > 1 else None
     if operation == "all_reduce":
-        Ring.over(w, party, w.blocks, chunks).all_reduce(w.own, w.sums)
+        Ring.over(w, party, w.blocks, chunks, slots).all_reduce(w.own, w.sums)
     elif operation == "reduce_scatter":
         into = w.output if w.out_of_place else None
-        Ring.over(w, party, w.blocks, chunks).reduce_scatter(w.own, w.sums, into)
+        Ring.over(w, party, w.blocks, chunks, slots).reduce_scatter(w.own, w.sums, into)
     elif operation == "all_gather":
         own = w.own if w.out_of_place else None
         if own is not None:
             w.copy(w.blocks.part(w.output, unit), w.contribution())
-        Ring.over(w, party, w.blocks, chunks).all_gather(w.sums, own)
+        Ring.over(w, party, w.blocks, chunks, slots).all_gather(w.sums, own)
     elif operation == "send_recv":
         shift(w)
     else:
         along_chain(w, chunks)
+
+
+def slots_between(chunks: int) -> int:
+    """Messages in flight on rings over several nodes, where a step takes long: eight, as libraries have."""
+    return max(8, 2 * chunks)
 
 
 def along_chain(w: Writer, chunks: int) -> None:

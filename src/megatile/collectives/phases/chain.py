@@ -81,7 +81,9 @@ class TreePhase:
     down: Channel | None = None
 
     @staticmethod
-    def over(w: Writer, tree: Tree, blocks: Blocks, *, up: bool = True, down: bool = True) -> TreePhase:
+    def over(
+        w: Writer, tree: Tree, blocks: Blocks, *, up: bool = True, down: bool = True, slots: int = 4
+    ) -> TreePhase:
         """``blocks`` are the chunks."""
         child = select(tree.has_child(member), tree.unit_of(tree.child(member)), -1)
         above = select(tree.is_root, -1, tree.parent)
@@ -89,8 +91,8 @@ class TreePhase:
             w,
             tree,
             blocks,
-            w.channel("up", child, blocks.most, members=tree.arity, slots=4) if up else None,
-            w.channel("down", above, blocks.most, slots=4) if down else None,
+            w.channel("up", child, blocks.most, members=tree.arity, slots=slots) if up else None,
+            w.channel("down", above, blocks.most, slots=slots) if down else None,
         )
 
     def rise(self, own: Handle, sums: Handle, chunk: IntLike) -> None:

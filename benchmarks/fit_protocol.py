@@ -1,0 +1,189 @@
+"""Fit the protocol constants of the machine files: ``python benchmarks/fit_protocol.py [--write]``.
+
+Only the rows at ``fit_sizes(machine)`` are read. Three sizes cannot tell six constants apart, so each has a
+prior: the figure with which NCCL models itself (``src/graph/tuning.cc``; RCCL is its fork), or of the machine
+file. The fit minimises, by a pattern search on the planner's own predictions,
+
+    sum over rows (ln(predicted / measured) / 5 %)² + sum over constants (ln(constant / prior) / ln 2)²
+
+and rounds to three digits. A constant that no fitted row depends on keeps its prior.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from fidelity_collectives import FITTED, Measured, fit_rows, fit_sizes, hda_of
+from megatile.collectives.libraries import offered
+from megatile.collectives.planner import Candidate, make_job, variants
+from megatile.collectives.protocol import on_path, paths, total_ps
+from megatile.collectives.registry import algorithms, find_algorithm
+from megatile.sim import simulate
+
+ROW_SPREAD, PRIOR_SPREAD = 0.05, math.log(2)
+NCCL = "NCCL tuning.cc"
+PRIORS: dict[str, dict[str, tuple[float, str]]] = {
+    "dgx-h100": {
+        "start": (6.6, f"{NCCL}: base latency, LL ring"),
+        "small_step": (0.6, f"{NCCL}: NVLink, LL ring"),
+        "small_share": (25, f"{NCCL}: 1/4 for LL all-reduce"),
+        "step": (3.4, f"{NCCL}: NVLink, Simple ring"),
+        "switch_step": (23, f"{NCCL}: NVLS"),
+        "switch_share": (83.3, f"{NCCL}: 5/6 for NVLS"),
+    },
+    "h100-cluster": {"far_step": (4.4, f"{NCCL}: network 5.0, less NVLink 0.6, LL tree")},
+    "hgx-a100": {
+        "start": (6.6, f"{NCCL}: base latency, LL ring"),
+        "small_step": (0.6, f"{NCCL}: NVLink, LL ring"),
+        "small_share": (25, f"{NCCL}: 1/4 for LL all-reduce"),
+        "step": (3.4, f"{NCCL}: NVLink, Simple ring"),
+        "share": (85.8, f"{NCCL}: at most 235 GB/s on A100, of 274"),
+    },
+    "mi300x-8": {
+        "launch": (5.5, "the machine file's own launch stations"),
+        "start": (6.6, f"{NCCL}: base latency, LL ring"),
+        "small_step": (0.6, f"{NCCL}: LL ring"),
+        "small_share": (50, "LL sends a flag beside every word; all-pairs, so no figure for rings"),
+        "step": (3.4, f"{NCCL}: Simple ring"),
+        "share": (99, "the machine file's link efficiency is measured already"),
+    },
+}
+MACHINES = Path(__file__).parent.parent / "src" / "megatile" / "hda" / "machines"
+
+
+def text(name: str, value: float) -> str:
+    return f"{value:.3g} {'%' if name.endswith('share') else 'us'}"
+
+
+def rounded(values: dict[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.3g}") for name, value in values.items()}
+
+
+class Way:
+    """One algorithm on one path for one row; what it simulates depends on few constants and is remembered."""
+
+    def __init__(self, job: Any, candidate: Any):
+        self.job, self.candidate, self.path = job, candidate, candidate.path
+        self.plan = find_algorithm(candidate.algorithm).plan(job, **dict(candidate.options))
+        self.known: dict[tuple[float, ...], int] = {}
+
+    def total_ps(self, hda: Any, launch: bool) -> int:
+        p = hda.protocol
+        share = {"small": p.small_share, "switch": p.switch_share}.get(self.path, p.share)
+        key = (p.small_step_ps if self.path == "small" else p.step_ps, p.far_step_ps, share)
+        if key not in self.known:
+            self.known[key] = simulate(self.plan, machine=on_path(hda, self.path)).time_ps
+        return total_ps(hda, self.path, self.known[key], launch)
+
+
+def ways_of(row: Measured, hda: Any) -> list[Way]:
+    """The candidates of a row, without those that are hopeless (four times the best) with the priors."""
+    job, _ = make_job(row.operation, machine=hda, nbytes=row.size, in_place=True)
+    known = [algorithms()[name] for name in offered(row.setting.library, row.operation)]
+    ways = [
+        Way(job, Candidate(one.name, tuple(sorted(options.items())), path))
+        for one in known
+        if one.reason_against(job) is None
+        for options in variants(one, job, library=True)
+        for path in paths(hda, one.name)
+    ]
+    best = min(way.total_ps(hda, False) for way in ways)
+    return [way for way in ways if way.total_ps(hda, False) <= 4 * best]
+
+
+def misfit(machine: str, base: dict[str, float]) -> Callable[[dict[str, float]], float]:
+    """What the fit minimises, of the machine's own constants; ``base`` are those of the file it extends.
+
+    A row's prediction is the planner's: the fastest of what the library offers, simulated.
+    """
+    rows, priors = fit_rows(machine), PRIORS[machine]
+
+    def of(constants: dict[str, float]) -> Any:
+        overrides = {f"protocol.{n}": text(n, v) for n, v in {**base, **constants}.items()}
+        return hda_of(rows[0].setting, **overrides)
+
+    first = of({n: prior for n, (prior, _) in priors.items()})
+    ways = {row: ways_of(row, first) for row in rows}
+
+    @cache
+    def value(constants: tuple[tuple[str, float], ...]) -> float:
+        if any(v > 100 for name, v in constants if name.endswith("share")):
+            return math.inf
+        hda = of(dict(constants))
+        total = sum((math.log(v / priors[n][0]) / PRIOR_SPREAD) ** 2 for n, v in constants)
+        for row in rows:
+            us = min(way.total_ps(hda, row.setting.launch) for way in ways[row]) / 1e6
+            total += (math.log(us / row.us) / ROW_SPREAD) ** 2
+        return total
+
+    return lambda constants: value(tuple(constants.items()))
+
+
+def search(value: Callable[[dict[str, float]], float], start: dict[str, float]) -> dict[str, float]:
+    """Pattern search in ever smaller ratios, along single constants and along pairs of them."""
+    best = rounded(start)
+    alone = [{name: sign} for name in best for sign in (1, -1)]
+    pairs = [{a: 1, b: sign} for a, b in combinations(best, 2) for sign in (1, -1)]
+    moves = [*alone, *pairs, *({n: -sign for n, sign in pair.items()} for pair in pairs)]
+    for ratio in (1.2, 1.06, 1.02, 1.01):
+        moved = True
+        while moved:
+            moved = False
+            for move in moves:
+                tried = rounded({n: v * ratio ** move.get(n, 0) for n, v in best.items()})
+                if value(tried) < value(best) - 1e-9:
+                    best, moved = tried, True
+    return best
+
+
+def begin(machine: str) -> dict[str, float]:
+    """Where the search begins: the priors, but a launch that shows (it hides behind longer kernels)."""
+    start = {name: prior for name, (prior, _) in PRIORS[machine].items()}
+    return start | ({"launch": fit_rows(machine)[0].us} if "launch" in start else {})
+
+
+def fit() -> dict[str, dict[str, float]]:
+    """Constants by machine file."""
+    found: dict[str, dict[str, float]] = {}
+    for machine in FITTED:
+        base = found["dgx-h100"] if machine == "h100-cluster" else {}
+        found[machine] = search(misfit(machine, base), begin(machine))
+        print(machine, fit_sizes(machine), found[machine], flush=True)
+    return found
+
+
+def in_files() -> dict[str, dict[str, float]]:
+    """The constants that the machine files have of their own."""
+    found = {}
+    for machine in FITTED:
+        section = (MACHINES / f"{machine}.yaml").read_text(encoding="utf-8").partition("\nprotocol: {")[2]
+        pairs = re.findall(r"(\w+): ([\d.]+) (?:us|%)", section.partition("source:")[0])
+        found[machine] = {name: float(value) for name, value in pairs}
+    return found
+
+
+def write(found: dict[str, dict[str, float]]) -> None:
+    """Put fitted constants into the machine files."""
+    for machine, constants in found.items():
+        path = MACHINES / f"{machine}.yaml"
+        head = path.read_text(encoding="utf-8").partition("\nprotocol: {")[0]
+        sizes = ", ".join(str(s) for s in fit_sizes(machine))
+        source = f"benchmarks/fit_protocol.py on {' and '.join(FITTED[machine])} at {sizes} B"
+        values = ", ".join(f"{n}: {text(n, v)}" for n, v in constants.items())
+        path.write_text(f"{head}\nprotocol: {{{values},\n  source: '{source}'}}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Fit the protocol constants of the machine files.")
+    parser.add_argument("--write", action="store_true", help="put them into the machine files")
+    result = fit()
+    if parser.parse_args().write:
+        write(result)
+    print("the machine files have these" if in_files() == result else "the machine files have others")
