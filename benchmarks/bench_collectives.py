@@ -1,41 +1,64 @@
-"""Collectives: scale and time of simulated plans, and the fidelity page."""
+"""Collectives: scale and time of simulated plans, of choosing an algorithm, and the fidelity page."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 
-from harness import Row, at_most, bench, peak_memory, seconds
+from harness import Row, at_most, bench
+
+MEASURED = """
+import json, resource, sys, time
+import megatile as mt
+from megatile.collectives.toy import chips
+machine = {machine}
+start = time.process_time()
+{work}
+took = time.process_time() - start
+print(json.dumps([took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+"""
+SIMULATED = """
+plan = mt.collective("all_reduce", machine=machine, nbytes="{size}", algorithm="{name}", settings={settings})
+mt.simulate(plan, machine=machine, data=False)
+"""
 
 
-def _simulated(machine: object, algorithm: str, nbytes: int, **options: object) -> None:
-    from megatile.collectives.planner import find_algorithm, make_job
-    from megatile.sim import simulate
+def _alone(machine: str, work: str) -> tuple[float, float]:
+    """Processor seconds of the work, and the peak memory of a whole process that does nothing else."""
+    text = MEASURED.format(machine=machine, work=work)
+    done = subprocess.run([sys.executable, "-c", text], check=True, capture_output=True, text=True)
+    took, memory = json.loads(done.stdout.splitlines()[-1])
+    return took, memory
 
-    job, _ = make_job("all_reduce", machine=machine, nbytes=nbytes, in_place=True)  # type: ignore[arg-type]
-    simulate(find_algorithm(algorithm).plan(job, **options), machine=machine)  # type: ignore[arg-type]
 
-
-def _chips(topology: str, count: int, **network: object) -> object:
-    from megatile.collectives.toy import chips
-
-    return chips(topology, count, **network)
+def _rows(
+    what: str, machine: str, size: str, name: str, settings: str, seconds: float, room: float
+) -> Iterator[Row]:
+    took, memory = _alone(machine, SIMULATED.format(size=size, name=name, settings=settings))
+    yield Row(what, took, "s", bar=at_most(seconds))
+    yield Row(f"{what}: memory of the process", memory, "B", bar=at_most(room))
 
 
 @bench("collectives scale")
 def scale() -> Iterator[Row]:
-    from megatile.hda import machine
+    cluster = 'mt.machine("h100-cluster", nodes=12_500)'
+    for size in ("1 MiB", "1 GiB"):
+        what = f"hierarchical all-reduce of {size}, 100 000 devices"
+        yield from _rows(what, cluster, size, "hierarchical", "{}", 60, 2e9)
+    torus = 'chips("torus", 4096, dims=[64, 64])'
+    yield from _rows("all-reduce on a 64 x 64 torus", torus, "1 MiB", "by_dimension", "{}", 2, 1e9)
+    what = "1 MiB ring, 4096 ranks, 4 chunks (134 M messages)"
+    yield from _rows(what, 'chips("ring", 4096)', "1 MiB", "ring", '{"chunks": 4}', 5, 1e9)
 
-    cluster = machine("h100-cluster", nodes=12_500)
-    took = seconds(lambda: _simulated(cluster, "hierarchical", 1 << 20, outer="in_network"))
-    yield Row("hierarchical all-reduce, 100 000 devices", took, "s", bar=at_most(60))
-    torus = _chips("torus", 4096, dims=[64, 64])
-    took = seconds(lambda: _simulated(torus, "by_dimension", 1 << 20))
-    yield Row("all-reduce on a 64 x 64 torus", took, "s", bar=at_most(2))
-    ring = _chips("ring", 4096)
-    took = seconds(lambda: _simulated(ring, "ring", 1 << 20, chunks=4))
-    yield Row("1 MiB ring, 4096 ranks, 4 chunks (134 M messages)", took, "s", bar=at_most(5))
-    took = peak_memory(lambda: _simulated(ring, "ring", 1 << 20, chunks=4))
-    yield Row("the same, peak memory of Python objects", took, "B", bar=at_most(1e9))
+
+@bench("collectives choice")
+def choice() -> Iterator[Row]:
+    for size in ("1 KiB", "64 MiB"):
+        work = f'mt.collective("all_reduce", machine=machine, nbytes="{size}")'
+        took, _ = _alone('mt.machine("h100-cluster")', work)
+        yield Row(f"best algorithm for {size} over 4 nodes", took, "s", bar=at_most(3))
 
 
 @bench("collectives fidelity")

@@ -10,7 +10,7 @@ from types import ModuleType
 import numpy as np
 
 import megatile as mt
-from harness import Row, at_most, bench, best_of
+from harness import Row, at_most, bench, best_of, growth, ratio_at_most
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -22,6 +22,14 @@ def example(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def small_blocks(blocks: int) -> float:
+    """Seconds for a launch of blocks of four elements."""
+    a, b, c = np.ones((3, blocks * 4), np.float32)
+    program = example("20_vector_add").vector_add(blocks * 4, 4)
+    program.build()
+    return best_of(lambda: mt.run(program, a, b, c))
 
 
 @bench("language")
@@ -37,6 +45,8 @@ def programs() -> Iterator[Row]:
     gemm = example("21_gemm_block").gemm(1024, 1024, 1024, 128, 128, 128, "f32")
     running = best_of(lambda: mt.run(gemm, a, b, c))
     yield Row("GEMM 1024 in tiles of 128, checked", running, "s", best_of(lambda: a @ b), "NumPy", at_most(3))
+
+    yield from growth("small blocks, checked", small_blocks, 100, "s", bar=ratio_at_most(12))
 
     q, k, v = rng.standard_normal((3, 1, 1, 2048, 64), dtype=np.float32)
     out, lse = np.empty_like(q), np.empty((1, 1, 2048), np.float32)

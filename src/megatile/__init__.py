@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from megatile.sim import Session as Session
     from megatile.sim import faults as faults
     from megatile.sim import simulate as simulate
-    from megatile.targets.interpret import run as run
+    from megatile.targets.interpret.run import run as run
 
 _WHERE = {
     "MegatileError": "megatile.core.errors",

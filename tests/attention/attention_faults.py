@@ -20,7 +20,7 @@ from megatile.attention import (
     shard_sequence,
     unshard_sequence,
 )
-from megatile.attention.engine import Engine
+from megatile.attention.engine import Engine, _Gradients
 
 
 def check_errors(rank):
@@ -30,8 +30,7 @@ def check_errors(rank):
     x = torch.randn(1, 6, 4, 8)
     y = torch.randn(1, 6, 4, 8)
 
-    def attend(*tensors, **kwargs):
-        return hamilton_attention(*tensors, **kwargs)
+    attend = hamilton_attention
 
     last = rank == ranks - 1
     heads = torch.randn(1, 6, 2 if last else 4, 8)
@@ -52,7 +51,29 @@ def check_errors(rank):
     cases.refuses("layout", AttentionError, "did you mean 'BSND'", attend, x, x, x, layout="BSN")
     cases.refuses("schedule", AttentionError, "did you mean 'zigzag'", attend, x, x, x, schedule="zigzac")
     cases.refuses("nodes", AttentionError, "is for 99 ranks", attend, x, x, x, schedule="hamilton:33x3")
-    cases.refuses("causal", AttentionError, "disagree on mask", attend, x, x, x, causal=last)
+    cases.refuses("causal", AttentionError, "disagree on mask: full on", attend, x, x, x, causal=last)
+    # The mask is the same, the division is not.
+    window = (-1, -1) if last else (-1, 0)
+    cases.refuses(
+        "half", AttentionError, "disagree on mask", attend, x, x, x, causal=last, window_size=window
+    )
+    # On one rank only: the others must not wait for it.
+    bad = f"rank {ranks - 1}: "
+    for what, arguments, text in (
+        ("window", {"window_size": 3}, "window_size is (left, right) with -1 for no limit, got 3"),
+        ("no window", {"window_size": None}, "got None"),
+        ("number", {"schedule": 3}, "schedule is a name or a Schedule, got int"),
+        ("scale", {"softmax_scale": "1"}, "softmax_scale must be a number, got str"),
+        ("slopes", {"alibi_slopes": [1.0]}, "alibi_slopes must be [heads] or [batch, heads]"),
+        ("batch", {"k": x.repeat(2, 1, 1, 1), "v": x.repeat(2, 1, 1, 1)}, "agree in batch, got 1 and 2"),
+        ("none", {"q": None}, "must be tensors, got NoneType, Tensor, Tensor"),
+        ("array", {"v": x.numpy()}, "must be tensors, got Tensor, Tensor, ndarray"),
+        ("device", {"k": x.to("meta")}, "must be on one device"),
+    ):
+        given = {"q": x, "k": x, "v": x, **(arguments if last else {})}
+        cases.refuses(f"{what} on one rank", AttentionError, bad, attend, **given)
+        cases.refuses(what, AttentionError, text, attend, **{"q": x, "k": x, "v": x, **arguments})
+    cases.refuses("packed text", AttentionError, "boundaries of", attend, x[0], x[0], x[0], cu_seqlens=3)
     cases.refuses(
         "names",
         AttentionError,
@@ -125,23 +146,30 @@ def check_communication_classes(rank):
     return cases.failures, cases.count, cases.worst
 
 
-def dies_in_the_middle(rank, schedule, victim, causal):
+def dies_in_the_middle(rank, schedule, victim, causal, backward):
     """One rank ends while the others work; they must name it."""
-    x = torch.randn(1, 16, 2, 8)
-    hamilton_attention(x, x, x, schedule=schedule, causal=causal)
+    x = torch.randn(1, 16, 4, 8, requires_grad=backward)
+
+    def attend():
+        out = hamilton_attention(x, x, x, schedule=schedule, causal=causal)
+        if backward:
+            out.sum().backward()
+
+    attend()
     if rank == victim:
-        original = Engine._forward_call
+        owner, name = (_Gradients, "_call") if backward else (Engine, "_forward_call")
+        original = getattr(owner, name)
 
         def deadly(self, *args):
             deadly.calls += 1
-            if deadly.calls == 2:
+            if deadly.calls == (1 if schedule == "ulysses" else 2):
                 os._exit(17)
             return original(self, *args)
 
         deadly.calls = 0
-        Engine._forward_call = deadly
+        setattr(owner, name, deadly)
     for _ in range(3):
-        hamilton_attention(x, x, x, schedule=schedule, causal=causal)
+        attend()
 
 
 def never_calls(rank, victim, seconds):

@@ -50,6 +50,11 @@ def run_ranks(function, ranks, *args, timeout=150.0, group_timeout=60.0):
     return results
 
 
+def run_jobs(rank, jobs):
+    """Several functions in one spawn: (name, answer) of each."""
+    return [(function.__name__, function(rank, *args)) for function, args in jobs]
+
+
 def _entry(pipe, function, rank, ranks, port, group_timeout, args):
     import torch
     import torch.distributed as dist

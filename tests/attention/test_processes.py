@@ -11,54 +11,44 @@ torch = pytest.importorskip("torch", reason="torch is not installed: the attenti
 import attention_cases as cases  # noqa: E402
 import attention_faults as faults  # noqa: E402
 import attention_names as names  # noqa: E402
-from attention_processes import run_ranks  # noqa: E402
+from attention_processes import run_jobs, run_ranks  # noqa: E402
 
 
-def assert_all_well(results):
-    for rank, (answer, error) in enumerate(results):
-        assert error is None, f"rank {rank}:\n{error}"
-        failures, count, _ = answer
-        assert not failures, f"rank {rank}: " + "\n".join(failures)
-        assert count > 0
+def jobs_of(ranks):
+    """What one spawn of so many processes does, one after the other."""
+    low_precision = [torch.bfloat16, torch.float16] if ranks == 3 else [torch.bfloat16]
+    jobs = [(cases.check_schedules, (cases.schedules_of(ranks), low_precision))]
+    nodes = [(1, 1), (3, 1), (2, 2), (2, 3), (3, 2), (4, 2)]
+    jobs += [(names.check_forwards, (m, u)) for m, u in nodes if m * u == ranks]
+    if ranks <= 3:
+        jobs.append((cases.check_masks, ()))
+    if ranks in (2, 4):
+        jobs.append((names.check_names, ()))
+    if ranks in (2, 3):
+        jobs.append((faults.check_errors, ()))
+    if ranks == 3:
+        jobs.append((faults.check_communication_classes, ()))
+    return jobs
 
 
 @pytest.mark.parametrize("ranks", range(1, 10))
-def test_every_schedule_equals_one_device(ranks):
-    low_precision = [torch.bfloat16, torch.float16] if ranks == 3 else [torch.bfloat16]
-    assert_all_well(run_ranks(cases.check_schedules, ranks, cases.schedules_of(ranks), low_precision))
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_masks_lengths_and_transports(ranks):
-    assert_all_well(run_ranks(cases.check_masks, ranks))
-
-
-@pytest.mark.parametrize(("m", "u"), [(1, 1), (3, 1), (2, 2), (2, 3), (3, 2), (4, 2)])
-def test_functions_with_chunks_and_mappings(m, u):
-    assert_all_well(run_ranks(names.check_forwards, m * u, m, u))
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_other_names_context_and_sub_groups(ranks):
-    assert_all_well(run_ranks(names.check_names, ranks))
-
-
-def test_communication_classes():
-    assert_all_well(run_ranks(faults.check_communication_classes, 3))
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_wrong_use_is_one_clear_error_everywhere(ranks):
-    assert_all_well(run_ranks(faults.check_errors, ranks))
+def test_attention_of_real_processes_equals_one_device_and_refuses_wrong_use(ranks):
+    for rank, (answers, error) in enumerate(run_ranks(run_jobs, ranks, jobs_of(ranks), timeout=400.0)):
+        assert error is None, f"rank {rank}:\n{error}"
+        for name, (failures, count, _) in answers:
+            assert not failures, f"{name}, rank {rank}: " + "\n".join(failures)
+            assert count > 0, name
 
 
 @pytest.mark.parametrize(
-    ("schedule", "victim", "causal"),
-    [("hamilton", 2, True), ("ring", 1, False), ("direct", 3, False), ("ring", 0, True)],
-)
-def test_a_rank_that_dies_is_named_by_all_others(schedule, victim, causal):
+    ("schedule", "victim", "causal", "backward"),
+    [("hamilton", 2, True, False), ("ring", 1, False, False), ("direct", 3, False, False),
+     ("ring", 0, True, False), ("hamilton", 1, True, True), ("direct", 0, True, True),
+     ("ulysses", 2, False, False), ("ulysses:2+hamilton", 3, True, True)],
+)  # fmt: skip
+def test_a_rank_that_dies_is_named_by_all_others(schedule, victim, causal, backward):
     start = time.monotonic()
-    results = run_ranks(faults.dies_in_the_middle, 4, schedule, victim, causal, group_timeout=40.0)
+    results = run_ranks(faults.dies_in_the_middle, 4, schedule, victim, causal, backward, group_timeout=40.0)
     assert time.monotonic() - start < 40
     for rank, (_, error) in enumerate(results):
         if rank == victim:

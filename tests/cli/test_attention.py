@@ -30,6 +30,9 @@ def test_mistakes(megatile, tmp_path):
     wrong = megatile("attention", "plan", "--schedule", "direct", "--png", tmp_path / "a.png")
     assert "no cycles" in wrong.err
     assert wrong.code == 1
+    for command in (["plan", "--png"], ["predict", "--seqlen", "1K", "--plot"]):
+        assert "there is no folder" in megatile("attention", *command, tmp_path / "none" / "a.png").err
+        assert "is no name of a picture" in megatile("attention", *command, tmp_path / "a.xyz").err
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -39,4 +42,8 @@ def test_bench_runs_checks_and_prints(megatile):
     rows = json.loads(shown.out)
     assert [row["schedule"] for row in rows] == ["zigzag", "hamilton"]
     assert all(row["correct"] and row["error"] < 1e-5 and row["seconds"] > 0 for row in rows)
+    (heads,) = json.loads(megatile("attention", "bench", "--schedule", "ulysses", *small, "--json").out)
+    assert heads["correct"]
+    assert heads["communication"] > 0
+    assert "no schedule is named" in megatile("attention", "bench", *small, "--schedule", ",").err
     assert "dtype must be one of" in megatile("attention", "bench", *small, "--dtype", "f99").err

@@ -20,6 +20,7 @@ from megatile.collectives.kernel_plans import kernel_plan, plan_of_module
 from megatile.collectives.kernels import hello_send, ring_allreduce
 from megatile.collectives.mappers import resolve_mapper, resolve_validator
 from megatile.collectives.topologies import Floor, floor_of, resolve_topology
+from megatile.core.errors import MegatileError
 from megatile.hda import machine
 from megatile.plan.check import check
 from megatile.plan.execute import execute
@@ -54,6 +55,21 @@ def test_ring_of_pes_in_a_cube():
     plan = plan_of_module(ring_allreduce, 8, n_elem=16)
     values = np.ones((8, 16), "f2")
     assert np.array_equal(execute(plan, {"t": values})["t"], values * 8)
+
+
+def test_ring_over_sixteen_cubes_and_over_sixteen_pes_of_two():
+    leaders = {**resolve_algorithm_config(CONFIG, "ring_allreduce_tcm"), "mapper": "cube_leaders"}
+    everyone = {**resolve_algorithm_config(CONFIG, "ring_allreduce_tcm"), "mapper": "all_pes"}
+    for config, hda in (
+        (leaders, machine("ahbm", sips=1)),
+        (everyone, machine("ahbm", sips=1, cube_w=2, cube_h=1)),
+    ):
+        plan = kernel_plan(config, hda)
+        assert plan.units == 16
+        check(plan, hda)
+        values = np.random.default_rng(1).integers(-3, 4, (16, 8)).astype("f2")
+        assert np.array_equal(execute(plan, {"t": values})["t"], np.broadcast_to(values.sum(0), values.shape))
+        assert simulate(plan, machine=hda).time_ps > 0
 
 
 def test_full_system_of_256_pes():
@@ -102,6 +118,47 @@ def test_bad_configurations(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(CollectiveError, match=message):
         load_ccl_config(file)
+
+
+ENTRY = "algorithms: {a: {module: megatile.collectives.kernels.ring_allreduce, topology: ring_1d%s}}"
+
+
+@pytest.mark.parametrize(
+    ("extra", "options", "message"),
+    [
+        (", buffer_kind: l3", {}, "no memory 'l3'"),
+        (", n_slots: 0", {}, "a: n_slots cannot be 0"),
+        (", slot_size: many", {}, "slot_size cannot be 'many'"),
+        (", slot_size: 1", {}, "not even one element"),
+        (", validator: any", {}, "multi_pe_sip_local"),
+        (", module: os.path", {}, "has no function 'kernel'"),
+        (", module: no.where", {}, "module 'no.where' cannot be imported"),
+        (", root_cube: 99", {}, "root_cube 99 does not exist"),
+        ("", {"world_size": 0}, "world_size 0 does not fit"),
+        ("", {"n_elem": 0}, "n_elem cannot be 0"),
+    ],
+)
+def test_entries_that_cannot_be_installed(tmp_path, extra, options, message):
+    file = tmp_path / "ccl.yaml"
+    if "module" in extra:
+        file.write_text(f"algorithms: {{a: {{topology: ring_1d{extra}}}}}")
+    else:
+        file.write_text(ENTRY % extra)
+    with pytest.raises(MegatileError, match=message):
+        kernel_plan(resolve_algorithm_config(load_ccl_config(file)), machine("ahbm"), **options)
+
+
+def test_an_entry_needs_only_a_module_and_a_topology(tmp_path):
+    file = tmp_path / "ccl.yaml"
+    file.write_text(ENTRY % "")
+    config = resolve_algorithm_config(load_ccl_config(file), "a")
+    assert kernel_plan(config, machine("ahbm")).units == 2
+    assert build_install_plans(2, "a", config, "ahbm") == build_install_plans(2, "a", config, machine("ahbm"))
+
+
+def test_modules_without_a_kernel_are_refused():
+    with pytest.raises(CollectiveError, match="has no function 'kernel_args'"):
+        plan_of_module(SimpleNamespace(kernel=print), 4)
 
 
 def test_unknown_names_list_what_exists():

@@ -70,11 +70,14 @@ def test_everything_parses_back() -> None:
     ("text", "message"),
     [
         ("x = 1", "a Program is one 'def'"),
-        ("def p(:", "not a Program"),
-        ("def p(A):\n    launch(block=1, dispatch='block')", "name: dtype"),
+        ("def p(:", "not a Program: "),
+        ("\0", "not a Program: .*null bytes"),
+        ("x = " + "-" * 100_000 + "1", "not a Program: "),
+        ("def p(A):\n    launch(block=1, dispatch='block')", "a parameter is written name: dtype"),
         ("def p():\n    pass", "begins with launch"),
         ("def p():\n    launch(block=1, dispatch='block')\n    dance(1)", "unknown statement"),
         ("def p():\n    launch(block=1, dispatch='block')\n    x = sing(1)", "unknown function"),
+        ("def p():\n    launch(block=1, dispatch='block')\n    x = lambda: 1", "unknown expression: lambda"),
         (
             "def p():\n    launch(block=1, dispatch='block')\n    for i in around(1):\n        pass",
             "unknown loop",

@@ -7,6 +7,7 @@ every step changes them, in the program (``emit``) and in arrays of all units' t
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -654,6 +655,8 @@ class _GatherView:
         s.b[:] = f(owner).reshape(1, -1, 1)
 
 
+import random_numbers  # noqa: E402, F401  (more steps, which need the definitions above)
+
 # --- programs ------------------------------------------------------------------------------------------------------------------
 
 
@@ -688,6 +691,7 @@ def random_config(rng: random.Random) -> Config:
                   rng.randint(3, 9))  # fmt: skip
 
 
+@cache
 def random_program(seed: int) -> RandomProgram:
     rng = random.Random(seed)
     cfg = random_config(rng)

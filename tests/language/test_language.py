@@ -940,3 +940,39 @@ def test_the_program_as_text() -> None:
         "            x[i] = x[i] * 2.0 + 1.0\n"
         '        copy(X[anchor(coord("block", 0) * 4, 4)], x[0::4])\n'
     )
+
+
+@pytest.mark.parametrize(
+    "name", ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "bool"]
+)
+def test_torch_tensors_of_every_type(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    kind = getattr(torch, name)
+
+    @T.program
+    def p(X: T.Tensor((8,), kind), Y: T.Tensor((8,), kind)):
+        with T.Kernel(block=1):
+            T.copy(Y, X)
+
+    x, y = torch.arange(8).to(kind), torch.zeros(8).to(kind)
+    mt.run(p, x, y)
+    assert torch.equal(x.float(), y.float())
+
+
+def test_a_unit_may_return_early() -> None:
+    @T.program
+    def p(X: T.Tensor((4,), "f32")):
+        with T.Kernel(device=2, block=4):
+            with T.Scale("device") as (d, _):
+                with T.Scale("block") as (b, n):
+                    if d == 1:
+                        return
+                    x = T.alloc((1,), "f32")
+                    T.fill(x, b)
+                    if b == 2:
+                        return
+                    T.copy(X[b : b + 1], x)
+
+    x = np.full(4, -1, np.float32)
+    mt.run(p, x)
+    np.testing.assert_array_equal(x, [0, 1, -1, 3])

@@ -84,12 +84,13 @@ def test_a_ring_all_reduce_of_the_library_runs_on_four_processes():
         np.testing.assert_allclose(array, np.broadcast_to(x.sum(0), array.shape), rtol=1e-5, atol=1e-5)
 
 
-def test_attention_forward_and_backward_runs_on_processes():
+@pytest.mark.parametrize("name", ["hamilton", "ulysses:2+zigzag"])
+def test_attention_forward_and_backward_runs_on_processes(name):
     pytest.importorskip("torch")
     from megatile.attention.plans import Divided, Problem, attention_plan
     from megatile.attention.schedules import make_schedule
 
-    schedule, problem = make_schedule("hamilton", 4), Problem(29, 4, 8, 2, causal=True, dtype="f32")
+    schedule, problem = make_schedule(name, 4), Problem(29, 4, 8, 2, causal=True, dtype="f32")
     plan, divided = attention_plan(schedule, problem, backward=True), Divided(schedule, problem)
     q, d_out = RNG.normal(size=(2, 1, 29, 4, 8))
     k, v = RNG.normal(size=(2, 1, 29, 2, 8))
@@ -132,15 +133,77 @@ def test_a_plan_that_never_ends_is_stopped_and_its_units_named():
         launch(waiting_plan(), inputs={"x": np.zeros((3, 1))}, timeout=0.3)
 
 
-def test_a_command_without_meaning_on_processes_is_named():
+def reaching_plan(units=4):
+    """Puts, gets, a tile that pairs of units share, and flags that order them."""
+    b = PlanBuilder("reaching", scale="device", units=units)
+    x = b.tile("x", (3, 5), "f32", memory="l2", role="input")
+    put = b.tile("put", (3, 5), "f32", memory="l2", role="output")
+    got = b.tile("got", (5,), "bf16", memory="l2", role="output")
+    pair = b.tile("pair", (2, 5), "f32", memory="l2", role="output", owner=unit // 2, owners=2)
+    ready, done = b.flag("ready"), b.flag("done")
+    b.compute("add", put.at((unit + 1) % units), [x, x])
+    b.signal(ready, to=(unit + 1) % units)
+    b.wait(ready, 1)
+    b.signal(done, to=(unit + 1) % units)
+    b.wait(done, 1)
+    b.copy(got, put[2].at((unit + units - 1) % units))
+    b.copy(pair[unit % 2], x[0])
+    return b.finish()
+
+
+def test_puts_gets_and_shared_tiles_work_between_processes():
     pytest.importorskip("torch")
-    b = PlanBuilder("puts", scale="device", units=2)
-    x = b.tile("x", (1,), "f32", memory="l2", role="inout")
-    y = b.tile("y", (1,), "f32", memory="l2")
-    b.copy(y.at((unit + 1) % 2), x)
-    with pytest.raises(LaunchError, match="'y' of another unit is out of reach") as caught:
-        launch(b.finish(), inputs={"x": np.zeros((2, 1))}, timeout=60)
-    assert set(caught.value.units) <= {0, 1}
+    plan = reaching_plan()
+    x = RNG.normal(size=(4, 3, 5)).astype("f4")
+    found, expected = launch(plan, inputs={"x": x}, timeout=60, repeat=2), execute(plan, {"x": x})
+    np.testing.assert_array_equal(expected["put"], np.roll(2 * x, 1, axis=0))
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+    assert found["pair"].shape == (2, 2, 5)
+
+
+def test_messages_travel_while_kernels_work(tmp_path):
+    """The first computation ends only when the message after it has come: in order they would never."""
+    torch = pytest.importorskip("torch")
+    import threading
+
+    from megatile.runtime import stream
+    from megatile.runtime.memory import Memory
+
+    come = threading.Event()
+    b = PlanBuilder("beside", scale="device", units=2)
+    x = b.tile("x", (4,), "f32", memory="l2", role="inout")
+    y = b.tile("y", (4,), "f32", memory="l2", role="output")
+    ring = b.channel("ring", source=(unit + 1) % 2, slot_bytes=16, memory="l2")
+    b.compute("exp", y, [x])
+    message = b.receive(ring, (4,), "f32")
+    b.compute("add", x, [message, y])
+    b.send(ring, x, to=(unit + 1) % 2)
+    sent = []
+
+    class Wires:
+        def receive(self, *_):
+            come.set()
+            return torch.ones(4)
+
+        def send(self, channel, to, member, data, slots):
+            sent.append(data.clone())
+
+        def finish(self):
+            pass
+
+    def slow(value):
+        assert come.wait(20), "the message was not received while the computation ran"
+        return value * 2
+
+    plan = b.finish()
+    rules = {**stream.RULES, "exp": slow}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "RULES", rules)
+        memory = Memory(plan, 0, {"x": torch.full((4,), 3.0)}, tmp_path)
+        outputs = stream.UnitRun(plan, 0, memory, Wires()).run()
+    assert outputs["x"].tolist() == [7.0] * 4  # and what is sent has been computed
+    assert sent[0].tolist() == [7.0] * 4
 
 
 def test_wrong_arguments_are_refused_before_anything_starts(monkeypatch):

@@ -7,11 +7,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from megatile.attention.agreement import Record, checksum
 from megatile.attention.kernels import SUPPORTED
-from megatile.attention.schedules import Mask, Schedule
+from megatile.attention.schedules import Schedule
 from megatile.core.errors import did_you_mean
 
 _TENSOR_LAYOUTS = {"BSND": (0, 1, 2, 3), "BNSD": (0, 2, 1, 3), "SBND": (1, 0, 2, 3)}
@@ -33,56 +34,93 @@ SAME = (
 
 
 def find_problem(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    window_size: Sequence[int],
+    q: Any,
+    k: Any,
+    v: Any,
+    window_size: Any,
     dropout_p: float,
-    slopes: Tensor | None,
+    slopes: Any,
     layout: str,
-    packed: bool,
+    cu_seqlens: Any = None,
+    scale: Any = None,
 ) -> str | None:
-    """What is wrong with one rank's arguments, in one sentence, or None."""
-    dims = 3 if packed else 4
+    """What is wrong with one rank's arguments, in one sentence, or None.
+
+    Nothing may raise here: the other ranks would wait for this one.
+    """
+    packed = cu_seqlens is not None
+    return (
+        _problem_of_tensors(q, k, v, layout, packed)
+        or _problem_of_options(window_size, dropout_p, cu_seqlens, scale)
+        or _problem_of_shapes(q, k, v, slopes, layout, packed)
+    )
+
+
+def _problem_of_tensors(q: Any, k: Any, v: Any, layout: str, packed: bool) -> str | None:
+    if not all(isinstance(x, Tensor) for x in (q, k, v)):
+        return f"q, k and v must be tensors, got {', '.join(type(x).__name__ for x in (q, k, v))}"
     if layout not in _TENSOR_LAYOUTS and not packed:
-        return f"there is no tensor layout '{layout}' ({did_you_mean(layout, _TENSOR_LAYOUTS)})"
-    if any(x.dim() != dims for x in (q, k, v)):
+        return f"there is no tensor layout '{layout}' ({did_you_mean(str(layout), _TENSOR_LAYOUTS)})"
+    if any(x.dim() != (3 if packed else 4) for x in (q, k, v)):
         names = "[tokens, heads, dim]" if packed else f"four dimensions ({layout})"
         return f"q, k and v need {names}, got shapes {[tuple(x.shape) for x in (q, k, v)]}"
     if len({x.dtype for x in (q, k, v)}) > 1 or q.dtype not in SUPPORTED:
         found = sorted({str(x.dtype).removeprefix("torch.") for x in (q, k, v)})
         return f"q, k and v must share one dtype of float32, bfloat16 and float16, got {', '.join(found)}"
+    if len({x.device for x in (q, k, v)}) > 1:
+        return f"q, k and v must be on one device, got {', '.join(str(x.device) for x in (q, k, v))}"
+    return None
+
+
+def _problem_of_options(window_size: Any, dropout_p: float, cu_seqlens: Any, scale: Any) -> str | None:
     if dropout_p:
         return "dropout inside divided attention is not supported, use dropout_p=0"
-    if len(window_size) != 2 or any(int(w) != w or w < -1 for w in window_size):
-        return f"window_size is (left, right) with -1 for no limit, got {tuple(window_size)}"
+    pair = isinstance(window_size, Sequence) and len(window_size) == 2
+    if not pair or not all(isinstance(w, int) and w >= -1 for w in window_size):
+        return f"window_size is (left, right) with -1 for no limit, got {window_size}"
+    if scale is not None and not isinstance(scale, (int, float)):
+        return f"softmax_scale must be a number, got {type(scale).__name__}"
+    if cu_seqlens is not None and (not isinstance(cu_seqlens, (Tensor, Sequence)) or not len(cu_seqlens)):
+        return f"cu_seqlens must be the boundaries of sequences, got {cu_seqlens!r}"
+    return None
+
+
+def _problem_of_shapes(q: Tensor, k: Tensor, v: Tensor, slopes: Any, layout: str, packed: bool) -> str | None:
     inner_q, inner_k, inner_v = (to_inner(x, layout, packed) for x in (q, k, v))
-    if inner_k.shape[:3] != inner_v.shape[:3] or inner_q.shape[0] != inner_k.shape[0]:
+    if inner_k.shape[:3] != inner_v.shape[:3]:
         return f"batch, length and heads of k and v must agree, got {tuple(k.shape)} and {tuple(v.shape)}"
+    if inner_q.shape[0] != inner_k.shape[0]:
+        return f"q and k must agree in batch, got {inner_q.shape[0]} and {inner_k.shape[0]}"
     if inner_q.shape[3] != inner_k.shape[3]:
         return f"q and k need the same head dim, got {inner_q.shape[3]} and {inner_k.shape[3]}"
     heads, kv_heads = inner_q.shape[2], inner_k.shape[2]
     if not kv_heads or heads % kv_heads:
         return f"the {heads} query heads are no multiple of the {kv_heads} KV heads"
-    if slopes is not None and (slopes.dim() not in (1, 2) or slopes.shape[-1] != heads):
-        return f"alibi_slopes must be [heads] or [batch, heads] for {heads} heads, got {tuple(slopes.shape)}"
+    if slopes is None:
+        return None
+    shape = tuple(slopes.shape) if isinstance(slopes, Tensor) else type(slopes).__name__
+    if shape not in ((heads,), (inner_q.shape[0], heads)):
+        return f"alibi_slopes must be [heads] or [batch, heads] for {heads} heads, got {shape}"
     return None
 
 
+def mask_text(causal: bool, window_size: Sequence[int]) -> str:
+    """The mask in words; two ranks with different words may also divide sequences differently."""
+    window = "" if tuple(window_size) == (-1, -1) else f" with window_size {tuple(window_size)}"
+    return ("causal" if causal else "full") + window
+
+
 def make_record(
-    problem: str | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    mask: Mask,
+    mask: str,
     schedule: Schedule | None,
     scale: float,
     cu_seqlens: Any,
     slopes: Tensor | None,
 ) -> Record:
     """The fields that ranks compare; with MEGATILE_ATTENTION_DEBUG=1 a checksum of the keys too."""
-    if problem is not None:
-        return {}
     debug = os.environ.get("MEGATILE_ATTENTION_DEBUG", "0") not in ("", "0")
     return {
         "batch": q.shape[0],
@@ -91,7 +129,7 @@ def make_record(
         "head dim": q.shape[3],
         "value dim": v.shape[3],
         "dtype": str(q.dtype).removeprefix("torch."),
-        "mask": [mask.left, mask.right],
+        "mask": mask,
         "schedule": schedule.name if schedule else None,
         "softmax_scale": scale,
         "cu_seqlens": None if cu_seqlens is None else _digest(cu_seqlens),
@@ -100,6 +138,11 @@ def make_record(
         "key tokens": k.shape[1],
         "checksum": checksum(k) if debug and k.numel() else None,
     }
+
+
+def device_of(x: Any) -> torch.device:
+    """Where ranks compare their arguments, also if this one was given no tensor."""
+    return x.device if isinstance(x, Tensor) else torch.device("cpu")
 
 
 def _digest(values: Any) -> str:

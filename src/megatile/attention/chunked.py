@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from megatile.attention.agreement import Members, Record
-from megatile.attention.arguments import SAME, find_problem, from_inner_order, make_record, to_inner
+from megatile.attention.arguments import (
+    SAME,
+    device_of,
+    find_problem,
+    from_inner_order,
+    make_record,
+    mask_text,
+    to_inner,
+)
 from megatile.attention.communication import Communicator, choose_transport
 from megatile.attention.engine import Chunks, Engine, Pair
 from megatile.attention.kernels import KernelOptions, choose_kernel
@@ -46,17 +54,18 @@ def run_chunks(
 ) -> tuple[Tensor, Tensor]:
     """Forward of one rank: its queries, its chunks of KV, and the cycles they travel along."""
     mask = Mask.of(causal)
-    problem = _chunk_problem(cycles, members.size, q, k, v, causal, dropout_p, layout)
+    problem = _chunk_problem(cycles, members.size, q, k, v, causal, dropout_p, layout, scale)
     schedule = None if problem else cycle_schedule("given cycles", [list(c) for c in cycles], members.size)
-    scale = float(q.shape[-1]) ** -0.5 if scale is None else scale
     record: Record = {}
     if problem is None:
+        scale = max(1, q.shape[-1]) ** -0.5 if scale is None else float(scale)
         q, k, v = to_inner(q, layout), [to_inner(x, layout) for x in k], [to_inner(x, layout) for x in v]
-        record = make_record(None, q, k[0], v[0], mask, schedule, scale, None, None)
+        record = make_record(q, k[0], v[0], mask_text(causal, (-1, -1)), schedule, scale, None, None)
         record["chunk lengths"] = [[size, len(list(run))] for size, run in groupby(x.shape[1] for x in k)]
     same = (*SAME, "chunk lengths", "query tokens") if causal else SAME
-    records = members.agree(record, problem, q.device, same)
+    records = members.agree(record, problem, device_of(q), same)
     assert schedule is not None
+    assert scale is not None
     with torch.no_grad():
         options = KernelOptions(scale, partial=members.size > 1)
         out, lse = _forward(members, schedule, records, mask, q, k, v, options, profile)
@@ -134,15 +143,18 @@ def _chunk_problem(
     causal: bool,
     dropout_p: float,
     layout: str,
+    scale: float | None,
 ) -> str | None:
     """What is wrong with one rank's chunks, or None."""
+    if not all(isinstance(x, (list, tuple, Tensor)) for x in (k, v)):
+        return f"k and v are lists of chunks (see kv_chunks), got {type(k).__name__} and {type(v).__name__}"
     wanted = max(1, len(cycles))
     if len(k) != wanted or len(v) != wanted:
         return f"{wanted} cycles need {wanted} chunks (see kv_chunks), got {len(k)} of k and {len(v)} of v"
     if any(sorted(cycle) != list(range(ranks)) for cycle in cycles):
         return f"the cycles must visit each of the group's {ranks} ranks once"
     for a, b in zip(k, v, strict=True):
-        problem = find_problem(q, a, b, (-1, -1), dropout_p, None, layout, False)
+        problem = find_problem(q, a, b, (-1, -1), dropout_p, None, layout, scale=scale)
         if problem:
             return problem
     if causal:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from megatile.attention.communication import Communicator, Pending
 from megatile.attention.kernels import Kernel, KernelOptions
 from megatile.attention.merge import Accumulator
-from megatile.attention.profile import Profile
+from megatile.attention.profile import Profile, span
 from megatile.attention.schedules.division import OWN, Division, KernelCall, Run
 from megatile.attention.schedules.routes import Held, Transfer
 
@@ -42,16 +41,16 @@ class Engine:
         for step in range(routes.exchanges + 1):
             pending = None
             if step < routes.exchanges:
-                with self._span("communication"):
+                with span(self.profile, "communication"):
                     source = held if routes.relays else own
                     pending = self._start(
                         routes.sends(step, self.rank), routes.receives(step, self.rank), source, k, v
                     )
-            with self._span("computation"):
+            with span(self.profile, "computation"):
                 for call in self.division.calls(step, self.rank):
                     self._forward_call(call, q, self._keys(step, call, (k, v), held), result)
             if pending is not None:
-                with self._span("communication"):
+                with span(self.profile, "communication"):
                     held = self._arrived(pending, routes.receives(step, self.rank), k, v)
         out, lse = result.result(q.dtype)
         return out, lse, held
@@ -156,9 +155,6 @@ class Engine:
             )
             at[peer] = end
         return chunks
-
-    def _span(self, kind: str) -> AbstractContextManager[None]:
-        return nullcontext() if self.profile is None else self.profile.span(kind)
 
 
 class _Gradients:

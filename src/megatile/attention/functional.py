@@ -11,13 +11,21 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from megatile.attention.agreement import Members, refuse_unsharded
-from megatile.attention.arguments import SAME, find_problem, from_inner_order, make_record, to_inner
+from megatile.attention.arguments import (
+    SAME,
+    device_of,
+    find_problem,
+    from_inner_order,
+    make_record,
+    mask_text,
+    to_inner,
+)
 from megatile.attention.communication import Communicator, choose_transport
 from megatile.attention.engine import Engine
 from megatile.attention.heads import HeadExchange
 from megatile.attention.kernels import KernelOptions, choose_kernel
 from megatile.attention.ownership import Ownership, own_lengths, sequence_lengths
-from megatile.attention.profile import Profile
+from megatile.attention.profile import Profile, span
 from megatile.attention.schedules import Mask, Schedule, make_schedule
 from megatile.attention.schedules.division import is_dense
 
@@ -59,15 +67,17 @@ def hamilton_attention(
     """
     members = Members(group)
     packed = cu_seqlens is not None
-    problem = find_problem(q, k, v, window_size, dropout_p, alibi_slopes, layout, packed)
+    problem = find_problem(q, k, v, window_size, dropout_p, alibi_slopes, layout, cu_seqlens, softmax_scale)
     chosen, problem = _schedule(schedule, members.size, machine, problem)
+    scale, record = 1.0, {}
     if problem is None:
         q, k, v = (to_inner(x, layout, packed) for x in (q, k, v))
-    mask = Mask.of(causal, window_size)
-    scale = softmax_scale if softmax_scale is not None else float(q.shape[-1]) ** -0.5 if q.dim() else 1.0
-    record = make_record(problem, q, k, v, mask, chosen, scale, cu_seqlens, alibi_slopes)
-    records = members.agree(record, problem, q.device, SAME)
+        scale = max(1, q.shape[-1]) ** -0.5 if softmax_scale is None else float(softmax_scale)
+        text = mask_text(causal, window_size)
+        record = make_record(q, k, v, text, chosen, scale, cu_seqlens, alibi_slopes)
+    records = members.agree(record, problem, device_of(q), SAME)
     assert chosen is not None
+    mask = Mask.of(causal, window_size)
     refuse_unsharded(records)
     cut = sequence_lengths(records, cu_seqlens)
     if schedule == "auto" and machine is not None:
@@ -139,11 +149,14 @@ def _attend(
         k, v = (x.repeat_interleave(heads // x.shape[2], dim=2) for x in (k, v))
     slopes = None if options.slopes is None else options.slopes[..., exchange_q.own_heads(heads)]
     options = replace(options, slopes=slopes)
-    q, k, v = exchange_q.to_heads(q), exchange_kv.to_heads(k), exchange_kv.to_heads(v)
+    with span(profile, "communication"):
+        q, k, v = exchange_q.to_heads(q), exchange_kv.to_heads(k), exchange_kv.to_heads(v)
     out, lse = _run(q, k, v, engine_for(members, ownership, q, v, options, profile))
-    with torch.no_grad():
-        whole = exchange_q.to_tokens(lse.transpose(1, 2).unsqueeze(-1).contiguous(), heads)
-    return exchange_q.to_tokens(out, heads), whole.squeeze(-1).transpose(1, 2).contiguous()
+    with span(profile, "communication"):
+        with torch.no_grad():
+            whole = exchange_q.to_tokens(lse.transpose(1, 2).unsqueeze(-1).contiguous(), heads)
+        out = exchange_q.to_tokens(out, heads)
+    return out, whole.squeeze(-1).transpose(1, 2).contiguous()
 
 
 def _run(q: Tensor, k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
@@ -158,6 +171,8 @@ def _schedule(
         if schedule == "auto" and machine is not None:
             schedule = _for_machine(machine, ranks)
         chosen = make_schedule(schedule, ranks) if isinstance(schedule, str) else schedule
+        if not isinstance(chosen, Schedule):
+            return None, problem or f"schedule is a name or a Schedule, got {type(schedule).__name__}"
     except (ValueError, AttributeError) as error:
         return None, problem or str(error)
     if chosen.ranks != ranks:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.attention.plans import Problem, attention_plan
+from megatile.attention.plans import Divided, Problem, attention_plan
 from megatile.attention.schedules import ScheduleError, make_schedule
 from megatile.attention.view import view, without_compute
 from megatile.hda import HDA
@@ -240,8 +240,9 @@ def predict_one(
     """One schedule on the first ``ranks`` devices of a machine."""
     schedule = make_schedule(name, ranks)
     plan = attention_plan(schedule, problem, backward=backward, scale=scale)
-    result = simulate(plan, machine=view(hda, problem, ranks, scale))
-    silent = simulate(plan, machine=without_compute(hda, problem, ranks, scale))
+    divided = Divided(schedule, problem)
+    silent = simulate(plan, machine=without_compute(hda, divided, scale))
+    result = simulate(plan, machine=view(hda, divided, silent.time_ps / 1e12, scale))
     shares = result.links
     return Prediction(
         schedule.name,

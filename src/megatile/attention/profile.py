@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -41,3 +41,8 @@ class Profile:
                 self._seconds[name] += begin.elapsed_time(end) / 1000
             self._events.clear()
         return self._seconds[kind]
+
+
+def span(profile: Profile | None, kind: str) -> AbstractContextManager[None]:
+    """Count the time inside where there is a profile."""
+    return nullcontext() if profile is None else profile.span(kind)

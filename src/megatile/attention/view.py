@@ -1,94 +1,41 @@
 """The machine as attention sees it.
 
-Kernels reach a share of the peak (``kernels.yaml`` has the figures and where they come from), and less when
-the last wave of their work-groups leaves compute units idle. Exchanges are kernels too, as those of
-collectives: they feed all links at once, with the start-up and the loss of the ``protocol`` section.
+Kernels take the times of ``kernel_times``, which become the efficiency of the tensor engines. Exchanges are
+kernels too, as those of collectives: they feed all links at once, with the start-up and the loss of the
+``protocol`` section.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil
-from pathlib import Path
 from typing import Any
 
-from megatile.attention.plans import Problem
+from megatile.attention.kernel_times import efficiency
+from megatile.attention.plans import Divided
 from megatile.collectives.protocol import CHANNELS, on_path
 from megatile.core.dtypes import itemsize
-from megatile.core.errors import MissingDescriptionError
 from megatile.core.quantities import quantity
 from megatile.hda import HDA
-from megatile.hda.model import Engine
+
+PACKETS = 64
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """One entry of ``kernels.yaml``."""
-
-    share: float
-    rows: int
-    source: dict[str, str]
+def view(hda: HDA, divided: Divided, communication: float = 0.0, scale: str = "device") -> HDA:
+    """The machine with these effects applied; ``communication`` is the time (s) that data travel."""
+    share = round(efficiency(hda, divided, communication, scale), 6)
+    return _derived(hda, share, scale, _granule(divided))
 
 
-@lru_cache(maxsize=1)
-def _entries() -> dict[str, Any]:
-    import yaml
-
-    found: dict[str, Any] = yaml.safe_load(
-        Path(__file__).with_name("kernels.yaml").read_text(encoding="utf-8")
-    )
-    return found
-
-
-def kernels_of(hda: HDA) -> Kernels:
-    """The figures for a machine, by its name."""
-    document = _entries()
-    entry = next((e for e in document["machines"] if hda.name in e["names"]), document["default"])
-    return Kernels(entry["share"], entry["rows"], entry["source"])
-
-
-def tensor_engine(hda: HDA, scale: str = "device") -> Engine:
-    engines = [e for e in hda.engines if e.kind == "tensor"]
-    if not engines:
-        raise MissingDescriptionError(
-            f"machine '{hda.name}' describes no tensor engine", advice="add one under 'engines'"
-        )
-    return engines[0]
-
-
-def occupancy(work_groups: float, units: int) -> float:
-    """The share of compute units that work while waves of work-groups pass over them."""
-    return work_groups / (ceil(work_groups / units) * units) if work_groups else 1.0
-
-
-def efficiency(hda: HDA, problem: Problem, ranks: int, scale: str = "device") -> float:
-    """The share of the peak that the kernels of a problem reach on one of ``ranks`` devices."""
-    kernels = kernels_of(hda)
-    level = tensor_engine(hda, scale).level
-    units = max(1, hda.level(level).total // hda.level(hda.scale(scale).level).total)
-    rows = problem.length / ranks
-    # In the zig-zag layout half of the causal kernels work on half of the rows.
-    sizes = (rows, rows / 2) if problem.causal else (rows,)
-    filled = [occupancy(ceil(r / kernels.rows) * problem.heads * problem.batch, units) for r in sizes]
-    return kernels.share * sum(filled) / len(filled)
-
-
-def view(hda: HDA, problem: Problem, ranks: int, scale: str = "device") -> HDA:
-    """The machine with these effects applied."""
-    share = round(efficiency(hda, problem, ranks, scale), 6)
-    return _derived(hda, share, scale, _granule(problem, ranks))
-
-
-def without_compute(hda: HDA, problem: Problem, ranks: int, scale: str = "device") -> HDA:
+def without_compute(hda: HDA, divided: Divided, scale: str = "device") -> HDA:
     """The same machine with kernels that take no time: what remains is communication."""
-    return _derived(hda, None, scale, _granule(problem, ranks))
+    return _derived(hda, None, scale, _granule(divided))
 
 
-def _granule(problem: Problem, ranks: int) -> int:
-    """Switches send packets of several messages in turn; an eighth of the smallest message is fine enough."""
+def _granule(divided: Divided) -> int:
+    """Switches send packets of several messages in turn; 64 of them for what a rank holds are fine enough."""
+    problem, ranks = divided.problem, divided.schedule.ranks
     token = 2 * problem.groups * problem.dim * itemsize(problem.dtype) * problem.batch
-    return max(4096, problem.keys * token // (8 * ranks * ranks))
+    return max(4096, problem.keys * token // (PACKETS * ranks))
 
 
 @lru_cache(maxsize=64)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from megatile.cli.attention_predict import predict
-from megatile.cli.output import console, print_json
+from megatile.cli.output import console, picture_path, print_json
 from megatile.core.errors import MegatileError
+
+if TYPE_CHECKING:
+    from megatile.attention.schedules import Schedule
 
 app = typer.Typer(help="Attention over divided sequences: schedules and measurements.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
@@ -34,9 +39,10 @@ def plan(
     """Show how a schedule moves KV: its cycles, the load of the links, the work of each step."""
     from megatile.attention.schedules import make_schedule, schedule_summary
 
-    summary = schedule_summary(make_schedule(schedule, ranks), seqlen, causal)
+    found = make_schedule(schedule, ranks)
+    summary = schedule_summary(found, seqlen, causal)
     if png is not None:
-        _draw(summary["cycles"], png, summary["schedule"])
+        _draw(summary["cycles"], picture_path(png), found)
     print_json(summary) if json else _show(summary)
 
 
@@ -65,6 +71,8 @@ def bench(
     if find_spec("torch") is None:
         raise MissingTorchError("the benchmark needs torch: pip install 'megatile[torch]'")
     names = [name.strip() for name in schedule.split(",") if name.strip()]
+    if not names:
+        raise MegatileError("no schedule is named", advice="--schedule ring,zigzag,hamilton")
     case = BenchCase(
         nproc,
         seqlen,
@@ -93,12 +101,15 @@ def _progress(names: list[str], quiet: bool) -> Any:
     return tell
 
 
-def _draw(cycles: list[list[int]], png: Path, name: str) -> None:
+def _draw(cycles: list[list[int]], png: Path, schedule: Schedule) -> None:
     from megatile.attention.pictures import draw_cycles
 
     if not cycles:
-        raise MegatileError(f"the schedule '{name}' has no cycles to draw")
-    draw_cycles(cycles, png, name)
+        raise MegatileError(f"the schedule '{schedule.name}' has no cycles to draw")
+    nodes = re.fullmatch(r".*hamilton:(\d+)x\d+", schedule.name)
+    title = f"{schedule.name}, {len(cycles[0])} ranks: {len(cycles)} ways of KV"
+    draw_cycles(cycles, png, title, int(nodes[1]) if nodes else None)
+    print(f"picture written to {png}", file=sys.stderr)
 
 
 def _show(summary: dict[str, Any]) -> None:

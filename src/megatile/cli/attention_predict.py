@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from megatile.cli.machine import Json, Set, _complete_machine, load
-from megatile.cli.output import print_json
+from megatile.cli.output import picture_path, print_json
 from megatile.core.errors import MegatileError
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ def predict(
     from megatile.attention.plans import Problem
     from megatile.attention.predict import predict as compare
 
+    if plot is not None:
+        picture_path(plot)
     hda = load(machine, settings)
     names = read_names(schedule) if schedule else None
     found = []
@@ -123,8 +125,10 @@ def _plot(found: list[Comparison], path: Path) -> None:
     for comparison in found:
         for p in comparison.predictions:
             times.setdefault(p.schedule, []).append((p.problem.length, p.time_ps / 1e6))
-    last = found[-1]
-    shown = {p.schedule: p for p in (last.baseline, last.winner)}
+    # Where the schedules differ most.
+    last = max(found, key=lambda comparison: comparison.speedup(comparison.winner))
+    hamilton = [p for p in last.predictions if p.schedule.startswith("hamilton")][:1]
+    shown = {p.schedule: p for p in (last.baseline, *hamilton, last.winner)}
     loads = {name: p.link_bytes() for name, p in shown.items()}
     bars = {name: p.bars() for name, p in shown.items()}
     mask = "causal" if last.problem.causal else "full"

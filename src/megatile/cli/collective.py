@@ -95,7 +95,12 @@ def collective(
     if factor <= 1:
         raise MegatileError(f"factor {factor:g} does not lead upwards", advice="use -f 2")
     first = read_size(begin)
-    every = _whole_elements(sizes(first, read_size(end) if end else first, factor), dtype)
+    last = read_size(end) if end else first
+    if last < first:
+        raise MegatileError(f"there is no size from {first} to {last} bytes", advice="let -e be at least -b")
+    for path, kinds in ((plot, PICTURES), (trace, TRACES)):
+        _can_write(path, kinds)
+    every = _whole_elements(sizes(first, last, factor), dtype)
     fields: dict[str, Any] = {"scale": scale, "ranks": read_ranks(ranks), "dtype": dtype}
     fields |= {"reduction": redop, "root": root, "in_place": in_place}
     names = _algorithms(operation, algorithm, hda, every[0], fields)
@@ -103,10 +108,10 @@ def collective(
     found = list(_progress(work, len(every) * len(names)))
     lines = [line for line, _ in found]
     if json:
-        print_json([line.as_dict() for line in lines])
+        print_json([_record(line, prediction, explain) for line, prediction in found])
     else:
         _print_table(hda.name, found[0][1], lines)
-    if explain:
+    if explain and not json:
         for _, prediction in found:
             print(f"\n{prediction.explanation}")
     if plot is not None:
@@ -115,6 +120,22 @@ def collective(
         _trace(hda, found[-1][1], trace)
     if any(line.wrong for line in lines):
         raise typer.Exit(1)
+
+
+def _can_write(path: Path | None, kinds: tuple[str, ...]) -> None:
+    """Say at once, not after a long sweep, that a file cannot be written."""
+    if path is None:
+        return
+    if not path.name.endswith(kinds):
+        raise MegatileError(f"cannot write '{path}'", advice=f"use a name that ends in {', '.join(kinds)}")
+    if not path.parent.is_dir():
+        raise MegatileError(f"cannot write '{path}': there is no folder '{path.parent}'")
+
+
+def _record(line: Line, prediction: Prediction, explain: bool) -> dict[str, Any]:
+    if not explain or prediction.explanation is None:
+        return line.as_dict()
+    return line.as_dict() | {"candidates": prediction.explanation.as_dicts()}
 
 
 def _algorithms(operation: str, asked: str, hda: Any, size: int, fields: dict[str, Any]) -> list[str]:
@@ -126,10 +147,18 @@ def _algorithms(operation: str, asked: str, hda: Any, size: int, fields: dict[st
         job, _ = make_job(operation, machine=hda, nbytes=size, **fields)
         return [a.name for a in algorithms().values() if a.reason_against(job) is None]
     names = [name.strip() for name in asked.split(",") if name.strip()]
+    if not names:
+        raise MegatileError(
+            "no algorithm is named", advice="use -a auto, -a all, or names such as -a ring,tree"
+        )
     for name in names:
         if name != "auto":
             find_algorithm(name)
     return names
+
+
+PICTURES = (".png", ".svg", ".pdf")
+TRACES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
 
 
 def _whole_elements(sizes: Iterable[int], dtype: str) -> list[int]:

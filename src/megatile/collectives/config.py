@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
 
 from megatile.collectives.job import CollectiveError
 from megatile.core.errors import Place, did_you_mean
+from megatile.core.quantities import whole
 
 KEYS = (
     "module",
@@ -28,6 +29,29 @@ KEYS = (
     "dtype",
 )
 """What an entry may declare; keys that begin with ``kernel_`` go to the kernel as they are."""
+
+
+STANDARD: Mapping[str, Any] = {
+    "mapper": "leader_only",
+    "validator": "single_shard_per_rank",
+    "buffer_kind": "tcm",
+    "n_slots": 4,
+    "slot_size": 4096,
+    "n_elem": 8,
+    "root_cube": 0,
+}
+"""What holds where neither the defaults nor the entry say anything."""
+LEAST = {
+    "n_slots": 1,
+    "slot_size": 1,
+    "n_elem": 1,
+    "world_size": 1,
+    "root_cube": 0,
+    "vc_chunk_size": 1,
+    "ipcq_credit_size_bytes": 0,
+}
+SHAPE = "write kernel(t_ptr, …, tl) and kernel_args(*, n_elem, world_size, **config)"
+NAMES = ("module", "topology", "mapper", "validator", "buffer_kind")
 
 
 def load_ccl_config(path: str | Path | None = None) -> dict[str, Any]:
@@ -66,19 +90,46 @@ def check_config(data: Any, name: str = "ccl.yaml") -> dict[str, Any]:
             ):
                 advice = did_you_mean(key, KEYS, what="keys")
                 raise CollectiveError(f"unknown key '{key}'", place=place, advice=advice)
+        check_values(values, place)
     return dict(data)
 
 
+def check_values(values: Mapping[str, Any], place: Place | None = None) -> None:
+    """Refuse numbers and names that cannot be."""
+    for key, least in LEAST.items():
+        value = values.get(key)
+        if value is not None and (whole(value) is None or value < least):
+            raise CollectiveError(f"{key} cannot be {value!r}", place=place, advice=f"use {least} or more")
+    for key in NAMES:
+        if key in values and not isinstance(values[key], str):
+            raise CollectiveError(f"{key} cannot be {values[key]!r}", place=place, advice="use a name")
+
+
+def kernel_module(module: Any) -> Any:
+    """A module with ``kernel`` and ``kernel_args``, by its name or as it is."""
+    found = module
+    if isinstance(module, str):
+        try:
+            found = import_module(module)
+        except ImportError as problem:
+            raise CollectiveError(f"module '{module}' cannot be imported: {problem}") from None
+    for needed in ("kernel", "kernel_args"):
+        if not callable(getattr(found, needed, None)):
+            name = getattr(found, "__name__", str(found))
+            raise CollectiveError(f"module '{name}' has no function '{needed}'", advice=SHAPE)
+    return found
+
+
 def resolve_algorithm_config(cfg: Mapping[str, Any], name: str | None = None) -> dict[str, Any]:
-    """Defaults, overridden by the algorithm's entry (the default algorithm's if no name is given)."""
+    """Defaults, overridden by the entry of an algorithm: the named, the default, or the first one."""
     defaults = dict(cfg.get("defaults") or {})
-    chosen = name or defaults.pop("algorithm", None)
-    known = cfg["algorithms"]
+    known = check_config(cfg)["algorithms"]
+    chosen = name or defaults.pop("algorithm", None) or next(iter(known), None)
     if chosen not in known:
         advice = did_you_mean(str(chosen), known, what="algorithms")
         listed = ", ".join(sorted(known))
         raise CollectiveError(f"unknown algorithm '{chosen}'; there are {listed}", advice=advice)
-    merged = {**defaults, **known[chosen], "algorithm": chosen}
+    merged = {**STANDARD, **defaults, **known[chosen], "algorithm": chosen}
     for key in ("module", "topology"):
         if key not in merged:
             raise CollectiveError(f"algorithm '{chosen}' declares no {key}")

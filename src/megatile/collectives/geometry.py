@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 from megatile.collectives.job import CollectiveError
+from megatile.core.quantities import whole
 from megatile.hda import HDA
 from megatile.hda.model import Level, Network
 from megatile.plan.expr import Expr, table, unit
@@ -53,18 +55,39 @@ def survey(hda: HDA, scale: str, ranks: Ranks = None) -> Geometry:
 
 def _numbers(hda: HDA, scale: str, ranks: Ranks) -> Sequence[int]:
     total = hda.count(scale)
-    numbers: Sequence[int] = (
-        range(total) if ranks is None else ranks if not isinstance(ranks, int) else range(ranks)
-    )
+    numbers = _asked(ranks, total)
     if not len(numbers):
         raise CollectiveError("a collective needs at least one rank")
-    if min(numbers) < 0 or max(numbers) >= total:
+    beyond = [n for n in (min(numbers), max(numbers)) if not 0 <= n < total]
+    if beyond:
         raise CollectiveError(
-            f"{hda.name} has {total} units of scale '{scale}', so there is no rank {max(numbers)}",
+            f"{hda.name} has {total} units of scale '{scale}', from 0; there is no unit {beyond[0]}",
             advice="choose a larger machine (--set nodes=4) or fewer ranks",
         )
     if len(set(numbers)) != len(numbers):
         raise CollectiveError("a unit cannot be two ranks of the same group")
+    return numbers
+
+
+def _asked(ranks: Any, total: int) -> Sequence[int]:
+    """Numbers of units, from how many or which were asked for."""
+    if ranks is None:
+        return range(total)
+    many = whole(ranks)
+    if many is not None:
+        return range(many)
+    if isinstance(ranks, range):
+        return ranks
+    wanted = [] if isinstance(ranks, str) or not isinstance(ranks, Iterable) else list(ranks)
+    numbers = [n for n in map(whole, wanted) if n is not None]
+    if (
+        isinstance(ranks, (str, set, frozenset))
+        or len(numbers) != len(wanted)
+        or not isinstance(ranks, Iterable)
+    ):
+        raise CollectiveError(
+            f"{ranks!r} does not say which ranks", advice="give their number, or a list such as [0, 2, 4]"
+        )
     return numbers
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
+from megatile.collectives.config import STANDARD, check_values, kernel_module
 from megatile.collectives.job import CollectiveError
-from megatile.collectives.mappers import resolve_mapper
+from megatile.collectives.mappers import resolve_mapper, resolve_validator
 from megatile.collectives.topologies import Floor, Neighbors, floor_of, resolve_topology
+from megatile.core.quantities import whole
 from megatile.hda import HDA
+from megatile.hda import machine as find_machine
 from megatile.language.directions import OPPOSITE
 
 
@@ -64,13 +66,13 @@ class SipInstallPlan:
 
 
 def build_install_plans(
-    world_size: int, algorithm: str, algorithm_config: Mapping[str, Any], spec: HDA | Mapping[str, Any]
+    world_size: int, algorithm: str, algorithm_config: Mapping[str, Any], spec: HDA | Mapping[str, Any] | str
 ) -> list[SipInstallPlan]:
     """One plan per rank (= SIP): mapper × topology × the module's own ``neighbors`` if it brings them."""
-    floor = floor_of(_machine(spec))
-    if not 1 <= world_size <= floor.sip_count:
-        raise CollectiveError(f"world_size {world_size} does not fit {floor.sip_count} SIPs")
-    config = algorithm_config
+    hda = _machine(spec)
+    floor = floor_of(hda)
+    config = {**STANDARD, **algorithm_config}
+    _check(config, hda, floor, world_size)
     mapper = resolve_mapper(config.get("mapper", "leader_only"))
     seats = [(sip, cube, pe) for sip in range(world_size) for cube, pe in mapper(floor, sip)]
     maps = neighbour_maps(config, _used(floor, world_size), len(seats))
@@ -100,7 +102,26 @@ def build_install_plans(
     return plans
 
 
-def _machine(spec: HDA | Mapping[str, Any]) -> HDA:
+def _check(config: Mapping[str, Any], hda: HDA, floor: Floor, world_size: int) -> None:
+    """Refuse what this machine cannot install."""
+    check_values(config)
+    if whole(world_size) is None or not 1 <= world_size <= floor.sip_count:
+        raise CollectiveError(f"world_size {world_size} does not fit {floor.sip_count} SIPs")
+    if not 0 <= config["root_cube"] < floor.cubes:
+        raise CollectiveError(
+            f"root_cube {config['root_cube']} does not exist", advice=f"there are {floor.cubes}"
+        )
+    hda.memory(config["buffer_kind"])
+    resolve_validator(config["validator"])
+    if "module" not in config:
+        raise CollectiveError(
+            "no module is named", advice="take the configuration of resolve_algorithm_config"
+        )
+
+
+def _machine(spec: HDA | Mapping[str, Any] | str) -> HDA:
+    if isinstance(spec, str):
+        return find_machine(spec)
     return spec if isinstance(spec, HDA) else HDA.from_dict(spec)
 
 
@@ -111,7 +132,7 @@ def _used(floor: Floor, world_size: int) -> Floor:
 
 def neighbour_maps(config: Mapping[str, Any], floor: Floor, count: int) -> list[dict[str, int]]:
     """Every participant's directions and peers (numbers of participants)."""
-    module = import_module(config["module"])
+    module = kernel_module(config["module"])
     own = getattr(module, "neighbors", None)
     neighbors: Neighbors = own if own is not None else resolve_topology(config["topology"])(floor)
     maps = [dict(neighbors(i, count)) for i in range(count)]
@@ -176,7 +197,7 @@ def check_disjoint(plans: list[SipInstallPlan]) -> None:
 
 
 def configure_sfr_intercube_multisip(
-    spec: HDA | Mapping[str, Any], cfg: Mapping[str, Any]
+    spec: HDA | Mapping[str, Any] | str, cfg: Mapping[str, Any]
 ) -> list[SipInstallPlan]:
     """Wire PE 0 of every cube to its mesh neighbours, and for all cubes to the same cube of the peer SIPs."""
     hda = _machine(spec)

@@ -13,6 +13,7 @@ from math import prod
 
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
+from megatile.core.quantities import whole
 from megatile.plan.expr import Expr, unit
 
 REDUCTIONS = ("sum", "max", "min", "prod", "avg")
@@ -47,6 +48,8 @@ class CollectiveError(MegatileError, ValueError):
 
 def operation_name(spelling: str) -> str:
     """The operation's name, whatever its spelling (``AllReduce``, ``all-reduce``, ``all_reduce``)."""
+    if not isinstance(spelling, str):
+        raise CollectiveError(f"{spelling!r} is not a collective operation", advice="use 'all_reduce', …")
     plain = spelling.lower().replace("-", "_")
     name = _SPELLINGS.get(plain.replace("_", ""), plain)
     if name not in OPERATIONS:
@@ -90,11 +93,11 @@ class Job:
         if self.ranks < 1 or self.count < 0:
             raise CollectiveError(f"{self.ranks} ranks and {self.count} elements make no collective")
         if self.reduction not in REDUCTIONS:
-            advice = did_you_mean(self.reduction, REDUCTIONS, what="reductions")
+            advice = did_you_mean(str(self.reduction), REDUCTIONS, what="reductions")
             raise CollectiveError(f"'{self.reduction}' is not a reduction", advice=advice)
         for name in ("root", "peer"):
             rank = getattr(self, name)
-            if rank is not None and not 0 <= rank < self.ranks:
+            if rank is not None and (whole(rank) is None or not 0 <= rank < self.ranks):
                 raise CollectiveError(
                     f"{name} {rank} is not a rank", advice=f"there are {self.ranks}, from 0"
                 )

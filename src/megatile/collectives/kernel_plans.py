@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
+from megatile.collectives.config import check_values, kernel_module
 from megatile.collectives.install import SipInstallPlan, build_install_plans
 from megatile.collectives.topologies import floor_of
 from megatile.hda import HDA
@@ -25,8 +25,8 @@ def kernel_plan(
     that of the configuration, or all there are.
     """
     floor = floor_of(machine)
-    size = world_size or int(config.get("world_size") or floor.sip_count)
-    settings = {**config, "n_elem": n_elem or config.get("n_elem", 8)}
+    size = world_size if world_size is not None else config.get("world_size") or floor.sip_count
+    settings = {**config, "n_elem": n_elem if n_elem is not None else config.get("n_elem", 8)}
     installs = build_install_plans(size, str(config.get("algorithm", "kernel")), settings, machine)
     places = [
         (plan.sip * floor.cubes + cube) * floor.pes + pe
@@ -47,10 +47,11 @@ def plan_of_module(
 ) -> Plan:
     """The Plan of a user's module: ``kernel``, ``kernel_args``, perhaps ``neighbors``."""
     settings = {"n_elem": 8, "world_size": world_size, **config}
+    check_values(settings)
     options = {
         k: settings[k] for k in ("buffer_kind", "n_slots", "slot_size", "memory", "scratch") if k in settings
     }
-    found = import_module(module) if isinstance(module, str) else module
+    found = kernel_module(module)
     plan = read_kernel(
         found.kernel,
         [_tensor(settings), *found.kernel_args(**settings)],
@@ -71,7 +72,7 @@ def _tensor(settings: Mapping[str, Any]) -> Tensor:
 def read_installed(installs: list[SipInstallPlan], places: list[int], config: Mapping[str, Any]) -> Plan:
     """Read the kernel for the participants; PEs of one SIP and the SIPs themselves are the axes."""
     first = installs[0]
-    module = import_module(first.kernel_module)
+    module = kernel_module(first.kernel_module)
     each = len(first.participating_pes)
     cubes = {cube for cube, _ in first.participating_pes}
     per_cube = each // len(cubes)

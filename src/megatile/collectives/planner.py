@@ -11,9 +11,10 @@ are lower bounds of the simulated time, so nothing that could win is left out am
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, overload
 
+from megatile.collectives.asked import check_choice, check_fields, read_bytes, read_machine
 from megatile.collectives.geometry import Geometry, Ranks, buffer_memory, survey
 from megatile.collectives.job import CollectiveError, Job, operation_name
 from megatile.collectives.protocol import on_path, paths, total_ps
@@ -21,14 +22,17 @@ from megatile.collectives.registry import Algorithm, algorithms, find_algorithm
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
-from megatile.cost.price import price
+from megatile.cost.price import lower_bound
 from megatile.hda import HDA
-from megatile.hda import machine as find_machine
 from megatile.plan.model import Plan
 from megatile.sim import simulate
 
 FINALISTS = 4
 """At most so many of the cheapest candidates are simulated."""
+GUESSES = ("in_network", "in_network_tree", "hierarchical", "direct", "ring", "dissemination")
+"""What is simulated first, if it can do the job."""
+FEW = 64
+"""Among so many ranks, everybody to everybody is worth a try."""
 CHUNKED_FROM = 1 << 20
 """Bytes from which cutting blocks into chunks is tried."""
 LANED = ("ring_bidirectional", "multi_ring", "rail_rings", "hamilton")
@@ -66,6 +70,29 @@ class Explanation:
     def chosen(self) -> Candidate:
         return self.candidates[0]
 
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """The candidates as plain data."""
+        return [
+            {
+                "algorithm": c.algorithm,
+                "options": dict(c.options),
+                "path": c.path,
+                "price_ps": c.price_ps,
+                "time_ps": c.time_ps,
+                "note": c.why_not or self._note(c),
+            }
+            for c in self.candidates
+        ]
+
+    def _note(self, candidate: Candidate) -> str:
+        best = self.chosen.time_ps
+        if candidate is self.chosen:
+            return "chosen"
+        if candidate.time_ps is not None or best is None:
+            return ""
+        above = candidate.price_ps is not None and candidate.price_ps >= best
+        return "no faster even without contention" if above else "not simulated"
+
     def __str__(self) -> str:
         from megatile.trace import format_bytes, format_ps, text_table
 
@@ -80,7 +107,7 @@ class Explanation:
                 c.path if c.why_not is None else "",
                 format_ps(c.price_ps) if c.price_ps is not None else "",
                 format_ps(c.time_ps) if c.time_ps is not None else "",
-                c.why_not or ("chosen" if c is self.chosen else ""),
+                c.why_not or self._note(c),
             )
             for c in self.candidates
         ]
@@ -134,12 +161,14 @@ def make_job(
     """The job that the arguments of ``collective`` describe."""
     name = dtype_name(dtype)
     size = itemsize(name)
+    nbytes = read_bytes(nbytes)
     if nbytes % size:
         raise CollectiveError(
             f"{nbytes} bytes are not a whole number of {name}",
             advice=f"{nbytes // size * size} or {-(-nbytes // size) * size}",
         )
     found = survey(machine, scale, ranks)
+    check_fields(machine, fields)
     fields.setdefault("memory", buffer_memory(machine, scale, 3 * nbytes))
     job = Job(
         operation_name(op),
@@ -202,7 +231,8 @@ def predict(
     leaves the host's launch out, as captured graphs do. ``table`` (a dict, as JSON keeps it) remembers
     choices by ``choice_key``.
     """
-    hda = find_machine(machine) if isinstance(machine, str) else machine
+    hda = read_machine(machine)
+    check_choice(algorithm, path, settings, among, table)
     job, _ = make_job(op, machine=hda, nbytes=nbytes, **fields)
     key = choice_key(hda, job, algorithm)
     if table is not None and key in table:
@@ -214,7 +244,7 @@ def predict(
             best = ranking[0]
             table[key] = [best.algorithm, dict(best.options), best.path]
     else:
-        ranking = _named(hda, job, find_algorithm(algorithm), path, settings or {}, launch)
+        ranking = _named(hda, job, find_algorithm(algorithm), path, settings or {}, launch, timed)
     best = ranking[0]
     plan = find_algorithm(best.algorithm).plan(job, **dict(best.options))
     time = best.time_ps
@@ -237,6 +267,8 @@ def simulated_ps(hda: HDA, plan: Plan, job: Job, candidate: Candidate, launch: b
 
 def rank(hda: HDA, job: Job, among: Sequence[str] | None = None, launch: bool = True) -> list[Candidate]:
     """All candidates: simulated ones by time, then priced ones, then the unfit with their reason."""
+    timed = _first_guess(hda, job, among, launch)
+    enough = timed[0].time_ps if timed else None
     priced: list[Candidate] = []
     unfit: list[Candidate] = []
     for known in algorithms().values():
@@ -249,22 +281,42 @@ def rank(hda: HDA, job: Job, among: Sequence[str] | None = None, launch: bool = 
             continue
         for options in variants(known, job):
             for path in paths(hda, known.name):
-                priced.append(_priced(hda, job, known, options, path, launch))
+                priced.append(_priced(hda, job, known, options, path, launch, enough))
     usable = sorted(
         (c for c in priced if c.price_ps is not None), key=lambda c: (c.price_ps or 0, c.label, c.path)
     )
     if not usable:
         reasons = "; ".join(f"{c.label}: {c.why_not}" for c in [*priced, *unfit])
         raise CollectiveError(f"no algorithm can do {job.operation} here ({reasons})")
-    timed: list[Candidate] = []
+    prices = {(c.label, c.path): c.price_ps for c in usable}
+    timed = [replace(c, price_ps=prices.get((c.label, c.path))) for c in timed]
     for candidate in usable[:FINALISTS]:
         # A price is a lower bound: what costs more than the fastest so far need not be simulated.
-        if not timed or (candidate.price_ps or 0) < min(c.time_ps or 0 for c in timed):
+        known_time = (candidate.label, candidate.path) in {(c.label, c.path) for c in timed}
+        if not known_time and (candidate.price_ps or 0) < min(
+            (c.time_ps or 0 for c in timed), default=1 << 62
+        ):
             timed.append(_timed(hda, job, candidate, launch))
     done = {(c.label, c.path) for c in timed}
     rest = [c for c in usable if (c.label, c.path) not in done]
     timed.sort(key=lambda c: (c.time_ps or 0, c.label, c.path))
     return [*timed, *rest, *(c for c in priced if c.price_ps is None), *unfit]
+
+
+def _first_guess(hda: HDA, job: Job, among: Sequence[str] | None, launch: bool) -> list[Candidate]:
+    """A candidate that is rarely bad, simulated: what must take longer need not be priced to the end."""
+    for name in GUESSES:
+        if name not in algorithms() or (among is not None and name not in among):
+            continue
+        known = algorithms()[name]
+        if known.reason_against(job) is None:
+            options: dict[str, Any] = {}
+            if name == "in_network_tree" and job.nbytes >= CHUNKED_FROM:
+                options = {"chunks": 16}
+            elif name == "hierarchical" and job.ranks <= FEW:
+                options = {"inner": "direct"}
+            return [_timed(hda, job, Candidate(name, tuple(options.items()), paths(hda, name)[0]), launch)]
+    return []
 
 
 def _too_large(known: Algorithm, job: Job) -> str | None:
@@ -289,15 +341,21 @@ def variants(known: Algorithm, job: Job) -> Iterator[dict[str, Any]]:
 
 
 def _priced(
-    hda: HDA, job: Job, known: Algorithm, options: dict[str, Any], path: str, launch: bool
+    hda: HDA,
+    job: Job,
+    known: Algorithm,
+    options: dict[str, Any],
+    path: str,
+    launch: bool,
+    enough: int | None,
 ) -> Candidate:
     settings = tuple(sorted(options.items()))
     try:
         plan = known.plan(job, **options)
-        cost = price(plan, on_path(hda, path, job.scale))
+        least = lower_bound(plan, on_path(hda, path, job.scale), enough)
     except MegatileError as problem:
         return Candidate(known.name, settings, path, why_not=problem.message)
-    return Candidate(known.name, settings, path, total_ps(hda, path, cost.lower_ps, launch))
+    return Candidate(known.name, settings, path, total_ps(hda, path, least, launch))
 
 
 def _timed(hda: HDA, job: Job, candidate: Candidate, launch: bool = True) -> Candidate:
@@ -307,12 +365,18 @@ def _timed(hda: HDA, job: Job, candidate: Candidate, launch: bool = True) -> Can
 
 
 def _named(
-    hda: HDA, job: Job, known: Algorithm, path: str | None, settings: Mapping[str, Any], launch: bool
+    hda: HDA,
+    job: Job,
+    known: Algorithm,
+    path: str | None,
+    settings: Mapping[str, Any],
+    launch: bool,
+    timed: bool,
 ) -> list[Candidate]:
-    """The one algorithm asked for, on its faster path."""
+    """The one algorithm asked for, on its faster path; where no time is asked for, the plan is all."""
     options = tuple(sorted(settings.items()))
     ways = paths(hda, known.name) if path is None else (path,)
-    if len(ways) == 1:
+    if len(ways) == 1 or not timed:
         return [Candidate(known.name, options, ways[0])]
-    timed = [_timed(hda, job, Candidate(known.name, options, way), launch) for way in ways]
-    return sorted(timed, key=lambda c: c.time_ps or 0)
+    both = [_timed(hda, job, Candidate(known.name, options, way), launch) for way in ways]
+    return sorted(both, key=lambda c: c.time_ps or 0)

@@ -15,6 +15,7 @@ from typing import Any
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.writer import Writer
 from megatile.core.errors import did_you_mean
+from megatile.core.quantities import whole
 from megatile.core.registry import Registry
 from megatile.plan.model import Plan
 
@@ -55,12 +56,28 @@ class Algorithm:
                 f"{self.name} has no option '{min(unknown)}'",
                 advice=did_you_mean(min(unknown), self.options, what="options"),
             )
+        for name, value in options.items():
+            _check_option(self.name, name, value, self.options[name])
         writer = Writer(job, self.name)
         if job.ranks == 1:
             _alone(writer)
         else:
             self.write(writer, **options)
         return writer.finish()
+
+
+def _check_option(algorithm: str, name: str, value: Any, default: Any) -> None:
+    """An option's value must be like its default; numbers count something, so they are at least 1 (or it)."""
+    said = f"{name}={value!r} makes no sense for {algorithm}"
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise CollectiveError(said, advice="use True or False")
+    elif isinstance(default, int):
+        least = min(1, default)
+        if whole(value) is None or value < least:
+            raise CollectiveError(said, advice=f"use a whole number from {least} on")
+    elif isinstance(default, str) and not isinstance(value, str):
+        raise CollectiveError(said, advice=f"use a name such as '{default}'")
 
 
 def _alone(writer: Writer) -> None:
@@ -94,6 +111,8 @@ def algorithms() -> Mapping[str, Algorithm]:
 def find_algorithm(name: str) -> Algorithm:
     """An algorithm by registry name, or by import path (``package.module:function``)."""
     algorithms()
+    if not isinstance(name, str):
+        raise CollectiveError(f"{name!r} is not the name of an algorithm", advice="use 'auto' or 'ring', …")
     if ":" in name or ("." in name and name not in ALGORITHMS):
         return _imported(name)
     return ALGORITHMS.find(name)

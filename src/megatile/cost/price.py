@@ -79,6 +79,31 @@ def price(plan: Plan, hda: HDA | str, *, assume: Mapping[str, int] | None = None
     return Price(max(shortest, start + busiest), longest + waiting, shared)
 
 
+def lower_bound(plan: Plan, hda: HDA | str, enough_ps: int | None = None) -> int:
+    """The lower bound alone. What is found to take longer than ``enough_ps`` is not followed to its end: the
+    answer is then some time above that, and still a lower bound.
+    """
+    check_structure(plan)
+    walk = TimedWalk(
+        plan, Machine(find_machine(hda), plan), {}, careful=False, patient=not receives_any(plan)
+    )
+    walk.enough_ps = enough_ps
+    try:
+        walk.run()
+    except _Enough as reached:
+        return reached.time_ps
+    start = int(walk.begin.min()) if plan.units else 0
+    return max(walk.end_ps(), start + walk.flows.contention()[1])
+
+
+class _Enough(Exception):
+    """More time has passed than was asked about."""
+
+    def __init__(self, time_ps: int):
+        super().__init__(time_ps)
+        self.time_ps = time_ps
+
+
 def receives_any(plan: Plan) -> frozenset[str]:
     """The channels from which somebody takes whatever comes first."""
     return frozenset(
@@ -116,6 +141,7 @@ class TimedWalk(Walker):
         self.signals: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
         self.watches: dict[int, Watch | None] = {}
         self.local: dict[int, LocalWatch | None] = {}
+        self.enough_ps: int | None = None
 
     def clocks(self) -> Clocks:
         """All times by name, as arrays that may be changed."""
@@ -251,6 +277,10 @@ class TimedWalk(Walker):
             self.engine(f"dma.{lane}")[units[here]] = spread(end, len(units))[here]
         self.hazards.read(block, end)
         self.arrival[channel.name][to, member, slot] = end + latency
+        if self.enough_ps is not None and len(units):
+            reached = int(np.max(end + latency))
+            if reached > self.enough_ps:
+                raise _Enough(reached)
 
     def lane(self, channel: Channel, member: Value) -> Value:
         """The virtual channel of a queue; where every link has its own, queues are taken not to meet."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from megatile.ir.expr import Apply, Const, Expr, Var, integer, rebuild
 
-_FOLD: dict[str, Callable[..., Any]] = {
+FOLD: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
@@ -36,6 +36,7 @@ _FOLD: dict[str, Callable[..., Any]] = {
     "shl": lambda a, b: a << b,
     "shr": lambda a, b: a >> b,
 }
+"""Operators on Python numbers."""
 _BOOL = {"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not"}
 Terms = dict  # from an atom (an expression, or None for the constant) to its integer factor
 
@@ -89,10 +90,10 @@ def _from_terms(sums: Terms) -> Expr:
 def _one(expr: Expr) -> Expr:
     if not isinstance(expr, Apply):
         return expr
-    if expr.op in _FOLD and all(isinstance(a, Const) and a.dtype in ("int", "bool") for a in expr.args):
+    if expr.op in FOLD and all(isinstance(a, Const) and a.dtype in ("int", "bool") for a in expr.args):
         values = [a.value for a in expr.args]  # type: ignore[union-attr]
         if not (expr.op in ("floordiv", "mod", "ceildiv") and values[1] == 0):
-            return Const(_FOLD[expr.op](*values), "bool" if expr.op in _BOOL else "int")
+            return Const(FOLD[expr.op](*values), "bool" if expr.op in _BOOL else "int")
     if expr.dtype == "int" and expr.op in ("add", "sub", "mul", "neg"):
         return _from_terms(terms(expr))
     return _identity(expr)

@@ -278,9 +278,11 @@ class Check(Node):
 
 @dataclass(frozen=True)
 class Breakpoint(Node):
-    """Stop in the debugger hook when this unit's rank is ``unit`` (every unit if None)."""
+    """Stop in the debugger hook when this unit's rank is ``unit`` (every unit if None); show these values."""
 
     unit: Expr | None = None
+    names: tuple[str, ...] = ()
+    values: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True)

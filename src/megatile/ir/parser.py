@@ -35,6 +35,8 @@ def parse(text: str) -> Program:
         tree = ast.parse(text)
     except SyntaxError as error:
         raise ProgramSyntaxError(f"not a Program: {error.msg}", place=Place(line=error.lineno)) from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ProgramSyntaxError(f"not a Program: {str(error) or 'nested too deeply'}") from None
     if len(tree.body) != 1 or not isinstance(tree.body[0], ast.FunctionDef):
         raise ProgramSyntaxError("a Program is one 'def'", place=Place(line=1))
     return _Parser().program(tree.body[0])
@@ -73,7 +75,7 @@ class _Parser:
                 break
             rest.pop(0)
         if launch is None:
-            raise _fail(tree.args, "a Program begins with launch(...)")
+            raise _fail(tree.body[0], "a Program begins with launch(...)")
         return Program(tree.name, params, launch, self.body(rest), machine, symbols)
 
     def param(self, arg: ast.arg) -> Param:

@@ -1,5 +1,7 @@
 """The tile language: ``import megatile.language as T``."""
 
+from types import FunctionType
+
 from megatile.ir.layout import Partial, Replica, Shard
 from megatile.language.collective import (
     all_to_all,
@@ -59,6 +61,7 @@ from megatile.language.ops import (
 from megatile.language.ops import breakpoint_ as breakpoint
 from megatile.language.ops import print_ as print
 from megatile.language.program import macro, program
+from megatile.language.sight import without_frames
 from megatile.language.tiles import Tensor
 
 FullRow = Shard(0)
@@ -138,3 +141,7 @@ __all__ = [
     "view",
     "wait",
 ]
+
+for _word in set(__all__) - {"macro", "program", "prim_func"}:  # which look at their caller's frame
+    if isinstance(globals()[_word], FunctionType):
+        globals()[_word] = without_frames(globals()[_word])

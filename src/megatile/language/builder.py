@@ -44,6 +44,16 @@ class Returned(Jump):
         self.value, self.place = value, place
 
 
+def ends_loop(jump: Jump | None) -> bool:
+    """Whether a body left this way is the last of its loop."""
+    return jump is BREAK or isinstance(jump, Returned)
+
+
+def after_loop(jump: Jump | None) -> Jump | None:
+    """The jump that goes on outside the loop."""
+    return jump if isinstance(jump, Returned) else None
+
+
 class Undefined:
     """A variable without a value. Any use of it is an error that names the variable."""
 
@@ -237,10 +247,8 @@ class Builder:
     ) -> tuple[State, Jump | None]:
         for item in iterable:
             state, jump = body(item, *state)
-            if jump is BREAK:
-                break
-            if isinstance(jump, Returned):
-                return state, jump
+            if ends_loop(jump):
+                return state, after_loop(jump)
         return state, None
 
     def while_(
@@ -254,8 +262,6 @@ class Builder:
     ) -> tuple[State, Jump | None]:
         while self.truth(place, test(*state)):
             state, jump = body(*state)
-            if jump is BREAK:
-                break
-            if isinstance(jump, Returned):
-                return state, jump
+            if ends_loop(jump):
+                return state, after_loop(jump)
         return state, None

@@ -121,14 +121,16 @@ def _merge(fn: Any, sides: list[Operand]) -> n.Merge:
         inspect.signature(fn).bind(None, None)
     except (TypeError, ValueError):
         raise ProgramError(
-            "the function of T.allreduce takes two arguments, the left and the right part"
+            "the function of T.allreduce takes two arguments, the left and the right part",
+            advice="def merge(left, right): ..., each a tuple if there are several tiles",
         ) from None
     arguments = (left, right) if len(sides) > 1 else (left[0], right[0])
     results = current().follow(fn, *arguments)
     results = results if isinstance(results, tuple) else (results,)
     if len(results) != len(sides):
         raise ProgramError(
-            f"the function of T.allreduce returns {len(results)} values for {len(sides)} tiles"
+            f"the function of T.allreduce returns {len(results)} values for {len(sides)} tiles",
+            advice="return one value for each tile, in their order",
         )
     return n.Merge(getattr(fn, "__name__", "fn"), tuple(as_expr(r) for r in results))
 
@@ -137,7 +139,8 @@ def _divided(large: Operand, small: Operand, units: int, word: str) -> int:
     """The dimension in which ``large`` has ``units`` times the extent of ``small``."""
     if len(large.extents) != len(small.extents):
         raise ProgramError(
-            f"T.{word}: {large.text()} and {small.text()} have different numbers of dimensions"
+            f"T.{word}: {large.text()} and {small.text()} have different numbers of dimensions",
+            advice="both sides have the same dimensions; one of them is longer on the larger side",
         )
     pairs = [(known(a), known(b)) for a, b in zip(large.extents, small.extents, strict=True)]
     differing = [d for d, (a, b) in enumerate(pairs) if a != b]
@@ -242,7 +245,8 @@ def all_to_all(
     length, units = known(source.extents[dim]), _units(axis)
     if length is not None and length % units:
         raise ProgramError(
-            f"T.all_to_all: {length} elements of dimension {dim} do not divide over {units} units"
+            f"T.all_to_all: {length} elements of dimension {dim} do not divide over {units} units",
+            advice="pad the tile, or choose another dim=",
         )
     _emit("all_to_all", [to], [source], axis, dim=dim, algorithm=algorithm, impl=impl)
 

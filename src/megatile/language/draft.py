@@ -16,6 +16,7 @@ from megatile.ir.nodes import Node, Span
 from megatile.ir.program import ROOT, Launch
 from megatile.language.errors import ProgramError
 from megatile.language.launch import launch_of
+from megatile.language.sight import caller
 from megatile.language.tiles import Tile
 
 _CURRENT: ContextVar[Draft | None] = ContextVar("megatile_draft", default=None)
@@ -27,6 +28,7 @@ def current() -> Draft:
     if draft is None:
         raise ProgramError(
             "a tile operation outside a kernel",
+            place=caller(),
             advice="call it inside a function under @T.program, run by mt.run",
         )
     return draft

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatile.language.errors import ProgramError
+from megatile.language.sight import caller
 
 
 @dataclass
@@ -22,6 +23,7 @@ class SerialRange:
     def __iter__(self) -> Any:
         raise ProgramError(
             f"a T.{self.kind} loop outside a kernel",
+            place=caller(),
             advice="write it in a 'for' of a function under @T.program",
         )
 
@@ -34,13 +36,16 @@ class ParallelRange:
     names: tuple[str, ...]
 
     def __iter__(self) -> Any:
-        raise ProgramError("T.Parallel outside a kernel", advice="write it in a 'for' under @T.program")
+        raise ProgramError(
+            "T.Parallel outside a kernel", place=caller(), advice="write it in a 'for' under @T.program"
+        )
 
 
 def _bounds(args: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     if not 1 <= len(args) <= 3:
         raise ProgramError(
-            f"a loop takes (stop), (start, stop) or (start, stop, step), not {len(args)} numbers"
+            f"a loop takes (stop), (start, stop) or (start, stop, step), not {len(args)} numbers",
+            advice="T.serial(n) counts from 0 to n - 1",
         )
     start, stop = (0, args[0]) if len(args) == 1 else args[:2]
     step = args[2] if len(args) == 3 else 1

@@ -141,14 +141,14 @@ def _resolve(draft: Draft, x: Tile, layout: Any, scale: str) -> lay.Layout:
         return _checked(x, layout, extents)
     if callable(layout):
         shape = tuple(int(e) for e in x.bound)
-        return _owner(draft, layout, shape, extents)
+        return _owner(layout, shape, extents)
     raise ProgramError(
         f"layout={layout!r} is no layout",
         advice="T.FullRow, T.FullCol, T.Shard(d), T.Replica, T.Partial(op) or a function",
     )
 
 
-def _owner(draft: Draft, function: Any, shape: tuple[int, ...], extents: tuple[int, ...]) -> lay.Layout:
+def _owner(function: Any, shape: tuple[int, ...], extents: tuple[int, ...]) -> lay.Layout:
     try:
         inspect.signature(function).bind(*shape)
     except TypeError:
@@ -157,16 +157,14 @@ def _owner(draft: Draft, function: Any, shape: tuple[int, ...], extents: tuple[i
             advice=f"one for each dimension: lambda {', '.join('ijklmn'[: len(shape)])}: ...",
         ) from None
     try:
-        return lay.from_function(lambda *index: _call(draft, function, index), shape, extents)
+        return lay.from_function(function, shape, extents)
     except MegatileError as error:
-        raise ProgramError(error.message, place=error.place, advice=error.advice) from None
-
-
-def _call(draft: Draft, function: Any, index: tuple[Any, ...]) -> Any:
-    try:
-        return function(*index)
-    except ZeroDivisionError:
-        raise ProgramError("the owner function divides by zero", place=draft.place) from None
+        raise ProgramError(error.message, advice=error.advice) from None
+    except Exception as error:
+        raise ProgramError(
+            f"the owner function fails: {type(error).__name__}: {error}",
+            advice=f"it is called while building, with every index of {shape}, and returns a rank",
+        ) from None
 
 
 def _checked(x: Tile, layout: lay.Layout, extents: tuple[int, ...]) -> lay.Layout:
@@ -182,11 +180,6 @@ def _checked(x: Tile, layout: lay.Layout, extents: tuple[int, ...]) -> lay.Layou
                 f"T.Shard(axis={shard.axis}): the scale has {len(extents)} dimensions",
                 advice="launch the scale with a tuple of extents",
             )
-    if isinstance(layout, lay.Mesh) and lay.has_copies(layout) and x.is_view:
-        raise ProgramError(
-            f"a layout with T.Replica on one axis, of the view '{x.name}'",
-            advice=f"give it to '{x.storage.name}' itself",
-        )
     if isinstance(layout, lay.Partial) and layout.op not in ("sum", "max", "min"):
         raise ProgramError(f"T.Partial('{layout.op}')", advice="sum, max or min")
     return layout

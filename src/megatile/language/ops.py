@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
@@ -13,6 +14,7 @@ from megatile.language.draft import current
 from megatile.language.errors import ProgramError
 from megatile.language.regions import Operand, extents_text, fixed, matched, operand, same_extents
 from megatile.language.scalars import Value, as_expr
+from megatile.language.sight import names_in_kernel
 from megatile.language.tiles import Ref, Tile
 
 
@@ -135,13 +137,17 @@ def _matrix(side: Operand) -> tuple[Expr, ...]:
 
 def fill(to: Any, value: Any, impl: str | None = None) -> None:
     """Every element becomes ``value``."""
-    target = operand(to, "the destination of T.fill")
-    current().emit(n.Fill, to=target.region(), value=as_expr(value), impl=impl)
+    _fill(to, value, impl, "the destination of T.fill")
 
 
 def clear(to: Any, impl: str | None = None) -> None:
     """Every element becomes zero."""
-    fill(to, 0, impl)
+    _fill(to, 0, impl, "the destination of T.clear")
+
+
+def _fill(to: Any, value: Any, impl: str | None, what: str) -> None:
+    target = operand(to, what)
+    current().emit(n.Fill, to=target.region(), value=as_expr(value), impl=impl)
 
 
 def _reduce(op: str, source: Any, out: Any, dim: int, clear: bool, impl: str | None) -> None:
@@ -309,5 +315,21 @@ def device_assert(condition: Any, text: str = "") -> None:
 
 
 def breakpoint_(unit: Any = None) -> None:
-    """Call the ``on_breakpoint`` function given to ``mt.run`` when the unit of this rank comes here."""
-    current().emit(n.Breakpoint, unit=_peer(unit))
+    """Call the ``on_breakpoint`` function given to ``mt.run`` when the unit of this rank comes here.
+
+    Without one, the scalars in sight are printed.
+    """
+    scalars = dict(_scalars())
+    current().emit(n.Breakpoint, unit=_peer(unit), names=tuple(scalars), values=tuple(scalars.values()))
+
+
+def _scalars() -> Iterator[tuple[str, Expr]]:
+    """The numbers that the kernel has names for here: ranks, indices, values; those of smaller scales are
+    not known."""
+    for name, value in names_in_kernel().items():
+        if isinstance(value, (int, float)) or (isinstance(value, Value) and not isinstance(value, Ref)):
+            try:
+                current().check_expr(as_expr(value))
+            except ProgramError:
+                continue
+            yield name, as_expr(value)

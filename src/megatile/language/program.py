@@ -50,7 +50,8 @@ class ProgramFunction:
                 if isinstance(wanted, Symbol) and bound.setdefault(wanted.name, given) != given:
                     raise ProgramError(
                         f"'{wanted.name}' is {bound[wanted.name]} in an earlier argument and {given} in "
-                        f"'{name}'"
+                        f"'{name}'",
+                        advice="extents of one name are equal in all arrays",
                     )
         return bound
 

@@ -36,7 +36,10 @@ def _told(error: Exception, tiles: list[str]) -> Told:
         found = pattern.search(text)
         if found:
             return rule(found)
-    return f"{type(error).__name__}: {text}", None
+    return (
+        f"{type(error).__name__}: {text}",
+        "Python runs this line while building, with names for what is not known yet",
+    )
 
 
 def _unknown_name(error: NameError, tiles: list[str]) -> Told:
@@ -65,6 +68,11 @@ def _word(function: str) -> str:
     return f"T.{name}" if name in _language().__all__ else name
 
 
+def _parameters(word: str) -> list[str]:
+    """The arguments of a word of the language; none of a helper, whose signature is the user's own."""
+    return list(inspect.signature(getattr(_language(), word[2:])).parameters) if word.startswith("T.") else []
+
+
 @_rule(r"^module 'megatile\.language' has no attribute '(\w+)'")
 def _unknown_word(found: re.Match[str]) -> Told:
     hint = did_you_mean(found[1], _language().__all__)
@@ -75,32 +83,25 @@ def _unknown_word(found: re.Match[str]) -> Told:
 @_rule(r"^([\w.<>]+)\(\) got an unexpected keyword argument '(\w+)'")
 def _unknown_keyword(found: re.Match[str]) -> Told:
     word = _word(found[1])
-    hint = f"see how '{word}' is defined"
-    if word.startswith("T."):
-        parameters = inspect.signature(getattr(_language(), word[2:])).parameters
-        hint = f"its arguments are {', '.join(parameters)}"
-        if near := get_close_matches(found[2], parameters, n=1, cutoff=0.7):
-            hint = f"did you mean '{near[0]}'?"
-    return f"{word} has no argument '{found[2]}'", hint
+    parameters = _parameters(word)
+    near = get_close_matches(found[2], parameters, n=1, cutoff=0.7)
+    hint = f"did you mean '{near[0]}'?" if near else f"its arguments are {', '.join(parameters)}"
+    return f"{word} has no argument '{found[2]}'", hint if parameters else f"see how '{word}' is defined"
 
 
 @_rule(r"^([\w.<>]+)\(\) (missing .* argument.*|takes .* given)$")
 def _wrong_arguments(found: re.Match[str]) -> Told:
     word = _word(found[1])
-    hint = f"see how '{word}' is defined"
-    if word.startswith("T."):
-        parameters = inspect.signature(getattr(_language(), word[2:])).parameters
-        hint = f"write {word}({', '.join(parameters)})"
+    parameters = _parameters(word)
+    hint = f"write {word}({', '.join(parameters)})" if parameters else f"see how '{word}' is defined"
     return f"{word} {found[2]}", hint
 
 
-@_rule(r"^loop of ufunc does not support .* no callable (\w+) method")
-def _numpy_function(found: re.Match[str]) -> Told:
+@_rule(r"^'(?:Tile|Ref)' object has no attribute '(\w+)'")
+def _unknown_attribute(found: re.Match[str]) -> Told:
     known = found[1] in _language().__all__
-    return (
-        f"np.{found[1]} of a value known only when the program runs",
-        f"write T.{found[1]}" if known else "use the functions of T",
-    )
+    hint = "tiles have shape, global_shape, bound, dtype and ndim"
+    return f"a tile has no '.{found[1]}'", f"write T.{found[1]}(...)" if known else hint
 
 
 @_rule(r"^(?:not enough|too many) values to unpack \(expected (\d+)(?:, got (\d+))?\)")

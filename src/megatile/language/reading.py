@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from megatile.core.errors import Place
-from megatile.language.builder import BREAK, Builder, Jump, LoopContext, Returned, State, Undefined
+from megatile.language.builder import Builder, Jump, LoopContext, Returned, State, Undefined, ends_loop
 from megatile.language.builtin_names import (
     BUILTINS,
     depends_only_on,
@@ -205,17 +205,6 @@ class Reader(Builder):
 
     # --- loops -----------------------------------------------------------------------------------
 
-    def while_(
-        self,
-        place: Place,
-        test: Callable[..., Any],
-        body: Callable[..., Any],
-        names: tuple[str, ...],
-        state: State,
-        context: LoopContext,
-    ) -> tuple[State, Jump | None]:
-        return super().while_(place, test, body, names, state, context)
-
     def for_(
         self,
         place: Place,
@@ -290,7 +279,7 @@ class Reader(Builder):
             inside = [self.carry_in(names[i], v) if i in carried else v for i, v in enumerate(state)]
             with self.plan.collect() as statements, self.deeper():
                 out, jump = body(index, *inside)
-            if jump is BREAK or isinstance(jump, Returned):
+            if ends_loop(jump):
                 raise CannotStage("it is left by a jump")
             if seen.changed():
                 raise CannotStage("its body changes an object")

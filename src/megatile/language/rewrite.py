@@ -67,7 +67,7 @@ def bind(function: Callable[..., Any], builder: Any) -> Callable[..., Any]:
     if isinstance(function, types.MethodType):
         return types.MethodType(bind(function.__func__, builder), function.__self__)
     if not isinstance(function, types.FunctionType):
-        raise RewriteError(f"{function!r} is not a Python function")
+        raise RewriteError(f"{function!r} is not a Python function", advice="decorate a 'def'")
     code = _CACHE.get(function.__code__)
     if code is None:
         code = _CACHE[function.__code__] = _rewrite(function)
@@ -119,10 +119,18 @@ def _definition(source: str, name: str, file: str, first: int) -> ast.FunctionDe
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
-        raise RewriteError(f"cannot read '{name}': {error.msg}", place=Place(file, first)) from error
+        raise RewriteError(
+            f"cannot read '{name}': {error.msg}",
+            place=Place(file, first),
+            advice="write it as a 'def' of its own",
+        ) from error
     node = tree.body[0]
     if not isinstance(node, ast.FunctionDef):
-        raise RewriteError("a kernel is a function written with 'def'", place=Place(file, first))
+        raise RewriteError(
+            "a kernel is a function written with 'def'",
+            place=Place(file, first),
+            advice="def kernel(A: ...): ...",
+        )
     node.decorator_list = []
     return node
 

@@ -12,15 +12,34 @@ from typing import Any, NoReturn
 import numpy as np
 
 from megatile.ir.affine import simplify
-from megatile.ir.expr import WEAK, Apply, Const, Expr
+from megatile.ir.expr import OPERATORS, WEAK, Apply, Const, Expr
 from megatile.ir.typing import apply
 from megatile.language.errors import ProgramError
+
+_OF_NUMPY = {
+    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "floor_divide": "floordiv",
+    "remainder": "mod", "power": "pow", "negative": "neg", "less": "lt", "less_equal": "le", "greater": "gt",
+    "greater_equal": "ge", "equal": "eq", "not_equal": "ne",
+}  # fmt: skip
+"""NumPy's names of Python's operators, which its own numbers use."""
+_INSTEAD = {"maximum": "max", "minimum": "min", "absolute": "abs"}
 
 
 class Value:
     """A scalar of the running program."""
 
     __slots__ = ("_expr",)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
+        """``np.float32(2) * x`` is an operator; NumPy's functions have no meaning here."""
+        name = ufunc.__name__
+        if method == "__call__" and name in _OF_NUMPY:
+            return operate(_OF_NUMPY[name], *inputs)
+        word = _INSTEAD.get(name, name)
+        raise ProgramError(
+            f"np.{name} of a value known only when the program runs",
+            advice=f"write T.{word}" if word in _WORDS else "use the functions of T",
+        )
 
     def __init__(self, expr: Expr):
         self._expr = expr
@@ -72,6 +91,9 @@ class Value:
     def __pow__(self, other: Any) -> Any:
         return operate("pow", self, other)
 
+    def __rpow__(self, other: Any) -> Any:
+        return operate("pow", other, self)
+
     def __and__(self, other: Any) -> Any:
         return operate("bitand", self, other)
 
@@ -87,11 +109,26 @@ class Value:
     def __rshift__(self, other: Any) -> Any:
         return operate("shr", self, other)
 
+    def __rand__(self, other: Any) -> Any:
+        return operate("bitand", other, self)
+
+    def __ror__(self, other: Any) -> Any:
+        return operate("bitor", other, self)
+
+    def __rxor__(self, other: Any) -> Any:
+        return operate("xor", other, self)
+
+    def __rlshift__(self, other: Any) -> Any:
+        return operate("shl", other, self)
+
+    def __rrshift__(self, other: Any) -> Any:
+        return operate("shr", other, self)
+
     def __neg__(self) -> Any:
         return operate("neg", self)
 
     def __invert__(self) -> Any:
-        return operate("not", self)
+        return operate("not", self) if self.dtype == "bool" else operate("xor", self, -1)
 
     def __abs__(self) -> Any:
         return operate("abs", self)
@@ -143,6 +180,9 @@ class Value:
 
 def _too_early(value: Value, use: str, advice: str) -> ProgramError:
     return ProgramError(f"{value!r} is known only when the program runs, and is {use}", advice=advice)
+
+
+_WORDS = {*_INSTEAD.values(), *OPERATORS}
 
 
 class Rank(Value):

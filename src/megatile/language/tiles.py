@@ -121,8 +121,14 @@ class Tile:
     def _refuse(self, *_: Any) -> Any:
         as_expr(self)
 
+    def __matmul__(self, other: Any) -> Any:
+        raise ProgramError(
+            f"'{self.name}' @ ... of whole tiles",
+            advice=f"write T.gemm({self.name}, B, C): C += {self.name} @ B",
+        )
+
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __neg__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse
+    __floordiv__ = __mod__ = __pow__ = __neg__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse
 
 
 class Ref(Value):

@@ -71,6 +71,8 @@ class Transformer(ast.NodeTransformer):
                     rest = [*rest, ast.copy_location(tail, statement)]
                 whole = ast.copy_location(ast.If(statement.test, statement.body, rest), statement)
                 return result + self.statement(whole)
+            if isinstance(statement, ast.With) and not rest:  # its end is the end of this body
+                return [*result, self.visit_With(statement, tail)]
             result += self.statement(statement)
         return result
 
@@ -248,7 +250,7 @@ class Transformer(ast.NodeTransformer):
         call = self.hook("while_", node, test, load(body.name), names_tuple(names), state, context)
         return [body, self.assign_state(names, call, node), *self.propagate(node)]
 
-    def visit_With(self, node: ast.With) -> ast.AST:
+    def visit_With(self, node: ast.With, tail: ast.stmt | None = None) -> ast.stmt:
         items: list[ast.withitem] = []
         for item in node.items:
             if items and self.is_target(item):
@@ -261,7 +263,7 @@ class Transformer(ast.NodeTransformer):
                 continue
             manager = self.hook("with_", item.context_expr, self.value(item.context_expr))
             items.append(ast.withitem(manager, item.optional_vars))
-        return ast.copy_location(ast.With(items, self.block(node.body)), node)
+        return ast.copy_location(ast.With(items, self.block(node.body, tail)), node)
 
     def is_target(self, item: ast.withitem) -> bool:
         """``with f() as a, b:`` where ``b`` has no value yet: the author means ``as (a, b)``."""

@@ -62,10 +62,11 @@ def parse_plan(text: str) -> Plan:
     """The plan of a text; errors name the line."""
     if not isinstance(text, str):
         raise PlanError(f"{text!r} is no text of a plan")
+    if "\0" in text:  # SyntaxError in some Pythons, ValueError in others
+        raise PlanError("cannot read the text: it contains null bytes")
+    reader = _Reader(text)
     try:
-        tree = ast.parse(text)
-        reader = _Reader(text)
-        plan = reader.plan(tree)
+        plan = reader.plan(ast.parse(text))
     except SyntaxError as error:
         raise PlanError(f"cannot read the text: {error.msg}", place=Place(line=error.lineno)) from error
     except (RecursionError, MemoryError):

@@ -40,13 +40,14 @@ def draw_prediction(
     ``times``: {schedule: [(length, µs)]}; ``loads``: {schedule: bytes [sender, receiver, exchange]};
     ``bars``: {schedule: events of the ranks}.
     """
-    figure = _figure(12, 10.5)
+    figure = _figure(max(10.0, 5.0 * len(loads)), 10.5)
     grid = figure.add_gridspec(3, max(1, len(loads)))
+    end = max((bar[3] for some in bars.values() for bar in some), default=1.0)
     _draw_times(figure.add_subplot(grid[0, :]), times)
     top = max((float(np.max(load)) for load in loads.values()), default=1.0)
     for column, (name, load) in enumerate(loads.items()):
         _draw_links(figure, figure.add_subplot(grid[1, column]), name, np.asarray(load), top)
-        _draw_bars(figure.add_subplot(grid[2, column]), name, bars[name])
+        _draw_bars(figure.add_subplot(grid[2, column]), name, bars[name], end)
     figure.suptitle(title, fontsize=11)
     return _save(figure, path)
 
@@ -57,10 +58,23 @@ def _draw_times(axes: Any, times: Mapping[str, Sequence[tuple[int, float]]]) -> 
         axes.plot(xs, ys, marker="osv^Dx*+"[number % 8], markersize=5, label=name)
     axes.set_xscale("log")
     axes.set_yscale("log")
+    lengths = sorted({x for points in times.values() for x, _ in points})
+    axes.set_xticks(lengths, [_tokens(x) for x in lengths])
+    axes.set_xticks([], minor=True)
     axes.set_xlabel("tokens")
     axes.set_ylabel("time (µs)")
     axes.grid(True, alpha=0.3)
     axes.legend(fontsize=8, ncol=2)
+
+
+def _tokens(length: int) -> str:
+    return (
+        f"{length / 1e6:g}M"
+        if length >= 1_000_000
+        else f"{length / 1e3:g}K"
+        if length >= 1000
+        else str(length)
+    )
 
 
 def _draw_links(figure: Any, axes: Any, name: str, load: Any, top: float) -> None:
@@ -68,22 +82,39 @@ def _draw_links(figure: Any, axes: Any, name: str, load: Any, top: float) -> Non
     ranks = load.shape[0]
     pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
     picture = np.array([load[a, b] for a, b in pairs]).reshape(len(pairs), -1) / 2**20
-    image = axes.imshow(picture, aspect="auto", cmap="Oranges", vmin=0, vmax=max(1e-9, top / 2**20))
-    axes.set_title(f"{name}: MiB on each link", fontsize=9)
+    shown = np.ma.masked_equal(picture, 0)
+    image = axes.imshow(shown, aspect="auto", cmap="YlOrRd", vmin=0, vmax=max(1e-9, top / 2**20))
+    used = np.count_nonzero(picture.any(axis=1))
+    axes.set_title(f"{name}: MiB on each link ({used} of {len(pairs)} used)", fontsize=9)
     axes.set_xlabel("exchange")
-    step = max(1, len(pairs) // 14)
-    axes.set_yticks(range(0, len(pairs), step), [f"{a}→{b}" for a, b in pairs[::step]], fontsize=6)
+    count = picture.shape[1]
+    axes.set_xticks(range(0, count, max(1, count // 12)))
+    if ranks <= 32:
+        for rank in range(1, ranks):
+            axes.axhline(rank * (ranks - 1) - 0.5, color="0.85", linewidth=0.6)
+    axes.set_yticks(
+        [rank * (ranks - 1) + (ranks - 2) / 2 for rank in range(0, ranks, max(1, ranks // 16))],
+        [str(rank) for rank in range(0, ranks, max(1, ranks // 16))],
+        fontsize=7,
+    )
+    axes.set_ylabel("links by sender")
     figure.colorbar(image, ax=axes)
 
 
-def _draw_bars(axes: Any, name: str, bars: Bars) -> None:
-    for rank, kind, start, end in bars:
-        at = rank - 0.2 if kind == "compute" else rank + 0.2
-        axes.barh(at, end - start, left=start, height=0.36, color=_COLOURS[kind], linewidth=0)
-    for kind, colour in _COLOURS.items():
-        axes.barh(0, 0, color=colour, label=kind)
+def _draw_bars(axes: Any, name: str, bars: Bars, end: float) -> None:
+    """Gantt chart on a scale that all schedules share."""
+    unit, factor = ("ms", 1e3) if end >= 1e4 else ("µs", 1.0)
+    for kind, shift in (("compute", -0.2), ("communication", 0.2)):
+        chosen = [bar for bar in bars if bar[1] == kind]
+        axes.barh(
+            [rank + shift for rank, *_ in chosen],
+            [(stop - start) / factor for _, _, start, stop in chosen],
+            left=[start / factor for _, _, start, _ in chosen],
+            height=0.36, color=_COLOURS[kind], edgecolor="white", linewidth=0.4, label=kind,
+        )  # fmt: skip
+    axes.set_xlim(0, 1.02 * end / factor)
     axes.invert_yaxis()
     axes.set_title(f"{name}: what every rank does", fontsize=9)
-    axes.set_xlabel("µs")
+    axes.set_xlabel(unit)
     axes.set_ylabel("rank")
-    axes.legend(fontsize=7, loc="lower right")
+    axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncol=2, frameon=False)

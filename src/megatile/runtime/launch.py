@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import numpy_dtype
+from megatile.core.dtypes import is_float, numpy_dtype
 from megatile.core.errors import did_you_mean
 from megatile.core.operations import cast
 from megatile.plan.execute import Results
@@ -95,16 +95,22 @@ def _array(plan: Plan, tile: Tile, data: Any) -> Any:
     return cast(array, tile.dtype)
 
 
+def _output(plan: Plan, tile: Tile, folder: Path, number: int) -> Any:
+    """A tile of all owners; copies that no unit owns are as ``execute`` leaves them."""
+    kind = numpy_dtype(tile.dtype)
+    array = np.full((plan.owners(tile), *tile.shape), np.nan if is_float(tile.dtype) else 0, kind)
+    for unit in range(plan.units):
+        data = (folder / f"out_{number}_{unit}").read_bytes()
+        array[int(tile.owner.evaluate({"unit": unit}))] = np.frombuffer(data, kind).reshape(tile.shape)
+    return array
+
+
 def _results(plan: Plan, folder: Path) -> LaunchResults:
     done = [read(folder / f"done_{unit}") for unit in range(plan.units)]
     arrays = {}
     for number, tile in enumerate(plan.tiles):
         if tile.role in ("output", "inout"):
-            kind = numpy_dtype(tile.dtype)
-            parts = [
-                np.frombuffer((folder / f"out_{number}_{u}").read_bytes(), kind) for u in range(plan.units)
-            ]
-            arrays[tile.name] = np.stack([part.reshape(tile.shape) for part in parts])
+            arrays[tile.name] = _output(plan, tile, folder, number)
     choices = {u: report["choices"] for u, report in enumerate(done) if report["choices"]}
     results = LaunchResults(arrays, choices, ())
     results.seconds = max(report["seconds"] for report in done)

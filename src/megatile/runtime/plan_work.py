@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatile.plan.model import Plan, Tile
+from megatile.runtime.memory import Memory
 from megatile.runtime.stream import UnitRun
 from megatile.runtime.torch_rules import DTYPES
 from megatile.runtime.transport import Transport
@@ -24,11 +25,13 @@ def work(folder: Path, unit: int, settings: dict[str, Any]) -> None:
     best = float("inf")
     for number in range(settings["repeat"]):
         transport = Transport(plan, unit, dist.PrefixStore(f"run{number}", store), settings["timeout"])
-        run = UnitRun(plan, unit, _inputs(plan, unit, folder), transport)
+        memory = Memory(plan, unit, _inputs(plan, unit, folder), folder / f"run_{number}")
+        run = UnitRun(plan, unit, memory, transport)
         dist.barrier()
         start = perf_counter()
         outputs = run.run()
         best = min(best, perf_counter() - start)
+    dist.barrier()  # others may still put into tiles of this unit
     for number, tile in enumerate(plan.tiles):
         if tile.name in outputs:
             flat = outputs[tile.name].contiguous().reshape(-1).view(torch.uint8)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from megatile.core.operations import REDUCTIONS
-from megatile.plan.model import Plan, PlanError, Tile
+from megatile.plan.model import Plan, PlanError
 from megatile.plan.program import Instruction, RegionCode, compile_stream
 from megatile.plan.text import statement_text
+from megatile.runtime.ahead import Ahead
 from megatile.runtime.errors import NoTorchRuleError
+from megatile.runtime.memory import Memory
 from megatile.runtime.torch_rules import DTYPES, RULES, accumulated, assign
 from megatile.runtime.transport import Transport
 
@@ -25,30 +26,19 @@ class Version(NamedTuple):
 
 
 class UnitRun:
-    """One unit: its tiles (tensors with a leading axis of versions), names and integers."""
+    """One unit: its tiles, names and integers. Computations run beside the messages (``Ahead``)."""
 
-    def __init__(self, plan: Plan, unit: int, inputs: Mapping[str, Tensor], transport: Transport):
-        self.plan, self.unit, self.transport = plan, unit, transport
-        self.tiles = {tile.name: tile for tile in plan.tiles}
+    def __init__(self, plan: Plan, unit: int, memory: Memory, transport: Transport):
+        self.plan, self.unit, self.memory, self.transport = plan, unit, memory, transport
+        self.tiles = memory.tiles
         self.channels = {channel.name: channel for channel in plan.channels}
-        self.storage = {tile.name: self._storage(tile, inputs.get(tile.name)) for tile in plan.tiles}
         self.names: dict[str, Version | Tensor] = {name: Version(name, 0) for name in self.tiles}
         self.ints: dict[str, int] = {"unit": unit}
         self.choices: list[int] = []
         self.last_choice: dict[str, int] = {}
+        self.ahead = Ahead()
         stream = next(s for s in plan.streams if unit in set(s.unit_numbers()))
         self.code = compile_stream(plan, stream).instructions
-
-    def _storage(self, tile: Tile, data: Tensor | None) -> Tensor:
-        if tile.shared and int(tile.owner.evaluate({"unit": self.unit})) != self.unit:
-            raise NoTorchRuleError(
-                f"tile '{tile.name}' is shared between units, and processes share no memory",
-                advice="use channels instead",
-            )
-        tensor = torch.zeros((tile.versions, *tile.shape), dtype=DTYPES[tile.dtype])
-        if data is not None:
-            tensor[0] = data
-        return tensor
 
     def run(self) -> dict[str, Tensor]:
         """Follow the stream to its end; the last version of every output."""
@@ -57,6 +47,8 @@ class UnitRun:
             instruction = self.code[pc]
             following = getattr(self, f"step_{instruction.kind}")(instruction, pc)
             pc = pc + 1 if following is None else following
+        self.ahead.finish()
+        self.ahead.close()
         self.transport.finish()
         outputs = [tile for tile in self.plan.tiles if tile.role in ("output", "inout")]
         return {tile.name: self._tensor(Version(tile.name, self._current(tile.name))) for tile in outputs}
@@ -66,22 +58,27 @@ class UnitRun:
         assert isinstance(found, Version)
         return found.number
 
-    def _tensor(self, handle: Version | Tensor) -> Tensor:
+    def _tensor(self, handle: Version | Tensor, owner: int | None = None) -> Tensor:
         if isinstance(handle, Version):
-            return self.storage[handle.tile][handle.number % self.tiles[handle.tile].versions]
+            versions = self.memory.of(handle.tile, owner)
+            return versions[handle.number % self.tiles[handle.tile].versions]
         return handle
 
+    def _tile_of(self, code: RegionCode) -> str:
+        """The declared tile behind a name, or the name of a message."""
+        handle = self.names[code.tile]
+        return handle.tile if isinstance(handle, Version) else code.tile
+
+    def _settle(self) -> None:
+        """Puts and gets are done before anyone is told anything."""
+        self.ahead.untouched(*self.memory.reached)
+
     def region(self, code: RegionCode, fresh: bool = False) -> Tensor:
-        """The tensor a region means, a view of its tile or message."""
-        if code.at is not None and int(code.at(self.ints)) != self.unit:
-            raise NoTorchRuleError(
-                f"'{code.tile}' of another unit is out of reach: processes share no memory",
-                advice="use channels instead of puts and gets",
-            )
+        """The tensor a region means, a view of its tile or message, or of another unit's tile."""
         handle = self.names[code.tile]
         if fresh and isinstance(handle, Version):
             handle = Version(handle.tile, handle.number + 1)
-        tensor = self._tensor(handle)
+        tensor = self._tensor(handle, None if code.at is None else int(code.at(self.ints)))
         if code.whole:
             return tensor
         for axis, (start, extent) in enumerate(zip(code.start, code.shape, strict=True)):
@@ -151,10 +148,16 @@ class UnitRun:
         reads = [self.region(code) for code in instruction.reads]
         target = self.region(instruction.write, statement.fresh)
         varying = {name: int(function(self.ints)) for name, function in instruction.varying.items()}
-        result = RULES[statement.operation](*reads, **instruction.attributes, **varying)
-        if statement.operation in ("copy", "cast") and result.shape != target.shape:
-            result = result.reshape(target.shape)
-        assign(target, result)
+        rule, attributes = RULES[statement.operation], {**instruction.attributes, **varying}
+
+        def work() -> None:
+            result = rule(*reads, **attributes)
+            if statement.operation in ("copy", "cast") and result.shape != target.shape:
+                result = result.reshape(target.shape)
+            assign(target, result)
+
+        touched = [self._tile_of(code) for code in instruction.reads]
+        self.ahead.start(work, touched, [self._tile_of(instruction.write)])
         self._renew(instruction)
 
     def step_send(self, instruction: Instruction, pc: int) -> None:
@@ -163,6 +166,8 @@ class UnitRun:
         to, member = self._value(instruction, "to"), self._value(instruction, "member")
         if int(channel.source.evaluate({"unit": to, "member": member})) != self.unit:
             raise PlanError(f"unit {self.unit} does not feed this queue: {statement_text(statement)}")
+        self._settle()
+        self.ahead.written(self._tile_of(instruction.reads[0]))
         self.transport.send(channel.name, to, member, self.region(instruction.reads[0]), channel.slots)
 
     def step_receive(self, instruction: Instruction, pc: int) -> None:
@@ -187,12 +192,14 @@ class UnitRun:
         if statement.name:
             self.names[statement.name] = message
         elif instruction.write is not None:
+            self.ahead.untouched(self._tile_of(instruction.write))
             target = self.region(instruction.write, statement.fresh)
             assign(target, message.reshape(target.shape))
             self._renew(instruction)
 
     def step_read_scalar(self, instruction: Instruction, pc: int) -> None:
         statement: Any = instruction.statement
+        self.ahead.written(self._tile_of(instruction.reads[0]))
         value = int(self.region(instruction.reads[0]).reshape(-1)[0].item())
         if not 0 <= value <= statement.bound:
             raise PlanError(f"read_scalar gave {value}, outside 0..{statement.bound}", place=statement.place)
@@ -201,6 +208,7 @@ class UnitRun:
     def step_signal(self, instruction: Instruction, pc: int) -> None:
         flag = instruction.statement.flag  # type: ignore[union-attr]
         to, member, amount = (self._value(instruction, name) for name in ("to", "member", "amount"))
+        self._settle()
         self.transport.signal(flag, to, member, amount)
 
     def step_wait(self, instruction: Instruction, pc: int) -> None:
@@ -209,6 +217,7 @@ class UnitRun:
 
     def step_collective(self, instruction: Instruction, pc: int) -> None:
         statement: Any = instruction.statement
+        self.ahead.finish()
         if statement.kind == "barrier":
             self.transport.gather(statement.group, torch.zeros(1))
             return

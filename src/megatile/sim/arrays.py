@@ -1,7 +1,7 @@
 """The evaluator for regular plans: all units of a stream at once, command by command.
 
-Valid when nothing has to be arbitrated: no resource has two users, there is no receive-from-any, no flag
-and no meeting, and no unit touches another's storage. Times are then sums and maxima, and they are worked out
+Valid when nothing has to be arbitrated: no resource has two users, there is no receive-from-any and no flag,
+and no unit touches another's storage. Times are then sums and maxima, and they are worked out
 for a whole stream at a time: a plain int while all units agree, an array over the units where they differ.
 `NotRegular` says that a plan is not of this kind; the run-ahead evaluator takes it.
 """
@@ -19,6 +19,7 @@ from megatile.plan.timing.machine import Machine
 from megatile.sim.cohort import Cohort
 from megatile.sim.follow import walk
 from megatile.sim.lowering import Lowering, bytes_moved, transfer_times
+from megatile.sim.meetings import Meetings
 from megatile.sim.messages import MessageTimes
 from megatile.sim.program import Link, Program
 from megatile.sim.rows import Access, Released, Row
@@ -36,7 +37,7 @@ def check_regular(plan: pm.Plan, machine: Machine) -> None:
     """Raise `NotRegular` if a plan is of the wrong kind at first sight."""
     for stream in plan.streams:
         for statement in pm.statements(stream.body):
-            if isinstance(statement, (pm.ReceiveAny, pm.Signal, pm.Wait, pm.Collective)):
+            if isinstance(statement, (pm.ReceiveAny, pm.Signal, pm.Wait)):
                 raise NotRegular(f"it has a {type(statement).__name__}")
     if any(tile.shared for tile in plan.tiles):
         raise NotRegular("units share tiles")
@@ -72,13 +73,16 @@ class Arrays:
         self.record = record
         self.arrivals = {c.name: MessageTimes(program.plan.units * c.members) for c in program.plan.channels}
         self.credits = {c.name: MessageTimes(program.plan.units * c.members) for c in program.plan.channels}
-        self.last: Value = 0
+        self.last = 0
         self.recorded: list[tuple[Lane, Row, Value, Value]] = []
+        self._memories: dict[int, str] = {}
+        self._meetings = Meetings(program)
         self._rules: dict[type, Callable[[Lane, Row], bool]] = {
             pm.Compute: self.compute,
             pm.Send: self.send,
             pm.Receive: self.receive,
             pm.ReadScalar: self.read,
+            pm.Collective: self.meet,
             Released: self.release,
         }
 
@@ -112,10 +116,13 @@ class Arrays:
 
     def hazard(self, lane: Lane, access: Access, start: Value) -> Value:
         """The start moved behind every unfinished access that conflicts."""
+        write, storage = access.write, access.storage
         for other, end, mask in lane.open:
-            if not (access.write or other.write):
+            if not (write or other.write):
                 continue
             if type(end) is int and type(start) is int and end <= start:
+                continue
+            if type(storage) is int and type(other.storage) is int and storage != other.storage:
                 continue
             same = same_block(access, other)
             if same is False:
@@ -137,8 +144,9 @@ class Arrays:
             found.append((access, end, row.mask))
 
     def _private(self, row: Row) -> None:
-        if any(a.owner is not None for a in row.accesses):
-            raise NotRegular("units touch each other's storage")
+        for access in row.accesses:
+            if access.owner is not None:
+                raise NotRegular("units touch each other's storage")
 
     # commands
 
@@ -157,7 +165,7 @@ class Arrays:
 
     def _engine_times(self, lane: Lane, row: Row) -> tuple[int, Value, Value]:
         statement = row.statement
-        key = (id(statement), plain_int(row.flops), plain_int(row.nbytes), storages_of(row))
+        key = (id(statement), plain_int(row.flops), plain_int(row.nbytes), self._ends(row))
         known = lane.times.get(key) if None not in key else None
         if known is not None:
             return known
@@ -178,6 +186,19 @@ class Arrays:
         if None not in key:
             lane.times[key] = result
         return result
+
+    def _ends(self, row: Row) -> tuple[Any, ...] | None:
+        """What the times of a row depend on besides its bytes: memories, or blocks where it says no bytes."""
+        storages = storages_of(row)
+        if type(row.nbytes) is not int or not row.nbytes or storages is None:
+            return storages
+        return tuple([self._memory(s) for s in storages])
+
+    def _memory(self, storage: int) -> str:
+        found = self._memories.get(storage)
+        if found is None:
+            found = self._memories[storage] = self.program.storages.memory(storage)
+        return found
 
     def _copy_times(self, lane: Lane, row: Row, source: Access) -> tuple[int, Value, Value]:
         program = self.program
@@ -217,7 +238,7 @@ class Arrays:
         return True
 
     def _send_times(self, lane: Lane, row: Row) -> tuple[str, int, int, Value, Value, Any]:
-        key = (id(row.statement), id(row.queue), plain_int(row.nbytes), storages_of(row), row.mask is None)
+        key = (id(row.statement), id(row.queue), plain_int(row.nbytes), self._ends(row), row.mask is None)
         known = lane.times.get(key) if None not in key else None
         if known is not None and known[5] is row.queue:
             return known
@@ -275,7 +296,7 @@ class Arrays:
         return True
 
     def _take_times(self, lane: Lane, row: Row) -> tuple[int, Value, Value]:
-        key = (id(row.statement), plain_int(row.nbytes), storages_of(row), "take")
+        key = (id(row.statement), plain_int(row.nbytes), self._ends(row), "take")
         if None in key or key not in lane.times:
             source = Access(row.slot, None, (), False, row.statement.channel)
             lane.times[key] = self._copy_times(lane, row, source)
@@ -333,6 +354,20 @@ class Arrays:
         self._note(lane, row, lane.now, lane.now)
         return True
 
+    def meet(self, lane: Lane, row: Row) -> bool:
+        """Units of a group wait for one another; the network then does its part."""
+        self._private(row)
+        ready = lane.now
+        for access in row.accesses:
+            ready = self.hazard(lane, access, ready)
+        done = self._meetings.done(lane.lowering, row, ready)
+        if done is None:
+            raise NotRegular("the members of a group come at different points of their streams")
+        begin, lane.now = lane.now, within(row.mask, done, lane.now)
+        self.mark(lane, row, done)
+        self._note(lane, row, begin, done)
+        return True
+
     # the end
 
     def _note(self, lane: Lane, row: Row, start: Value, end: Value) -> None:
@@ -343,10 +378,13 @@ class Arrays:
     def _last(self, row: Row, end: Value) -> None:
         if row.mask is not None:
             end = int(np.max(np.where(row.mask, end, 0)))
-        self.last = latest(self.last, end if type(end) is int else int(end.max()))
+        elif type(end) is not int:
+            end = int(end.max())
+        if end > self.last:
+            self.last = end
 
     def _times(self) -> Times:
-        ends = [int(np.max(self.last))] + [int(np.max(lane.now)) for lane in self.lanes]
+        ends = [self.last] + [int(np.max(lane.now)) for lane in self.lanes]
         times = Times(max(ends))
         if self.record:
             units = self.program.plan.units

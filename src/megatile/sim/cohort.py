@@ -11,6 +11,7 @@ import numpy as np
 from megatile.plan import model as pm
 from megatile.plan.expr import Const, Expr, symbols
 from megatile.sim.counts import QueueCounts
+from megatile.sim.memo import Memo
 from megatile.sim.rows import Access, Mask, Number, Odd
 from megatile.sim.slots import SlotHolds
 from megatile.sim.storage import Storages
@@ -44,6 +45,7 @@ class Cohort:
         self.met: dict[str, Number] = {g.name: 0 for g in self.plan.groups}
         self._compiled: dict[int, tuple[Expr, Callable[..., Any]]] = {}
         self._steady: dict[int, Number] = {}
+        self._memo = Memo()
         self._queues: dict[int, tuple[bool, Number]] = {}
         self._same_queues: dict[tuple[str, bytes], Number] = {}
         self._fed: set[int] = set()
@@ -61,7 +63,8 @@ class Cohort:
             return steady
         entry = self._compiled.get(key)
         if entry is None:
-            entry = self._compiled[key] = (expr, expr.compile())
+            made = self._memo.function(expr) if self.vector else expr.compile()
+            entry = self._compiled[key] = (expr, made)
             if symbols(expr) <= {"unit"}:
                 self._steady[key] = entry[1](self.env)
                 return self._steady[key]
@@ -95,18 +98,18 @@ class Cohort:
         self.versions[name] = self.choose(mask, version + 1, version)
 
     def access(self, region: pm.Region, write: bool) -> Access:
-        storage = self.storage_of(region.tile)
-        tile = self.storages.tile(region.tile)
+        name = region.tile
+        storage = self.storage_of(name)
+        tile = self.storages.tile(name)
         owner: Number = None
         shared = False
         if region.at is not None:
             owner, shared = self.value(region.at), True
-        elif tile is not None and tile.shared and region.tile not in self.names:
+        elif tile is not None and tile.shared and name not in self.names:
             owner, shared = self.value(tile.owner), True
-        bounds = []
-        for start, extent in zip(region.start, region.shape, strict=True):
-            bounds.append((self.value(start), self.value(extent)))
-        return Access(storage, owner, tuple(bounds), write, region.tile, shared)
+        value = self.value
+        bounds = tuple([(value(a), value(b)) for a, b in zip(region.start, region.shape, strict=True)])
+        return Access(storage, owner, bounds, write, name, shared)
 
     def queue(self, statement: Any, channel: pm.Channel, to: Number, member: Number) -> Number:
         """The queue a statement uses: one array object while nothing but the unit decides, so that counting

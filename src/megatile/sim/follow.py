@@ -8,7 +8,6 @@ is needed where the course depends on a receive-from-any.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,11 +30,12 @@ def block(c: Cohort, body: tuple[Any, ...], mask: Mask) -> Walk:
         yield from rule(c, statement, mask)
 
 
-def scoped(c: Cohort, body: tuple[Any, ...], mask: Mask, keep: Callable[[], Any]) -> Walk:
+def scoped(c: Cohort, body: tuple[Any, ...], mask: Mask, keep: Callable[[], Any] | None) -> Walk:
     """A body whose own names end with it; ``keep`` binds what lives on before they do."""
-    before_names, before_env = set(c.names), set(c.env)
+    before_names, before_env = set(c.names), tuple(c.env)
     yield from block(c, body, mask)
-    keep()
+    if keep is not None:
+        keep()
     own = [name for name in c.names if name not in before_names]
     if own:
         yield from release(c, own, mask)
@@ -71,7 +71,7 @@ def _compute(c: Cohort, s: pm.Compute, mask: Mask) -> Walk:
         c.begin_version(s.write.tile, mask)
     elif s.reads and s.write is s.reads[0]:
         # In place: the same block is read and written, so it is worked out once.
-        row.accesses = (*reads, replace(reads[0], write=True))
+        row.accesses = (*reads, reads[0]._replace(write=True))
         row.flops, row.nbytes = c.value(s.work.flops), c.value(s.work.bytes)
         yield row
         return
@@ -204,6 +204,9 @@ def _loop(c: Cohort, s: pm.Loop, mask: Mask) -> Walk:
 
 
 def _iteration(c: Cohort, s: pm.Loop, mask: Mask) -> Walk:
+    if not s.carries:
+        yield from scoped(c, s.body, mask, None)
+        return
     old: list[tuple[Number, Mask]] = []
 
     def keep() -> None:

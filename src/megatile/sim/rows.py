@@ -8,8 +8,7 @@ Nothing here knows time.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Number = Any  # an int, or an int64 array over the units of the cohort
 Mask = Any  # None for all units, else a bool array
@@ -51,8 +50,7 @@ class Row:
         self.group: Number = 0
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(NamedTuple):
     """A block of one storage that a command reads or writes.
 
     ``storage`` is a number of `Storages`; ``owner`` is None for the unit's own copy; ``bounds`` are

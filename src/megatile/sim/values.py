@@ -51,7 +51,8 @@ def same_block(a: Access, b: Access) -> Any:
     for (low, extent), (bottom, height) in zip(a.bounds, b.bounds, strict=False):
         if low is bottom and extent is height:
             continue
-        both = _all_or_any((low < bottom + height) & (bottom < low + extent))
+        apart = low - bottom
+        both = _all_or_any((apart < height) & (apart > -extent))
         if both is False:
             return False
         if both is not True:
@@ -62,6 +63,5 @@ def same_block(a: Access, b: Access) -> Any:
 def _all_or_any(both: Any) -> Any:
     if not isinstance(both, np.ndarray):
         return bool(both)
-    if both.all():
-        return True
-    return both if both.any() else False
+    count = np.count_nonzero(both)
+    return both if 0 < count < both.size else bool(count)

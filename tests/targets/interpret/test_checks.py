@@ -757,3 +757,173 @@ def test_all_to_all_of_a_length_known_late() -> None:
         np.array([6], np.int32),
         line="T.all_to_all(",
     )
+
+
+# --- what only a run can tell ---------------------------------------------------------------------
+
+
+def test_race_says_what_would_order_it() -> None:
+    @T.program
+    def p(X: T.Tensor((8,), "f32")):
+        with T.Kernel(block=2) as bx:
+            T.fill(X, bx)
+
+    fails(DataRaceError, r"block 0 at line \d+, with nothing that orders the two.*T.barrier", p, f32(8))
+
+
+def test_units_that_hold_the_same_part() -> None:
+    @T.program
+    def p(X: T.Tensor((8,), "f32")):
+        with T.Kernel(device=(2, 2)), T.Scale("device") as r:
+            T.fill(T.view(X, layout=(T.Shard(0), T.Replica)), r.coords[1])
+
+    fails(
+        ReplicaMismatchError,
+        "the copies of 'X' differ: device 2 has 1.0 where another has 0.0.*a reduction along that axis",
+        p,
+        f32(8),
+        line="T.view(X",
+    )
+
+
+def test_different_roots() -> None:
+    @T.program
+    def p(X: T.Tensor((8,), "f32")):
+        with T.Kernel(device=2), T.Scale("device") as (r, n):
+            x = T.alloc((4,), "f32", level="l2")
+            T.clear(x)
+            T.broadcast(x, root=r)
+
+    fails(RunError, r"T.broadcast: units name different roots \[0, 1\]", p, f32(8), line="T.broadcast(")
+
+
+def test_negative_extents() -> None:
+    @T.program
+    def parallel(X: T.Tensor((8,), "f32")):
+        with T.Kernel(block=1) as b:
+            for i in T.Parallel(b - 1):
+                X[i] = 0.0
+
+    @T.program
+    def region(X: T.Tensor((8,), "f32")):
+        with T.Kernel(block=1) as b:
+            x = T.alloc((8,), "f32")
+            T.clear(x)
+            T.copy(X[0 : b - 1], x[0 : b - 1])
+
+    fails(RunError, r"T.Parallel over extents \(-1,\)", parallel, f32(8), line="for i in")
+    fails(RunError, r"a region of '\w+' has extent -1.*check its bounds", region, f32(8), line="T.copy(")
+
+
+def test_a_flag_that_does_not_exist() -> None:
+    @T.program
+    def p(X: T.Tensor((8,), "f32")):
+        with T.Kernel(block=4), T.Scale("block") as (r, n):
+            flags = T.alloc((2,), "i32")
+            T.signal(flags[r], dst=r)
+            T.wait(flags[r], 1)
+
+    fails(RunError, r"flag 2 does not exist: 'flags' has 2 in dimension 0", p, f32(8), line="T.signal(")
+
+
+def test_a_loop_that_does_not_advance() -> None:
+    @T.program
+    def p(X: T.Tensor((8,), "f32")):
+        with T.Kernel(block=1) as b:
+            for _ in T.serial(0, 4, b):
+                T.clear(X)
+
+    fails(RunError, "a loop with step 0 never ends", p, f32(8), line="for _ in")
+
+
+def test_partial_terms_reduced_elsewhere() -> None:
+    @T.program
+    def p(X: T.Tensor((8,), "f32"), Y: T.Tensor((8,), "f32")):
+        with T.Kernel(device=2), T.Scale("device") as (r, n):
+            x, y = T.view(X, layout=T.Partial("sum")), T.view(Y, layout=T.FullRow)
+            T.fill(x, r + 1)
+            T.reduce_scatter(y, x)
+
+    fails(
+        PartialError,
+        "'X' still holds partial terms at the end.*its sum went into another tile: keep the terms in a tile",
+        p,
+        f32(8),
+        f32(8),
+        line="T.view(X",
+    )
+
+
+def test_views_of_views_with_copies_on_one_axis() -> None:
+    @T.program
+    def p(X: T.Tensor((8, 8), "f32"), Y: T.Tensor((8,), "f32")):
+        with T.Kernel(device=2, block=(2, 2)), T.Scale("device") as (d, _):
+            rows, sums = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
+            with T.Scale("block") as r:
+                T.fill(T.view(rows, layout=(T.Shard(1), T.Replica)), r.coords[0] + 10 * d)
+            T.reduce_sum(rows, sums, dim=1)
+
+    x, y = f32(8, 8), f32(8)
+    mt.run(p, x, y)
+    expected = np.add.outer(np.repeat([0, 10], 4), np.repeat([0, 1], 4))
+    np.testing.assert_array_equal(x, expected)
+    np.testing.assert_array_equal(y, expected.sum(axis=1))
+
+
+# --- looking --------------------------------------------------------------------------------------
+
+
+def looked_at() -> Any:
+    @T.program
+    def p(X: T.Tensor((8,), "f32"), N: T.Tensor((1,), "i32")):
+        with T.Kernel(block=2, threads=256) as bx:
+            x = T.alloc((4,), "f32")
+            n = T.read_scalar(N[0], bound=4)
+            for k in T.serial(2):
+                half = bx * 2 + k
+                T.fill(x, half)
+                with T.Scale("warpgroup") as (w, size):
+                    T.breakpoint(unit=1)
+            T.copy(X[bx * 4], x)
+
+    return p
+
+
+def test_a_breakpoint_shows_all_scalars() -> None:
+    stops: list[Any] = []
+    arrays = f32(8), np.full(1, 3, np.int32)
+    mt.run(looked_at(), *arrays, on_breakpoint=stops.append)
+    assert {stop.unit for stop in stops} == {"block 0, warpgroup 1", "block 1, warpgroup 1"}
+    last = stops[-1].vars
+    assert last == {"k": 1, "n": 3, "half": 3, "bx": 1, "w": 1, "size": 2, "scalar": 3} or last.items() >= {
+        "k": 1, "n": 3, "half": 3, "bx": 1, "w": 1, "size": 2,
+    }.items()  # fmt: skip
+    np.testing.assert_array_equal(stops[-1]["x"], [3, 3, 3, 3])
+    with pytest.raises(RunError, match="there is no tile 'y'.*tiles there are"):
+        stops[-1]["y"]
+    lines: list[str] = []
+    mt.run(looked_at(), *arrays, output=lines.append)
+    assert len(lines) == 4
+    assert "[block 1, warpgroup 1] breakpoint at line" in lines[-1] and "half = 3" in lines[-1]
+
+
+def test_who_wrote_tiles_and_scalars() -> None:
+    arrays = f32(8), np.full(1, 3, np.int32)
+    result = mt.run(looked_at(), *arrays, record=True, output=lambda text: None)
+    tensor, tile = result.last_write("X", 6), result.last_write("x", 2, unit=0)
+    assert tensor is not None and tensor.unit == "block 1" and tensor.statement.startswith("copy(X[")
+    assert tile is not None and tile.unit == "block 0" and "T.fill(x, half)" in tile.place.snippet
+    assert tile.step < tensor.step
+    loop = result.last_write("k", unit=1)
+    assert loop is not None and loop.value == 1 and "for k in serial" in str(loop)
+    for name, message in (("Z", "nothing called 'Z' was written"), ("xx", "did you mean 'x'")):
+        with pytest.raises(ArgumentError, match=message):
+            result.last_write(name, 0)
+    with pytest.raises(ArgumentError, match="no unit 7 has a tile 'x'.*2 units, from 0"):
+        result.last_write("x", 0, unit=7)
+    with pytest.raises(ArgumentError, match=r"'x' has 1 dimensions, 0 indices were given.*shape is \(4,\)"):
+        result.last_write("x")
+    with pytest.raises(ArgumentError, match="'X' has no copy 1"):
+        result.last_write("X", 0, copy=1)
+    with pytest.raises(ArgumentError, match="this run was not recorded.*record=True"):
+        mt.run(looked_at(), *arrays, output=lambda text: None).last_write("X", 0)

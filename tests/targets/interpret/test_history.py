@@ -101,3 +101,31 @@ def test_what_ended_races_until_it_is_joined() -> None:
         assert history.check(box((k, k + 1)), WRITE, later, later, None) is None
         history.add(box((k, k + 1)), WRITE, later, None, None)
     assert all(row.agent is later for row in history.rows)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_many_boxes_of_all_sizes_are_found(seed: int) -> None:
+    """What the grid finds is what comparing with every earlier access finds."""
+    rng = np.random.default_rng(seed)
+    units, history, past = family(40), History(3), []
+    for step in range(400):
+        sizes = rng.choice([1, 4, 4, 4, 30] if seed % 2 else [1, 1, 1, 8, 60], 2)
+        low = rng.integers(0, 64, 2)
+        one = box(*((int(a), int(a + s)) for a, s in zip(low, sizes, strict=True)))
+        unit = units[int(rng.integers(40))]
+        kind = int(rng.choice([READ, WRITE, ATOMIC], p=[0.6, 0.2, 0.2]))
+        expected = any(
+            other is not unit
+            and (kind != done or kind == WRITE)
+            and all(_meets(a, b) for a, b in zip(one, two, strict=True))
+            for two, done, other in past
+        )
+        assert (history.check(one, kind, unit, unit, None) is not None) == expected, step
+        if not expected:
+            history.add(one, kind, unit, None, None)
+            past.append((one, kind, unit))
+    assert len(past) > 30
+
+
+def _meets(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return a[0] < b[1] and b[0] < a[1]

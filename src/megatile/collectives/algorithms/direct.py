@@ -56,8 +56,7 @@ def between_all(w: Writer) -> None:
 def all_to_all(w: Writer) -> None:
     """Block j of rank i becomes block i of rank j."""
     n, blocks = w.job.ranks, w.blocks
-    mine = blocks.length(unit)
-    arrivals = Blocks(expr(mine) * n, n, 0, blocks.most * n) if w.job.count % n else blocks
+    arrivals = arriving(w)
     channel = w.channel("pairs", (unit - 1 - member) % n, blocks.most, members=n - 1, slots=1)
     if w.out_of_place:
         w.copy(arrivals.part(w.output, unit), blocks.part(w.own, unit))
@@ -67,6 +66,14 @@ def all_to_all(w: Writer) -> None:
     with w.loop(0, n - 1) as step:
         place = arrivals.part(w.output, (unit - 1 - step) % n)
         w.copy(place, w.receive(channel, place, step))
+
+
+def arriving(w: Writer) -> Blocks:
+    """Where the blocks of an all-to-all go: they are all as long as mine."""
+    n, blocks = w.job.ranks, w.blocks
+    if w.job.count % n == 0:
+        return blocks
+    return Blocks(expr(blocks.length(unit)) * n, n, 0, blocks.most * n)
 
 
 def from_root(w: Writer) -> None:

@@ -13,7 +13,7 @@ from megatile.plan.expr import unit
 
 def _power_of_two_unless_all_reduce(job: Job) -> str | None:
     if job.operation != "all_reduce" and power_below(job.ranks) != job.ranks:
-        return "needs a power of two of ranks"
+        return "needs a power of two of ranks (bruck does any number)"
     return None
 
 

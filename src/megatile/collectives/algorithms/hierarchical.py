@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from megatile.collectives.algorithms.in_network import network_reduces
 from megatile.collectives.algorithms.ring import put_root_data
 from megatile.collectives.blocks import Blocks, joined, piece
-from megatile.collectives.job import Job
+from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.party import BothWays, Party, along
 from megatile.collectives.phases.chain import Tree, TreePhase, broadcast_down, reduce_up
 from megatile.collectives.phases.direct import Direct
-from megatile.collectives.phases.exchange import Exchange, Fold, power_below
+from megatile.collectives.phases.exchange import Exchange, power_below
 from megatile.collectives.phases.ring import Ring
+from megatile.collectives.phases.skips import Skips
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
+from megatile.core.errors import did_you_mean
 from megatile.plan.build import Handle
-from megatile.plan.expr import Expr, constant, eq, unit
+from megatile.plan.expr import Expr, eq, unit
 
 LARGEST_RING = 64
-"""A level with more members than this is crossed in log2(n) rounds instead of round a ring."""
+"""A level with more members than this is crossed by the network itself if it can, else in log2(n) rounds."""
+INNER = ("ring", "direct")
+OUTER = ("auto", "messages", "in_network")
 
 
 def _one_level(job: Job) -> str | None:
@@ -28,11 +33,20 @@ def _one_level(job: Job) -> str | None:
 @algorithm(
     "hierarchical", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", unfit=_one_level
 )
-def hierarchical(w: Writer, chunks: int = 1, inner: str = "ring", outer: str = "messages") -> None:
+def hierarchical(w: Writer, chunks: int = 1, inner: str = "ring", outer: str = "auto") -> None:
     """Reduce-scatter inside each group, all-reduce between groups, all-gather inside; any number of levels.
 
-    ``inner``: ring or direct; ``outer``: messages, or in_network where the outermost network reduces itself.
+    ``inner``: ring or direct; ``outer``: messages, in_network (the outermost network reduces), or auto: that
+    is in_network between many groups where the network can, else messages.
     """
+    for name, value, known in (("inner", inner, INNER), ("outer", outer, OUTER)):
+        if value not in known:
+            raise CollectiveError(
+                f"hierarchical has no {name}='{value}'", advice=did_you_mean(value, known, what=f"{name}s")
+            )
+    if outer == "auto":
+        far = w.job.nesting[-1] > LARGEST_RING and network_reduces(w.job, -1) is None
+        outer = "in_network" if far else "messages"
     nested(w, w.job.nesting, chunks=chunks, inner=inner, outer=outer)
 
 
@@ -94,14 +108,17 @@ class Levels:
         if party.size <= LARGEST_RING:
             self._ring(party, blocks).all_reduce(source, self.w.sums)
             return
-        known = constant(blocks.count)
-        limit = blocks.limit if known is None else known
-        stretch = Blocks(blocks.count, power_below(party.size), blocks.base, limit)
-        everything = piece(self.w.sums, blocks.base, blocks.count)
-        with Fold(self.w, party, everything, limit).around(source, self.w.sums) as begun:
-            exchange = Exchange.over(self.w, party, stretch)
-            exchange.reduce_scatter(begun, self.w.sums)
+        if source is not self.w.sums:
+            everything = (piece(h, blocks.base, blocks.count) for h in (self.w.sums, source))
+            self.w.copy(*everything)
+        if power_below(party.size) == party.size:
+            exchange = Exchange.over(self.w, party, blocks)
+            exchange.reduce_scatter(self.w.sums, self.w.sums)
             exchange.all_gather(self.w.sums)
+            return
+        skips = Skips(self.w, party, blocks)
+        skips.reduce_scatter(self.w.sums)
+        skips.all_gather(self.w.sums)
 
     def _segments(self) -> list[tuple[Party, Blocks]]:
         """From the outside in: contiguous stretches of the ranks' blocks, cut by level."""

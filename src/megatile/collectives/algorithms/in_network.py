@@ -9,8 +9,9 @@ from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
 
 
-def _reduces(job: Job, level: int) -> str | None:
-    able = job.reduces[level] if level < len(job.reduces) else ()
+def network_reduces(job: Job, level: int) -> str | None:
+    """Why the network of a level cannot do the job by itself (None: it can)."""
+    able = job.reduces[level] if -len(job.reduces) <= level < len(job.reduces) else ()
     wanted = "sum" if job.reduction == "avg" else job.reduction
     if job.operation in ("broadcast", "barrier"):
         return None if able else "the network does no reductions or broadcasts"
@@ -20,14 +21,14 @@ def _reduces(job: Job, level: int) -> str | None:
 def _everywhere(job: Job) -> str | None:
     if len(job.nesting) > 1:
         return "the ranks are not on one network"
-    return _reduces(job, 0)
+    return network_reduces(job, 0)
 
 
 def reduces_inside(job: Job) -> str | None:
     """Why the network inside nodes cannot reduce this job (None: it can)."""
     if len(job.nesting) != 2:
         return "needs nodes with several ranks each"
-    return _reduces(job, 0)
+    return network_reduces(job, 0)
 
 
 @algorithm("in_network", "all_reduce", "broadcast", "barrier", unfit=_everywhere)

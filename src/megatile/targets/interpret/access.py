@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.forkjoin import Agent
+from megatile.core.forkjoin import Agent, is_ordered
 from megatile.core.operations import cast
 from megatile.targets.interpret.errors import (
     DataRaceError,
@@ -15,6 +15,7 @@ from megatile.targets.interpret.errors import (
     ReplicaMismatchError,
     UninitialisedReadError,
 )
+from megatile.targets.interpret.group import END_ADVICE
 from megatile.targets.interpret.history import ATOMIC, READ, WRITE, Conflict
 from megatile.targets.interpret.places import Name
 from megatile.targets.interpret.resolve import Resolver, Target
@@ -50,9 +51,9 @@ class Accessor(Resolver):
         if len(block) == 1:
             return block[0]
         if storage.scattered is not None or target.name.valid is not None:
-            whole = assembled(storage, target.name)
             lists = _lists(tuple(target.items))
-            return whole[np.ix_(*map(_as_list, target.items)) if lists else target.index[1:]]
+            index = np.ix_(*map(_as_list, target.items)) if lists else target.index[1:]
+            return assembled(storage, target.name, range(*target.copies), index)[index]
         if storage.partial and self.machine.checks:
             raise PartialError(
                 f"'{storage.name}' holds partial terms, one per {target.name.copy_scale}, and is read as "
@@ -83,9 +84,20 @@ class Accessor(Resolver):
         self, target: Target, index: tuple[Any, ...], unit: Unit, agent: Agent, points: Any = None
     ) -> None:
         storage = target.storage
-        if storage.written is not None and not storage.written[index].all():
-            raise self.uninitialised(target, unit, index)
         self.order(target, READ, unit, agent, points)
+        if storage.written is not None and not storage.written[index].all():
+            self.unwritten(target, unit, index)
+
+    def unwritten(self, target: Target, unit: Unit, index: tuple[Any, ...]) -> None:
+        """An element is read that was never written. Another unit may be about to: that is a race, so go on,
+        with NaN, to see."""
+        error = self.uninitialised(target, unit, index)
+        if target.name.base in self.machine.sharing.raceless:
+            raise error
+        if self.machine.suspicion is None:
+            if unit.node is not None and unit.node.span is not None:
+                error.place = unit.node.span.place()
+            self.machine.suspicion = error
 
     def uninitialised(self, target: Target, unit: Unit, index: tuple[Any, ...]) -> UninitialisedReadError:
         written = target.storage.written
@@ -93,6 +105,8 @@ class Accessor(Resolver):
         where = np.argwhere(~written[index])[0][1:]
         element = tuple(int(w) for w in where)
         advice = "write it first (T.clear, T.fill or T.copy)"
+        if target.name.base not in self.machine.sharing.raceless:
+            advice += ", or wait for the unit that does (T.barrier, T.wait)"
         node = unit.node
         if getattr(node, "to", None) is not None and not written.any():
             advice += "; T.copy takes the destination first: T.copy(to, source)"
@@ -133,7 +147,7 @@ class Accessor(Resolver):
     def order(self, target: Target, kind: int, unit: Unit, agent: Agent, points: Any = None) -> None:
         """Report an earlier access that conflicts with this one and is not ordered before it."""
         storage = target.storage
-        if target.name.base in self.machine.constant:
+        if target.name.base in self.machine.sharing.raceless:
             return
         row = target.row()
         conflict = storage.history.check(row, kind, agent, unit, points)
@@ -141,6 +155,23 @@ class Accessor(Resolver):
         if conflict is not None:
             raise self._race(target, kind, unit, agent, conflict)
         storage.history.add(row, kind, agent, span, points)
+
+    def check_end(self, unit: Unit, names: dict[str, Name]) -> None:
+        """The tiles of a unit end with it: what others did to them must be ordered before."""
+        for name in names.values():
+            storage = unit.frame.get((name.base, unit.path[: name.owner_depth]))
+            if name.owner_depth != unit.depth or storage is None:
+                continue
+            for row in storage.history.rows:
+                if row.agent is unit or is_ordered(row.agent, row.time, unit):
+                    continue
+                launch, span = self.machine.launch, row.span
+                raise DataRaceError(
+                    f"data race on '{name.name}': {describe(unit, launch)} ends, and its tile may still be"
+                    f" {_DONE[row.kind]} by {describe(row.agent, launch)}, with nothing that orders the two",
+                    place=span.place() if span is not None else None,
+                    advice=END_ADVICE,
+                )
 
     def _race(self, target: Target, kind: int, unit: Unit, agent: Agent, earlier: Conflict) -> DataRaceError:
         launch = self.machine.launch
@@ -157,13 +188,18 @@ class Accessor(Resolver):
         )
 
 
-def assembled(storage: Storage, name: Name) -> np.ndarray:
-    """A tile whose copies hold parts of it, put together; where several hold an element they must agree."""
+def assembled(storage: Storage, name: Name, copies: range, index: Any = ...) -> np.ndarray:
+    """A tile whose copies hold parts of it, put together; where several hold an element of ``index`` they
+    must agree."""
     whole = np.zeros(storage.shape, storage.array.dtype)
     filled = np.zeros(storage.shape, bool)
-    for copy, part in enumerate(storage.scattered or name.valid or ()):
+    wanted = np.zeros(storage.shape, bool)
+    wanted[index] = True
+    parts = storage.scattered or name.valid or []
+    for copy in copies:
+        part = parts[copy]
         mine = storage.array[copy][part]
-        differs = filled[part] & ~_equal(whole[part], mine)
+        differs = filled[part] & wanted[part] & ~_equal(whole[part], mine)
         if differs.any():
             raise ReplicaMismatchError(
                 f"the copies of '{storage.name}' differ: {name.copy_scale} {copy} has {mine[differs][0]} "

@@ -47,6 +47,9 @@ def perform(machine: Interpreter, node: n.Collective, units: list[Unit]) -> None
                 )
             access.write(target, value.reshape(target.shape), unit)
     _placements(machine, node, units)
+    for targets in sources:
+        for target in targets:
+            target.storage.reduced = target.storage.partial and node.kind == "reduce_scatter"
     meet(units)
 
 

@@ -12,7 +12,7 @@ from megatile.targets.interpret.expressions import unflatten
 from megatile.targets.interpret.group import Group
 
 WINDOW = 64
-"""Instances started before any has finished, as long as those started can proceed."""
+"""Instances started before any has finished, if none names another: those started can proceed."""
 
 Spawn = Callable[[Group, int, tuple[int, ...], dict[Any, Any]], None]
 
@@ -29,11 +29,12 @@ class Dispatcher:
     has dispatched units. ``spawn(group, rank, path, frame)`` starts a unit; an instance has one frame.
     """
 
-    def __init__(self, launch: Launch, group: Group, spawn: Spawn):
+    def __init__(self, launch: Launch, group: Group, spawn: Spawn, window: int | None):
         low, high = group.parent.depth, launch.depth(group.scale)
         host, instance = launch.depth(launch.host), min(high, launch.depth(launch.dispatch))
         self.group = group
         self.spawn = spawn
+        self.window = window
         self.counts = [s.count for s in launch.scales[low:high]]
         self.inner = math.prod(self.counts[instance - low :])
         holders = math.prod(self.counts[: host - low])
@@ -53,7 +54,7 @@ class Dispatcher:
         started = False
         for queue, running in zip(self.queues, self.running, strict=True):
             running -= {instance for instance in running if self._has_finished(instance)}
-            budget = WINDOW
+            budget = self.window or len(queue)
             while queue and len(running) < self.slots and budget:
                 running.add(self._begin(queue.popleft()))
                 budget -= 1

@@ -90,7 +90,7 @@ class Elementwise:
     def run(self, node: n.Parallel, unit: Unit) -> None:
         extents = tuple(int(self.machine.compile(e)(unit)) for e in node.extents)
         if any(e < 0 for e in extents):
-            raise RunError(f"T.Parallel over extents {extents}")
+            raise RunError(f"T.Parallel over extents {extents}", advice="extents are at least 0: T.max(n, 0)")
         if id(node) not in self.prepared:
             self.prepared.add(id(node))
             self.watched |= watched(node, self.machine.places.names)
@@ -170,8 +170,8 @@ class Elementwise:
         storage = target.storage
         flat = cast(np.broadcast_to(np.asarray(value), at.shape).reshape(-1), storage.dtype)
         if self.machine.checks:
-            self.check_written(target, index, at.unit)
             self.machine.access.order(target, ATOMIC, at.unit, at.unit, points)
+            self.check_written(target, index, at.unit)
         for copy in range(*target.copies):
             _ATOMIC[node.op].at(storage.array[copy], index, flat)
         if target.name.is_partial:
@@ -245,7 +245,8 @@ class Elementwise:
         iteration = tuple(int(i) for i in np.unravel_index(number, at.extents))
         text = f": {node.text}" if node.text else ""
         raise DeviceAssertionError(
-            f"assertion failed{text} (iteration {iteration} of {describe(at.unit, self.machine.launch)})"
+            f"assertion failed{text} (iteration {iteration} of {describe(at.unit, self.machine.launch)})",
+            advice="look at the values there: T.print, T.breakpoint, or mt.run(..., record=True)",
         )
 
     def show(self, node: n.Print, at: Iterations) -> None:
@@ -264,8 +265,8 @@ class Elementwise:
         target, index, points = self._lanes(expr, expr.source, expr.index, at)
         self.touch(expr, target, self._element_numbers(target, points), at, "read")
         if self.machine.checks:
-            self.check_written(target, index, at.unit)
             self.machine.access.order(target, READ, at.unit, at.unit, points)
+            self.check_written(target, index, at.unit)
         storage = target.storage
         if target.copies[1] - target.copies[0] > 1:
             block = storage.array[in_copy(slice(*target.copies), index)]
@@ -275,7 +276,7 @@ class Elementwise:
     def check_written(self, target: Target, index: tuple[Any, ...], unit: Unit) -> None:
         written = target.storage.written
         if written is not None and not written[in_copy(slice(*target.copies), index)].all():
-            raise self.machine.access.uninitialised(target, unit, in_copy(slice(*target.copies), index))
+            self.machine.access.unwritten(target, unit, in_copy(slice(*target.copies), index))
 
     # --- indices as boxes -------------------------------------------------------------------------
 

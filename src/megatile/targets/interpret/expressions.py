@@ -9,6 +9,7 @@ import numpy as np
 
 from megatile.core.operations import OPERATIONS
 from megatile.core.operations import cast as cast_array
+from megatile.ir.affine import FOLD
 from megatile.ir.expr import WEAK, Apply, Const, Coord, Expr, Load, Rank, Var
 from megatile.ir.layout import coordinates
 from megatile.ir.program import Launch
@@ -25,35 +26,23 @@ def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
     """Division of whole numbers, with the user's word for a zero divisor."""
 
     def checked(a: Any, b: Any) -> Any:
-        if np.any(np.asarray(b) == 0):
-            raise RunError("division by zero", advice="guard the divisor")
+        divisor = np.asarray(b)
+        if divisor.dtype.kind in "iub" and not np.all(divisor):
+            raise RunError(
+                "division by zero",
+                advice="put it under an 'if', or divide by T.max(n, 1): T.if_then_else computes both sides",
+            )
         return function(a, b)
 
     return checked
 
 
 _DIRECT: dict[str, Callable[..., Any]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "floordiv": _whole(lambda a, b: a // b),
-    "mod": _whole(lambda a, b: a % b),
-    "ceildiv": _whole(lambda a, b: -(-a // b)),
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
+    **{op: function for op, function in FOLD.items() if op not in ("max", "min", "abs")},
+    **{op: _whole(FOLD[op]) for op in ("floordiv", "mod", "ceildiv")},
     "and": np.logical_and,
     "or": np.logical_or,
     "not": np.logical_not,
-    "neg": lambda a: -a,
-    "bitand": lambda a, b: a & b,
-    "bitor": lambda a, b: a | b,
-    "xor": lambda a, b: a ^ b,
-    "shl": lambda a, b: a << b,
-    "shr": lambda a, b: a >> b,
     "pow": lambda a, b: a**b,
 }
 _SCALAR: dict[str, Callable[..., Any]] = {
@@ -68,48 +57,41 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, (int, float, bool))
 
 
-def compute(expr: Apply, values: list[Any]) -> Any:
-    """One operator on evaluated arguments, rounded to the type of the node."""
-    op = expr.op
+def operation(expr: Apply) -> Callable[[list[Any]], Any]:
+    """What an operator does with evaluated arguments: the result is rounded to the type of the node."""
+    op, types = expr.op, [a.dtype for a in expr.args]
     if op == "cast":
-        return cast_array(np.asarray(values[0]), expr.dtype)
-    if all(is_plain(v) for v in values):
-        return _plain(expr, values)
-    types = [a.dtype for a in expr.args]
-    data = range(1, 3) if op == "if_then_else" else range(len(values))
+        return lambda values: cast_array(values[0], expr.dtype)
+    data = range(1, 3) if op == "if_then_else" else range(len(types))
     common = types[data[0]]
     for at in data[1:]:
         common = promote(common, types[at])
     if expr.dtype not in (*WEAK, "bool") or op == "if_then_else":
         common = expr.dtype
-    for at in data:
-        values[at] = _as(values[at], types[at], common)
     function = _DIRECT.get(op) or OPERATIONS[_NAMES.get(op, op)].meaning
-    with np.errstate(all="ignore"):
+    converted = [at for at in data if common not in WEAK]
+
+    def compute(values: list[Any]) -> Any:
+        if all(map(is_plain, values)):
+            return _plain(expr, values)
+        for at in converted:
+            values[at] = cast_array(values[at], common)
         result = function(*values)
-    return result if expr.dtype in WEAK else cast_array(np.asarray(result), expr.dtype)
+        return result if expr.dtype in WEAK else cast_array(result, expr.dtype)
+
+    return compute
 
 
 def _plain(expr: Apply, values: list[Any]) -> Any:
     """Python numbers stay Python numbers (indices, trip counts, ranks)."""
     function = _SCALAR.get(expr.op) or _DIRECT.get(expr.op)
     if function is None:
-        with np.errstate(all="ignore"):
-            meaning = OPERATIONS[_NAMES.get(expr.op, expr.op)].meaning
-            function = lambda *v: meaning(*(np.float64(x) for x in v)).item()  # noqa: E731
+        meaning = OPERATIONS[_NAMES.get(expr.op, expr.op)].meaning
+        function = lambda *v: meaning(*(np.float64(x) for x in v)).item()  # noqa: E731
     if expr.op == "div":
-        with np.errstate(all="ignore"):
-            return float(np.float64(values[0]) / np.float64(values[1]))
+        return float(np.float64(values[0]) / np.float64(values[1]))
     result = function(*values)
     return bool(result) if isinstance(result, np.bool_) else result
-
-
-def _as(value: Any, have: str, want: str) -> Any:
-    if want in WEAK:
-        return value
-    if have == want and isinstance(value, np.ndarray):
-        return value
-    return cast_array(np.asarray(value), want)
 
 
 class Compiler:
@@ -154,7 +136,8 @@ class Compiler:
             left, right = arguments
             function = _DIRECT[expr.op]
             return lambda context: function(left(context), right(context))
-        return lambda context: compute(expr, [a(context) for a in arguments])
+        compute = operation(expr)
+        return lambda context: compute([a(context) for a in arguments])
 
 
 _COMPILERS: dict[type, Callable[[Compiler, Any], Evaluate]] = {

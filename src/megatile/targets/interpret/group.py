@@ -8,8 +8,10 @@ from typing import Any
 from megatile.ir import nodes as n
 from megatile.ir.layout import coordinates
 from megatile.ir.program import Launch
-from megatile.targets.interpret.errors import DeadlockError, RunError
+from megatile.targets.interpret.errors import DataRaceError, DeadlockError, RunError
 from megatile.targets.interpret.units import Unit, describe
+
+END_ADVICE = "let it wait (T.barrier) until others are done with its tiles"
 
 
 class Meeting:
@@ -61,8 +63,20 @@ class Group:
         first = rank - coords[axis] * stride
         return range(first, first + self.grid[axis] * stride, stride)
 
-    def peer(self, unit: Unit, number: int, axis: int | None) -> Unit:
-        """The unit that ``dst=number`` or ``src=number`` means."""
+    def peer(self, unit: Unit, number: int, axis: int | None, name: str) -> Unit:
+        """The unit whose tile ``name`` is meant by ``dst=number`` or ``src=number``."""
+        member = self.find(unit, number, axis)
+        if member is None:
+            rank = self.line(self.rank(unit), axis)[number]
+            raise DataRaceError(
+                f"data race on '{name}': {self.scale} {rank} has finished and its tiles are gone; nothing "
+                f"made it wait for {describe(unit, self.launch)}",
+                advice=END_ADVICE,
+            )
+        return member
+
+    def find(self, unit: Unit, number: int, axis: int | None) -> Unit | None:
+        """The unit that ``dst=number`` means; None if it has finished and its tiles are gone."""
         line = self.line(self.rank(unit), axis)
         if not 0 <= number < len(line):
             raise RunError(
@@ -75,10 +89,7 @@ class Group:
             if rank in self.finished and not self.waved:
                 return self.retired[rank]
             if rank in self.finished:
-                raise RunError(
-                    f"{self.scale} {rank} has finished; its tiles are gone",
-                    advice="let it wait (T.barrier) until others are done with its tiles",
-                )
+                return None
             raise DeadlockError(
                 f"{self.scale} {rank} is not resident yet: more instances were launched than fit at once",
                 advice="launch fewer, or let each work alone and exchange data in a later region",

@@ -15,10 +15,11 @@ import numpy as np
 
 from megatile.core.forkjoin import Agent, is_ordered, settled
 from megatile.ir.nodes import Span
+from megatile.targets.interpret.grid import Grid, typical
 from megatile.targets.interpret.units import Unit
 
 READ, WRITE, ATOMIC = 0, 1, 2
-FEW = 12
+FEW = 8
 Items = tuple[Any, ...]
 """Per dimension (copies first): (start, stop) or a sorted array of indices; or one array of flat element
 numbers."""
@@ -41,6 +42,9 @@ class Row:
             return (self.agent.number, self.kind, self.items)
         return object()
 
+    def box(self) -> list[tuple[int, int]]:
+        return _box(self.items)
+
 
 @dataclass(frozen=True)
 class Conflict:
@@ -54,21 +58,19 @@ class Conflict:
 class History:
     """The accesses of one storage.
 
-    Single elements are found by their place; a few boxes are compared one by one, many all at once.
+    A few are compared one by one; of many, those near in a grid.
     """
 
     def __init__(self, rank: int):
         self.rank = rank
-        self.clear(8)
+        self.clear(FEW)
 
     def clear(self, size: int) -> None:
         self.low = np.zeros((size, self.rank), np.int64)
         self.high = np.zeros((size, self.rank), np.int64)
-        self.kind = np.zeros(size, np.int8)
         self.rows: list[Row] = []
         self.keys: dict[Any, int] = {}
-        self.points: dict[tuple[int, ...], list[int]] = {}
-        self.boxes: list[int] = []
+        self.grid: Grid | None = None
         self.only: Agent | None = None
 
     def check(self, items: Items, kind: int, agent: Agent, unit: Unit, points: Any) -> Conflict | None:
@@ -89,14 +91,14 @@ class History:
 
     def _candidates(self, items: Items) -> Iterable[int]:
         """Rows that may share an element with the box."""
-        place = _place(items)
-        if place is not None and len(self.boxes) <= FEW:
-            return [*self.points.get(place, ()), *self.boxes]
-        if len(self.rows) <= FEW:
-            return range(len(self.rows))
         size = len(self.rows)
-        low = np.array([i[0] for i in items], np.int64)
-        high = np.array([i[1] if isinstance(i, tuple) else i[-1] + 1 for i in items], np.int64)
+        if self.grid is None:
+            return range(size)
+        box = _box(items)
+        near = self.grid.near(box)
+        if near is not None:
+            return near
+        low, high = np.array(box, np.int64).T
         return np.flatnonzero(((self.low[:size] < high) & (self.high[:size] > low)).all(axis=1)).tolist()
 
     def add(self, items: Items, kind: int, agent: Agent, span: Span | None, points: Any) -> None:
@@ -107,24 +109,19 @@ class History:
         if at is not None:
             self.rows[at] = row
             return
-        if len(self.rows) >= len(self.kind):
+        if len(self.rows) >= len(self.low):
             self._shrink_or_grow()
         self._append(row, key)
 
     def _append(self, row: Row, key: Any) -> None:
         at = len(self.rows)
-        for d, item in enumerate(row.items):
-            self.low[at, d] = item[0]
-            self.high[at, d] = item[1] if isinstance(item, tuple) else item[-1] + 1
-        self.kind[at] = row.kind
+        if self.grid is not None:
+            box = row.box()
+            self.low[at], self.high[at] = zip(*box, strict=True)
+            self.grid.add(at, box)
         self.only = row.agent if not self.rows else (self.only if self.only is row.agent else None)
         self.rows.append(row)
         self.keys[key] = at
-        place = _place(row.items)
-        if place is None:
-            self.boxes.append(at)
-        else:
-            self.points.setdefault(place, []).append(at)
 
     def _shrink_or_grow(self) -> None:
         """Rows of agents that were joined become rows of those they returned to; equal ones merge."""
@@ -136,19 +133,16 @@ class History:
                 key = row.key()
                 if key not in kept or kept[key].time < time:
                     kept[key] = row
-        self.clear(max(8, 2 * len(kept)))
+        self.clear(max(FEW, 2 * len(kept)))
+        if len(kept) >= FEW:
+            self.grid = Grid(typical([row.box() for row in kept.values()]))
         for key, row in kept.items():
             self._append(row, key)
 
 
-def _place(items: Items) -> tuple[int, ...] | None:
-    """The coordinates of a box of one element."""
-    place = []
-    for item in items:
-        if not isinstance(item, tuple) or item[1] - item[0] != 1:
-            return None
-        place.append(item[0])
-    return tuple(place)
+def _box(items: Items) -> list[tuple[int, int]]:
+    """The smallest box around the elements."""
+    return [item if isinstance(item, tuple) else (int(item[0]), int(item[-1]) + 1) for item in items]
 
 
 def _conflicting(kind: int, other: int) -> bool:

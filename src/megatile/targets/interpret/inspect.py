@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class UnitView:
-    """A stopped unit: ``view["A_local"]`` is its tile as an array, ``view.vars`` its scalars."""
+    """A stopped unit: ``view["A_local"]`` is its tile as an array, ``view.vars`` its scalars by name."""
 
-    def __init__(self, machine: Interpreter, unit: Unit):
+    def __init__(self, machine: Interpreter, unit: Unit, scalars: dict[str, Any]):
         self._machine = machine
         self._unit = unit
         self.rank = unit.group.rank(unit) if unit.group is not None else 0
         self.unit = describe(unit, machine.launch)
-        self.vars: dict[str, Any] = dict(unit.vars)
+        self.vars = {**unit.vars, **scalars}
         node = unit.node
         self.place = node.span.place() if node is not None and node.span else None
 

@@ -6,20 +6,23 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
+import numpy as np
+
 from megatile.core.errors import MegatileError
 from megatile.ir import nodes as n
 from megatile.ir.expr import Const, Expr, Load
 from megatile.ir.program import ROOT, Program
 from megatile.targets.interpret.access import Accessor
 from megatile.targets.interpret.batch import can_batch
-from megatile.targets.interpret.dispatch import Dispatcher, is_dispatched
+from megatile.targets.interpret.dispatch import WINDOW, Dispatcher, is_dispatched
 from megatile.targets.interpret.elementwise import Elementwise, Iterations
-from megatile.targets.interpret.errors import DeadlockError
+from megatile.targets.interpret.errors import DataRaceError, DeadlockError, RunError
 from megatile.targets.interpret.expressions import Compiler, Evaluate, unflatten
 from megatile.targets.interpret.group import Group, word_of
 from megatile.targets.interpret.places import Places
 from megatile.targets.interpret.record import Recorder
 from megatile.targets.interpret.schedule import Schedule
+from megatile.targets.interpret.sharing import Sharing
 from megatile.targets.interpret.statements import HANDLERS, WAIT
 from megatile.targets.interpret.units import Unit, describe
 
@@ -30,14 +33,14 @@ class Interpreter:
     """One run of a Program."""
 
     def __init__(
-        self, program: Program, schedule: Schedule, checks: bool = True, recorder: Recorder | None = None,
+        self, program: Program, schedule: Schedule, checks: bool = True,
         output: Callable[[str], None] = print, on_breakpoint: Callable[..., None] | None = None,
     ):  # fmt: skip
         self.program = program
         self.launch = program.launch
         self.schedule = schedule
         self.checks = checks
-        self.recorder = recorder
+        self.recorder: Recorder | None = None
         self.output = output
         self.on_breakpoint = on_breakpoint
         self.places = Places(program)
@@ -45,26 +48,32 @@ class Interpreter:
         self.compile = Compiler(program.launch, self._load)
         self.access = Accessor(self)
         self.elementwise = Elementwise(self)
-        self.constant = self._constant()
-        self.remote = _remote(program, self.places)
+        self.sharing = Sharing(program, self.places)
         self.pending: deque[tuple[Unit, Unit, Callable[[], None]]] = deque()
         self.dispatchers: list[Dispatcher] = []
         self.live: dict[int, Unit] = {}
         self.batchable: dict[tuple[int, int], bool] = {}
         self.waiters: dict[Any, list[Unit]] = {}
         self.elements: dict[int, n.Region] = {}
+        self.suspicion: RunError | None = None
+        """A read of something unwritten, unless it turns out to be a race with the unit that writes it."""
         self.steps = 0
-
-    def _constant(self) -> set[str]:
-        """Tensors and tiles that nothing writes need no race check."""
-        written = set()
-        for node in n.walk(self.program.body):
-            written |= {self.places.names[r.source].base for kind, r in n.regions(node) if kind != "read"}
-        return {name.base for name in self.places.names.values()} - written
 
     # --- running ----------------------------------------------------------------------------------
 
     def run(self) -> None:
+        """Run the Program. What has no value in arithmetic (a division by zero) gives inf or NaN."""
+        with np.errstate(all="ignore"):
+            try:
+                self._run()
+            except DataRaceError:
+                raise
+            except RunError as error:
+                raise self.suspicion or error from None
+        if self.suspicion is not None:
+            raise self.suspicion
+
+    def _run(self) -> None:
         root = Unit(None, (), None, {})
         self.start(root, self.program.body)
         schedule = self.schedule
@@ -107,6 +116,8 @@ class Interpreter:
             return
         self.deliver_from(unit)
         group: Group = unit.group
+        if group.waved and self.sharing.exposed and self.checks:
+            self.access.check_end(unit, self.sharing.exposed)
         group.leave(unit)
         for channel in unit.channels.values():
             channel.end()
@@ -146,7 +157,8 @@ class Interpreter:
         unit.waiting = ("region", node)
         if is_dispatched(self.launch, low, high):
             group.waved = not self.launch.resident
-            dispatcher = Dispatcher(self.launch, group, self.spawn)
+            window = None if self.sharing.remote or self.sharing.exposed else WINDOW
+            dispatcher = Dispatcher(self.launch, group, self.spawn, window)
             self.dispatchers.append(dispatcher)
             dispatcher.admit()
         else:
@@ -277,14 +289,3 @@ def _missed_collective(machine: Interpreter) -> DeadlockError | None:
             if isinstance(meeting.node, n.Collective) and not machine.queued():
                 return unit.group.partial(meeting)
     return None
-
-
-def _remote(program: Program, places: Places) -> set[str]:
-    """Tiles that other units write into: flags, and destinations of puts."""
-    found = set()
-    for node in n.walk(program.body):
-        if isinstance(node, n.Copy) and node.dst is not None:
-            found.add(places.names[node.to.source].base)
-        elif isinstance(node, (n.Signal, n.Wait)):
-            found.add(places.names[node.flag].base)
-    return found

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from megatile.ir import nodes as n
-from megatile.ir.layout import Mesh, Part, Partial, Share, has_copies, is_whole, part
+from megatile.ir.layout import Part, Partial, Share, has_copies, is_whole, part
 from megatile.ir.program import ROOT, Binding, Program, bindings, placements
-from megatile.targets.interpret.expressions import flatten
+from megatile.targets.interpret.expressions import flatten, unflatten
 from megatile.targets.interpret.storage import Storage
 from megatile.targets.interpret.units import Unit
 
@@ -22,6 +22,13 @@ def compose(outer: Share, inner: Share) -> Share:
     if isinstance(outer, tuple):
         return np.asarray(inner) + outer[0]
     return outer[inner[0] : inner[1]] if isinstance(inner, tuple) else outer[inner]
+
+
+def _index(shares: Part) -> Any:
+    """The NumPy index of a product of shares."""
+    if all(isinstance(share, tuple) for share in shares):
+        return tuple(slice(*share) for share in shares)
+    return np.ix_(*(np.arange(*s) if isinstance(s, tuple) else s for s in shares))
 
 
 class Name:
@@ -40,19 +47,11 @@ class Name:
         self.copy_depth = launch.depth(self.copy_scale)
         self.copies = launch.count(self.copy_scale, self.owner)
         self.counts = [s.count for s in launch.scales[self.owner_depth : self.copy_depth]]
-        self.valid = self._valid_parts(program, layouts)
+        self.valid: list[Any] | None = None
         """Per copy, the elements it really holds, where copies hold different ones (None: all hold all)."""
         self.depth = launch.depth(binding.scale)
         self.is_partial = any(isinstance(v.layout, Partial) for v in binding.views)
         self.private = alloc is not None and launch.is_private(self.owner)
-
-    def _valid_parts(self, program: Program, layouts: dict[str, Any]) -> list[Any] | None:
-        layout = layouts.get(self.copy_scale)
-        if not isinstance(layout, Mesh) or not has_copies(layout):
-            return None
-        grid = program.launch.grid(self.copy_scale, self.owner)
-        parts = (part(layout, self.binding.shape, grid, rank) for rank in range(self.copies))
-        return [tuple(slice(*share) for share in one) for one in parts]
 
 
 class Places:
@@ -69,17 +68,41 @@ class Places:
         }
         self.frame: dict[Any, Storage] = {}
         self.parts: dict[Any, Part | None] = {}
+        self.made: dict[Any, Storage] | None = None
+        """All tiles that were made, by name and owner, if somebody wants to know."""
+        valid = {base: self._valid_parts(base) for base in layouts}
+        for one in self.names.values():
+            one.valid = valid.get(one.base)
+
+    def _valid_parts(self, base: str) -> list[Any] | None:
+        """The elements that each copy of a tile holds: those that the unit sees through its view."""
+        copied = self.names[base].copy_scale
+        for name in self.names.values():
+            views = name.binding.views
+            if name.base == base and views and views[-1].scale == copied:
+                if not has_copies(views[-1].layout) or all(is_whole(v.layout) for v in views):
+                    return None
+                paths = (unflatten(rank, name.counts) for rank in range(name.copies))
+                return [_index(self._composed(name, path)) for path in paths]
+        return None
 
     def storage(self, name: Name, unit: Unit) -> Storage:
+        found = (unit.frame if name.private else self.frame).get((name.base, unit.path[: name.owner_depth]))
+        return self.renew(name, unit, keep=False) if found is None else found
+
+    def renew(self, name: Name, unit: Unit, keep: bool) -> Storage:
+        """A new tile in which nothing is written; with ``keep``, the one there is."""
         key = (name.base, unit.path[: name.owner_depth])
         frame = unit.frame if name.private else self.frame
-        found = frame.get(key)
-        if found is None:
-            assert name.alloc is not None
-            alloc = name.alloc
-            found = Storage.tile(name.base, alloc.shape, alloc.dtype, name.copies, zero=alloc.flag)
-            frame[key] = found
-        return found
+        if keep and key in frame:
+            return frame[key]
+        alloc = name.alloc
+        assert alloc is not None
+        made = Storage.tile(name.base, alloc.shape, alloc.dtype, name.copies, zero=alloc.flag)
+        frame[key] = made
+        if self.made is not None:
+            self.made[key] = made
+        return made
 
     def copies(self, name: Name, unit: Unit) -> tuple[int, int]:
         """The copies a unit reaches: its own, or all those below it."""
@@ -96,17 +119,18 @@ class Places:
             return None
         key = (name.name, unit.path[: name.depth])
         if key not in self.parts:
-            self.parts[key] = self._share(name, unit)
+            self.parts[key] = self._composed(name, unit.path[name.owner_depth :])
         return self.parts[key]
 
-    def _share(self, name: Name, unit: Unit) -> Part | None:
+    def _composed(self, name: Name, path: tuple[int, ...]) -> Part:
+        """The shares of all views one inside the other, for the unit at ``path`` below the owner."""
         shares: Part = tuple((0, size) for size in name.binding.shape)
         within = name.owner
         for view in name.binding.views:
             if not is_whole(view.layout):
                 low, high = self.launch.depth(within), self.launch.depth(view.scale)
                 counts = [s.count for s in self.launch.scales[low:high]]
-                rank = flatten(unit.path[low:high], counts)
+                rank = flatten(path[low - name.owner_depth : high - name.owner_depth], counts)
                 shape = tuple(s[1] - s[0] if isinstance(s, tuple) else len(s) for s in shares)
                 inner = part(view.layout, shape, self.launch.grid(view.scale, within), rank)
                 shares = tuple(compose(a, b) for a, b in zip(shares, inner, strict=True))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from megatile.core.errors import Place
+from megatile.core.errors import Place, did_you_mean
+from megatile.ir.printer import show_node
 from megatile.targets.interpret.errors import ArgumentError
+from megatile.targets.interpret.expressions import flatten
 from megatile.targets.interpret.units import Unit, describe
 
 if TYPE_CHECKING:
@@ -22,33 +25,63 @@ class Write:
     statement: str
     step: int
     place: Place | None
+    value: Any = None
+    """What was written, if it is a scalar."""
 
     def __str__(self) -> str:
         where = f" at {self.place}" if self.place else ""
-        return f"{self.unit}, step {self.step}: {self.statement}{where}"
+        value = f" = {self.value}" if self.value is not None else ""
+        return f"{self.unit}, step {self.step}: {self.statement}{value}{where}"
 
 
 class Recorder:
     """A list of writes; every element of every storage points to its last one."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: Interpreter) -> None:
         self.writes: list[Write] = []
-        self.storages: dict[str, list[Storage]] = {}
-        self.machine: Interpreter | None = None
+        self.machine = machine
+        self.tiles: dict[tuple[str, tuple[int, ...]], Storage] = {}
+        """Tensors and tiles, by name and the path of the unit they belong to."""
+        self.scalars: dict[str, dict[tuple[int, ...], Write]] = {}
         self._last: tuple[int, int] = (-1, -1)
+        machine.places.made = self.tiles
 
     def entry(self, unit: Unit) -> int:
-        from megatile.ir.printer import show_node
-
-        machine, node = self.machine, unit.node
-        assert machine is not None
-        key = (unit.number, machine.steps)
+        key = (unit.number, self.machine.steps)
         if key != self._last or not self.writes:
             self._last = key
-            text = show_node(node) if node is not None else ""
-            place = node.span.place() if node is not None and node.span else None
-            self.writes.append(Write(describe(unit, machine.launch), text, machine.steps, place))
+            self.writes.append(self._write(unit))
         return len(self.writes) - 1
+
+    def _write(self, unit: Unit, value: Any = None) -> Write:
+        node = unit.node
+        text = show_node(node) if node is not None else ""
+        place = node.span.place() if node is not None and node.span else None
+        return Write(describe(unit, self.machine.launch), text, self.machine.steps, place, value)
+
+    def note_scalar(self, name: str, unit: Unit, value: Any) -> None:
+        self.scalars.setdefault(name, {})[unit.path] = self._write(unit, value)
+
+    def last(self, name: str, index: tuple[int, ...], copy: int, unit: int | None) -> Write | None:
+        """The last write of an element or a scalar, by any unit or to the tile of one."""
+        if name in self.scalars:
+            return _latest(w for path, w in self.scalars[name].items() if self._is(unit, path))
+        tiles = {path: tile for (known, path), tile in self.tiles.items() if known == name}
+        if not tiles:
+            names = {*self.scalars, *(known for known, _ in self.tiles)}
+            raise ArgumentError(
+                f"nothing called '{name}' was written", advice=did_you_mean(name, names, what="names")
+            )
+        chosen = [tile for path, tile in tiles.items() if self._is(unit, path)]
+        if not chosen:
+            raise ArgumentError(
+                f"no unit {unit} has a tile '{name}'", advice=f"there are {len(tiles)} units, from 0"
+            )
+        return _latest(self.last_write(tile, index, copy) for tile in chosen)
+
+    def _is(self, unit: int | None, path: tuple[int, ...]) -> bool:
+        counts = [scale.count for scale in self.machine.launch.scales[: len(path)]]
+        return unit is None or flatten(path, counts) == unit
 
     def last_write(self, storage: Storage, index: tuple[int, ...], copy: int = 0) -> Write | None:
         """The last write of an element; None if the run did not write it."""
@@ -72,3 +105,7 @@ class Recorder:
         place = (copy, *index)
         at = int(storage.writers[place])
         return self.writes[at] if at >= 0 else None
+
+
+def _latest(writes: Iterable[Write | None]) -> Write | None:
+    return max((w for w in writes if w is not None), key=lambda w: w.step, default=None)

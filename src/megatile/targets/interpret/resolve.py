@@ -40,14 +40,14 @@ class Target:
     @property
     def index(self) -> tuple[Any, ...]:
         """The NumPy index of the elements; copies first."""
-        if any(not isinstance(i, tuple) for i in self.items):
-            lists = [np.arange(*i) if isinstance(i, tuple) else i for i in [self.copies, *self.items]]
-            return np.ix_(*lists)
-        return (slice(*self.copies), *(slice(*i) for i in self.items))
+        for item in self.items:
+            if not isinstance(item, tuple):
+                lists = [np.arange(*i) if isinstance(i, tuple) else i for i in [self.copies, *self.items]]
+                return np.ix_(*lists)
+        return (slice(*self.copies), *[slice(*i) for i in self.items])
 
-    @property
-    def stored_shape(self) -> tuple[int, ...]:
-        return tuple(i[1] - i[0] if isinstance(i, tuple) else len(i) for i in self.items)
+    def __post_init__(self) -> None:
+        self.stored_shape = tuple([i[1] - i[0] if isinstance(i, tuple) else len(i) for i in self.items])
 
     @property
     def valid_shape(self) -> tuple[int, ...]:
@@ -207,9 +207,11 @@ def _outside(
             f"{where} lies entirely outside: dimension {axis.number} has {length} elements",
             advice="check the loop bound or the origin of the anchor",
         )
+    advice = "an anchor such as A[i, j] may reach over the edge, a slice may not"
+    if axis.extent is None:
+        advice = "check the index, or guard it: if i < n"
     return OutOfBoundsError(
-        f"{where} is out of bounds: dimension {axis.number} has {length} elements",
-        advice="an anchor such as A[i, j] may reach over the edge, a slice may not",
+        f"{where} is out of bounds: dimension {axis.number} has {length} elements", advice=advice
     )
 
 

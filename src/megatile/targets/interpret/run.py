@@ -16,6 +16,7 @@ from megatile.ir import nodes as n
 from megatile.ir.program import Param, Program
 from megatile.language.program import DEFAULT_MACHINE, ProgramFunction
 from megatile.targets.interpret.access import assembled, same
+from megatile.targets.interpret.algorithms import check_algorithms
 from megatile.targets.interpret.errors import ArgumentError, PartialError, ReplicaMismatchError
 from megatile.targets.interpret.machine import Interpreter
 from megatile.targets.interpret.record import Recorder, Write
@@ -31,15 +32,16 @@ class RunResult:
     steps: int
     printed: list[str] = field(default_factory=list)
     recorder: Recorder | None = None
-    _tensors: dict[str, Storage] = field(default_factory=dict)
 
-    def last_write(self, tensor: str, *index: int, copy: int = 0) -> Write | None:
-        """Who wrote an element of a tensor last, and when; None if nobody did. Needs ``record=True``."""
+    def last_write(self, name: str, *index: int, copy: int = 0, unit: int | None = None) -> Write | None:
+        """Who wrote an element of a tensor or tile, or a scalar, last, and when; None if nobody did.
+
+        ``unit`` is the rank in the launch of the unit whose tile or scalar is meant; without it, the last
+        write to any of that name. Needs ``record=True``.
+        """
         if self.recorder is None:
             raise ArgumentError("this run was not recorded", advice="mt.run(..., record=True)")
-        if tensor not in self._tensors:
-            raise ArgumentError(f"there is no tensor '{tensor}'", advice=f"one of {', '.join(self._tensors)}")
-        return self.recorder.last_write(self._tensors[tensor], index, copy)
+        return self.recorder.last(name, index, copy, unit)
 
 
 def run(
@@ -66,7 +68,7 @@ def _run(
     views = [_as_array(a) for a in arrays]
     program = _built(prog, views, machine)
     _check_arguments(program, views)
-    recorder = Recorder() if record else None
+    check_algorithms(program)
     printed: list[str] = []
 
     def say(text: str) -> None:
@@ -76,31 +78,47 @@ def _run(
         else:
             (output or print)(text)
 
-    interpreter = Interpreter(program, schedule_of(schedule, seed), checks, recorder, say, on_breakpoint)
-    if recorder is not None:
-        recorder.machine = interpreter
-    _check_writable(program, views, interpreter.constant)
+    interpreter = Interpreter(program, schedule_of(schedule, seed), checks, say, on_breakpoint)
+    if record:
+        interpreter.recorder = Recorder(interpreter)
+    _check_writable(program, views, interpreter.sharing.constant)
     tensors = {}
     for param, array in zip(program.params, views, strict=True):
         copies = interpreter.places.names[param.name].copies
         storage = Storage.tensor(param.name, array, param.dtype, copies)
         tensors[param.name] = interpreter.places.frame[param.name, ()] = storage
+        if interpreter.recorder is not None:
+            interpreter.recorder.tiles[param.name, ()] = storage
     interpreter.run()
     for param, array in zip(program.params, views, strict=True):
-        if param.name not in interpreter.constant:
+        if param.name not in interpreter.sharing.constant:
             array[...] = _result(interpreter, param, tensors[param.name])
-    return RunResult(program, interpreter.steps, printed, recorder, tensors)
+    return RunResult(program, interpreter.steps, printed, interpreter.recorder)
 
 
 def _as_array(value: Any) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
-    if hasattr(value, "detach"):  # a torch tensor on the CPU shares its memory
-        return np.asarray(value.detach())
+    if hasattr(value, "detach"):
+        return _of_torch(value.detach())
     raise ArgumentError(
         f"an argument is {type(value).__name__}, not an array",
         advice="give NumPy arrays; outputs are filled in place",
     )
+
+
+def _of_torch(tensor: Any) -> np.ndarray:
+    """A torch tensor on the CPU as an array that shares its memory; NumPy knows bf16 and f8 by ml_dtypes."""
+    import torch
+
+    if tensor.device.type != "cpu":
+        raise ArgumentError(f"an argument is a torch tensor on {tensor.device}", advice="give x.cpu()")
+    name = dtype_name(tensor.dtype)
+    if name not in ("bf16", "f8e4m3", "f8e5m2"):
+        return np.asarray(tensor)
+    element = numpy_dtype(name)
+    bits = torch.int16 if element.itemsize == 2 else torch.int8
+    return np.asarray(tensor.view(bits)).view(element)
 
 
 def _built(prog: ProgramFunction | Program, arrays: list[np.ndarray], machine: str | HDA) -> Program:
@@ -119,10 +137,16 @@ def _built(prog: ProgramFunction | Program, arrays: list[np.ndarray], machine: s
 
 def _check_arguments(program: Program, arrays: list[np.ndarray]) -> None:
     if len(arrays) != len(program.params):
-        raise ArgumentError(f"'{program.name}' takes {len(program.params)} arrays, {len(arrays)} were given")
+        raise ArgumentError(
+            f"'{program.name}' takes {len(program.params)} arrays, {len(arrays)} were given",
+            advice=f"give {', '.join(p.name for p in program.params)}",
+        )
     for param, array in zip(program.params, arrays, strict=True):
         if array.shape != param.shape:
-            raise ArgumentError(f"'{param.name}' has shape {array.shape}, the program wants {param.shape}")
+            raise ArgumentError(
+                f"'{param.name}' has shape {array.shape}, the program wants {param.shape}",
+                advice="build the program for this shape, or use T.dynamic extents",
+            )
         if array.dtype != numpy_dtype(param.dtype):
             raise ArgumentError(
                 f"'{param.name}' is {dtype_name(array.dtype)}, the program wants {param.dtype}",
@@ -143,17 +167,23 @@ def _result(interpreter: Interpreter, param: Param, storage: Storage) -> np.ndar
     name = interpreter.places.names[param.name]
     if storage.scattered is not None or name.valid is not None:
         try:
-            return assembled(storage, name)
+            return assembled(storage, name, range(storage.copies))
         except MegatileError as error:
             error.place = error.place or _view_place(interpreter.program, param.name)
             raise
     if not interpreter.checks or storage.copies == 1:
         return storage.array[0]
     if storage.partial:
+        advice = "reduce it: T.allreduce or T.reduce_scatter on its view, after the last write"
+        if storage.reduced:
+            advice = (
+                "its sum went into another tile: keep the terms in a tile (T.alloc), or reduce them in "
+                f"place, T.reduce_scatter(view of {param.name})"
+            )
         raise PartialError(
             f"'{param.name}' still holds partial terms at the end",
             place=_view_place(interpreter.program, param.name),
-            advice="reduce it: T.allreduce or T.reduce_scatter on its view, after the last write",
+            advice=advice,
         )
     differing = [c for c in range(1, storage.copies) if not same(storage.array[0], storage.array[c])]
     if differing:

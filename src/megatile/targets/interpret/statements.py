@@ -52,9 +52,10 @@ def _scale(machine: Interpreter, node: n.Scale, unit: Unit) -> Task:
 def _loop(machine: Interpreter, node: n.Loop, unit: Unit) -> Task:
     start, stop, step = (int(machine.value(e, unit)) for e in (node.start, node.stop, node.step))
     if step == 0:
-        raise RunError("a loop with step 0 never ends")
+        raise RunError("a loop with step 0 never ends", advice="give a step of at least 1")
     for index in range(start, stop, step):
-        unit.vars[node.var] = index
+        unit.node = node
+        _set(machine, unit, node.var, index)
         yield from machine.body(node.body, unit)
 
 
@@ -76,12 +77,7 @@ def _parallel(machine: Interpreter, node: n.Parallel, unit: Unit) -> None:
 @rule(n.Alloc)
 def _alloc(machine: Interpreter, node: n.Alloc, unit: Unit) -> None:
     """The tile is new: nothing in it may be read. Tiles that others write into exist from the start."""
-    name = machine.places.names[node.name]
-    key = (name.base, unit.path[: name.owner_depth])
-    frame = unit.frame if name.private else machine.places.frame
-    if key in frame and node.name in machine.remote:
-        return
-    frame[key] = Storage.tile(name.base, node.shape, node.dtype, name.copies, zero=node.flag)
+    machine.places.renew(machine.places.names[node.name], unit, keep=node.name in machine.sharing.remote)
 
 
 @rule(n.View)
@@ -94,7 +90,13 @@ def _let(machine: Interpreter, node: n.Let, unit: Unit) -> None:
     value = machine.value(node.value, unit)
     if isinstance(value, np.ndarray):  # a copy: not a window on the tile it was read from
         value = value.item() if value.dtype.kind in "iub" else value.copy()
-    unit.vars[node.name] = value
+    _set(machine, unit, node.name, value)
+
+
+def _set(machine: Interpreter, unit: Unit, name: str, value: Any) -> None:
+    unit.vars[name] = value
+    if machine.recorder is not None:
+        machine.recorder.note_scalar(name, unit, value)
 
 
 @rule(n.ReadScalar)
@@ -104,7 +106,7 @@ def _read_scalar(machine: Interpreter, node: n.ReadScalar, unit: Unit) -> None:
         raise RunError(
             f"T.read_scalar gives {value}, outside 0..{node.bound}", advice="raise bound=, or check the data"
         )
-    unit.vars[node.name] = value
+    _set(machine, unit, node.name, value)
 
 
 @rule(n.Fill)
@@ -144,7 +146,7 @@ def _copy(machine: Interpreter, node: n.Copy, unit: Unit) -> None:
         return
     home = None
     if node.src is not None:
-        home = unit.group.peer(unit, int(machine.value(node.src, unit)), node.axis)
+        home = unit.group.peer(unit, int(machine.value(node.src, unit)), node.axis, node.source.source)
     source = access.resolve(node.source, unit, home)
     target = access.resolve(node.to, unit)
     _check_extents(node, target, source)
@@ -166,7 +168,7 @@ def _put(machine: Interpreter, node: n.Copy, unit: Unit) -> None:
     """The source is read now; the destination changes when the put arrives."""
     access = machine.access
     assert node.dst is not None
-    peer = unit.group.peer(unit, int(machine.value(node.dst, unit)), node.axis)
+    peer = unit.group.peer(unit, int(machine.value(node.dst, unit)), node.axis, node.to.source)
     source = access.resolve(node.source, unit)
     target = access.resolve(node.to, unit, peer)
     _check_extents(node, target, source)
@@ -286,7 +288,10 @@ def _flags(
     at = tuple(int(machine.value(i, unit)) for i in index)
     for d, (i, extent) in enumerate(zip(at, storage.shape, strict=True)):
         if not 0 <= i < extent:
-            raise RunError(f"flag {i} does not exist: '{name}' has {extent} in dimension {d}")
+            raise RunError(
+                f"flag {i} does not exist: '{name}' has {extent} in dimension {d}",
+                advice="allocate as many flags as are used",
+            )
     if shares is not None:
         at = tuple(int(s[0] + i if isinstance(s, tuple) else s[i]) for s, i in zip(shares, at, strict=True))
     return storage, (machine.places.copies(found, home)[0], *at)
@@ -295,7 +300,9 @@ def _flags(
 @rule(n.Signal)
 def _signal(machine: Interpreter, node: n.Signal, unit: Unit) -> None:
     group: Group = unit.group
-    peer = unit if node.dst is None else group.peer(unit, int(machine.value(node.dst, unit)), node.axis)
+    peer = unit if node.dst is None else group.find(unit, int(machine.value(node.dst, unit)), node.axis)
+    if peer is None:  # it has finished, and will never ask
+        return
     storage, at = _flags(machine, node.flag, node.index, unit, peer)
     amount = int(machine.value(node.amount, unit))
     channels = [unit.channels[peer.number]] if peer.number in unit.channels else []
@@ -360,12 +367,20 @@ def _print(machine: Interpreter, node: n.Print, unit: Unit) -> None:
 def _assert(machine: Interpreter, node: n.Check, unit: Unit) -> None:
     if not bool(machine.value(node.condition, unit)):
         text = f": {node.text}" if node.text else ""
-        raise DeviceAssertionError(f"assertion failed{text} (on {describe(unit, machine.launch)})")
+        raise DeviceAssertionError(
+            f"assertion failed{text} (on {describe(unit, machine.launch)})",
+            advice="look at the values there: T.print, T.breakpoint, or mt.run(..., record=True)",
+        )
 
 
 @rule(n.Breakpoint)
 def _breakpoint(machine: Interpreter, node: n.Breakpoint, unit: Unit) -> None:
     if node.unit is not None and unit.group.rank(unit) != int(machine.value(node.unit, unit)):
         return
+    scalars = {name: machine.value(v, unit) for name, v in zip(node.names, node.values, strict=True)}
     if machine.on_breakpoint is not None:
-        machine.on_breakpoint(UnitView(machine, unit))
+        machine.on_breakpoint(UnitView(machine, unit, scalars))
+        return
+    line = f" at line {node.span.line}" if node.span is not None else ""
+    shown = ", ".join(f"{name} = {value}" for name, value in scalars.items())
+    machine.say(unit, f"breakpoint{line}: {shown}")

@@ -32,6 +32,8 @@ class Storage:
         self.dtype = dtype
         self.history = History(array.ndim)
         self.partial = False
+        self.reduced = False
+        """Whether its partial terms have been reduced into another tile."""
         self.scattered: list[Any] | None = None
         """Per copy, the part that is valid after a reduce-scatter of a Partial view."""
         self.flags: dict[tuple[int, ...], Flags] = {}

@@ -1,0 +1,56 @@
+"""The planner's prices: lower bounds, also where they are given up early."""
+
+from __future__ import annotations
+
+import pytest
+
+import megatile as mt
+from megatile.collectives import predict
+from megatile.collectives.planner import make_job, rank
+from megatile.collectives.registry import algorithms
+from megatile.cost.price import lower_bound, price
+
+
+@pytest.mark.parametrize("name", ["ring", "direct", "hierarchical", "tree", "bruck", "halving_doubling"])
+def test_given_up_early_it_is_still_a_lower_bound(name):
+    cluster = mt.machine("h100-cluster", nodes=2)
+    job, _ = make_job("all_reduce", machine=cluster, nbytes=4 * 9973)
+    plan = algorithms()[name].plan(job)
+    whole = lower_bound(plan, cluster)
+    assert whole == price(plan, cluster).lower_ps <= mt.simulate(plan, machine=cluster).time_ps
+    for enough in (0, whole // 3, whole - 1):
+        assert enough < lower_bound(plan, cluster, enough) <= whole
+    assert lower_bound(plan, cluster, whole) == whole
+
+
+@pytest.mark.parametrize("nbytes", [8, 1 << 16, 1 << 24])
+@pytest.mark.parametrize("machine", ["dgx-h100", "h100-cluster"])
+def test_nothing_that_was_simulated_beats_the_choice(machine, nbytes):
+    hda = mt.machine(machine)
+    job, _ = make_job("all_reduce", machine=hda, nbytes=nbytes)
+    ranking = rank(hda, job)
+    times = [c.time_ps for c in ranking if c.time_ps is not None]
+    assert times == sorted(times)
+    assert all(c.price_ps <= c.time_ps for c in ranking if c.time_ps is not None and c.price_ps is not None)
+
+
+def test_a_table_remembers_choices_as_json():
+    import json
+
+    table = {}
+    first = predict("all_reduce", machine="dgx-h100", nbytes=1 << 16, table=table)
+    again = json.loads(json.dumps(table))
+    second = predict("all_reduce", machine="dgx-h100", nbytes=1 << 16, table=again)
+    assert (first.algorithm, first.time_ps) == (second.algorithm, second.time_ps)
+    assert again == table
+    assert len(table) == 1
+    plan = mt.collective("all_reduce", machine="dgx-h100", nbytes=1 << 16, table=again)
+    assert plan == first.plan
+
+
+def test_explanation_says_why_not():
+    _, why = mt.collective("all_reduce", machine="h100-cluster", nbytes=1 << 20, explain=True)
+    text = str(why)
+    assert "chosen" in text
+    assert "the ranks are not on one network" in text
+    assert "no faster even without contention" in text

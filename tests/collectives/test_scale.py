@@ -1,0 +1,57 @@
+"""Large groups: what is simulated for all units at once equals what is simulated one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+import megatile as mt
+from megatile.collectives import planner
+from megatile.collectives.toy import chips
+
+
+@pytest.mark.parametrize(
+    ("machine", "algorithm", "settings"),
+    [
+        (mt.machine("h100-cluster", nodes=9), "hierarchical", {"outer": "in_network"}),
+        (mt.machine("h100-cluster", nodes=70), "hierarchical", {}),
+        (mt.machine("h100-cluster", nodes=9), "hierarchical", {"inner": "ring"}),
+        (mt.machine("h100-cluster", nodes=5), "in_network_tree", {"chunks": 3}),
+        (chips("ring", 70), "ring", {"chunks": 4}),
+        (chips("torus", 72, dims=[9, 8]), "by_dimension", {}),
+        (chips("switch", 66, in_network_reduction=["sum"]), "in_network", {}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("count", [5, 1024, 9_999])
+def test_all_at_once_equals_one_by_one(machine, algorithm, settings, count):
+    plan = mt.collective(
+        "all_reduce", machine=machine, algorithm=algorithm, settings=settings, nbytes=4 * count
+    )
+    usual = mt.simulate(plan, machine=machine)
+    assert usual.time_ps == mt.simulate(plan, machine=machine, engine="run-ahead").time_ps
+
+
+def test_between_many_nodes_the_network_reduces():
+    """Beyond 64 nodes messages would take long on the wire; the network does it if it can."""
+    cluster = mt.machine("h100-cluster", nodes=65)
+    plan = mt.collective("all_reduce", machine=cluster, algorithm="hierarchical", nbytes=1 << 12)
+    assert len(plan.groups) == 1
+    few = mt.machine("h100-cluster", nodes=64)
+    assert not mt.collective("all_reduce", machine=few, algorithm="hierarchical", nbytes=1 << 12).groups
+    product = mt.collective(
+        "all_reduce", machine=cluster, algorithm="hierarchical", nbytes=1 << 12, reduction="prod"
+    )
+    assert not product.groups
+
+
+def test_an_algorithm_asked_for_by_name_is_planned_without_simulation(monkeypatch):
+    monkeypatch.setattr(planner, "simulate", None)
+    assert mt.collective("all_reduce", machine="dgx-h100", algorithm="ring", nbytes=1 << 20)
+
+
+@pytest.mark.parametrize("option", [{"inner": "rings"}, {"outer": "networks"}])
+def test_unknown_ways_of_hierarchical_are_named(option):
+    with pytest.raises(mt.MegatileError, match=r"hierarchical has no (inner|outer)"):
+        mt.collective(
+            "all_reduce", machine="h100-cluster", algorithm="hierarchical", nbytes=64, settings=option
+        )
