@@ -19,6 +19,7 @@ from megatile.sim.outcome import outcome
 from megatile.sim.pending import Pending, when
 from megatile.sim.program import (
     CONSUME,
+    COPY,
     LOAD,
     MEET,
     PUT,
@@ -316,6 +317,9 @@ class RunAhead:
                             time = raised[value - 1]
                             if time > now:
                                 now = time
+                    elif kind == COPY:
+                        unit.now = now
+                        self.rules.plain_copy(unit, operation)
                     elif kind == MEET:
                         _, key, units, delay, _ = operation
                         meeting = meetings[key]

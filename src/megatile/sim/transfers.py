@@ -188,6 +188,8 @@ class Move(Pending):
         self.number = number * PIECES
         self.delay = delay
         self.left = Pending()
+        self.busy: Any = ()
+        """How long each stage is busy; where only one can be, its `OnlyStage`."""
         self.stage = 0
         self.watch: Pending | None = None
         """Set to be told the start as well (for a record)."""
@@ -234,6 +236,7 @@ class Move(Pending):
         self.head = head = self.start + path.startup_ps + self.delay
         only = self.transfers.only_stage(path, self.size)
         if only is not None:
+            self.busy = only
             entry = (
                 head + path.before_ps,
                 REQUEST,
@@ -252,9 +255,8 @@ class Move(Pending):
 
     def _only_turn(self, now: int) -> None:
         """The turn on the only stage of the way that can be busy: everything follows from it."""
-        transfers, path = self.transfers, self.path
-        only = transfers.only_stage(path, self.size)
-        _, _, resource, busy, ahead, behind, after, held = only  # type: ignore[misc]
+        transfers = self.transfers
+        _, _, resource, busy, ahead, behind, after, held = self.busy
         turn = transfers.servers.serve(resource, now, busy)
         self.left.set(turn + held)
         tail = max(now + ahead, turn + behind) + after
