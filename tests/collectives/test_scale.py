@@ -7,6 +7,8 @@ import pytest
 import megatile as mt
 from megatile.collectives import planner
 from megatile.collectives.toy import chips
+from megatile.plan.build import PlanBuilder
+from megatile.plan.expr import eq, unit
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,24 @@ def test_all_at_once_equals_one_by_one(machine, algorithm, settings, count):
     )
     usual = mt.simulate(plan, machine=machine)
     assert usual.time_ps == mt.simulate(plan, machine=machine, engine="run-ahead").time_ps
+
+
+def test_units_that_take_turns():
+    """One command, other units each time it is issued."""
+    n = 64
+    b = PlanBuilder("turns", scale="device", units=n)
+    x = b.tile("x", (1024,), "f32", memory="l2", role="inout")
+    channel = b.channel("next", source=(unit - 1) % n, slot_bytes=4096, memory="l2", members=1, slots=2)
+    with b.loop(0, 2) as scope:
+        with b.when(eq(unit % 2, scope.index)):
+            b.send(channel, x, to=(unit + 1) % n)
+        with b.when(eq((unit - 1) % 2, scope.index)):
+            b.copy(x, b.receive(channel, (1024,), "f32"), engine="vector")
+    plan, machine = b.finish(), chips("ring", n)
+    times = {
+        e: mt.simulate(plan, machine=machine, engine=e).time_ps for e in ("run-ahead", "arrays", "bucket")
+    }
+    assert len(set(times.values())) == 1, times
 
 
 def test_between_many_nodes_the_network_reduces():

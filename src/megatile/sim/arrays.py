@@ -24,7 +24,16 @@ from megatile.sim.messages import MessageTimes
 from megatile.sim.program import Link, Program
 from megatile.sim.rows import Access, Released, Row
 from megatile.sim.times import Times
-from megatile.sim.values import Value, latest, level, plain_int, same_block, storages_of, within
+from megatile.sim.values import (
+    Value,
+    latest,
+    level,
+    plain_int,
+    same_block,
+    same_units,
+    storages_of,
+    within,
+)
 
 _PRUNE_AT = 8
 
@@ -238,9 +247,10 @@ class Arrays:
         return True
 
     def _send_times(self, lane: Lane, row: Row) -> tuple[str, int, int, Value, Value, Any]:
-        key = (id(row.statement), id(row.queue), plain_int(row.nbytes), self._ends(row), row.mask is None)
+        statement = id(row.statement) if row.mask is not None or not plain_int(row.nbytes) else 0
+        key = (row.statement.channel, statement, id(row.queue), plain_int(row.nbytes), self._ends(row))
         known = lane.times.get(key) if None not in key else None
-        if known is not None and known[5] is row.queue:
+        if known is not None and known[5][0] is row.queue and same_units(known[5][1], row.mask):
             return known
         program = self.program
         links: list[Link] = program.links(row, lane.size)
@@ -265,7 +275,7 @@ class Arrays:
         else:
             result = (level(busy), level(latency))
         channel = program.channel(row.statement.channel)
-        made = (channel.name, channel.slots, engine or 0, *result, row.queue)
+        made = (channel.name, channel.slots, engine or 0, *result, (row.queue, row.mask))
         if None not in key:
             lane.times[key] = made
         return made

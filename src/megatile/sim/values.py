@@ -26,6 +26,11 @@ def within(mask: Any, new: Value, old: Value) -> Value:
     return new if mask is None else np.where(mask, new, old)
 
 
+def same_units(a: Any, b: Any) -> bool:
+    """Whether two masks choose the same units."""
+    return a is b or (a is not None and b is not None and np.array_equal(a, b))
+
+
 def plain_int(value: Any) -> int | None:
     """A field as part of a key: only ints can be."""
     return value if type(value) is int else None
