@@ -161,7 +161,7 @@ def hda_of(setting: Setting, **overrides: Any) -> Any:
 
 def compare(table: str | None = None, sizes: tuple[int, ...] | None = None) -> Iterator[Compared]:
     """Predict rows, table by table and upwards in size."""
-    from megatile.collectives.planner import Floors
+    from megatile.collectives.ranking import Floors
 
     floors: dict[tuple[str, str, str], Any] = {}
     machines: dict[str, Any] = {}

@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from fidelity_collectives import FITTED, Measured, fit_rows, fit_sizes, hda_of
+from megatile.collectives.candidates import Candidate
 from megatile.collectives.libraries import offered
-from megatile.collectives.planner import Candidate, make_job, variants
+from megatile.collectives.planner import make_job
 from megatile.collectives.protocol import on_path, paths, total_ps
+from megatile.collectives.ranking import variants
 from megatile.collectives.registry import algorithms, find_algorithm
 from megatile.sim import simulate
 

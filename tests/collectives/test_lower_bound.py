@@ -6,7 +6,8 @@ import pytest
 
 import megatile as mt
 from megatile.collectives import predict
-from megatile.collectives.planner import make_job, rank
+from megatile.collectives.planner import make_job
+from megatile.collectives.ranking import rank
 from megatile.collectives.registry import algorithms
 from megatile.cost.price import lower_bound, price
 

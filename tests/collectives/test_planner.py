@@ -5,8 +5,9 @@ import json
 import pytest
 
 from megatile.collectives.job import CollectiveError, Job
-from megatile.collectives.planner import bus_factor, collective, predict, rank
+from megatile.collectives.planner import bus_factor, collective, predict
 from megatile.collectives.provenance import prove
+from megatile.collectives.ranking import rank
 from megatile.collectives.sweeps import count_wrong, small_twin
 from megatile.hda import machine
 from megatile.plan.check import check

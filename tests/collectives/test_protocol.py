@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from megatile.collectives.libraries import LIBRARIES, offered
-from megatile.collectives.planner import Floors, find_algorithm, make_job, predict
+from megatile.collectives.planner import make_job, predict
 from megatile.collectives.provenance import prove
+from megatile.collectives.ranking import Floors
+from megatile.collectives.registry import find_algorithm
 from megatile.collectives.sweeps import count_wrong, sweep
 from megatile.hda import machine
 from megatile.hda.catalog import FOLDER, machine_names

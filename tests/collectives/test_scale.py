@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import megatile as mt
-from megatile.collectives import planner
+from megatile.collectives import ranking
 from megatile.collectives.toy import chips
 from megatile.plan.build import PlanBuilder
 from megatile.plan.expr import eq, unit
@@ -65,7 +65,7 @@ def test_between_many_nodes_the_network_reduces():
 
 
 def test_an_algorithm_asked_for_by_name_is_planned_without_simulation(monkeypatch):
-    monkeypatch.setattr(planner, "simulate", None)
+    monkeypatch.setattr(ranking, "simulate", None)
     assert mt.collective("all_reduce", machine="dgx-h100", algorithm="ring", nbytes=1 << 20)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 _WHERE = {
     "ALGORITHMS": "registry",
     "CollectiveError": "job",
-    "Explanation": "planner",
+    "Explanation": "candidates",
     "Job": "job",
     "NeighborTableEntry": "install",
     "PeInstallSpec": "install",

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from megatile.collectives.job import Job
-from megatile.collectives.planner import Floors, Prediction, predict
+from megatile.collectives.planner import Prediction, predict
+from megatile.collectives.ranking import Floors
 from megatile.collectives.reference import make_inputs, wrong_elements
 from megatile.collectives.registry import find_algorithm
 from megatile.core.dtypes import itemsize

@@ -1,0 +1,80 @@
+"""What the planner compares, and how it explains its choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from megatile.collectives.job import Job
+from megatile.trace import format_bytes, format_ps, text_table
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One algorithm with its options on one path; prices include what is spent once per collective."""
+
+    algorithm: str
+    options: tuple[tuple[str, Any], ...] = ()
+    path: str = "bulk"
+    price_ps: int | None = None
+    time_ps: int | None = None
+    why_not: str | None = None
+
+    @property
+    def label(self) -> str:
+        shown = ", ".join(f"{k}={v}" for k, v in self.options)
+        return f"{self.algorithm}({shown})" if shown else self.algorithm
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The candidates, the fastest first, then those that could not be used and why."""
+
+    job: Job
+    machine: str
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def chosen(self) -> Candidate:
+        return self.candidates[0]
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """The candidates as plain data."""
+        return [
+            {
+                "algorithm": c.algorithm,
+                "options": dict(c.options),
+                "path": c.path,
+                "price_ps": c.price_ps,
+                "time_ps": c.time_ps,
+                "note": c.why_not or self._note(c),
+            }
+            for c in self.candidates
+        ]
+
+    def _note(self, candidate: Candidate) -> str:
+        best = self.chosen.time_ps
+        if candidate is self.chosen:
+            return "chosen"
+        if candidate.time_ps is not None or best is None:
+            return ""
+        above = candidate.price_ps is not None and candidate.price_ps >= best
+        return "no faster even without contention" if above else "not simulated"
+
+    def __str__(self) -> str:
+        job = self.job
+        head = (
+            f"{job.operation} of {format_bytes(job.nbytes)} ({job.dtype}) over {job.ranks} {job.scale}s "
+            f"of {self.machine}: {self.chosen.label}"
+        )
+        rows = [
+            (
+                c.label,
+                c.path if c.why_not is None else "",
+                format_ps(c.price_ps) if c.price_ps is not None else "",
+                format_ps(c.time_ps) if c.time_ps is not None else "",
+                c.why_not or self._note(c),
+            )
+            for c in self.candidates
+        ]
+        return f"{head}\n{text_table(('algorithm', 'path', 'price', 'simulated', 'note'), rows)}"
