@@ -19,7 +19,8 @@ def benchmarks_on_path(monkeypatch):
 
 
 def lines_of(title: str) -> list[str]:
-    part = PAGE.partition(f"### {title}\n")[2].partition("\n###")[0]
+    collectives = PAGE.partition("<!-- collectives: end -->")[0]
+    part = collectives.partition(f"### {title}\n")[2].partition("\n###")[0]
     return [line for line in part.splitlines() if line.startswith("| ") and "measured (" not in line]
 
 

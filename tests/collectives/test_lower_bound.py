@@ -55,3 +55,16 @@ def test_explanation_says_why_not():
     assert "chosen" in text
     assert "the ranks are not on one network" in text
     assert "no faster even without contention" in text
+
+
+@pytest.mark.parametrize("ranks", [3, 5, 8])
+@pytest.mark.parametrize("engine", ["bucket", "run-ahead"])
+def test_messages_of_no_bytes_take_no_time_on_the_wire(ranks, engine):
+    """Four bytes over several ranks: most messages are empty, and price and simulation say so alike."""
+    mesh = mt.machine("mi300x-8")
+    job, _ = make_job("all_gather", machine=mesh, nbytes=4, ranks=ranks)
+    plan = algorithms()["hamilton"].plan(job)
+    found = price(plan, mesh)
+    assert (
+        found.lower_ps <= mt.simulate(plan, machine=mesh, data=False, engine=engine).time_ps <= found.upper_ps
+    )

@@ -5,7 +5,8 @@ modelled as communication libraries model themselves when they choose an algorit
 collective costs one start, then a time per step on the way of the data, then bytes over an achievable rate.
 A *path* is a way to send: ``small`` puts a flag beside every word, so a step is short and half of the wire is
 lost (LL); ``bulk`` synchronises once per message (Simple); ``switch`` lets the switch reduce (NVLS). The
-``protocol`` section of a machine file gives the constants; machines without it are as they are.
+``protocol`` section of a machine file gives the constants; machines without it are as they are. Collectives
+of units inside a device (warps, blocks) are part of a kernel that runs already: they pay for the wires alone.
 """
 
 from __future__ import annotations
@@ -21,9 +22,15 @@ CHANNELS = 65
 """Virtual channels of the engine that stands for the kernels: one for copies, the rest for queues."""
 
 
-def paths(hda: HDA, algorithm: str) -> tuple[str, ...]:
+def protocol_of(hda: HDA, scale: str) -> Protocol | None:
+    """The protocol of collectives among the units of a scale, if they have one."""
+    inside = hda.level(hda.scale(scale).level).position < hda.level(hda.scale("device").level).position
+    return None if inside else hda.protocol
+
+
+def paths(hda: HDA, algorithm: str, scale: str = "device") -> tuple[str, ...]:
     """The paths an algorithm can take on a machine."""
-    if hda.protocol is None:
+    if protocol_of(hda, scale) is None:
         return ("bulk",)
     if algorithm.startswith("in_network"):
         return ("switch",)
@@ -35,28 +42,42 @@ def on_path(hda: HDA, path: str, scale: str = "device") -> HDA:
     """The machine with the protocol of a path applied."""
     if hda.protocol is None:
         return hda
-    return _derived(hda, path, hda.level(hda.scale(scale).level).name)
+    level = hda.level(hda.scale(scale).level).name
+    return _inside(hda, level) if protocol_of(hda, scale) is None else _derived(hda, path, level)
 
 
-def total_ps(hda: HDA, path: str, simulated_ps: int, launch: bool = True) -> int:
+def total_ps(hda: HDA, path: str, simulated_ps: int, launch: bool = True, scale: str = "device") -> int:
     """The time of a collective whose messages take ``simulated_ps``.
 
     Collectives follow one another; the host's launch runs beside the one before, so it shows only where it is
     the longer of the two. The start of the kernels comes on top of the messages.
     """
-    if hda.protocol is None:
+    protocol = protocol_of(hda, scale)
+    if protocol is None:
         return simulated_ps
-    kernel = simulated_ps + (hda.protocol.switch_step_ps if path == "switch" else hda.protocol.start_ps)
-    return max(hda.protocol.launch_ps, kernel) if launch else kernel
+    kernel = simulated_ps + (protocol.switch_step_ps if path == "switch" else protocol.start_ps)
+    return max(protocol.launch_ps, kernel) if launch else kernel
+
+
+def _moved_by_kernels(hda: HDA, level: str) -> dict[str, Any]:
+    """The machine's description where kernels move the data; what launches them is counted elsewhere."""
+    data = hda.to_dict()
+    engine = {"name": "collective_kernel", "kind": "dma", "level": level, "channels": CHANNELS}
+    data["engines"] = [engine, *data.get("engines", ())]
+    data.pop("control", None)
+    return data
+
+
+@lru_cache(maxsize=16)
+def _inside(hda: HDA, level: str) -> HDA:
+    return HDA.from_dict(_moved_by_kernels(hda, level))
 
 
 @lru_cache(maxsize=64)
 def _derived(hda: HDA, path: str, level: str) -> HDA:
     protocol = hda.protocol
     assert protocol is not None
-    data = hda.to_dict()
-    engine = {"name": "collective_kernel", "kind": "dma", "level": level, "channels": CHANNELS}
-    data["engines"] = [engine, *data.get("engines", ())]
+    data = _moved_by_kernels(hda, level)
     # A step is the whole way from data ready at the sender to data ready at the receiver, so it stands in
     # for the latencies of the memories and of the innermost network.
     for spec, layer in zip(data["memory"], hda.memories, strict=True):
@@ -68,7 +89,6 @@ def _derived(hda: HDA, path: str, level: str) -> HDA:
     for spec, network in zip(data["networks"], hda.networks, strict=True):
         if network in outside:
             _apply(spec, network, protocol, path, near=hda.level(network.level).position == nearest)
-    data.pop("control", None)  # launching is part of the protocol's own constants
     return HDA.from_dict(data)
 
 

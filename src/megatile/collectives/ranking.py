@@ -41,7 +41,7 @@ MOST_PAIRS = 1 << 21
 def simulated_ps(hda: HDA, plan: Plan, job: Job, candidate: Candidate, launch: bool = True) -> int:
     """The predicted time of a plan on a path of a machine."""
     seen = on_path(hda, candidate.path, job.scale)
-    return total_ps(hda, candidate.path, simulate(plan, machine=seen).time_ps, launch)
+    return total_ps(hda, candidate.path, simulate(plan, machine=seen).time_ps, launch, job.scale)
 
 
 @dataclass
@@ -81,7 +81,7 @@ def rank(
             continue
         reason = known.reason_against(job) or _too_large(known, job)
         if reason is None:
-            for path in paths(hda, known.name):
+            for path in paths(hda, known.name, job.scale):
                 priced += _priced_variants(hda, job, known, path, launch, enough, known_prices, library)
         elif job.operation in known.operations:
             unfit.append(Candidate(known.name, why_not=reason))
@@ -120,7 +120,8 @@ def _first_guess(hda: HDA, job: Job, among: Sequence[str] | None, launch: bool) 
                 options = {"chunks": 16}
             elif name == "hierarchical" and job.ranks <= FEW:
                 options = {"inner": "direct"}
-            return [_timed(hda, job, Candidate(name, tuple(options.items()), paths(hda, name)[0]), launch)]
+            path = paths(hda, name, job.scale)[0]
+            return [_timed(hda, job, Candidate(name, tuple(options.items()), path), launch)]
     return []
 
 
@@ -195,7 +196,7 @@ def _priced(
         least = lower_bound(plan, on_path(hda, path, job.scale), enough)
     except MegatileError as problem:
         return Candidate(known.name, settings, path, why_not=problem.message)
-    return Candidate(known.name, settings, path, total_ps(hda, path, least, launch))
+    return Candidate(known.name, settings, path, total_ps(hda, path, least, launch, job.scale))
 
 
 def _timed(hda: HDA, job: Job, candidate: Candidate, launch: bool = True) -> Candidate:
@@ -215,7 +216,7 @@ def named(
 ) -> list[Candidate]:
     """The one algorithm asked for, on its faster path; where no time is asked for, the plan is all."""
     options = tuple(sorted(settings.items()))
-    ways = paths(hda, known.name) if path is None else (path,)
+    ways = paths(hda, known.name, job.scale) if path is None else (path,)
     if len(ways) == 1 or not timed:
         return [Candidate(known.name, options, ways[0])]
     both = [_timed(hda, job, Candidate(known.name, options, way), launch) for way in ways]

@@ -197,10 +197,10 @@ class Arrays:
         return result
 
     def _ends(self, row: Row) -> tuple[Any, ...] | None:
-        """What the times of a row depend on besides its bytes: memories, or blocks where it says no bytes."""
+        """What the times of a row depend on besides its bytes: memories."""
         storages = storages_of(row)
-        if type(row.nbytes) is not int or not row.nbytes or storages is None:
-            return storages
+        if storages is None:
+            return None
         return tuple([self._memory(s) for s in storages])
 
     def _memory(self, storage: int) -> str:
@@ -216,7 +216,7 @@ class Arrays:
             path = program.copy_path(unit, source, row.accesses[-1], i)
             if any(stage.resource is not None for stage in path.stages):
                 raise NotRegular("units share a memory")
-            held, rest = transfer_times(path, bytes_moved(lane.lowering, row, i))
+            held, rest = transfer_times(path, bytes_moved(row, i))
             busy.append(held)
             latency.append(rest)
         if program.machine.engine_resource("dma", lane.units[0]) is not None:
@@ -247,7 +247,7 @@ class Arrays:
         return True
 
     def _send_times(self, lane: Lane, row: Row) -> tuple[str, int, int, Value, Value, Any]:
-        statement = id(row.statement) if row.mask is not None or not plain_int(row.nbytes) else 0
+        statement = id(row.statement) if row.mask is not None or plain_int(row.nbytes) is None else 0
         key = (row.statement.channel, statement, id(row.queue), plain_int(row.nbytes), self._ends(row))
         known = lane.times.get(key) if None not in key else None
         if known is not None and known[5][0] is row.queue and same_units(known[5][1], row.mask):
@@ -264,7 +264,7 @@ class Arrays:
             program.use(path, ("queue", link.queue))
             if program.contended(path):
                 raise NotRegular("a link or memory has two users")
-            busy[i], latency[i] = transfer_times(path, bytes_moved(lane.lowering, row, i))
+            busy[i], latency[i] = transfer_times(path, bytes_moved(row, i))
             if engine is not None and engine != link.engine:
                 raise NotRegular("units send through different virtual channels")
             engine = link.engine

@@ -41,7 +41,7 @@ def _collective(low: Lowering, row: Row) -> Made:
 
     def make(i: int) -> tuple[Any, ...]:
         group = (row.statement.group, at(row.group, i))
-        nbytes = bytes_moved(low, row, i) if row.accesses else 0
+        nbytes = bytes_moved(row, i) if row.accesses else 0
         known = costs.get((group, nbytes))
         if known is None:
             members = low.program.members[group]

@@ -112,7 +112,7 @@ def _general_copies(low: Lowering, row: Row, source: Access, kind: str) -> Made:
     def make(i: int) -> tuple[Any, ...]:
         unit = low.units[i]
         path = low.program.copy_path(unit, source, row.accesses[-1], i)
-        nbytes = bytes_moved(low, row, i)
+        nbytes = bytes_moved(row, i)
         number = low.program.copies[unit]
         low.program.copies[unit] += 1
         engine, resource = low.engine("dma", unit)

@@ -44,9 +44,7 @@ def send(low: Lowering, row: Row) -> Made:
 def _send_infos(low: Lowering, row: Row, links: list[Any]) -> list[Any] | None:
     """(engine, queue, slots, busy, latency, link) per unit; None if a way is contended."""
     access = row.accesses[0]
-    size = bytes_moved(low, row, 0) if not access.bounds or row.nbytes else None
-    if size is None:
-        return None
+    size = bytes_moved(row, 0)
     memory = low.program.storages.memory(access.storage)
     key = (id(row.statement), id(links), size, memory)
     known = low.sends.get(key)
@@ -74,7 +72,7 @@ def _general_sends(low: Lowering, row: Row, links: list[Any]) -> Made:
         link = links[i]
         memory = low.program.storages.memory(at(row.accesses[0].storage, i))
         path = low.program.send_path(link, memory)
-        nbytes = bytes_moved(low, row, i)
+        nbytes = bytes_moved(row, i)
         number = at(row.number, i)
         resource = low.engine("dma", low.units[i])[1]
         delay = low.machine.faults.delay_ps(link.queue, number, path.occupied_ps(nbytes) + path.latency_ps)

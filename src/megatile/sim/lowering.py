@@ -174,14 +174,9 @@ def columns(low: Lowering, numbers: list[Any]) -> list[list[int]]:
     return [n if isinstance(n, list) else [n] * low.size for n in numbers]
 
 
-def bytes_moved(low: Lowering, row: Row, i: int) -> int:
-    """Bytes that a command moves: what it says, else the size of what it writes (or reads)."""
-    said = at(row.nbytes, i)
-    if said:
-        return int(said)
-    access = row.accesses[-1]
-    bounds = tuple((at(a, i), at(b, i)) for a, b in access.bounds)
-    return low.program.storages.nbytes(at(access.storage, i), bounds)
+def bytes_moved(row: Row, i: int) -> int:
+    """Bytes that a command says it moves for one unit."""
+    return int(at(row.nbytes, i))
 
 
 def transfer_times(path: Path, nbytes: int) -> tuple[int, int]:

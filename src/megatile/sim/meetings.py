@@ -41,7 +41,7 @@ class Meetings:
         self, low: Lowering, row: Row, active: np.ndarray, inverse: np.ndarray, members: list[Any]
     ) -> np.ndarray:
         """What the network adds for every active unit; worked out once per group and size."""
-        nbytes = [bytes_moved(low, row, i) if row.accesses else 0 for i in self._sizes_of(row, active)]
+        nbytes = [bytes_moved(row, i) if row.accesses else 0 for i in self._sizes_of(row, active)]
         sizes = np.broadcast_to(np.asarray(nbytes, dtype=np.int64), active.shape)
         pairs = np.stack([inverse, sizes])
         distinct, place = np.unique(pairs, axis=1, return_inverse=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
-from megatile.core.dtypes import itemsize
 from megatile.plan import model as pm
 from megatile.plan.memory import aliases
 
@@ -83,10 +81,3 @@ class Storages:
         what = self.what(storage)
         edges = ", ".join(f"{low}:{low + extent}" for low, extent in bounds)
         return f"{what.memory}:{what.name}[{edges}]" if bounds else f"{what.memory}:{what.name}"
-
-    def nbytes(self, storage: int, bounds: Sequence[tuple[Any, Any]]) -> int:
-        what = self.what(storage)
-        if isinstance(what, pm.Channel):
-            return what.slot_bytes
-        extents = [extent for _, extent in bounds] or list(what.shape)
-        return int(prod(extents)) * itemsize(what.dtype)
