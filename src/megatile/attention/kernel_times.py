@@ -129,4 +129,4 @@ def efficiency(hda: HDA, divided: Divided, communication: float = 0.0, scale: st
         alone, beside = (times.calls(calls, problem, heads, held) for held in (0, taken))
         busy += beside if communication >= beside else communication + (1 - communication / beside) * alone
         flops += FLOPS * problem.dim * heads * problem.batch * sum(call.pairs for call in calls)
-    return flops / times.peak / busy if busy else times.kernels.share
+    return flops / times.peak / busy if flops else times.kernels.share

@@ -22,7 +22,7 @@ PACKETS = 64
 
 def view(hda: HDA, divided: Divided, communication: float = 0.0, scale: str = "device") -> HDA:
     """The machine with these effects applied; ``communication`` is the time (s) that data travel."""
-    share = round(efficiency(hda, divided, communication, scale), 6)
+    share = float(f"{efficiency(hda, divided, communication, scale):.6g}")
     return _derived(hda, share, scale, _granule(divided))
 
 
