@@ -52,7 +52,7 @@ def test_a_mesh_prefers_hamilton_while_it_waits_for_the_ring(mesh):
     found = predict(mesh, Problem(10_000), schedules=["ring", "hamilton"])
     assert found.winner.schedule == "hamilton"
     assert "56 links instead of 8" in found.why
-    # Seven times 1250 keys and values of 32 x 128 over one link of 46.5 GB/s; the start of messages is on top.
+    # Seven times 1250 keys and values of 32 x 128 over one link of 46.5 GB/s; starts of messages come on top.
     alone = 7 * 1250 * 2 * 32 * 128 * 2 / 46.5e9
     ring = next(p for p in found.predictions if p.schedule == "ring")
     assert alone < ring.time_ps * 1e-12 < 1.25 * alone
