@@ -123,7 +123,10 @@ class Tl(Math):
     def tensor_region(self, ptr: Pointer, shape: tuple[int, ...], element: str) -> Part:
         tensor = ptr.tensor
         if element != tensor.dtype:
-            raise self.error(f"tensor '{tensor.name}' holds {tensor.dtype}, not {element}")
+            raise self.error(
+                f"tensor '{tensor.name}' holds {tensor.dtype}, not {element}",
+                advice=f"load it with dtype='{tensor.dtype}', or give the host's array as {element}",
+            )
         ranges = self.reader.ranges
         index, odd = divide(to_expr(ptr.offset), itemsize(element), ranges)
         # Multiples of a part's size choose the owner; that the rest stays inside the part is checked when it

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from megatile.trace import Trace
-from megatile.trace.tables import format_ps
+from megatile.trace.tables import TIMES, format_ps
 
 _MAX_ROWS = 64
 
@@ -26,11 +26,12 @@ def draw_timeline(trace: Trace, path: str | Path, *, rows: int = _MAX_ROWS) -> P
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     colours = [f"C{i % 10}" for i in range(len(trace.operations))]
+    scale, label = next((unit for unit in TIMES if trace.end_ps >= 10 * unit[0]), TIMES[-1])
     boxes, faces = [], []
     for row, number in enumerate(tracks.tolist()):
         for event in np.flatnonzero(track == number).tolist():
-            start = trace.columns["start_ps"][event] / 1000
-            end = trace.columns["end_ps"][event] / 1000
+            start = trace.columns["start_ps"][event] / scale
+            end = trace.columns["end_ps"][event] / scale
             boxes.append([(start, row - 0.4), (start, row + 0.4), (end, row + 0.4), (end, row - 0.4)])
             faces.append(colours[int(trace.columns["operation"][event])])
     axes.add_collection(PolyCollection(boxes, facecolors=faces, linewidths=0.2, edgecolors="white"))
@@ -38,8 +39,8 @@ def draw_timeline(trace: Trace, path: str | Path, *, rows: int = _MAX_ROWS) -> P
     labels = [f"{trace.units[n // width]} {trace.engines[n % width]}" for n in tracks.tolist()]
     axes.set_yticks(range(len(tracks)), labels, fontsize=7)
     axes.set_ylim(max(1, len(tracks)) - 0.5, -0.5)
-    axes.set_xlim(0, max(1e-3, trace.end_ps / 1000))
-    axes.set_xlabel("ns")
+    axes.set_xlim(0, max(1, trace.end_ps) / scale)
+    axes.set_xlabel(label)
     axes.set_title(f"{trace.machine} {format_ps(trace.end_ps)}".strip(), fontsize=9)
     legend = [Patch(color=c, label=name) for c, name in zip(colours[:10], trace.operations[:10], strict=True)]
     if legend:

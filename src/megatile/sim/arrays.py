@@ -345,9 +345,8 @@ class Arrays:
                 part.slot = slot
                 self._release_one(lane, part)
             end = lane.now
-            self._note(lane, row, lane.now, end)
-            return True
-        end = self._release_one(lane, row)
+        else:
+            end = self._release_one(lane, row)
         self._note(lane, row, lane.now, end)
         return True
 
@@ -400,9 +399,6 @@ class Arrays:
             units = self.program.plan.units
             times.start, times.end = [[] for _ in range(units)], [[] for _ in range(units)]
             for lane, row, start, end in self.recorded:
-                starts, ends_ = np.broadcast_to(start, lane.size), np.broadcast_to(end, lane.size)
                 active = range(lane.size) if row.mask is None else np.flatnonzero(row.mask).tolist()
-                for i in active:
-                    times.start[lane.units[i]].append(int(starts[i]))
-                    times.end[lane.units[i]].append(int(ends_[i]))
+                times.record(lane.units, active, start, end)
         return times

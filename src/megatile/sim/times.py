@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from megatile.trace import WaitGraph
 
@@ -27,3 +30,10 @@ class Times:
     """Per channel, how many messages went through each queue (receiver * members + member)."""
     stuck: WaitGraph | None = None
     complete: bool = True
+
+    def record(self, units: Sequence[int], active: Sequence[int], start: Any, end: Any) -> None:
+        """One operation of several units at once; times are numbers, or arrays over ``units``."""
+        starts, ends = (np.broadcast_to(times, len(units)) for times in (start, end))
+        for i in active:
+            self.start[units[i]].append(int(starts[i]))
+            self.end[units[i]].append(int(ends[i]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-_TIMES = ((10**12, "s"), (10**9, "ms"), (10**6, "us"), (10**3, "ns"))
+TIMES = ((10**12, "s"), (10**9, "ms"), (10**6, "us"), (10**3, "ns"))
 _SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
@@ -13,7 +13,7 @@ def format_ps(ps: int) -> str:
     >>> format_ps(1_500), format_ps(12), format_ps(2_000_000)
     ('1.5 ns', '12 ps', '2 us')
     """
-    return _scaled(ps, _TIMES, "ps")
+    return _scaled(ps, TIMES, "ps")
 
 
 def format_bytes(count: int) -> str:
