@@ -21,6 +21,7 @@ from megatile.plan.expr import (
     to_text,
     unit,
 )
+from megatile.plan.memo import KEPT, Memo
 from megatile.plan.parse import expression
 from megatile.plan.ranges import bounds, divide, simplify
 
@@ -113,3 +114,31 @@ def test_conditions_and_numbers_are_not_known():
         expr("x")
     with pytest.raises(ExprError, match="is no integer expression"):
         expression("unit ** 2")
+
+
+@given(st.lists(EXPRESSIONS, min_size=1, max_size=4), st.integers(1, 3), st.data())
+def test_remembered_values_are_those_worked_out_anew(nodes, units, data):
+    """Whatever comes in between: other units, other ints, arrays in place of ints."""
+    memo = Memo(KEPT // units)  # keeps as many values as there are units here: some are forgotten
+    functions = [(node, memo.function(node), memo.even(node)) for node in nodes]
+    places = [np.arange(5), np.arange(3, 5), np.arange(0, 10, 2), 4]
+    for _ in range(8):
+        of = data.draw(st.sampled_from(places))
+        k = data.draw(st.integers(-2, 2))
+        if isinstance(of, np.ndarray) and data.draw(st.booleans()):
+            k = np.arange(len(of)) + k
+        env = {"unit": of, "k": k}
+        for node, function, even in functions:
+            right = node.evaluate(env)
+            for found in (function(env), even(env)):
+                assert np.array_equal(np.broadcast_to(found, np.shape(right)), right)
+            assert isinstance(even(env), int) or len(set(even(env).tolist())) > 1
+
+
+def test_remembered_arrays_cannot_be_changed():
+    memo = Memo(4)
+    env = {"unit": np.arange(4)}
+    found = memo.function(unit + 1)(env)
+    assert memo.function(unit + 1)(env) is found
+    with pytest.raises(ValueError, match="read-only"):
+        found[0] = 7

@@ -6,6 +6,7 @@ A value that is equal for all of them is kept as an int, otherwise as an array w
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,16 @@ def uniform(value: Value) -> Value:
     return value
 
 
+def lowest(value: Value) -> int:
+    """The least value of all units."""
+    return int(value.min()) if isinstance(value, np.ndarray) else value
+
+
+def highest(value: Value) -> int:
+    """The greatest value of all units."""
+    return int(value.max()) if isinstance(value, np.ndarray) else value
+
+
 def spread(value: Value, count: int) -> Any:
     """As an array with one entry per unit."""
     return value if isinstance(value, np.ndarray) else np.full(count, value, dtype=np.int64)
@@ -75,6 +86,18 @@ class Cohort:
 
     def __len__(self) -> int:
         return len(self.units)
+
+    @cached_property
+    def run(self) -> slice | None:
+        """The units as a slice, if they are evenly spaced."""
+        units = self.units
+        first, last = int(units[0]), int(units[-1])
+        if len(units) == 1:
+            return slice(first, first + 1)
+        step = int(units[1]) - first
+        if last - first != step * (len(units) - 1) or (np.diff(units) != step).any():
+            return None
+        return slice(first, last + 1, step)
 
     def part(self, chosen: Any) -> Cohort:
         """The cohort of the chosen units (a mask or indices)."""

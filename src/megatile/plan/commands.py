@@ -6,27 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from megatile.plan.cohort import Cohort, Handle, SlotHandle, TileHandle, spread, uniform
-from megatile.plan.model import Channel, Plan, PlanError
+from megatile.plan.cohort import Cohort, Handle, SlotHandle, TileHandle, highest, lowest, spread, uniform
+from megatile.plan.memo import KEPT
+from megatile.plan.model import Plan, PlanError
 from megatile.plan.neighbours import nobody_there
 from megatile.plan.program import Instruction, Program
+from megatile.plan.queues import Queues, Route
 from megatile.plan.text import statement_text
 
 Value = Any
-
-
-class Queues:
-    """The queues of one channel family: messages sent and received, and who still holds which slot."""
-
-    def __init__(self, channel: Channel, units: int):
-        self.channel = channel
-        self.source = channel.source.compile()
-        shape = (units, channel.members)
-        self.sent = np.zeros(shape, dtype=np.int64)
-        self.received = np.zeros(shape, dtype=np.int64)
-        # A slot in flight counts 1; each name bound to it counts 1 as well.
-        self.holds = np.zeros((*shape, channel.slots), dtype=np.int16)
-        self.nbytes = np.zeros((*shape, channel.slots), dtype=np.int64)
 
 
 class Commands:
@@ -113,23 +101,24 @@ class Commands:
     def hold(self, cohort: Cohort, handle: SlotHandle, change: int) -> None:
         queues = self.queues[handle.channel]
         slot = handle.sequence % queues.channel.slots
-        at = (cohort.units, handle.member, slot)
-        queues.holds[at] += np.int16(change)
-        if change < 0:
-            left = queues.holds[at]
-            if not left.any():
-                self.on_free(handle.channel, cohort.units, handle.member, slot)
-            elif not left.all():
-                gone = left == 0
-                count = len(cohort)
-                parts = cohort.units[gone], spread(handle.member, count)[gone], spread(slot, count)[gone]
-                self.on_free(handle.channel, *parts)
+        place = queues.place(queues.at(cohort.units, handle.member), slot)
+        left = queues.holds_of[place] + np.int16(change)
+        queues.holds_of[place] = left
+        if change > 0 or left.all():
+            return
+        if not left.any():
+            self.on_free(handle.channel, cohort.units, handle.member, slot)
+        else:
+            gone = left == 0
+            count = len(cohort)
+            parts = cohort.units[gone], spread(handle.member, count)[gone], spread(slot, count)[gone]
+            self.on_free(handle.channel, *parts)
 
     def can_go(self, cohort: Cohort) -> Any:
         """Which units need not wait any longer: a mask, True or False; None if that is not the question."""
         instruction = self.instruction(cohort)
         if instruction.kind == "send":
-            return self.can_send(cohort, *self.peer(cohort, instruction))
+            return self.can_send(self.route(cohort, instruction))
         if instruction.kind == "receive":
             return self.has_message(cohort, instruction, instruction.functions["member"](cohort.ints))
         if instruction.kind == "receive_any":
@@ -158,9 +147,25 @@ class Commands:
                 raise PlanError(f"'{instruction.write.tile}' is no declared tile and cannot be begun anew")
             cohort.handles[instruction.write.tile] = TileHandle(handle.tile, handle.version + 1)
 
-    def peer(self, cohort: Cohort, instruction: Instruction) -> tuple[Queues, Value, Value]:
-        queues = self.queues[instruction.statement.channel]  # type: ignore[union-attr]
+    def route(self, cohort: Cohort, instruction: Instruction) -> Route:
+        """Where a send goes; refused if the units do not feed the queues it names."""
         to, member = (instruction.functions[key](cohort.ints) for key in ("to", "member"))
+        known_by = (cohort.units, to, member)
+        key = tuple([v if v.__class__ is int else (id(v),) for v in known_by])
+        route: Route | None = instruction.routes.get(key)
+        if route is None:
+            queues = self.fed(cohort, instruction, to, member)
+            # All units of a cohort feed different queues, so one number means one unit.
+            targets = np.full(len(cohort), to) if isinstance(to, int) else to
+            route = Route(queues, targets, member, queues.at(targets, member), known_by)
+            if len(instruction.routes) >= max(1, KEPT // len(cohort)):
+                instruction.routes.clear()
+            instruction.routes[key] = route
+        return route
+
+    def fed(self, cohort: Cohort, instruction: Instruction, to: Value, member: Value) -> Queues:
+        """The queues of a send, if they exist and each is fed by the unit that sends."""
+        queues = self.queues[instruction.statement.channel]  # type: ignore[union-attr]
         outside = (np.asarray(to) < 0) | (np.asarray(to) >= self.plan.units)
         outside = outside | (np.asarray(member) < 0) | (np.asarray(member) >= queues.channel.members)
         feeder = queues.source({"unit": to, "member": member})
@@ -181,44 +186,46 @@ class Commands:
                 f"which it does not feed: {self.describe(instruction)}",
                 advice="the channel's source must name the sender",
             )
-        return queues, to, member
+        return queues
 
-    def can_send(self, cohort: Cohort, queues: Queues, to: Value, member: Value) -> Any:
-        slot = queues.sent[to, member] % queues.channel.slots
-        return queues.holds[to, member, slot] == 0
+    def can_send(self, route: Route) -> Any:
+        queues = route.queues
+        slot = queues.sent_at[route.at] % queues.channel.slots
+        return queues.holds_of[queues.place(route.at, slot)] == 0
 
     def step_send(self, cohort: Cohort, instruction: Instruction) -> bool:
-        queues, to, member = self.peer(cohort, instruction)
-        if not np.all(self.can_send(cohort, queues, to, member)):
+        route = self.route(cohort, instruction)
+        queues = route.queues
+        slot = uniform(queues.sent_at[route.at] % queues.channel.slots)
+        place = queues.place(route.at, slot)
+        if queues.holds_of[place].any():
             return self.block(cohort)
         nbytes = instruction.functions["bytes"](cohort.ints)
-        if np.any(np.asarray(nbytes) > queues.channel.slot_bytes):
+        if highest(nbytes) > queues.channel.slot_bytes:
             most = queues.channel.slot_bytes
             raise PlanError(
                 f"a message of {int(np.max(nbytes))} bytes does not fit a slot of {most} bytes "
                 f"of channel '{queues.channel.name}': {self.describe(instruction)}"
             )
-        if isinstance(to, int):  # all units of a cohort feed different queues, so this is one unit
-            to = np.full(len(cohort), to)
-        slot = uniform(queues.sent[to, member] % queues.channel.slots)
-        queues.nbytes[to, member, slot] = nbytes
-        self.on_send(cohort, instruction, to, member, slot)
-        queues.holds[to, member, slot] = 1
-        queues.sent[to, member] += 1
+        queues.nbytes_of[place] = nbytes
+        self.on_send(cohort, instruction, route.to, route.member, slot)
+        queues.holds_of[place] = 1
+        queues.sent_at[route.at] += 1
         cohort.pc += 1
         return True
 
     def has_message(self, cohort: Cohort, instruction: Instruction, member: Value) -> Any:
         queues = self.queues[instruction.statement.channel]  # type: ignore[union-attr]
-        if np.any(np.asarray(member) < 0) or np.any(np.asarray(member) >= queues.channel.members):
+        if lowest(member) < 0 or highest(member) >= queues.channel.members:
             raise PlanError(
                 f"channel '{queues.channel.name}' has no such member: {self.describe(instruction)}"
             )
-        return queues.sent[cohort.units, member] > queues.received[cohort.units, member]
+        at = queues.at(cohort.units, member)
+        return queues.sent_at[at] > queues.received_at[at]
 
     def step_receive(self, cohort: Cohort, instruction: Instruction) -> bool:
         member = instruction.functions["member"](cohort.ints)
-        if not np.all(self.has_message(cohort, instruction, member)):
+        if not self.has_message(cohort, instruction, member).all():
             return self.block(cohort)
         return self.take(cohort, instruction, member)
 
@@ -228,24 +235,26 @@ class Commands:
         if any(isinstance(extent, np.ndarray) for extent in shape):
             return self.divide_by(cohort, shape)
         queues = self.queues[statement.channel]
-        sequence = uniform(queues.received[cohort.units, member])
-        slot = sequence % queues.channel.slots
-        sent = queues.nbytes[cohort.units, member, slot]
+        numbers = queues.at(cohort.units, member)
+        sequence = uniform(queues.received_at[numbers])
+        sent = queues.nbytes_of[queues.place(numbers, sequence % queues.channel.slots)]
         asked = instruction.functions["bytes"](cohort.ints)
-        if np.any(sent != asked):
+        if (sent != asked).any():
             at = int(np.argmax(np.broadcast_to(sent != asked, len(cohort))))
             raise PlanError(
                 f"unit {int(cohort.units[at])} expects {int(spread(asked, len(cohort))[at])} bytes, "
                 f"the message has {int(sent[at])}: {self.describe(instruction)}"
             )
         handle = SlotHandle(statement.channel, uniform(member), sequence, tuple(shape), statement.dtype)
-        queues.received[cohort.units, member] += 1
+        queues.received_at[numbers] += 1
         self.on_receive(cohort, instruction, handle)
-        if statement.name:
-            self.bind(cohort, statement.name, handle)
-        elif instruction.write is not None:
-            self.renew(cohort, instruction)
-        self.hold(cohort, handle, -1)
+        if statement.name:  # The name holds the slot from now on, as the message in flight did before.
+            self.unbind(cohort, statement.name)
+            cohort.handles[statement.name] = handle
+        else:
+            if instruction.write is not None:
+                self.renew(cohort, instruction)
+            self.hold(cohort, handle, -1)
         cohort.pc += 1
         return True
 

@@ -16,7 +16,7 @@ from megatile.plan.text import statement_text
 from megatile.trace import Pointers, Waiter, WaitGraph
 
 if TYPE_CHECKING:
-    from megatile.plan.commands import Queues
+    from megatile.plan.queues import Queues
     from megatile.plan.walk import Walker
 
 REPORTED = 8

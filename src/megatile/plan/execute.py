@@ -182,6 +182,8 @@ class Executor(Walker):
                 self.final[handle.tile][cohort.units] = handle.version
 
     def apply(self, cohort: Cohort, instruction: Instruction, write: Access, reads: list[Access]) -> None:
+        if write.empty and all(read.empty for read in reads):
+            return
         operation = OPERATIONS[instruction.statement.operation]  # type: ignore[union-attr]
         varying = {k: f(cohort.ints) for k, f in instruction.varying.items()}
         uneven = any(isinstance(v, np.ndarray) for v in varying.values())
@@ -226,6 +228,10 @@ class Executor(Walker):
         statement: Any = instruction.statement
         read = self.access(cohort, instruction, instruction.reads[0], False)
         assert read is not None
+        if self.watch is not None:
+            self.watch.send(cohort, statement.channel, to, member, self.queues[statement.channel].sent)
+        if read.empty:
+            return
         handle = cohort.handles[instruction.reads[0].tile]
         element = handle.dtype if isinstance(handle, SlotHandle) else self.plan.tile(handle.tile).dtype
         target = self.slots[statement.channel].typed(element, read.shape)
@@ -234,8 +240,6 @@ class Executor(Walker):
             read = resolve(self.plan, cohort, instruction.reads[0], self.arrays, self.slots)
             assert read is not None
         deliver(target, read, to, member, slot, len(cohort))
-        if self.watch is not None:
-            self.watch.send(cohort, statement.channel, to, member, self.queues[statement.channel].sent)
 
     def on_receive(self, cohort: Cohort, instruction: Instruction, handle: SlotHandle) -> None:
         if self.watch is not None:

@@ -209,19 +209,25 @@ class Table(Expr):
     index: Expr
 
     def compile(self) -> Callable[[Environment], Value]:
-        values, index, last = self.values, self.index.compile(), len(self.values) - 1
-        array = np.asarray(values, dtype=np.int64)
-
-        def value(env: Environment) -> Value:
-            at = index(env)
-            if isinstance(at, np.ndarray):
-                return array[np.clip(at, 0, last)]
-            return values[min(max(at, 0), last)]
-
-        return value
+        return tabulated(self.values, self.index.compile())
 
     def __repr__(self) -> str:
         return f"Table({self.values!r}, {self.index!r})"
+
+
+def tabulated(
+    values: tuple[int, ...], index: Callable[[Environment], Value]
+) -> Callable[[Environment], Value]:
+    """``values[index]``, the index clamped to the table."""
+    array, last = np.asarray(values, dtype=np.int64), len(values) - 1
+
+    def value(env: Environment) -> Value:
+        at = index(env)
+        if isinstance(at, np.ndarray):
+            return array.take(at, mode="clip")
+        return values[min(max(at, 0), last)]
+
+    return value
 
 
 def expr(value: IntLike) -> Expr:

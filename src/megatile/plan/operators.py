@@ -16,6 +16,8 @@ def _array(value: Value) -> bool:
 
 
 def _floordiv(a: Value, b: Value) -> Value:
+    if isinstance(b, int) and b and _array(a):
+        return a // b
     if _array(a) or _array(b):
         with np.errstate(divide="ignore"):
             return np.floor_divide(a, b)
@@ -23,6 +25,8 @@ def _floordiv(a: Value, b: Value) -> Value:
 
 
 def _mod(a: Value, b: Value) -> Value:
+    if isinstance(b, int) and b and _array(a):
+        return a % b
     if _array(a) or _array(b):
         with np.errstate(divide="ignore"):
             return np.remainder(a, b)

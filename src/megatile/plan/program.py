@@ -13,8 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from megatile.plan.cohort import highest, lowest
 from megatile.plan.expr import Expr, constant
 from megatile.plan.liveness import slot_names
+from megatile.plan.memo import Memo
 from megatile.plan.model import (
     CarryInt,
     CarryTile,
@@ -57,18 +61,30 @@ KINDS: dict[type, str] = {
 class RegionCode:
     """A region with compiled start, shape and owner; constants are found out once."""
 
-    __slots__ = ("at", "constant", "shape", "start", "tile", "whole")
+    __slots__ = ("at", "constant", "shape", "span", "start", "tile", "whole")
 
-    def __init__(self, region: Region):
+    def __init__(self, region: Region, memo: Memo):
         self.tile = region.tile
         self.whole = not region.start
-        self.start = tuple(e.compile() for e in region.start)
-        self.shape = tuple(e.compile() for e in region.shape)
-        self.at = region.at.compile() if region.at is not None else None
+        self.start = tuple(memo.even(e) for e in region.start)
+        self.shape = tuple(memo.even(e) for e in region.shape)
+        self.span = memo.together("span", (*region.start, *region.shape), span_of)
+        self.at = memo.function(region.at) if region.at is not None else None
         numbers = [constant(e) for e in (*region.start, *region.shape)]
         known = None if None in numbers else tuple(n for n in numbers if n is not None)
         half = len(region.start)
         self.constant = None if known is None else (known[:half], known[half:])
+
+
+def span_of(values: list[Any]) -> tuple[Any, Any, Any]:
+    """Starts, extents (None if units disagree), and per axis the limits (start, extent, end) of all units."""
+    half = len(values) // 2
+    start, shape = tuple(values[:half]), tuple(values[half:])
+    limits = tuple(
+        (lowest(low), lowest(length), highest(low + length)) for low, length in zip(start, shape, strict=True)
+    )
+    agreed = not any(isinstance(extent, np.ndarray) for extent in shape)
+    return start, shape if agreed else None, limits
 
 
 @dataclass(eq=False)
@@ -89,6 +105,7 @@ class Instruction:
     attributes: dict[str, Any] = field(default_factory=dict)
     varying: dict[str, Function] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
+    routes: dict[Any, Any] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -100,7 +117,7 @@ class Program:
 
 
 def compile_stream(plan: Plan, stream: Stream) -> Program:
-    compiler = _Compiler(slot_names(stream.body))
+    compiler = _Compiler(slot_names(stream.body), Memo(plan.units))
     compiler.block(stream.body)
     compiler.emit("end", None)
     declared = {tile.name for tile in plan.tiles}
@@ -114,8 +131,9 @@ def compile_stream(plan: Plan, stream: Stream) -> Program:
 
 
 class _Compiler:
-    def __init__(self, slots: frozenset[str]):
+    def __init__(self, slots: frozenset[str], memo: Memo):
         self.code: list[Instruction] = []
+        self.memo = memo
         self.slots = slots
         self.bound: set[str] = set()
 
@@ -135,15 +153,15 @@ class _Compiler:
 
     def simple(self, statement: Any) -> None:
         instruction = self.emit(KINDS[type(statement)], statement)
-        instruction.reads = tuple(RegionCode(r) for r in reads_of(statement))
+        instruction.reads = tuple(RegionCode(r, self.memo) for r in reads_of(statement))
         write = write_of(statement)
-        instruction.write = RegionCode(write) if write is not None else None
+        instruction.write = RegionCode(write, self.memo) if write is not None else None
         for name in ("to", "member", "amount", "value", "root"):
             value = getattr(statement, name, None)
             if isinstance(value, Expr):
-                instruction.functions[name] = value.compile()
+                instruction.functions[name] = self.memo.function(value)
         if isinstance(statement, (Receive, ReceiveAny)):
-            instruction.shape = tuple(e.compile() for e in statement.shape)
+            instruction.shape = tuple(self.memo.even(e) for e in statement.shape)
             if statement.name:
                 self.bound.add(statement.name)
         if isinstance(statement, Free):
@@ -151,12 +169,15 @@ class _Compiler:
         if isinstance(statement, Compute):
             for key, attribute in statement.attributes:
                 if isinstance(attribute, Expr):
-                    instruction.varying[key] = attribute.compile()
+                    instruction.varying[key] = self.memo.function(attribute)
                 else:
                     instruction.attributes[key] = attribute
         work = getattr(statement, "work", None)
         if work is not None:
-            instruction.functions |= {"flops": work.flops.compile(), "bytes": work.bytes.compile()}
+            instruction.functions |= {
+                "flops": self.memo.function(work.flops),
+                "bytes": self.memo.function(work.bytes),
+            }
 
     def scope(self, body: tuple[Statement, ...]) -> dict[str, tuple[str, ...]]:
         """Names that end with this body: all (``ended``), and those that may hold slots (``names``)."""
@@ -181,9 +202,9 @@ class _Compiler:
         self.emit(
             "enter",
             loop,
-            functions={key: value.compile() for key, value in bounds.items()},
+            functions={key: self.memo.function(value) for key, value in bounds.items()},
             tiles=tuple((c.name, c.init) for c in tiles),
-            ints=tuple((c.name, c.init.compile()) for c in ints),
+            ints=tuple((c.name, self.memo.function(c.init)) for c in ints),
             names=loop.frees,
         )
         test = self.emit("test", loop)
@@ -194,14 +215,14 @@ class _Compiler:
             loop,
             target=begin - 1,
             tiles=tuple((c.name, c.next) for c in tiles),
-            ints=tuple((c.name, c.next.compile()) for c in ints),
+            ints=tuple((c.name, self.memo.function(c.next)) for c in ints),
             **self.scope(loop.body),
         )
         test.target = len(self.code)
         self.emit("join", loop)
 
     def branch(self, branch: If) -> None:
-        start = self.emit("branch", branch, functions={"condition": branch.condition.compile()})
+        start = self.emit("branch", branch, functions={"condition": self.memo.function(branch.condition)})
         tiles = [m for m in branch.merges if isinstance(m, MergeTile)]
         ints = [m for m in branch.merges if isinstance(m, MergeInt)]
         self.block(branch.body)
@@ -226,5 +247,5 @@ class _Compiler:
     ) -> None:
         ended = self.scope(body)
         if tiles or ints or ended["ended"]:
-            compiled = tuple((name, value.compile()) for name, value in ints)
+            compiled = tuple((name, self.memo.function(value)) for name, value in ints)
             self.emit("merge", branch, tiles=tuple(tiles), ints=compiled, **ended)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.dtypes import is_float, itemsize, numpy_dtype
-from megatile.plan.cohort import Cohort, SlotHandle, TileHandle, Value, spread, uniform
+from megatile.plan.cohort import Cohort, SlotHandle, TileHandle, Value, lowest, spread
 from megatile.plan.model import Channel, Plan, PlanError, Tile
 from megatile.plan.program import RegionCode
 
@@ -39,17 +39,23 @@ class SlotStore:
     def __init__(self, channel: Channel, units: int):
         self.channel, self.units = channel, units
         self.bytes = np.empty((units, channel.members, channel.slots, 0), dtype=np.uint8)
+        self._views: dict[tuple[str, tuple[int, ...]], Array] = {}
 
     def typed(self, dtype: str, shape: tuple[int, ...]) -> Array:
         """All slots seen as messages of that type and shape: (units, members, slots, *shape)."""
+        known = self._views.get((dtype, shape))
+        if known is not None:
+            return known
         nbytes = prod(shape) * itemsize(dtype)
         if nbytes > self.bytes.shape[-1]:
             capacity = -(-nbytes // ALIGNMENT) * ALIGNMENT
             grown = np.empty((*self.bytes.shape[:3], capacity), dtype=np.uint8)
             grown[..., : self.bytes.shape[-1]] = self.bytes
             self.bytes = grown
+            self._views.clear()
         elements = self.bytes[..., :nbytes].view(numpy_dtype(dtype))
-        return elements.reshape(*elements.shape[:3], *shape)
+        found = self._views[dtype, shape] = elements.reshape(*elements.shape[:3], *shape)
+        return found
 
 
 @dataclass
@@ -66,12 +72,19 @@ class Access:
     shape: tuple[int, ...]
     run: slice | None
 
+    @property
+    def empty(self) -> bool:
+        return 0 in self.shape
+
     def batch(self) -> Array | None:
         """A view (units, *shape) if there is one."""
-        if self.run is None or any(isinstance(v, np.ndarray) for v in (*self.lead[1:], *self.start)):
+        if self.run is None:
             return None
-        index = (self.run, *self.lead[1:], *self._spans(None))
-        return self.array[index]
+        for index in (*self.lead[1:], *self.start):
+            if isinstance(index, np.ndarray):
+                return None
+        spans = (self.run, *self.lead[1:], *self._spans(None))
+        return self.array[spans]
 
     def one(self, at: int) -> Array:
         """A view of unit number ``at`` of the cohort."""
@@ -144,7 +157,7 @@ def resolve(
         store = slots[handle.channel]
         array = store.typed(handle.dtype, handle.shape)
         slot = handle.sequence % store.channel.slots
-        return Access(array, (cohort.units, handle.member, slot), start, shape, run_of(cohort))
+        return Access(array, (cohort.units, handle.member, slot), start, shape, cohort.run)
     return _tile_access(plan, cohort, code, handle, arrays, (start, shape), fresh)
 
 
@@ -161,7 +174,7 @@ def _tile_access(
     version = handle.version + 1 if fresh else handle.version
     current = cohort.handles[tile.name]
     assert isinstance(current, TileHandle)
-    if np.any(np.asarray(version) + tile.versions <= current.version):
+    if lowest(version - current.version) + tile.versions <= 0:
         raise PlanError(
             f"'{code.tile}' is a version of tile '{tile.name}' that has been overwritten",
             advice=f"give the tile more than {tile.versions} versions",
@@ -169,7 +182,7 @@ def _tile_access(
     own = code.at is None and not tile.shared
     owner: Value = cohort.units if own else owner_of(plan, cohort, code, tile)
     lead = (owner, version % tile.versions)
-    return Access(arrays[tile.name], lead, *span, run_of(cohort) if own else None)
+    return Access(arrays[tile.name], lead, *span, cohort.run if own else None)
 
 
 def owner_of(plan: Plan, cohort: Cohort, code: RegionCode, tile: Tile) -> Array:
@@ -191,33 +204,10 @@ def region_span(
         return (), tuple(extents)
     if len(code.start) != len(extents):
         raise PlanError(f"'{code.tile}' has {len(extents)} dimensions, not {len(code.start)}")
-    start: tuple[Value, ...]
-    shape: tuple[int, ...]
-    if code.constant is not None:
-        start, shape = code.constant
-    else:
-        env = cohort.ints
-        start = tuple(uniform(f(env)) for f in code.start)
-        shape = tuple(uniform(f(env)) for f in code.shape)
-    for low, length, extent in zip(start, shape, extents, strict=True):
-        if isinstance(low, np.ndarray) or isinstance(length, np.ndarray):
-            bad = np.min(low) < 0 or np.min(length) < 0 or np.max(low + length) > extent
-        else:
-            bad = low < 0 or length < 0 or low + length > extent
-        if bad:
-            first, last = int(np.min(low)), int(np.max(low + length))
+    start, shape, limits = code.span(cohort.ints)
+    for (first, length, last), extent in zip(limits, extents, strict=True):
+        if first < 0 or length < 0 or last > extent:
             raise PlanError(f"'{code.tile}' of extents {extents} has no elements {first}:{last}")
-    if any(isinstance(extent, np.ndarray) for extent in shape):
+    if shape is None:
         return None
     return start, shape
-
-
-def run_of(cohort: Cohort) -> slice | None:
-    """The cohort's units as a slice, if they are evenly spaced."""
-    units = cohort.units
-    if len(units) == 1:
-        return slice(int(units[0]), int(units[0]) + 1)
-    step = int(units[1] - units[0])
-    if int(units[-1] - units[0]) != step * (len(units) - 1) or np.any(np.diff(units) != step):
-        return None
-    return slice(int(units[0]), int(units[-1]) + 1, step)

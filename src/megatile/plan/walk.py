@@ -16,10 +16,11 @@ import numpy as np
 
 from megatile.core.errors import MegatileError
 from megatile.plan.cohort import Cohort, Handle, TileHandle, merge, spread, uniform
-from megatile.plan.commands import Commands, Queues
+from megatile.plan.commands import Commands
 from megatile.plan.deadlock import PlanDeadlock, deadlock
 from megatile.plan.model import Plan
 from megatile.plan.program import KINDS, Instruction, Program, compile_stream
+from megatile.plan.queues import Queues
 
 Value = Any
 
