@@ -1,100 +1,72 @@
-"""Every operation × algorithm × ranks × odd size: NumPy's result, provenance and check.
-
-The whole matrix takes long; a deterministic sample runs by default, all of it with MEGATILE_FULL_MATRIX=1.
-"""
+"""A sample of the matrix (``matrix.py``) that leaves no algorithm, operation, network and setting out."""
 
 from __future__ import annotations
 
-import os
-import zlib
-
-import numpy as np
 import pytest
+from tests.collectives.matrix import (
+    RANKS,
+    SETTINGS,
+    Case,
+    alone,
+    main,
+    nesting,
+    on_networks,
+    reason_against,
+    verify,
+)
+from tests.collectives.networks import NETWORKS
 
-from megatile.collectives.job import REDUCING, Job
-from megatile.collectives.provenance import prove
-from megatile.collectives.reference import make_inputs, wrong_elements
+from megatile.collectives.job import OPERATIONS, Job
 from megatile.collectives.registry import algorithms
-from megatile.plan.check import check
-from megatile.plan.execute import execute
-
-RANKS = (*range(1, 18), 32, 64)
-REDUCTIONS = ("sum", "max", "min", "prod", "avg")
-DTYPES = ("f32", "f16", "bf16", "i32")
 
 
-def nesting(name: str, n: int) -> tuple[int, ...]:
-    if name in ("in_network", "hamilton", "multi_ring"):
-        return (n,)
-    inner = next((k for k in (4, 3, 2) if n % k == 0 and n > k), None)
-    return (inner, n // inner) if inner else (n,)
-
-
-def every_case():
-    for name, known in algorithms().items():
-        for operation in known.operations:
-            for n in RANKS:
-                for place, count in enumerate((3 * n, 13, 5, 1)):
-                    for chunks in chunkings(name, n) if "chunks" in known.options else (1,):
-                        yield name, operation, n, count, chunks, bool((n + place) % 2)
-
-
-def chunkings(name: str, n: int) -> tuple[int, ...]:
-    """Rings over every link of many ranks are long as they are."""
-    return (1,) if name in ("hamilton", "multi_ring") and n > 17 else (1, 3)
-
-
-def sampled():
-    """For every algorithm, operation and number of ranks one case (32 and 64 ranks: for some of them).
-
-    A checksum picks the same cases everywhere.
+def sampled() -> list[Case]:
+    """For every algorithm, operation and number of ranks one case, fewer above 8 ranks and few above 17;
+    and one for every algorithm on every network. Checksums pick the same cases everywhere.
     """
-    cases = list(every_case())
-    if os.environ.get("MEGATILE_FULL_MATRIX"):
-        return cases
-    strata: dict[tuple[object, ...], list[object]] = {}
-    for case in cases:
-        strata.setdefault(case[:3], []).append(case)
-    chosen = []
-    for (name, operation, n), among in strata.items():
-        pick = zlib.crc32(f"{name} {operation} {n}".encode())
-        long = name in ("hamilton", "multi_ring") and n > 8
-        if n <= 8 or (n <= 17 and pick % 2 == 0 and not long) or pick % 16 == 0:
-            chosen.append(among[pick // 16 % len(among)])
-    return chosen
+    strata: dict[tuple[object, ...], list[Case]] = {}
+    for case in alone():
+        strata.setdefault((case.algorithm, case.operation, case.ranks), []).append(case)
+    for case in on_networks():
+        strata.setdefault((case.algorithm, case.network), []).append(case)
+    return [one for stratum, among in strata.items() for one in _chosen(stratum, among)]
 
 
-@pytest.mark.parametrize("case", sampled(), ids=lambda c: "-".join(map(str, c)))
+def _chosen(stratum: tuple[object, ...], among: list[Case]) -> list[Case]:
+    pick, few = Case(*map(str, stratum[:2]), 0, 0).pick + 7 * among[0].ranks, among[0].ranks <= 8
+    if len(stratum) == 2:
+        among = [case for case in among if 2 <= case.ranks <= 8] or among
+    elif not few and pick % (3 if among[0].ranks <= 17 else 16):
+        return []
+    order = among[pick // 16 % len(among) :] + among[: pick // 16 % len(among)]
+    return next(([case] for case in order if reason_against(case) is None), [])
+
+
+SAMPLE = sampled()
+
+
+@pytest.mark.parametrize("case", SAMPLE, ids=str)
 def test_numpy_provenance_check(case):
-    name, operation, n, count, chunks, in_place = case
-    pick = zlib.crc32(repr(case).encode())
-    reduction = REDUCTIONS[pick % 5] if operation in REDUCING else "sum"
-    job = Job(
-        operation,
-        n,
-        count,
-        DTYPES[pick % 4],
-        reduction,
-        root=pick % n,
-        in_place=in_place and not (operation == "all_to_all" and count % n),
-        levels=nesting(name, n),
-        reduces=(("sum", "max", "min", "prod"),),
-    )
-    known = algorithms()[name]
-    if known.reason_against(job):
-        pytest.skip(known.reason_against(job))
-    plan = known.plan(job, **({"chunks": chunks} if chunks > 1 else {}))
-    check(plan)
-    inputs = make_inputs(job, seed=pick)
-    outputs = execute(plan, {"x": np.stack(inputs)} if inputs else {})
-    if operation != "barrier":
-        assert wrong_elements(job, inputs, outputs["x" if job.in_place else "y"]) == 0
-    prove(plan, job)
+    verify(case)
 
 
-def test_every_algorithm_and_operation_is_sampled():
-    wanted = {(name, op) for name, known in algorithms().items() for op in known.operations}
-    assert {(c[0], c[1]) for c in sampled()} >= wanted
+def test_nothing_is_left_out():
+    assert {(c.algorithm, c.operation) for c in SAMPLE} == {
+        (name, operation) for name, known in algorithms().items() for operation in known.operations
+    }
+    assert {c.operation for c in SAMPLE} == set(OPERATIONS)
+    assert {c.network for c in SAMPLE} == {"", *NETWORKS}
+    assert {c.ranks for c in SAMPLE} == set(RANKS)
+    said = {(name, value) for name, values in SETTINGS.items() for value in values}
+    assert {setting for c in SAMPLE for setting in c.settings} == said | {("chunks", 3)}
+
+
+def test_the_whole_says_what_it_did(capsys):
+    assert main(["dissemination", "-k", "n=3-"]) == 0
+    assert "dissemination" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["rng"])
+    assert "there is no algorithm 'rng'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", sorted(algorithms()))

@@ -122,3 +122,16 @@ def test_small_twin_is_cut_alike():
     twin = small_twin(job)
     assert twin.count < job.count
     assert twin.count % (8 * 64) == job.count % (8 * 64)
+
+
+@pytest.mark.parametrize("ranks", [3, 4, 5, 6, 7, 8])
+def test_more_rings_than_there_are_is_as_many_as_there_are(ranks):
+    plan = collective(
+        "all_reduce",
+        machine="mi300x-8",
+        ranks=ranks,
+        nbytes=64,
+        algorithm="multi_ring",
+        settings={"rings": 99},
+    )
+    assert plan.channels[0].members == (ranks - 2 if ranks in (4, 6) else ranks - 1)

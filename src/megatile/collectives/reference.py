@@ -26,11 +26,11 @@ def make_inputs(job: Job, seed: int = 0) -> Arrays:
     if shape is None:
         return []
     random = np.random.default_rng(seed)
-    high = 2 if job.reduction == "prod" else 4
-    low = 1 if job.reduction == "prod" and job.ranks > 8 else -1 if job.reduction == "prod" else -3
-    values = random.integers(low, high, (job.ranks, *shape))
     if job.reduction == "prod":
-        values[values == 0] = 1
+        values = random.choice((-1, 1), (job.ranks, *shape))
+        values[random.permutation(job.ranks)[:3]] *= 3
+    else:
+        values = random.integers(-3, 4, (job.ranks, *shape))
     return list(values.astype(numpy_dtype(job.dtype)))
 
 

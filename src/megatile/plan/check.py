@@ -25,7 +25,7 @@ from megatile.plan.model import Channel, Loop, Plan, PlanError, statements
 from megatile.plan.program import Instruction, RegionCode
 from megatile.plan.statements import Compute
 from megatile.plan.steady import Snapshot, repeats, same_state, skip, snapshot, works_only
-from megatile.plan.storage import owner_of, region_span
+from megatile.plan.storage import alike, owner_of, region_span
 from megatile.plan.structure import check_structure
 from megatile.plan.walk import Walker
 
@@ -84,6 +84,8 @@ def check_machine(plan: Plan, hda: HDA) -> None:
 class CountingWalk(Walker):
     """The walk without data: counts messages, follows slots, looks at regions and shapes."""
 
+    ragged = True
+
     def __init__(self, plan: Plan, assume: Mapping[str, int]):
         super().__init__(plan)
         self.assume = assume
@@ -104,14 +106,23 @@ class CountingWalk(Walker):
         return self.assume.get(statement.name, statement.bound)
 
     def on_compute(self, cohort: Cohort, instruction: Instruction) -> None:
-        statement: Any = instruction.statement
         assert instruction.write is not None
         if isinstance(cohort.handles[instruction.write.tile], SlotHandle):
             raise PlanError(f"a received message cannot be written: {self.describe(instruction)}")
         shapes = [self.shape_of(cohort, instruction, code) for code in instruction.reads]
-        target = self.shape_of(cohort, instruction, instruction.write)
-        if None in shapes or target is None or instruction.varying:
+        shapes.append(self.shape_of(cohort, instruction, instruction.write))
+        if instruction.varying:
             return
+        if any(isinstance(extent, np.ndarray) for shape in shapes for extent in shape):
+            for _, different in alike(shapes, len(cohort)):
+                self.check_shapes(instruction, different)
+        else:
+            self.check_shapes(instruction, shapes)
+
+    def check_shapes(self, instruction: Instruction, shapes: list[tuple[int, ...]]) -> None:
+        """The result, of what is read, must fit where it is written (the last of the shapes)."""
+        statement: Any = instruction.statement
+        *shapes, target = shapes
         try:
             result = OPERATIONS[statement.operation].shape(*shapes, **instruction.attributes)
         except (OperationError, TypeError) as error:
@@ -122,7 +133,7 @@ class CountingWalk(Walker):
                 f"the result has shape {tuple(result)}, not {target}: {self.describe(instruction)}"
             )
 
-    def shape_of(self, cohort: Cohort, instruction: Instruction, code: RegionCode) -> tuple[int, ...] | None:
+    def shape_of(self, cohort: Cohort, instruction: Instruction, code: RegionCode) -> tuple[Value, ...]:
         handle = cohort.handles.get(code.tile)
         if handle is None:
             raise PlanError(f"'{code.tile}' has ended before: {self.describe(instruction)}")
@@ -136,14 +147,13 @@ class CountingWalk(Walker):
                     owner_of(self.plan, cohort, code, tile)
         except PlanError as error:
             raise PlanError(f"{error.message}: {self.describe(instruction)}") from error
-        return None if found is None else found[1]
+        return found[1]
 
     def on_send(
         self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, slot: Value
     ) -> None:
         shape = self.shape_of(cohort, instruction, instruction.reads[0])
-        if shape is not None:
-            self.check_bytes(cohort, instruction, shape, self.dtype_of(cohort, instruction.reads[0].tile))
+        self.check_bytes(cohort, instruction, shape, self.dtype_of(cohort, instruction.reads[0].tile))
         number = self.numbers.setdefault(id(instruction), len(self.instructions))
         if number == len(self.instructions):
             self.instructions.append(instruction)
@@ -159,14 +169,19 @@ class CountingWalk(Walker):
         return handle.dtype if isinstance(handle, SlotHandle) else self.plan.tile(handle.tile).dtype
 
     def check_bytes(
-        self, cohort: Cohort, instruction: Instruction, shape: tuple[int, ...], dtype: str
+        self, cohort: Cohort, instruction: Instruction, shape: tuple[Value, ...], dtype: str
     ) -> None:
         """A message says how many bytes it has; they must be those of its block."""
         said = instruction.functions["bytes"](cohort.ints)
         there = prod(shape) * itemsize(dtype)
-        if np.any(np.asarray(said) != there):
+        wrong = said != there
+        if np.any(wrong) if isinstance(wrong, np.ndarray) else wrong:
+            at, count = int(np.argmax(wrong)), len(cohort)
+            extents, right, found = (
+                [int(spread(v, count)[at]) for v in values] for values in (shape, (there,), (said,))
+            )
             raise PlanError(
-                f"a message of {dtype}{list(shape)} has {there} bytes, not {int(np.max(said))}: "
+                f"a message of {dtype}{extents} has {right[0]} bytes, not {found[0]}: "
                 + self.describe(instruction)
             )
 

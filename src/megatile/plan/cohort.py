@@ -32,11 +32,17 @@ class SlotHandle:
     channel: str
     member: Value
     sequence: Value
-    shape: tuple[int, ...]
+    shape: tuple[Value, ...]
     dtype: str
 
+    @property
+    def ragged(self) -> bool:
+        """Whether units disagree on the shape."""
+        return any(isinstance(extent, np.ndarray) for extent in self.shape)
+
     def kind(self) -> Any:
-        return self.channel, self.shape, self.dtype
+        shape = tuple("?" if isinstance(extent, np.ndarray) else extent for extent in self.shape)
+        return self.channel, shape, self.dtype
 
 
 Handle = TileHandle | SlotHandle
@@ -120,7 +126,8 @@ def _part(handle: Handle, chosen: Any) -> Handle:
             return handle
         return TileHandle(handle.tile, pick(handle.version, chosen))
     member, sequence = pick(handle.member, chosen), pick(handle.sequence, chosen)
-    return SlotHandle(handle.channel, member, sequence, handle.shape, handle.dtype)
+    shape = tuple(pick(extent, chosen) for extent in handle.shape)
+    return SlotHandle(handle.channel, member, sequence, shape, handle.dtype)
 
 
 def merge(cohorts: list[Cohort]) -> Cohort:
@@ -146,5 +153,6 @@ def merge(cohorts: list[Cohort]) -> Cohort:
         else:
             member = join([h.member for h in others])  # type: ignore[union-attr]
             sequence = join([h.sequence for h in others])  # type: ignore[union-attr]
-            handles[name] = SlotHandle(handle.channel, member, sequence, handle.shape, handle.dtype)
+            shape = tuple(join(list(e)) for e in zip(*(h.shape for h in others), strict=True))  # type: ignore[union-attr]
+            handles[name] = SlotHandle(handle.channel, member, sequence, shape, handle.dtype)
     return Cohort(first.stream, units[order], first.pc, ints, handles)

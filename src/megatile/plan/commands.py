@@ -29,6 +29,8 @@ class Commands:
     waiting: list[Cohort]
     choices: dict[int, list[int]]
     last_choice: dict[tuple[str, int], int]
+    ragged = False
+    """Whether units go on together whose messages differ in size."""
 
     def block(self, cohort: Cohort) -> bool:
         """The cohort waits; it has not moved."""
@@ -232,7 +234,8 @@ class Commands:
     def take(self, cohort: Cohort, instruction: Instruction, member: Value) -> bool:
         statement: Any = instruction.statement
         shape = [uniform(function(cohort.ints)) for function in instruction.shape]
-        if any(isinstance(extent, np.ndarray) for extent in shape):
+        ragged = any(isinstance(extent, np.ndarray) for extent in shape)
+        if ragged and not (self.ragged and instruction.ragged):
             return self.divide_by(cohort, shape)
         queues = self.queues[statement.channel]
         numbers = queues.at(cohort.units, member)

@@ -40,6 +40,8 @@ def axes_from_the_end(attributes: dict[str, Any], reads: list[Access]) -> dict[s
 
 def deliver(target: Array, read: Access, to: Value, member: Value, slot: Value, count: int) -> None:
     """Copy each unit's region into its slot: one copy of the data, whatever the shape of the traffic."""
+    if read.empty:
+        return
     source = read.batch()
     even = not isinstance(member, np.ndarray) and not isinstance(slot, np.ndarray)
     if source is not None and even and count == len(target):

@@ -13,7 +13,7 @@ import numpy as np
 
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.operations import OPERATIONS, Operation, cast
-from megatile.plan.cohort import Cohort, SlotHandle, Value, spread
+from megatile.plan.cohort import Cohort, SlotHandle, Value, pick, spread
 from megatile.plan.compute import (
     GATHER_BYTES,
     axes_from_the_end,
@@ -25,7 +25,7 @@ from megatile.plan.compute import (
 from megatile.plan.model import Plan, PlanError
 from megatile.plan.program import Instruction, RegionCode
 from megatile.plan.races import RaceWatch
-from megatile.plan.storage import Access, SlotStore, allocate, resolve
+from megatile.plan.storage import Access, SlotStore, alike, allocate, resolve
 from megatile.plan.structure import check_structure
 from megatile.plan.walk import Walker
 
@@ -126,6 +126,7 @@ class Executor(Walker):
         self.order = {u: iter(c) for u, c in order.choices.items()} if order is not None else None
         self.reverse = reverse
         self.watch = RaceWatch.for_plan(plan) if races else None
+        self.ragged = self.watch is None
         self.final: dict[str, Any] = {
             t.name: np.zeros(plan.owners(t), dtype=np.int64)
             for t in plan.tiles
@@ -142,13 +143,11 @@ class Executor(Walker):
 
     # --- commands --------------------------------------------------------------------------------
 
-    def access(
-        self, cohort: Cohort, instruction: Instruction, code: RegionCode, write: bool
-    ) -> Access | None:
+    def access(self, cohort: Cohort, instruction: Instruction, code: RegionCode, write: bool) -> Access:
         self.handle(cohort, code.tile)
         fresh = write and bool(getattr(instruction.statement, "fresh", False))
         found = resolve(self.plan, cohort, code, self.arrays, self.slots, fresh)
-        if found is not None and self.watch is not None:
+        if self.watch is not None and not found.ragged:
             self.watch.access(cohort, instruction, code, found, write)
         return found
 
@@ -156,12 +155,16 @@ class Executor(Walker):
         reads = [self.access(cohort, instruction, code, False) for code in instruction.reads]
         assert instruction.write is not None
         write = self.access(cohort, instruction, instruction.write, True)
-        if write is None or any(r is None for r in reads):
+        ragged = write.ragged or any(read.ragged for read in reads)
+        if ragged and (instruction.varying or not self.ragged):
             return self.divide_by_shape(cohort, instruction)
         if isinstance(cohort.handles[instruction.write.tile], SlotHandle):
             raise PlanError(f"a received message cannot be written: {self.describe(instruction)}")
         try:
-            self.apply(cohort, instruction, write, reads)  # type: ignore[arg-type]
+            if ragged:
+                self.apply_parts(cohort, instruction, write, reads)
+            else:
+                self.apply(cohort, instruction, write, reads)
         except (ValueError, TypeError) as error:
             if isinstance(error, MegatileError):
                 raise
@@ -169,6 +172,15 @@ class Executor(Walker):
         self.renew(cohort, instruction)
         cohort.pc += 1
         return True
+
+    def apply_parts(
+        self, cohort: Cohort, instruction: Instruction, write: Access, reads: list[Access]
+    ) -> None:
+        """Like ``apply``, once for every shape there is."""
+        every = [write, *reads]
+        for chosen, shapes in alike([access.shape for access in every], len(cohort)):
+            target, *sources = (a.part(chosen, s) for a, s in zip(every, shapes, strict=True))
+            self.apply(Cohort(cohort.stream, cohort.units[chosen]), instruction, target, sources)
 
     def divide_by_shape(self, cohort: Cohort, instruction: Instruction) -> bool:
         codes = [*instruction.reads, *((instruction.write,) if instruction.write else ())]
@@ -216,7 +228,7 @@ class Executor(Walker):
 
     def step_send(self, cohort: Cohort, instruction: Instruction) -> bool:
         code = instruction.reads[0]
-        if code.constant is None and not code.whole:
+        if not self.ragged and code.constant is None and not code.whole:
             shape = [f(cohort.ints) for f in code.shape]
             if any(isinstance(v, np.ndarray) and (v != v[0]).any() for v in shape):
                 return self.divide_by(cohort, shape)
@@ -227,18 +239,20 @@ class Executor(Walker):
     ) -> None:
         statement: Any = instruction.statement
         read = self.access(cohort, instruction, instruction.reads[0], False)
-        assert read is not None
         if self.watch is not None:
             self.watch.send(cohort, statement.channel, to, member, self.queues[statement.channel].sent)
-        if read.empty:
-            return
         handle = cohort.handles[instruction.reads[0].tile]
         element = handle.dtype if isinstance(handle, SlotHandle) else self.plan.tile(handle.tile).dtype
-        target = self.slots[statement.channel].typed(element, read.shape)
+        store = self.slots[statement.channel]
+        if read.ragged:
+            for chosen, (shape,) in alike([read.shape], len(cohort)):
+                target, part = store.typed(element, shape), read.part(chosen, shape)
+                deliver(target, part, to[chosen], pick(member, chosen), pick(slot, chosen), len(chosen))
+            return
+        target = store.typed(element, read.shape)
         if isinstance(handle, SlotHandle) and handle.channel == statement.channel:
             # The store may just have grown for this message: look the source up again.
             read = resolve(self.plan, cohort, instruction.reads[0], self.arrays, self.slots)
-            assert read is not None
         deliver(target, read, to, member, slot, len(cohort))
 
     def on_receive(self, cohort: Cohort, instruction: Instruction, handle: SlotHandle) -> None:
@@ -247,7 +261,7 @@ class Executor(Walker):
         if instruction.write is None:
             return
         write = self.access(cohort, instruction, instruction.write, True)
-        if write is None:
+        if write.ragged:
             raise PlanError(f"units disagree on the shape of the destination: {self.describe(instruction)}")
         store = self.slots[handle.channel]
         slot = handle.sequence % store.channel.slots
@@ -268,7 +282,7 @@ class Executor(Walker):
 
     def on_read_scalar(self, cohort: Cohort, instruction: Instruction) -> Value:
         read = self.access(cohort, instruction, instruction.reads[0], False)
-        if read is None or np.prod(read.shape) != 1:
+        if read.ragged or np.prod(read.shape) != 1:
             raise PlanError(f"read_scalar reads one element: {self.describe(instruction)}")
         values = [read.one(at).reshape(-1)[0] for at in range(len(cohort))]
         return np.asarray([int(v) for v in values], dtype=np.int64)
@@ -330,7 +344,6 @@ class Executor(Walker):
         values: dict[int, Array] = {}
         for cohort, instruction in moving:
             read = self.access(cohort, instruction, instruction.reads[0], False)
-            assert read is not None
             values |= {int(u): read.one(i).copy() for i, u in enumerate(cohort.units)}
         for cohort, instruction in moving:
             self.finish_collective(group, cohort, instruction, kinds, values)
@@ -338,11 +351,10 @@ class Executor(Walker):
     def alike(self, cohort: Cohort, instruction: Instruction) -> list[Cohort]:
         """The units of a cohort by the shapes of what they read and write; uneven blocks differ."""
         codes = [*instruction.reads, *((instruction.write,) if instruction.write else ())]
-        shapes = [spread(f(cohort.ints), len(cohort)) for code in codes for f in code.shape]
-        if not shapes:
+        shapes = [tuple(f(cohort.ints) for f in code.shape) for code in codes]
+        if not any(shapes):
             return [cohort]
-        _, kinds = np.unique(np.stack(shapes, axis=1), axis=0, return_inverse=True)
-        return [cohort.part(kinds.reshape(-1) == k) for k in range(int(kinds.max()) + 1)]
+        return [cohort.part(chosen) for chosen, _ in alike(shapes, len(cohort))]
 
     def collectives_of(
         self, group: str, parts: list[tuple[Cohort, Instruction]]
@@ -374,7 +386,6 @@ class Executor(Walker):
     ) -> None:
         assert instruction.write is not None
         write = self.access(cohort, instruction, instruction.write, True)
-        assert write is not None
         keys, done = self.keys[group], {}
         roots = spread(instruction.functions["root"](cohort.ints), len(cohort))
         for at, unit in enumerate(cohort.units.tolist()):

@@ -9,6 +9,7 @@ units they name. Values are shared, so arrays among them are read-only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -132,15 +133,16 @@ def _chosen(condition: Function, then: Function, otherwise: Function) -> Functio
 
 
 def remembering(function: Function, names: tuple[str, ...], most: int) -> Function:
-    """``function`` with its latest ``most`` values, by the ints and arrays that the names mean."""
+    """``function`` with its latest ``most`` values, by the objects that the names mean."""
     kept: dict[Any, tuple[Any, Any]] = {}
     if not names:
         value = function({})
         return lambda env: value
+    one, lookup = len(names) == 1, itemgetter(*names)
 
     def remembered(env: Env) -> Any:
-        named = [env[name] for name in names]
-        key = tuple([v if v.__class__ is int else (id(v),) for v in named])
+        named = lookup(env)
+        key = id(named) if one else tuple(map(id, named))
         found = kept.get(key)
         if found is None:
             result = function(env)
@@ -148,7 +150,7 @@ def remembering(function: Function, names: tuple[str, ...], most: int) -> Functi
                 result.flags.writeable = False
             if len(kept) >= most:
                 kept.clear()
-            # What is named is kept as well: an array's id is its own as long as the array lives.
+            # What is named is kept as well: an object's id is its own as long as it lives.
             found = kept[key] = (result, named)
         return found[0]
 

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from megatile.plan.cohort import highest, lowest
 from megatile.plan.expr import Expr, constant
 from megatile.plan.liveness import slot_names
@@ -77,14 +75,13 @@ class RegionCode:
 
 
 def span_of(values: list[Any]) -> tuple[Any, Any, Any]:
-    """Starts, extents (None if units disagree), and per axis the limits (start, extent, end) of all units."""
+    """Starts, extents, and per axis the limits (start, extent, end) of all units."""
     half = len(values) // 2
     start, shape = tuple(values[:half]), tuple(values[half:])
     limits = tuple(
         (lowest(low), lowest(length), highest(low + length)) for low, length in zip(start, shape, strict=True)
     )
-    agreed = not any(isinstance(extent, np.ndarray) for extent in shape)
-    return start, shape if agreed else None, limits
+    return start, shape, limits
 
 
 @dataclass(eq=False)
@@ -105,6 +102,7 @@ class Instruction:
     attributes: dict[str, Any] = field(default_factory=dict)
     varying: dict[str, Function] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
+    ragged: bool = False
     routes: dict[Any, Any] = field(default_factory=dict)
 
 
@@ -127,7 +125,18 @@ def compile_stream(plan: Plan, stream: Stream) -> Program:
             if code.tile not in declared and code.tile not in compiler.bound:
                 place = instruction.statement.place if instruction.statement else None
                 raise PlanError(f"there is no tile '{code.tile}' here", place=place)
+    _mark_ragged(compiler.code)
     return Program(stream, compiler.code)
+
+
+def _mark_ragged(code: list[Instruction]) -> None:
+    """Receives of messages that are only used as a whole: units need not agree on their shape."""
+    cut = {name for i in code for pair in i.tiles for name in pair}
+    cut |= {r.tile for i in code for r in (*i.reads, i.write) if r is not None and not r.whole}
+    for instruction in code:
+        if instruction.kind == "receive":
+            name = instruction.statement.name  # type: ignore[union-attr]
+            instruction.ragged = bool(name) and name not in cut
 
 
 class _Compiler:

@@ -7,6 +7,7 @@ indices.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.dtypes import is_float, itemsize, numpy_dtype
-from megatile.plan.cohort import Cohort, SlotHandle, TileHandle, Value, lowest, spread
+from megatile.plan.cohort import Cohort, SlotHandle, TileHandle, Value, lowest, pick, spread
 from megatile.plan.model import Channel, Plan, PlanError, Tile
 from megatile.plan.program import RegionCode
 
@@ -62,6 +63,8 @@ class SlotStore:
 class Access:
     """A region of a cohort: ``array[first index..., then start:start+shape]`` for each unit.
 
+    Of messages that differ in size there is no common ``array``, only the ``store`` with their type.
+
     ``lead`` are the leading indices (owner and version, or unit, member and slot), ints or arrays; ``units``
     is a slice when the first leading index is exactly the cohort's units and these form a run.
     """
@@ -69,12 +72,24 @@ class Access:
     array: Array
     lead: tuple[Value, ...]
     start: tuple[Value, ...]
-    shape: tuple[int, ...]
+    shape: tuple[Value, ...]
     run: slice | None
+    store: tuple[SlotStore, str] | None = None
+
+    @property
+    def ragged(self) -> bool:
+        """Whether units disagree on the shape; then only parts can be reached."""
+        return any(isinstance(extent, np.ndarray) for extent in self.shape)
 
     @property
     def empty(self) -> bool:
-        return 0 in self.shape
+        return not self.ragged and 0 in self.shape
+
+    def part(self, chosen: Any, shape: tuple[int, ...]) -> Access:
+        """The same for some of the units, which agree on the shape."""
+        array = self.array if self.store is None else self.store[0].typed(self.store[1], shape)
+        lead, start = (tuple(pick(v, chosen) for v in values) for values in (self.lead[1:], self.start))
+        return Access(array, (self.lead[0][chosen], *lead), start, shape, None)
 
     def batch(self) -> Array | None:
         """A view (units, *shape) if there is one."""
@@ -145,19 +160,17 @@ def resolve(
     arrays: dict[str, Array],
     slots: dict[str, SlotStore],
     fresh: bool = False,
-) -> Access | None:
-    """Where the region lies for the cohort; None if its units disagree on the shape."""
+) -> Access:
+    """Where the region lies for the cohort."""
     handle = cohort.handles[code.tile]
     extents = handle.shape if isinstance(handle, SlotHandle) else plan.tile(handle.tile).shape
-    found = region_span(cohort, code, extents)
-    if found is None:
-        return None
-    start, shape = found
+    start, shape = region_span(cohort, code, extents)
     if isinstance(handle, SlotHandle):
         store = slots[handle.channel]
-        array = store.typed(handle.dtype, handle.shape)
-        slot = handle.sequence % store.channel.slots
-        return Access(array, (cohort.units, handle.member, slot), start, shape, cohort.run)
+        lead = (cohort.units, handle.member, handle.sequence % store.channel.slots)
+        if handle.ragged:
+            return Access(None, lead, start, shape, None, (store, handle.dtype))
+        return Access(store.typed(handle.dtype, handle.shape), lead, start, shape, cohort.run)
     return _tile_access(plan, cohort, code, handle, arrays, (start, shape), fresh)
 
 
@@ -167,7 +180,7 @@ def _tile_access(
     code: RegionCode,
     handle: TileHandle,
     arrays: dict[str, Array],
-    span: tuple[tuple[Value, ...], tuple[int, ...]],
+    span: tuple[tuple[Value, ...], tuple[Value, ...]],
     fresh: bool,
 ) -> Access:
     tile = plan.tile(handle.tile)
@@ -198,8 +211,9 @@ def owner_of(plan: Plan, cohort: Cohort, code: RegionCode, tile: Tile) -> Array:
 
 
 def region_span(
-    cohort: Cohort, code: RegionCode, extents: tuple[int, ...]
-) -> tuple[tuple[Value, ...], tuple[int, ...]] | None:
+    cohort: Cohort, code: RegionCode, extents: tuple[Value, ...]
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """Starts and extents of a region; refused if it leaves what it is a region of."""
     if code.whole:
         return (), tuple(extents)
     if len(code.start) != len(extents):
@@ -208,6 +222,14 @@ def region_span(
     for (first, length, last), extent in zip(limits, extents, strict=True):
         if first < 0 or length < 0 or last > extent:
             raise PlanError(f"'{code.tile}' of extents {extents} has no elements {first}:{last}")
-    if shape is None:
-        return None
     return start, shape
+
+
+def alike(shapes: list[tuple[Value, ...]], count: int) -> Iterator[tuple[Any, list[tuple[int, ...]]]]:
+    """The units by the shapes they have: which units, and their shapes."""
+    rows = np.stack([spread(extent, count) for shape in shapes for extent in shape], axis=1)
+    order = np.lexsort(rows.T)
+    changes = np.flatnonzero((rows[order[1:]] != rows[order[:-1]]).any(axis=1)) + 1
+    for chosen in np.split(order, changes):
+        numbers = iter(rows[chosen[0]].tolist())
+        yield np.sort(chosen), [tuple(next(numbers) for _ in shape) for shape in shapes]

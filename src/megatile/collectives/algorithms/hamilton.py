@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatile.collectives.algorithms.ring import write_rings
-from megatile.collectives.decompositions import gen_hamilton_circle, partial_rings
+from megatile.collectives.decompositions import gen_hamilton_circle, most_rings, partial_rings
 from megatile.collectives.job import Job
 from megatile.collectives.party import Cycles
 from megatile.collectives.registry import algorithm
@@ -26,5 +26,5 @@ def hamilton(w: Writer, chunks: int = 1) -> None:
 
 @algorithm("multi_ring", "all_reduce", "reduce_scatter", "all_gather", unfit=_mesh_size)
 def multi_ring(w: Writer, rings: int = 2, chunks: int = 1) -> None:
-    """Several rings that share no link, each with its part of the data."""
-    write_rings(w, Cycles.of(partial_rings(w.job.ranks, min(rings, w.job.ranks - 1))), chunks)
+    """Several rings that share no link, each with its part of the data; at most as many as there are."""
+    write_rings(w, Cycles.of(partial_rings(w.job.ranks, min(rings, most_rings(w.job.ranks)))), chunks)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from megatile.collectives.decompositions.cycles import doubled_cycles, gen_hamilton_circle, partial_rings
+from megatile.collectives.decompositions.cycles import (
+    doubled_cycles,
+    gen_hamilton_circle,
+    most_rings,
+    partial_rings,
+)
 from megatile.collectives.decompositions.families import (
     CycleFamily,
     DecompositionError,
@@ -54,6 +59,7 @@ __all__ = [
     "gen_hamilton_circle_two_nodes",
     "gen_hamilton_path_local",
     "mesh_rings",
+    "most_rings",
     "network_rings",
     "partial_rings",
     "ranks_per_node",

@@ -44,6 +44,11 @@ def doubled_cycles(n: int) -> CycleFamily:
     return CycleFamily(map(_from_zero, forward + backward), ranks=n, multiplicity=2)
 
 
+def most_rings(n: int) -> int:
+    """How many arc-disjoint Hamiltonian cycles over n ranks there are."""
+    return 2 * len(_MOST_FOR[n]) if n in _MOST_FOR else n - 1
+
+
 def partial_rings(n: int, count: int) -> CycleFamily:
     """``count`` arc-disjoint Hamiltonian cycles over n ranks, for multi-ring collectives.
 
