@@ -7,6 +7,7 @@ TORCH ?= 1
 TORCH_VERSION := 2.13.0
 PYTEST_ARGS ?= -n 2
 BENCH_ARGS ?=
+MATRIX_ARGS ?=
 DEMO_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -21,18 +22,21 @@ export MPLBACKEND := Agg
 export MPLCONFIGDIR := $(abspath $(VENV))/matplotlib
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint format clean check-python
+.PHONY: help demo test matrix bench lint format clean check-python
 
 help: ## Print this list
 	@echo "make TARGET, where TARGET is one of"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "Variables: PYTHON=$(PYTHON)  TORCH=$(TORCH)  PYTEST_ARGS='$(PYTEST_ARGS)'  BENCH_ARGS='$(BENCH_ARGS)'  DEMO_ARGS='$(DEMO_ARGS)'"
+	@echo "Variables: PYTHON=$(PYTHON)  TORCH=$(TORCH)  PYTEST_ARGS='$(PYTEST_ARGS)'  MATRIX_ARGS='$(MATRIX_ARGS)'  BENCH_ARGS='$(BENCH_ARGS)'  DEMO_ARGS='$(DEMO_ARGS)'"
 
 demo: $(READY) ## Show what megatile does; pictures and traces go to out/
 	@$(BIN)/python examples/demo.py $(DEMO_ARGS)
 
 test: lint $(if $(filter 1,$(TORCH)),$(TORCH_TRIED)) ## Formatting, lint, types, import layers, then all tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+matrix: $(READY) ## Every collective on every network for 1 to 64 ranks, proved; long (see CONTRIBUTING.md)
+	@$(BIN)/python -m tests.collectives.matrix $(MATRIX_ARGS)
 
 bench: $(READY) ## Measure, beside rivals where there are any; misses are printed
 	@$(BIN)/python benchmarks/run.py $(BENCH_ARGS)

@@ -29,8 +29,7 @@ class Commands:
     waiting: list[Cohort]
     choices: dict[int, list[int]]
     last_choice: dict[tuple[str, int], int]
-    ragged = False
-    """Whether units go on together whose messages differ in size."""
+    ragged = False  # whether units go on together whose messages differ in size
 
     def block(self, cohort: Cohort) -> bool:
         """The cohort waits; it has not moved."""

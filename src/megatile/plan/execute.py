@@ -73,12 +73,6 @@ def execute(
     return Results(outputs, run.choices, depends)
 
 
-def _batch(access: Access, count: int) -> Array:
-    """A view of all units if there is one, else a copy."""
-    view = access.batch()
-    return view if view is not None else access.gather(count)
-
-
 def _same(a: Array, b: Array) -> bool:
     return a.tobytes() == b.tobytes() or bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
 
@@ -201,30 +195,33 @@ class Executor(Walker):
         uneven = any(isinstance(v, np.ndarray) for v in varying.values())
         attributes = axes_from_the_end(instruction.attributes | varying, reads)
         if not uneven:
-            target, sources = write.batch(), [r.batch() for r in reads]
-            if target is not None and all(s is not None for s in sources):
-                compute(operation, target, sources, attributes, batched=True)
-                return
-            if len(cohort) > 4 and target_bytes(write) < GATHER_BYTES:
-                self.gathered(cohort, operation, write, reads, attributes)
-                return
+            self.put(len(cohort), operation, write, reads, attributes)
+            return
         for at in range(len(cohort)):
             own = {k: int(v[at]) if isinstance(v, np.ndarray) else v for k, v in attributes.items()}
             compute(operation, write.one(at), [r.one(at) for r in reads], own, batched=False)
 
-    def gathered(
+    def put(
         self,
-        cohort: Cohort,
+        count: int,
         operation: Operation,
         write: Access,
         reads: list[Access],
         attributes: dict[str, Any],
     ) -> None:
-        count = len(cohort)
-        sources = [_batch(r, count) for r in reads]
-        result = np.empty((count, *write.shape), dtype=write.array.dtype)
-        compute(operation, result, sources, attributes, batched=True)
-        write.scatter(count, result)
+        """One operation of all units: on views, on copies where units lie scattered, or one by one."""
+        target, sources = write.batch(), [r.batch() for r in reads]
+        if target is not None and all(s is not None for s in sources):
+            compute(operation, target, sources, attributes, batched=True)
+        elif count > 4 and target_bytes(write) < GATHER_BYTES:
+            sources = [s if s is not None else r.gather(count) for s, r in zip(sources, reads, strict=True)]
+            result = np.empty((count, *write.shape), dtype=write.array.dtype)
+            compute(operation, result, sources, attributes, batched=True)
+            write.scatter(count, result)
+        else:
+            for at in range(count):
+                each = [r.one(at) for r in reads]
+                compute(operation, write.one(at), each, attributes, batched=False)
 
     def step_send(self, cohort: Cohort, instruction: Instruction) -> bool:
         code = instruction.reads[0]
@@ -267,18 +264,7 @@ class Executor(Walker):
         slot = handle.sequence % store.channel.slots
         array = store.typed(handle.dtype, handle.shape)
         read = Access(array, (cohort.units, handle.member, slot), (), handle.shape, write.run)
-        self.move(cohort, write, read)
-
-    def move(self, cohort: Cohort, write: Access, read: Access) -> None:
-        copy = OPERATIONS["copy"]
-        target, source = write.batch(), read.batch()
-        if target is not None and source is not None:
-            compute(copy, target, [source], {}, batched=True)
-        elif len(cohort) > 4 and target_bytes(write) < GATHER_BYTES:
-            self.gathered(cohort, copy, write, [read], {})
-        else:
-            for at in range(len(cohort)):
-                compute(copy, write.one(at), [read.one(at)], {}, batched=False)
+        self.put(len(cohort), OPERATIONS["copy"], write, [read], {})
 
     def on_read_scalar(self, cohort: Cohort, instruction: Instruction) -> Value:
         read = self.access(cohort, instruction, instruction.reads[0], False)
