@@ -43,30 +43,43 @@ ROWS = {
     "intercube, mesh of 4 SIPs": ("intercube_allreduce", {}, {"sips": 4, "sip_topology": "mesh_2d"}, 64),
 }
 # Beyond it: other numbers of everything.
-MORE = {
-    "ring of 8 SIPs": ("ring_allreduce_tcm", {}, {"sips": 8}, 8),
-    "ring of 16 PEs in two cubes": (
-        "ring_allreduce_tcm",
-        {"mapper": "all_pes"},
-        {"sips": 1, "cube_w": 2, "cube_h": 1},
-        16,
-    ),
-    "intercube, 1 SIP": ("intercube_allreduce", {}, {"sips": 1, "sip_topology": "ring_1d"}, 16),
-    "intercube, mesh of 4 SIPs that does not wrap": (
-        "intercube_allreduce",
-        {},
-        {"sips": 4, "sip_topology": "mesh_2d_no_wrap"},
-        64,
-    ),
-} | {
-    f"hierarchical, {per_corner} PEs per corner, {cubes} cubes, {sips} SIPs": (
-        "hierarchical_allreduce",
-        {},
-        {"sips": sips, "cube_w": cubes, "cube_h": 1, "pe_per_corner": per_corner},
-        4 * per_corner * cubes * sips,
-    )
-    for per_corner, cubes, sips in [(2, 1, 1), (1, 3, 1), (2, 5, 2), (2, 1, 2)]
-}
+MORE = (
+    {
+        "ring of 8 SIPs": ("ring_allreduce_tcm", {}, {"sips": 8}, 8),
+        "ring of 16 PEs in two cubes": (
+            "ring_allreduce_tcm",
+            {"mapper": "all_pes"},
+            {"sips": 1, "cube_w": 2, "cube_h": 1},
+            16,
+        ),
+        "intercube, 1 SIP": ("intercube_allreduce", {}, {"sips": 1, "sip_topology": "ring_1d"}, 16),
+        "intercube, mesh of 4 SIPs that does not wrap": (
+            "intercube_allreduce",
+            {},
+            {"sips": 4, "sip_topology": "mesh_2d_no_wrap"},
+            64,
+        ),
+    }
+    | {f"tree of {sips}": ("tree_allreduce", {}, {"sips": sips}, sips) for sips in (1, 2, 3, 12)}
+    | {
+        f"intercube, {width}×{height} cubes": (
+            "intercube_allreduce",
+            {"root_cube": width * height - 1},
+            {"sips": 3, "cube_w": width, "cube_h": height},
+            3 * width * height,
+        )
+        for width, height in [(1, 1), (3, 1), (1, 5)]
+    }
+    | {
+        f"hierarchical, {per_corner} PEs per corner, {cubes} cubes, {sips} SIPs": (
+            "hierarchical_allreduce",
+            {},
+            {"sips": sips, "cube_w": cubes, "cube_h": 1, "pe_per_corner": per_corner},
+            4 * per_corner * cubes * sips,
+        )
+        for per_corner, cubes, sips in [(2, 1, 1), (1, 3, 1), (2, 5, 2), (2, 1, 2)]
+    }
+)
 
 
 @pytest.mark.parametrize("row", [*ROWS, *MORE])

@@ -8,8 +8,9 @@ from typing import Any
 
 from megatile.collectives.config import check_values, kernel_module
 from megatile.collectives.install import SipInstallPlan, build_install_plans
-from megatile.collectives.topologies import floor_of
+from megatile.collectives.topologies import direction_names, floor_of
 from megatile.hda import HDA
+from megatile.language.directions import from_neighbors
 from megatile.language.kernels import read_kernel
 from megatile.language.values import Tensor
 from megatile.plan.expr import table, unit
@@ -77,13 +78,14 @@ def read_installed(installs: list[SipInstallPlan], places: list[int], config: Ma
     cubes = {cube for cube, _ in first.participating_pes}
     per_cube = each // len(cubes)
     count = len(places)
-    table_of = _maps(installs)
+    maps = _maps(installs)
+    own = getattr(module, "neighbors", None)
+    names = () if own is not None else direction_names(config.get("topology"), count)
     plan = read_kernel(
         module.kernel,
         [_tensor(config), *module.kernel_args(**first.kernel_config)],
-        grid=_axes(per_cube, len(cubes), len(installs)),
-        topology="none",
-        neighbors=lambda rank, world: table_of[rank],
+        grid=_axes(config.get("mapper"), per_cube, len(cubes), len(installs)),
+        topology=from_neighbors(lambda rank, world: maps[rank], count, names),
         scale="pe",
         name=first.algorithm_name,
         buffer_kind=first.buffer_kind,
@@ -95,11 +97,11 @@ def read_installed(installs: list[SipInstallPlan], places: list[int], config: Ma
     return plan if straight else replace(plan, place=table(places, unit))
 
 
-def _axes(pes: int, cubes: int, sips: int) -> tuple[int, ...]:
+def _axes(mapper: Any, pes: int, cubes: int, sips: int) -> tuple[int, ...]:
     """Axes of ``program_id``: (PE, cube, SIP) where all PEs take part, (cube, SIP) for one per cube."""
-    if pes > 1:
+    if mapper == "all_pes" or pes > 1:
         return (pes, cubes, sips)
-    return (cubes, sips) if cubes > 1 else (sips,)
+    return (cubes, sips) if mapper == "cube_leaders" or cubes > 1 else (sips,)
 
 
 def _maps(installs: list[SipInstallPlan]) -> list[dict[str, int]]:

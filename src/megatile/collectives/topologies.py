@@ -113,6 +113,20 @@ NESTED.add("hierarchical_3level", hierarchical_3level)
 NESTED.add("intercube", intercube)
 
 
+ACROSS = ("global_E", "global_W", "global_S", "global_N")
+DIRECTIONS = {
+    "hierarchical_3level": ("E", "W", "S", "N", *ACROSS[:2]),
+    "intercube": ("E", "W", "S", "N", *ACROSS),
+}
+
+
+def direction_names(name: Any, count: int) -> tuple[str, ...]:
+    """The directions of a topology by name, also those in which nobody has a neighbour (a single row)."""
+    if name in TOPOLOGIES:
+        return TOPOLOGIES[name](count).names
+    return DIRECTIONS.get(name, ())
+
+
 def topology_names() -> list[str]:
     return sorted([*TOPOLOGIES, *NESTED])
 

@@ -178,12 +178,12 @@ def neighbor_maps(topology: Any, units: int, neighbors: Neighbors | None = None)
     ]
 
 
-def from_neighbors(neighbors: Neighbors, units: int) -> Wiring:
+def from_neighbors(neighbors: Neighbors, units: int, directions: tuple[str, ...] = ()) -> Wiring:
     """Tables from a function. A peer hears from us in the opposite direction if that points back, else in any
-    that does.
+    that does. ``directions`` exist even if nobody has a neighbour there.
     """
     maps = [dict(neighbors(u, units)) for u in range(units)]
-    names = tuple(dict.fromkeys(name for entry in maps for name in entry))
+    names = tuple(dict.fromkeys((*(name for entry in maps for name in entry), *directions)))
     peers, arrives = [], []
     for name in names:
         to = [entry.get(name, -1) for entry in maps]
