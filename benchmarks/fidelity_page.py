@@ -132,7 +132,7 @@ def validated(rows: list[Compared]) -> Iterator[str]:
             error = c.predicted / c.us - 1
             yield f"| {c.number} | {c.tests} | {c.case} | {c.us:g} | {c.predicted:.2f} | {error:+.1%} |"
     yield ""
-    yield "Single kernels: floors from the peak rates of the machine files, and attention (V17) as on its page."
+    yield "Single kernels: floors from peak rates of the machine files, and attention (V17) as on its page."
     yield "Nothing is fitted, and what clocks lose under load is not modelled."
     yield ""
     yield "| | tests | case | measured (µs) | floor (µs) | difference |"
