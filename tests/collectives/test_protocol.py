@@ -132,6 +132,14 @@ def test_channels_come_with_size():
     assert many - one == pytest.approx(14 * 3072 / rate * 1e12, rel=0.01)
 
 
+def test_an_algorithm_without_a_path_says_so():
+    hda = machine("dgx-h100")
+    assert us(hda, 1 << 20, "ring", "line") > 0
+    for name, path in (("tree", "line"), ("ring", "switch"), ("in_network", "small")):
+        with pytest.raises(CollectiveError, match=f"'{name}' has no path '{path}'"):
+            predict("all_reduce", machine=hda, nbytes=64, algorithm=name, path=path)
+
+
 def test_the_line_path_lies_between():
     p = machine("h100-cluster", nodes=2).protocol
     small, line, bulk = (costs(p, path, "node_tree") for path in ("small", "line", "bulk"))

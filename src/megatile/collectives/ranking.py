@@ -248,7 +248,10 @@ def named(
 ) -> list[Candidate]:
     """The one algorithm asked for, on its faster path; where no time is asked for, the plan is all."""
     options = tuple(sorted(settings.items()))
-    ways = paths(hda, known.name, job.scale) if path is None else (path,)
+    possible = paths(hda, known.name, job.scale)
+    if path not in (None, *possible) and protocol_of(hda, job.scale) is not None:
+        raise CollectiveError(f"'{known.name}' has no path '{path}'", advice=f"use {' or '.join(possible)}")
+    ways = possible if path is None else (path,)
     if len(ways) == 1 or not timed:
         return [Candidate(known.name, options, ways[0])]
     both = [_timed(hda, job, Candidate(known.name, options, way), launch) for way in ways]
