@@ -78,7 +78,7 @@ def section(rows: list[Compared], unfitted: list[Compared]) -> str:
         BEGIN,
         HEAD
         + f"All scored rows ({len(scored)}): median error {median:.1%}, worst {worst:.1%}; "
-        f"{beyond} beyond 35 %. With no fit at all ({len(unfitted)} rows): "
+        f"{beyond} beyond 35 %.\nWith no fit at all ({len(unfitted)} rows): "
         "median {:.1%}, worst {:.1%}.".format(*score(unfitted)),
         "",
         *summary(rows, unfitted),
