@@ -6,8 +6,8 @@ resident does not change how long a unit takes for them). A group also spends a 
 the columns (loading queries, filling the pipeline, writing results), counted in columns as ``ramp``; tiles
 that a mask cuts are worked on as a whole. After the first kernel of a rank, results are merged by the
 operations of ``merge.py``, in the cache of the device where they fit it, else in its memory. Kernels of a
-queue begin at least ``interval`` after one another. While data travel, the kernels that move them hold compute
-units: ``channels`` of them for each peer.
+queue begin at least ``interval`` after one another. While data travel, the kernels that move them hold
+compute units: ``channels`` of them for each peer.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ class KernelTimes:
 def efficiency(hda: HDA, divided: Divided, communication: float = 0.0, scale: str = "device") -> float:
     """The share of the peak that the kernels of a schedule reach, merges and launches included.
 
-    ``communication`` (seconds) is how long data travel beside them.
+    That of the rank that takes longest, for which all others wait in the end. ``communication`` (seconds) is
+    how long data travel beside them.
     """
     problem, division = divided.problem, divided.division
     times = KernelTimes.of(hda, problem.dtype, scale)
@@ -152,10 +153,12 @@ def efficiency(hda: HDA, divided: Divided, communication: float = 0.0, scale: st
     peers = {t.peer for t in routes.sends(0, 0)} if routes.exchanges else set()
     taken = min(times.kernels.channels[0] * len(peers), times.kernels.channels[1])
     chosen = sorted({r * (ranks - 1) // (LOOKED_AT - 1) for r in range(LOOKED_AT)})
-    busy = flops = 0.0
+    slowest: tuple[float, float] = (0.0, 0.0)  # seconds, and flops
     for rank in chosen:
         calls = [call for step in range(routes.exchanges + 1) for call in division.calls(step, rank)]
         alone, beside = (times.calls(calls, problem, heads, held) for held in (0, taken))
-        busy += beside if communication >= beside else communication + (1 - communication / beside) * alone
-        flops += FLOPS * problem.dim * heads * problem.batch * sum(call.pairs for call in calls)
-    return flops / times.peak / busy if flops else times.kernels.share
+        busy = beside if communication >= beside else communication + (1 - communication / beside) * alone
+        pairs = sum(call.pairs for call in calls)
+        slowest = max(slowest, (busy, FLOPS * problem.dim * heads * problem.batch * pairs))
+    seconds, flops = slowest
+    return flops / times.peak / seconds if flops else times.kernels.share
