@@ -254,6 +254,9 @@ Maximum and average over 10K, 20K, 50K and 100K tokens on 8 x MI300X, with one a
 
 {assumptions}
 
+Waves matter most. With larger batches there are more work-groups and the last wave counts less; so do starts
+of messages and of kernels. Which batch the published maxima belong to is not in the figures used here.
+
 ### What the model takes from where
 
 Reasons and sources came first, whichever way the score then moved: kernels, merges and the slowest rank

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from megatile.attention import kernel_times
 from megatile.attention.kernel_times import KernelTimes
@@ -110,21 +111,16 @@ def nic_table(length: int) -> str:
 
 
 @contextmanager
-def assumed(kernels: dict[str, Any] | None = None, **names: Any) -> Iterator[None]:
+def assumed(kernels: dict[str, Any] | None = None, attention: Any = None, **names: Any) -> Iterator[None]:
     """Other figures of ``kernels.yaml``, or other parts of ``kernel_times``, for a while."""
-    kept = {name: getattr(kernel_times, name) for name in ("kernels_of", *names)}
-    attention = KernelTimes.attention
-    try:
-        kernel_times.kernels_of = lambda hda: replace(kept["kernels_of"](hda), **(kernels or {}))
-        for name, value in names.items():
-            target = KernelTimes if name == "attention" else kernel_times
-            setattr(target, name, value)
+    figures = kernel_times.kernels_of
+    changes = {"kernels_of": lambda hda: replace(figures(hda), **(kernels or {})), **names}
+    with ExitStack() as stack:
+        for name, value in changes.items():
+            stack.enter_context(patch.object(kernel_times, name, value))
+        if attention is not None:
+            stack.enter_context(patch.object(KernelTimes, "attention", attention))
         yield
-    finally:
-        KernelTimes.attention = attention  # type: ignore[method-assign]
-        for name, value in kept.items():
-            if name != "attention":
-                setattr(kernel_times, name, value)
 
 
 def even(self: KernelTimes, rows: int, columns: float, heads: int, dim: int, taken: int = 0) -> float:
