@@ -149,6 +149,12 @@ def test_rates_by_length_are_those_measured():
         assert rate(keys) / rate(16384) == pytest.approx(measured / 304.2, rel=0.07)
 
 
+def test_few_waves_take_as_long_as_measured():
+    """One sequence of 4096 tokens, 16 heads of 128 on H100 (pytorch pull 128888): 3.9 waves."""
+    times = KernelTimes.of(machine("dgx-h100"), "bf16")
+    assert times.attention(4096, 4096, 16, 128) == pytest.approx(457e-6, rel=0.10)
+
+
 RING_FLASH = {"A100": {"ring": 24.0, "zigzag": 38.2}, "H800": {"ring": 38.5, "zigzag": 63.0}}
 
 
