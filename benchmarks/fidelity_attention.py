@@ -209,7 +209,7 @@ KV): the library whose ring functions are TASP's baseline.
 
 The rows of ring-flash-attention test kernels, merges and their overlap with messages on machines whose
 constants know only single kernels, all-reduces and links. Those of TASP miss the bar where it says so, most
-of all the maximum at the lengths of the example; no constant and no effect was chosen by them.
+of all the maximum at the lengths of the example; no constant was fitted to them.
 
 ### The trend over the length, 8 x MI300X
 
@@ -245,8 +245,8 @@ cannot gain more than 1.9 or 1.3. The paths of (8-K8-8)^u send an eighth. At 100
 kernels of a step last as long as the ring's exchange: gains above 1.2 are for shorter sequences. The
 published average of (8-K8-8)^u, below that of K_n, cannot be a matter of these bytes. The seed gives its
 exchanges inside and between nodes tables of their own (two communication calls per step); what they cost
-beside one another is not in the figures used here. So it is Hamilton's side that is too fast in our
-prediction, not the ring's too slow.
+beside one another is not in the figures used here. As far as bytes tell, it is Hamilton's side that is too
+fast in our prediction, not the ring's too slow.
 
 ### What each assumption does
 
