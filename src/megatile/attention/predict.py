@@ -138,6 +138,8 @@ class Comparison:
         best, base = self.winner, self.baseline
         sending, computing = format_time(best.communication_ps), format_time(best.compute_ps)
         times = f"{sending} of communication, {computing} of compute"
+        if best.ranks == 1:
+            return f"one device has nothing to exchange ({computing} of compute)"
         if best is base:
             hidden = "hides its communication" if best.exposed_ps <= 0.02 * best.time_ps else "has no rival"
             return f"{best.schedule} {hidden}: {times}"
@@ -155,9 +157,10 @@ class Comparison:
     def __str__(self) -> str:
         problem = self.problem
         mask = "causal" if problem.causal else "full"
+        ranks = self.predictions[0].ranks
         head = (
             f"{mask} attention of {problem.length} tokens, {problem.heads} heads ({problem.groups} KV) of "
-            f"{problem.dim}, {problem.dtype}, on {self.predictions[0].ranks} devices of {self.machine}"
+            f"{problem.dim}, {problem.dtype}, on {ranks} device{'s' * (ranks > 1)} of {self.machine}"
         )
         rows = [
             (
@@ -219,6 +222,8 @@ def predict(
     """
     hda = find_machine(machine) if isinstance(machine, str) else machine
     count = hda.count(scale) if ranks is None else ranks
+    if count < 1:
+        raise ScheduleError(f"attention needs at least one device, got ranks={count}")
     named = schedules is not None
     wanted: Sequence[str] = list(schedules or schedules_for(hda, count, problem, scale))
     found: list[Prediction] = []
