@@ -117,7 +117,7 @@ def collective(
     if plot is not None:
         _plot(lines, plot, f"{operation} on {hda.name}, {found[0][1].job.ranks} ranks")
     if trace is not None:
-        _trace(hda, found[-1][1], trace)
+        _trace(hda, *found[-1], trace)
     if any(line.wrong for line in lines):
         raise typer.Exit(1)
 
@@ -223,10 +223,12 @@ def _plot(lines: list[Line], path: Path, title: str) -> None:
     print(f"picture written to {path}", file=sys.stderr)
 
 
-def _trace(hda: Any, found: Prediction, path: Path) -> None:
-    from megatile.collectives.protocol import on_path
+def _trace(hda: Any, line: Line, found: Prediction, path: Path) -> None:
+    from megatile.collectives.libraries import LIBRARIES
+    from megatile.collectives.ranking import machine_for
     from megatile.sim import simulate
 
-    seen = on_path(hda, found.candidate.path, found.job.scale)
+    library = line.asked if line.asked in LIBRARIES else None
+    seen = machine_for(hda, found.job, found.candidate, library)
     simulate(found.plan, machine=seen).write_trace(path)
     print(f"trace written to {path}", file=sys.stderr)

@@ -148,13 +148,13 @@ def predict(
     check_choice(algorithm, path, settings, among, table)
     job, _ = make_job(op, machine=hda, nbytes=nbytes, **fields)
     key = choice_key(hda, job, algorithm)
+    library = algorithm if algorithm in LIBRARIES else None
     if table is not None and key in table:
         candidate = Candidate(table[key][0], tuple(sorted(table[key][1].items())), table[key][2])
         ranking: list[Candidate] = [candidate]
-    elif algorithm == "auto" or algorithm in LIBRARIES:
-        library = algorithm in LIBRARIES
+    elif algorithm == "auto" or library:
         if library:
-            among = [n for n in offered(algorithm, job.operation) if among is None or n in among]
+            among = [n for n in offered(library, job.operation) if among is None or n in among]
         ranking = rank(hda, job, among, launch, floors, library)
         if table is not None:
             best = ranking[0]
@@ -165,7 +165,7 @@ def predict(
     plan = find_algorithm(best.algorithm).plan(job, **dict(best.options))
     time = best.time_ps
     if time is None:
-        time = simulated_ps(hda, plan, job, best, launch) if timed else 0
+        time = simulated_ps(hda, plan, job, best, launch, library) if timed else 0
     return Prediction(plan, job, time, best, Explanation(job, hda.name, tuple(ranking)))
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from megatile.collectives.candidates import Candidate
 from megatile.collectives.job import CollectiveError, Job
-from megatile.collectives.libraries import RING_PIECE
-from megatile.collectives.protocol import on_path, paths, total_ps
+from megatile.collectives.libraries import RING_PIECE, channels_in_use, reason_against, steps_saved
+from megatile.collectives.protocol import costs, on_path, paths, protocol_of, total_ps
 from megatile.collectives.registry import Algorithm, algorithms, find_algorithm
 from megatile.core.errors import MegatileError
 from megatile.cost.price import lower_bound
@@ -38,10 +38,30 @@ MOST_PAIRS = 1 << 21
 """More queues than this (ranks squared) are not tried: direct exchange has no chance there."""
 
 
-def simulated_ps(hda: HDA, plan: Plan, job: Job, candidate: Candidate, launch: bool = True) -> int:
+def machine_for(hda: HDA, job: Job, candidate: Candidate, library: str | None = None) -> HDA:
+    """The machine as a candidate sees it, with as many channels as a library takes."""
+    name, path = candidate.algorithm, candidate.path
+    channels = channels_in_use(name, path, job) if library else None
+    return on_path(hda, path, job.scale, name, channels)
+
+
+def whole_ps(
+    hda: HDA, job: Job, candidate: Candidate, messages_ps: int, launch: bool, library: str | None = None
+) -> int:
+    """The time of a collective whose messages take ``messages_ps``."""
+    name, path = candidate.algorithm, candidate.path
+    protocol = protocol_of(hda, job.scale)
+    if library and protocol is not None:
+        messages_ps -= round(steps_saved(name, path, job) * costs(protocol, path, name).step_ps)
+    return total_ps(hda, path, messages_ps, launch, job.scale, name)
+
+
+def simulated_ps(
+    hda: HDA, plan: Plan, job: Job, candidate: Candidate, launch: bool = True, library: str | None = None
+) -> int:
     """The predicted time of a plan on a path of a machine."""
-    seen = on_path(hda, candidate.path, job.scale)
-    return total_ps(hda, candidate.path, simulate(plan, machine=seen).time_ps, launch, job.scale)
+    messages_ps = simulate(plan, machine=machine_for(hda, job, candidate, library)).time_ps
+    return whole_ps(hda, job, candidate, messages_ps, launch, library)
 
 
 @dataclass
@@ -64,15 +84,17 @@ def rank(
     among: Sequence[str] | None = None,
     launch: bool = True,
     floors: Floors | None = None,
-    library: bool = False,
+    library: str | None = None,
 ) -> list[Candidate]:
     """All candidates: simulated ones by time, then priced ones, then the unfit with their reason."""
     known_prices: dict[tuple[str, str], int] = {}
+    guess = None
     if floors is not None and floors.best is not None and floors.nbytes <= job.nbytes:
-        timed = [_timed(hda, job, floors.best, launch)]
-        known_prices = floors.prices
-    else:
-        timed = _first_guess(hda, job, among, launch)
+        guess, known_prices = floors.best, floors.prices
+        if _refused(library, guess.algorithm, guess.path, job, launch):
+            guess = None
+    guess = guess or _first_guess(hda, job, among, launch, library)
+    timed = [_timed(hda, job, guess, launch, library)] if guess else []
     enough = timed[0].time_ps if timed else None
     priced: list[Candidate] = []
     unfit: list[Candidate] = []
@@ -82,7 +104,11 @@ def rank(
         reason = known.reason_against(job) or _too_large(known, job)
         if reason is None:
             for path in paths(hda, known.name, job.scale):
-                priced += _priced_variants(hda, job, known, path, launch, enough, known_prices, library)
+                refused = _refused(library, known.name, path, job, launch)
+                if refused is None:
+                    priced += _priced_variants(hda, job, known, path, launch, enough, known_prices, library)
+                elif not any((c.algorithm, c.why_not) == (known.name, refused) for c in unfit):
+                    unfit.append(Candidate(known.name, path=path, why_not=refused))
         elif job.operation in known.operations:
             unfit.append(Candidate(known.name, why_not=reason))
     usable = sorted(
@@ -98,7 +124,7 @@ def rank(
         # A price is a lower bound: what costs more than the fastest so far need not be simulated.
         fastest = min((c.time_ps or 0 for c in timed), default=1 << 62)
         if (candidate.label, candidate.path) not in done and (candidate.price_ps or 0) < fastest:
-            timed.append(_timed(hda, job, candidate, launch))
+            timed.append(_timed(hda, job, candidate, launch, library))
             done.add((candidate.label, candidate.path))
     rest = [c for c in usable if (c.label, c.path) not in done]
     timed.sort(key=lambda c: (c.time_ps or 0, c.label, c.path))
@@ -108,21 +134,27 @@ def rank(
     return ranking
 
 
-def _first_guess(hda: HDA, job: Job, among: Sequence[str] | None, launch: bool) -> list[Candidate]:
-    """A candidate that is rarely bad, simulated: what must take longer need not be priced to the end."""
+def _refused(library: str | None, name: str, path: str, job: Job, launch: bool) -> str | None:
+    return reason_against(library, name, path, job, captured=not launch) if library else None
+
+
+def _first_guess(
+    hda: HDA, job: Job, among: Sequence[str] | None, launch: bool, library: str | None
+) -> Candidate | None:
+    """A candidate that is rarely bad: what must take longer than it need not be priced to the end."""
     for name in GUESSES:
         if name not in algorithms() or (among is not None and name not in among):
             continue
-        known = algorithms()[name]
-        if known.reason_against(job) is None:
-            options: dict[str, Any] = {}
-            if name == "in_network_tree" and job.nbytes >= CHUNKED_FROM:
-                options = {"chunks": 16}
-            elif name == "hierarchical" and job.ranks <= FEW:
-                options = {"inner": "direct"}
-            path = paths(hda, name, job.scale)[0]
-            return [_timed(hda, job, Candidate(name, tuple(options.items()), path), launch)]
-    return []
+        path = paths(hda, name, job.scale)[0]
+        if algorithms()[name].reason_against(job) or _refused(library, name, path, job, launch):
+            continue
+        options: dict[str, Any] = {}
+        if name == "in_network_tree" and job.nbytes >= CHUNKED_FROM:
+            options = {"chunks": 16}
+        elif name == "hierarchical" and job.ranks <= FEW:
+            options = {"inner": "direct"}
+        return Candidate(name, tuple(options.items()), path)
+    return None
 
 
 def _priced_variants(
@@ -133,14 +165,14 @@ def _priced_variants(
     launch: bool,
     enough: int | None,
     known_prices: Mapping[tuple[str, str], int],
-    library: bool,
+    library: str | None,
 ) -> Iterator[Candidate]:
     """An algorithm's option sets with prices; more chunks are tried as long as they make it cheaper.
 
     A price above ``enough`` need not be exact: what cost more than that at a smaller size keeps its price.
     """
     before: int | None = None
-    for options in variants(known, job, library):
+    for options in variants(known, job, library is not None):
         if options.get("chunks") and before == DEARER:
             continue
         way = Candidate(known.name, tuple(sorted(options.items())), path)
@@ -148,7 +180,7 @@ def _priced_variants(
         if floor is not None and enough is not None and floor > enough:
             found = replace(way, price_ps=floor)
         else:
-            found = _priced(hda, job, known, options, path, launch, enough)
+            found = _priced(hda, job, known, way, launch, enough, library)
         yield found
         if "chunks" in options:
             dearer = before is not None and found.price_ps is not None and found.price_ps > before
@@ -185,24 +217,24 @@ def _priced(
     hda: HDA,
     job: Job,
     known: Algorithm,
-    options: dict[str, Any],
-    path: str,
+    way: Candidate,
     launch: bool,
     enough: int | None,
+    library: str | None,
 ) -> Candidate:
-    settings = tuple(sorted(options.items()))
     try:
-        plan = known.plan(job, **options)
-        least = lower_bound(plan, on_path(hda, path, job.scale), enough)
+        plan = known.plan(job, **dict(way.options))
+        least = lower_bound(plan, machine_for(hda, job, way, library), enough)
     except MegatileError as problem:
-        return Candidate(known.name, settings, path, why_not=problem.message)
-    return Candidate(known.name, settings, path, total_ps(hda, path, least, launch, job.scale))
+        return replace(way, why_not=problem.message)
+    return replace(way, price_ps=whole_ps(hda, job, way, least, launch, library))
 
 
-def _timed(hda: HDA, job: Job, candidate: Candidate, launch: bool = True) -> Candidate:
+def _timed(
+    hda: HDA, job: Job, candidate: Candidate, launch: bool = True, library: str | None = None
+) -> Candidate:
     plan = find_algorithm(candidate.algorithm).plan(job, **dict(candidate.options))
-    time = simulated_ps(hda, plan, job, candidate, launch)
-    return Candidate(candidate.algorithm, candidate.options, candidate.path, candidate.price_ps, time)
+    return replace(candidate, time_ps=simulated_ps(hda, plan, job, candidate, launch, library))
 
 
 def named(
@@ -216,7 +248,10 @@ def named(
 ) -> list[Candidate]:
     """The one algorithm asked for, on its faster path; where no time is asked for, the plan is all."""
     options = tuple(sorted(settings.items()))
-    ways = paths(hda, known.name, job.scale) if path is None else (path,)
+    possible = paths(hda, known.name, job.scale)
+    if path not in (None, *possible) and protocol_of(hda, job.scale) is not None:
+        raise CollectiveError(f"'{known.name}' has no path '{path}'", advice=f"use {' or '.join(possible)}")
+    ways = possible if path is None else (path,)
     if len(ways) == 1 or not timed:
         return [Candidate(known.name, options, ways[0])]
     both = [_timed(hda, job, Candidate(known.name, options, way), launch) for way in ways]
