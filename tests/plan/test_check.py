@@ -12,7 +12,7 @@ from megatile.core.registry import UnknownNameError
 from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
 from megatile.plan.expr import eq, expr, select, unit
-from megatile.plan.model import Compute, PlanError, Region, Stream
+from megatile.plan.model import Compute, Plan, PlanError, Region, Stream
 from megatile.plan.walk import PlanDeadlock
 
 
@@ -301,3 +301,27 @@ def test_skipped_iterations_are_the_same_as_walked_ones():
             b.send(c, x, to=(unit + 1) % n)
         b.receive(c, (8,), "f32", into=x)
     fails(b, "waits for a message", PlanDeadlock)
+
+
+def _uneven(write, bytes_of_message):
+    """Two units; each sends as many elements as its number plus one to the other, which keeps them."""
+    from_other = "2 - unit"
+    text = f"""
+plan("uneven", scale="device", grid=(2,))
+x = tile(f32, (4,), memory="l2", role="input")
+y = tile(f32, (4,), memory="l2", role="output")
+c = channel(source=1 - unit, slots=1, slot_bytes=8, memory="l2")
+with units((0, 2, 1)):
+    send(c, x[0:+(unit + 1)], to=1 - unit, bytes={bytes_of_message})
+    m <- receive(c, f32[{from_other}], bytes=({from_other}) * 4)
+    y[0:+({write})] <- copy(m, engine="vector", bytes=({from_other}) * 4)
+"""
+    return Plan.from_text(text.strip() + "\n")
+
+
+def test_blocks_that_differ_from_unit_to_unit_are_compared():
+    assert check(_uneven("2 - unit", "(unit + 1) * 4")).messages == 2
+    with pytest.raises(PlanError, match=r"the result has shape \(2,\), not \(1,\)"):
+        check(_uneven("unit + 1", "(unit + 1) * 4"))
+    with pytest.raises(PlanError, match=r"a message of f32\[1\] has 4 bytes, not 8"):
+        check(_uneven("2 - unit", "8"))
