@@ -272,7 +272,7 @@ after a first look at the score).
   share the rate of their unit, so 320 groups on 304 units still last two groups' time; a group that is
   alone cannot be faster than the unit. Groups dispatched in order to 304 units, with a fixed 21 us each,
   give the lengths 1024 to 8192 of two libraries on MI300X to 3 %.
-* Results are merged as `merge.py` does it: 8 kernels, 26 bytes of traffic per element (bf16), at the rate
+* Results are merged as `merge.py` does it: 6 kernels, 18 bytes of traffic per element (bf16), at the rate
   of the device's last cache where they fit (256 MiB on MI300X), else of its memory. ring-flash-attention's
   merge moves 38 bytes; from its ring and zig-zag times one finds 52 (H800) and 58 (A100).
 * Short kernels of a queue begin 2.1 us after one another on AMD (measured on MI210), 2.5 us on H100.

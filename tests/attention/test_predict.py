@@ -211,10 +211,10 @@ def test_short_merges_run_in_the_cache(mesh):
     def per_row(rows):
         return (times.merge(rows, 32, 128, 2) - times.merge(0, 32, 128, 2)) / rows
 
-    fitting = size // (14 * 32 * 128)
-    assert per_row(fitting) == pytest.approx(26 * 32 * 128 / rate)
-    assert per_row(fitting + 1) == pytest.approx(26 * 32 * 128 / times.bandwidth)
-    assert times.merge(0, 32, 128, 2) == pytest.approx(8 * 2.1e-6)
+    fitting = size // (10 * 32 * 128)
+    assert per_row(fitting) == pytest.approx(18 * 32 * 128 / rate)
+    assert per_row(fitting + 1) == pytest.approx(18 * 32 * 128 / times.bandwidth)
+    assert times.merge(0, 32, 128, 2) == pytest.approx(6 * 2.1e-6)
 
 
 def test_merges_launches_and_messages_cost_kernels_time(mesh):

@@ -28,7 +28,7 @@ from megatile.hda.model import Engine
 
 FLOPS = 4
 """Per visible pair and dimension, forward."""
-MERGE_KERNELS = 8
+MERGE_KERNELS = 6
 """Kernels that take one block of results in (``merge.Accumulator.add``)."""
 LOOKED_AT = 3
 """Ranks whose kernels stand for those of all: the first, the last and one between."""
@@ -66,14 +66,14 @@ def kernels_of(hda: HDA) -> Kernels:
 
 
 def merge_bytes(size: int) -> int:
-    """Memory traffic per element of a block of results that is merged: cast to f32, lerp, copy back."""
+    """Memory traffic per element of a block of results that is merged: cast to f32, lerp in place."""
     cast = size + 4 if size != 4 else 0
-    return cast + 3 * 4 + 2 * 4
+    return cast + 3 * 4
 
 
 def merge_held(size: int) -> int:
-    """Bytes per element that a merge works on: the block, in f32 too, the result, and the new one."""
-    return (size if size != 4 else 0) + 3 * 4
+    """Bytes per element that a merge works on: the block, in f32 too, and the result."""
+    return (size if size != 4 else 0) + 2 * 4
 
 
 def tensor_engine(hda: HDA) -> Engine:

@@ -19,12 +19,19 @@ def _update_out_and_lse(
     nor loses digits when one part dominates; rows that have seen no key yet (lse -inf) take the block as it
     is.
     """
-    block_out = block_out.to(torch.float32)
-    block_lse = block_lse.to(torch.float32).transpose(-2, -1).unsqueeze(-1)
+    block_out, block_lse = _like_results(block_out, block_lse)
     if out is None or lse is None:
         return block_out, block_lse
-    weight = torch.sigmoid(block_lse - lse).nan_to_num_(0.0)  # not a number only where neither has seen a key
-    return torch.lerp(out, block_out, weight), torch.logaddexp(lse, block_lse)
+    return torch.lerp(out, block_out, _weight(lse, block_lse)), torch.logaddexp(lse, block_lse)
+
+
+def _like_results(block_out: Tensor, block_lse: Tensor) -> tuple[Tensor, Tensor]:
+    return block_out.to(torch.float32), block_lse.to(torch.float32).transpose(-2, -1).unsqueeze(-1)
+
+
+def _weight(lse: Tensor, block_lse: Tensor) -> Tensor:
+    """The block's share of each row; not a number only where neither has seen a key."""
+    return torch.sigmoid(block_lse - lse).nan_to_num_(0.0)
 
 
 class Accumulator:
@@ -45,9 +52,9 @@ class Accumulator:
         for begin, end in runs:
             part = slice(at, at + end - begin)
             out, lse = whole_out[:, begin:end], whole_lse[:, begin:end]
-            new_out, new_lse = _update_out_and_lse(out, lse, block_out[:, part], block_lse[:, :, part])
-            out.copy_(new_out)
-            lse.copy_(new_lse)
+            new_out, new_lse = _like_results(block_out[:, part], block_lse[:, :, part])
+            out.lerp_(new_out, _weight(lse, new_lse))
+            torch.logaddexp(lse, new_lse, out=lse)
             at += end - begin
 
     def _state(self) -> tuple[Tensor, Tensor]:
