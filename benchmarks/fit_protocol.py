@@ -24,9 +24,9 @@ from fidelity_collectives import FITTED, Measured, fit_rows, fit_sizes, hda_of
 from megatile.collectives.candidates import Candidate
 from megatile.collectives.libraries import offered
 from megatile.collectives.planner import make_job
-from megatile.collectives.protocol import on_path, paths, total_ps
 from megatile.collectives.ranking import variants
 from megatile.collectives.registry import algorithms, find_algorithm
+from megatile.hda.protocol import on_path, paths, total_ps
 from megatile.sim import simulate
 
 ROW_SPREAD, PRIOR_SPREAD = 0.05, math.log(2)
@@ -94,7 +94,7 @@ def ways_of(row: Measured, hda: Any) -> list[Way]:
         for one in known
         if one.reason_against(job) is None
         for options in variants(one, job, library=True)
-        for path in paths(hda, one.name)
+        for path in paths(hda, one.path)
     ]
     best = min(way.total_ps(hda, False) for way in ways)
     return [way for way in ways if way.total_ps(hda, False) <= 4 * best]

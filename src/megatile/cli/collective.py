@@ -224,9 +224,7 @@ def _plot(lines: list[Line], path: Path, title: str) -> None:
 
 
 def _trace(hda: Any, found: Prediction, path: Path) -> None:
-    from megatile.collectives.protocol import on_path
     from megatile.sim import simulate
 
-    seen = on_path(hda, found.candidate.path, found.job.scale)
-    simulate(found.plan, machine=seen).write_trace(path)
+    simulate(found.plan, machine=hda).write_trace(path)
     print(f"trace written to {path}", file=sys.stderr)

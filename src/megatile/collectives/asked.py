@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from megatile.collectives.job import CollectiveError
-from megatile.collectives.protocol import PATHS
 from megatile.collectives.registry import find_algorithm
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import quantity, whole
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
+from megatile.hda.protocol import PATHS
 
 FIELDS = ("reduction", "root", "peer", "in_place", "memory", "slot_memory")
 """Arguments that describe the job, besides sizes and ranks."""

@@ -18,12 +18,13 @@ from megatile.collectives.candidates import Candidate, Explanation
 from megatile.collectives.geometry import Geometry, Ranks, buffer_memory, survey
 from megatile.collectives.job import CollectiveError, Job, operation_name
 from megatile.collectives.libraries import LIBRARIES, offered
-from megatile.collectives.ranking import Floors, named, rank, simulated_ps
+from megatile.collectives.ranking import Floors, named, plan_of, rank
 from megatile.collectives.registry import find_algorithm
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize
 from megatile.hda import HDA
 from megatile.plan.model import Plan
+from megatile.sim import simulate
 
 
 @dataclass(frozen=True)
@@ -162,10 +163,10 @@ def predict(
     else:
         ranking = named(hda, job, find_algorithm(algorithm), path, settings or {}, launch, timed)
     best = ranking[0]
-    plan = find_algorithm(best.algorithm).plan(job, **dict(best.options))
+    plan = plan_of(best, job)
     time = best.time_ps
     if time is None:
-        time = simulated_ps(hda, plan, job, best, launch) if timed else 0
+        time = simulate(plan, machine=hda, launch=launch).time_ps if timed else 0
     return Prediction(plan, job, time, best, Explanation(job, hda.name, tuple(ranking)))
 
 

@@ -12,11 +12,11 @@ from typing import Any
 from megatile.collectives.candidates import Candidate
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.libraries import RING_PIECE
-from megatile.collectives.protocol import on_path, paths, total_ps
 from megatile.collectives.registry import Algorithm, algorithms, find_algorithm
 from megatile.core.errors import MegatileError
 from megatile.cost.price import lower_bound
 from megatile.hda import HDA
+from megatile.hda.protocol import paths
 from megatile.plan.model import Plan
 from megatile.sim import simulate
 
@@ -38,10 +38,10 @@ MOST_PAIRS = 1 << 21
 """More queues than this (ranks squared) are not tried: direct exchange has no chance there."""
 
 
-def simulated_ps(hda: HDA, plan: Plan, job: Job, candidate: Candidate, launch: bool = True) -> int:
-    """The predicted time of a plan on a path of a machine."""
-    seen = on_path(hda, candidate.path, job.scale)
-    return total_ps(hda, candidate.path, simulate(plan, machine=seen).time_ps, launch, job.scale)
+def plan_of(candidate: Candidate, job: Job) -> Plan:
+    """The plan of a candidate, on its path."""
+    plan = find_algorithm(candidate.algorithm).plan(job, **dict(candidate.options))
+    return replace(plan, path=candidate.path)
 
 
 @dataclass
@@ -81,7 +81,7 @@ def rank(
             continue
         reason = known.reason_against(job) or _too_large(known, job)
         if reason is None:
-            for path in paths(hda, known.name, job.scale):
+            for path in paths(hda, known.path, job.scale):
                 priced += _priced_variants(hda, job, known, path, launch, enough, known_prices, library)
         elif job.operation in known.operations:
             unfit.append(Candidate(known.name, why_not=reason))
@@ -120,7 +120,7 @@ def _first_guess(hda: HDA, job: Job, among: Sequence[str] | None, launch: bool) 
                 options = {"chunks": 16}
             elif name == "hierarchical" and job.ranks <= FEW:
                 options = {"inner": "direct"}
-            path = paths(hda, name, job.scale)[0]
+            path = paths(hda, known.path, job.scale)[0]
             return [_timed(hda, job, Candidate(name, tuple(options.items()), path), launch)]
     return []
 
@@ -190,19 +190,15 @@ def _priced(
     launch: bool,
     enough: int | None,
 ) -> Candidate:
-    settings = tuple(sorted(options.items()))
+    way = Candidate(known.name, tuple(sorted(options.items())), path)
     try:
-        plan = known.plan(job, **options)
-        least = lower_bound(plan, on_path(hda, path, job.scale), enough)
+        return replace(way, price_ps=lower_bound(plan_of(way, job), hda, enough, launch=launch))
     except MegatileError as problem:
-        return Candidate(known.name, settings, path, why_not=problem.message)
-    return Candidate(known.name, settings, path, total_ps(hda, path, least, launch, job.scale))
+        return replace(way, why_not=problem.message)
 
 
 def _timed(hda: HDA, job: Job, candidate: Candidate, launch: bool = True) -> Candidate:
-    plan = find_algorithm(candidate.algorithm).plan(job, **dict(candidate.options))
-    time = simulated_ps(hda, plan, job, candidate, launch)
-    return Candidate(candidate.algorithm, candidate.options, candidate.path, candidate.price_ps, time)
+    return replace(candidate, time_ps=simulate(plan_of(candidate, job), machine=hda, launch=launch).time_ps)
 
 
 def named(
@@ -216,8 +212,10 @@ def named(
 ) -> list[Candidate]:
     """The one algorithm asked for, on its faster path; where no time is asked for, the plan is all."""
     options = tuple(sorted(settings.items()))
-    ways = paths(hda, known.name, job.scale) if path is None else (path,)
-    if len(ways) == 1 or not timed:
+    ways = paths(hda, known.path, job.scale) if path is None else (path,)
+    if not timed:
+        return [Candidate(known.name, options, path or known.path)]
+    if len(ways) == 1:
         return [Candidate(known.name, options, ways[0])]
     both = [_timed(hda, job, Candidate(known.name, options, way), launch) for way in ways]
     return sorted(both, key=lambda c: c.time_ps or 0)

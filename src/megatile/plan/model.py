@@ -239,7 +239,12 @@ class Stream:
 
 @dataclass(frozen=True)
 class Plan:
-    """See the module's text. ``grid``: the extents of the unit's coordinates, the first varying fastest."""
+    """See the module's text. ``grid``: the extents of the unit's coordinates, the first varying fastest.
+
+    ``path``: how the kernels of a collective send where the machine has a protocol for them: ``bulk``,
+    ``small``, ``switch``, or ``auto`` (the faster of the first two); see ``hda/protocol.py``. Without it
+    the machine's own engines and control path do the work.
+    """
 
     name: str
     scale: str
@@ -250,6 +255,7 @@ class Plan:
     groups: tuple[Group, ...] = ()
     streams: tuple[Stream, ...] = ()
     place: Expr = unit
+    path: str | None = None
 
     @property
     def units(self) -> int:

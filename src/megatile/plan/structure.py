@@ -10,6 +10,7 @@ import numpy as np
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import did_you_mean
 from megatile.core.operations import OPERATIONS, REDUCTIONS
+from megatile.hda.protocol import AUTO, PATHS
 from megatile.plan.expr import constant
 from megatile.plan.model import ENGINES, ROLES, Collective, Loop, Plan, PlanError, statements
 from megatile.plan.names import check_names
@@ -22,6 +23,9 @@ COLLECTIVES = ("barrier", "all_reduce", "broadcast")
 
 def check_structure(plan: Plan) -> None:
     """Streams cover the units once; declarations are sound."""
+    if plan.path is not None and plan.path not in (*PATHS, AUTO):
+        advice = did_you_mean(str(plan.path), (*PATHS, AUTO), what="paths")
+        raise PlanError(f"plan '{plan.name}' has path '{plan.path}'", advice=advice)
     if any(extent < 1 for extent in plan.grid):
         raise PlanError(f"plan '{plan.name}' has a grid of {plan.grid}: every extent must be at least 1")
     covered = np.zeros(plan.units, dtype=np.int64)

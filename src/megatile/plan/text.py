@@ -61,7 +61,8 @@ def from_text(text: str) -> Plan:
 
 def _plan_lines(plan: Plan) -> Iterator[str]:
     place = f", place={plan.place}" if plan.place != unit else ""
-    yield f"plan({_string(plan.name)}, scale={_string(plan.scale)}, grid={plan.grid}{place})"
+    path = f", path={_string(plan.path)}" if plan.path is not None else ""
+    yield f"plan({_string(plan.name)}, scale={_string(plan.scale)}, grid={plan.grid}{place}{path})"
     for tile in plan.tiles:
         yield f"{tile.name} = {_tile(tile)}"
     for channel in plan.channels:

@@ -16,6 +16,7 @@ import numpy as np
 from megatile.core.errors import MegatileError, MissingDescriptionError, RouteError
 from megatile.hda import HDA
 from megatile.hda.model import Engine, MemoryLayer, Unit
+from megatile.hda.protocol import on_path
 from megatile.plan import model as pm
 from megatile.plan.timing.fabric import Fabric, Path, Stage, serialise_ps
 from megatile.plan.timing.faults import FaultError, Faults
@@ -42,12 +43,20 @@ class Dma:
 
 
 class Machine:
-    """An HDA as one plan sees it; ``installed`` says that its queues are there from an earlier launch."""
+    """An HDA as one plan sees it, on the plan's path; ``installed`` says that its queues are there from an
+    earlier launch, ``begin_ps`` what goes before the plan's start on every unit."""
 
     def __init__(
-        self, hda: HDA, plan: pm.Plan, faults: Faults | None = None, *, installed: bool = False
+        self,
+        hda: HDA,
+        plan: pm.Plan,
+        faults: Faults | None = None,
+        *,
+        installed: bool = False,
+        begin_ps: int = 0,
     ) -> None:
-        self.hda = hda
+        self.hda = hda = hda if plan.path is None else on_path(hda, plan.path, plan.scale)
+        self.begin_ps = begin_ps
         self.plan = plan
         self.installed = installed
         self.faults = faults or Faults()
@@ -264,7 +273,7 @@ class Machine:
 
     def start_ps(self, unit: int) -> int:
         """When a unit starts: the launch has travelled the control path, after the install of its queues."""
-        return self.control_ps() * (2 if self.plan.channels and not self.installed else 1)
+        return self.begin_ps + self.control_ps() * (2 if self.plan.channels and not self.installed else 1)
 
     def control_ps(self) -> int:
         """One message of the host to a unit: over the host's link and every station down to the unit's."""

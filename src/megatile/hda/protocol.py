@@ -7,6 +7,8 @@ A *path* is a way to send: ``small`` puts a flag beside every word, so a step is
 lost (LL); ``bulk`` synchronises once per message (Simple); ``switch`` lets the switch reduce (NVLS). The
 ``protocol`` section of a machine file gives the constants; machines without it are as they are. Collectives
 of units inside a device (warps, blocks) are part of a kernel that runs already: they pay for the wires alone.
+
+A ``Plan`` names its path (``Plan.path``), so that whoever times it sees the same machine.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from megatile.hda import HDA
+from megatile.hda.hda import HDA
 from megatile.hda.model import Network, Protocol
 
 PATHS = ("bulk", "small", "switch")
+AUTO = "auto"
+"""In place of a path: the faster of bulk and small."""
 CHANNELS = 65
 """Virtual channels of the engine that stands for the kernels: one for copies, the rest for queues."""
 
@@ -28,20 +32,18 @@ def protocol_of(hda: HDA, scale: str) -> Protocol | None:
     return None if inside else hda.protocol
 
 
-def paths(hda: HDA, algorithm: str, scale: str = "device") -> tuple[str, ...]:
-    """The paths an algorithm can take on a machine."""
+def paths(hda: HDA, path: str, scale: str = "device") -> tuple[str, ...]:
+    """The paths to try on a machine: the one that is named, or both ways to send."""
     if protocol_of(hda, scale) is None:
         return ("bulk",)
-    if algorithm.startswith("in_network"):
-        return ("switch",)
-    # Rings on all rails at once need many channels; libraries run the small path on one or few.
-    return ("bulk",) if algorithm == "rail_rings" else ("bulk", "small")
+    return ("bulk", "small") if path == AUTO else (path,)
 
 
 def on_path(hda: HDA, path: str, scale: str = "device") -> HDA:
-    """The machine with the protocol of a path applied."""
+    """The machine with the protocol of a path applied; it has none left."""
     if hda.protocol is None:
         return hda
+    path = "bulk" if path == AUTO else path
     level = hda.level(hda.scale(scale).level).name
     return _inside(hda, level) if protocol_of(hda, scale) is None else _derived(hda, path, level)
 
@@ -65,6 +67,7 @@ def _moved_by_kernels(hda: HDA, level: str) -> dict[str, Any]:
     engine = {"name": "collective_kernel", "kind": "dma", "level": level, "channels": CHANNELS}
     data["engines"] = [engine, *data.get("engines", ())]
     data.pop("control", None)
+    data.pop("protocol", None)
     return data
 
 
