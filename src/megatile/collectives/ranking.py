@@ -34,6 +34,8 @@ DEEP = ("tree", "node_tree", "in_network_tree")
 """Algorithms with long ways, for which many chunks are tried; libraries cut even small messages for them."""
 LANED = ("ring_bidirectional", "multi_ring", "rail_rings", "hamilton")
 """Rings of several lanes overlap as they are; cutting them into chunks is not tried."""
+LARGE = 16 << 20
+"""Bytes from which rings on all rails between nodes are the first guess."""
 MOST_PAIRS = 1 << 21
 """More queues than this (ranks squared) are not tried: direct exchange has no chance there."""
 
@@ -73,7 +75,6 @@ def rank(
         known_prices = floors.prices
     else:
         timed = _first_guess(hda, job, among, launch)
-    enough = timed[0].time_ps if timed else None
     priced: list[Candidate] = []
     unfit: list[Candidate] = []
     for known in algorithms().values():
@@ -82,7 +83,7 @@ def rank(
         reason = known.reason_against(job) or _too_large(known, job)
         if reason is None:
             for path in paths(hda, known.path, job.scale):
-                priced += _priced_variants(hda, job, known, path, launch, enough, known_prices, library)
+                priced += _priced_variants(hda, job, known, path, launch, timed, known_prices, library)
         elif job.operation in known.operations:
             unfit.append(Candidate(known.name, why_not=reason))
     usable = sorted(
@@ -110,19 +111,25 @@ def rank(
 
 def _first_guess(hda: HDA, job: Job, among: Sequence[str] | None, launch: bool) -> list[Candidate]:
     """A candidate that is rarely bad, simulated: what must take longer need not be priced to the end."""
-    for name in GUESSES:
+    large = job.nbytes >= LARGE and job.ranks <= FEW
+    for name in ("rail_rings", *GUESSES) if large else GUESSES:
         if name not in algorithms() or (among is not None and name not in among):
             continue
         known = algorithms()[name]
         if known.reason_against(job) is None:
-            options: dict[str, Any] = {}
-            if name == "in_network_tree" and job.nbytes >= CHUNKED_FROM:
-                options = {"chunks": 16}
-            elif name == "hierarchical" and job.ranks <= FEW:
-                options = {"inner": "direct"}
-            path = paths(hda, known.path, job.scale)[0]
-            return [_timed(hda, job, Candidate(name, tuple(options.items()), path), launch)]
+            way = tuple(_guessed_options(name, job).items())
+            return [_timed(hda, job, Candidate(name, way, paths(hda, known.path, job.scale)[0]), launch)]
     return []
+
+
+def _guessed_options(name: str, job: Job) -> dict[str, Any]:
+    if name == "rail_rings" and job.operation == "all_reduce":
+        return {"lag": 2}
+    if name == "in_network_tree" and job.nbytes >= CHUNKED_FROM:
+        return {"chunks": 16}
+    if name == "hierarchical" and job.ranks <= FEW:
+        return {"inner": "direct"}
+    return {}
 
 
 def _priced_variants(
@@ -131,19 +138,23 @@ def _priced_variants(
     known: Algorithm,
     path: str,
     launch: bool,
-    enough: int | None,
+    timed: Sequence[Candidate],
     known_prices: Mapping[tuple[str, str], int],
     library: bool,
 ) -> Iterator[Candidate]:
     """An algorithm's option sets with prices; more chunks are tried as long as they make it cheaper.
 
-    A price above ``enough`` need not be exact: what cost more than that at a smaller size keeps its price.
+    A price above the time of the first guess need not be exact: what cost more than that at a smaller size
+    keeps its price. A guess of several lanes has more messages than all others together: it is left without.
     """
+    enough = timed[0].time_ps if timed else None
     before: int | None = None
     for options in variants(known, job, library):
         if options.get("chunks") and before == DEARER:
             continue
         way = Candidate(known.name, tuple(sorted(options.items())), path)
+        if known.name in LANED and any((c.label, c.path) == (way.label, path) for c in timed):
+            continue
         floor = known_prices.get((way.label, path))
         if floor is not None and enough is not None and floor > enough:
             found = replace(way, price_ps=floor)

@@ -91,8 +91,8 @@ def _price(plan: Plan, hda: HDA, assume: Mapping[str, int], launch: bool) -> Pri
         high.run()
         longest = high.end_ps()
     start = int(low.begin.min()) if plan.units else 0
-    bounds = max(shortest, start + busiest), longest + waiting
-    return Price(*(_whole(plan, hda, bound, launch) for bound in bounds), shared)
+    lower = _whole(plan, hda, max(shortest, start + busiest), launch)
+    return Price(lower, _whole(plan, hda, longest + waiting, launch), shared)
 
 
 def lower_bound(plan: Plan, hda: HDA | str, enough_ps: int | None = None, *, launch: bool = True) -> int:

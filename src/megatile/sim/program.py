@@ -22,6 +22,7 @@ Only where times are not recorded:
     MEET     meeting, units, delay_ps, row: a barrier
     CONSUME  (queue, engine, busy_ps, credit_ps, slot block, link, row), message number, read blocks, write
              blocks: RECEIVE, RUN and RELEASE of one message in one operation
+    SHIP     (engine, queue, slots, path, 0, link, bytes), the rest like SEND: a send over a contended way
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from megatile.sim.regions import OWNER_SHIFT, Block, Regions
 from megatile.sim.rows import Access, Odd, Row
 from megatile.sim.storage import Storages
 
-RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL, COPY, CONSUME, LOAD, PUT, SIGNAL, WAIT, MEET = range(13)
+RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL, COPY, CONSUME, LOAD, PUT, SIGNAL, WAIT, MEET, SHIP = range(14)
 
 
 @dataclass(frozen=True, eq=False)
