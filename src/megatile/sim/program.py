@@ -103,6 +103,7 @@ class Program:
         self.engine_names = ["tensor", "vector", "channel", "control"]
         self.engine_names += [f"dma.{i}" for i in range(machine.dma.channels)]
         self._channels = {channel.name: channel for channel in self.plan.channels}
+        self._sources = {c.name: c.source.compile() for c in self.plan.channels}
         self._first_queue: dict[str, int] = {}
         queues = 0
         for channel in self.plan.channels:
@@ -154,7 +155,7 @@ class Program:
         found = self._links.get(number)
         if found is None:
             receiver, member = divmod(queue, channel.members)
-            sender = int(channel.source.evaluate({"unit": receiver, "member": member}))
+            sender = int(self._sources[channel.name]({"unit": receiver, "member": member}))
             if not 0 <= sender < self.plan.units and not strict:
                 return Link(channel, number, receiver, receiver, member, 0, 1)
             if not 0 <= sender < self.plan.units:

@@ -23,7 +23,7 @@ from megatile.plan.structure import check_structure
 from megatile.plan.timing.faults import Faults, current_faults
 from megatile.plan.timing.machine import Machine, TimingError
 from megatile.plan.walk import PlanDeadlock
-from megatile.sim.arrays import NotRegular
+from megatile.sim.array_sends import NotRegular
 from megatile.sim.data import Scalars, assumed, observed, outputs, reads_scalars
 from megatile.sim.evaluate import arrays, bucket, has_any, run_ahead
 from megatile.sim.program import Program
