@@ -106,6 +106,17 @@ def test_a_sweep_chooses_as_single_predictions_do():
         assert (found.candidate.label, found.time_ps) == (alone.candidate.label, alone.time_ps)
 
 
+@pytest.mark.parametrize("name", ["mi300x-8", "dgx-h100"])
+def test_of_equals_a_sweep_takes_the_same_as_a_single_prediction(name):
+    """With a long launch all are equally fast."""
+    hda = machine(name, **{"protocol.launch": "90 us"})
+    fields = {"in_place": True, "ranks": 4, "among": ["ring", "tree", "direct", "recursive_doubling"]}
+    for line, found in sweep("all_reduce", hda, [64, 1 << 12, 1 << 16], verify=False, **fields):
+        alone = predict("all_reduce", machine=hda, nbytes=line.size, **fields)
+        assert found.time_ps == alone.time_ps == 90_000_000
+        assert (found.candidate.label, found.candidate.path) == (alone.candidate.label, alone.candidate.path)
+
+
 def test_floors_of_a_larger_size_are_not_used():
     hda, floors = machine("dgx-h100"), Floors()
     predict("all_reduce", machine=hda, nbytes=1 << 26, algorithm="nccl", floors=floors)

@@ -15,6 +15,7 @@ from typing import Any, Literal, overload
 
 from megatile.collectives.asked import check_choice, check_fields, read_bytes, read_machine
 from megatile.collectives.candidates import Candidate, Explanation
+from megatile.collectives.choices import Choices, Table
 from megatile.collectives.geometry import Geometry, Ranks, buffer_memory, survey
 from megatile.collectives.job import CollectiveError, Job, operation_name
 from megatile.collectives.libraries import LIBRARIES, offered
@@ -134,7 +135,7 @@ def predict(
     settings: Mapping[str, Any] | None = None,
     among: Sequence[str] | None = None,
     launch: bool = True,
-    table: dict[str, Any] | None = None,
+    table: Table | None = None,
     floors: Floors | None = None,
     timed: bool = True,
     **fields: Any,
@@ -142,24 +143,18 @@ def predict(
     """Like ``collective``, with the predicted time.
 
     ``path`` fixes the protocol's path, ``among`` the algorithms that ``auto`` may take; ``launch=False``
-    leaves the host's launch out, as captured graphs do. ``table`` (a dict, as JSON keeps it) remembers
-    choices by ``choice_key``; ``floors`` carries prices from size to size of a sweep upwards.
+    leaves the host's launch out, as captured graphs do. ``table`` (a dict, or the name of a file that is
+    read, extended and written) remembers choices; ``floors`` carries prices from size to size of a sweep.
     """
     hda = read_machine(machine)
     check_choice(algorithm, path, settings, among, table)
     job, _ = make_job(op, machine=hda, nbytes=nbytes, **fields)
-    key = choice_key(hda, job, algorithm)
-    if table is not None and key in table:
-        candidate = Candidate(table[key][0], tuple(sorted(table[key][1].items())), table[key][2])
-        ranking: list[Candidate] = [candidate]
-    elif algorithm == "auto" or algorithm in LIBRARIES:
-        library = algorithm in LIBRARIES
-        if library:
-            among = [n for n in offered(algorithm, job.operation) if among is None or n in among]
-        ranking = rank(hda, job, among, launch, floors, library)
-        if table is not None:
-            best = ranking[0]
-            table[key] = [best.algorithm, dict(best.options), best.path]
+    if algorithm == "auto" or algorithm in LIBRARIES:
+        choices = Choices(table, hda, job, algorithm, among=among, launch=launch)
+        found = choices.find()
+        ranking = [found] if found is not None else _chosen(hda, job, algorithm, among, launch, floors)
+        if found is None:
+            choices.keep(ranking[0])
     else:
         ranking = named(hda, job, find_algorithm(algorithm), path, settings or {}, launch, timed)
     best = ranking[0]
@@ -170,7 +165,10 @@ def predict(
     return Prediction(plan, job, time, best, Explanation(job, hda.name, tuple(ranking)))
 
 
-def choice_key(hda: HDA, job: Job, algorithm: str = "auto") -> str:
-    """What a choice depends on: machine, ranks, operation, dtype, reduction and size."""
-    parts = (hda.fingerprint()[:12], job.scale, str(job.ranks), str(job.place), job.operation, job.dtype)
-    return "/".join((*parts, job.reduction, str(job.nbytes), algorithm))
+def _chosen(
+    hda: HDA, job: Job, algorithm: str, among: Sequence[str] | None, launch: bool, floors: Floors | None
+) -> list[Candidate]:
+    library = algorithm in LIBRARIES
+    if library:
+        among = [n for n in offered(algorithm, job.operation) if among is None or n in among]
+    return rank(hda, job, among, launch, floors, library)

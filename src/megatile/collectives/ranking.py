@@ -96,9 +96,10 @@ def rank(
     timed = [replace(c, price_ps=prices.get((c.label, c.path))) for c in timed]
     done = {(c.label, c.path) for c in timed}
     for candidate in usable if job.ranks <= FEW else usable[:FINALISTS]:
-        # A price is a lower bound: what costs more than the fastest so far need not be simulated.
+        # A price is a lower bound: what costs more than the fastest so far need not be simulated. What costs
+        # as much may be as fast, and of those the choice must not depend on what was tried first.
         fastest = min((c.time_ps or 0 for c in timed), default=1 << 62)
-        if (candidate.label, candidate.path) not in done and (candidate.price_ps or 0) < fastest:
+        if (candidate.label, candidate.path) not in done and (candidate.price_ps or 0) <= fastest:
             timed.append(_timed(hda, job, candidate, launch))
             done.add((candidate.label, candidate.path))
     rest = [c for c in usable if (c.label, c.path) not in done]
