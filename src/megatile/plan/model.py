@@ -190,7 +190,8 @@ class Channel:
 
     ``source`` is an expression over ``unit`` (the receiver) and ``member``. ``names`` gives members their
     directions. ``offset`` fixes where the receive ranges lie: member m of every unit has ``offset + m * slots
-    * slot_bytes``.
+    * slot_bytes``. A returned credit is a message of ``credit_bytes`` (the machine's if not said); on shared
+    links messages are cut into chunks of ``chunk_bytes``, between which those of others may go.
     """
 
     name: str
@@ -201,6 +202,8 @@ class Channel:
     memory: str
     names: tuple[str, ...] = ()
     offset: int | None = None
+    credit_bytes: int | None = None
+    chunk_bytes: int | None = None
 
     def label(self, index: int) -> str:
         return f"{self.name}.{self.names[index]}" if index < len(self.names) else f"{self.name}[{index}]"

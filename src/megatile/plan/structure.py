@@ -51,6 +51,10 @@ def check_structure(plan: Plan) -> None:
     for channel in plan.channels:
         if channel.slots < 1 or channel.members < 1 or channel.slot_bytes < 1:
             raise PlanError(f"channel '{channel.name}' needs at least one member, one slot and one byte")
+        if (channel.credit_bytes or 0) < 0 or (channel.chunk_bytes is not None and channel.chunk_bytes < 1):
+            raise PlanError(
+                f"channel '{channel.name}' needs credits of 0 bytes or more and chunks of at least 1"
+            )
         if channel.names and len(channel.names) != channel.members:
             raise PlanError(f"channel '{channel.name}' has {channel.members} members, not so many names")
     for flag in plan.flags:

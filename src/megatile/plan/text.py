@@ -94,7 +94,9 @@ def _channel(channel: Channel) -> str:
     parts.append(f"memory={_string(channel.memory)}")
     parts += [f"members={channel.members}"] if channel.members != 1 else []
     parts += [f"names=({', '.join(map(_string, channel.names))},)"] if channel.names else []
-    parts += [f"offset={channel.offset}"] if channel.offset is not None else []
+    for key in ("offset", "credit_bytes", "chunk_bytes"):
+        value = getattr(channel, key)
+        parts += [f"{key}={value}"] if value is not None else []
     return f"channel({', '.join(parts)})"
 
 

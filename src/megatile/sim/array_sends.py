@@ -97,11 +97,11 @@ class Sends:
             engine = link.engine
         if program.machine.engine_resource("dma", lane.units[0]) is not None:
             raise NotRegular("units share an engine")
-        both = (level(busy), level(latency)) if row.mask is None else (np.array(busy), np.array(latency))
+        held: Value = level(busy) if row.mask is None else np.array(busy)
+        later: Value = level(latency) if row.mask is None else np.array(latency)
         channel = program.channel(row.statement.channel)
-        return SendTimes(
-            channel.name, channel.slots, engine or 0, *both, _claims(claims), (row.queue, row.mask)
-        )
+        of = (row.queue, row.mask)
+        return SendTimes(channel.name, channel.slots, engine or 0, held, later, _claims(claims), of)
 
     def _alone(self, path: Path, nbytes: int) -> tuple[int, int, list[tuple[int, int, int]]]:
         """A transfer that nobody meets: how long its source is held, how much later it arrives, and per

@@ -162,7 +162,7 @@ class Program:
                 raise Odd(f"queue {channel.label(member)} of unit {receiver} is fed by nobody")
             vc = self.machine.virtual_channel(channel.name, sender, receiver)
             engine = self.engine_names.index(f"dma.{vc}")
-            credit = self.machine.credit_ps(receiver, sender, channel.memory)
+            credit = self.machine.credit_ps(receiver, sender, channel)
             found = Link(channel, number, sender, receiver, member, engine, credit)
             self._links[number] = found
         return found
@@ -175,7 +175,8 @@ class Program:
 
     def send_path(self, link: Link, memory: str) -> Path:
         """The way of a message that is sent out of ``memory``."""
-        return self.machine.path(link.sender, memory, link.receiver, link.channel.memory)
+        channel = link.channel
+        return self.machine.path(link.sender, memory, link.receiver, channel.memory, channel.chunk_bytes)
 
     def links(self, row: Row, size: int) -> list[Link]:
         """The link of every unit of a row (remembered while the queues stay the same)."""

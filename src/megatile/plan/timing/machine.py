@@ -66,7 +66,7 @@ class Machine:
         self.level = hda.level(hda.scale(plan.scale).level)
         self.places = self._places()
         self.fabric = Fabric(hda, self.faults)
-        self._paths: dict[tuple[int, str, int, str], Path] = {}
+        self._paths: dict[tuple[int, str, int, str, int | None], Path] = {}
         self._messages: dict[tuple[int, int, int], int] = {}
         self._memories: dict[str, tuple[MemoryLayer, float, bool]] = {}
         self._engines: dict[str, Engine | None] = {}
@@ -238,22 +238,29 @@ class Machine:
 
     # ways
 
-    def path(self, unit: int, memory: str, peer: int, peer_memory: str) -> Path:
-        """The way of a transfer out of one unit's memory into another's (or its own)."""
-        key = (unit, memory, peer, peer_memory)
+    def path(self, unit: int, memory: str, peer: int, peer_memory: str, chunk: int | None = None) -> Path:
+        """The way of a transfer out of one unit's memory into another's (or its own).
+
+        ``chunk``: bytes after which others may go first on shared links, besides the links' own granules.
+        """
+        key = (unit, memory, peer, peer_memory, chunk)
         if key not in self._paths:
             stages = [self._memory_stage(memory, unit)]
             if self.places[unit] != self.places[peer]:
                 stages += self.fabric.stages(self.hardware(unit), self.hardware(peer))
             if not (memory == peer_memory and unit == peer):
                 stages.append(self._memory_stage(peer_memory, peer))
-            self._paths[key] = Path(tuple(stages), self.dma.startup_ps, self.dma.bandwidth)
+            made = self._paths[key] = Path(tuple(stages), self.dma.startup_ps, self.dma.bandwidth)
+            if chunk is not None:
+                made.granule = min(chunk, made.granule or chunk)
         return self._paths[key]
 
-    def credit_ps(self, receiver: int, sender: int, memory: str) -> int:
+    def credit_ps(self, receiver: int, sender: int, channel: pm.Channel) -> int:
         """How long a returned credit travels: latency of the way back and its own bytes."""
-        queues = [q.credit for q in self.hda.channels if q.credit]
-        size = queues[0] if queues else CREDIT_BYTES
+        size = channel.credit_bytes
+        if size is None:
+            queues = [q.credit for q in self.hda.channels if q.credit]
+            size = queues[0] if queues else CREDIT_BYTES
         return self.message_ps(receiver, sender, size)
 
     def message_ps(self, unit: int, peer: int, size: int) -> int:
