@@ -120,6 +120,7 @@ def collective(
         print_json([_record(line, prediction, explain) for line, prediction in found])
     else:
         _print_table(hda.name, found[0][1], lines)
+        _print_in_network([prediction for _, prediction in found])
     if explain and not json:
         for _, prediction in found:
             print(f"\n{prediction.explanation}")
@@ -236,6 +237,15 @@ def _print_table(machine: str, first: Prediction, lines: list[Line]) -> None:
     print(text_table(head, rows))
     average = sum(x.busbw for x in lines) / len(lines)
     print(f"# Avg bus bandwidth: {average:.4g} GB/s")
+
+
+def _print_in_network(found: list[Prediction]) -> None:
+    """Say who reduces, where the algorithm's name does not."""
+    from megatile.collectives.candidates import IN_NETWORK
+
+    names = [p.candidate.label for p in found if p.explanation and p.explanation.network_reduces]
+    for name in dict.fromkeys(name for name in names if "in_network" not in name):
+        print(f"# {name}: {IN_NETWORK}")
 
 
 def _plot(lines: list[Line], path: Path, title: str) -> None:

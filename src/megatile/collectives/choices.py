@@ -66,14 +66,20 @@ class Choices:
 
 
 def choice_key(
-    hda: HDA, job: Job, algorithm: str = "auto", among: Sequence[str] | None = None, launch: bool = True
+    hda: HDA,
+    job: Job,
+    algorithm: str = "auto",
+    *,
+    among: Sequence[str] | None = None,
+    launch: bool = True,
+    path: str | None = None,
 ) -> str:
     """What a choice depends on: machine, ranks, operation, dtype, reduction, size, and what was allowed."""
     parts = (hda.name, hda.fingerprint()[:_DIGITS], job.scale, str(job.ranks), str(job.place))
     place = "in" if job.in_place else "out"
     allowed = "+".join(sorted(among)) if among is not None else "all"
     what = (job.operation, job.dtype, job.reduction, str(job.root), place, str(job.nbytes))
-    return "/".join((*parts, *what, algorithm, allowed, "launch" if launch else "graph"))
+    return "/".join((*parts, *what, algorithm, allowed, path or "any", "launch" if launch else "graph"))
 
 
 def read_entry(entry: Any, place: Place) -> Candidate:

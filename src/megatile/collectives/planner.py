@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
 from megatile.collectives.asked import check_choice, check_fields, read_bytes, read_machine
-from megatile.collectives.candidates import Candidate, Explanation
+from megatile.collectives.candidates import Candidate, Explanation, in_network
 from megatile.collectives.choices import Choices, Table
 from megatile.collectives.geometry import Geometry, Ranks, buffer_memory, survey
 from megatile.collectives.job import CollectiveError, Job, operation_name
@@ -150,9 +150,9 @@ def predict(
     check_choice(algorithm, path, settings, among, table)
     job, _ = make_job(op, machine=hda, nbytes=nbytes, **fields)
     if algorithm == "auto" or algorithm in LIBRARIES:
-        choices = Choices(table, hda, job, algorithm, among=among, launch=launch)
+        choices = Choices(table, hda, job, algorithm, among=among, launch=launch, path=path)
         found = choices.find()
-        ranking = [found] if found is not None else _chosen(hda, job, algorithm, among, launch, floors)
+        ranking = [found] if found is not None else _chosen(hda, job, algorithm, among, launch, floors, path)
         if found is None:
             choices.keep(ranking[0])
     else:
@@ -162,13 +162,20 @@ def predict(
     time = best.time_ps
     if time is None:
         time = simulate(plan, machine=hda, launch=launch).time_ps if timed else 0
-    return Prediction(plan, job, time, best, Explanation(job, hda.name, tuple(ranking)))
+    why = Explanation(job, hda.name, tuple(ranking), in_network(plan))
+    return Prediction(plan, job, time, best, why)
 
 
 def _chosen(
-    hda: HDA, job: Job, algorithm: str, among: Sequence[str] | None, launch: bool, floors: Floors | None
+    hda: HDA,
+    job: Job,
+    algorithm: str,
+    among: Sequence[str] | None,
+    launch: bool,
+    floors: Floors | None,
+    path: str | None,
 ) -> list[Candidate]:
     library = algorithm in LIBRARIES
     if library:
         among = [n for n in offered(algorithm, job.operation) if among is None or n in among]
-    return rank(hda, job, among, launch, floors, library)
+    return rank(hda, job, among, launch, floors, library, path)

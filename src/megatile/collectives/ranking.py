@@ -16,7 +16,7 @@ from megatile.collectives.registry import Algorithm, algorithms, find_algorithm
 from megatile.core.errors import MegatileError
 from megatile.cost.price import lower_bound
 from megatile.hda import HDA
-from megatile.hda.protocol import paths
+from megatile.hda.protocol import AUTO, paths
 from megatile.plan.model import Plan
 from megatile.sim import simulate
 
@@ -67,6 +67,7 @@ def rank(
     launch: bool = True,
     floors: Floors | None = None,
     library: bool = False,
+    path: str | None = None,
 ) -> list[Candidate]:
     """All candidates: simulated ones by time, then priced ones, then the unfit with their reason."""
     known_prices: dict[tuple[str, str], int] = {}
@@ -74,7 +75,7 @@ def rank(
         timed = [_timed(hda, job, floors.best, launch)]
         known_prices = floors.prices
     else:
-        timed = _first_guess(hda, job, among, launch)
+        timed = _first_guess(hda, job, among, launch, path)
     priced: list[Candidate] = []
     unfit: list[Candidate] = []
     for known in algorithms().values():
@@ -82,8 +83,8 @@ def rank(
             continue
         reason = known.reason_against(job) or _too_large(known, job)
         if reason is None:
-            for path in paths(hda, known.path, job.scale):
-                priced += _priced_variants(hda, job, known, path, launch, timed, known_prices, library)
+            for way in _ways(hda, job, known, path):
+                priced += _priced_variants(hda, job, known, way, launch, timed, known_prices, library)
         elif job.operation in known.operations:
             unfit.append(Candidate(known.name, why_not=reason))
     usable = sorted(
@@ -91,7 +92,9 @@ def rank(
     )
     if not usable:
         reasons = "; ".join(f"{c.label}: {c.why_not}" for c in [*priced, *unfit])
-        raise CollectiveError(f"no algorithm can do {job.operation} here ({reasons})")
+        raise CollectiveError(
+            f"no algorithm can do {job.operation} here ({reasons or 'none that was allowed does it'})"
+        )
     prices = {(c.label, c.path): c.price_ps for c in usable}
     timed = [replace(c, price_ps=prices.get((c.label, c.path))) for c in timed]
     done = {(c.label, c.path) for c in timed}
@@ -110,16 +113,24 @@ def rank(
     return ranking
 
 
-def _first_guess(hda: HDA, job: Job, among: Sequence[str] | None, launch: bool) -> list[Candidate]:
+def _ways(hda: HDA, job: Job, known: Algorithm, path: str | None) -> tuple[str, ...]:
+    """The paths of an algorithm, or the one that was asked for if it has it."""
+    return tuple(way for way in paths(hda, known.path, job.scale) if path in (None, way))
+
+
+def _first_guess(
+    hda: HDA, job: Job, among: Sequence[str] | None, launch: bool, path: str | None
+) -> list[Candidate]:
     """A candidate that is rarely bad, simulated: what must take longer need not be priced to the end."""
     large = job.nbytes >= LARGE and job.ranks <= FEW
     for name in ("rail_rings", *GUESSES) if large else GUESSES:
         if name not in algorithms() or (among is not None and name not in among):
             continue
         known = algorithms()[name]
-        if known.reason_against(job) is None:
-            way = tuple(_guessed_options(name, job).items())
-            return [_timed(hda, job, Candidate(name, way, paths(hda, known.path, job.scale)[0]), launch)]
+        ways = _ways(hda, job, known, path)
+        if known.reason_against(job) is None and ways:
+            options = tuple(_guessed_options(name, job).items())
+            return [_timed(hda, job, Candidate(name, options, ways[0]), launch)]
     return []
 
 
@@ -224,6 +235,13 @@ def named(
 ) -> list[Candidate]:
     """The one algorithm asked for, on its faster path; where no time is asked for, the plan is all."""
     options = tuple(sorted(settings.items()))
+    if path is not None and path not in (("bulk", "small") if known.path == AUTO else (known.path,)):
+        raise CollectiveError(
+            f"{known.name} does not send on path '{path}'",
+            advice="the switch reduces for in_network and in_network_tree only"
+            if path == "switch"
+            else f"leave it out, or use '{known.path}'",
+        )
     ways = paths(hda, known.path, job.scale) if path is None else (path,)
     if not timed:
         return [Candidate(known.name, options, path or known.path)]
