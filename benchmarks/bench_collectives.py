@@ -65,15 +65,15 @@ def choice() -> Iterator[Row]:
 def fidelity() -> Iterator[Row]:
     from fidelity_collectives import compare, score
     from fidelity_page import draw, write_page
-    from fit_protocol import fit, in_files
+    from fit_protocol import fit, in_files, priors_of
 
     fitted, files = fit(), in_files()
     differing = sum(fitted[m].get(name) != value for m in files for name, value in files[m].items())
     yield Row(
         "protocol constants of the machine files that differ from the fit", differing, "", bar=at_most(0)
     )
-    rows = list(compare())
-    write_page(rows)
+    rows, unfitted = list(compare()), list(compare(constants=priors_of))
+    write_page(rows, unfitted)
     draw(rows)
     median, worst = score([r for r in rows if r.kind == "scored"])
     yield Row("scored rows, median error", median, "", bar=at_most(0.10))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,8 +18,6 @@ from typing import Any
 
 DATA = Path(__file__).parent / "data"
 RINGS = ("ring", "rail_rings")
-NON_MONOTONE = 1.5
-"""A row that took so many times as long as a larger size of its table is an outlier."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Compared:
-    """A row with its prediction; ``kind`` is "scored", "fitted" or "outlier"."""
+    """A row with its prediction; ``kind`` is "scored" or "fitted"."""
 
     row: Measured
     predicted: float
@@ -128,14 +126,8 @@ def fit_rows(machine: str) -> list[Measured]:
 
 def kind_of(row: Measured) -> str:
     machine = row.setting.machine
-    if row.table in FITTED[machine] and row.size in fit_sizes(machine):
-        return "fitted"
-    larger = [r.us for r in measurements() if _same_run(r, row) and r.size > row.size]
-    return "outlier" if larger and row.us > NON_MONOTONE * min(larger) else "scored"
-
-
-def _same_run(a: Measured, b: Measured) -> bool:
-    return (a.table, a.operation, a.config) == (b.table, b.operation, b.config)
+    fitted = row.table in FITTED[machine] and row.size in fit_sizes(machine)
+    return "fitted" if fitted else "scored"
 
 
 # -- predictions ------------------------------------------------------------------------------------
@@ -148,7 +140,7 @@ def predicted(row: Measured, hda: Any, floors: Any = None) -> tuple[float, str]:
     setting = row.setting
     ring = setting.forced_ring or "Ring" in row.config
     how: dict[str, Any] = {"algorithm": setting.library, "among": RINGS if ring else None}
-    how["launch"] = setting.launch or row.size <= 16  # the graph run's first two rows were not captured
+    how["launch"] = setting.launch
     found = predict(row.operation, machine=hda, nbytes=row.size, in_place=True, floors=floors, **how)
     return found.time_ps / 1e6, f"{found.candidate.label} {found.candidate.path}"
 
@@ -159,8 +151,12 @@ def hda_of(setting: Setting, **overrides: Any) -> Any:
     return machine(setting.machine, **dict(setting.parameters), **overrides)
 
 
-def compare(table: str | None = None, sizes: tuple[int, ...] | None = None) -> Iterator[Compared]:
-    """Predict rows, table by table and upwards in size."""
+def compare(
+    table: str | None = None,
+    sizes: tuple[int, ...] | None = None,
+    constants: Callable[[str], dict[str, str]] | None = None,
+) -> Iterator[Compared]:
+    """Predict rows, table by table and upwards in size; ``constants``: others than the machine file has."""
     from megatile.collectives.ranking import Floors
 
     floors: dict[tuple[str, str, str], Any] = {}
@@ -168,7 +164,9 @@ def compare(table: str | None = None, sizes: tuple[int, ...] | None = None) -> I
     for row in measurements():
         if (table is not None and row.table != table) or (sizes is not None and row.size not in sizes):
             continue
-        hda = machines.setdefault(row.table, hda_of(row.setting))
+        if row.table not in machines:
+            machines[row.table] = hda_of(row.setting, **(constants(row.setting.machine) if constants else {}))
+        hda = machines[row.table]
         known = floors.setdefault((row.table, row.operation, row.config), Floors())
         us, algorithm = predicted(row, hda, known)
         yield Compared(row, us, algorithm, kind_of(row))
@@ -205,8 +203,9 @@ def validation(rows: list[Compared]) -> Iterator[Check]:
 
 if __name__ == "__main__":
     from fidelity_page import draw, write_page
+    from fit_protocol import priors_of
 
     found = list(compare())
-    write_page(found)
+    write_page(found, list(compare(constants=priors_of)))
     draw(found)
     print("median {:.1%}, worst {:.1%}".format(*score([r for r in found if r.kind == "scored"])))

@@ -1,8 +1,8 @@
 """Fit the protocol constants of the machine files: ``python benchmarks/fit_protocol.py [--write]``.
 
-Only the rows at ``fit_sizes(machine)`` are read. Three sizes cannot tell six constants apart, so each has a
-prior: the figure with which NCCL models itself (``src/graph/tuning.cc``; RCCL is its fork), or of the machine
-file. The fit minimises, by a pattern search on the planner's own predictions,
+Only the rows at ``fit_sizes(machine)`` are read. Three sizes cannot tell five constants apart, so each has a
+prior: the figure with which NCCL or RCCL model themselves (``src/graph/tuning.cc``), or of the machine file.
+The fit minimises, by a pattern search on the planner's own predictions,
 
     sum over rows (ln(predicted / measured) / 5 %)² + sum over constants (ln(constant / prior) / ln 2)²
 
@@ -22,38 +22,36 @@ from typing import Any
 
 from fidelity_collectives import FITTED, Measured, fit_rows, fit_sizes, hda_of
 from megatile.collectives.candidates import Candidate
-from megatile.collectives.libraries import offered
+from megatile.collectives.libraries import offered, reason_against
 from megatile.collectives.planner import make_job
-from megatile.collectives.ranking import variants
-from megatile.collectives.registry import algorithms, find_algorithm
-from megatile.hda.protocol import on_path, paths, total_ps
+from megatile.collectives.ranking import plan_of, variants
+from megatile.collectives.registry import algorithms
+from megatile.hda.protocol import costs, paths
+from megatile.plan.timing.kernels import seen_by, whole_ps
 from megatile.sim import simulate
 
 ROW_SPREAD, PRIOR_SPREAD = 0.05, math.log(2)
-NCCL = "NCCL tuning.cc"
+NCCL, RCCL = "NCCL tuning.cc", "RCCL tuning.cc"
 PRIORS: dict[str, dict[str, tuple[float, str]]] = {
     "dgx-h100": {
         "start": (6.6, f"{NCCL}: base latency, LL ring"),
         "small_step": (0.6, f"{NCCL}: NVLink, LL ring"),
-        "small_share": (25, f"{NCCL}: 1/4 for LL all-reduce"),
         "step": (3.4, f"{NCCL}: NVLink, Simple ring"),
-        "switch_step": (23, f"{NCCL}: NVLS"),
+        "switch_step": (25, f"{NCCL}: NVLS"),
         "switch_share": (83.3, f"{NCCL}: 5/6 for NVLS"),
     },
     "h100-cluster": {"far_step": (4.4, f"{NCCL}: network 5.0, less NVLink 0.6, LL tree")},
     "hgx-a100": {
         "start": (6.6, f"{NCCL}: base latency, LL ring"),
         "small_step": (0.6, f"{NCCL}: NVLink, LL ring"),
-        "small_share": (25, f"{NCCL}: 1/4 for LL all-reduce"),
         "step": (3.4, f"{NCCL}: NVLink, Simple ring"),
         "share": (85.8, f"{NCCL}: at most 235 GB/s on A100, of 274"),
     },
     "mi300x-8": {
         "launch": (5.5, "the machine file's own launch stations"),
-        "start": (6.6, f"{NCCL}: base latency, LL ring"),
-        "small_step": (0.6, f"{NCCL}: LL ring"),
-        "small_share": (50, "LL sends a flag beside every word; all-pairs, so no figure for rings"),
-        "step": (3.4, f"{NCCL}: Simple ring"),
+        "start": (12, f"{RCCL}: base latency, LL ring"),
+        "small_step": (0.8, f"{RCCL}: LL ring"),
+        "step": (3.6, f"{RCCL}: Simple ring"),
         "share": (99, "the machine file's link efficiency is measured already"),
     },
 }
@@ -71,30 +69,31 @@ def rounded(values: dict[str, float]) -> dict[str, float]:
 class Way:
     """One algorithm on one path for one row; what it simulates depends on few constants and is remembered."""
 
-    def __init__(self, job: Any, candidate: Any):
-        self.job, self.candidate, self.path = job, candidate, candidate.path
-        self.plan = find_algorithm(candidate.algorithm).plan(job, **dict(candidate.options))
+    def __init__(self, job: Any, candidate: Any, library: str):
+        self.candidate = candidate
+        self.plan = plan_of(candidate, job, library)
         self.known: dict[tuple[float, ...], int] = {}
 
     def total_ps(self, hda: Any, launch: bool) -> int:
-        p = hda.protocol
-        share = {"small": p.small_share, "switch": p.switch_share}.get(self.path, p.share)
-        key = (p.small_step_ps if self.path == "small" else p.step_ps, p.far_step_ps, share)
+        paid = costs(hda.protocol, self.candidate.path, self.candidate.algorithm)
+        key = (paid.step_ps, paid.far_step_ps, paid.share)
         if key not in self.known:
-            self.known[key] = simulate(self.plan, machine=on_path(hda, self.path)).time_ps
-        return total_ps(hda, self.path, self.known[key], launch)
+            self.known[key] = simulate(self.plan, machine=seen_by(self.plan, hda)).time_ps
+        return whole_ps(self.plan, hda, self.known[key], launch)
 
 
 def ways_of(row: Measured, hda: Any) -> list[Way]:
     """The candidates of a row, without those that are hopeless (four times the best) with the priors."""
     job, _ = make_job(row.operation, machine=hda, nbytes=row.size, in_place=True)
-    known = [algorithms()[name] for name in offered(row.setting.library, row.operation)]
+    library, captured = row.setting.library, not row.setting.launch
+    known = [algorithms()[name] for name in offered(library, row.operation)]
     ways = [
-        Way(job, Candidate(one.name, tuple(sorted(options.items())), path))
+        Way(job, Candidate(one.name, tuple(sorted(options.items())), path), library)
         for one in known
         if one.reason_against(job) is None
         for options in variants(one, job, library=True)
-        for path in paths(hda, one.path)
+        for path in paths(hda, one.path, algorithm=one.name)
+        if reason_against(library, one.name, path, job, captured) is None
     ]
     best = min(way.total_ps(hda, False) for way in ways)
     return [way for way in ways if way.total_ps(hda, False) <= 4 * best]
@@ -159,6 +158,13 @@ def fit() -> dict[str, dict[str, float]]:
         found[machine] = search(misfit(machine, base), begin(machine))
         print(machine, fit_sizes(machine), found[machine], flush=True)
     return found
+
+
+def priors_of(machine: str) -> dict[str, str]:
+    """The priors as overrides of a machine file: what is predicted for a machine that nobody measured."""
+    inherited = PRIORS["dgx-h100"] if machine == "h100-cluster" else {}
+    priors = {**inherited, **PRIORS[machine]}
+    return {f"protocol.{name}": text(name, prior) for name, (prior, _) in priors.items()}
 
 
 def in_files() -> dict[str, dict[str, float]]:

@@ -53,3 +53,35 @@ def test_lengths():
     for bad in ("", "ten", "0", "-3"):
         with pytest.raises(MegatileError, match="is no number of tokens"):
             read_lengths(bad)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--seqlen", "0"], "'0' is no number of tokens"),
+        (["--ranks", "0"], "at least one device, got ranks=0"),
+        (["--ranks", "9"], "needs 9 units of 'device'"),
+        (["--kv-heads", "5"], "32 query heads cannot share 5 KV heads"),
+        (["--schedule", "hamiltn"], "hamilton"),
+        (["--dtype", "bf17"], "did you mean 'bf16'"),
+        (["--machine", "cpu"], "no throughput for bf16"),
+        (["--plot", "prediction.txt"], "is no name of a picture"),
+    ],
+)
+def test_one_clear_error(options, told):
+    with pytest.raises(MegatileError) as caught:
+        run("--seqlen", "1K", *options)
+    assert told in str(caught.value)
+
+
+def test_odd_problems():
+    assert "one device has nothing to exchange" in run("--ranks", "1", "--seqlen", "7")
+    cpu = run("--machine", "cpu", "--seqlen", "64", "--heads", "2", "--dim", "16", "--dtype", "f32")
+    assert "on 1 device of cpu" in cpu
+    few = json.loads(run("--seqlen", "7", "--heads", "4", "--kv-heads", "2", "--json"))
+    names = {row["schedule"] for row in few[0]["schedules"]}
+    assert {"ring", "hamilton", "direct"} <= names
+    assert "ulysses" not in names
+    long = json.loads(run("--seqlen", "10M", "--schedule", "ring,hamilton", "--json"))
+    assert long[0]["winner"] == "hamilton"
+    assert all(row["exposed_us"] >= 0 for row in long[0]["schedules"])

@@ -112,6 +112,25 @@ def test_an_unknown_path_is_named(path):
         mt.check(Plan.from_text(str(plan).replace('path="auto"', f"path={path!r}")))
 
 
+@pytest.mark.parametrize("library", ["nccl", "rccl"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_libraries_have_one_time_too(name, library):
+    for nbytes in (64, 1 << 15):
+        found = predict("all_reduce", machine=name, nbytes=nbytes, algorithm=library, ranks=8)
+        for plan in (found.plan, Plan.from_text(str(found.plan)), Plan.from_json(found.plan.to_json())):
+            assert mt.simulate(plan, machine=name).time_ps == found.time_ps
+
+
+@pytest.mark.parametrize("told", ['("", -1.0, 0.0)', '("", 0, 0.0)', '("", "x", 0.0)', '("", None, -1.0)'])
+def test_impossible_kernels_are_refused(told):
+    plan = mt.collective("all_reduce", machine="dgx-h100", nbytes=64, algorithm="ring")
+    text = str(plan).replace('kernels=("ring", None, 0.0)', f"kernels={told}")
+    with pytest.raises(PlanError, match="kernels"):
+        mt.simulate(Plan.from_text(text), machine="dgx-h100")
+    with pytest.raises(PlanError, match="no algorithm that has it"):
+        mt.simulate(replace(plan, path="line", kernels=None), machine="dgx-h100")
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_bare_machine_can_be_asked_for(name):
     """Copy engines and control path: what a plan that is no collective's gets."""

@@ -145,7 +145,7 @@ def test_auto_keeps_to_the_path_asked_for():
     ("name", "path"), [("ring", "switch"), ("in_network", "small"), ("rail_rings", "small")]
 )
 def test_a_path_that_an_algorithm_has_not(name, path):
-    with pytest.raises(CollectiveError, match=f"{name} does not send on path '{path}'"):
+    with pytest.raises(CollectiveError, match=f"'{name}' has no path '{path}'"):
         predict("all_reduce", machine="h100-cluster", nbytes=64, algorithm=name, path=path)
 
 

@@ -5,14 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from megatile.collectives.libraries import LIBRARIES, offered
+from megatile.collectives.job import CollectiveError
+from megatile.collectives.libraries import LIBRARIES, offered, ring_steps
 from megatile.collectives.planner import make_job, predict
 from megatile.collectives.provenance import prove
-from megatile.collectives.ranking import Floors
+from megatile.collectives.ranking import Floors, rank
 from megatile.collectives.registry import find_algorithm
 from megatile.collectives.sweeps import count_wrong, sweep
 from megatile.hda import machine
 from megatile.hda.catalog import FOLDER, machine_names
+from megatile.hda.protocol import costs
 from megatile.plan.check import check
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -30,6 +32,12 @@ def test_at_most_six_constants_each_explained(name):
         text = (REFERENCE / page).read_text(encoding="utf-8").partition("Protocol\n")[2]
         for constant in SECTIONS[name]:
             assert f"`{constant}`" in text, (page, constant)
+
+
+def test_at_most_six_constants_act_on_a_machine():
+    for name in SECTIONS:
+        inherited = SECTIONS["dgx-h100"] if name == "h100-cluster" else []
+        assert len({*SECTIONS[name], *inherited}) <= 6, name
 
 
 def us(hda, nbytes, algorithm, path, **settings):
@@ -74,6 +82,110 @@ def test_a_library_is_a_choice_among_its_algorithms(library):
         assert {c.algorithm for c in found.explanation.candidates} <= set(offered(library, operation))
 
 
+def steps_in_a_row(ranks, blocks, collectives=200):
+    """Ring all-reduces one after another: a rank begins when it has all sums of the one before."""
+    begins, middle = [0] * ranks, 0
+    for number in range(collectives):
+        ends = [0] * ranks
+        for block in range(blocks):
+            order = [(block + 1 + i) % ranks for i in range(ranks)]
+            time = begins[order[0]]
+            for one in order[1:]:
+                time = max(time + 1, begins[one])
+            ends[block] = max(ends[block], time)
+            for one in order[:-1]:
+                time += 1
+                ends[one] = max(ends[one], time)
+        begins = ends
+        if number == collectives // 2:
+            middle = max(ends)
+    return (max(begins) - middle) / (collectives - 1 - collectives // 2)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8, 16])
+def test_steps_of_rings_with_empty_blocks(ranks):
+    for blocks in range(1, ranks + 1):
+        assert steps_in_a_row(ranks, blocks) == pytest.approx(ring_steps(ranks, blocks), rel=0.02), blocks
+    assert ring_steps(ranks, ranks) == 2 * (ranks - 1)
+
+
+def test_a_library_leaves_blocks_of_a_ring_empty():
+    hda = machine("dgx-h100", **{"protocol.start": "7 us", "protocol.small_step": "0.5 us"})
+    for nbytes, steps in ((8, 8), (16, 8), (32, 8), (64, 12), (128, 14)):
+        found = predict("all_reduce", machine=hda, nbytes=nbytes, algorithm="nccl", in_place=True)
+        assert found.candidate.path == "small"
+        assert found.time_ps / 1e6 == pytest.approx(7 + steps * 0.5, rel=0.01)
+    assert us(hda, 8, "ring", "small") == pytest.approx(7 + 14 * 0.5, rel=0.01)
+
+
+def test_channels_come_with_size():
+    hda = machine("dgx-h100")
+    sizes = (1 << 12, 1 << 15, 1 << 16, 1 << 18)
+    times = [predict("all_reduce", machine=hda, nbytes=n, algorithm="nccl").time_ps for n in sizes]
+    assert times[0] < 0.9 * times[1]
+    assert times[1] == pytest.approx(times[2], rel=0.01)
+    assert times[2] == pytest.approx(times[3], rel=0.01)
+    rate = 450e9 * 0.873 / 12 / 2  # one channel of twelve that fill the link, half of it flags
+    one, many = (
+        predict("all_reduce", machine=hda, nbytes=n, algorithm="nccl").time_ps for n in (8192, 32768)
+    )
+    assert many - one == pytest.approx(14 * 3072 / rate * 1e12, rel=0.01)
+
+
+def test_an_algorithm_without_a_path_says_so():
+    hda = machine("dgx-h100")
+    assert us(hda, 1 << 20, "ring", "line") > 0
+    for name, path in (("tree", "line"), ("ring", "switch"), ("in_network", "small")):
+        with pytest.raises(CollectiveError, match=f"'{name}' has no path '{path}'"):
+            predict("all_reduce", machine=hda, nbytes=64, algorithm=name, path=path)
+
+
+def test_the_line_path_lies_between():
+    p = machine("h100-cluster", nodes=2).protocol
+    small, line, bulk = (costs(p, path, "node_tree") for path in ("small", "line", "bulk"))
+    assert small.step_ps < line.step_ps < bulk.step_ps
+    assert small.share < line.share < bulk.share
+    assert line.start_ps > small.start_ps
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "launch", "algorithm", "path"),
+    [
+        (8, True, "ring", "small"),
+        (512, True, "ring", "small"),
+        (1024, True, "direct", "small"),
+        (256 << 10, True, "direct", "small"),
+        (512 << 10, True, "direct", "bulk"),
+        (16, False, "ring", "small"),
+        (32, False, "direct", "small"),
+        (1 << 20, False, "direct", "small"),
+        (2 << 20, False, "direct", "bulk"),
+    ],
+)
+def test_rccl_has_all_pairs_for_some_sizes(nbytes, launch, algorithm, path):
+    hda = machine("mi300x-8")
+    found = predict("all_reduce", machine=hda, nbytes=nbytes, algorithm="rccl", launch=launch)
+    assert (found.algorithm, found.candidate.path) == (algorithm, path)
+
+
+def test_what_a_library_refuses_is_explained():
+    hda = machine("mi300x-8")
+    found = predict("all_reduce", machine=hda, nbytes=512, algorithm="rccl")
+    assert "multiples of 256 elements" in str(found.explanation)
+    with pytest.raises(CollectiveError, match="multiples of 256 elements"):
+        predict("all_reduce", machine=hda, nbytes=512, algorithm="rccl", among=("direct",))
+
+
+@pytest.mark.parametrize(("name", "library"), [("dgx-h100", "nccl"), ("mi300x-8", "rccl")])
+def test_prices_of_libraries_are_lower_bounds(name, library):
+    hda = machine(name)
+    for nbytes in (8, 64, 4096, 1 << 17, 1 << 20):
+        job, _ = make_job("all_reduce", machine=hda, nbytes=nbytes)
+        for candidate in rank(hda, job, offered(library, "all_reduce"), library=library):
+            if candidate.time_ps is not None:
+                assert candidate.price_ps <= candidate.time_ps
+
+
 def test_lanes_of_rings_over_nodes_do_not_hold_one_another_up():
     hda = machine("h100-cluster", nodes=2)
     in_order, staggered = (us(hda, 1 << 20, "rail_rings", "bulk", lag=lag) for lag in (0, 2))
@@ -99,7 +211,7 @@ def test_staggered_rings_are_right(gpus, nodes, lag):
 
 def test_a_sweep_chooses_as_single_predictions_do():
     hda = machine("mi300x-8")
-    sizes = [1 << k for k in (3, 12, 16, 20, 22, 24)]
+    sizes = [1 << k for k in (3, 9, 10, 12, 16, 18, 19, 20, 22, 24)]
     fields = {"in_place": True, "verify": False}
     for line, found in sweep("all_reduce", hda, sizes, ("auto", "rccl"), **fields):
         alone = predict("all_reduce", machine=hda, nbytes=line.size, algorithm=line.asked, in_place=True)

@@ -1,10 +1,13 @@
 """How long the local kernels of a schedule take on a machine: ``kernels.yaml`` and what follows from it.
 
 A kernel of the forward pass works on some query rows and key columns. Its work-groups take ``rows`` query
-rows each and pass in waves over the compute units; each also spends a time that does not grow with the
-columns (loading queries, filling the pipeline, writing results), counted in columns as ``ramp``. After the
-first kernel of a rank, results are merged in memory. Every kernel, also one that merges, is launched. While
-data travel, the kernels that move them hold compute units: ``channels`` of them for each peer.
+rows each and pass in waves over the compute units (groups that share a unit share its rate: how many are
+resident does not change how long a unit takes for them). A group also spends a time that does not grow with
+the columns (loading queries, filling the pipeline, writing results), counted in columns as ``ramp``; tiles
+that a mask cuts are worked on as a whole. After the first kernel of a rank, results are merged by the
+operations of ``merge.py``, in the cache of the device where they fit it, else in its memory. Kernels of a
+queue begin at least ``interval`` after one another. While data travel, the kernels that move them hold
+compute units: ``channels`` of them for each peer.
 """
 
 from __future__ import annotations
@@ -19,11 +22,14 @@ from megatile.attention.plans import Divided, Problem
 from megatile.attention.schedules.division import KernelCall
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MissingDescriptionError
+from megatile.core.quantities import quantity
 from megatile.hda import HDA
 from megatile.hda.model import Engine
 
 FLOPS = 4
 """Per visible pair and dimension, forward."""
+MERGE_KERNELS = 8
+"""Kernels that take one block of results in (``merge.Accumulator.add``)."""
 LOOKED_AT = 3
 """Ranks whose kernels stand for those of all: the first, the last and one between."""
 
@@ -35,6 +41,7 @@ class Kernels:
     share: float
     rows: int
     ramp: float
+    interval: float | None  # seconds; None: as the machine file has it for a launch
     channels: tuple[int, int]  # for each peer, and at most
     source: dict[str, str]
 
@@ -53,10 +60,20 @@ def kernels_of(hda: HDA) -> Kernels:
     """The figures for a machine, by its name."""
     document = _entries()
     entry = next((e for e in document["machines"] if hda.name in e["names"]), document["default"])
-    channels = entry["channels"]
-    return Kernels(
-        entry["share"], entry["rows"], entry["ramp"], (channels["peer"], channels["most"]), entry["source"]
-    )
+    interval = quantity(entry["interval"], "time").value / 1e12 if "interval" in entry else None
+    channels = entry["channels"]["peer"], entry["channels"]["most"]
+    return Kernels(entry["share"], entry["rows"], entry["ramp"], interval, channels, entry["source"])
+
+
+def merge_bytes(size: int) -> int:
+    """Memory traffic per element of a block of results that is merged: cast to f32, lerp, copy back."""
+    cast = size + 4 if size != 4 else 0
+    return cast + 3 * 4 + 2 * 4
+
+
+def merge_held(size: int) -> int:
+    """Bytes per element that a merge works on: the block, in f32 too, the result, and the new one."""
+    return (size if size != 4 else 0) + 3 * 4
 
 
 def tensor_engine(hda: HDA) -> Engine:
@@ -75,7 +92,8 @@ class KernelTimes:
     kernels: Kernels
     units: int
     peak: float  # flops per second of a device, all units
-    merge_bandwidth: float  # bytes per second
+    bandwidth: float  # bytes per second of the device's memory
+    cache: tuple[int, float]  # bytes of the device's last cache, and its bandwidth
     launch: float  # seconds
 
     @classmethod
@@ -84,11 +102,13 @@ class KernelTimes:
         level = hda.level(hda.scale(scale).level)
         units = max(1, hda.level(engine.level).total // level.total)
         rate = engine.rate(dtype) or max(engine.throughput.values(), default=0.0) * engine.efficiency
-        memories = [m for m in hda.memories if m.level == level.name and not m.cache]
-        bandwidth = max((m.effective_bandwidth for m in memories), default=float("inf"))
+        memories = [m for m in hda.memories if m.level == level.name]
+        bandwidth = max((m.effective_bandwidth for m in memories if not m.cache), default=float("inf"))
+        cache = max(((m.size, m.effective_bandwidth) for m in memories if m.cache), default=(0, bandwidth))
+        kernels = kernels_of(hda)
         stations = hda.control.launch if hda.control else ()
-        launch = sum(s.overhead_ps for s in stations) / 1e12
-        return cls(kernels_of(hda), units, rate * engine.count * units, bandwidth, launch)
+        launch = sum(s.overhead_ps for s in stations) / 1e12 if kernels.interval is None else kernels.interval
+        return cls(kernels, units, rate * engine.count * units, bandwidth, cache, launch)
 
     def attention(self, rows: int, columns: float, heads: int, dim: int, taken: int = 0) -> float:
         """One kernel over ``heads`` (times batch), launched, while others hold some units."""
@@ -97,15 +117,24 @@ class KernelTimes:
         return self.launch + waves * flops * self.units / (self.peak * self.kernels.share)
 
     def merge(self, rows: int, heads: int, dim: int, size: int) -> float:
-        """A block of results taken in: it is read, what is there is read and written in f32."""
-        return self.launch + rows * heads * dim * (size + 8) / self.merge_bandwidth
+        """A block of results taken in."""
+        elements = rows * heads * dim
+        fits = elements * merge_held(size) <= self.cache[0]
+        rate = max(self.bandwidth, self.cache[1]) if fits else self.bandwidth
+        return MERGE_KERNELS * self.launch + elements * merge_bytes(size) / rate
+
+    def columns(self, call: KernelCall) -> float:
+        """The mean number of columns that a row of a kernel is worked on with."""
+        seen = call.pairs / max(1, call.rows)
+        cut = call.pairs < call.rows * call.columns
+        return min(seen + self.kernels.rows / 2, call.columns) if cut else seen
 
     def calls(self, calls: list[KernelCall], problem: Problem, heads: int, taken: int = 0) -> float:
         """The kernels of a rank one after the other; all but the first are merged."""
         width, dim, size = heads * problem.batch, problem.dim, itemsize(problem.dtype)
         total = 0.0
         for number, call in enumerate(calls):
-            total += self.attention(call.rows, call.pairs / max(1, call.rows), width, dim, taken)
+            total += self.attention(call.rows, self.columns(call), width, dim, taken)
             if number:
                 total += self.merge(call.rows, width, dim, size)
         return total
@@ -114,7 +143,8 @@ class KernelTimes:
 def efficiency(hda: HDA, divided: Divided, communication: float = 0.0, scale: str = "device") -> float:
     """The share of the peak that the kernels of a schedule reach, merges and launches included.
 
-    ``communication`` (seconds) is how long data travel beside them.
+    That of the rank that takes longest, for which all others wait in the end. ``communication`` (seconds) is
+    how long data travel beside them.
     """
     problem, division = divided.problem, divided.division
     times = KernelTimes.of(hda, problem.dtype, scale)
@@ -123,10 +153,12 @@ def efficiency(hda: HDA, divided: Divided, communication: float = 0.0, scale: st
     peers = {t.peer for t in routes.sends(0, 0)} if routes.exchanges else set()
     taken = min(times.kernels.channels[0] * len(peers), times.kernels.channels[1])
     chosen = sorted({r * (ranks - 1) // (LOOKED_AT - 1) for r in range(LOOKED_AT)})
-    busy = flops = 0.0
+    slowest: tuple[float, float] = (0.0, 0.0)  # seconds, and flops
     for rank in chosen:
         calls = [call for step in range(routes.exchanges + 1) for call in division.calls(step, rank)]
         alone, beside = (times.calls(calls, problem, heads, held) for held in (0, taken))
-        busy += beside if communication >= beside else communication + (1 - communication / beside) * alone
-        flops += FLOPS * problem.dim * heads * problem.batch * sum(call.pairs for call in calls)
-    return flops / times.peak / busy if flops else times.kernels.share
+        busy = beside if communication >= beside else communication + (1 - communication / beside) * alone
+        pairs = sum(call.pairs for call in calls)
+        slowest = max(slowest, (busy, FLOPS * problem.dim * heads * problem.batch * pairs))
+    seconds, flops = slowest
+    return flops / times.peak / seconds if flops else times.kernels.share

@@ -54,7 +54,7 @@ def _derived(hda: HDA, share: float | None, scale: str, granule: int) -> HDA:
             if share is None:
                 spec["throughput"] = dict.fromkeys(spec["throughput"], "1e30 FLOP/s")
                 spec["startup"] = "0 ps"
-    for spec in data["networks"]:
+    for spec in data.get("networks", ()):
         spec["granule"] = f"{granule} B"
     return HDA.from_dict(data)
 
@@ -66,7 +66,7 @@ def _starts_on_links(data: dict[str, Any], hda: HDA, level: str, start_ps: int) 
     follow one another, so they are latency of the links.
     """
     position = hda.level(level).position
-    for spec, network in zip(data["networks"], hda.networks, strict=True):
+    for spec, network in zip(data.get("networks", ()), hda.networks, strict=True):
         if hda.level(network.level).position > position:
             links = 1 if network.topology.kind == "full_mesh" else 2
             latency = quantity(spec["latency"], "time").value + start_ps // links

@@ -149,16 +149,17 @@ def predict(
     hda = read_machine(machine)
     check_choice(algorithm, path, settings, among, table)
     job, _ = make_job(op, machine=hda, nbytes=nbytes, **fields)
-    if algorithm == "auto" or algorithm in LIBRARIES:
+    library = algorithm if algorithm in LIBRARIES else None
+    if algorithm == "auto" or library:
         choices = Choices(table, hda, job, algorithm, among=among, launch=launch, path=path)
         found = choices.find()
-        ranking = [found] if found is not None else _chosen(hda, job, algorithm, among, launch, floors, path)
+        ranking = [found] if found is not None else _chosen(hda, job, library, among, launch, floors, path)
         if found is None:
             choices.keep(ranking[0])
     else:
         ranking = named(hda, job, find_algorithm(algorithm), path, settings or {}, launch, timed)
     best = ranking[0]
-    plan = plan_of(best, job)
+    plan = plan_of(best, job, library)
     time = best.time_ps
     if time is None:
         time = simulate(plan, machine=hda, launch=launch).time_ps if timed else 0
@@ -169,13 +170,12 @@ def predict(
 def _chosen(
     hda: HDA,
     job: Job,
-    algorithm: str,
+    library: str | None,
     among: Sequence[str] | None,
     launch: bool,
     floors: Floors | None,
     path: str | None,
 ) -> list[Candidate]:
-    library = algorithm in LIBRARIES
     if library:
-        among = [n for n in offered(algorithm, job.operation) if among is None or n in among]
+        among = [n for n in offered(library, job.operation) if among is None or n in among]
     return rank(hda, job, among, launch, floors, library, path)

@@ -11,13 +11,13 @@ from typing import Any
 
 from megatile.collectives.candidates import Candidate
 from megatile.collectives.job import CollectiveError, Job
-from megatile.collectives.libraries import RING_PIECE
+from megatile.collectives.libraries import RING_PIECE, channels_in_use, reason_against, steps_saved
 from megatile.collectives.registry import Algorithm, algorithms, find_algorithm
 from megatile.core.errors import MegatileError
 from megatile.cost.price import lower_bound
 from megatile.hda import HDA
-from megatile.hda.protocol import AUTO, paths
-from megatile.plan.model import Plan
+from megatile.hda.protocol import paths, protocol_of
+from megatile.plan.model import Kernels, Plan
 from megatile.sim import simulate
 
 FINALISTS = 4
@@ -40,10 +40,14 @@ MOST_PAIRS = 1 << 21
 """More queues than this (ranks squared) are not tried: direct exchange has no chance there."""
 
 
-def plan_of(candidate: Candidate, job: Job) -> Plan:
-    """The plan of a candidate, on its path."""
-    plan = find_algorithm(candidate.algorithm).plan(job, **dict(candidate.options))
-    return replace(plan, path=candidate.path)
+def plan_of(candidate: Candidate, job: Job, library: str | None = None) -> Plan:
+    """The plan of a candidate, on its path, as a library's kernels would do it."""
+    name, path = candidate.algorithm, candidate.path
+    plan = find_algorithm(name).plan(job, **dict(candidate.options))
+    kernels = Kernels(name)
+    if library:
+        kernels = Kernels(name, channels_in_use(name, path, job), steps_saved(name, path, job))
+    return replace(plan, path=path, kernels=kernels)
 
 
 @dataclass
@@ -66,16 +70,18 @@ def rank(
     among: Sequence[str] | None = None,
     launch: bool = True,
     floors: Floors | None = None,
-    library: bool = False,
+    library: str | None = None,
     path: str | None = None,
 ) -> list[Candidate]:
     """All candidates: simulated ones by time, then priced ones, then the unfit with their reason."""
     known_prices: dict[tuple[str, str], int] = {}
+    guess = None
     if floors is not None and floors.best is not None and floors.nbytes <= job.nbytes:
-        timed = [_timed(hda, job, floors.best, launch)]
-        known_prices = floors.prices
-    else:
-        timed = _first_guess(hda, job, among, launch, path)
+        guess, known_prices = floors.best, floors.prices
+        if _refused(library, guess.algorithm, guess.path, job, launch):
+            guess = None
+    guess = guess or _first_guess(hda, job, among, launch, library, path)
+    timed = [_timed(hda, job, guess, launch, library)] if guess else []
     priced: list[Candidate] = []
     unfit: list[Candidate] = []
     for known in algorithms().values():
@@ -84,7 +90,11 @@ def rank(
         reason = known.reason_against(job) or _too_large(known, job)
         if reason is None:
             for way in _ways(hda, job, known, path):
-                priced += _priced_variants(hda, job, known, way, launch, timed, known_prices, library)
+                refused = _refused(library, known.name, way, job, launch)
+                if refused is None:
+                    priced += _priced_variants(hda, job, known, way, launch, timed, known_prices, library)
+                elif not any((c.algorithm, c.why_not) == (known.name, refused) for c in unfit):
+                    unfit.append(Candidate(known.name, path=way, why_not=refused))
         elif job.operation in known.operations:
             unfit.append(Candidate(known.name, why_not=reason))
     usable = sorted(
@@ -103,7 +113,7 @@ def rank(
         # as much may be as fast, and of those the choice must not depend on what was tried first.
         fastest = min((c.time_ps or 0 for c in timed), default=1 << 62)
         if (candidate.label, candidate.path) not in done and (candidate.price_ps or 0) <= fastest:
-            timed.append(_timed(hda, job, candidate, launch))
+            timed.append(_timed(hda, job, candidate, launch, library))
             done.add((candidate.label, candidate.path))
     rest = [c for c in usable if (c.label, c.path) not in done]
     timed.sort(key=lambda c: (c.time_ps or 0, c.label, c.path))
@@ -113,25 +123,29 @@ def rank(
     return ranking
 
 
+def _refused(library: str | None, name: str, path: str, job: Job, launch: bool) -> str | None:
+    return reason_against(library, name, path, job, captured=not launch) if library else None
+
+
 def _ways(hda: HDA, job: Job, known: Algorithm, path: str | None) -> tuple[str, ...]:
     """The paths of an algorithm, or the one that was asked for if it has it."""
-    return tuple(way for way in paths(hda, known.path, job.scale) if path in (None, way))
+    return tuple(way for way in paths(hda, known.path, job.scale, known.name) if path in (None, way))
 
 
 def _first_guess(
-    hda: HDA, job: Job, among: Sequence[str] | None, launch: bool, path: str | None
-) -> list[Candidate]:
-    """A candidate that is rarely bad, simulated: what must take longer need not be priced to the end."""
+    hda: HDA, job: Job, among: Sequence[str] | None, launch: bool, library: str | None, path: str | None
+) -> Candidate | None:
+    """A candidate that is rarely bad: what must take longer than it need not be priced to the end."""
     large = job.nbytes >= LARGE and job.ranks <= FEW
     for name in ("rail_rings", *GUESSES) if large else GUESSES:
         if name not in algorithms() or (among is not None and name not in among):
             continue
-        known = algorithms()[name]
-        ways = _ways(hda, job, known, path)
-        if known.reason_against(job) is None and ways:
-            options = tuple(_guessed_options(name, job).items())
-            return [_timed(hda, job, Candidate(name, options, ways[0]), launch)]
-    return []
+        ways = _ways(hda, job, algorithms()[name], path)
+        if not ways or algorithms()[name].reason_against(job):
+            continue
+        if not _refused(library, name, ways[0], job, launch):
+            return Candidate(name, tuple(_guessed_options(name, job).items()), ways[0])
+    return None
 
 
 def _guessed_options(name: str, job: Job) -> dict[str, Any]:
@@ -152,7 +166,7 @@ def _priced_variants(
     launch: bool,
     timed: Sequence[Candidate],
     known_prices: Mapping[tuple[str, str], int],
-    library: bool,
+    library: str | None,
 ) -> Iterator[Candidate]:
     """An algorithm's option sets with prices; more chunks are tried as long as they make it cheaper.
 
@@ -161,7 +175,7 @@ def _priced_variants(
     """
     enough = timed[0].time_ps if timed else None
     before: int | None = None
-    for options in variants(known, job, library):
+    for options in variants(known, job, library is not None):
         if options.get("chunks") and before == DEARER:
             continue
         way = Candidate(known.name, tuple(sorted(options.items())), path)
@@ -171,7 +185,7 @@ def _priced_variants(
         if floor is not None and enough is not None and floor > enough:
             found = replace(way, price_ps=floor)
         else:
-            found = _priced(hda, job, known, options, path, launch, enough)
+            found = _priced(hda, job, way, launch, enough, library)
         yield found
         if "chunks" in options:
             dearer = before is not None and found.price_ps is not None and found.price_ps > before
@@ -205,23 +219,20 @@ def variants(known: Algorithm, job: Job, library: bool = False) -> Iterator[dict
 
 
 def _priced(
-    hda: HDA,
-    job: Job,
-    known: Algorithm,
-    options: dict[str, Any],
-    path: str,
-    launch: bool,
-    enough: int | None,
+    hda: HDA, job: Job, way: Candidate, launch: bool, enough: int | None, library: str | None
 ) -> Candidate:
-    way = Candidate(known.name, tuple(sorted(options.items())), path)
     try:
-        return replace(way, price_ps=lower_bound(plan_of(way, job), hda, enough, launch=launch))
+        least = lower_bound(plan_of(way, job, library), hda, enough, launch=launch)
     except MegatileError as problem:
         return replace(way, why_not=problem.message)
+    return replace(way, price_ps=least)
 
 
-def _timed(hda: HDA, job: Job, candidate: Candidate, launch: bool = True) -> Candidate:
-    return replace(candidate, time_ps=simulate(plan_of(candidate, job), machine=hda, launch=launch).time_ps)
+def _timed(
+    hda: HDA, job: Job, candidate: Candidate, launch: bool = True, library: str | None = None
+) -> Candidate:
+    plan = plan_of(candidate, job, library)
+    return replace(candidate, time_ps=simulate(plan, machine=hda, launch=launch).time_ps)
 
 
 def named(
@@ -235,17 +246,13 @@ def named(
 ) -> list[Candidate]:
     """The one algorithm asked for, on its faster path; where no time is asked for, the plan is all."""
     options = tuple(sorted(settings.items()))
-    if path is not None and path not in (("bulk", "small") if known.path == AUTO else (known.path,)):
-        raise CollectiveError(
-            f"{known.name} does not send on path '{path}'",
-            advice="the switch reduces for in_network and in_network_tree only"
-            if path == "switch"
-            else f"leave it out, or use '{known.path}'",
-        )
-    ways = paths(hda, known.path, job.scale) if path is None else (path,)
+    possible = paths(hda, known.path, job.scale, known.name)
+    if path not in (None, *possible) and protocol_of(hda, job.scale) is not None:
+        raise CollectiveError(f"'{known.name}' has no path '{path}'", advice=f"use {' or '.join(possible)}")
     if not timed:
         return [Candidate(known.name, options, path or known.path)]
+    ways = possible if path is None else (path,)
     if len(ways) == 1:
         return [Candidate(known.name, options, ways[0])]
-    both = [_timed(hda, job, Candidate(known.name, options, way), launch) for way in ways]
-    return sorted(both, key=lambda c: c.time_ps or 0)
+    every = [_timed(hda, job, Candidate(known.name, options, way), launch) for way in ways]
+    return sorted(every, key=lambda c: c.time_ps or 0)

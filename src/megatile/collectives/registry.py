@@ -18,7 +18,7 @@ from megatile.core.errors import did_you_mean
 from megatile.core.quantities import whole
 from megatile.core.registry import Registry
 from megatile.hda.protocol import AUTO
-from megatile.plan.model import Plan
+from megatile.plan.model import Kernels, Plan
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Algorithm:
             _alone(writer)
         else:
             self.write(writer, **options)
-        return replace(writer.finish(), path=self.path)
+        return replace(writer.finish(), path=self.path, kernels=Kernels(self.name))
 
 
 def _check_option(algorithm: str, name: str, value: Any, default: Any) -> None:

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from megatile.cost.timed_walk import Enough, TimedWalk, receives_any
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
-from megatile.hda.protocol import paths, total_ps
 from megatile.plan.check import check_structure
 from megatile.plan.model import Plan
+from megatile.plan.timing.kernels import ways, whole_ps
 from megatile.plan.timing.machine import Machine
 
 
@@ -62,21 +62,9 @@ def price(
     """
     check_structure(plan)
     found = find_machine(hda)
-    each = [_price(way, found, assume or {}, launch) for way in _ways(plan, found, bare)]
+    each = [_price(way, found, assume or {}, launch) for way in ways(plan, found, bare)]
     fastest = min(each, key=lambda p: p.upper_ps)
     return replace(fastest, lower_ps=min(p.lower_ps for p in each))
-
-
-def _ways(plan: Plan, hda: HDA, bare: bool = False) -> list[Plan]:
-    """The plan on every path that it may take."""
-    if bare or plan.path is None:
-        return [replace(plan, path=None)]
-    return [replace(plan, path=path) for path in paths(hda, plan.path, plan.scale)]
-
-
-def _whole(plan: Plan, hda: HDA, time_ps: int, launch: bool) -> int:
-    """With what the kernels of a collective spend once."""
-    return time_ps if plan.path is None else total_ps(hda, plan.path, time_ps, launch, plan.scale)
 
 
 def _price(plan: Plan, hda: HDA, assume: Mapping[str, int], launch: bool) -> Price:
@@ -91,8 +79,8 @@ def _price(plan: Plan, hda: HDA, assume: Mapping[str, int], launch: bool) -> Pri
         high.run()
         longest = high.end_ps()
     start = int(low.begin.min()) if plan.units else 0
-    lower = _whole(plan, hda, max(shortest, start + busiest), launch)
-    return Price(lower, _whole(plan, hda, longest + waiting, launch), shared)
+    lower = whole_ps(plan, hda, max(shortest, start + busiest), launch)
+    return Price(lower, whole_ps(plan, hda, longest + waiting, launch), shared)
 
 
 def lower_bound(plan: Plan, hda: HDA | str, enough_ps: int | None = None, *, launch: bool = True) -> int:
@@ -101,12 +89,12 @@ def lower_bound(plan: Plan, hda: HDA | str, enough_ps: int | None = None, *, lau
     """
     check_structure(plan)
     found = find_machine(hda)
-    return min(_whole(way, found, _lower_bound(way, found, enough_ps), launch) for way in _ways(plan, found))
+    return min(whole_ps(way, found, _lower_bound(way, found, enough_ps), launch) for way in ways(plan, found))
 
 
 def _lower_bound(plan: Plan, hda: HDA, enough_ps: int | None) -> int:
     walk = TimedWalk(plan, Machine(hda, plan), {}, careful=False, patient=not receives_any(plan))
-    walk.enough_ps = None if enough_ps is None else enough_ps - _whole(plan, hda, 0, launch=False)
+    walk.enough_ps = None if enough_ps is None else enough_ps - whole_ps(plan, hda, 0, launch=False)
     try:
         walk.run()
     except Enough as reached:

@@ -10,17 +10,16 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from megatile.core.errors import did_you_mean
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
-from megatile.hda.protocol import paths, total_ps
 from megatile.plan.model import Plan
 from megatile.plan.structure import check_structure
 from megatile.plan.timing.faults import Faults, current_faults
+from megatile.plan.timing.kernels import ways, whole_ps
 from megatile.plan.timing.machine import Machine, TimingError
 from megatile.plan.walk import PlanDeadlock
 from megatile.sim.array_sends import NotRegular
@@ -85,15 +84,10 @@ def simulate(
     if isinstance(data, Mapping):
         inputs, data = data, True
     with_data = inputs is not None if data is None else data
-    if bare:
-        plan = replace(plan, path=None)
-    ways = paths(hda, plan.path, plan.scale) if plan.path is not None else (None,)
     run, scalars, name, times = min(
         (
-            _Run(replace(plan, path=way), hda, current_faults(), engine, installed).timed(
-                inputs, with_data, assume, launch
-            )
-            for way in ways
+            _Run(way, hda, current_faults(), engine, installed).timed(inputs, with_data, assume, launch)
+            for way in ways(plan, hda, bare)
         ),
         key=lambda found: found[-1].end_ps,
     )
@@ -156,10 +150,9 @@ class _Run:
         """The run with its times; what kernels of a collective spend before the first message included."""
         scalars = _scalars(self, inputs, with_data, assume)
         name, times = self.times(scalars)
-        if self.plan.path is not None:
-            whole = total_ps(self.hda, self.plan.path, times.end_ps, launch, self.plan.scale)
-            self.begin_ps = whole - times.end_ps
-            times.end_ps = whole
+        whole = whole_ps(self.plan, self.hda, times.end_ps, launch)
+        self.begin_ps = max(0, whole - times.end_ps)
+        times.end_ps = whole
         return self, scalars, name, times
 
     def times(self, scalars: Scalars) -> tuple[str, Times]:

@@ -16,10 +16,10 @@ import numpy as np
 from megatile.core.errors import MegatileError, MissingDescriptionError, RouteError
 from megatile.hda import HDA
 from megatile.hda.model import Engine, MemoryLayer, Unit
-from megatile.hda.protocol import on_path
 from megatile.plan import model as pm
 from megatile.plan.timing.fabric import Fabric, Path, Stage, serialise_ps
 from megatile.plan.timing.faults import FaultError, Faults
+from megatile.plan.timing.kernels import seen_by
 
 CONTROL_BYTES = 64
 CREDIT_BYTES = 16
@@ -55,7 +55,7 @@ class Machine:
         installed: bool = False,
         begin_ps: int = 0,
     ) -> None:
-        self.hda = hda = hda if plan.path is None else on_path(hda, plan.path, plan.scale)
+        self.hda = hda = seen_by(plan, hda)
         self.begin_ps = begin_ps
         self.plan = plan
         self.installed = installed

@@ -1,0 +1,57 @@
+"""Single kernels of ``data/validation.csv``: floors from the peak rates of the machine files, and attention.
+
+A floor is a launch and the longer of computing and moving the data once; nothing is fitted. Real kernels stay
+above it: clocks fall under load, and the ends of a kernel overlap with nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from megatile.attention.kernel_times import KernelTimes
+from megatile.core.dtypes import itemsize
+from megatile.hda import machine
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product (m × k) · (k × n) with its result in ``into``, or a matrix and a vector (m = 1)."""
+
+    machine: str
+    dtype: str
+    m: int
+    n: int
+    k: int
+    into: str = "bf16"
+
+    def us(self) -> float:
+        times = KernelTimes.of(machine(self.machine), self.dtype)
+        moved = (self.m + self.n) * self.k * itemsize(self.dtype) + self.m * self.n * itemsize(self.into)
+        work = 2 * self.m * self.n * self.k / times.peak
+        return 1e6 * (times.launch + max(work, moved / times.merge_bandwidth))
+
+
+@dataclass(frozen=True)
+class CausalAttention:
+    """A forward pass over ``tokens`` keys and queries, as the attention page models its kernels."""
+
+    machine: str
+    dtype: str
+    tokens: int
+    heads: int
+    dim: int
+
+    def us(self) -> float:
+        times = KernelTimes.of(machine(self.machine), self.dtype)
+        return 1e6 * times.attention(self.tokens, self.tokens / 2, self.heads, self.dim)
+
+
+KERNELS: dict[str, Product | CausalAttention] = {
+    "V12": Product("dgx-h100", "bf16", 8192, 8192, 8192),
+    "V13": Product("dgx-h100", "f16", 8192, 8192, 256),
+    "V14": Product("dgx-h100", "f8", 64, 7168, 16384),
+    "V15": Product("mi300x-8", "bf16", 4096, 4864, 32896),
+    "V16": Product("hgx-a100", "f16", 1, 16384, 16384),
+    "V17": CausalAttention("dgx-h100", "bf16", 4096, 4 * 16, 128),
+}
+ELSEWHERE = {"V18": "stands under Attention", "V19": "is not predicted", "V20": "is not predicted"}
