@@ -46,7 +46,7 @@ def plan_of(candidate: Candidate, job: Job, library: str | None = None) -> Plan:
     plan = find_algorithm(name).plan(job, **dict(candidate.options))
     kernels = Kernels(name)
     if library:
-        kernels = Kernels(name, channels_in_use(name, path, job), steps_saved(name, path, job))
+        kernels = Kernels(name, channels_in_use(name, path, job), float(steps_saved(name, path, job)))
     return replace(plan, path=path, kernels=kernels)
 
 
