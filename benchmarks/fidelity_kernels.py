@@ -28,7 +28,7 @@ class Product:
         times = KernelTimes.of(machine(self.machine), self.dtype)
         moved = (self.m + self.n) * self.k * itemsize(self.dtype) + self.m * self.n * itemsize(self.into)
         work = 2 * self.m * self.n * self.k / times.peak
-        return 1e6 * (times.launch + max(work, moved / times.merge_bandwidth))
+        return 1e6 * (times.launch + max(work, moved / times.bandwidth))
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,10 @@ from fidelity_collectives import FITTED, Measured, fit_rows, fit_sizes, hda_of
 from megatile.collectives.candidates import Candidate
 from megatile.collectives.libraries import offered, reason_against
 from megatile.collectives.planner import make_job
-from megatile.collectives.protocol import costs, paths
-from megatile.collectives.ranking import machine_for, variants, whole_ps
-from megatile.collectives.registry import algorithms, find_algorithm
+from megatile.collectives.ranking import plan_of, variants
+from megatile.collectives.registry import algorithms
+from megatile.hda.protocol import costs, paths
+from megatile.plan.timing.kernels import seen_by, whole_ps
 from megatile.sim import simulate
 
 ROW_SPREAD, PRIOR_SPREAD = 0.05, math.log(2)
@@ -69,17 +70,16 @@ class Way:
     """One algorithm on one path for one row; what it simulates depends on few constants and is remembered."""
 
     def __init__(self, job: Any, candidate: Any, library: str):
-        self.job, self.candidate, self.library = job, candidate, library
-        self.plan = find_algorithm(candidate.algorithm).plan(job, **dict(candidate.options))
+        self.candidate = candidate
+        self.plan = plan_of(candidate, job, library)
         self.known: dict[tuple[float, ...], int] = {}
 
     def total_ps(self, hda: Any, launch: bool) -> int:
         paid = costs(hda.protocol, self.candidate.path, self.candidate.algorithm)
         key = (paid.step_ps, paid.far_step_ps, paid.share)
         if key not in self.known:
-            seen = machine_for(hda, self.job, self.candidate, self.library)
-            self.known[key] = simulate(self.plan, machine=seen).time_ps
-        return whole_ps(hda, self.job, self.candidate, self.known[key], launch, self.library)
+            self.known[key] = simulate(self.plan, machine=seen_by(self.plan, hda)).time_ps
+        return whole_ps(self.plan, hda, self.known[key], launch)
 
 
 def ways_of(row: Measured, hda: Any) -> list[Way]:
@@ -92,7 +92,7 @@ def ways_of(row: Measured, hda: Any) -> list[Way]:
         for one in known
         if one.reason_against(job) is None
         for options in variants(one, job, library=True)
-        for path in paths(hda, one.name)
+        for path in paths(hda, one.path, algorithm=one.name)
         if reason_against(library, one.name, path, job, captured) is None
     ]
     best = min(way.total_ps(hda, False) for way in ways)

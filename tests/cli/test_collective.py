@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 from megatile.cli.collective import read_ranks, read_size
 from megatile.cli.main import app
-from megatile.collectives.planner import collective
+from megatile.collectives import choices, ranking
+from megatile.collectives.planner import collective, predict
 from megatile.core.errors import MegatileError
 
 
@@ -58,3 +59,46 @@ def test_plan_show_and_check(tmp_path):
     assert run("plan", "show", text).stdout == run("plan", "show", data).stdout == str(plan)
     assert "8 units, 1 streams, 112 messages" in run("plan", "check", data, "-m", "dgx-h100").stdout
     assert run("plan", "check", tmp_path / "none.json").exit_code == 1
+
+
+def lines(*arguments):
+    done = run("collective", "all_reduce", "-m", "mi300x-8", "--no-check", "--json", *arguments)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_among_path_and_graph():
+    (free,) = lines("-b", 4096)
+    (bound,) = lines("-b", 4096, "--among", "ring,tree")
+    assert bound["algorithm"].split("(")[0] in ("ring", "tree")
+    assert bound["time_us"] >= free["time_us"]
+    bulk, small = (lines("-b", 64, "-a", "ring", "--path", path)[0]["time_us"] for path in ("bulk", "small"))
+    assert small < bulk
+    found = predict(
+        "all_reduce", machine="mi300x-8", nbytes=64, algorithm="ring", launch=False, in_place=True
+    )
+    assert lines("-b", 64, "-a", "ring", "--graph")[0]["time_us"] == found.time_ps / 1e6
+
+
+def test_a_table_file_is_used_again(tmp_path, monkeypatch):
+    table = tmp_path / "t.json"
+    first = lines("-b", 64, "-e", 4096, "-f", 8, "--among", "ring,direct", "--table", table)
+    monkeypatch.setattr(ranking, "rank", None)
+    assert lines("-b", 64, "-e", 4096, "-f", 8, "--among", "ring,direct", "--table", table) == first
+    table.write_text("{}")
+    done = run("collective", "all_reduce", "-m", "mi300x-8", "-b", 64, "--table", table)
+    assert isinstance(done.exception, MegatileError)
+    assert "not a table of choices" in str(done.exception)
+
+
+def test_a_table_of_another_version_is_told(tmp_path, megatile, monkeypatch):
+    table = tmp_path / "t.json"
+    monkeypatch.setattr(choices, "__version__", "0.0.1")
+    lines("-b", 64, "-e", 128, "--among", "ring", "--table", table)
+    monkeypatch.undo()
+    done = megatile(
+        "collective", "all_reduce", "-m", "mi300x-8", "-b", 64, "--among", "ring", "--table", table
+    )
+    assert done.code == 0
+    assert done.err.count("note: ") == 1
+    assert "made by megatile 0.0.1" in done.err

@@ -50,7 +50,7 @@ from megatile.collectives import predict
         ({"in_plase": True}, "did you mean 'in_place'"),
         ({"path": "fast"}, "paths there are"),
         ({"among": ["rng"]}, "did you mean 'ring'"),
-        ({"table": "choices.json"}, "give a dict"),
+        ({"table": 7}, "give a dict"),
     ],
     ids=str,
 )

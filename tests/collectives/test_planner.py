@@ -135,3 +135,33 @@ def test_more_rings_than_there_are_is_as_many_as_there_are(ranks):
         settings={"rings": 99},
     )
     assert plan.channels[0].members == (ranks - 2 if ranks in (4, 6) else ranks - 1)
+
+
+def test_who_reduces_is_told():
+    cluster = machine("h100-cluster", nodes=65)
+    asked = {"machine": cluster, "nbytes": 1 << 12, "algorithm": "hierarchical", "explain": True}
+    _, why = collective("all_reduce", **asked)
+    assert "the network itself" in str(why)
+    _, why = collective("all_reduce", **asked, settings={"outer": "messages"})
+    assert "the network itself" not in str(why)
+
+
+def test_auto_keeps_to_the_path_asked_for():
+    for path in ("bulk", "small", "switch"):
+        found = predict("all_reduce", machine="dgx-h100", nbytes=1 << 12, path=path, ranks=4)
+        assert found.candidate.path == path
+        assert found.explanation is not None
+        assert {c.path for c in found.explanation.candidates if c.why_not is None} == {path}
+
+
+@pytest.mark.parametrize(
+    ("name", "path"), [("ring", "switch"), ("in_network", "small"), ("rail_rings", "small")]
+)
+def test_a_path_that_an_algorithm_has_not(name, path):
+    with pytest.raises(CollectiveError, match=f"'{name}' has no path '{path}'"):
+        predict("all_reduce", machine="h100-cluster", nbytes=64, algorithm=name, path=path)
+
+
+def test_nothing_allowed_does_it():
+    with pytest.raises(CollectiveError, match="none that was allowed does it"):
+        predict("all_reduce", machine="dgx-h100", nbytes=64, among=["dissemination"])

@@ -8,13 +8,13 @@ import pytest
 from megatile.collectives.job import CollectiveError
 from megatile.collectives.libraries import LIBRARIES, offered, ring_steps
 from megatile.collectives.planner import make_job, predict
-from megatile.collectives.protocol import costs
 from megatile.collectives.provenance import prove
 from megatile.collectives.ranking import Floors, rank
 from megatile.collectives.registry import find_algorithm
 from megatile.collectives.sweeps import count_wrong, sweep
 from megatile.hda import machine
 from megatile.hda.catalog import FOLDER, machine_names
+from megatile.hda.protocol import costs
 from megatile.plan.check import check
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -216,6 +216,17 @@ def test_a_sweep_chooses_as_single_predictions_do():
     for line, found in sweep("all_reduce", hda, sizes, ("auto", "rccl"), **fields):
         alone = predict("all_reduce", machine=hda, nbytes=line.size, algorithm=line.asked, in_place=True)
         assert (found.candidate.label, found.time_ps) == (alone.candidate.label, alone.time_ps)
+
+
+@pytest.mark.parametrize("name", ["mi300x-8", "dgx-h100"])
+def test_of_equals_a_sweep_takes_the_same_as_a_single_prediction(name):
+    """With a long launch all are equally fast."""
+    hda = machine(name, **{"protocol.launch": "90 us"})
+    fields = {"in_place": True, "ranks": 4, "among": ["ring", "tree", "direct", "recursive_doubling"]}
+    for line, found in sweep("all_reduce", hda, [64, 1 << 12, 1 << 16], verify=False, **fields):
+        alone = predict("all_reduce", machine=hda, nbytes=line.size, **fields)
+        assert found.time_ps == alone.time_ps == 90_000_000
+        assert (found.candidate.label, found.candidate.path) == (alone.candidate.label, alone.candidate.path)
 
 
 def test_floors_of_a_larger_size_are_not_used():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import megatile as mt
@@ -18,6 +20,11 @@ from megatile.plan.expr import eq, unit
         (mt.machine("h100-cluster", nodes=70), "hierarchical", {}),
         (mt.machine("h100-cluster", nodes=9), "hierarchical", {"inner": "ring"}),
         (mt.machine("h100-cluster", nodes=5), "in_network_tree", {"chunks": 3}),
+        (mt.machine("h100-cluster", nodes=128, gpus=1), "halving_doubling", {}),
+        (mt.machine("h100-cluster", nodes=16), "halving_doubling", {}),
+        (mt.machine("h100-cluster", nodes=16), "bruck", {}),
+        (chips("switch", 64), "recursive_doubling", {}),
+        (chips("torus", 64, dims=[8, 8]), "halving_doubling", {}),
         (chips("ring", 70), "ring", {"chunks": 4}),
         (chips("torus", 72, dims=[9, 8]), "by_dimension", {}),
         (chips("switch", 66, in_network_reduction=["sum"]), "in_network", {}),
@@ -31,6 +38,29 @@ def test_all_at_once_equals_one_by_one(machine, algorithm, settings, count):
     )
     usual = mt.simulate(plan, machine=machine)
     assert usual.time_ps == mt.simulate(plan, machine=machine, engine="run-ahead").time_ps
+
+
+def between_nodes(nodes, nbytes):
+    """Halving and doubling between nodes: links have many users, who never meet on them."""
+    cluster = mt.machine("h100-cluster", nodes=nodes, gpus=2)
+    asked = {"machine": cluster, "algorithm": "hierarchical", "settings": {"outer": "messages"}}
+    plan = mt.collective("all_reduce", nbytes=nbytes, **asked)
+    return lambda engine=None: mt.simulate(replace(plan, path="bulk"), machine=cluster, engine=engine)
+
+
+@pytest.mark.parametrize("nbytes", [64, 1 << 16, 1 << 20])
+def test_links_that_are_used_one_after_the_other_need_no_arbitration(nbytes):
+    run = between_nodes(128, nbytes)
+    assert run().engine == "arrays"
+    assert run().time_ps == run("run-ahead").time_ps
+
+
+def test_messages_that_meet_on_a_link_are_arbitrated():
+    machine = chips("ring", 64)
+    plan = mt.collective("all_reduce", machine=machine, algorithm="halving_doubling", nbytes=1 << 20)
+    assert mt.simulate(plan, machine=machine).engine == "run-ahead"
+    with pytest.raises(mt.MegatileError, match="two messages meet on a link"):
+        mt.simulate(plan, machine=machine, engine="arrays")
 
 
 def test_units_that_take_turns():

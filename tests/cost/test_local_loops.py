@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sim.toys import toy
 
-from megatile.cost import price as module
+from megatile.cost import timed_walk as module
 from megatile.cost.price import price
 from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check

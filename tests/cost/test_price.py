@@ -57,7 +57,7 @@ def test_two_units_with_links_of_their_own_have_one_price(slots, columns):
 @pytest.mark.parametrize(("units", "slots"), [(9, 1), (32, 2), (50, 3)])
 def test_skipping_through_a_loop_gives_what_walking_it_gives(monkeypatch, units, slots, table):
     from megatile.cost import hazards
-    from megatile.cost import price as module
+    from megatile.cost import timed_walk as module
 
     monkeypatch.setattr(hazards, "TABLE_ENTRIES", table)
     plan = ring(units, 64, slots)
@@ -71,7 +71,7 @@ def test_skipping_through_a_loop_gives_what_walking_it_gives(monkeypatch, units,
 def test_a_large_ring_is_priced_without_walking_it():
     from tests.sim.toys import toy
 
-    from megatile.cost import price as module
+    from megatile.cost import timed_walk as module
 
     seen = []
     walk = module.TimedWalk.on_send

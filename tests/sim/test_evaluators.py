@@ -173,7 +173,7 @@ def test_the_evaluator_is_chosen_by_itself() -> None:
 
 
 def test_forcing_arrays_on_an_irregular_plan_says_why() -> None:
-    with pytest.raises(TimingError, match=r"cannot be evaluated by arrays: a link or memory has two users"):
+    with pytest.raises(TimingError, match=r"cannot be evaluated by arrays: two messages meet on a link"):
         simulate(ring(4, 4, memory="common"), machine=toy(4), engine="arrays")
     with pytest.raises(TimingError, match=r"no evaluator 'array'.*did you mean 'arrays'"):
         simulate(ring(4, 4), machine=toy(4), engine="array")

@@ -12,10 +12,10 @@ from typing import Any
 
 from megatile.attention.kernel_times import efficiency
 from megatile.attention.plans import Divided
-from megatile.collectives.protocol import CHANNELS, on_path
 from megatile.core.dtypes import itemsize
 from megatile.core.quantities import quantity
 from megatile.hda import HDA
+from megatile.hda.protocol import CHANNELS, on_path
 
 PACKETS = 64
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,6 +84,10 @@ def collective(
     plot: Annotated[Path | None, typer.Option(help="Draw time and bus bandwidth over size.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the last size's trace (.json).")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Candidates and prices.")] = False,
+    among: Annotated[str | None, typer.Option(help="What auto may choose: ring,tree,…")] = None,
+    path: Annotated[str | None, typer.Option(help="How named algorithms send: bulk, small, switch.")] = None,
+    graph: Annotated[bool, typer.Option("-G", "--graph", help="Captured: no launch by the host.")] = False,
+    table: Annotated[Path | None, typer.Option(help="Remember choices in this file (.json).")] = None,
     settings: Set = None,
     json: Json = False,
 ) -> None:  # fmt: skip
@@ -98,26 +104,30 @@ def collective(
     last = read_size(end) if end else first
     if last < first:
         raise MegatileError(f"there is no size from {first} to {last} bytes", advice="let -e be at least -b")
-    for path, kinds in ((plot, PICTURES), (trace, TRACES)):
-        _can_write(path, kinds)
+    for file, kinds in ((plot, PICTURES), (trace, TRACES), (table, TABLES)):
+        _can_write(file, kinds)
     every = _whole_elements(sizes(first, last, factor), dtype)
     fields: dict[str, Any] = {"scale": scale, "ranks": read_ranks(ranks), "dtype": dtype}
     fields |= {"reduction": redop, "root": root, "in_place": in_place}
     names = _algorithms(operation, algorithm, hda, every[0], fields)
+    fields |= {"path": path, "launch": not graph, "table": table}
+    fields |= {"among": None if among is None else _names(among)}
     work = sweep(operation, hda, every, names, verify=check, **fields)
-    found = list(_progress(work, len(every) * len(names)))
+    with _notes():
+        found = list(_progress(work, len(every) * len(names)))
     lines = [line for line, _ in found]
     if json:
         print_json([_record(line, prediction, explain) for line, prediction in found])
     else:
         _print_table(hda.name, found[0][1], lines)
+        _print_in_network([prediction for _, prediction in found])
     if explain and not json:
         for _, prediction in found:
             print(f"\n{prediction.explanation}")
     if plot is not None:
         _plot(lines, plot, f"{operation} on {hda.name}, {found[0][1].job.ranks} ranks")
     if trace is not None:
-        _trace(hda, *found[-1], trace)
+        _trace(hda, found[-1][1], trace, launch=not graph)
     if any(line.wrong for line in lines):
         raise typer.Exit(1)
 
@@ -147,18 +157,34 @@ def _algorithms(operation: str, asked: str, hda: Any, size: int, fields: dict[st
     if asked == "all":
         job, _ = make_job(operation, machine=hda, nbytes=size, **fields)
         return [a.name for a in algorithms().values() if a.reason_against(job) is None]
-    names = [name.strip() for name in asked.split(",") if name.strip()]
-    if not names:
-        raise MegatileError(
-            "no algorithm is named", advice="use -a auto, -a all, or names such as -a ring,tree"
-        )
+    names = _names(asked)
     for name in names:
         if name != "auto" and name not in LIBRARIES:
             find_algorithm(name)
     return names
 
 
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise MegatileError(
+            "no algorithm is named", advice="use -a auto, -a all, or names such as -a ring,tree"
+        )
+    return names
+
+
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Warnings of the work as notes on stderr, each once."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        yield
+    for text in dict.fromkeys(str(w.message) for w in said):
+        print(f"note: {text}", file=sys.stderr)
+
+
 PICTURES = (".png", ".svg", ".pdf")
+TABLES = (".json",)
 TRACES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
 
 
@@ -213,6 +239,15 @@ def _print_table(machine: str, first: Prediction, lines: list[Line]) -> None:
     print(f"# Avg bus bandwidth: {average:.4g} GB/s")
 
 
+def _print_in_network(found: list[Prediction]) -> None:
+    """Say who reduces, where the algorithm's name does not."""
+    from megatile.collectives.candidates import IN_NETWORK
+
+    names = [p.candidate.label for p in found if p.explanation and p.explanation.network_reduces]
+    for name in dict.fromkeys(name for name in names if "in_network" not in name):
+        print(f"# {name}: {IN_NETWORK}")
+
+
 def _plot(lines: list[Line], path: Path, title: str) -> None:
     from megatile.report.collective_plot import plot_sweep
 
@@ -223,12 +258,8 @@ def _plot(lines: list[Line], path: Path, title: str) -> None:
     print(f"picture written to {path}", file=sys.stderr)
 
 
-def _trace(hda: Any, line: Line, found: Prediction, path: Path) -> None:
-    from megatile.collectives.libraries import LIBRARIES
-    from megatile.collectives.ranking import machine_for
+def _trace(hda: Any, found: Prediction, path: Path, launch: bool) -> None:
     from megatile.sim import simulate
 
-    library = line.asked if line.asked in LIBRARIES else None
-    seen = machine_for(hda, found.job, found.candidate, library)
-    simulate(found.plan, machine=seen).write_trace(path)
+    simulate(found.plan, machine=hda, launch=launch).write_trace(path)
     print(f"trace written to {path}", file=sys.stderr)

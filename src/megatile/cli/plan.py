@@ -1,7 +1,8 @@
-"""``megatile plan show|check FILE``: look at plans that were saved as JSON or text."""
+"""``megatile plan show|check|simulate FILE``: look at plans that were saved as JSON or text."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,3 +53,29 @@ def check(
         print_json({"plan": plan.name, **vars(seen)})
         return
     print(f"{file}: fine, {seen.units} units, {seen.streams} streams, {seen.messages} messages")
+
+
+@app.command()
+def simulate(
+    file: File,
+    machine: Annotated[str, typer.Option("-m", "--machine", help="A shipped machine or a YAML file.")],
+    bare: Annotated[bool, typer.Option("--bare", help="No kernels of collectives: copy engines.")] = False,
+    graph: Annotated[bool, typer.Option("-G", "--graph", help="Captured: no launch by the host.")] = False,
+    trace: Annotated[Path | None, typer.Option(help="Write the trace (.json, .jsonl).")] = None,
+    settings: Set = None,
+    json: Json = False,
+) -> None:
+    """How long a plan takes on a machine; a collective as long as `megatile collective` predicts."""
+    from megatile.sim import simulate as simulate_plan
+
+    plan, hda = read_plan(file), load(machine, settings)
+    result = simulate_plan(plan, machine=hda, bare=bare, launch=not graph)
+    if json:
+        print_json(
+            {"plan": plan.name, "machine": hda.name, "path": result.plan.path, "time_ps": result.time_ps}
+        )
+    else:
+        print(result.summary())
+    if trace is not None:
+        result.write_trace(trace)
+        print(f"trace written to {trace}", file=sys.stderr)

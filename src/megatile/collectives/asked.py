@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from megatile.collectives.job import CollectiveError
-from megatile.collectives.protocol import PATHS
 from megatile.collectives.registry import find_algorithm
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import quantity, whole
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
+from megatile.hda.protocol import PATHS
 
 FIELDS = ("reduction", "root", "peer", "in_place", "memory", "slot_memory")
 """Arguments that describe the job, besides sizes and ranks."""
@@ -57,7 +58,13 @@ def check_choice(algorithm: Any, path: str | None, settings: Any, among: Any, ta
             "settings are the options of one algorithm",
             advice='name it: algorithm="ring", settings={"chunks": 4}',
         )
+    if among is not None and (isinstance(among, str) or not isinstance(among, Sequence) or not among):
+        raise CollectiveError(
+            f"{among!r} does not say which algorithms", advice='give a list such as ["ring", "tree"]'
+        )
     for name in among or ():
         find_algorithm(name)
-    if table is not None and not isinstance(table, dict):
-        raise CollectiveError(f"a {type(table).__name__} is not a table of choices", advice="give a dict")
+    if table is not None and not isinstance(table, (dict, str, Path)):
+        raise CollectiveError(
+            f"a {type(table).__name__} is not a table of choices", advice="give a dict, or a file's name"
+        )

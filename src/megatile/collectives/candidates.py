@@ -7,6 +7,7 @@ from typing import Any
 
 from megatile.collectives.job import Job
 from megatile.core.quantities import format_bytes, format_time
+from megatile.plan.model import Collective, Plan, statements
 from megatile.trace import text_table
 
 
@@ -27,6 +28,20 @@ class Candidate:
         return f"{self.algorithm}({shown})" if shown else self.algorithm
 
 
+IN_NETWORK = (
+    "the network itself does part of the work (in-network reduction or broadcast), not messages alone"
+)
+
+
+def in_network(plan: Plan) -> bool:
+    """Whether a plan lets the network reduce or broadcast."""
+    return any(
+        isinstance(s, Collective) and s.kind != "barrier"
+        for stream in plan.streams
+        for s in statements(stream.body)
+    )
+
+
 @dataclass(frozen=True)
 class Explanation:
     """The candidates, the fastest first, then those that could not be used and why."""
@@ -34,6 +49,8 @@ class Explanation:
     job: Job
     machine: str
     candidates: tuple[Candidate, ...]
+    network_reduces: bool = False
+    """Whether part of the chosen plan's work is done by the network itself."""
 
     @property
     def chosen(self) -> Candidate:
@@ -68,6 +85,7 @@ class Explanation:
             f"{job.operation} of {format_bytes(job.nbytes)} ({job.dtype}) over {job.ranks} {job.scale}s "
             f"of {self.machine}: {self.chosen.label}"
         )
+        head += f"\n{IN_NETWORK}" if self.network_reduces else ""
         rows = [
             (
                 c.label,

@@ -51,6 +51,8 @@ LEAST = {
     "ipcq_credit_size_bytes": 0,
 }
 SHAPE = "write kernel(t_ptr, …, tl) and kernel_args(*, n_elem, world_size, **config)"
+BACKPRESSURE = ("sleep",)
+"""What a sender does while its queue is full: it sleeps until the credit wakes it."""
 NAMES = ("module", "topology", "mapper", "validator", "buffer_kind")
 
 
@@ -100,6 +102,13 @@ def check_values(values: Mapping[str, Any], place: Place | None = None) -> None:
         value = values.get(key)
         if value is not None and (whole(value) is None or value < least):
             raise CollectiveError(f"{key} cannot be {value!r}", place=place, advice=f"use {least} or more")
+    mode = values.get("backpressure", "sleep")
+    if mode not in BACKPRESSURE:
+        raise CollectiveError(
+            f"there is no backpressure {mode!r}",
+            place=place,
+            advice="use sleep: a sender whose queue is full waits for the credit",
+        )
     for key in NAMES:
         if key in values and not isinstance(values[key], str):
             raise CollectiveError(f"{key} cannot be {values[key]!r}", place=place, advice="use a name")

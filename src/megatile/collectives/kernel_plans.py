@@ -63,7 +63,15 @@ def plan_of_module(
         name=getattr(found, "__name__", "kernel").rpartition(".")[2],
         **options,
     )
+    plan = _queues_as_told(plan, settings)
     return plan if places is None else replace(plan, place=table(list(places), unit))
+
+
+def _queues_as_told(plan: Plan, settings: Mapping[str, Any]) -> Plan:
+    """The plan with the credits and chunks of ``ipcq_credit_size_bytes`` and ``vc_chunk_size``."""
+    credit, chunk = settings.get("ipcq_credit_size_bytes"), settings.get("vc_chunk_size")
+    queues = (replace(c, credit_bytes=credit, chunk_bytes=chunk) for c in plan.channels)
+    return replace(plan, channels=tuple(queues))
 
 
 def _tensor(settings: Mapping[str, Any]) -> Tensor:
@@ -93,6 +101,7 @@ def read_installed(installs: list[SipInstallPlan], places: list[int], config: Ma
         slot_size=first.slot_size,
         split=True,
     )
+    plan = _queues_as_told(plan, config)
     straight = places == list(range(count))
     return plan if straight else replace(plan, place=table(places, unit))
 

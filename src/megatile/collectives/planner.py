@@ -14,16 +14,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
 from megatile.collectives.asked import check_choice, check_fields, read_bytes, read_machine
-from megatile.collectives.candidates import Candidate, Explanation
+from megatile.collectives.candidates import Candidate, Explanation, in_network
+from megatile.collectives.choices import Choices, Table
 from megatile.collectives.geometry import Geometry, Ranks, buffer_memory, survey
 from megatile.collectives.job import CollectiveError, Job, operation_name
 from megatile.collectives.libraries import LIBRARIES, offered
-from megatile.collectives.ranking import Floors, named, rank, simulated_ps
+from megatile.collectives.ranking import Floors, named, plan_of, rank
 from megatile.collectives.registry import find_algorithm
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize
 from megatile.hda import HDA
 from megatile.plan.model import Plan
+from megatile.sim import simulate
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def predict(
     settings: Mapping[str, Any] | None = None,
     among: Sequence[str] | None = None,
     launch: bool = True,
-    table: dict[str, Any] | None = None,
+    table: Table | None = None,
     floors: Floors | None = None,
     timed: bool = True,
     **fields: Any,
@@ -141,35 +143,39 @@ def predict(
     """Like ``collective``, with the predicted time.
 
     ``path`` fixes the protocol's path, ``among`` the algorithms that ``auto`` may take; ``launch=False``
-    leaves the host's launch out, as captured graphs do. ``table`` (a dict, as JSON keeps it) remembers
-    choices by ``choice_key``; ``floors`` carries prices from size to size of a sweep upwards.
+    leaves the host's launch out, as captured graphs do. ``table`` (a dict, or the name of a file that is
+    read, extended and written) remembers choices; ``floors`` carries prices from size to size of a sweep.
     """
     hda = read_machine(machine)
     check_choice(algorithm, path, settings, among, table)
     job, _ = make_job(op, machine=hda, nbytes=nbytes, **fields)
-    key = choice_key(hda, job, algorithm)
     library = algorithm if algorithm in LIBRARIES else None
-    if table is not None and key in table:
-        candidate = Candidate(table[key][0], tuple(sorted(table[key][1].items())), table[key][2])
-        ranking: list[Candidate] = [candidate]
-    elif algorithm == "auto" or library:
-        if library:
-            among = [n for n in offered(library, job.operation) if among is None or n in among]
-        ranking = rank(hda, job, among, launch, floors, library)
-        if table is not None:
-            best = ranking[0]
-            table[key] = [best.algorithm, dict(best.options), best.path]
+    if algorithm == "auto" or library:
+        choices = Choices(table, hda, job, algorithm, among=among, launch=launch, path=path)
+        found = choices.find()
+        ranking = [found] if found is not None else _chosen(hda, job, library, among, launch, floors, path)
+        if found is None:
+            choices.keep(ranking[0])
     else:
         ranking = named(hda, job, find_algorithm(algorithm), path, settings or {}, launch, timed)
     best = ranking[0]
-    plan = find_algorithm(best.algorithm).plan(job, **dict(best.options))
+    plan = plan_of(best, job, library)
     time = best.time_ps
     if time is None:
-        time = simulated_ps(hda, plan, job, best, launch, library) if timed else 0
-    return Prediction(plan, job, time, best, Explanation(job, hda.name, tuple(ranking)))
+        time = simulate(plan, machine=hda, launch=launch).time_ps if timed else 0
+    why = Explanation(job, hda.name, tuple(ranking), in_network(plan))
+    return Prediction(plan, job, time, best, why)
 
 
-def choice_key(hda: HDA, job: Job, algorithm: str = "auto") -> str:
-    """What a choice depends on: machine, ranks, operation, dtype, reduction and size."""
-    parts = (hda.fingerprint()[:12], job.scale, str(job.ranks), str(job.place), job.operation, job.dtype)
-    return "/".join((*parts, job.reduction, str(job.nbytes), algorithm))
+def _chosen(
+    hda: HDA,
+    job: Job,
+    library: str | None,
+    among: Sequence[str] | None,
+    launch: bool,
+    floors: Floors | None,
+    path: str | None,
+) -> list[Candidate]:
+    if library:
+        among = [n for n in offered(library, job.operation) if among is None or n in among]
+    return rank(hda, job, among, launch, floors, library, path)

@@ -12,12 +12,12 @@ from typing import Any
 from megatile.collectives.candidates import Candidate
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.libraries import RING_PIECE, channels_in_use, reason_against, steps_saved
-from megatile.collectives.protocol import costs, on_path, paths, protocol_of, total_ps
 from megatile.collectives.registry import Algorithm, algorithms, find_algorithm
 from megatile.core.errors import MegatileError
 from megatile.cost.price import lower_bound
 from megatile.hda import HDA
-from megatile.plan.model import Plan
+from megatile.hda.protocol import paths, protocol_of
+from megatile.plan.model import Kernels, Plan
 from megatile.sim import simulate
 
 FINALISTS = 4
@@ -34,34 +34,20 @@ DEEP = ("tree", "node_tree", "in_network_tree")
 """Algorithms with long ways, for which many chunks are tried; libraries cut even small messages for them."""
 LANED = ("ring_bidirectional", "multi_ring", "rail_rings", "hamilton")
 """Rings of several lanes overlap as they are; cutting them into chunks is not tried."""
+LARGE = 16 << 20
+"""Bytes from which rings on all rails between nodes are the first guess."""
 MOST_PAIRS = 1 << 21
 """More queues than this (ranks squared) are not tried: direct exchange has no chance there."""
 
 
-def machine_for(hda: HDA, job: Job, candidate: Candidate, library: str | None = None) -> HDA:
-    """The machine as a candidate sees it, with as many channels as a library takes."""
+def plan_of(candidate: Candidate, job: Job, library: str | None = None) -> Plan:
+    """The plan of a candidate, on its path, as a library's kernels would do it."""
     name, path = candidate.algorithm, candidate.path
-    channels = channels_in_use(name, path, job) if library else None
-    return on_path(hda, path, job.scale, name, channels)
-
-
-def whole_ps(
-    hda: HDA, job: Job, candidate: Candidate, messages_ps: int, launch: bool, library: str | None = None
-) -> int:
-    """The time of a collective whose messages take ``messages_ps``."""
-    name, path = candidate.algorithm, candidate.path
-    protocol = protocol_of(hda, job.scale)
-    if library and protocol is not None:
-        messages_ps -= round(steps_saved(name, path, job) * costs(protocol, path, name).step_ps)
-    return total_ps(hda, path, messages_ps, launch, job.scale, name)
-
-
-def simulated_ps(
-    hda: HDA, plan: Plan, job: Job, candidate: Candidate, launch: bool = True, library: str | None = None
-) -> int:
-    """The predicted time of a plan on a path of a machine."""
-    messages_ps = simulate(plan, machine=machine_for(hda, job, candidate, library)).time_ps
-    return whole_ps(hda, job, candidate, messages_ps, launch, library)
+    plan = find_algorithm(name).plan(job, **dict(candidate.options))
+    kernels = Kernels(name)
+    if library:
+        kernels = Kernels(name, channels_in_use(name, path, job), float(steps_saved(name, path, job)))
+    return replace(plan, path=path, kernels=kernels)
 
 
 @dataclass
@@ -85,6 +71,7 @@ def rank(
     launch: bool = True,
     floors: Floors | None = None,
     library: str | None = None,
+    path: str | None = None,
 ) -> list[Candidate]:
     """All candidates: simulated ones by time, then priced ones, then the unfit with their reason."""
     known_prices: dict[tuple[str, str], int] = {}
@@ -93,9 +80,8 @@ def rank(
         guess, known_prices = floors.best, floors.prices
         if _refused(library, guess.algorithm, guess.path, job, launch):
             guess = None
-    guess = guess or _first_guess(hda, job, among, launch, library)
+    guess = guess or _first_guess(hda, job, among, launch, library, path)
     timed = [_timed(hda, job, guess, launch, library)] if guess else []
-    enough = timed[0].time_ps if timed else None
     priced: list[Candidate] = []
     unfit: list[Candidate] = []
     for known in algorithms().values():
@@ -103,12 +89,12 @@ def rank(
             continue
         reason = known.reason_against(job) or _too_large(known, job)
         if reason is None:
-            for path in paths(hda, known.name, job.scale):
-                refused = _refused(library, known.name, path, job, launch)
+            for way in _ways(hda, job, known, path):
+                refused = _refused(library, known.name, way, job, launch)
                 if refused is None:
-                    priced += _priced_variants(hda, job, known, path, launch, enough, known_prices, library)
+                    priced += _priced_variants(hda, job, known, way, launch, timed, known_prices, library)
                 elif not any((c.algorithm, c.why_not) == (known.name, refused) for c in unfit):
-                    unfit.append(Candidate(known.name, path=path, why_not=refused))
+                    unfit.append(Candidate(known.name, path=way, why_not=refused))
         elif job.operation in known.operations:
             unfit.append(Candidate(known.name, why_not=reason))
     usable = sorted(
@@ -116,14 +102,17 @@ def rank(
     )
     if not usable:
         reasons = "; ".join(f"{c.label}: {c.why_not}" for c in [*priced, *unfit])
-        raise CollectiveError(f"no algorithm can do {job.operation} here ({reasons})")
+        raise CollectiveError(
+            f"no algorithm can do {job.operation} here ({reasons or 'none that was allowed does it'})"
+        )
     prices = {(c.label, c.path): c.price_ps for c in usable}
     timed = [replace(c, price_ps=prices.get((c.label, c.path))) for c in timed]
     done = {(c.label, c.path) for c in timed}
     for candidate in usable if job.ranks <= FEW else usable[:FINALISTS]:
-        # A price is a lower bound: what costs more than the fastest so far need not be simulated.
+        # A price is a lower bound: what costs more than the fastest so far need not be simulated. What costs
+        # as much may be as fast, and of those the choice must not depend on what was tried first.
         fastest = min((c.time_ps or 0 for c in timed), default=1 << 62)
-        if (candidate.label, candidate.path) not in done and (candidate.price_ps or 0) < fastest:
+        if (candidate.label, candidate.path) not in done and (candidate.price_ps or 0) <= fastest:
             timed.append(_timed(hda, job, candidate, launch, library))
             done.add((candidate.label, candidate.path))
     rest = [c for c in usable if (c.label, c.path) not in done]
@@ -138,23 +127,35 @@ def _refused(library: str | None, name: str, path: str, job: Job, launch: bool) 
     return reason_against(library, name, path, job, captured=not launch) if library else None
 
 
+def _ways(hda: HDA, job: Job, known: Algorithm, path: str | None) -> tuple[str, ...]:
+    """The paths of an algorithm, or the one that was asked for if it has it."""
+    return tuple(way for way in paths(hda, known.path, job.scale, known.name) if path in (None, way))
+
+
 def _first_guess(
-    hda: HDA, job: Job, among: Sequence[str] | None, launch: bool, library: str | None
+    hda: HDA, job: Job, among: Sequence[str] | None, launch: bool, library: str | None, path: str | None
 ) -> Candidate | None:
     """A candidate that is rarely bad: what must take longer than it need not be priced to the end."""
-    for name in GUESSES:
+    large = job.nbytes >= LARGE and job.ranks <= FEW
+    for name in ("rail_rings", *GUESSES) if large else GUESSES:
         if name not in algorithms() or (among is not None and name not in among):
             continue
-        path = paths(hda, name, job.scale)[0]
-        if algorithms()[name].reason_against(job) or _refused(library, name, path, job, launch):
+        ways = _ways(hda, job, algorithms()[name], path)
+        if not ways or algorithms()[name].reason_against(job):
             continue
-        options: dict[str, Any] = {}
-        if name == "in_network_tree" and job.nbytes >= CHUNKED_FROM:
-            options = {"chunks": 16}
-        elif name == "hierarchical" and job.ranks <= FEW:
-            options = {"inner": "direct"}
-        return Candidate(name, tuple(options.items()), path)
+        if not _refused(library, name, ways[0], job, launch):
+            return Candidate(name, tuple(_guessed_options(name, job).items()), ways[0])
     return None
+
+
+def _guessed_options(name: str, job: Job) -> dict[str, Any]:
+    if name == "rail_rings" and job.operation == "all_reduce":
+        return {"lag": 2}
+    if name == "in_network_tree" and job.nbytes >= CHUNKED_FROM:
+        return {"chunks": 16}
+    if name == "hierarchical" and job.ranks <= FEW:
+        return {"inner": "direct"}
+    return {}
 
 
 def _priced_variants(
@@ -163,24 +164,28 @@ def _priced_variants(
     known: Algorithm,
     path: str,
     launch: bool,
-    enough: int | None,
+    timed: Sequence[Candidate],
     known_prices: Mapping[tuple[str, str], int],
     library: str | None,
 ) -> Iterator[Candidate]:
     """An algorithm's option sets with prices; more chunks are tried as long as they make it cheaper.
 
-    A price above ``enough`` need not be exact: what cost more than that at a smaller size keeps its price.
+    A price above the time of the first guess need not be exact: what cost more than that at a smaller size
+    keeps its price. A guess of several lanes has more messages than all others together: it is left without.
     """
+    enough = timed[0].time_ps if timed else None
     before: int | None = None
     for options in variants(known, job, library is not None):
         if options.get("chunks") and before == DEARER:
             continue
         way = Candidate(known.name, tuple(sorted(options.items())), path)
+        if known.name in LANED and any((c.label, c.path) == (way.label, path) for c in timed):
+            continue
         floor = known_prices.get((way.label, path))
         if floor is not None and enough is not None and floor > enough:
             found = replace(way, price_ps=floor)
         else:
-            found = _priced(hda, job, known, way, launch, enough, library)
+            found = _priced(hda, job, way, launch, enough, library)
         yield found
         if "chunks" in options:
             dearer = before is not None and found.price_ps is not None and found.price_ps > before
@@ -214,27 +219,20 @@ def variants(known: Algorithm, job: Job, library: bool = False) -> Iterator[dict
 
 
 def _priced(
-    hda: HDA,
-    job: Job,
-    known: Algorithm,
-    way: Candidate,
-    launch: bool,
-    enough: int | None,
-    library: str | None,
+    hda: HDA, job: Job, way: Candidate, launch: bool, enough: int | None, library: str | None
 ) -> Candidate:
     try:
-        plan = known.plan(job, **dict(way.options))
-        least = lower_bound(plan, machine_for(hda, job, way, library), enough)
+        least = lower_bound(plan_of(way, job, library), hda, enough, launch=launch)
     except MegatileError as problem:
         return replace(way, why_not=problem.message)
-    return replace(way, price_ps=whole_ps(hda, job, way, least, launch, library))
+    return replace(way, price_ps=least)
 
 
 def _timed(
     hda: HDA, job: Job, candidate: Candidate, launch: bool = True, library: str | None = None
 ) -> Candidate:
-    plan = find_algorithm(candidate.algorithm).plan(job, **dict(candidate.options))
-    return replace(candidate, time_ps=simulated_ps(hda, plan, job, candidate, launch, library))
+    plan = plan_of(candidate, job, library)
+    return replace(candidate, time_ps=simulate(plan, machine=hda, launch=launch).time_ps)
 
 
 def named(
@@ -248,11 +246,13 @@ def named(
 ) -> list[Candidate]:
     """The one algorithm asked for, on its faster path; where no time is asked for, the plan is all."""
     options = tuple(sorted(settings.items()))
-    possible = paths(hda, known.name, job.scale)
+    possible = paths(hda, known.path, job.scale, known.name)
     if path not in (None, *possible) and protocol_of(hda, job.scale) is not None:
         raise CollectiveError(f"'{known.name}' has no path '{path}'", advice=f"use {' or '.join(possible)}")
+    if not timed:
+        return [Candidate(known.name, options, path or known.path)]
     ways = possible if path is None else (path,)
-    if len(ways) == 1 or not timed:
+    if len(ways) == 1:
         return [Candidate(known.name, options, ways[0])]
-    both = [_timed(hda, job, Candidate(known.name, options, way), launch) for way in ways]
-    return sorted(both, key=lambda c: c.time_ps or 0)
+    every = [_timed(hda, job, Candidate(known.name, options, way), launch) for way in ways]
+    return sorted(every, key=lambda c: c.time_ps or 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -17,17 +17,20 @@ from megatile.collectives.writer import Writer
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import whole
 from megatile.core.registry import Registry
-from megatile.plan.model import Plan
+from megatile.hda.protocol import AUTO
+from megatile.plan.model import Kernels, Plan
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """``write`` puts the commands; ``unfit`` says why a job is not for it (None: it is)."""
+    """``write`` puts the commands; ``unfit`` says why a job is not for it (None: it is); ``path`` is how its
+    kernels send (``Plan.path``)."""
 
     name: str
     operations: tuple[str, ...]
     write: Callable[..., None]
     unfit: Callable[[Job], str | None]
+    path: str = AUTO
 
     @property
     def summary(self) -> str:
@@ -63,7 +66,7 @@ class Algorithm:
             _alone(writer)
         else:
             self.write(writer, **options)
-        return writer.finish()
+        return replace(writer.finish(), path=self.path, kernels=Kernels(self.name))
 
 
 def _check_option(algorithm: str, name: str, value: Any, default: Any) -> None:
@@ -90,12 +93,12 @@ ALGORITHMS: Registry[Algorithm] = Registry("collective algorithms")
 
 
 def algorithm(
-    name: str, *operations: str, unfit: Callable[[Job], str | None] = lambda job: None
+    name: str, *operations: str, unfit: Callable[[Job], str | None] = lambda job: None, path: str = AUTO
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function ``f(writer, **options)`` as an algorithm."""
 
     def register(write: Callable[..., None]) -> Callable[..., None]:
-        ALGORITHMS.add(name, Algorithm(name, operations, write, unfit))
+        ALGORITHMS.add(name, Algorithm(name, operations, write, unfit, path))
         return write
 
     return register

@@ -100,7 +100,7 @@ class Flows:
         if key not in self._credits:
             senders = spread(channel.source.evaluate({"unit": units, "member": members}), len(units))
             pairs = zip(units.tolist(), senders.tolist(), strict=True)
-            times = [self.machine.credit_ps(u, s, channel.memory) for u, s in pairs]
+            times = [self.machine.credit_ps(u, s, channel) for u, s in pairs]
             self._credits[key] = np.asarray(times, dtype=np.int64)
         return self._credits[key]
 

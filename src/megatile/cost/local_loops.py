@@ -23,7 +23,7 @@ from megatile.plan.regions import regions_of
 from megatile.plan.steady import Snapshot, advance, repeats, same_state, snapshot, works_only
 
 if TYPE_CHECKING:
-    from megatile.cost.price import TimedWalk
+    from megatile.cost.timed_walk import TimedWalk
 
 LONGEST = 4096
 """Loops whose state repeats only after so many iterations are walked."""

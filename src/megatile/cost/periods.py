@@ -22,7 +22,7 @@ from megatile.plan.regions import regions_of
 from megatile.plan.steady import Snapshot, advance, repeats, same_state, snapshot
 
 if TYPE_CHECKING:
-    from megatile.cost.price import TimedWalk
+    from megatile.cost.timed_walk import TimedWalk
 
 NOW = ("now",)
 

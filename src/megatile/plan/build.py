@@ -127,11 +127,14 @@ class PlanBuilder:
         members: int | Sequence[str] = 1,
         slots: int = 2,
         offset: int | None = None,
+        credit_bytes: int | None = None,
+        chunk_bytes: int | None = None,
     ) -> Channel:
         """Declare a family of queues; ``members`` is a count or the names of directions."""
         names = () if isinstance(members, int) else tuple(members)
         count = members if isinstance(members, int) else len(names)
-        channel = Channel(self.fresh(name), count, expr(source), slots, slot_bytes, memory, names, offset)
+        where = (slots, slot_bytes, memory, names, offset, credit_bytes, chunk_bytes)
+        channel = Channel(self.fresh(name), count, expr(source), *where)
         self.channels[channel.name] = channel
         return channel
 

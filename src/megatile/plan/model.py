@@ -125,6 +125,7 @@ __all__ = [
     "Free",
     "Group",
     "If",
+    "Kernels",
     "Loop",
     "MergeInt",
     "MergeTile",
@@ -190,7 +191,8 @@ class Channel:
 
     ``source`` is an expression over ``unit`` (the receiver) and ``member``. ``names`` gives members their
     directions. ``offset`` fixes where the receive ranges lie: member m of every unit has ``offset + m * slots
-    * slot_bytes``.
+    * slot_bytes``. A returned credit is a message of ``credit_bytes`` (the machine's if not said); on shared
+    links messages are cut into chunks of ``chunk_bytes``, between which those of others may go.
     """
 
     name: str
@@ -201,6 +203,8 @@ class Channel:
     memory: str
     names: tuple[str, ...] = ()
     offset: int | None = None
+    credit_bytes: int | None = None
+    chunk_bytes: int | None = None
 
     def label(self, index: int) -> str:
         return f"{self.name}.{self.names[index]}" if index < len(self.names) else f"{self.name}[{index}]"
@@ -238,8 +242,23 @@ class Stream:
 
 
 @dataclass(frozen=True)
+class Kernels:
+    """Whose kernels a collective's plan stands for: the algorithm, how many channels a library takes for the
+    size (None: all it has), and how many steps it saves because blocks stay empty."""
+
+    algorithm: str = ""
+    channels: float | None = None
+    steps_saved: float = 0.0
+
+
+@dataclass(frozen=True)
 class Plan:
-    """See the module's text. ``grid``: the extents of the unit's coordinates, the first varying fastest."""
+    """See the module's text. ``grid``: the extents of the unit's coordinates, the first varying fastest.
+
+    ``path``: how the kernels of a collective send where the machine has a protocol for them: ``bulk``,
+    ``line``, ``small``, ``switch``, or ``auto`` (the fastest of the first three); see ``hda/protocol.py``.
+    Without it the machine's own engines and control path do the work. ``kernels``: what else times depend on.
+    """
 
     name: str
     scale: str
@@ -250,6 +269,8 @@ class Plan:
     groups: tuple[Group, ...] = ()
     streams: tuple[Stream, ...] = ()
     place: Expr = unit
+    path: str | None = None
+    kernels: Kernels | None = None
 
     @property
     def units(self) -> int:

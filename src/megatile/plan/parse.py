@@ -21,6 +21,7 @@ from megatile.plan.model import (
     Free,
     Group,
     If,
+    Kernels,
     Loop,
     MergeInt,
     MergeTile,
@@ -111,13 +112,15 @@ class _Reader:
         head, self.at = first.value, first
         if ast.unparse(head.func) != "plan":
             raise self.error(first, "a plan begins with plan(...)")
-        given = self.known(head, "scale", "grid", "place")
+        given = self.known(head, "scale", "grid", "place", "path", "kernels")
         grid = tuple(ast.literal_eval(given["grid"]))
         plan = Plan(
             ast.literal_eval(head.args[0]),
             ast.literal_eval(given["scale"]),
             grid,
             place=tree_expr(given["place"]) if "place" in given else unit,
+            path=ast.literal_eval(given["path"]) if "path" in given else None,
+            kernels=Kernels(*ast.literal_eval(given["kernels"])) if "kernels" in given else None,
         )
         declared: dict[str, list[Any]] = {"tile": [], "channel": [], "flag": [], "group": []}
         streams: list[Stream] = []

@@ -11,8 +11,9 @@ import numpy as np
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import did_you_mean
 from megatile.core.operations import OPERATIONS, REDUCTIONS
+from megatile.hda.protocol import AUTO, LINE_STEPS, PATHS
 from megatile.plan.expr import constant
-from megatile.plan.model import ENGINES, ROLES, Collective, Loop, Plan, PlanError, statements
+from megatile.plan.model import ENGINES, ROLES, Collective, Kernels, Loop, Plan, PlanError, statements
 from megatile.plan.names import check_names
 from megatile.plan.regions import write_of
 from megatile.plan.statements import Compute, Receive, ReceiveAny
@@ -22,6 +23,20 @@ COLLECTIVES = ("barrier", "all_reduce", "broadcast")
 
 
 _SOUND: WeakValueDictionary[int, Plan] = WeakValueDictionary()
+"""Plans that were looked at and found sound, by identity."""
+
+
+def check_kernels(plan: Plan) -> None:
+    """What a plan says of its kernels makes sense."""
+    told = plan.kernels or Kernels()
+    numbers = (told.channels if told.channels is not None else 1, told.steps_saved)
+    if not all(isinstance(n, (int, float)) and 0 <= n < 1e9 for n in numbers) or not numbers[0]:
+        raise PlanError(f"plan '{plan.name}' needs kernels with channels above 0 and steps from 0 on")
+    if plan.path == "line" and told.algorithm not in LINE_STEPS:
+        raise PlanError(
+            f"plan '{plan.name}' has path 'line', but no algorithm that has it",
+            advice=f"there are {', '.join(LINE_STEPS)}",
+        )
 
 
 def check_structure(plan: Plan) -> None:
@@ -32,6 +47,10 @@ def check_structure(plan: Plan) -> None:
 
 
 def _check(plan: Plan) -> None:
+    check_kernels(plan)
+    if plan.path is not None and plan.path not in (*PATHS, AUTO):
+        advice = did_you_mean(str(plan.path), (*PATHS, AUTO), what="paths")
+        raise PlanError(f"plan '{plan.name}' has path '{plan.path}'", advice=advice)
     if any(extent < 1 for extent in plan.grid):
         raise PlanError(f"plan '{plan.name}' has a grid of {plan.grid}: every extent must be at least 1")
     covered = np.zeros(plan.units, dtype=np.int64)
@@ -57,6 +76,10 @@ def _check(plan: Plan) -> None:
     for channel in plan.channels:
         if channel.slots < 1 or channel.members < 1 or channel.slot_bytes < 1:
             raise PlanError(f"channel '{channel.name}' needs at least one member, one slot and one byte")
+        if (channel.credit_bytes or 0) < 0 or (channel.chunk_bytes is not None and channel.chunk_bytes < 1):
+            raise PlanError(
+                f"channel '{channel.name}' needs credits of 0 bytes or more and chunks of at least 1"
+            )
         if channel.names and len(channel.names) != channel.members:
             raise PlanError(f"channel '{channel.name}' has {channel.members} members, not so many names")
     for flag in plan.flags:

@@ -61,7 +61,9 @@ def from_text(text: str) -> Plan:
 
 def _plan_lines(plan: Plan) -> Iterator[str]:
     place = f", place={plan.place}" if plan.place != unit else ""
-    yield f"plan({_string(plan.name)}, scale={_string(plan.scale)}, grid={plan.grid}{place})"
+    path = f", path={_string(plan.path)}" if plan.path is not None else ""
+    more = f"{place}{path}{_kernels(plan)}"
+    yield f"plan({_string(plan.name)}, scale={_string(plan.scale)}, grid={plan.grid}{more})"
     for tile in plan.tiles:
         yield f"{tile.name} = {_tile(tile)}"
     for channel in plan.channels:
@@ -73,6 +75,13 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
     for stream in plan.streams:
         yield f"with units({', '.join(map(str, stream.units))}):"
         yield from _block(stream.body, 1)
+
+
+def _kernels(plan: Plan) -> str:
+    if plan.kernels is None:
+        return ""
+    told = plan.kernels
+    return f", kernels=({_string(told.algorithm)}, {told.channels!r}, {told.steps_saved!r})"
 
 
 def _string(text: str) -> str:
@@ -93,7 +102,9 @@ def _channel(channel: Channel) -> str:
     parts.append(f"memory={_string(channel.memory)}")
     parts += [f"members={channel.members}"] if channel.members != 1 else []
     parts += [f"names=({', '.join(map(_string, channel.names))},)"] if channel.names else []
-    parts += [f"offset={channel.offset}"] if channel.offset is not None else []
+    for key in ("offset", "credit_bytes", "chunk_bytes"):
+        value = getattr(channel, key)
+        parts += [f"{key}={value}"] if value is not None else []
     return f"channel({', '.join(parts)})"
 
 

@@ -1,8 +1,9 @@
 """The evaluator for regular plans: all units of a stream at once, command by command.
 
-Valid when nothing has to be arbitrated: no resource has two users, there is no receive-from-any and no flag,
-and no unit touches another's storage. Times are then sums and maxima, and they are worked out
-for a whole stream at a time: a plain int while all units agree, an array over the units where they differ.
+Valid when nothing has to be arbitrated: no resource has two users (or they never meet there), there is no
+receive-from-any and no flag, and no unit touches another's storage. Times are then sums and maxima, and they
+are worked out for a whole stream at a time: a plain int while all units agree, an array over the units where
+they differ.
 `NotRegular` says that a plan is not of this kind; the run-ahead evaluator takes it.
 """
 
@@ -16,12 +17,13 @@ import numpy as np
 from megatile.plan import model as pm
 from megatile.plan.memory import aliases
 from megatile.plan.timing.machine import Machine
+from megatile.sim.array_sends import NotRegular, Sends
 from megatile.sim.cohort import Cohort
 from megatile.sim.follow import walk
 from megatile.sim.lowering import Lowering, bytes_moved, transfer_times
 from megatile.sim.meetings import Meetings
 from megatile.sim.messages import MessageTimes
-from megatile.sim.program import Link, Program
+from megatile.sim.program import Program
 from megatile.sim.rows import Access, Released, Row
 from megatile.sim.times import Times
 from megatile.sim.values import (
@@ -30,16 +32,11 @@ from megatile.sim.values import (
     level,
     plain_int,
     same_block,
-    same_units,
     storages_of,
     within,
 )
 
 _PRUNE_AT = 8
-
-
-class NotRegular(Exception):
-    """The plan needs arbitration, or its units drift apart; says why."""
 
 
 def check_regular(plan: pm.Plan, machine: Machine) -> None:
@@ -74,9 +71,13 @@ class Lane:
 
 
 class Arrays:
-    """Evaluates a regular plan; ``record`` keeps the times of every command."""
+    """Evaluates a regular plan; ``record`` keeps the times of every command, ``alone`` allows links that
+    several use one after the other."""
 
-    def __init__(self, program: Program, lanes: list[Lane], *, record: bool = False) -> None:
+    def __init__(
+        self, program: Program, lanes: list[Lane], *, record: bool = False, alone: bool = False
+    ) -> None:
+        self.sends = Sends(program, alone=alone)
         self.program = program
         self.lanes = lanes
         self.record = record
@@ -228,7 +229,7 @@ class Arrays:
 
     def send(self, lane: Lane, row: Row) -> bool:
         self._private(row)
-        channel, slots, engine, busy, latency, _ = self._send_times(lane, row)
+        channel, slots, engine, busy, latency, claims, _ = self.sends.times(lane, row, self._ends(row))
         now = lane.now
         if type(row.number) is not int or row.number >= slots:
             credit = self.credits[channel].get(row.queue, row.number - slots, row.mask, lane.size)
@@ -237,6 +238,8 @@ class Arrays:
             now = within(row.mask, latest(now, credit), now)
         start = latest(now, lane.free[engine])
         start = self.hazard(lane, row.accesses[0], start)
+        if claims is not None:
+            self.sends.pass_links(claims, start, lane.size)
         end = start + busy
         lane.now = now
         self._busy(lane, row, engine, end)
@@ -245,40 +248,6 @@ class Arrays:
         self._last(row, end + latency)
         self._note(lane, row, start, end)
         return True
-
-    def _send_times(self, lane: Lane, row: Row) -> tuple[str, int, int, Value, Value, Any]:
-        statement = id(row.statement) if row.mask is not None or plain_int(row.nbytes) is None else 0
-        key = (row.statement.channel, statement, id(row.queue), plain_int(row.nbytes), self._ends(row))
-        known = lane.times.get(key) if None not in key else None
-        if known is not None and known[5][0] is row.queue and same_units(known[5][1], row.mask):
-            return known
-        program = self.program
-        links: list[Link] = program.links(row, lane.size)
-        busy, latency, engine = [0] * lane.size, [0] * lane.size, None
-        for i, link in enumerate(links):
-            if link is None:
-                continue
-            storage = row.accesses[0].storage
-            memory = program.storages.memory(int(storage[i]) if isinstance(storage, np.ndarray) else storage)
-            path = program.send_path(link, memory)
-            program.use(path, ("queue", link.queue))
-            if program.contended(path):
-                raise NotRegular("a link or memory has two users")
-            busy[i], latency[i] = transfer_times(path, bytes_moved(row, i))
-            if engine is not None and engine != link.engine:
-                raise NotRegular("units send through different virtual channels")
-            engine = link.engine
-        if program.machine.engine_resource("dma", lane.units[0]) is not None:
-            raise NotRegular("units share an engine")
-        if None not in busy and row.mask is not None:
-            result: tuple[Any, ...] = (np.array(busy), np.array(latency))
-        else:
-            result = (level(busy), level(latency))
-        channel = program.channel(row.statement.channel)
-        made = (channel.name, channel.slots, engine or 0, *result, (row.queue, row.mask))
-        if None not in key:
-            lane.times[key] = made
-        return made
 
     def receive(self, lane: Lane, row: Row) -> bool:
         statement = row.statement

@@ -9,6 +9,7 @@ import numpy as np
 
 from megatile.plan import model as pm
 from megatile.plan.timing.machine import Machine, TimingError
+from megatile.sim.array_sends import LinksShared
 from megatile.sim.arrays import Arrays, Lane, check_regular
 from megatile.sim.bucket import Bucket
 from megatile.sim.cohort import Cohort
@@ -124,5 +125,18 @@ def arrays(machine: Machine, scalars: Scalars, *, record: bool = False) -> tuple
     """The evaluator for regular plans; `NotRegular` if this is none."""
     check_regular(machine.plan, machine)
     program = Program(machine)
-    lanes = [Lane(program, units, cohort) for units, cohort in cohorts(program, scalars)]
-    return program, Arrays(program, lanes, record=record).run()
+    try:
+        return program, Arrays(program, _lanes(program, scalars), record=record).run()
+    except LinksShared:
+        pass  # all users of every link have to be known before the first message
+    program = Program(machine)
+    for units, cohort in cohorts(program, scalars):
+        lowering = Lowering(program, units)
+        for row in walk(cohort):
+            lowering.register(row)
+    program.cohorts.clear()
+    return program, Arrays(program, _lanes(program, scalars), record=record, alone=True).run()
+
+
+def _lanes(program: Program, scalars: Scalars) -> list[Lane]:
+    return [Lane(program, units, cohort) for units, cohort in cohorts(program, scalars)]

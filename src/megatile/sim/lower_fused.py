@@ -11,7 +11,7 @@ from megatile.sim.lower import operations
 from megatile.sim.lower_compute import busy_ps
 from megatile.sim.lower_fast import meetings, puts, signals, waits
 from megatile.sim.lower_loads import loads
-from megatile.sim.lower_queue import remember
+from megatile.sim.lower_queue import remember, send
 from megatile.sim.lowering import Lowering, Made, columns
 from megatile.sim.program import CONSUME
 from megatile.sim.rows import Released, Row
@@ -31,6 +31,8 @@ def fused(low: Lowering, rows: list[Row]) -> list[Made]:
 
 def _one(low: Lowering, row: Row) -> Made:
     statement = row.statement
+    if isinstance(statement, pm.Send):
+        return send(low, row, ship=True)
     if isinstance(statement, pm.Signal):
         return signals(low, row)
     if isinstance(statement, pm.Wait):

@@ -21,6 +21,7 @@ from megatile.sim.program import (
     RELEASE,
     RUN,
     SEND,
+    SHIP,
     TAKE,
     WAIT,
 )  # fmt: skip
@@ -100,7 +101,7 @@ def _use(op: tuple[Any, ...]) -> Use | None:
         return op[1][0], op[2], op[3]
     if kind == COPY:
         return op[1][0], op[3], op[4]
-    if kind == SEND:
+    if kind in (SEND, SHIP):
         return op[1][0], (op[3],), ()
     if kind == TAKE:
         return op[1][1], (), (op[3],)

@@ -8,63 +8,73 @@ import numpy as np
 
 from megatile.sim.lower_copy import copies
 from megatile.sim.lowering import Lowering, Made, bytes_moved, transfer_times
-from megatile.sim.program import GENERAL, RECEIVE, RELEASE, SEND, Operation, at, column
+from megatile.sim.program import GENERAL, RECEIVE, RELEASE, SEND, SHIP, Operation, at, column
 from megatile.sim.rows import Row
 
 
-def send(low: Lowering, row: Row) -> Made:
+def send(low: Lowering, row: Row, ship: bool = False) -> Made:
+    """Sends; those over a contended way as SHIP if times are not recorded (``ship``)."""
     program = low.program
     links = program.links(row, low.size)
-    access = row.accesses[0]
     fast = (
         low.plain(row)
         and not program.orders_shared
         and not program.everything_shared
         and low.machine.faults.jitter is None
         and not isinstance(row.nbytes, np.ndarray)
-        and not isinstance(access.storage, np.ndarray)
     )
-    if not fast:
-        return _general_sends(low, row, links)
-    infos = _send_infos(low, row, links)
+    infos = _send_infos(low, row, links, ship) if fast else None
     if infos is None:
         return _general_sends(low, row, links)
     blocks = low.numbers(row)[0]
     numbers = row.number
     if not isinstance(blocks, list):
         blocks = [blocks] * low.size
-    if isinstance(numbers, np.ndarray):
-        numbers = numbers.tolist()
-        made = [info and (SEND, info, n, b, row) for info, n, b in zip(infos, numbers, blocks, strict=True)]
-    else:
-        made = [info and (SEND, info, numbers, b, row) for info, b in zip(infos, blocks, strict=True)]
-    return low.emit(row, made)
+    each = zip(infos, column(numbers, low.size), blocks, strict=True)
+    return low.emit(row, [info and (info[0], info[1], n, b, row) for info, n, b in each])
 
 
-def _send_infos(low: Lowering, row: Row, links: list[Any]) -> list[Any] | None:
-    """(engine, queue, slots, busy, latency, link) per unit; None if a way is contended."""
-    access = row.accesses[0]
+def _send_infos(low: Lowering, row: Row, links: list[Any], ship: bool) -> list[Any] | None:
+    """SEND or SHIP and what goes with it, per unit; None if that does not do for all."""
     size = bytes_moved(row, 0)
-    memory = low.program.storages.memory(access.storage)
+    memory = _memory(low, row.accesses[0].storage)
+    if memory is None:
+        return None
     key = (id(row.statement), id(links), size, memory)
     known = low.sends.get(key)
     if known is not None and known[0] is links:
         return known[1]
+    ways = low.ways.setdefault((size, memory, ship), {None: None})
     infos: list[Any] | None = []
     for link in links:
-        if link is None:
-            infos.append(None)  # type: ignore[union-attr]
-            continue
-        path = low.program.send_path(link, memory)
-        if low.program.contended(path) or low.engine("dma", link.sender)[1] is not None:
+        queue = link and link.queue
+        if queue not in ways:
+            ways[queue] = _way(low, link, size, memory, ship)
+        if queue is not None and ways[queue] is None:
             infos = None
             break
-        busy, latency = transfer_times(path, size)
-        slots = link.channel.slots
-        infos.append((link.engine, link.queue, slots, busy, latency, link, size))  # type: ignore[union-attr]
+        infos.append(ways[queue])  # type: ignore[union-attr]
     if row.mask is None:
         low.sends[key] = (links, infos)  # type: ignore[assignment]
     return infos
+
+
+def _way(low: Lowering, link: Any, size: int, memory: str, ship: bool) -> tuple[int, Any] | None:
+    """How messages of that size go through a queue; None if only an `Operation` can say it."""
+    path = low.program.send_path(link, memory)
+    contended = low.program.contended(path)
+    if low.engine("dma", link.sender)[1] is not None or (contended and (not ship or path.cuts(size))):
+        return None
+    first = (path, 0) if contended else transfer_times(path, size)
+    return SHIP if contended else SEND, (link.engine, link.queue, link.channel.slots, *first, link, size)
+
+
+def _memory(low: Lowering, storage: Any) -> str | None:
+    """The memory that all units send from; None if they differ in that."""
+    if not isinstance(storage, np.ndarray):
+        return low.program.storages.memory(storage)
+    memories = {low.program.storages.memory(s) for s in set(storage.tolist())}
+    return memories.pop() if len(memories) == 1 else None
 
 
 def _general_sends(low: Lowering, row: Row, links: list[Any]) -> Made:

@@ -42,6 +42,8 @@ class Lowering:
         self.puts: dict[Any, tuple[Any, ...]] = {}
         self.flags: dict[int, tuple[Any, Any, list[Any]]] = {}
         self.sends: dict[Any, tuple[Any, list[Any]]] = {}
+        self.ways: dict[Any, dict[Any, Any]] = {}
+        """Per size and memory, how messages go through each queue."""
         self.copies: dict[Any, list[tuple[int, int]] | None] = {}
         self.contended: dict[Any, list[Any]] = {}
         self.returns: dict[int, list[Any]] = {}
@@ -72,6 +74,9 @@ class Lowering:
         for i, link in enumerate(links):
             if link is not None:
                 memory = self.program.storages.memory(at(row.accesses[0].storage, i))
+                if ("way", link.queue, memory) in self._registered:
+                    continue
+                self._registered.add(("way", link.queue, memory))
                 self.program.use(self.program.send_path(link, memory), ("queue", link.queue))
                 if self.machine.engine_resource("dma", link.sender) is not None:
                     self._register_engine("dma")

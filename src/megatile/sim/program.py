@@ -22,6 +22,7 @@ Only where times are not recorded:
     MEET     meeting, units, delay_ps, row: a barrier
     CONSUME  (queue, engine, busy_ps, credit_ps, slot block, link, row), message number, read blocks, write
              blocks: RECEIVE, RUN and RELEASE of one message in one operation
+    SHIP     (engine, queue, slots, path, 0, link, bytes), the rest like SEND: a send over a contended way
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from megatile.sim.regions import OWNER_SHIFT, Block, Regions
 from megatile.sim.rows import Access, Odd, Row
 from megatile.sim.storage import Storages
 
-RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL, COPY, CONSUME, LOAD, PUT, SIGNAL, WAIT, MEET = range(13)
+RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL, COPY, CONSUME, LOAD, PUT, SIGNAL, WAIT, MEET, SHIP = range(14)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +103,7 @@ class Program:
         self.engine_names = ["tensor", "vector", "channel", "control"]
         self.engine_names += [f"dma.{i}" for i in range(machine.dma.channels)]
         self._channels = {channel.name: channel for channel in self.plan.channels}
+        self._sources = {c.name: c.source.compile() for c in self.plan.channels}
         self._first_queue: dict[str, int] = {}
         queues = 0
         for channel in self.plan.channels:
@@ -153,14 +155,14 @@ class Program:
         found = self._links.get(number)
         if found is None:
             receiver, member = divmod(queue, channel.members)
-            sender = int(channel.source.evaluate({"unit": receiver, "member": member}))
+            sender = int(self._sources[channel.name]({"unit": receiver, "member": member}))
             if not 0 <= sender < self.plan.units and not strict:
                 return Link(channel, number, receiver, receiver, member, 0, 1)
             if not 0 <= sender < self.plan.units:
                 raise Odd(f"queue {channel.label(member)} of unit {receiver} is fed by nobody")
             vc = self.machine.virtual_channel(channel.name, sender, receiver)
             engine = self.engine_names.index(f"dma.{vc}")
-            credit = self.machine.credit_ps(receiver, sender, channel.memory)
+            credit = self.machine.credit_ps(receiver, sender, channel)
             found = Link(channel, number, sender, receiver, member, engine, credit)
             self._links[number] = found
         return found
@@ -173,7 +175,8 @@ class Program:
 
     def send_path(self, link: Link, memory: str) -> Path:
         """The way of a message that is sent out of ``memory``."""
-        return self.machine.path(link.sender, memory, link.receiver, link.channel.memory)
+        channel = link.channel
+        return self.machine.path(link.sender, memory, link.receiver, channel.memory, channel.chunk_bytes)
 
     def links(self, row: Row, size: int) -> list[Link]:
         """The link of every unit of a row (remembered while the queues stay the same)."""

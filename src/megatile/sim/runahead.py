@@ -16,7 +16,7 @@ from typing import Any
 
 from megatile.sim.general import GeneralRules
 from megatile.sim.outcome import outcome
-from megatile.sim.pending import Pending, when
+from megatile.sim.pending import Pending
 from megatile.sim.program import (
     CONSUME,
     COPY,
@@ -27,6 +27,7 @@ from megatile.sim.program import (
     RELEASE,
     RUN,
     SEND,
+    SHIP,
     SIGNAL,
     TAKE,
     WAIT,
@@ -317,6 +318,12 @@ class RunAhead:
                             time = raised[value - 1]
                             if time > now:
                                 now = time
+                    elif kind == SHIP:
+                        unit.pc, unit.now = pc, now
+                        going = self.rules.ship(unit, operation)
+                        now = unit.now
+                        if not going:
+                            break
                     elif kind == COPY:
                         unit.now = now
                         self.rules.plain_copy(unit, operation)
@@ -339,6 +346,11 @@ class RunAhead:
                             break
                         arrival = arrived[number]
                         begin = now
+                        if pendings and type(arrival) is not int:
+                            arrival = arrival.value
+                            if arrival is None:
+                                self.resume_when(unit, arrived[number])
+                                break
                         if arrival > now:
                             now = arrival
                         writers[slot] = arrival
@@ -395,5 +407,5 @@ class RunAhead:
             self.ready.append(unit)
 
     def resume_when(self, unit: UnitState, time: Pending) -> None:
-        """Let a unit try again as soon as a time is known."""
-        when((time,), 0, lambda _: self.ready.append(unit))
+        """Let a unit try again as soon as a time is known that is not known yet."""
+        time.waiters.append(lambda: self.ready.append(unit))

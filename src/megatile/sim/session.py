@@ -108,7 +108,7 @@ class Session:
         (``data=True`` makes that an error). Queues that nobody installed are installed first, as `simulate`
         does.
         """
-        machine = self._ready(plan)
+        self._ready(plan)
         new = self._queues.missing(plan)
         lasting = with_raw_kept(plan)
         found = None if data is False else self._contents.inputs(lasting, inputs or {})
@@ -118,7 +118,7 @@ class Session:
             result = simulate(
                 lasting,
                 found,
-                machine=machine.hda,
+                machine=self.machine,
                 data=found is not None,
                 engine=engine,
                 assume=assume,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from megatile.core.errors import Place
 from megatile.sim.pending import known
-from megatile.sim.program import CONSUME, GENERAL, MEET, RECEIVE, SEND, TAKE, WAIT, Link
+from megatile.sim.program import CONSUME, GENERAL, MEET, RECEIVE, SEND, SHIP, TAKE, WAIT, Link
 from megatile.trace import Pointers, Waiter, WaitGraph
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _waiters(run: RunAhead, unit: UnitState) -> list[Waiter]:
         link, source = operation[1][5], source_of(operation[4].statement.place)
         return [Waiter(me, "receive", "data", link.label, names[link.sender], source)]
     source = source_of(operation[4].statement.place)
-    if operation[0] == SEND:
+    if operation[0] in (SEND, SHIP):
         link = operation[1][5]
         return [Waiter(me, "send", "credit", link.label, names[link.receiver], source)]
     assert operation[0] == RECEIVE

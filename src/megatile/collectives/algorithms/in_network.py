@@ -31,7 +31,7 @@ def reduces_inside(job: Job) -> str | None:
     return network_reduces(job, 0)
 
 
-@algorithm("in_network", "all_reduce", "broadcast", "barrier", unfit=_everywhere)
+@algorithm("in_network", "all_reduce", "broadcast", "barrier", unfit=_everywhere, path="switch")
 def in_network(w: Writer) -> None:
     """The switch reduces: every rank sends and receives each element once."""
     job = w.job

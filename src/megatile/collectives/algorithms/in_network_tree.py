@@ -11,7 +11,7 @@ from megatile.plan.build import Handle, Part
 from megatile.plan.expr import Expr, IntLike, member, unit
 
 
-@algorithm("in_network_tree", "all_reduce", unfit=reduces_inside)
+@algorithm("in_network_tree", "all_reduce", unfit=reduces_inside, path="switch")
 def in_network_tree(w: Writer, chunks: int = 1) -> None:
     """Each node's switch reduces a chunk while earlier chunks travel between nodes and spread inside them."""
     Pipeline(w, chunks).write()

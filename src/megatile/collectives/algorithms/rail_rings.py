@@ -19,7 +19,8 @@ def _nodes(job: Job) -> str | None:
     return None if job.ranks <= LARGEST else f"is for at most {LARGEST} ranks"
 
 
-@algorithm("rail_rings", "all_reduce", "reduce_scatter", "all_gather", unfit=_nodes)
+# Rings on all rails at once need many channels; libraries run the small path on one or few.
+@algorithm("rail_rings", "all_reduce", "reduce_scatter", "all_gather", unfit=_nodes, path="bulk")
 def rail_rings(w: Writer, chunks: int = 1, lag: int = 0) -> None:
     """One ring per rank of a node; each enters and leaves nodes on its own rail.
 

@@ -19,6 +19,7 @@ from megatile.hda.model import Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
 from megatile.plan.timing.fabric import Fabric, Path, Stage, serialise_ps
 from megatile.plan.timing.faults import FaultError, Faults
+from megatile.plan.timing.kernels import seen_by
 
 CONTROL_BYTES = 64
 CREDIT_BYTES = 16
@@ -42,12 +43,20 @@ class Dma:
 
 
 class Machine:
-    """An HDA as one plan sees it; ``installed`` says that its queues are there from an earlier launch."""
+    """An HDA as one plan sees it, on the plan's path; ``installed`` says that its queues are there from an
+    earlier launch, ``begin_ps`` what goes before the plan's start on every unit."""
 
     def __init__(
-        self, hda: HDA, plan: pm.Plan, faults: Faults | None = None, *, installed: bool = False
+        self,
+        hda: HDA,
+        plan: pm.Plan,
+        faults: Faults | None = None,
+        *,
+        installed: bool = False,
+        begin_ps: int = 0,
     ) -> None:
-        self.hda = hda
+        self.hda = hda = seen_by(plan, hda)
+        self.begin_ps = begin_ps
         self.plan = plan
         self.installed = installed
         self.faults = faults or Faults()
@@ -57,7 +66,7 @@ class Machine:
         self.level = hda.level(hda.scale(plan.scale).level)
         self.places = self._places()
         self.fabric = Fabric(hda, self.faults)
-        self._paths: dict[tuple[int, str, int, str], Path] = {}
+        self._paths: dict[tuple[int, str, int, str, int | None], Path] = {}
         self._messages: dict[tuple[int, int, int], int] = {}
         self._memories: dict[str, tuple[MemoryLayer, float, bool]] = {}
         self._engines: dict[str, Engine | None] = {}
@@ -229,22 +238,29 @@ class Machine:
 
     # ways
 
-    def path(self, unit: int, memory: str, peer: int, peer_memory: str) -> Path:
-        """The way of a transfer out of one unit's memory into another's (or its own)."""
-        key = (unit, memory, peer, peer_memory)
+    def path(self, unit: int, memory: str, peer: int, peer_memory: str, chunk: int | None = None) -> Path:
+        """The way of a transfer out of one unit's memory into another's (or its own).
+
+        ``chunk``: bytes after which others may go first on shared links, besides the links' own granules.
+        """
+        key = (unit, memory, peer, peer_memory, chunk)
         if key not in self._paths:
             stages = [self._memory_stage(memory, unit)]
             if self.places[unit] != self.places[peer]:
                 stages += self.fabric.stages(self.hardware(unit), self.hardware(peer))
             if not (memory == peer_memory and unit == peer):
                 stages.append(self._memory_stage(peer_memory, peer))
-            self._paths[key] = Path(tuple(stages), self.dma.startup_ps, self.dma.bandwidth)
+            made = self._paths[key] = Path(tuple(stages), self.dma.startup_ps, self.dma.bandwidth)
+            if chunk is not None:
+                made.granule = min(chunk, made.granule or chunk)
         return self._paths[key]
 
-    def credit_ps(self, receiver: int, sender: int, memory: str) -> int:
+    def credit_ps(self, receiver: int, sender: int, channel: pm.Channel) -> int:
         """How long a returned credit travels: latency of the way back and its own bytes."""
-        queues = [q.credit for q in self.hda.channels if q.credit]
-        size = queues[0] if queues else CREDIT_BYTES
+        size = channel.credit_bytes
+        if size is None:
+            queues = [q.credit for q in self.hda.channels if q.credit]
+            size = queues[0] if queues else CREDIT_BYTES
         return self.message_ps(receiver, sender, size)
 
     def message_ps(self, unit: int, peer: int, size: int) -> int:
@@ -264,7 +280,7 @@ class Machine:
 
     def start_ps(self, unit: int) -> int:
         """When a unit starts: the launch has travelled the control path, after the install of its queues."""
-        return self.control_ps() * (2 if self.plan.channels and not self.installed else 1)
+        return self.begin_ps + self.control_ps() * (2 if self.plan.channels and not self.installed else 1)
 
     def control_ps(self) -> int:
         """One message of the host to a unit: over the host's link and every station down to the unit's."""

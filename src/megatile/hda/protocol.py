@@ -8,6 +8,8 @@ lost (LL); ``line`` puts one into every line of 128 bytes (LL128); ``bulk`` sync
 (Simple); ``switch`` lets the switch reduce (NVLS). The ``protocol`` section of a machine file gives the
 constants; machines without it are as they are. Collectives of units inside a device (warps, blocks) are part
 of a kernel that runs already: they pay for the wires alone.
+
+A ``Plan`` names its path (``Plan.path``), so that whoever times it sees the same machine.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from megatile.hda import HDA
+from megatile.hda.hda import HDA
 from megatile.hda.model import Network, Protocol
 
 PATHS = ("bulk", "line", "small", "switch")
+AUTO = "auto"
+"""In place of a path: the fastest of those on which messages are sent."""
 WIRE = {"small": 1 / 2, "line": 120 / 128}
 """What flags leave of the wire: on the small path half of it, of a line of 128 bytes all but 8."""
 FILLING = 12
@@ -39,15 +43,12 @@ def protocol_of(hda: HDA, scale: str) -> Protocol | None:
     return None if inside else hda.protocol
 
 
-def paths(hda: HDA, algorithm: str, scale: str = "device") -> tuple[str, ...]:
-    """The paths an algorithm can take on a machine."""
+def paths(hda: HDA, path: str, scale: str = "device", algorithm: str = "") -> tuple[str, ...]:
+    """The paths to try on a machine: the one that is named, or all on which an algorithm sends messages."""
     if protocol_of(hda, scale) is None:
         return ("bulk",)
-    if algorithm.startswith("in_network"):
-        return ("switch",)
-    # Rings on all rails at once need many channels; libraries run the small path on one or few.
-    if algorithm == "rail_rings":
-        return ("bulk",)
+    if path != AUTO:
+        return (path,)
     return ("bulk", "line", "small") if algorithm in LINE_STEPS else ("bulk", "small")
 
 
@@ -77,9 +78,11 @@ def costs(protocol: Protocol, path: str, algorithm: str = "") -> Costs:
 def on_path(
     hda: HDA, path: str, scale: str = "device", algorithm: str = "", channels: float | None = None
 ) -> HDA:
-    """The machine with the protocol of a path applied, with all or so many channels of the kernels in use."""
+    """The machine with the protocol of a path applied, with all or so many channels of the kernels in use; it
+    has no protocol left."""
     if hda.protocol is None:
         return hda
+    path = "bulk" if path == AUTO else path
     level = hda.level(hda.scale(scale).level).name
     if protocol_of(hda, scale) is None:
         return _inside(hda, level)
@@ -114,6 +117,7 @@ def _moved_by_kernels(hda: HDA, level: str) -> dict[str, Any]:
     engine = {"name": "collective_kernel", "kind": "dma", "level": level, "channels": CHANNELS}
     data["engines"] = [engine, *data.get("engines", ())]
     data.pop("control", None)
+    data.pop("protocol", None)
     return data
 
 

@@ -1,0 +1,57 @@
+"""``megatile plan show|check|simulate``."""
+
+import json
+
+import megatile as mt
+from megatile.collectives.planner import predict
+
+
+def saved(tmp_path, form="txt"):
+    plan = mt.collective("all_reduce", machine="mi300x-8", nbytes=4096, algorithm="ring")
+    path = tmp_path / f"plan.{form}"
+    path.write_text(plan.to_json() if form == "json" else str(plan), encoding="utf-8")
+    return path
+
+
+def test_simulate_says_what_collective_says(megatile, tmp_path):
+    wanted = predict("all_reduce", machine="mi300x-8", nbytes=4096, algorithm="ring")
+    for form in ("txt", "json"):
+        done = megatile("plan", "simulate", saved(tmp_path, form), "-m", "mi300x-8", "--json")
+        found = json.loads(done.out)
+        assert (found["time_ps"], found["path"]) == (wanted.time_ps, wanted.candidate.path)
+    lines = json.loads(
+        megatile(
+            "collective", "all_reduce", "-m", "mi300x-8", "-b", 4096, "-a", "ring", "--out-of-place", "--json"
+        ).out
+    )
+    assert lines[0]["time_us"] == wanted.time_ps / 1e6
+
+
+def test_simulate_bare_captured_and_traced(megatile, tmp_path):
+    file, trace = saved(tmp_path), tmp_path / "t.jsonl"
+    done = megatile("plan", "simulate", file, "-m", "mi300x-8", "--trace", trace)
+    assert done.code == 0
+    assert "link xgmi" in done.out
+    assert trace.stat().st_size > 1000
+    times = [
+        json.loads(megatile("plan", "simulate", file, "-m", "mi300x-8", "--json", *flags).out)["time_ps"]
+        for flags in ((), ("--bare",), ("--graph",))
+    ]
+    plan = mt.Plan.from_text(file.read_text(encoding="utf-8"))
+    assert times == [
+        mt.simulate(plan, machine="mi300x-8", **options).time_ps
+        for options in ({}, {"bare": True}, {"launch": False})
+    ]
+
+
+def test_mistakes_are_one_clear_line(megatile, tmp_path):
+    file = saved(tmp_path)
+    for arguments, words in (
+        (("simulate", file, "-m", "nobody"), "nobody"),
+        (("simulate", file, "-m", "dgx-h100", "--trace", tmp_path / "t.doc"), "t.doc"),
+        (("simulate", tmp_path / "none", "-m", "dgx-h100"), "cannot read"),
+    ):
+        done = megatile("plan", *arguments)
+        assert done.code == 1
+        assert done.err.startswith("error: ")
+        assert words in done.err
