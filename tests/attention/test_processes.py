@@ -27,7 +27,7 @@ def jobs_of(ranks):
     if ranks in (2, 3):
         jobs.append((faults.check_errors, ()))
     if ranks == 3:
-        jobs.append((faults.check_communication_classes, ()))
+        jobs += [(faults.check_communication_classes, ()), (faults.check_overlap, ())]
     return jobs
 
 
