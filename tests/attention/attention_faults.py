@@ -65,7 +65,7 @@ def check_errors(rank):
         ("window", {"window_size": 3}, "window_size is (left, right) with -1 for no limit, got 3"),
         ("no window", {"window_size": None}, "got None"),
         ("number", {"schedule": 3}, "schedule is a name or a Schedule, got int"),
-        ("scale", {"softmax_scale": "1"}, "softmax_scale must be a number, got str"),
+        ("scale", {"softmax_scale": "1"}, "softmax_scale must be a finite number, got str"),
         ("slopes", {"alibi_slopes": [1.0]}, "alibi_slopes must be [heads] or [batch, heads]"),
         ("batch", {"k": x.repeat(2, 1, 1, 1), "v": x.repeat(2, 1, 1, 1)}, "agree in batch, got 1 and 2"),
         ("none", {"q": None}, "must be tensors, got NoneType, Tensor, Tensor"),

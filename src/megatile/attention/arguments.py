@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from megatile.attention.agreement import Record, checksum
+from megatile.attention.errors import AttentionError
 from megatile.attention.kernels import SUPPORTED
+from megatile.attention.ownership import packed_lengths
 from megatile.attention.schedules import Schedule
 from megatile.core.errors import did_you_mean
 
@@ -78,10 +81,14 @@ def _problem_of_options(window_size: Any, dropout_p: float, cu_seqlens: Any, sca
     pair = isinstance(window_size, Sequence) and len(window_size) == 2
     if not pair or not all(isinstance(w, int) and w >= -1 for w in window_size):
         return f"window_size is (left, right) with -1 for no limit, got {window_size}"
-    if scale is not None and not isinstance(scale, (int, float)):
-        return f"softmax_scale must be a number, got {type(scale).__name__}"
-    if cu_seqlens is not None and (not isinstance(cu_seqlens, (Tensor, Sequence)) or not len(cu_seqlens)):
-        return f"cu_seqlens must be the boundaries of sequences, got {cu_seqlens!r}"
+    if scale is not None and not (isinstance(scale, (int, float)) and isfinite(scale)):
+        found = scale if isinstance(scale, float) else type(scale).__name__
+        return f"softmax_scale must be a finite number, got {found}"
+    try:
+        if cu_seqlens is not None:
+            packed_lengths(cu_seqlens)
+    except AttentionError as error:
+        return str(error)
     return None
 
 

@@ -22,12 +22,14 @@ from megatile.attention.arguments import (
 )
 from megatile.attention.communication import Communicator, choose_transport
 from megatile.attention.engine import Engine
+from megatile.attention.errors import AttentionError
 from megatile.attention.heads import HeadExchange
 from megatile.attention.kernels import KernelOptions, choose_kernel
 from megatile.attention.ownership import Ownership, own_lengths, sequence_lengths
 from megatile.attention.profile import Profile, span
 from megatile.attention.schedules import Mask, Schedule, make_schedule
 from megatile.attention.schedules.division import is_dense
+from megatile.core.errors import MegatileError
 
 
 def hamilton_attention(
@@ -49,6 +51,7 @@ def hamilton_attention(
     return_lse: bool = False,
     deterministic: bool = False,
     _profile: Profile | None = None,
+    _problem: str | None = None,
 ) -> Any:
     """Exact attention of a sequence that is divided over the ranks of ``group``; forward and backward.
 
@@ -68,7 +71,7 @@ def hamilton_attention(
     members = Members(group)
     packed = cu_seqlens is not None
     problem = find_problem(q, k, v, window_size, dropout_p, alibi_slopes, layout, cu_seqlens, softmax_scale)
-    chosen, problem = _schedule(schedule, members.size, machine, problem)
+    chosen, problem = _schedule(schedule, members.size, machine, problem or _problem)
     scale, record = 1.0, {}
     if problem is None:
         q, k, v = (to_inner(x, layout, packed) for x in (q, k, v))
@@ -173,7 +176,7 @@ def _schedule(
         chosen = make_schedule(schedule, ranks) if isinstance(schedule, str) else schedule
         if not isinstance(chosen, Schedule):
             return None, problem or f"schedule is a name or a Schedule, got {type(schedule).__name__}"
-    except (ValueError, AttributeError) as error:
+    except MegatileError as error:
         return None, problem or str(error)
     if chosen.ranks != ranks:
         return (
@@ -189,6 +192,8 @@ def _for_machine(machine: Any, ranks: int) -> str:
         from megatile.hda import machine as load
 
         machine = load(machine)
+    if not hasattr(machine, "count"):
+        raise AttentionError(f"machine is an HDA or its name, got {type(machine).__name__}")
     inside = machine.count("device", within="node")
     return (
         f"hamilton:{inside}x{ranks // inside}" if 1 < inside < ranks and ranks % inside == 0 else "hamilton"
@@ -204,7 +209,6 @@ def _predicted(
     """
     from megatile.attention.plans import Problem
     from megatile.attention.predict import best_schedule
-    from megatile.core.errors import MegatileError
 
     try:
         problem = Problem(
