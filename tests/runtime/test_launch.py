@@ -114,7 +114,7 @@ def test_a_process_that_dies_ends_the_others_and_is_named():
     victim = []
 
     def kill_one(pids):
-        victim.append(pids[1])
+        victim.extend(pids)
         time.sleep(1.0)
         os.kill(pids[1], signal.SIGKILL)
 
@@ -123,8 +123,9 @@ def test_a_process_that_dies_ends_the_others_and_is_named():
         launch(waiting_plan(), inputs={"x": np.zeros((3, 1))}, timeout=100, started=kill_one)
     assert caught.value.units == (1,)
     assert time.monotonic() - start < 90
-    with pytest.raises(ProcessLookupError):
-        os.kill(victim[0], 0)
+    for pid in victim:  # none is left, not even for a moment
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_a_plan_that_never_ends_is_stopped_and_its_units_named():

@@ -67,7 +67,9 @@ class Engine:
         return grads.d_q, grads.home
 
     def own_chunks(self, pair: Pair) -> Chunks:
-        """The rank's KV cut into the chunks of the routes."""
+        """The rank's KV cut into the chunks of the routes; none where nothing travels."""
+        if not self.division.routes.exchanges:
+            return {}
         rows = self.division.chunk_rows(self.rank)
         return {Held(self.rank, c): _pair(_rows(x, runs) for x in pair) for c, runs in enumerate(rows)}
 

@@ -97,7 +97,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
-        keys, values = (x.transpose(0, 1).contiguous() for x in (k, v))
+        keys, values = _sequence_first(k, v, engine)
         out, lse, last = engine.forward(q, keys, values)
         ctx.engine, ctx.last = engine, last
         ctx.save_for_backward(q, keys, values, out, lse)
@@ -163,8 +163,18 @@ def _attend(
 
 
 def _run(q: Tensor, k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
-    out, lse = _Attention.apply(q, k, v, engine)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+        out, lse = _Attention.apply(q, k, v, engine)
+    else:
+        out, lse, _ = engine.forward(q, *_sequence_first(k, v, engine))
     return out, lse
+
+
+def _sequence_first(k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
+    """[S, B, H, D], so that chunks are pieces of memory; where none travel that does not matter."""
+    travels = engine.division.routes.exchanges > 0
+    k, v = k.transpose(0, 1), v.transpose(0, 1)
+    return (k.contiguous(), v.contiguous()) if travels else (k, v)
 
 
 def _schedule(
