@@ -13,6 +13,7 @@ import attention_cases as cases  # noqa: E402
 import attention_faults as faults  # noqa: E402
 import attention_matrix as matrix  # noqa: E402
 import attention_names as names  # noqa: E402
+import attention_use as use  # noqa: E402
 from attention_processes import run_jobs, run_ranks  # noqa: E402
 
 
@@ -34,6 +35,8 @@ def jobs_of(ranks):
         jobs.append((cases.check_masks, ()))
     if ranks in (2, 4):
         jobs.append((names.check_names, ()))
+    if ranks in (3, 4):
+        jobs.append((use.check_use, ()))
     if ranks in (2, 3):
         jobs.append((faults.check_errors, ()))
     if ranks == 3:
@@ -78,3 +81,10 @@ def test_a_rank_that_never_calls_is_named(group_timeout, own_timeout):
     results = run_ranks(faults.never_calls, 3, 1, own_timeout, group_timeout=group_timeout)
     for rank in (0, 2):
         assert "failed: rank 1 did not arrive in time" in results[rank][1], results[rank][1]
+
+
+def test_a_rank_that_calls_with_another_group_is_named():
+    results = run_ranks(use.calls_with_another_group, 3, 2, group_timeout=4.0)
+    assert results[2] == ("done", None)
+    for rank in (0, 1):
+        assert "failed: rank 2 " in results[rank][0], results[rank]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from megatile.attention.communication import Communicator, Pending
-from megatile.attention.kernels import Kernel, KernelOptions
+from megatile.attention.kernels import Block, Kernel, KernelOptions
 from megatile.attention.merge import Accumulator
 from megatile.attention.profile import Profile, span
 from megatile.attention.schedules.division import OWN, Division, KernelCall, Run
@@ -200,10 +200,10 @@ class _Gradients:
         d_keys = _pair(torch.zeros_like(x, dtype=torch.float32) for x in keys)
         for part in self.engine.kernel.divide(call.tile, call.rows, call.columns):
             rows, columns = slice(*part.rows), slice(*part.columns)
-            d_q, d_k, d_v = self.engine.kernel.backward(
-                d_out[:, rows], queries[:, rows], k[:, columns], v[:, columns], out[:, rows], lse[:, :, rows],
-                part.tile, self.engine.options,
-            )  # fmt: skip
+            block = Block(
+                d_out[:, rows], queries[:, rows], k[:, columns], v[:, columns], out[:, rows], lse[:, :, rows]
+            )
+            d_q, d_k, d_v = self.engine.kernel.backward(block, part.tile, self.engine.options)
             at = 0
             for begin, end in _runs_within(call.q, *part.rows):
                 self.d_q[:, begin:end] += d_q[:, at : at + end - begin]
