@@ -83,7 +83,12 @@ def _check_mistakes_of_one_rank(cases, rank):
     with sequence_parallel_attention():
         for what, arguments, options, message in (
             ("mask", (x, x, x, torch.ones(6, 6)), {}, "attn_mask cannot be divided"),
-            ("lengths", (x, x[:, :, :3], x[:, :, :3]), {"is_causal": True}, "is_causal with different lengths"),
+            (
+                "lengths",
+                (x, x[:, :, :3], x[:, :, :3]),
+                {"is_causal": True},
+                "is_causal with different lengths",
+            ),
             ("heads", (x, x[:, :1], x[:, :1]), {}, "enable_gqa"),
             ("list", ([1], x, x), {}, "must be tensors"),
             ("dropout", (x, x, x), {"dropout_p": 0.5}, "dropout"),

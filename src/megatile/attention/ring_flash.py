@@ -87,7 +87,7 @@ _TENSORS = {
 
 
 def _family(prefix: str, schedule: str, varlen: bool = True) -> dict[str, Function]:
-    kinds = {"": ((), "[batch, tokens, heads, dim]")}
+    kinds: dict[str, tuple[tuple[str, ...], str]] = {"": ((), "[batch, tokens, heads, dim]")}
     if varlen:
         kinds["_varlen"] = (("cu_seqlens", "max_seqlen"), "[tokens, heads, dim] of packed sequences")
     found = {}

@@ -90,10 +90,12 @@ class Scout(Control):
         return None
 
     def step_read_scalar(self, instruction: Instruction, pc: int) -> None:
-        self.ints[instruction.statement.name] = self.learned.popleft()  # type: ignore[union-attr]
+        statement: Any = instruction.statement
+        self.ints[statement.name] = self.learned.popleft()
 
     def step_receive_any(self, instruction: Instruction, pc: int) -> None:
-        self.ints[instruction.statement.chosen] = self.learned.popleft()  # type: ignore[union-attr]
+        statement: Any = instruction.statement
+        self.ints[statement.chosen] = self.learned.popleft()
 
     def _coming(self, instruction: Instruction, member: int) -> Coming:
         statement: Any = instruction.statement
