@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 
 import numpy as np
@@ -128,6 +129,29 @@ def test_a_process_that_dies_ends_the_others_and_is_named():
             os.kill(pid, 0)
 
 
+@pytest.mark.parametrize(("victim", "moment"), [(0, 0.0), (2, 0.0), (1, 0.7)])
+def test_a_process_may_die_before_the_others_have_met_or_while_they_work(victim, moment):
+    """At moment 0 no process has joined the others yet; later they run a plan of messages again and again."""
+    pytest.importorskip("torch")
+    processes = []
+
+    def kill_one(pids):
+        processes.extend(pids)
+        kill = threading.Timer(moment, os.kill, (pids[victim], signal.SIGKILL))
+        kill.start() if moment else kill.function(*kill.args)
+
+    plan, x = mixed_plan(3), np.ones((3, 4, 6))
+    inputs = {"x": x, "n": np.array([[0], [2], [3]])}
+    with pytest.raises(
+        LaunchError, match=f"^unit {victim} of plan 'mixed': ended by signal SIGKILL"
+    ) as error:
+        launch(plan, inputs=inputs, timeout=60, repeat=10**6, started=kill_one)
+    assert error.value.units == (victim,)
+    for pid in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
 def test_a_plan_that_never_ends_is_stopped_and_its_units_named():
     pytest.importorskip("torch")
     with pytest.raises(LaunchError, match=r"did not finish within 0.3 s: units 0, 1, 2 still at work"):
@@ -166,8 +190,6 @@ def test_puts_gets_and_shared_tiles_work_between_processes():
 def test_messages_travel_while_kernels_work(tmp_path):
     """The first computation ends only when the message after it has come: in order they would never."""
     torch = pytest.importorskip("torch")
-    import threading
-
     from megatile.runtime import stream
     from megatile.runtime.memory import Memory
 

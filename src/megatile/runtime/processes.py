@@ -130,6 +130,8 @@ def _how(code: int | None) -> str:
 
 
 def _last_words(output: Path) -> str:
+    if not output.exists():  # it died before it said anything
+        return ""
     lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return f": {lines[-1]}" if lines else ""
 
