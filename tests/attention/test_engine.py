@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
 
 from megatile.attention.engine import Engine  # noqa: E402
+from megatile.attention.heads import HeadExchange, exchange_heads  # noqa: E402
 from megatile.attention.kernels import CpuFlash, KernelOptions  # noqa: E402
 from megatile.attention.schedules import Mask, division_for, make_schedule  # noqa: E402
 
@@ -71,3 +72,16 @@ def test_backward_without_relaying_sends_gradients_straight_home():
         "start kv", "kernel", "start f32", "wait",
         "kernel", "wait", "start f32", "wait",
     ]  # fmt: skip
+
+
+def test_ulysses_has_q_k_and_v_under_way_before_it_waits():
+    recorder = Recorder()
+    exchange = HeadExchange(recorder, 0, (3, 3))
+    inputs = [torch.randn(1, 3, heads, 8).bfloat16().requires_grad_() for heads in (4, 2, 2)]
+    results = exchange_heads((exchange,) * 3, inputs, (4, 2, 2), to_heads=True)
+    assert [tuple(x.shape) for x in results] == [(1, 6, 2, 8), (1, 6, 1, 8), (1, 6, 1, 8)]
+    assert recorder.events == ["start kv"] * 3 + ["wait"] * 3
+    recorder.events.clear()
+    grads = torch.autograd.grad(results, inputs, [torch.ones_like(x) for x in results])
+    assert [x.shape for x in grads] == [x.shape for x in inputs]
+    assert recorder.events == ["start kv"] * 3 + ["wait"] * 3

@@ -23,7 +23,7 @@ from megatile.attention.arguments import (
 from megatile.attention.communication import Communicator, choose_transport
 from megatile.attention.engine import Engine
 from megatile.attention.errors import AttentionError
-from megatile.attention.heads import HeadExchange
+from megatile.attention.heads import HeadExchange, exchange_heads
 from megatile.attention.kernels import KernelOptions, choose_kernel
 from megatile.attention.ownership import Ownership, own_lengths, sequence_lengths
 from megatile.attention.profile import Profile, span
@@ -153,13 +153,14 @@ def _attend(
     slopes = None if options.slopes is None else options.slopes[..., exchange_q.own_heads(heads)]
     options = replace(options, slopes=slopes)
     with span(profile, "communication"):
-        q, k, v = exchange_q.to_heads(q), exchange_kv.to_heads(k), exchange_kv.to_heads(v)
+        exchanges = (exchange_q, exchange_kv, exchange_kv)
+        q, k, v = exchange_heads(exchanges, (q, k, v), (heads, k.shape[2], v.shape[2]), to_heads=True)
     out, lse = _run(q, k, v, engine_for(members, ownership, q, v, options, profile))
     with span(profile, "communication"):
-        with torch.no_grad():
-            whole = exchange_q.to_tokens(lse.transpose(1, 2).unsqueeze(-1).contiguous(), heads)
-        out = exchange_q.to_tokens(out, heads)
-    return out, whole.squeeze(-1).transpose(1, 2).contiguous()
+        column = lse.transpose(1, 2).unsqueeze(-1).contiguous()
+        whole = exchange_q.start(column, heads, to_heads=False)
+        (out,) = exchange_heads((exchange_q,), (out,), (heads,), to_heads=False)
+        return out, whole().squeeze(-1).transpose(1, 2).contiguous()
 
 
 def _run(q: Tensor, k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
