@@ -19,11 +19,12 @@ import numpy as np
 from megatile.attention.plans import Divided, Problem, attention_plan
 from megatile.attention.schedules import ScheduleError, make_schedule
 from megatile.attention.view import view, without_compute
+from megatile.core.quantities import format_time
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
 from megatile.sim import simulate
 from megatile.sim.result import Result
-from megatile.trace import format_ps, text_table
+from megatile.trace import text_table
 
 NEAR = 0.01
 """Times within this share of the best count as equally good."""
@@ -135,9 +136,8 @@ class Comparison:
     def why(self) -> str:
         """One sentence about the winner."""
         best, base = self.winner, self.baseline
-        times = (
-            f"{format_ps(best.communication_ps)} of communication, {format_ps(best.compute_ps)} of compute"
-        )
+        sending, computing = format_time(best.communication_ps), format_time(best.compute_ps)
+        times = f"{sending} of communication, {computing} of compute"
         if best is base:
             hidden = "hides its communication" if best.exposed_ps <= 0.02 * best.time_ps else "has no rival"
             return f"{best.schedule} {hidden}: {times}"
@@ -150,7 +150,7 @@ class Comparison:
                 f"{best.schedule} is {gain}: it spreads the data over {best.links} links instead of "
                 f"{base.links}, so that its busiest one carries 1/{share:.3g} ({times})"
             )
-        return f"{best.schedule} is {gain}: {times}, against {format_ps(base.communication_ps)}"
+        return f"{best.schedule} is {gain}: {times}, against {format_time(base.communication_ps)}"
 
     def __str__(self) -> str:
         problem = self.problem
@@ -162,7 +162,7 @@ class Comparison:
         rows = [
             (
                 p.schedule + (" *" if p is self.winner else ""),
-                *(format_ps(t) for t in (p.time_ps, p.compute_ps, p.communication_ps, p.exposed_ps)),
+                *(format_time(t) for t in (p.time_ps, p.compute_ps, p.communication_ps, p.exposed_ps)),
                 f"{p.ccr:.2f}",
                 f"{self.speedup(p):.2f}",
             )

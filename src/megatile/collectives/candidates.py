@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatile.collectives.job import Job
-from megatile.trace import format_bytes, format_ps, text_table
+from megatile.core.quantities import format_bytes, format_time
+from megatile.trace import text_table
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ class Explanation:
             (
                 c.label,
                 c.path if c.why_not is None else "",
-                format_ps(c.price_ps) if c.price_ps is not None else "",
-                format_ps(c.time_ps) if c.time_ps is not None else "",
+                format_time(c.price_ps) if c.price_ps is not None else "",
+                format_time(c.time_ps) if c.time_ps is not None else "",
                 c.why_not or self._note(c),
             )
             for c in self.candidates

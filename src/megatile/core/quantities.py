@@ -182,6 +182,9 @@ def whole(value: object) -> int | None:
         return None
 
 
+TIMES = ((10**12, "s"), (10**9, "ms"), (10**6, "µs"), (10**3, "ns"))
+
+
 def format_bytes(count: float) -> str:
     """Bytes with a binary unit, or a decimal one where only that is round: ``228 KiB``, ``80 GB``."""
     if count < 1000:
@@ -193,7 +196,7 @@ def format_bytes(count: float) -> str:
 
 def format_time(picoseconds: float) -> str:
     """A time with a unit: ``13.03 µs``."""
-    for unit, factor in (("s", 10**12), ("ms", 10**9), ("µs", 10**6), ("ns", 10**3)):
+    for factor, unit in TIMES:
         if picoseconds >= factor:
             return f"{picoseconds / factor:.4g} {unit}"
     return f"{picoseconds:.4g} ps"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from megatile.core.quantities import format_bytes, format_time
 from megatile.trace import Trace
-from megatile.trace.tables import format_bytes, format_ps, text_table
+from megatile.trace.tables import text_table
 
 
 def summary(trace: Trace) -> str:
@@ -23,11 +24,11 @@ def summary(trace: Trace) -> str:
                 trace.engines[engine],
                 trace.operations[operation],
                 int(mask.sum()),
-                format_ps(spent),
+                format_time(spent),
                 f"{share:.1%}",
                 format_bytes(moved),
             )
         )
     table = text_table(("engine", "operation", "events", "time", "of all units", "bytes"), rows)
     machine = f" on {trace.machine}" if trace.machine else ""
-    return f"{format_ps(total)}{machine}, {len(trace.units)} units, {len(trace)} events\n{table}"
+    return f"{format_time(total)}{machine}, {len(trace.units)} units, {len(trace)} events\n{table}"

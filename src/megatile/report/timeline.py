@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from megatile.core.quantities import TIMES, format_time
 from megatile.trace import Trace
-from megatile.trace.tables import TIMES, format_ps
 
 _MAX_ROWS = 64
 
@@ -41,7 +41,7 @@ def draw_timeline(trace: Trace, path: str | Path, *, rows: int = _MAX_ROWS) -> P
     axes.set_ylim(max(1, len(tracks)) - 0.5, -0.5)
     axes.set_xlim(0, max(1, trace.end_ps) / scale)
     axes.set_xlabel(label)
-    axes.set_title(f"{trace.machine} {format_ps(trace.end_ps)}".strip(), fontsize=9)
+    axes.set_title(f"{trace.machine} {format_time(trace.end_ps)}".strip(), fontsize=9)
     legend = [Patch(color=c, label=name) for c, name in zip(colours[:10], trace.operations[:10], strict=True)]
     if legend:
         axes.legend(

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path as FilePath
 from typing import Any
 
+from megatile.core.quantities import format_bytes, format_time
 from megatile.hda import HDA
 from megatile.plan.model import Plan
 from megatile.sim.annotate import annotate
@@ -20,8 +21,6 @@ from megatile.trace import (
     Event,
     Trace,
     critical_path,
-    format_bytes,
-    format_ps,
     text_table,
     why_slow,
     write_trace,
@@ -61,7 +60,7 @@ class Result:
         self._record = record
 
     def __repr__(self) -> str:
-        return f"Result({self.plan.name} on {self.machine.name}: {format_ps(self.time_ps)}, {self.engine})"
+        return f"Result({self.plan.name} on {self.machine.name}: {format_time(self.time_ps)}, {self.engine})"
 
     @property
     def time_ns(self) -> float:
@@ -124,20 +123,20 @@ class Result:
         whole = max(1, self.time_ps)
         units = max(1, self.plan.units)
         rows = [
-            (f"engine {name}", format_ps(busy), f"{busy / (whole * units):.1%}", "")
+            (f"engine {name}", format_time(busy), f"{busy / (whole * units):.1%}", "")
             for name, busy in self.busy.items()
         ]
         moved = self.usage.bytes_on
         for kind, table in (("link", self.links), ("memory", self.memories)):
             ranked = sorted(table.items(), key=lambda item: (-item[1], item[0]))
             for name, share in ranked[:8]:
-                spent = format_ps(round(share * whole))
+                spent = format_time(round(share * whole))
                 rows.append((f"{kind} {name}", spent, f"{share:.1%}", format_bytes(moved[name])))
             if len(ranked) > 8:
                 rows.append((f"… {len(ranked) - 8} more {kind}s", "", "", ""))
         head = (
-            f"{self.plan.name} on {self.machine.name}: {format_ps(self.time_ps)}, {self.plan.units} units, "
-            f"exposed communication {format_ps(round(self.exposed_ns * 1000))}"
+            f"{self.plan.name} on {self.machine.name}: {format_time(self.time_ps)}, {self.plan.units} units, "
+            f"exposed communication {format_time(round(self.exposed_ns * 1000))}"
         )
         return f"{head}\n{text_table(('what', 'busy', 'use', 'bytes'), rows)}"
 
@@ -149,8 +148,8 @@ class Result:
             a, b = trace[sender], trace[receiver]
             lines.append((a.start_ps, a.unit, b.unit, b.end_ps, a.bytes, a.source))
         for start, source, target, end, size, where in sorted(lines):
-            text = f"[comm] {format_ps(start)} {source} -> {target} {format_bytes(size)}"
-            text += f", there at {format_ps(end)}" + (f"  {where}" if where else "")
+            text = f"[comm] {format_time(start)} {source} -> {target} {format_bytes(size)}"
+            text += f", there at {format_time(end)}" + (f"  {where}" if where else "")
             print(text, file=sys.stderr)
 
 

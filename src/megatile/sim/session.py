@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from megatile.core.errors import MegatileError
+from megatile.core.quantities import format_time
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
 from megatile.plan.memory import check_memory
@@ -34,7 +35,6 @@ from megatile.trace import (
     TraceBuilder,
     WaitGraph,
     critical_path,
-    format_ps,
     join_traces,
     text_table,
     why_slow,
@@ -72,7 +72,7 @@ class Session:
         self._over = "it was left"
 
     def __repr__(self) -> str:
-        return f"Session({self.machine.name}: {len(self.launches)} launches, {format_ps(self.time_ps)})"
+        return f"Session({self.machine.name}: {len(self.launches)} launches, {format_time(self.time_ps)})"
 
     @property
     def time_ns(self) -> float:
@@ -215,11 +215,11 @@ class Session:
         ]
         rows += [(start, r.plan.name, r.plan.units, r.time_ps) for start, r in self.launches]
         cells = [
-            (name, units, format_ps(start), format_ps(took))
+            (name, units, format_time(start), format_time(took))
             for start, name, units, took in sorted(rows, key=lambda row: row[0])
         ]
         table = text_table(("launch", "units", "begins", "takes"), cells)
-        return f"{self.machine.name}: {len(self.launches)} launches, {format_ps(self.time_ps)}\n{table}"
+        return f"{self.machine.name}: {len(self.launches)} launches, {format_time(self.time_ps)}\n{table}"
 
 
 def _install_trace(machine: Machine) -> Trace:

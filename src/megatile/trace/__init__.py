@@ -15,7 +15,7 @@ from megatile.trace.join import join_traces
 from megatile.trace.oplog import read_oplog, write_oplog
 from megatile.trace.perfetto import read_perfetto, write_perfetto
 from megatile.trace.reading import convert_trace, read_trace, write_trace
-from megatile.trace.tables import format_bytes, format_ps, text_table
+from megatile.trace.tables import text_table
 from megatile.trace.waits import Pointers, Waiter, WaitGraph
 
 __all__ = [
@@ -33,8 +33,6 @@ __all__ = [
     "convert_trace",
     "critical_path",
     "exposed_ps",
-    "format_bytes",
-    "format_ps",
     "join_traces",
     "read_oplog",
     "read_perfetto",

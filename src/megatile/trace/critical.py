@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from megatile.core.quantities import format_time
 from megatile.trace.events import Event, Trace
-from megatile.trace.tables import format_ps, text_table
+from megatile.trace.tables import text_table
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,8 @@ class CriticalStep:
 
     def __str__(self) -> str:
         where = f"  {self.event.source}" if self.event.source else ""
-        return (
-            f"{self.event.unit} {self.event.engine} {self.event.operation}: {format_ps(self.adds_ps)}{where}"
-        )
+        event = self.event
+        return f"{event.unit} {event.engine} {event.operation}: {format_time(self.adds_ps)}{where}"
 
 
 def critical_path(trace: Trace) -> list[CriticalStep]:
@@ -58,8 +58,8 @@ def why_slow(trace: Trace, limit: int = 10) -> str:
         grouped.setdefault(key, []).append(step.adds_ps)
     ranked = sorted(grouped.items(), key=lambda item: (-sum(item[1]), item[0]))
     rows = [
-        (operation, engine, len(parts), format_ps(sum(parts)), f"{sum(parts) / max(1, total):.1%}", source)
+        (operation, engine, len(parts), format_time(sum(parts)), f"{sum(parts) / max(1, total):.1%}", source)
         for (operation, engine, source), parts in ranked[:limit]
     ]
     table = text_table(("operation", "engine", "steps", "time", "share", "source"), rows)
-    return f"critical path: {len(steps)} events, {format_ps(total)}\n{table}"
+    return f"critical path: {len(steps)} events, {format_time(total)}\n{table}"

@@ -1,34 +1,8 @@
-"""Plain-text tables and quantities for people."""
+"""Plain-text tables for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-
-TIMES = ((10**12, "s"), (10**9, "ms"), (10**6, "us"), (10**3, "ns"))
-_SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-
-
-def format_ps(ps: int) -> str:
-    """
-    >>> format_ps(1_500), format_ps(12), format_ps(2_000_000)
-    ('1.5 ns', '12 ps', '2 us')
-    """
-    return _scaled(ps, TIMES, "ps")
-
-
-def format_bytes(count: int) -> str:
-    """
-    >>> format_bytes(1536)
-    '1.5 KiB'
-    """
-    return _scaled(count, _SIZES, "B")
-
-
-def _scaled(value: int, steps: Sequence[tuple[int, str]], smallest: str) -> str:
-    for size, unit in steps:
-        if abs(value) >= size:
-            return f"{value / size:.4g} {unit}"
-    return f"{value} {smallest}"
 
 
 def text_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
