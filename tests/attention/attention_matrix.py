@@ -67,9 +67,9 @@ def cases(ranks):
 
 
 def long_case(case):
-    """64 ranks that all talk to each other merge 3969 equal chunks in each row."""
-    everyone = case.schedule in ("hamilton", "direct")
-    return everyone and case.ranks == 64 and case.lengths == "equal"
+    """Equal chunks over many rings of 64 ranks; where all talk to each other each row merges 3969 of them."""
+    rings = case.family in ("hamilton", "direct") or (case.causal and case.family in ("nodes", "rings"))
+    return rings and case.ranks == 64 and case.lengths == "equal"
 
 
 def executor_cases(whole=WHOLE_MATRIX):
