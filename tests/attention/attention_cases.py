@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import pairwise, product
 
 import torch
 import torch.distributed as dist
@@ -99,42 +99,31 @@ def shards(whole, layout_arguments):
     return [shard_sequence(x, **layout_arguments) for x in whole]
 
 
-def schedules_of(ranks):
-    names = ["ring", "zigzag", "striped", "direct", "hamilton", "ulysses"] + (["auto"] if ranks < 4 else [])
-    for m in range(2, ranks):
-        if ranks % m == 0:
-            names += [f"hamilton:{m}x{ranks // m}", f"ulysses:{m}", f"ulysses:{m}+zigzag"]
-    return names + (["hamilton:2"] if ranks > 3 else [])
-
-
-def check_schedules(rank, names, low_precision):
-    """Every schedule, full and causal, even and uneven lengths, GQA; forward and backward."""
-    ranks, cases = dist.get_world_size(), Cases()
-    variants = [(4 * ranks, 2, 2), (7 * ranks + 3, 4, 2)]
-    for seed, (length, heads, kv_heads) in enumerate(variants):
-        if seed == 0 and ranks > 5:
-            continue  # time: uneven lengths and GQA are the harder case
-        shapes = [
-            (2, length, heads, 8),
-            (2, length, kv_heads, 8),
-            (2, length, kv_heads, 8),
-            (2, length, heads, 8),
-        ]
-        for causal in (False, True):
-            for dtype in [torch.float32, *(low_precision if seed else [])]:
-                q, k, v, d_out = tensors(seed, *shapes, dtype=dtype)
-                exact = with_gradients(
-                    lambda *x, c=causal: single_device(*x, causal=c),
-                    [x.double() for x in (q, k, v)],
-                    d_out.double(),
-                )
-                allowed = None if dtype == torch.float32 else allowed_errors(q, k, v, d_out, causal, exact)
-                for name in names:
-                    arguments = {"schedule": name, "causal": causal}
+def check_schedules(rank, wanted, low_precision):
+    """Every case of the matrix, forward and backward; also returns what was done."""
+    ranks, cases, done = dist.get_world_size(), Cases(), []
+    for lengths, (length, heads, kv_heads) in (
+        ("equal", (2 * ranks * max(1, ranks - 1), 2, 2)),
+        ("uneven", (7 * ranks + 3, 4, 2)),
+    ):
+        shapes = [(1 + (lengths == "uneven"), length, h, 8) for h in (heads, kv_heads, kv_heads, heads)]
+        for causal, dtype in product((False, True), [torch.float32, *low_precision]):
+            if lengths == "equal" and dtype != torch.float32:
+                continue
+            q, k, v, d_out = tensors(length, *shapes, dtype=dtype)
+            exact = with_gradients(
+                lambda *x, c=causal: single_device(*x, causal=c),
+                [x.double() for x in (q, k, v)],
+                d_out.double(),
+            )
+            allowed = None if dtype == torch.float32 else allowed_errors(q, k, v, d_out, causal, exact)
+            for case in wanted:
+                if case.causal == causal and case.lengths == lengths:
+                    arguments = {"schedule": case.schedule, "causal": causal}
                     got = divided(q, k, v, d_out, arguments)
-                    label = f"{name} causal={causal} {length} {dtype}"
-                    cases.compare(label, got, shards(exact, arguments), allowed=allowed)
-    return cases.failures, cases.count, cases.worst
+                    cases.compare(f"{case.label} {dtype}", got, shards(exact, arguments), allowed=allowed)
+                    done.append((case, str(dtype)))
+    return cases.failures, cases.count, cases.worst, done
 
 
 def allowed_errors(q, k, v, d_out, causal, exact):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from megatile.attention import (
     shard_sequence,
     unshard_sequence,
 )
+from megatile.attention.communication import Communicator
 from megatile.attention.engine import Engine, _Gradients
 
 
@@ -63,7 +65,7 @@ def check_errors(rank):
         ("window", {"window_size": 3}, "window_size is (left, right) with -1 for no limit, got 3"),
         ("no window", {"window_size": None}, "got None"),
         ("number", {"schedule": 3}, "schedule is a name or a Schedule, got int"),
-        ("scale", {"softmax_scale": "1"}, "softmax_scale must be a number, got str"),
+        ("scale", {"softmax_scale": "1"}, "softmax_scale must be a finite number, got str"),
         ("slopes", {"alibi_slopes": [1.0]}, "alibi_slopes must be [heads] or [batch, heads]"),
         ("batch", {"k": x.repeat(2, 1, 1, 1), "v": x.repeat(2, 1, 1, 1)}, "agree in batch, got 1 and 2"),
         ("none", {"q": None}, "must be tensors, got NoneType, Tensor, Tensor"),
@@ -144,6 +146,53 @@ def check_communication_classes(rank):
     cases.compare("unchecked", [out], shards([exact], {}))
     cases.refuses("tokens", AttentionError, "gives them", unshard_sequence, out[:, rank:], layout="striped")
     return cases.failures, cases.count, cases.worst
+
+
+def check_overlap(rank):
+    """Kernels of a step end only when the chunks of the next are here: in turn they never would."""
+    cases, ranks = Cases(), dist.get_world_size()
+    q, k, v = tensors(2, *[(1, 6 * ranks, 2, 4)] * 3)
+    exact = [single_device(*(x.double() for x in (q, k, v)))]
+    for schedule in ("ring", "hamilton", "direct"):
+        for transport in ("point_to_point", "all_to_all_single"):
+            with environment(MEGATILE_ATTENTION_TRANSPORT=transport), _kernels_that_wait() as waited:
+                out = hamilton_attention(*(shard_sequence(x) for x in (q, k, v)), schedule=schedule)
+            cases.compare(f"{schedule} by {transport}", [out], shards(exact, {}))
+            steps = make_schedule(schedule, ranks).routes.exchanges
+            if waited != list(range(1, steps + 1)):
+                cases.failures.append(f"{schedule} by {transport}: kernels waited for {waited}")
+    return cases.failures, cases.count, cases.worst
+
+
+@contextmanager
+def _kernels_that_wait(seconds=20.0):
+    """Yields the numbers of the exchanges that were complete before the kernels ahead of them ended."""
+    started, waited = [], []
+    exchange, call = Communicator.exchange, Engine._forward_call
+    posted = dist.irecv
+
+    def empty(buffer, *arguments):
+        buffer.fill_(float("nan"))  # before anything can arrive
+        return posted(buffer, *arguments)
+
+    def noted(self, *arguments):
+        started.append(exchange(self, *arguments))
+        return started[-1]
+
+    def slow(self, *arguments):
+        end = time.monotonic() + seconds
+        while len(waited) < len(started) and time.monotonic() < end:
+            pending = started[-1]
+            here = not any(x.isnan().any() for x in pending.received.values())
+            if here and all(peer is not None or work.is_completed() for work, peer in pending.works):
+                waited.append(len(started))
+        return call(self, *arguments)
+
+    dist.irecv, Communicator.exchange, Engine._forward_call = empty, noted, slow
+    try:
+        yield waited
+    finally:
+        dist.irecv, Communicator.exchange, Engine._forward_call = posted, exchange, call
 
 
 def dies_in_the_middle(rank, schedule, victim, causal, backward):

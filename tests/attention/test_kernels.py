@@ -14,7 +14,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from megatile.attention import _update_out_and_lse, flash, hamilton_attention  # noqa: E402
-from megatile.attention.kernels import Blocked, CpuFlash, KernelOptions, choose_kernel  # noqa: E402
+from megatile.attention.kernels import Block, Blocked, CpuFlash, KernelOptions, choose_kernel  # noqa: E402
 from megatile.attention.merge import Accumulator  # noqa: E402
 from megatile.attention.schedules.bands import Band, Tile  # noqa: E402
 
@@ -52,16 +52,15 @@ def run(kernel, q, k, v, d_out, tile, options):
     d_q, d_k, d_v = (torch.zeros_like(x) for x in (q, k, v))
     for part in kernel.divide(tile, q.shape[1], k.shape[1]):
         rows, columns = slice(*part.rows), slice(*part.columns)
-        grads = kernel.backward(
+        block = Block(
             d_out[:, rows],
             q[:, rows],
             k[:, columns],
             v[:, columns],
             out[:, rows],
             lse[:, :, rows],
-            part.tile,
-            options,
         )
+        grads = kernel.backward(block, part.tile, options)
         for target, where, grad in zip((d_q, d_k, d_v), (rows, columns, columns), grads, strict=True):
             target[:, where] += grad
     return out, lse, d_q, d_k, d_v
@@ -169,7 +168,8 @@ def stand_in():
         window_size_right, softcap, alibi_slopes, deterministic, rng_state=None,
     ):  # fmt: skip
         band, _ = visible(q, k, window_size_left, 0 if causal else window_size_right)
-        grads = Blocked().backward(dout, q, k, v, out, softmax_lse, Tile(band), KernelOptions(softmax_scale))
+        given = Block(dout, q, k, v, out, softmax_lse)
+        grads = Blocked().backward(given, Tile(band), KernelOptions(softmax_scale))
         for target, grad in zip((dq, dk, dv), grads, strict=True):
             target.copy_(grad)
 

@@ -21,6 +21,8 @@ SEED_SIGNATURES = {
     "source_rank_per_iter layout",
     "hamilton_attention_forward_full_flash_attn_two_nodes": f"{_CHUNKED} inter_in_mapping inter_out_mapping "
     "out_mapping in_mapping layout",
+    "hamilton_attention_forward_causal_flash_attn_two_nodes": f"{_CHUNKED} inter_in_mapping "
+    "inter_out_mapping out_mapping in_mapping layout",
     "_update_out_and_lse": "out lse block_out block_lse",
     "gen_hamilton_circle": "n",
     "calculate_out_mapping_circle": "looping",
@@ -65,6 +67,40 @@ def test_every_name_is_there_with_its_arguments():
         if "forward" in name:
             assert name.endswith("_profile")
             assert getattr(attention, name).__name__ == name
+
+
+_RING_FLASH = (
+    "dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), alibi_slopes=None, "
+    "deterministic=False, return_attn_probs=False, group=None"
+)
+
+
+@pytest.mark.parametrize("kind", ["", "_varlen"])
+@pytest.mark.parametrize(
+    ("packing", "tensors"), [("", "q, k, v"), ("_kvpacked", "q, kv"), ("_qkvpacked", "qkv")]
+)
+def test_ring_flash_attentions_signatures_are_exact(kind, packing, tensors):
+    pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
+    boundaries = ", cu_seqlens, max_seqlen" if kind else ""
+    for prefix in ("ring_flash_attn", "zigzag_ring_flash_attn", *([] if kind else ["stripe_flash_attn"])):
+        function = getattr(attention, f"{prefix}{kind}{packing}_func")
+        parameters = inspect.signature(function).parameters.values()
+        shown = ", ".join(str(p.replace(annotation=p.empty)).replace(" = ", "=") for p in parameters)
+        assert shown == f"{tensors}{boundaries}, {_RING_FLASH}"
+        with pytest.raises(TypeError, match="missing a required argument"):
+            function()
+        with pytest.raises(TypeError, match="unexpected keyword argument 'dropout'"):
+            function(*(None for _ in tensors.split()), *(None for _ in boundaries.split()), dropout=1)
+
+
+def test_ring_flash_attentions_functions_refuse_what_they_cannot_unpack():
+    torch = pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
+    x = torch.randn(1, 4, 2, 2, 4)
+    with pytest.raises(attention.AttentionError, match="3 parts before heads and dim"):
+        attention.ring_flash_attn_qkvpacked_func(x)
+    for wrong in (3, [None, 4]):
+        with pytest.raises(attention.AttentionError, match="cu_seqlens must be"):
+            attention.ring_flash_attn_varlen_kvpacked_func(x[0, :, 0], x[0], wrong, 4)
 
 
 def test_shards_and_positions_of_ranks_that_do_not_exist():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from attention_matrix import executor_cases, long_case
 from attention_reference import attention, attention_gradients, visible
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,8 +20,12 @@ from megatile.plan.model import Plan
 SIMPLE = ["ring", "zigzag", "striped", "direct", "hamilton"]
 
 
-def assert_gradients_exact(name, ranks, problem, checked=True):
-    """One plan for forward and backward: outputs and all gradients are those of plain attention."""
+def assert_gradients_exact(name, ranks, problem, checked=True, merges=0):
+    """One plan for forward and backward: outputs and all gradients are those of plain attention.
+
+    Gradients after many ``merges``: relative to their scale, 1e-5 and what the rounding of a log-sum-exp
+    (below 16) in f32 adds up to, merge by merge.
+    """
     schedule = make_schedule(name, ranks)
     plan = attention_plan(schedule, problem, backward=True)
     if checked:
@@ -36,7 +41,8 @@ def assert_gradients_exact(name, ranks, problem, checked=True):
     np.testing.assert_allclose(divided.outputs(results)[0][0], out, rtol=0, atol=1e-5)
     wanted = attention_gradients(*wide, seen, problem.factor, out, lse, d_out[0].astype("f8"))
     for found, want in zip(divided.gradients(results), wanted, strict=True):
-        np.testing.assert_allclose(found[0], want, rtol=0, atol=1e-5)
+        many = (1e-5 + 2**-21 * merges**0.5) * max(1.0, float(abs(want).max()))
+        np.testing.assert_allclose(found[0], want, rtol=0, atol=many if merges > 256 else 1e-5)
 
 
 def assert_exact(name, ranks, problem, seed=0, checked=True):
@@ -81,31 +87,19 @@ def test_nodes_and_heads_are_exact(name, ranks, causal):
     assert_exact(name, ranks, Problem(7 * ranks + 1, 4, 4, 2, batch=2, causal=causal, dtype="f32"))
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(
-    ("ranks", "names"),
-    [(16, [*SIMPLE, "hamilton:8x2", "hamilton:5", "ulysses", "ulysses:2+hamilton"]),
-     (24, ["ring", "direct", "hamilton", "hamilton:8x3", "hamilton:3x8", "ulysses:4+zigzag"]),
-     (32, ["zigzag", "striped", "hamilton", "hamilton:8x4", "ulysses:8+hamilton"]),
-     (64, ["zigzag", "hamilton:8x8", "ulysses:8+hamilton"])],
-)  # fmt: skip
-def test_many_ranks_are_exact_forward_and_backward(ranks, names, causal):
-    for name in names:
-        heads = ranks if name == "ulysses" else 8 if "ulysses" in name else 2
-        kv_heads = heads if "ulysses" in name else 1
-        problem = Problem(2 * ranks + 5, heads, 2, kv_heads, causal=causal, dtype="f32")
-        assert_gradients_exact(name, ranks, problem, checked=False)
+@pytest.mark.parametrize("case", executor_cases(), ids=lambda case: case.label)
+def test_many_ranks_are_exact_forward_and_backward(case):
+    schedule = make_schedule(case.schedule, case.ranks)
+    heads = 1 if long_case(case) else max(2, schedule.heads)  # 8064 tokens are enough to hold in memory
+    equal = case.ranks * schedule.routes.chunks * (2 if case.causal else 1)
+    length, kv_heads = (equal, heads) if case.lengths == "equal" else (2 * case.ranks + 5, heads // 2)
+    problem = Problem(length, heads, 2, kv_heads, causal=case.causal, dtype="f32")
+    merges = schedule.routes.exchanges * schedule.routes.chunks if case.lengths == "equal" else 0
+    assert_gradients_exact(case.schedule, case.ranks, problem, checked=False, merges=merges)
 
 
-@pytest.mark.parametrize(("name", "ranks"), [("hamilton", 24), ("hamilton:8x8", 64)])
-def test_large_groups_with_equal_chunks_are_exact(name, ranks):
-    chunks = make_schedule(name, ranks).routes.chunks
-    assert_exact(name, ranks, Problem(ranks * chunks, 1, 2, dtype="f32"), checked=False)
-
-
-def test_the_largest_group_is_exact_forward_and_backward():
-    assert_gradients_exact("hamilton", 64, Problem(133, 1, 2, causal=True, dtype="f32"), checked=False)
-    assert_exact("hamilton", 64, Problem(133, 1, 2, dtype="f32"), checked=False)
+def test_the_largest_group_with_equal_chunks_is_exact():
+    assert_exact("hamilton", 64, Problem(64 * 63, 1, 2, dtype="f32"), checked=False)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import product
 
 import pytest
 
@@ -10,34 +11,51 @@ torch = pytest.importorskip("torch", reason="torch is not installed: the attenti
 
 import attention_cases as cases  # noqa: E402
 import attention_faults as faults  # noqa: E402
+import attention_matrix as matrix  # noqa: E402
 import attention_names as names  # noqa: E402
+import attention_use as use  # noqa: E402
 from attention_processes import run_jobs, run_ranks  # noqa: E402
+
+
+def wanted_cases(ranks):
+    auto = [matrix.Case("auto", "auto", ranks, c, x) for c, x in product(matrix.MASKS, matrix.LENGTHS)]
+    return [*matrix.cases(ranks), *(auto if ranks < 4 else [])]
+
+
+def low_precision(ranks):
+    return [torch.bfloat16, torch.float16] if ranks == 3 else [torch.bfloat16]
 
 
 def jobs_of(ranks):
     """What one spawn of so many processes does, one after the other."""
-    low_precision = [torch.bfloat16, torch.float16] if ranks == 3 else [torch.bfloat16]
-    jobs = [(cases.check_schedules, (cases.schedules_of(ranks), low_precision))]
+    jobs = [(cases.check_schedules, (wanted_cases(ranks), low_precision(ranks)))]
     nodes = [(1, 1), (3, 1), (2, 2), (2, 3), (3, 2), (4, 2)]
     jobs += [(names.check_forwards, (m, u)) for m, u in nodes if m * u == ranks]
     if ranks <= 3:
         jobs.append((cases.check_masks, ()))
     if ranks in (2, 4):
         jobs.append((names.check_names, ()))
+    if ranks in (3, 4):
+        jobs.append((use.check_use, ()))
     if ranks in (2, 3):
         jobs.append((faults.check_errors, ()))
     if ranks == 3:
-        jobs.append((faults.check_communication_classes, ()))
+        jobs += [(faults.check_communication_classes, ()), (faults.check_overlap, ())]
     return jobs
 
 
-@pytest.mark.parametrize("ranks", range(1, 10))
+@pytest.mark.parametrize("ranks", matrix.PROCESS_RANKS)
 def test_attention_of_real_processes_equals_one_device_and_refuses_wrong_use(ranks):
+    f32, narrow = str(torch.float32), [str(dtype) for dtype in low_precision(ranks)]
+    wanted = {(case, x) for case in wanted_cases(ranks) for x in [f32, *narrow]}
+    wanted -= {(case, x) for case, x in wanted if case.lengths == "equal" and x != f32}
     for rank, (answers, error) in enumerate(run_ranks(run_jobs, ranks, jobs_of(ranks), timeout=400.0)):
         assert error is None, f"rank {rank}:\n{error}"
-        for name, (failures, count, _) in answers:
+        for name, (failures, count, _, *done) in answers:
             assert not failures, f"{name}, rank {rank}: " + "\n".join(failures)
             assert count > 0, name
+            if name == "check_schedules":
+                assert set(done[0]) == wanted, f"rank {rank} left cases out"
 
 
 @pytest.mark.parametrize(
@@ -63,3 +81,10 @@ def test_a_rank_that_never_calls_is_named(group_timeout, own_timeout):
     results = run_ranks(faults.never_calls, 3, 1, own_timeout, group_timeout=group_timeout)
     for rank in (0, 2):
         assert "failed: rank 1 did not arrive in time" in results[rank][1], results[rank][1]
+
+
+def test_a_rank_that_calls_with_another_group_is_named():
+    results = run_ranks(use.calls_with_another_group, 3, 2, group_timeout=4.0)
+    assert results[2] == ("done", None)
+    for rank in (0, 1):
+        assert "failed: rank 2 " in results[rank][0], results[rank]

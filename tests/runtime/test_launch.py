@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 
 import numpy as np
@@ -114,7 +115,7 @@ def test_a_process_that_dies_ends_the_others_and_is_named():
     victim = []
 
     def kill_one(pids):
-        victim.append(pids[1])
+        victim.extend(pids)
         time.sleep(1.0)
         os.kill(pids[1], signal.SIGKILL)
 
@@ -123,8 +124,32 @@ def test_a_process_that_dies_ends_the_others_and_is_named():
         launch(waiting_plan(), inputs={"x": np.zeros((3, 1))}, timeout=100, started=kill_one)
     assert caught.value.units == (1,)
     assert time.monotonic() - start < 90
-    with pytest.raises(ProcessLookupError):
-        os.kill(victim[0], 0)
+    for pid in victim:  # none is left, not even for a moment
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(("victim", "moment"), [(0, 0.0), (2, 0.0), (1, 0.7)])
+def test_a_process_may_die_before_the_others_have_met_or_while_they_work(victim, moment):
+    """At moment 0 no process has joined the others yet; later they run a plan of messages again and again."""
+    pytest.importorskip("torch")
+    processes = []
+
+    def kill_one(pids):
+        processes.extend(pids)
+        kill = threading.Timer(moment, os.kill, (pids[victim], signal.SIGKILL))
+        kill.start() if moment else kill.function(*kill.args)
+
+    plan, x = mixed_plan(3), np.ones((3, 4, 6))
+    inputs = {"x": x, "n": np.array([[0], [2], [3]])}
+    with pytest.raises(
+        LaunchError, match=f"^unit {victim} of plan 'mixed': ended by signal SIGKILL"
+    ) as error:
+        launch(plan, inputs=inputs, timeout=60, repeat=10**6, started=kill_one)
+    assert error.value.units == (victim,)
+    for pid in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_a_plan_that_never_ends_is_stopped_and_its_units_named():
@@ -165,8 +190,6 @@ def test_puts_gets_and_shared_tiles_work_between_processes():
 def test_messages_travel_while_kernels_work(tmp_path):
     """The first computation ends only when the message after it has come: in order they would never."""
     torch = pytest.importorskip("torch")
-    import threading
-
     from megatile.runtime import stream
     from megatile.runtime.memory import Memory
 
@@ -182,7 +205,10 @@ def test_messages_travel_while_kernels_work(tmp_path):
     sent = []
 
     class Wires:
-        def receive(self, *_):
+        def receive(self, coming):
+            return self
+
+        def wait(self):
             come.set()
             return torch.ones(4)
 

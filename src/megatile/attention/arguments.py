@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from megatile.attention.agreement import Record, checksum
+from megatile.attention.errors import AttentionError
 from megatile.attention.kernels import SUPPORTED
+from megatile.attention.ownership import packed_lengths
 from megatile.attention.schedules import Schedule
 from megatile.core.errors import did_you_mean
 
@@ -78,28 +81,32 @@ def _problem_of_options(window_size: Any, dropout_p: float, cu_seqlens: Any, sca
     pair = isinstance(window_size, Sequence) and len(window_size) == 2
     if not pair or not all(isinstance(w, int) and w >= -1 for w in window_size):
         return f"window_size is (left, right) with -1 for no limit, got {window_size}"
-    if scale is not None and not isinstance(scale, (int, float)):
-        return f"softmax_scale must be a number, got {type(scale).__name__}"
-    if cu_seqlens is not None and (not isinstance(cu_seqlens, (Tensor, Sequence)) or not len(cu_seqlens)):
-        return f"cu_seqlens must be the boundaries of sequences, got {cu_seqlens!r}"
+    if scale is not None and not (isinstance(scale, (int, float)) and isfinite(scale)):
+        found = scale if isinstance(scale, float) else type(scale).__name__
+        return f"softmax_scale must be a finite number, got {found}"
+    try:
+        if cu_seqlens is not None:
+            packed_lengths(cu_seqlens)
+    except AttentionError as error:
+        return str(error)
     return None
 
 
 def _problem_of_shapes(q: Tensor, k: Tensor, v: Tensor, slopes: Any, layout: str, packed: bool) -> str | None:
-    inner_q, inner_k, inner_v = (to_inner(x, layout, packed) for x in (q, k, v))
-    if inner_k.shape[:3] != inner_v.shape[:3]:
+    shape_q, shape_k, shape_v = (_inner_shape(x, layout, packed) for x in (q, k, v))
+    if shape_k[:3] != shape_v[:3]:
         return f"batch, length and heads of k and v must agree, got {tuple(k.shape)} and {tuple(v.shape)}"
-    if inner_q.shape[0] != inner_k.shape[0]:
-        return f"q and k must agree in batch, got {inner_q.shape[0]} and {inner_k.shape[0]}"
-    if inner_q.shape[3] != inner_k.shape[3]:
-        return f"q and k need the same head dim, got {inner_q.shape[3]} and {inner_k.shape[3]}"
-    heads, kv_heads = inner_q.shape[2], inner_k.shape[2]
+    if shape_q[0] != shape_k[0]:
+        return f"q and k must agree in batch, got {shape_q[0]} and {shape_k[0]}"
+    if shape_q[3] != shape_k[3]:
+        return f"q and k need the same head dim, got {shape_q[3]} and {shape_k[3]}"
+    heads, kv_heads = shape_q[2], shape_k[2]
     if not kv_heads or heads % kv_heads:
         return f"the {heads} query heads are no multiple of the {kv_heads} KV heads"
     if slopes is None:
         return None
     shape = tuple(slopes.shape) if isinstance(slopes, Tensor) else type(slopes).__name__
-    if shape not in ((heads,), (inner_q.shape[0], heads)):
+    if shape not in ((heads,), (shape_q[0], heads)):
         return f"alibi_slopes must be [heads] or [batch, heads] for {heads} heads, got {shape}"
     return None
 
@@ -150,9 +157,15 @@ def _digest(values: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def _inner_shape(x: Tensor, layout: str, packed: bool) -> tuple[int, ...]:
+    return (1, *x.shape) if packed else tuple(x.shape[i] for i in _TENSOR_LAYOUTS[layout])
+
+
 def to_inner(x: Tensor, layout: str, packed: bool = False) -> Tensor:
     """As the engine wants it: batch, sequence, heads, dim."""
-    return x.unsqueeze(0) if packed else x.permute(_TENSOR_LAYOUTS[layout])
+    if packed:
+        return x.unsqueeze(0)
+    return x if layout == "BSND" else x.permute(_TENSOR_LAYOUTS[layout])
 
 
 def from_inner_order(layout: str) -> list[int]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from megatile.attention.communication import Communicator, Pending
-from megatile.attention.kernels import Kernel, KernelOptions
+from megatile.attention.kernels import Block, Kernel, KernelOptions
 from megatile.attention.merge import Accumulator
 from megatile.attention.profile import Profile, span
 from megatile.attention.schedules.division import OWN, Division, KernelCall, Run
@@ -67,7 +67,9 @@ class Engine:
         return grads.d_q, grads.home
 
     def own_chunks(self, pair: Pair) -> Chunks:
-        """The rank's KV cut into the chunks of the routes."""
+        """The rank's KV cut into the chunks of the routes; none where nothing travels."""
+        if not self.division.routes.exchanges:
+            return {}
         rows = self.division.chunk_rows(self.rank)
         return {Held(self.rank, c): _pair(_rows(x, runs) for x in pair) for c, runs in enumerate(rows)}
 
@@ -198,10 +200,10 @@ class _Gradients:
         d_keys = _pair(torch.zeros_like(x, dtype=torch.float32) for x in keys)
         for part in self.engine.kernel.divide(call.tile, call.rows, call.columns):
             rows, columns = slice(*part.rows), slice(*part.columns)
-            d_q, d_k, d_v = self.engine.kernel.backward(
-                d_out[:, rows], queries[:, rows], k[:, columns], v[:, columns], out[:, rows], lse[:, :, rows],
-                part.tile, self.engine.options,
-            )  # fmt: skip
+            block = Block(
+                d_out[:, rows], queries[:, rows], k[:, columns], v[:, columns], out[:, rows], lse[:, :, rows]
+            )
+            d_q, d_k, d_v = self.engine.kernel.backward(block, part.tile, self.engine.options)
             at = 0
             for begin, end in _runs_within(call.q, *part.rows):
                 self.d_q[:, begin:end] += d_q[:, at : at + end - begin]

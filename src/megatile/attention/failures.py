@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch.distributed as dist
 
 from megatile.attention.errors import PeerError
 
+WATCH_SECONDS = 0.3
 GRACE_SECONDS = 3.0  # how long ranks that noticed a failure wait for the others to report
 
 
@@ -30,12 +33,55 @@ def wait_for(work: Any, group: dist.ProcessGroup, peer: int | None, doing: str) 
         return
     timeout = timeout_from_environment()
     try:
-        if timeout is None:
-            work.wait()
-        else:
-            work.wait(timeout)
+        with WATCHER.during(group):
+            work.wait() if timeout is None else work.wait(timeout)
     except RuntimeError as error:
         raise explained(error, group, peer, doing) from error
+
+
+class Watcher:
+    """Answers for a process that waits and has noticed nothing itself, so that it is not taken for dead.
+
+    A rank whose neighbours are alive does not see that another one is gone. The thread looks into the store
+    only while the process waits for longer than a moment.
+    """
+
+    def __init__(self) -> None:
+        self._waits: tuple[float, dist.ProcessGroup] | None = None
+        self._process = 0
+
+    @contextmanager
+    def during(self, group: dist.ProcessGroup) -> Iterator[None]:
+        """While the process waits for others of the group."""
+        if self._process != os.getpid():  # threads do not survive a fork
+            self._process = os.getpid()
+            threading.Thread(target=self._watch, name="megatile attention", daemon=True).start()
+        self._waits = time.monotonic(), group
+        try:
+            yield
+        finally:
+            self._waits = None
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(WATCH_SECONDS)
+            waits = self._waits
+            if waits is not None and time.monotonic() - waits[0] > WATCH_SECONDS:
+                with suppress(RuntimeError, dist.DistError):
+                    self._answer(waits[1])
+
+    def _answer(self, group: dist.ProcessGroup) -> None:
+        store = _store(group)
+        if store.check(["noticed"]) and self._waits is not None:
+            store.set(f"alive/{dist.get_rank(group)}", "1")
+
+
+WATCHER = Watcher()
+
+
+def _store(group: dist.ProcessGroup) -> dist.Store:
+    default = dist.distributed_c10d._get_default_store()
+    return dist.PrefixStore(f"megatile/attention/{group.group_name}", default)
 
 
 def explained(error: RuntimeError, group: dist.ProcessGroup, peer: int | None, doing: str) -> PeerError:
@@ -56,9 +102,9 @@ def _culprits(error: RuntimeError, group: dist.ProcessGroup, peer: int | None) -
     """Global ranks at fault: the known peer of a closed connection, or those that do not report."""
     late = "imed out" in str(error) or "timeout" in str(error).lower()
     try:
-        default = dist.distributed_c10d._get_default_store()
-        store = dist.PrefixStore(f"megatile/attention/{group.group_name}", default)
+        store = _store(group)
         me, size = dist.get_rank(group), dist.get_world_size(group)
+        store.set("noticed", "1")
         store.set(f"alive/{me}", "1")
         if peer is not None and not late and not store.check([f"alive/{peer}"]):
             _name_culprit(store, [peer])

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megatile.attention.kernels import KernelOptions, Part, part_of
+from megatile.attention.kernels import Block, Gradients, KernelOptions, Part, part_of
 from megatile.attention.schedules.bands import Band, Tile
 
 
@@ -62,27 +62,17 @@ class FlashAttention:
         # Since 2.7: out, lse, …; before: out, q, k, v, out_padded, lse, ….
         return (got[0], got[1]) if len(got) == 4 else (got[0], got[5])
 
-    def backward(
-        self,
-        d_out: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        tile: Tile,
-        options: KernelOptions,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        window = window_of(tile.band, q.shape[1], k.shape[1])
+    def backward(self, block: Block, tile: Tile, options: KernelOptions) -> Gradients:
+        d_q, d_k, d_v = (torch.empty_like(x) for x in (block.q, block.k, block.v))
+        window = window_of(tile.band, block.q.shape[1], block.k.shape[1])
         _call(
             _interface()._flash_attn_backward,
-            dout=d_out,
-            q=q,
-            k=k,
-            v=v,
-            out=out,
-            softmax_lse=lse.contiguous(),
+            dout=block.d_out,
+            q=block.q,
+            k=block.k,
+            v=block.v,
+            out=block.out,
+            softmax_lse=block.lse.contiguous(),
             dq=d_q,
             dk=d_k,
             dv=d_v,

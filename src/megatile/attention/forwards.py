@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch import Tensor
@@ -44,20 +44,8 @@ def ring_attention_forward_flash_attn(
     _profile: Profile | None = None,
 ) -> Result:
     """Ring attention: each rank holds consecutive tokens, KV goes around one ring."""
-    out, lse = hamilton_attention(
-        q,
-        k,
-        v,
-        group=process_group,
-        causal=causal,
-        softmax_scale=softmax_scale,
-        window_size=window_size,
-        dropout_p=dropout_p,
-        schedule="ring",
-        return_lse=True,
-        _profile=_profile,
-    )
-    return out, lse
+    options = _Whole(process_group, causal, softmax_scale, window_size, dropout_p)
+    return _whole("ring", q, k, v, options, _profile)
 
 
 def zigzag_ring_attention_forward_flash_attn(
@@ -75,22 +63,10 @@ def zigzag_ring_attention_forward_flash_attn(
     _profile: Profile | None = None,
 ) -> Result:
     """Ring attention with the zig-zag layout, which balances causal work."""
-    out, lse = hamilton_attention(
-        q,
-        k,
-        v,
-        group=process_group,
-        causal=causal,
-        softmax_scale=softmax_scale,
-        window_size=window_size,
-        dropout_p=dropout_p,
-        alibi_slopes=alibi_slopes,
-        schedule="zigzag",
-        return_lse=True,
-        deterministic=deterministic,
-        _profile=_profile,
+    options = _Whole(
+        process_group, causal, softmax_scale, window_size, dropout_p, alibi_slopes, deterministic
     )
-    return out, lse
+    return _whole("zigzag", q, k, v, options, _profile)
 
 
 def hamilton_attention_forward_full_flash_attn(
@@ -140,50 +116,39 @@ def hamilton_attention_forward_causal_flash_attn(
     return run_chunks(members, cycles, q, k, v, softmax_scale0, dropout_p, True, layout, _profile)
 
 
-def hamilton_attention_forward_full_flash_attn_two_nodes(
-    process_group: dist.ProcessGroup,
-    q: Tensor,
-    k: list[Tensor],
-    v: list[Tensor],
-    softmax_scale0: float | None,
-    dropout_p: float = 0,
-    inter_in_mapping: Sequence[Any] | None = None,
-    inter_out_mapping: Sequence[Any] | None = None,
-    out_mapping: Mapping | None = None,
-    in_mapping: Mapping | None = None,
-    layout: str = "BSND",
-    *,
-    _profile: Profile | None = None,
-) -> Result:
-    """Full attention over (m-K_m-m)^u: paths inside nodes, closed through the NICs; any number of nodes.
+def _over_nodes(causal: bool) -> Callable[..., Result]:
+    def function(
+        process_group: dist.ProcessGroup,
+        q: Tensor,
+        k: list[Tensor],
+        v: list[Tensor],
+        softmax_scale0: float | None,
+        dropout_p: float = 0,
+        inter_in_mapping: Sequence[Any] | None = None,
+        inter_out_mapping: Sequence[Any] | None = None,
+        out_mapping: Mapping | None = None,
+        in_mapping: Mapping | None = None,
+        layout: str = "BSND",
+        *,
+        _profile: Profile | None = None,
+    ) -> Result:
+        members = _members(process_group, None)
+        cycles = _node_cycles(members.size, inter_out_mapping, inter_in_mapping, out_mapping, in_mapping)
+        return run_chunks(members, cycles, q, k, v, softmax_scale0, dropout_p, causal, layout, _profile)
 
-    Without mappings they are generated, for nodes of ``LOCAL_WORLD_SIZE`` ranks if that is set, else for two
-    nodes.
+    kind = "causal" if causal else "full"
+    layout = "in zig-zag layout (see :func:`kv_chunks`)" if causal else "with one chunk per cycle"
+    function.__name__ = function.__qualname__ = f"hamilton_attention_forward_{kind}_flash_attn_two_nodes"
+    function.__doc__ = f"""{kind.capitalize()} attention over (m-K_m-m)^u {layout}.
+
+    Paths inside nodes are closed through the NICs; any number of nodes. Without mappings they are generated,
+    for nodes of ``LOCAL_WORLD_SIZE`` ranks if that is set, else for two nodes.
     """
-    members = _members(process_group, None)
-    cycles = _node_cycles(members.size, inter_out_mapping, inter_in_mapping, out_mapping, in_mapping)
-    return run_chunks(members, cycles, q, k, v, softmax_scale0, dropout_p, False, layout, _profile)
+    return function
 
 
-def hamilton_attention_forward_causal_flash_attn_two_nodes(
-    process_group: dist.ProcessGroup,
-    q: Tensor,
-    k: list[Tensor],
-    v: list[Tensor],
-    softmax_scale0: float | None,
-    dropout_p: float = 0,
-    inter_in_mapping: Sequence[Any] | None = None,
-    inter_out_mapping: Sequence[Any] | None = None,
-    out_mapping: Mapping | None = None,
-    in_mapping: Mapping | None = None,
-    layout: str = "BSND",
-    *,
-    _profile: Profile | None = None,
-) -> Result:
-    """Causal attention over (m-K_m-m)^u in zig-zag layout; see the full variant and :func:`kv_chunks`."""
-    members = _members(process_group, None)
-    cycles = _node_cycles(members.size, inter_out_mapping, inter_in_mapping, out_mapping, in_mapping)
-    return run_chunks(members, cycles, q, k, v, softmax_scale0, dropout_p, True, layout, _profile)
+hamilton_attention_forward_full_flash_attn_two_nodes = _over_nodes(causal=False)
+hamilton_attention_forward_causal_flash_attn_two_nodes = _over_nodes(causal=True)
 
 
 def _profiled(function: Callable[..., Result]) -> Callable[..., tuple[Tensor, Tensor, float, float, float]]:
@@ -213,6 +178,27 @@ hamilton_attention_forward_full_flash_attn_two_nodes_profile = _profiled(
 hamilton_attention_forward_causal_flash_attn_two_nodes_profile = _profiled(
     hamilton_attention_forward_causal_flash_attn_two_nodes
 )
+
+
+class _Whole(NamedTuple):
+    """Options of the functions that take whole tensors of k and v."""
+
+    group: Any
+    causal: bool
+    softmax_scale: float | None
+    window_size: tuple[int, int]
+    dropout_p: float
+    alibi_slopes: Tensor | None = None
+    deterministic: bool = False
+
+
+def _whole(
+    schedule: str, q: Tensor, k: Tensor, v: Tensor, options: _Whole, profile: Profile | None
+) -> Result:
+    out, lse = hamilton_attention(
+        q, k, v, **options._asdict(), schedule=schedule, return_lse=True, _profile=profile
+    )
+    return out, lse
 
 
 def _members(group: Any, world_size: int | None) -> Members:

@@ -22,12 +22,14 @@ from megatile.attention.arguments import (
 )
 from megatile.attention.communication import Communicator, choose_transport
 from megatile.attention.engine import Engine
-from megatile.attention.heads import HeadExchange
+from megatile.attention.errors import AttentionError
+from megatile.attention.heads import HeadExchange, exchange_heads
 from megatile.attention.kernels import KernelOptions, choose_kernel
 from megatile.attention.ownership import Ownership, own_lengths, sequence_lengths
 from megatile.attention.profile import Profile, span
 from megatile.attention.schedules import Mask, Schedule, make_schedule
 from megatile.attention.schedules.division import is_dense
+from megatile.core.errors import MegatileError
 
 
 def hamilton_attention(
@@ -49,6 +51,7 @@ def hamilton_attention(
     return_lse: bool = False,
     deterministic: bool = False,
     _profile: Profile | None = None,
+    _problem: str | None = None,
 ) -> Any:
     """Exact attention of a sequence that is divided over the ranks of ``group``; forward and backward.
 
@@ -68,7 +71,7 @@ def hamilton_attention(
     members = Members(group)
     packed = cu_seqlens is not None
     problem = find_problem(q, k, v, window_size, dropout_p, alibi_slopes, layout, cu_seqlens, softmax_scale)
-    chosen, problem = _schedule(schedule, members.size, machine, problem)
+    chosen, problem = _schedule(schedule, members.size, machine, problem or _problem)
     scale, record = 1.0, {}
     if problem is None:
         q, k, v = (to_inner(x, layout, packed) for x in (q, k, v))
@@ -94,7 +97,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
-        keys, values = (x.transpose(0, 1).contiguous() for x in (k, v))
+        keys, values = _sequence_first(k, v, engine)
         out, lse, last = engine.forward(q, keys, values)
         ctx.engine, ctx.last = engine, last
         ctx.save_for_backward(q, keys, values, out, lse)
@@ -150,18 +153,29 @@ def _attend(
     slopes = None if options.slopes is None else options.slopes[..., exchange_q.own_heads(heads)]
     options = replace(options, slopes=slopes)
     with span(profile, "communication"):
-        q, k, v = exchange_q.to_heads(q), exchange_kv.to_heads(k), exchange_kv.to_heads(v)
+        exchanges = (exchange_q, exchange_kv, exchange_kv)
+        q, k, v = exchange_heads(exchanges, (q, k, v), (heads, k.shape[2], v.shape[2]), to_heads=True)
     out, lse = _run(q, k, v, engine_for(members, ownership, q, v, options, profile))
     with span(profile, "communication"):
-        with torch.no_grad():
-            whole = exchange_q.to_tokens(lse.transpose(1, 2).unsqueeze(-1).contiguous(), heads)
-        out = exchange_q.to_tokens(out, heads)
-    return out, whole.squeeze(-1).transpose(1, 2).contiguous()
+        column = lse.transpose(1, 2).unsqueeze(-1).contiguous()
+        whole = exchange_q.start(column, heads, to_heads=False)
+        (out,) = exchange_heads((exchange_q,), (out,), (heads,), to_heads=False)
+        return out, whole().squeeze(-1).transpose(1, 2).contiguous()
 
 
 def _run(q: Tensor, k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
-    out, lse = _Attention.apply(q, k, v, engine)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+        out, lse = _Attention.apply(q, k, v, engine)
+    else:
+        out, lse, _ = engine.forward(q, *_sequence_first(k, v, engine))
     return out, lse
+
+
+def _sequence_first(k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
+    """[S, B, H, D], so that chunks are pieces of memory; where none travel that does not matter."""
+    travels = engine.division.routes.exchanges > 0
+    k, v = k.transpose(0, 1), v.transpose(0, 1)
+    return (k.contiguous(), v.contiguous()) if travels else (k, v)
 
 
 def _schedule(
@@ -173,7 +187,7 @@ def _schedule(
         chosen = make_schedule(schedule, ranks) if isinstance(schedule, str) else schedule
         if not isinstance(chosen, Schedule):
             return None, problem or f"schedule is a name or a Schedule, got {type(schedule).__name__}"
-    except (ValueError, AttributeError) as error:
+    except MegatileError as error:
         return None, problem or str(error)
     if chosen.ranks != ranks:
         return (
@@ -189,6 +203,8 @@ def _for_machine(machine: Any, ranks: int) -> str:
         from megatile.hda import machine as load
 
         machine = load(machine)
+    if not hasattr(machine, "count"):
+        raise AttentionError(f"machine is an HDA or its name, got {type(machine).__name__}")
     inside = machine.count("device", within="node")
     return (
         f"hamilton:{inside}x{ranks // inside}" if 1 < inside < ranks and ranks % inside == 0 else "hamilton"
@@ -204,7 +220,6 @@ def _predicted(
     """
     from megatile.attention.plans import Problem
     from megatile.attention.predict import best_schedule
-    from megatile.core.errors import MegatileError
 
     try:
         problem = Problem(

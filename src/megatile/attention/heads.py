@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,60 +25,70 @@ class HeadExchange:
     def width(self) -> int:
         return len(self.lengths)
 
-    def to_heads(self, x: Tensor) -> Tensor:
-        """[B, own tokens, H, D] → [B, all tokens of the group, own heads, D]; differentiable."""
-        result: Tensor = _Exchange.apply(x, self, True, x.shape[2])
-        return result
-
-    def to_tokens(self, x: Tensor, heads: int) -> Tensor:
-        """The inverse; ``heads`` is the number of heads of all ranks together."""
-        result: Tensor = _Exchange.apply(x, self, False, heads)
-        return result
-
     def own_heads(self, heads: int) -> slice:
         """Which of all heads this rank takes."""
         sizes = split(heads, self.width)
         begin = sum(sizes[: self.index])
         return slice(begin, begin + sizes[self.index])
 
-    def _scatter(self, x: Tensor, heads: int) -> Tensor:
-        batch, dim, sizes = x.shape[0], x.shape[3], split(heads, self.width)
-        parts = x.split(sizes, dim=2)
-        wanted = [(length, sizes[self.index]) for length in self.lengths]
-        received = self._swap(list(parts), [batch * s * h * dim for s, h in wanted])
-        return torch.cat(
-            [r.view(batch, s, h, dim) for r, (s, h) in zip(received, wanted, strict=True)], dim=1
-        )
+    def start(self, x: Tensor, heads: int, to_heads: bool) -> Callable[[], Tensor]:
+        """Send the parts of a tensor; what is returned waits for the others' and puts them together.
 
-    def _gather(self, x: Tensor, heads: int) -> Tensor:
+        ``to_heads``: [B, own tokens, H, D] → [B, all tokens of the group, own heads, D]; else the inverse.
+        ``heads`` is the number of heads of all ranks together.
+        """
         batch, dim, sizes = x.shape[0], x.shape[3], split(heads, self.width)
-        parts = x.split(list(self.lengths), dim=1)
         own = self.lengths[self.index]
-        received = self._swap(list(parts), [batch * own * h * dim for h in sizes])
-        return torch.cat([r.view(batch, own, h, dim) for r, h in zip(received, sizes, strict=True)], dim=2)
-
-    def _swap(self, parts: list[Tensor], sizes: list[int]) -> list[Tensor]:
+        if to_heads:
+            parts, joined = x.split(sizes, dim=2), 1
+            wanted = [(length, sizes[self.index]) for length in self.lengths]
+        else:
+            parts, joined = x.split(list(self.lengths), dim=1), 2
+            wanted = [(own, size) for size in sizes]
         flat = [part.reshape(-1) for part in parts]
         others = [j for j in range(self.width) if j != self.index]
         pending = self.communicator.exchange(
             {j: flat[j] for j in others},
-            {j: sizes[j] for j in others},
+            {j: batch * wanted[j][0] * wanted[j][1] * dim for j in others},
             flat[self.index],
             "the exchange of heads",
         )
-        received = pending.wait()
-        return [flat[j] if j == self.index else received[j] for j in range(self.width)]
+
+        def finish() -> Tensor:
+            received = {**pending.wait(), self.index: flat[self.index]}
+            return torch.cat([received[j].view(batch, *shape, dim) for j, shape in enumerate(wanted)], joined)
+
+        return finish
+
+
+def exchange_heads(
+    exchanges: Sequence[HeadExchange], tensors: Sequence[Tensor], heads: Sequence[int], to_heads: bool
+) -> tuple[Tensor, ...]:
+    """Several tensors at once, all under way before the first is awaited; differentiable."""
+    results: tuple[Tensor, ...] = _Exchange.apply(tuple(exchanges), tuple(heads), to_heads, *tensors)
+    return results
 
 
 class _Exchange(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, exchange: HeadExchange, to_heads: bool, heads: int) -> Tensor:
-        ctx.exchange, ctx.to_heads, ctx.heads = exchange, to_heads, heads
-        return exchange._scatter(x, heads) if to_heads else exchange._gather(x, heads)
+    def forward(
+        ctx: Any,
+        exchanges: tuple[HeadExchange, ...],
+        heads: tuple[int, ...],
+        to_heads: bool,
+        *tensors: Tensor,
+    ) -> tuple[Tensor, ...]:
+        ctx.exchanges, ctx.heads, ctx.to_heads = exchanges, heads, to_heads
+        return _together(exchanges, heads, to_heads, tensors)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        (grad,) = grads
-        exchange: HeadExchange = ctx.exchange
-        back = exchange._gather if ctx.to_heads else exchange._scatter
-        return back(grad.contiguous(), ctx.heads), None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        contiguous = [grad.contiguous() for grad in grads]
+        return None, None, None, *_together(ctx.exchanges, ctx.heads, not ctx.to_heads, contiguous)
+
+
+def _together(
+    exchanges: Sequence[HeadExchange], heads: Sequence[int], to_heads: bool, tensors: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    started = [e.start(x, h, to_heads) for e, x, h in zip(exchanges, tensors, heads, strict=True)]
+    return tuple(finish() for finish in started)

@@ -47,6 +47,20 @@ class Part(NamedTuple):
     tile: Tile
 
 
+class Block(NamedTuple):
+    """What the gradients of a block follow from: the results over all keys and the gradient of the output."""
+
+    d_out: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    out: Tensor
+    lse: Tensor
+
+
+Gradients = tuple[Tensor, Tensor, Tensor]  # of q, k and v
+
+
 class Kernel(Protocol):
     """``divide`` cuts a block into parts in which every row sees a key; the others do one part."""
 
@@ -56,17 +70,7 @@ class Kernel(Protocol):
         self, q: Tensor, k: Tensor, v: Tensor, tile: Tile, options: KernelOptions
     ) -> tuple[Tensor, Tensor]: ...
 
-    def backward(
-        self,
-        d_out: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        tile: Tile,
-        options: KernelOptions,
-    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def backward(self, block: Block, tile: Tile, options: KernelOptions) -> Gradients: ...
 
 
 def part_of(tile: Tile, rows: tuple[int, int], columns: tuple[int, int]) -> Part | None:
@@ -125,22 +129,12 @@ class CpuFlash:
         )
         return out.transpose(1, 2), lse
 
-    def backward(
-        self,
-        d_out: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        tile: Tile,
-        options: KernelOptions,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        d_out, q, k, v, out = (x.float() if options.partial else x for x in (d_out, q, k, v, out))
-        causal, mask = _cpu_mask(tile.band, q, k)
-        d_out, q, k, v, out = (x.transpose(1, 2) for x in (d_out, q, k, v, out))
+    def backward(self, block: Block, tile: Tile, options: KernelOptions) -> Gradients:
+        tensors = [x.float() if options.partial else x for x in block[:5]]
+        causal, mask = _cpu_mask(tile.band, tensors[1], tensors[2])
+        inner = (x.transpose(1, 2) for x in tensors)
         grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            d_out, q, k, v, out, lse.contiguous(), 0.0, causal, attn_mask=mask, scale=options.scale
+            *inner, block.lse.contiguous(), 0.0, causal, attn_mask=mask, scale=options.scale
         )
         d_q, d_k, d_v = (g.transpose(1, 2) for g in grads)
         return d_q, d_k, d_v
@@ -180,17 +174,8 @@ class Blocked:
         out = torch.einsum("bhgij,bjhd->bihgd", weights, v.float()).flatten(2, 3)
         return out, lse.flatten(1, 2)
 
-    def backward(
-        self,
-        d_out: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        tile: Tile,
-        options: KernelOptions,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(self, block: Block, tile: Tile, options: KernelOptions) -> Gradients:
+        d_out, q, k, v, out, lse = block
         groups = (k.shape[2], q.shape[2] // k.shape[2])
         scores = _scores(q, k, tile, options)
         weights = torch.exp(scores - lse.unflatten(1, groups).unsqueeze(-1))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from numbers import Real
 from typing import Any
 
 from megatile.attention.agreement import Record
@@ -78,12 +79,17 @@ def sequence_lengths(records: Sequence[Record], cu_seqlens: Any) -> tuple[Length
     """The lengths of the whole sequences: from their boundaries, or all local tokens together."""
     if cu_seqlens is None:
         return (sum(r["query tokens"] for r in records),), (sum(r["key tokens"] for r in records),)
-    pair = (
-        cu_seqlens
-        if isinstance(cu_seqlens, tuple) and not _is_number(cu_seqlens[0])
-        else (cu_seqlens, cu_seqlens)
-    )
-    lengths_q, lengths_kv = (_differences(boundaries) for boundaries in pair)
+    return packed_lengths(cu_seqlens)
+
+
+def packed_lengths(cu_seqlens: Any) -> tuple[Lengths, Lengths]:
+    """The lengths of packed sequences of q and of k, from their boundaries or a pair of them."""
+    pair = isinstance(cu_seqlens, tuple) and not all(isinstance(x, Real) for x in cu_seqlens)
+    if pair and len(cu_seqlens) != 2:
+        raise AttentionError(
+            f"cu_seqlens are boundaries or a pair for q and k, got {len(cu_seqlens)} of them"
+        )
+    lengths_q, lengths_kv = map(_differences, cu_seqlens if pair else (cu_seqlens, cu_seqlens))
     if len(lengths_q) != len(lengths_kv):
         raise AttentionError(f"cu_seqlens names {len(lengths_q)} query but {len(lengths_kv)} key sequences")
     return lengths_q, lengths_kv
@@ -95,14 +101,15 @@ def own_lengths(records: Sequence[Record]) -> tuple[Lengths, Lengths]:
 
 
 def _differences(boundaries: Any) -> Lengths:
-    at = [int(x) for x in (boundaries.tolist() if hasattr(boundaries, "tolist") else boundaries)]
+    listed = boundaries.tolist() if hasattr(boundaries, "tolist") else boundaries
+    if not isinstance(listed, Sequence) or isinstance(listed, str) or not len(listed):
+        raise AttentionError(f"cu_seqlens must be the boundaries of sequences, got {boundaries!r}")
+    if not all(hasattr(x, "__int__") and int(x) == x for x in listed):
+        raise AttentionError(f"cu_seqlens must be whole numbers, got {list(listed[:8])}")
+    at = [int(x) for x in listed]
     if len(at) < 2 or at[0] != 0 or any(b < a for a, b in pairwise(at)):
         raise AttentionError(f"cu_seqlens must begin with 0 and not fall, got {at[:8]}")
     return tuple(b - a for a, b in pairwise(at))
-
-
-def _is_number(x: Any) -> bool:
-    return isinstance(x, int)
 
 
 def _any_cut(schedule: Schedule, layout: str, lengths: Lengths) -> bool:

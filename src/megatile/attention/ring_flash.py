@@ -7,7 +7,11 @@ counts *local* tokens.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from inspect import Parameter, Signature
+from itertools import product
+from numbers import Real
 from typing import Any
 
 from torch import Tensor
@@ -19,115 +23,53 @@ from megatile.attention.functional import hamilton_attention
 Function = Callable[..., Any]
 
 
-def _attend(
-    schedule: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens: Any,
-    dropout_p: float,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size: tuple[int, int],
-    alibi_slopes: Tensor | None,
-    deterministic: bool,
-    return_attn_probs: bool,
-    group: Any,
-) -> Any:
-    if cu_seqlens is not None:
-        boundaries = cu_seqlens.tolist() if hasattr(cu_seqlens, "tolist") else cu_seqlens
-        cu_seqlens = [int(x) * Members(group).size for x in boundaries]
-    out, lse = hamilton_attention(
-        q,
-        k,
-        v,
-        group=group,
-        causal=causal,
-        softmax_scale=softmax_scale,
-        window_size=window_size,
-        dropout_p=dropout_p,
-        alibi_slopes=alibi_slopes,
-        cu_seqlens=cu_seqlens,
-        schedule=schedule,
-        return_lse=True,
-        deterministic=deterministic,
-    )
-    return (out, lse, None) if return_attn_probs else out
+def _options(
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    group: Any = None,
+) -> None:
+    """What all functions have after their tensors; only its signature is used."""
 
 
-def _separate(schedule: str) -> Function:
-    def function(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        dropout_p: float = 0.0,
-        softmax_scale: float | None = None,
-        causal: bool = False,
-        window_size: tuple[int, int] = (-1, -1),
-        alibi_slopes: Tensor | None = None,
-        deterministic: bool = False,
-        return_attn_probs: bool = False,
-        group: Any = None,
-    ) -> Any:
-        rest = (
-            dropout_p,
-            softmax_scale,
-            causal,
-            window_size,
-            alibi_slopes,
-            deterministic,
-            return_attn_probs,
-            group,
-        )
-        return _attend(schedule, q, k, v, None, *rest)
+def _function(schedule: str, name: str, what: str, tensors: tuple[str, ...]) -> Function:
+    """A function of ``tensors`` (and boundaries, where sequences are packed) and the options."""
+    leading = [Parameter(tensor, Parameter.POSITIONAL_OR_KEYWORD) for tensor in tensors]
+    signature = Signature([*leading, *inspect.signature(_options).parameters.values()])
 
+    def function(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        return _attend(schedule, given.arguments)
+
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{what} See the module's text for the layout of tokens."
     return function
 
 
-def _varlen(schedule: str) -> Function:
-    def function(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        cu_seqlens: Any,
-        max_seqlen: int,
-        dropout_p: float = 0.0,
-        softmax_scale: float | None = None,
-        causal: bool = False,
-        window_size: tuple[int, int] = (-1, -1),
-        alibi_slopes: Tensor | None = None,
-        deterministic: bool = False,
-        return_attn_probs: bool = False,
-        group: Any = None,
-    ) -> Any:
-        rest = (
-            dropout_p,
-            softmax_scale,
-            causal,
-            window_size,
-            alibi_slopes,
-            deterministic,
-            return_attn_probs,
-            group,
-        )
-        return _attend(schedule, q, k, v, cu_seqlens, *rest)
-
-    return function
+def _attend(schedule: str, given: dict[str, Any]) -> Any:
+    probabilities, boundaries = given.pop("return_attn_probs"), given.pop("cu_seqlens", None)
+    given.pop("max_seqlen", None)
+    if "qkv" in given:
+        given["q"], given["k"], given["v"] = _unpacked(given.pop("qkv"), 3)
+    elif "kv" in given:
+        given["k"], given["v"] = _unpacked(given.pop("kv"), 2)
+    if boundaries is not None:
+        given["cu_seqlens"] = _of_all_ranks(boundaries, Members(given["group"]).size)
+    out, lse = hamilton_attention(**given, schedule=schedule, return_lse=True)
+    return (out, lse, None) if probabilities else out
 
 
-def _kvpacked(separate: Function) -> Function:
-    def function(q: Tensor, kv: Tensor, *args: Any, **kwargs: Any) -> Any:
-        k, v = _unpacked(kv, 2)
-        return separate(q, k, v, *args, **kwargs)
-
-    return function
-
-
-def _qkvpacked(separate: Function) -> Function:
-    def function(qkv: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return separate(*_unpacked(qkv, 3), *args, **kwargs)
-
-    return function
+def _of_all_ranks(boundaries: Any, ranks: int) -> Any:
+    """Local boundaries as those of the whole sequence; what is none is refused by ``hamilton_attention``."""
+    listed = boundaries.tolist() if hasattr(boundaries, "tolist") else boundaries
+    numbers = isinstance(listed, (list, tuple)) and all(isinstance(x, Real) for x in listed)
+    return [x * ranks for x in listed] if numbers else boundaries
 
 
 def _unpacked(x: Tensor, parts: int) -> list[Tensor]:
@@ -137,38 +79,29 @@ def _unpacked(x: Tensor, parts: int) -> list[Tensor]:
     return list(x.unbind(-3))
 
 
-def _named(name: str, function: Function, what: str) -> Function:
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"{what} See the module's text for the layout of tokens."
-    return function
+_TENSORS = {
+    "": (("q", "k", "v"), "q, k and v"),
+    "_kvpacked": (("q", "kv"), "q, and kv with 2 before the heads"),
+    "_qkvpacked": (("qkv",), "qkv with 3 before the heads"),
+}
 
 
-def _family(prefix: str, schedule: str) -> dict[str, Function]:
-    separate, varlen = _separate(schedule), _varlen(schedule)
-    members = {
-        f"{prefix}_func": (separate, "Attention with q, k and v [batch, tokens, heads, dim]."),
-        f"{prefix}_kvpacked_func": (_kvpacked(separate), "The same with kv [batch, tokens, 2, heads, dim]."),
-        f"{prefix}_qkvpacked_func": (
-            _qkvpacked(separate),
-            "The same with qkv [batch, tokens, 3, heads, dim].",
-        ),
-        f"{prefix}_varlen_func": (varlen, "Packed sequences: q, k and v [tokens, heads, dim]."),
-        f"{prefix}_varlen_kvpacked_func": (
-            _kvpacked(varlen),
-            "Packed sequences with kv [tokens, 2, heads, dim].",
-        ),
-        f"{prefix}_varlen_qkvpacked_func": (
-            _qkvpacked(varlen),
-            "Packed sequences with qkv [tokens, 3, heads, dim].",
-        ),
-    }
-    return {name: _named(name, function, what) for name, (function, what) in members.items()}
+def _family(prefix: str, schedule: str, varlen: bool = True) -> dict[str, Function]:
+    kinds: dict[str, tuple[tuple[str, ...], str]] = {"": ((), "[batch, tokens, heads, dim]")}
+    if varlen:
+        kinds["_varlen"] = (("cu_seqlens", "max_seqlen"), "[tokens, heads, dim] of packed sequences")
+    found = {}
+    for (kind, (boundaries, shape)), (packing, (tensors, names)) in product(kinds.items(), _TENSORS.items()):
+        name = f"{prefix}{kind}{packing}_func"
+        what = f"Attention with {names}, {shape}."
+        found[name] = _function(schedule, name, what, (*tensors, *boundaries))
+    return found
 
 
 FUNCTIONS: dict[str, Function] = {
     **_family("ring_flash_attn", "ring"),
     **_family("zigzag_ring_flash_attn", "zigzag"),
-    **{name: f for name, f in _family("stripe_flash_attn", "striped").items() if "varlen" not in name},
+    **_family("stripe_flash_attn", "striped", varlen=False),
 }
 globals().update(FUNCTIONS)
 __all__ = list(FUNCTIONS)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatile.attention.errors import AttentionError
 from megatile.attention.functional import hamilton_attention
 from megatile.attention.schedules import Schedule
 
@@ -22,7 +22,8 @@ def sequence_parallel_attention(
 
     Give the model each rank's part of the sequence (:func:`shard_sequence`, and :func:`position_ids` for its
     positions). Queries and keys must be of the same divided sequence; masks other than ``is_causal`` are
-    refused. The replacement holds for the whole process while the context is open.
+    refused. The replacement holds for the whole process while the context is open; code that took the
+    function out of its module before (``from torch.nn.functional import …``) is not changed.
     """
     original = F.scaled_dot_product_attention
 
@@ -36,19 +37,6 @@ def sequence_parallel_attention(
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Any:
-        if attn_mask is not None:
-            raise AttentionError(
-                "attn_mask cannot be divided over ranks",
-                advice="use is_causal, or hamilton_attention with window_size",
-            )
-        if is_causal and query.shape[-2] != key.shape[-2]:
-            raise AttentionError(
-                "is_causal with different lengths of query and key is ambiguous when divided"
-            )
-        if query.dim() != 4:
-            raise AttentionError(f"query needs [batch, heads, tokens, dim], got {tuple(query.shape)}")
-        if query.shape[1] != key.shape[1] and not enable_gqa:
-            raise AttentionError("fewer KV heads need enable_gqa=True")
         return hamilton_attention(
             query,
             key,
@@ -60,10 +48,29 @@ def sequence_parallel_attention(
             schedule=schedule,
             machine=machine,
             layout="BNSD",
+            _problem=_problem(query, key, attn_mask, is_causal, enable_gqa),
         )
 
+    shortcut = torch.backends.mha.get_fastpath_enabled()
     F.scaled_dot_product_attention = divided
+    torch.backends.mha.set_fastpath_enabled(False)  # of torch's own layers, which goes around the function
     try:
         yield
     finally:
         F.scaled_dot_product_attention = original
+        torch.backends.mha.set_fastpath_enabled(shortcut)
+
+
+def _problem(query: Any, key: Any, attn_mask: Any, is_causal: bool, enable_gqa: bool) -> str | None:
+    """What cannot be divided. It is told to all ranks, like any other mistake: none waits for another."""
+    if attn_mask is not None:
+        return "attn_mask cannot be divided over ranks: use is_causal, or hamilton_attention with window_size"
+    if not isinstance(query, Tensor) or not isinstance(key, Tensor):
+        return None
+    if query.dim() != 4 or key.dim() != 4:
+        return f"query and key need [batch, heads, tokens, dim], got {tuple(query.shape)}, {tuple(key.shape)}"
+    if is_causal and query.shape[-2] != key.shape[-2]:
+        return "is_causal with different lengths of query and key is ambiguous when divided"
+    if query.shape[1] != key.shape[1] and not enable_gqa:
+        return "fewer KV heads need enable_gqa=True"
+    return None

@@ -40,6 +40,7 @@ def shard_sequence(
     The layout follows from ``schedule`` and ``causal`` as in :func:`hamilton_attention`, or is named by
     ``layout``. ``rank`` and ``ranks`` answer for a rank of a group that does not exist (yet).
     """
+    _check_tensor(x, dim)
     place = _place(group, causal, schedule, layout, rank, ranks)
     where = _indices(place.layout, _lengths(x.shape[dim], cu_seqlens), place.rank)
     return x.index_select(dim, where.to(x.device))
@@ -56,6 +57,7 @@ def unshard_sequence(
     cu_seqlens: Any = None,
 ) -> Tensor:
     """The whole tensor on every rank: the inverse of :func:`shard_sequence`. No gradient."""
+    _check_tensor(x, dim)
     place = _place(group, causal, schedule, layout, None, None)
     assert place.members is not None
     records = place.members.agree({"tokens": x.shape[dim]}, None, x.device, ())
@@ -85,6 +87,8 @@ def position_ids(
     ranks: int | None = None,
 ) -> Tensor:
     """The position of each local token in its whole sequence, for rotary or learned position embeddings."""
+    if not isinstance(length, int) or length < 0:
+        raise AttentionError(f"length must be a whole number of tokens, got {length!r}")
     place = _place(group, causal, schedule, layout, rank, ranks)
     pieces = place.layout.pieces(_lengths(length, cu_seqlens))[place.rank]
     return torch.tensor(positions(pieces), dtype=torch.long)
@@ -103,13 +107,33 @@ def _place(
     me = rank if rank is not None else members.rank if members else 0
     if not 0 <= me < size:
         raise AttentionError(f"there is no rank {me} among {size}")
+    return _Place(members, me, _layout(layout, schedule, causal, size))
+
+
+def _layout(layout: str | Layout | None, schedule: str | Schedule, causal: bool, ranks: int) -> Layout:
     if isinstance(layout, Layout):
-        return _Place(members, me, layout)
-    chosen = make_schedule(schedule, size) if isinstance(schedule, str) else schedule
+        _check_ranks(f"layout '{layout.name}'", layout.ranks, ranks)
+        return layout
+    chosen = make_schedule(schedule, ranks) if isinstance(schedule, str) else schedule
+    if not isinstance(chosen, Schedule):
+        raise AttentionError(f"schedule is a name or a Schedule, got {type(schedule).__name__}")
+    _check_ranks(f"schedule '{chosen.name}'", chosen.ranks, ranks)
     if layout is None:
-        return _Place(members, me, chosen.layout(causal))
+        return chosen.layout(causal)
     cycles = getattr(chosen.routes, "cycles", ()) if layout == "cycles" else ()
-    return _Place(members, me, Layout(layout, size, chosen.heads, cycles))
+    return Layout(layout, ranks, chosen.heads, cycles)
+
+
+def _check_ranks(what: str, expected: int, ranks: int) -> None:
+    if expected != ranks:
+        raise AttentionError(f"{what} is for {expected} ranks, there are {ranks}")
+
+
+def _check_tensor(x: Any, dim: int) -> None:
+    if not isinstance(x, Tensor):
+        raise AttentionError(f"what is divided must be a tensor, got {type(x).__name__}")
+    if not -x.dim() <= dim < x.dim():
+        raise AttentionError(f"the tensor has no dimension {dim}, it has {x.dim()}")
 
 
 def _lengths(length: int, cu_seqlens: Any) -> Sequence[int]:

@@ -76,14 +76,18 @@ def attention(
 
 
 def merge_results(a: Array, b: Array) -> Array:
-    """The result over the keys of both."""
+    """The result over the keys of both.
+
+    The weights add up to one exactly: when many parts are merged, what rounding does to the log-sum-exp does
+    not grow in the outputs.
+    """
     a, b = _wide(a), _wide(b)
     out_a, lse_a, out_b, lse_b = a[..., :-1], a[..., -1:], b[..., :-1], b[..., -1:]
     with np.errstate(all="ignore"):
-        lse = np.logaddexp(lse_a, lse_b)
-        base = _finite(lse)
-        out = out_a * np.exp(lse_a - base) + out_b * np.exp(lse_b - base)
-    return np.concatenate([out, lse], axis=-1)
+        weight = 1 / (1 + np.exp(lse_a - lse_b))
+        weight = np.where(np.isnan(weight), np.zeros((), weight.dtype), weight)  # neither has seen a key
+        out = out_a + weight * (out_b - out_a)
+    return np.concatenate([out, np.logaddexp(lse_a, lse_b)], axis=-1)
 
 
 def _weights(

@@ -19,6 +19,7 @@ from megatile.runtime.errors import LaunchError, MissingTorchError
 POLL_SECONDS = 0.02
 GRACE_SECONDS = 0.5
 """How long to wait for other reports after the first failure, so that the one at fault is named."""
+END_SECONDS = 10.0
 Started = Callable[[list[int]], None]
 
 
@@ -55,6 +56,15 @@ def run_processes(
     try:
         _watch(what, units, parent, folder, timeout, started)
     finally:
+        _end(parent)
+
+
+def _end(parent: subprocess.Popen[bytes]) -> None:
+    """End all processes. Their parent does it when asked, so that none is left when it is gone itself."""
+    parent.terminate()
+    try:
+        parent.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(parent.pid, signal.SIGKILL)
         parent.wait()
@@ -120,6 +130,8 @@ def _how(code: int | None) -> str:
 
 
 def _last_words(output: Path) -> str:
+    if not output.exists():  # it died before it said anything
+        return ""
     lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return f": {lines[-1]}" if lines else ""
 

@@ -12,9 +12,11 @@ from megatile.plan.model import Plan, PlanError
 from megatile.plan.program import Instruction, RegionCode, compile_stream
 from megatile.plan.text import statement_text
 from megatile.runtime.ahead import Ahead
+from megatile.runtime.control import Control, Scout
 from megatile.runtime.errors import NoTorchRuleError
+from megatile.runtime.inbox import Inbox
 from megatile.runtime.memory import Memory
-from megatile.runtime.torch_rules import DTYPES, RULES, accumulated, assign
+from megatile.runtime.torch_rules import RULES, accumulated, assign
 from megatile.runtime.transport import Transport
 
 
@@ -25,24 +27,28 @@ class Version(NamedTuple):
     number: int
 
 
-class UnitRun:
-    """One unit: its tiles, names and integers. Computations run beside the messages (``Ahead``)."""
+class UnitRun(Control):
+    """One unit: its tiles, names and integers.
+
+    Computations run beside the messages (``Ahead``), which are asked for before they are needed (``Inbox``).
+    """
 
     def __init__(self, plan: Plan, unit: int, memory: Memory, transport: Transport):
+        stream = next(s for s in plan.streams if unit in set(s.unit_numbers()))
+        super().__init__(compile_stream(plan, stream).instructions, unit)
         self.plan, self.unit, self.memory, self.transport = plan, unit, memory, transport
         self.tiles = memory.tiles
         self.channels = {channel.name: channel for channel in plan.channels}
         self.names: dict[str, Version | Tensor] = {name: Version(name, 0) for name in self.tiles}
-        self.ints: dict[str, int] = {"unit": unit}
         self.choices: list[int] = []
         self.last_choice: dict[str, int] = {}
         self.ahead = Ahead()
-        stream = next(s for s in plan.streams if unit in set(s.unit_numbers()))
-        self.code = compile_stream(plan, stream).instructions
+        self.inbox = Inbox(Scout(self.code, unit, self.channels), transport, self.channels)
 
     def run(self) -> dict[str, Tensor]:
         """Follow the stream to its end; the last version of every output."""
         pc = 0
+        self.inbox.look_ahead()
         while self.code[pc].kind != "end":
             instruction = self.code[pc]
             following = getattr(self, f"step_{instruction.kind}")(instruction, pc)
@@ -92,42 +98,12 @@ class UnitRun:
             assert isinstance(handle, Version)
             self.names[instruction.write.tile] = Version(handle.tile, handle.number + 1)
 
-    def _value(self, instruction: Instruction, name: str) -> int:
-        return int(instruction.functions[name](self.ints))
-
     # --- structure -------------------------------------------------------------------------------
 
-    def step_enter(self, instruction: Instruction, pc: int) -> None:
-        loop: Any = instruction.statement
-        self._bind(instruction)
-        for key in ("start", "stop", "step"):
-            self.ints[loop.index if key == "start" else f"{loop.index}.{key}"] = self._value(instruction, key)
-
-    def _bind(self, instruction: Instruction) -> None:
+    def bind(self, instruction: Instruction) -> None:
         handles = [(name, self.names[source]) for name, source in instruction.tiles]
-        values = [(name, int(function(self.ints))) for name, function in instruction.ints]
+        super().bind(instruction)
         self.names.update(handles)
-        self.ints.update(values)
-
-    def step_test(self, instruction: Instruction, pc: int) -> int | None:
-        index = instruction.statement.index  # type: ignore[union-attr]
-        at, stop, step = (self.ints[f"{index}{suffix}"] for suffix in ("", ".stop", ".step"))
-        return None if (at < stop if step > 0 else at > stop) else instruction.target
-
-    def step_again(self, instruction: Instruction, pc: int) -> int:
-        index = instruction.statement.index  # type: ignore[union-attr]
-        self._bind(instruction)
-        self.ints[index] += self.ints[f"{index}.step"]
-        return instruction.target
-
-    def step_branch(self, instruction: Instruction, pc: int) -> int | None:
-        return None if self._value(instruction, "condition") else instruction.target
-
-    def step_jump(self, instruction: Instruction, pc: int) -> int:
-        return instruction.target
-
-    def step_merge(self, instruction: Instruction, pc: int) -> None:
-        self._bind(instruction)
 
     def step_join(self, instruction: Instruction, pc: int) -> None:
         """Units need not come together here: each has a process of its own."""
@@ -163,7 +139,7 @@ class UnitRun:
     def step_send(self, instruction: Instruction, pc: int) -> None:
         statement: Any = instruction.statement
         channel = self.channels[statement.channel]
-        to, member = self._value(instruction, "to"), self._value(instruction, "member")
+        to, member = self.value(instruction, "to"), self.value(instruction, "member")
         if int(channel.source.evaluate({"unit": to, "member": member})) != self.unit:
             raise PlanError(f"unit {self.unit} does not feed this queue: {statement_text(statement)}")
         self._settle()
@@ -171,7 +147,7 @@ class UnitRun:
         self.transport.send(channel.name, to, member, self.region(instruction.reads[0]), channel.slots)
 
     def step_receive(self, instruction: Instruction, pc: int) -> None:
-        self._take(instruction, self._value(instruction, "member"))
+        self._take(instruction, self.value(instruction, "member"))
 
     def step_receive_any(self, instruction: Instruction, pc: int) -> None:
         statement: Any = instruction.statement
@@ -181,20 +157,20 @@ class UnitRun:
         self.last_choice[statement.channel] = member
         self.choices.append(member)
         self.ints[statement.chosen] = member
+        self.inbox.learn(member)
         self._take(instruction, member)
 
     def _take(self, instruction: Instruction, member: int) -> None:
         statement: Any = instruction.statement
         channel = self.channels[statement.channel]
         source = int(channel.source.evaluate({"unit": self.unit, "member": member}))
-        shape = [int(function(self.ints)) for function in instruction.shape]
-        message = self.transport.receive(channel.name, source, member, shape, DTYPES[statement.dtype])
+        message = self.inbox.take(channel.name, member, source)
         if statement.name:
             self.names[statement.name] = message
         elif instruction.write is not None:
-            self.ahead.untouched(self._tile_of(instruction.write))
             target = self.region(instruction.write, statement.fresh)
-            assign(target, message.reshape(target.shape))
+            arrived = message.reshape(target.shape)
+            self.ahead.start(lambda: assign(target, arrived), (), [self._tile_of(instruction.write)])
             self._renew(instruction)
 
     def step_read_scalar(self, instruction: Instruction, pc: int) -> None:
@@ -204,16 +180,17 @@ class UnitRun:
         if not 0 <= value <= statement.bound:
             raise PlanError(f"read_scalar gave {value}, outside 0..{statement.bound}", place=statement.place)
         self.ints[statement.name] = value
+        self.inbox.learn(value)
 
     def step_signal(self, instruction: Instruction, pc: int) -> None:
         flag = instruction.statement.flag  # type: ignore[union-attr]
-        to, member, amount = (self._value(instruction, name) for name in ("to", "member", "amount"))
+        to, member, amount = (self.value(instruction, name) for name in ("to", "member", "amount"))
         self._settle()
         self.transport.signal(flag, to, member, amount)
 
     def step_wait(self, instruction: Instruction, pc: int) -> None:
         flag = instruction.statement.flag  # type: ignore[union-attr]
-        self.transport.wait(flag, self._value(instruction, "member"), self._value(instruction, "value"))
+        self.transport.wait(flag, self.value(instruction, "member"), self.value(instruction, "value"))
 
     def step_collective(self, instruction: Instruction, pc: int) -> None:
         statement: Any = instruction.statement
@@ -224,7 +201,7 @@ class UnitRun:
         assert instruction.write is not None
         parts = self.transport.gather(statement.group, self.region(instruction.reads[0]))
         if statement.kind == "broadcast":
-            assign(self.region(instruction.write), parts[self._value(instruction, "root")])
+            assign(self.region(instruction.write), parts[self.value(instruction, "root")])
             return
         total = accumulated(parts[0])
         for part in parts[1:]:

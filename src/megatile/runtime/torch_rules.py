@@ -183,10 +183,9 @@ def attention(
 
 @rule("attention_merge")
 def merge(a: Tensor, b: Tensor) -> Tensor:
-    lse = torch.logaddexp(a[..., -1:], b[..., -1:])
-    base = torch.where(lse.isfinite(), lse, 0.0)
-    out = a[..., :-1] * torch.exp(a[..., -1:] - base) + b[..., :-1] * torch.exp(b[..., -1:] - base)
-    return torch.cat([out, lse], dim=-1)
+    lse_a, lse_b = a[..., -1:], b[..., -1:]
+    weight = torch.sigmoid(lse_b - lse_a).nan_to_num_(0.0)  # not a number where neither has seen a key
+    return torch.cat([torch.lerp(a[..., :-1], b[..., :-1], weight), torch.logaddexp(lse_a, lse_b)], dim=-1)
 
 
 @rule("attention_start")

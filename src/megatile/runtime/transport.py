@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatile.plan.model import Plan, ReceiveAny, statements
+from megatile.runtime.control import Coming
 from megatile.runtime.errors import LaunchError
+from megatile.runtime.inbox import Arriving
+from megatile.runtime.torch_rules import DTYPES
 from megatile.runtime.worker import PeerGone
 
 POLL_SECONDS = 0.002
@@ -57,29 +61,25 @@ class Transport:
             return
         queue = self.sending[channel, to, member]
         while len(queue) >= slots:
-            self._wait(queue.popleft()[0], to)
+            self.finished(queue.popleft()[0], to)
         flat = message.reshape(-1).view(torch.uint8)
         try:
             queue.append((dist.isend(flat, dst=to, tag=self.tags[channel] + member), flat))
         except RuntimeError as error:
             raise self._gone(to, error) from error
 
-    def receive(
-        self, channel: str, source: int, member: int, shape: Sequence[int], dtype: torch.dtype
-    ) -> Tensor:
-        """The next message of a queue."""
-        self.taken[channel, member] += 1
-        if source == self.unit:
-            if not self.own[channel, member]:
-                raise LaunchError(f"unit {self.unit} waits for a message that it sends itself, later")
-            return self.own[channel, member].popleft().reshape(tuple(shape))
-        message = torch.empty(tuple(shape), dtype=dtype)
-        if message.numel():
-            try:
-                dist.recv(message.reshape(-1).view(torch.uint8), src=source, tag=self.tags[channel] + member)
-            except RuntimeError as error:
-                raise self._gone(source, error) from error
-        return message
+    def receive(self, coming: Coming) -> Arriving:
+        """Post a receive: what arrives is the next message of the queue that has no receive yet."""
+        if coming.source == self.unit:
+            return _Own(self, coming)
+        buffer = torch.empty(coming.shape, dtype=DTYPES[coming.dtype])
+        if not buffer.numel():
+            return _Incoming(self, coming, None, buffer)
+        flat, tag = buffer.reshape(-1).view(torch.uint8), self.tags[coming.channel] + coming.member
+        try:
+            return _Incoming(self, coming, dist.irecv(flat, src=coming.source, tag=tag), buffer)
+        except RuntimeError as error:
+            raise self._gone(coming.source, error) from error
 
     def choose(self, channel: str, members: Sequence[int]) -> int:
         """The first of ``members`` that has a message; waits for one."""
@@ -117,9 +117,10 @@ class Transport:
         """Everything sent has been taken."""
         for (_, to, _), queue in self.sending.items():
             while queue:
-                self._wait(queue.popleft()[0], to)
+                self.finished(queue.popleft()[0], to)
 
-    def _wait(self, work: Any, peer: int) -> None:
+    def finished(self, work: Any, peer: int) -> None:
+        """Wait for a send or a receive."""
         try:
             work.wait()
         except RuntimeError as error:
@@ -129,3 +130,34 @@ class Transport:
         who = "its group" if peer is None else f"unit {peer}"
         first = (str(error).strip().splitlines() or ["no reason given"])[0][:200]
         return PeerGone(f"communication with {who} failed: {first}", units=() if peer is None else (peer,))
+
+
+@dataclass
+class _Incoming:
+    """A message from another unit."""
+
+    transport: Transport
+    coming: Coming
+    work: Any
+    buffer: Tensor
+
+    def wait(self) -> Tensor:
+        if self.work is not None:
+            self.transport.finished(self.work, self.coming.source)
+        self.transport.taken[self.coming.channel, self.coming.member] += 1
+        return self.buffer
+
+
+@dataclass
+class _Own:
+    """A message of the unit to itself."""
+
+    transport: Transport
+    coming: Coming
+
+    def wait(self) -> Tensor:
+        queue = self.transport.own[self.coming.channel, self.coming.member]
+        if not queue:
+            raise LaunchError(f"unit {self.transport.unit} waits for a message that it sends itself, later")
+        self.transport.taken[self.coming.channel, self.coming.member] += 1
+        return queue.popleft().reshape(self.coming.shape)

@@ -7,9 +7,11 @@ report of what went wrong, and its exit code.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
+import signal
 import sys
 import traceback
 from datetime import timedelta
@@ -32,9 +34,11 @@ def main(folder: Path, module: str) -> None:
     settings = json.loads((folder / "settings").read_text(encoding="utf-8"))
     job = importlib.import_module(module)
     units: dict[int, int] = {}
+    signal.signal(signal.SIGTERM, lambda *_: _end(units))
     for unit in range(settings["units"]):
         child = os.fork()
         if child == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             output = os.open(folder / f"output_{unit}", os.O_WRONLY | os.O_CREAT)
             os.dup2(output, 1)
             os.dup2(output, 2)
@@ -46,6 +50,13 @@ def main(folder: Path, module: str) -> None:
     while units:
         child, status = os.wait()
         write(folder / f"exit_{units.pop(child)}", os.waitstatus_to_exitcode(status))
+
+
+def _end(units: dict[int, int]) -> None:
+    """End what was forked; ``main`` goes on to collect them, then ends too."""
+    for child in units:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
 
 
 def write(path: Path, value: Any) -> None:

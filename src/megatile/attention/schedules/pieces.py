@@ -101,7 +101,9 @@ class Layout:
     cycles: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.name not in _LAYOUTS and not (self.name == "cycles" and self.cycles):
+        if self.name == "cycles" and not self.cycles:
+            raise LayoutError("layout 'cycles' needs the cycles of a schedule, for example hamilton")
+        if self.name not in _LAYOUTS and self.name != "cycles":
             known = [*_LAYOUTS, "cycles"]
             raise LayoutError(f"there is no layout '{self.name}'", advice=did_you_mean(self.name, known))
 

@@ -109,6 +109,8 @@ def _hamilton(name: str, ranks: int, argument: str) -> Schedule:
             raise ScheduleError(f"'{name}' is for {m * u} ranks, the group has {ranks}")
         return cycle_schedule(f"hamilton:{m}x{u}", gen_hamilton_circle_two_nodes(ranks, u), ranks)
     if argument.isdigit():
+        if int(argument) < 1:
+            raise ScheduleError(f"'{name}' needs at least one ring")
         return cycle_schedule(f"hamilton:{argument}", partial_rings(ranks, int(argument)), ranks)
     if argument:
         raise ScheduleError(f"'{name}' is unknown", advice="write hamilton, hamilton:3 or hamilton:4x2")
@@ -122,11 +124,11 @@ def _ulysses(name: str, ranks: int, argument: str) -> Schedule:
         divisors = [d for d in range(1, isqrt(ranks) + 1) if ranks % d == 0]
         known = sorted({*divisors, *(ranks // d for d in divisors)})
         raise ScheduleError(f"'{name}' cannot divide {ranks} ranks", advice=f"heads over one of {known}")
+    outer = make_schedule(inner or "hamilton", ranks // heads)
+    if outer.heads != 1 or inner.startswith("ulysses"):
+        raise ScheduleError(f"'{name}' divides the heads twice")
     if heads == ranks:
         return Schedule("ulysses", _one_ring(1), heads=ranks, causal_layout="contiguous")
-    outer = make_schedule(inner or "hamilton", ranks // heads)
-    if outer.heads != 1:
-        raise ScheduleError(f"'{name}' divides the heads twice")
     full_name = f"ulysses:{heads}+{outer.name}"
     return Schedule(full_name, outer.routes, heads, outer.full_layout, outer.causal_layout)
 

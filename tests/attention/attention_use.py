@@ -1,0 +1,145 @@
+"""What ranks do in the tests of everyday use: every layout and length, sub-groups, torch's own attention."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from attention_cases import Cases, environment, shards, single_device, tensors, with_gradients
+
+from megatile.attention import (
+    AttentionError,
+    PeerError,
+    hamilton_attention,
+    position_ids,
+    sequence_parallel_attention,
+    shard_sequence,
+    unshard_sequence,
+)
+
+
+def check_use(rank):
+    """Layouts, sub-groups, contexts; mistakes on one rank are errors on all."""
+    cases = Cases()
+    _check_layouts(cases)
+    _check_contexts(cases)
+    _check_mistakes_of_one_rank(cases, rank)
+    if dist.get_world_size() > 3:
+        _check_subgroup(cases, rank)
+        dist.barrier()  # rank 0, which is in no sub-group, keeps the store that the others need
+    return cases.failures, cases.count, cases.worst
+
+
+def _check_layouts(cases):
+    """Divided and put together again, every layout, also with fewer tokens than ranks."""
+    ranks = dist.get_world_size()
+    for length in (0, 1, ranks - 1, ranks + 1, 4 * ranks + 3):
+        whole = torch.arange(2.0 * length).reshape(1, length, 2)
+        for arguments in (
+            *({"layout": x} for x in ("contiguous", "zigzag", "striped", "cycles")),
+            *({"schedule": x, "causal": True} for x in ("ring", "zigzag", "striped", "hamilton", "ulysses")),
+            {"causal": True, "cu_seqlens": [0, length // 2, length]},
+        ):
+            part = shard_sequence(whole, **arguments)
+            cases.compare(f"{arguments} {length}", [unshard_sequence(part, **arguments)], [whole.double()])
+            own = position_ids(length, **arguments)
+            if "cu_seqlens" not in arguments:
+                cases.compare(f"positions {arguments} {length}", [part[0, :, 0]], [2 * own.double()])
+
+
+def _check_contexts(cases):
+    """Grouped heads, half precision, one context in another, an exception inside."""
+    length = 5 * dist.get_world_size() + 1
+    q, k, v, d_out = tensors(1, *[(1, length, h, 8) for h in (4, 2, 2, 4)])
+
+    def through_torch(*x, causal):
+        inner = [y.transpose(1, 2) for y in x]
+        return F.scaled_dot_product_attention(*inner, is_causal=causal, enable_gqa=True).transpose(1, 2)
+
+    for causal, schedule in ((False, "ring"), (True, "zigzag"), (True, "auto")):
+        arguments = {"causal": causal, "schedule": schedule}
+        exact = with_gradients(
+            lambda *x, c=causal: single_device(*x, causal=c), [x.double() for x in (q, k, v)], d_out.double()
+        )
+        parts, d_part = (
+            [shard_sequence(x, **arguments) for x in (q, k, v)],
+            shard_sequence(d_out, **arguments),
+        )
+        with sequence_parallel_attention(schedule="striped"):
+            try:
+                with sequence_parallel_attention(schedule=schedule):
+                    raise KeyError
+            except KeyError:
+                pass
+            with sequence_parallel_attention(schedule=schedule):
+                got = with_gradients(lambda *x, c=causal: through_torch(*x, causal=c), parts, d_part)
+                narrow = through_torch(*(x.half() for x in parts), causal=causal)
+        cases.compare(f"torch's attention, {schedule}", got, shards(exact, arguments))
+        cases.compare("in half precision", [narrow], shards(exact[:1], arguments), limit=1e-2)
+
+
+def _check_mistakes_of_one_rank(cases, rank):
+    ranks = dist.get_world_size()
+    wrong, x = rank == ranks - 1, torch.randn(1, 2, 6, 8)
+    with sequence_parallel_attention():
+        for what, arguments, options, message in (
+            ("mask", (x, x, x, torch.ones(6, 6)), {}, "attn_mask cannot be divided"),
+            (
+                "lengths",
+                (x, x[:, :, :3], x[:, :, :3]),
+                {"is_causal": True},
+                "is_causal with different lengths",
+            ),
+            ("heads", (x, x[:, :1], x[:, :1]), {}, "enable_gqa"),
+            ("list", ([1], x, x), {}, "must be tensors"),
+            ("dropout", (x, x, x), {"dropout_p": 0.5}, "dropout"),
+        ):
+            call = (arguments, options) if wrong else ((x, x, x), {})
+            name = f"{what} on one rank"
+            told = f"rank {ranks - 1}: {message}" if what in ("mask", "lengths") else message
+            cases.refuses(name, AttentionError, told, F.scaled_dot_product_attention, *call[0], **call[1])
+    y = x.transpose(1, 2)
+    integers = y.int() if wrong else y
+    with environment(MEGATILE_ATTENTION_DEBUG="1"):
+        cases.refuses(
+            "whole numbers", AttentionError, "int32", hamilton_attention, integers, integers, integers
+        )
+        packed = {"cu_seqlens": [0, "a"] if wrong else [0, 6 * ranks]}
+        cases.refuses(
+            "boundaries", AttentionError, "whole numbers", hamilton_attention, y[0], y[0], y[0], **packed
+        )
+        same = torch.ones(1, 6, 2, 8) * torch.arange(6)[:, None, None]
+        cases.refuses(
+            "the same on all", AttentionError, "was not divided", hamilton_attention, same, same, same
+        )
+
+
+def _check_subgroup(cases, rank):
+    """Two of the ranks, in another order; the others may not call, and a group of one needs nobody."""
+    pair, alone = dist.new_group([3, 1]), dist.new_group([2])
+    q, k, v, d_out = tensors(8, *[(1, 11, 2, 4)] * 4)
+    exact = with_gradients(
+        lambda *x: single_device(*x, causal=True), [x.double() for x in (q, k, v)], d_out.double()
+    )
+    groups = [group for group, members in ((pair, (3, 1)), (alone, (2,))) if rank in members]
+    for group in groups:
+        arguments = {"causal": True, "group": group}
+        parts = [shard_sequence(x, **arguments) for x in (q, k, v)]
+        got = with_gradients(
+            lambda *x, a=arguments: hamilton_attention(*x, **a), parts, shard_sequence(d_out, **arguments)
+        )
+        cases.compare("sub-group", got, shards(exact, arguments))
+        cases.compare("sub-group whole", [unshard_sequence(got[0], **arguments)], exact[:1])
+    if rank not in (1, 3):
+        cases.refuses("outside", AttentionError, "not a member", hamilton_attention, q, k, v, group=pair)
+
+
+def calls_with_another_group(rank, victim):
+    """One rank calls with a group of its own: the others are told that it did not come."""
+    own = [dist.new_group([r]) for r in range(dist.get_world_size())]
+    x = torch.randn(1, 8, 2, 8)
+    try:
+        hamilton_attention(x, x, x, group=own[rank] if rank == victim else None)
+    except PeerError as error:
+        return str(error)
+    return "done"
