@@ -48,6 +48,10 @@ def _check(value: Any, wanted: Any, path: str) -> None:
         for child in _numbers(value):
             _check(child, int, path)
     else:
+        if isinstance(value, statements.Region) and len(value.start) != len(value.shape):
+            raise PlanError(
+                f"the region of '{value.tile}' has {len(value.start)} starts and {len(value.shape)} extents"
+            )
         kind: Any = type(value)
         hints = _hints(kind)
         for entry in fields(value):
