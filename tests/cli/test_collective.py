@@ -102,3 +102,44 @@ def test_a_table_of_another_version_is_told(tmp_path, megatile, monkeypatch):
     assert done.code == 0
     assert done.err.count("note: ") == 1
     assert "made by megatile 0.0.1" in done.err
+
+
+@pytest.mark.parametrize("factor", ["nan", "inf", "-inf", "1"])
+def test_a_factor_that_leads_nowhere_is_refused(megatile, factor):
+    done = megatile("collective", "all_reduce", "-e", "1K", "-f", factor)
+    assert done.code == 1
+    assert done.err.startswith("error: factor")
+
+
+def test_all_to_all_needs_no_options(megatile):
+    """Blocks of the default sizes are uneven, which goes out of place only: so that is what it does."""
+    done = megatile("collective", "all_to_all", "-m", "dgx-h100", "-b", 8, "-e", 4096, "-f", 512)
+    assert done.code == 0
+    assert "out of place" in done.out
+    refused = megatile("collective", "all_to_all", "-m", "dgx-h100", "-b", 8, "--in-place")
+    assert refused.code == 1
+    assert "equal blocks" in refused.err
+
+
+def test_a_barrier_has_no_bandwidth():
+    (line,) = json.loads(run("collective", "barrier", "-b", "2M", "--json").stdout)
+    assert (line["algbw"], line["busbw"]) == (0, 0)
+
+
+def test_among_without_auto_is_refused(megatile):
+    done = megatile("collective", "all_reduce", "-a", "ring", "--among", "tree")
+    assert done.code == 1
+    assert "auto" in done.err
+
+
+def test_too_many_ranks_names_what_the_machine_has(megatile):
+    done = megatile("collective", "all_reduce", "-m", "dgx-h100", "--ranks", 99)
+    assert done.code == 1
+    assert "gpus" in done.err
+    assert "nodes=4" not in done.err
+
+
+def test_a_buffer_larger_than_any_memory_is_refused(megatile):
+    done = megatile("collective", "all_reduce", "-m", "dgx-h100", "-b", "1TiB", "-a", "ring")
+    assert done.code == 1
+    assert "80 GB" in done.err or "hbm" in done.err

@@ -55,3 +55,22 @@ def test_mistakes_are_one_clear_line(megatile, tmp_path):
         assert done.code == 1
         assert done.err.startswith("error: ")
         assert words in done.err
+
+
+def test_files_that_are_no_plans_are_one_clear_line(megatile, tmp_path):
+    file = saved(tmp_path, "json")
+    plan = json.loads(file.read_text(encoding="utf-8"))
+    broken = {"binary": bytes(range(256)), "half": file.read_bytes()[:999], "empty": b"", "list": b"[]"}
+    region = plan["streams"][0]["body"][0]["read"]
+    for field in ("start", "shape"):
+        kept = region[field]
+        for value in ([], 7, None):
+            region[field] = value
+            broken[f"{field} {value}"] = json.dumps(plan).encode()
+        region[field] = kept
+    for name, content in broken.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        for command in ("show", "check"):
+            done = megatile("plan", command, path)
+            assert (done.code, done.err[:7]) == (1, "error: "), (name, command)

@@ -154,3 +154,33 @@ def test_validators_look_at_shards():
 def test_machines_without_cubes_are_refused():
     with pytest.raises(CollectiveError, match="has no sip, cube and pe"):
         floor_of(machine("dgx-h100"))
+
+
+def along_a_line(t_ptr, n_elem, world_size, tl):
+    here = t_ptr + tl.rank * n_elem * 2
+    total = tl.load(here, shape=(n_elem,), dtype="f16")
+    if tl.rank < world_size - 1:
+        total = total + tl.recv(dir="E", shape=(n_elem,), dtype="f16")
+    if tl.rank > 0:
+        tl.send(dir="W", src=total)
+        total = tl.recv(dir="W", shape=(n_elem,), dtype="f16")
+    if tl.rank < world_size - 1:
+        tl.send(dir="E", src=total)
+    tl.store(here, total)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_a_kernel_on_its_own_needs_no_neighbours(n):
+    """Alone, no branch that sends is taken, and there is no direction to send in."""
+
+    def neighbors(rank, world_size):
+        return {k: p for k, p in {"W": rank - 1, "E": rank + 1}.items() if 0 <= p < world_size}
+
+    module = SimpleNamespace(
+        __name__="along_a_line",
+        kernel=along_a_line,
+        kernel_args=lambda *, n_elem, world_size, **_: (n_elem, world_size),
+        neighbors=neighbors,
+    )
+    x = np.arange(n * 4, dtype="f2").reshape(n, 4)
+    assert (execute(plan_of_module(module, n, n_elem=4), {"t": x})["t"] == x.sum(axis=0)).all()

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from megatile.collectives.job import CollectiveError, Job
+from megatile.collectives.planner import predict
 from megatile.collectives.provenance import prove
 from megatile.collectives.reference import expected, make_inputs
 from megatile.collectives.registry import algorithms
-from megatile.plan.model import Compute, Loop, Stream
+from megatile.plan.model import Compute, Loop, Plan, Stream
 
 
 def broken(plan, change):
@@ -63,3 +64,10 @@ def test_products_notice_what_is_missing(dtype, ranks):
     assert np.abs(right).max() == 3.0 ** min(3, ranks)
     assert np.array_equal(right, np.prod(np.stack(inputs).astype(float), axis=0))
     assert (right != np.prod(np.stack(inputs[1:]).astype(float), axis=0)).any()
+
+
+def test_a_plan_without_its_result_is_named():
+    found = predict("all_reduce", machine="dgx-h100", nbytes=64, algorithm="ring")
+    text = str(found.plan).replace('role="output"', 'role="local"')
+    with pytest.raises(CollectiveError, match="no result 'y'"):
+        prove(Plan.from_text(text), found.job)

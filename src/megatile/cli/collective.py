@@ -79,13 +79,20 @@ def collective(
     dtype: Annotated[str, typer.Option("-d", "--dtype")] = "f32",
     redop: Annotated[str, typer.Option("-o", "--op", help="sum, max, min, prod or avg.")] = "sum",
     root: Annotated[int, typer.Option("-r", "--root")] = 0,
-    in_place: Annotated[bool, typer.Option("--in-place/--out-of-place")] = True,
+    in_place: Annotated[
+        bool | None,
+        typer.Option(
+            "--in-place/--out-of-place",
+            help="In place unless said; all_to_all, whose blocks must be equal for it, out of place.",
+            show_default=False,
+        ),
+    ] = None,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Count wrong elements.")] = True,
     plot: Annotated[Path | None, typer.Option(help="Draw time and bus bandwidth over size.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the last size's trace (.json).")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Candidates and prices.")] = False,
     among: Annotated[str | None, typer.Option(help="What auto may choose: ring,tree,…")] = None,
-    path: Annotated[str | None, typer.Option(help="How named algorithms send: bulk, small, switch.")] = None,
+    path: Annotated[str | None, typer.Option(help="How named ones send: bulk, line, small, switch.")] = None,
     graph: Annotated[bool, typer.Option("-G", "--graph", help="Captured: no launch by the host.")] = False,
     table: Annotated[Path | None, typer.Option(help="Remember choices in this file (.json).")] = None,
     settings: Set = None,
@@ -98,7 +105,7 @@ def collective(
     from megatile.collectives.sweeps import sizes, sweep
 
     hda = load(machine, settings)
-    if factor <= 1:
+    if not 1 < factor < float("inf"):
         raise MegatileError(f"factor {factor:g} does not lead upwards", advice="use -f 2")
     first = read_size(begin)
     last = read_size(end) if end else first
@@ -108,8 +115,9 @@ def collective(
         _can_write(file, kinds)
     every = _whole_elements(sizes(first, last, factor), dtype)
     fields: dict[str, Any] = {"scale": scale, "ranks": read_ranks(ranks), "dtype": dtype}
-    fields |= {"reduction": redop, "root": root, "in_place": in_place}
+    fields |= {"reduction": redop, "root": root, "in_place": _in_place(operation, in_place)}
     names = _algorithms(operation, algorithm, hda, every[0], fields)
+    _among_needs_auto(among, names)
     fields |= {"path": path, "launch": not graph, "table": table}
     fields |= {"among": None if among is None else _names(among)}
     work = sweep(operation, hda, every, names, verify=check, **fields)
@@ -130,6 +138,21 @@ def collective(
         _trace(hda, found[-1][1], trace, launch=not graph)
     if any(line.wrong for line in lines):
         raise typer.Exit(1)
+
+
+def _in_place(operation: str, asked: bool | None) -> bool:
+    from megatile.collectives.job import operation_name
+
+    return operation_name(operation) != "all_to_all" if asked is None else asked
+
+
+def _among_needs_auto(among: str | None, names: list[str]) -> None:
+    from megatile.collectives.libraries import LIBRARIES
+
+    if among is not None and not {"auto", *LIBRARIES} & set(names):
+        raise MegatileError(
+            f"--among is for -a auto, not for {', '.join(names)}", advice="leave one of them out"
+        )
 
 
 def _can_write(path: Path | None, kinds: tuple[str, ...]) -> None:

@@ -27,6 +27,10 @@ def read_plan(path: Path) -> Plan:
         text = path.read_text(encoding="utf-8")
     except OSError as problem:
         raise MegatileError(f"cannot read {path}: {problem.strerror}") from None
+    except UnicodeDecodeError:
+        raise MegatileError(
+            f"cannot read {path}: it is not text", advice="save a plan by plan.to_json() or str(plan)"
+        ) from None
     return Plan.from_json(text) if text.lstrip().startswith("{") else Plan.from_text(text)
 
 

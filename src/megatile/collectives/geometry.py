@@ -62,11 +62,15 @@ def _numbers(hda: HDA, scale: str, ranks: Ranks) -> Sequence[int]:
     if beyond:
         raise CollectiveError(
             f"{hda.name} has {total} units of scale '{scale}', from 0; there is no unit {beyond[0]}",
-            advice="choose a larger machine (--set nodes=4) or fewer ranks",
+            advice=f"choose fewer ranks or a larger machine{_by_parameters(hda)}",
         )
     if len(set(numbers)) != len(numbers):
         raise CollectiveError("a unit cannot be two ranks of the same group")
     return numbers
+
+
+def _by_parameters(hda: HDA) -> str:
+    return f" (parameters: {', '.join(hda.parameters)})" if hda.parameters else ""
 
 
 def _asked(ranks: Any, total: int) -> Sequence[int]:
@@ -140,6 +144,10 @@ def _place(numbers: Sequence[int]) -> Expr:
     return table(list(numbers), unit)
 
 
+BUFFERS = 3
+"""So many times a buffer is what a collective needs at most: input, output, and what it keeps or receives."""
+
+
 def buffer_memory(hda: HDA, scale: str, nbytes: int = 0) -> str:
     """Where a rank's buffers lie: the nearest memory that a unit of the scale reaches and that holds them."""
     hda.require("memory")
@@ -160,4 +168,10 @@ def buffer_memory(hda: HDA, scale: str, nbytes: int = 0) -> str:
     biggest = max(usable, key=lambda m: room(m.level, m.available), default=None)
     if biggest is None:
         raise CollectiveError(f"machine '{hda.name}' has no memory that units of '{scale}' can use")
+    if nbytes // BUFFERS > biggest.available:
+        raise CollectiveError(
+            f"a buffer of {nbytes // BUFFERS} bytes fits no memory of '{hda.name}': '{biggest.name}' has "
+            f"{biggest.available}",
+            advice="use a smaller size",
+        )
     return biggest.name

@@ -16,7 +16,7 @@ from typing import Any, Literal, overload
 from megatile.collectives.asked import check_choice, check_fields, read_bytes, read_machine
 from megatile.collectives.candidates import Candidate, Explanation, in_network
 from megatile.collectives.choices import Choices, Table
-from megatile.collectives.geometry import Geometry, Ranks, buffer_memory, survey
+from megatile.collectives.geometry import BUFFERS, Geometry, Ranks, buffer_memory, survey
 from megatile.collectives.job import CollectiveError, Job, operation_name
 from megatile.collectives.libraries import LIBRARIES, offered
 from megatile.collectives.ranking import Floors, named, plan_of, rank
@@ -44,8 +44,10 @@ class Prediction:
 
     @property
     def algbw(self) -> float:
-        """Bytes of the buffer per second."""
-        return self.job.nbytes / (self.time_ps * 1e-12) if self.time_ps else 0.0
+        """Bytes of the buffer per second; a barrier moves none."""
+        if not self.time_ps or self.job.operation == "barrier":
+            return 0.0
+        return self.job.nbytes / (self.time_ps * 1e-12)
 
     @property
     def busbw(self) -> float:
@@ -83,7 +85,7 @@ def make_job(
         )
     found = survey(machine, scale, ranks)
     check_fields(machine, fields)
-    fields.setdefault("memory", buffer_memory(machine, scale, 3 * nbytes))
+    fields.setdefault("memory", buffer_memory(machine, scale, BUFFERS * nbytes))
     job = Job(
         operation_name(op),
         found.ranks,

@@ -82,7 +82,11 @@ def _expected(job: Job, numbers: Any) -> list[Any | None]:
 
 def _run(plan: Plan, job: Job, numbers: Any) -> Any:
     with np.errstate(over="ignore"):
-        return execute(plan, {"x": numbers}, races=False)["x" if job.in_place else "y"]
+        found = execute(plan, {"x": numbers}, races=False)
+    name = "x" if job.in_place else "y"
+    if name not in found:
+        raise CollectiveError(f"{plan.name}: there is no result '{name}'")
+    return found[name]
 
 
 def _diagnosis(plan: Plan, job: Job, rank: int, found: Any, right: Any) -> str:

@@ -61,7 +61,7 @@ def read_kernel(
     title = name or kernel.__name__
     plan = PlanBuilder(title, scale=scale, grid=extents)
     try:
-        largest = _read(kernel, arguments, settings, plan, None, "")
+        largest = _read(kernel, arguments, settings, plan, 0 if settings.units == 1 else None, "")
         streams = [Stream(((0, settings.units, 1),), with_frees(tuple(plan.body)))]
     except NeedsValue as error:
         if not symbols(error.node) & {"unit"}:

@@ -55,6 +55,10 @@ def _check(value: Any, wanted: Any, path: str) -> None:
             _check(item, hints[entry.name], f"{entry.name} of {_title(value)}")
             if entry.name in _NAMES and not isinstance(value, Plan) and not _is_name(item):
                 raise PlanError(f"{entry.name} of {_title(value)} is {_shown(item)}, not a name")
+        if isinstance(value, statements.Region) and len(value.start) != len(value.shape):
+            raise PlanError(
+                f"the region of '{value.tile}' has {len(value.start)} starts and {len(value.shape)} extents"
+            )
 
 
 def _is(value: Any, wanted: Any) -> bool:
