@@ -99,3 +99,9 @@ def test_warps_of_one_block_meet_in_shared_memory():
     assert {channel.memory for channel in near.plan.channels} == {"shared"}
     # Neither pays for the launch of a kernel: both are part of one that runs already.
     assert 2 * near.time_ps < far.time_ps < 1_000_000
+
+
+def test_more_chunks_than_elements():
+    with pytest.raises(mt.MegatileError, match="cannot cut 2 elements into 1000000000 chunks"):
+        predict("all_reduce", machine="dgx-h100", nbytes=8, algorithm="ring", settings={"chunks": 10**9})
+    predict("all_reduce", machine="dgx-h100", nbytes=8, algorithm="ring", settings={"chunks": 3})

@@ -61,12 +61,21 @@ class Algorithm:
             )
         for name, value in options.items():
             _check_option(self.name, name, value, self.options[name])
+        if options.get("chunks", 1) > max(job.count, FEW_CHUNKS):
+            raise CollectiveError(
+                f"{self.name} cannot cut {job.count} elements into {options['chunks']} chunks",
+                advice=f"use at most {max(job.count, FEW_CHUNKS)}",
+            )
         writer = Writer(job, self.name)
         if job.ranks == 1:
             _alone(writer)
         else:
             self.write(writer, **options)
         return replace(writer.finish(), path=self.path, kernels=Kernels(self.name))
+
+
+FEW_CHUNKS = 64
+"""So many chunks may be asked for whatever the size; those without an element are empty."""
 
 
 def _check_option(algorithm: str, name: str, value: Any, default: Any) -> None:
