@@ -18,7 +18,6 @@ from megatile.attention.errors import AttentionError
 from megatile.attention.kernels import SUPPORTED
 from megatile.attention.ownership import packed_lengths
 from megatile.attention.schedules import Schedule
-from megatile.attention.schedules.routes import Routes
 from megatile.core.errors import did_you_mean
 
 _TENSOR_LAYOUTS = {"BSND": (0, 1, 2, 3), "BNSD": (0, 2, 1, 3), "SBND": (1, 0, 2, 3)}
@@ -146,7 +145,7 @@ def make_record(
         "dtype": str(q.dtype).removeprefix("torch."),
         "mask": mask,
         "schedule": schedule.name if schedule else None,
-        "cycles": _cycles(schedule.routes) if schedule else None,
+        "cycles": _cycles(schedule) if schedule else None,
         "softmax_scale": scale,
         "cu_seqlens": None if cu_seqlens is None else _digest(cu_seqlens),
         "alibi_slopes": None if slopes is None else _digest(slopes),
@@ -167,9 +166,9 @@ def _digest(values: Any) -> str:
 
 
 @lru_cache(maxsize=64)
-def _cycles(routes: Routes) -> str | None:
+def _cycles(schedule: Schedule) -> str | None:
     """Two schedules of one name may have been given different cycles."""
-    cycles = getattr(routes, "cycles", None)
+    cycles = getattr(schedule.routes, "cycles", None)
     return None if cycles is None else _digest(cycles)
 
 
