@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -11,7 +13,9 @@ from megatile.attention import (
     AttentionError,
     PeerError,
     hamilton_attention,
+    hamilton_attention_forward_full_flash_attn,
     position_ids,
+    ring_flash_attn_qkvpacked_func,
     sequence_parallel_attention,
     shard_sequence,
     unshard_sequence,
@@ -78,6 +82,34 @@ def _check_contexts(cases):
         cases.compare("in half precision", [narrow], shards(exact[:1], arguments), limit=1e-2)
 
 
+def _check_differences(cases, wrong):
+    """What only a comparison can find: each rank alone has done nothing wrong."""
+    ranks = dist.get_world_size()
+    x = torch.randn(1, 4, 2, 8)
+    if ranks == 1:
+        return
+    refuses = partial(cases.refuses, error=AttentionError)
+    leaf = x.clone().requires_grad_(wrong)
+    refuses("gradient of one", message="disagree on gradient", function=hamilton_attention, q=leaf, k=x, v=x)
+    options = {"function": hamilton_attention, "q": x, "k": x, "v": x, "causal": True}
+    machine = "mi300x-8" if wrong else "dgx-h100"
+    refuses("machine of one", message="disagree on machine", machine=machine, **options)
+    refuses("a list as layout", message="no tensor layout", layout=["B"] if wrong else "BSND", **options)
+    refuses("tensor as dropout", message="dropout", dropout_p=torch.ones(2) if wrong else 0.0, **options)
+    refuses("shape", message="disagree on shape", function=unshard_sequence, x=x[..., : 8 - wrong])
+    refuses("dtype", message="disagree on dtype", function=unshard_sequence, x=x.half() if wrong else x)
+    refuses("no tensor", message="must be a tensor", function=unshard_sequence, x=[1] if wrong else x)
+    if ranks > 2:
+        ring = list(range(ranks))
+        looping = [ring[::-1] if wrong else ring]
+        refuses(
+            "cycles", message="disagree on cycles", function=hamilton_attention_forward_full_flash_attn,
+            process_group=dist.group.WORLD, q=x, k=[x], v=[x], softmax_scale0=None, looping=looping,
+        )  # fmt: skip
+    qkv = torch.randn(1, 4, 2 if wrong else 3, 2, 8)
+    refuses("packed", message="packed tensors have 3", function=ring_flash_attn_qkvpacked_func, qkv=qkv)
+
+
 def _check_mistakes_of_one_rank(cases, rank):
     ranks = dist.get_world_size()
     wrong, x = rank == ranks - 1, torch.randn(1, 2, 6, 8)
@@ -98,6 +130,7 @@ def _check_mistakes_of_one_rank(cases, rank):
             name = f"{what} on one rank"
             told = f"rank {ranks - 1}: {message}" if what in ("mask", "lengths") else message
             cases.refuses(name, AttentionError, told, F.scaled_dot_product_attention, *call[0], **call[1])
+    _check_differences(cases, wrong)
     y = x.transpose(1, 2)
     integers = y.int() if wrong else y
     with environment(MEGATILE_ATTENTION_DEBUG="1"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import numpy as np
 import pytest
 
 from megatile.attention.schedules import LayoutError, ScheduleError, make_schedule
@@ -54,6 +55,9 @@ def test_boundaries_of_packed_sequences(given, message):
         ({"machine": "dgx-h10"}, "did you mean 'dgx-h100'"),
         ({"softmax_scale": float("nan")}, "softmax_scale must be a finite number"),
         ({"softmax_scale": torch.ones(1)}, "softmax_scale must be a finite number, got Tensor"),
+        ({"dropout_p": torch.tensor([0.0, 0.5])}, "dropout"),
+        ({"layout": ["B"]}, "no tensor layout"),
+        ({"alibi_slopes": torch.ones(2, requires_grad=True)}, "alibi_slopes have no gradient"),
         ({"schedule": "hamilton:0"}, "at least one ring"),
         ({"schedule": "ulysses:1+rnig"}, "did you mean 'ring'"),
     ],
@@ -62,6 +66,12 @@ def test_options(arguments, message):
     x = torch.randn(1, 6, 2, 4)
     with pytest.raises(ValueError, match=message):
         hamilton_attention(x, x, x, **arguments)
+
+
+def test_any_real_number_is_a_scale():
+    x = torch.randn(1, 6, 2, 4)
+    expected = hamilton_attention(x, x, x, softmax_scale=0.5)
+    assert torch.equal(hamilton_attention(x, x, x, softmax_scale=np.float32(0.5)), expected)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])

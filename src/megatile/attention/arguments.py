@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from math import isfinite
+from numbers import Real
 from typing import Any
 
 import torch
@@ -30,6 +32,9 @@ SAME = (
     "dtype",
     "mask",
     "schedule",
+    "cycles",
+    "machine",
+    "gradient",
     "softmax_scale",
     "cu_seqlens",
     "alibi_slopes",
@@ -62,7 +67,7 @@ def find_problem(
 def _problem_of_tensors(q: Any, k: Any, v: Any, layout: str, packed: bool) -> str | None:
     if not all(isinstance(x, Tensor) for x in (q, k, v)):
         return f"q, k and v must be tensors, got {', '.join(type(x).__name__ for x in (q, k, v))}"
-    if layout not in _TENSOR_LAYOUTS and not packed:
+    if not packed and (not isinstance(layout, str) or layout not in _TENSOR_LAYOUTS):
         return f"there is no tensor layout '{layout}' ({did_you_mean(str(layout), _TENSOR_LAYOUTS)})"
     if any(x.dim() != (3 if packed else 4) for x in (q, k, v)):
         names = "[tokens, heads, dim]" if packed else f"four dimensions ({layout})"
@@ -75,13 +80,13 @@ def _problem_of_tensors(q: Any, k: Any, v: Any, layout: str, packed: bool) -> st
     return None
 
 
-def _problem_of_options(window_size: Any, dropout_p: float, cu_seqlens: Any, scale: Any) -> str | None:
-    if dropout_p:
+def _problem_of_options(window_size: Any, dropout_p: Any, cu_seqlens: Any, scale: Any) -> str | None:
+    if dropout_p is not None and (not isinstance(dropout_p, Real) or dropout_p):
         return "dropout inside divided attention is not supported, use dropout_p=0"
     pair = isinstance(window_size, Sequence) and len(window_size) == 2
     if not pair or not all(isinstance(w, int) and w >= -1 for w in window_size):
         return f"window_size is (left, right) with -1 for no limit, got {window_size}"
-    if scale is not None and not (isinstance(scale, (int, float)) and isfinite(scale)):
+    if scale is not None and not (isinstance(scale, Real) and isfinite(scale)):
         found = scale if isinstance(scale, float) else type(scale).__name__
         return f"softmax_scale must be a finite number, got {found}"
     try:
@@ -108,6 +113,8 @@ def _problem_of_shapes(q: Tensor, k: Tensor, v: Tensor, slopes: Any, layout: str
     shape = tuple(slopes.shape) if isinstance(slopes, Tensor) else type(slopes).__name__
     if shape not in ((heads,), (shape_q[0], heads)):
         return f"alibi_slopes must be [heads] or [batch, heads] for {heads} heads, got {shape}"
+    if slopes.requires_grad and torch.is_grad_enabled():
+        return "alibi_slopes have no gradient here, give alibi_slopes.detach()"
     return None
 
 
@@ -138,6 +145,7 @@ def make_record(
         "dtype": str(q.dtype).removeprefix("torch."),
         "mask": mask,
         "schedule": schedule.name if schedule else None,
+        "cycles": _cycles(schedule) if schedule else None,
         "softmax_scale": scale,
         "cu_seqlens": None if cu_seqlens is None else _digest(cu_seqlens),
         "alibi_slopes": None if slopes is None else _digest(slopes),
@@ -155,6 +163,13 @@ def device_of(x: Any) -> torch.device:
 def _digest(values: Any) -> str:
     text = str([x.tolist() if isinstance(x, Tensor) else x for x in values])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=64)
+def _cycles(schedule: Schedule) -> str | None:
+    """Two schedules of one name may have been given different cycles."""
+    cycles = getattr(schedule.routes, "cycles", None)
+    return None if cycles is None else _digest(cycles)
 
 
 def _inner_shape(x: Tensor, layout: str, packed: bool) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from megatile.attention.errors import PeerError
+from megatile.attention.errors import AttentionError, PeerError
 
 WATCH_SECONDS = 0.3
 GRACE_SECONDS = 3.0  # how long ranks that noticed a failure wait for the others to report
@@ -21,7 +22,10 @@ GRACE_SECONDS = 3.0  # how long ranks that noticed a failure wait for the others
 def timeout_from_environment() -> timedelta | None:
     """``MEGATILE_ATTENTION_TIMEOUT`` in seconds, or None: the group's own timeout holds."""
     text = os.environ.get("MEGATILE_ATTENTION_TIMEOUT", "")
-    return timedelta(seconds=float(text)) if text else None
+    try:
+        return timedelta(seconds=float(text)) if text else None
+    except (ValueError, OverflowError) as error:
+        raise AttentionError(f"MEGATILE_ATTENTION_TIMEOUT is a number of seconds, got '{text}'") from error
 
 
 def wait_for(work: Any, group: dist.ProcessGroup, peer: int | None, doing: str) -> None:
@@ -55,16 +59,27 @@ class Watcher:
         """While the process waits for others of the group."""
         if self._process != os.getpid():  # threads do not survive a fork
             self._process = os.getpid()
-            threading.Thread(target=self._watch, name="megatile attention", daemon=True).start()
+            self._start()
         self._waits = time.monotonic(), group
         try:
             yield
         finally:
             self._waits = None
 
-    def _watch(self) -> None:
-        while True:
-            time.sleep(WATCH_SECONDS)
+    def _start(self) -> None:
+        """Python aborts if it ends while a thread is inside the store: the thread is ended before."""
+        end = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(end,), name="megatile attention", daemon=True)
+        thread.start()
+
+        def stop() -> None:
+            end.set()
+            thread.join(2 * GRACE_SECONDS)
+
+        atexit.register(stop)
+
+    def _watch(self, end: threading.Event) -> None:
+        while not end.wait(WATCH_SECONDS):
             waits = self._waits
             if waits is not None and time.monotonic() - waits[0] > WATCH_SECONDS:
                 with suppress(RuntimeError, dist.DistError):

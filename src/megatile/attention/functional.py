@@ -71,13 +71,15 @@ def hamilton_attention(
     members = Members(group)
     packed = cu_seqlens is not None
     problem = find_problem(q, k, v, window_size, dropout_p, alibi_slopes, layout, cu_seqlens, softmax_scale)
-    chosen, problem = _schedule(schedule, members.size, machine, problem or _problem)
+    chosen, problem = _schedule(schedule, members.size, machine, _problem or problem)
     scale, record = 1.0, {}
     if problem is None:
         q, k, v = (to_inner(x, layout, packed) for x in (q, k, v))
         scale = max(1, q.shape[-1]) ** -0.5 if softmax_scale is None else float(softmax_scale)
         text = mask_text(causal, window_size)
         record = make_record(q, k, v, text, chosen, scale, cu_seqlens, alibi_slopes)
+        record["gradient"] = _wants_gradient(q, k, v)  # all ranks take part in the way back, or none
+        record["machine"] = getattr(machine, "name", machine) if schedule == "auto" else None
     records = members.agree(record, problem, device_of(q), SAME)
     assert chosen is not None
     mask = Mask.of(causal, window_size)
@@ -164,11 +166,15 @@ def _attend(
 
 
 def _run(q: Tensor, k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+    if _wants_gradient(q, k, v):
         out, lse = _Attention.apply(q, k, v, engine)
     else:
         out, lse, _ = engine.forward(q, *_sequence_first(k, v, engine))
     return out, lse
+
+
+def _wants_gradient(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def _sequence_first(k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:

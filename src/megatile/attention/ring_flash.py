@@ -17,10 +17,10 @@ from typing import Any
 from torch import Tensor
 
 from megatile.attention.agreement import Members
-from megatile.attention.errors import AttentionError
 from megatile.attention.functional import hamilton_attention
 
 Function = Callable[..., Any]
+_PARTS = {"qkv": ("q", "k", "v"), "kv": ("k", "v")}
 
 
 def _options(
@@ -55,10 +55,10 @@ def _function(schedule: str, name: str, what: str, tensors: tuple[str, ...]) -> 
 def _attend(schedule: str, given: dict[str, Any]) -> Any:
     probabilities, boundaries = given.pop("return_attn_probs"), given.pop("cu_seqlens", None)
     given.pop("max_seqlen", None)
-    if "qkv" in given:
-        given["q"], given["k"], given["v"] = _unpacked(given.pop("qkv"), 3)
-    elif "kv" in given:
-        given["k"], given["v"] = _unpacked(given.pop("kv"), 2)
+    for packed in given.keys() & _PARTS:
+        x, names = given.pop(packed), _PARTS[packed]
+        given["_problem"] = _problem(x, len(names))
+        given.update(zip(names, [x] * len(names) if given["_problem"] else x.unbind(-3), strict=True))
     if boundaries is not None:
         given["cu_seqlens"] = _of_all_ranks(boundaries, Members(given["group"]).size)
     out, lse = hamilton_attention(**given, schedule=schedule, return_lse=True)
@@ -72,11 +72,12 @@ def _of_all_ranks(boundaries: Any, ranks: int) -> Any:
     return [x * ranks for x in listed] if numbers else boundaries
 
 
-def _unpacked(x: Tensor, parts: int) -> list[Tensor]:
-    """Split the third dimension from the end: [..., parts, heads, dim]."""
-    if x.dim() < 4 or x.shape[-3] != parts:
-        raise AttentionError(f"packed tensors have {parts} parts before heads and dim, got {tuple(x.shape)}")
-    return list(x.unbind(-3))
+def _problem(x: Any, parts: int) -> str | None:
+    """Why a tensor is not [..., parts, heads, dim]; it is told to all ranks."""
+    shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+    if isinstance(x, Tensor) and x.dim() >= 4 and x.shape[-3] == parts:
+        return None
+    return f"packed tensors have {parts} parts before heads and dim, got {shape}"
 
 
 _TENSORS = {

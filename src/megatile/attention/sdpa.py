@@ -65,10 +65,8 @@ def _problem(query: Any, key: Any, attn_mask: Any, is_causal: bool, enable_gqa: 
     """What cannot be divided. It is told to all ranks, like any other mistake: none waits for another."""
     if attn_mask is not None:
         return "attn_mask cannot be divided over ranks: use is_causal, or hamilton_attention with window_size"
-    if not isinstance(query, Tensor) or not isinstance(key, Tensor):
-        return None
-    if query.dim() != 4 or key.dim() != 4:
-        return f"query and key need [batch, heads, tokens, dim], got {tuple(query.shape)}, {tuple(key.shape)}"
+    if not all(isinstance(x, Tensor) and x.dim() == 4 for x in (query, key)):
+        return None  # hamilton_attention says it
     if is_causal and query.shape[-2] != key.shape[-2]:
         return "is_causal with different lengths of query and key is ambiguous when divided"
     if query.shape[1] != key.shape[1] and not enable_gqa:

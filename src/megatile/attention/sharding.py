@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megatile.attention.agreement import Members
+from megatile.attention.agreement import Members, Record
+from megatile.attention.arguments import device_of
 from megatile.attention.errors import AttentionError
 from megatile.attention.failures import wait_for
 from megatile.attention.ownership import sequence_lengths
@@ -40,7 +41,9 @@ def shard_sequence(
     The layout follows from ``schedule`` and ``causal`` as in :func:`hamilton_attention`, or is named by
     ``layout``. ``rank`` and ``ranks`` answer for a rank of a group that does not exist (yet).
     """
-    _check_tensor(x, dim)
+    problem = _problem(x, dim)
+    if problem:
+        raise AttentionError(problem)
     place = _place(group, causal, schedule, layout, rank, ranks)
     where = _indices(place.layout, _lengths(x.shape[dim], cu_seqlens), place.rank)
     return x.index_select(dim, where.to(x.device))
@@ -57,10 +60,11 @@ def unshard_sequence(
     cu_seqlens: Any = None,
 ) -> Tensor:
     """The whole tensor on every rank: the inverse of :func:`shard_sequence`. No gradient."""
-    _check_tensor(x, dim)
     place = _place(group, causal, schedule, layout, None, None)
     assert place.members is not None
-    records = place.members.agree({"tokens": x.shape[dim]}, None, x.device, ())
+    problem = _problem(x, dim)
+    record = {} if problem else _record(x, dim, place.layout)
+    records = place.members.agree(record, problem, device_of(x), ("shape", "dtype", "layout"))
     sizes = [record["tokens"] for record in records]
     lengths = _lengths(sum(sizes), cu_seqlens)
     where = [_indices(place.layout, lengths, r) for r in range(place.members.size)]
@@ -129,11 +133,19 @@ def _check_ranks(what: str, expected: int, ranks: int) -> None:
         raise AttentionError(f"{what} is for {expected} ranks, there are {ranks}")
 
 
-def _check_tensor(x: Any, dim: int) -> None:
+def _problem(x: Any, dim: Any) -> str | None:
     if not isinstance(x, Tensor):
-        raise AttentionError(f"what is divided must be a tensor, got {type(x).__name__}")
-    if not -x.dim() <= dim < x.dim():
-        raise AttentionError(f"the tensor has no dimension {dim}, it has {x.dim()}")
+        return f"what is divided must be a tensor, got {type(x).__name__}"
+    if not isinstance(dim, int) or not -x.dim() <= dim < x.dim():
+        return f"the tensor has no dimension {dim}, it has {x.dim()}"
+    return None
+
+
+def _record(x: Tensor, dim: int, layout: Layout) -> Record:
+    """What ranks compare before they gather: transports end the process where sizes differ."""
+    others = list(x.movedim(dim, 0).shape[1:])
+    kind = str(x.dtype).removeprefix("torch.")
+    return {"tokens": x.shape[dim], "shape": others, "dtype": kind, "layout": layout.name}
 
 
 def _lengths(length: int, cu_seqlens: Any) -> Sequence[int]:

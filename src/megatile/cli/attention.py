@@ -29,7 +29,7 @@ def plan(
     schedule: Annotated[
         str, typer.Option(help="ring, zigzag, striped, direct, hamilton, hamilton:4x2, ulysses:2+ring …")
     ] = "hamilton",
-    seqlen: Annotated[int, typer.Option(help="Tokens of the whole sequence.")] = 0,
+    seqlen: Annotated[int, typer.Option(min=0, help="Tokens of the whole sequence.")] = 0,
     causal: Causal = False,
     png: Annotated[
         Path | None, typer.Option(help="Draw the cycles into this file (png, svg or pdf).")

@@ -117,3 +117,24 @@ def test_the_verifier_sees_defects():
         NetworkRings(((0, 2, 1),), arcs, 3, True, "").verify()
     with pytest.raises(DecompositionError, match="visit"):
         NetworkRings(((0, 1),), arcs, 3, True, "").verify()
+
+
+@pytest.mark.parametrize(
+    ("graph", "count"),
+    [
+        (nx.complete_bipartite_graph(3, 3), 3),
+        (nx.circulant_graph(10, [1, 5]), 3),
+        (nx.hypercube_graph(3), 2),
+        (nx.circular_ladder_graph(3), 2),
+    ],
+)
+def test_an_odd_number_of_links_may_serve_an_odd_number_of_rings(graph, count):
+    """Rings need not come in pairs of opposite directions: the best of a search by hand over all subsets."""
+    answer = network_rings(nx.convert_node_labels_to_integers(graph).edges).verify()
+    assert len(answer.rings) == count
+    assert answer.optimal
+
+
+def test_fewer_rings_than_links_are_not_called_optimal_without_a_proof():
+    answer = network_rings(nx.complete_bipartite_graph(7, 7).edges, budget=300).verify()
+    assert len(answer.rings) == 7 or not answer.optimal

@@ -74,12 +74,29 @@ def network_rings(
     if len(arcs) == n * (n - 1) and n > 1:
         return _trimmed(full_mesh_rings(n), count)
     bound, why = _bound(adjacency, arcs, directed)
-    wanted = bound if count is None else min(bound, count if directed else (count + 1) // 2)
-    result = disjoint_cycles(adjacency, wanted, directed=directed, budget=budget)
-    optimal = len(result.cycles) == bound or result.exhausted
-    reason = why if len(result.cycles) == bound else _search_reason(result.exhausted, budget)
-    cycles = result.cycles if directed else _both_ways(result.cycles)
-    return _trimmed(NetworkRings(_frozen(cycles), arcs, n, optimal, reason), count)
+    wanted = bound if count is None else min(bound, count)
+    rings, proven = _searched(adjacency, wanted, directed, budget)
+    optimal = len(rings) == bound or proven
+    reason = why if len(rings) == bound else _search_reason(proven, budget)
+    return _trimmed(NetworkRings(_frozen(rings), arcs, n, optimal, reason), count)
+
+
+def _searched(
+    adjacency: list[set[int]], wanted: int, directed: bool, budget: int
+) -> tuple[list[list[int]], bool]:
+    """Rings, and whether it is proven that there are no more.
+
+    With duplex links, cycles that serve both ways are quick to find; there may be more rings than those.
+    """
+    if directed:
+        found = disjoint_cycles(adjacency, wanted, directed=True, budget=budget)
+        return found.cycles, found.exhausted
+    pairs = disjoint_cycles(adjacency, (wanted + 1) // 2, directed=False, budget=budget)
+    rings = _both_ways(pairs.cycles)
+    if len(rings) >= wanted or (not rings and pairs.exhausted):
+        return rings, pairs.exhausted
+    more = disjoint_cycles(adjacency, wanted, directed=True, budget=budget - pairs.steps)
+    return (more.cycles if len(more.cycles) > len(rings) else rings), more.exhausted
 
 
 def full_mesh_rings(n: int) -> NetworkRings:
@@ -152,7 +169,7 @@ def _bound(adjacency: list[set[int]], arcs: frozenset[Arc], directed: bool) -> t
             0,
             f"the network is bipartite with sides of {sides[0]} and {sides[1]}, so no cycle visits all ranks",
         )
-    return (least if directed else least // 2), f"a rank has only {least} links"
+    return least, f"a rank has only {least} link{'s' * (least != 1)}"
 
 
 def _two_sides(adjacency: list[set[int]]) -> tuple[int, int] | None:
