@@ -47,3 +47,12 @@ def test_bench_runs_checks_and_prints(megatile):
     assert heads["communication"] > 0
     assert "no schedule is named" in megatile("attention", "bench", *small, "--schedule", ",").err
     assert "dtype must be one of" in megatile("attention", "bench", *small, "--dtype", "f99").err
+
+
+def test_lengths_are_read_like_those_of_predict(megatile):
+    shown = megatile("attention", "plan", "--ranks", 4, "--seqlen", "10K", "--json")
+    assert shown.out == megatile("attention", "plan", "--ranks", 4, "--seqlen", 10000, "--json").out
+    for wrong in ("-4", "many"):
+        refused = megatile("attention", "plan", f"--seqlen={wrong}")
+        assert refused.code != 0
+        assert f"'{wrong}' is no number of tokens" in refused.err

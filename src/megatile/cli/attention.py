@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.attention_predict import predict
+from megatile.cli.attention_predict import predict, read_length
 from megatile.cli.output import console, picture_path, print_json
 from megatile.core.errors import MegatileError
 
@@ -29,7 +29,7 @@ def plan(
     schedule: Annotated[
         str, typer.Option(help="ring, zigzag, striped, direct, hamilton, hamilton:4x2, ulysses:2+ring …")
     ] = "hamilton",
-    seqlen: Annotated[int, typer.Option(min=0, help="Tokens of the whole sequence.")] = 0,
+    seqlen: Annotated[str, typer.Option(help="Tokens of the whole sequence: 8192 or 10K.")] = "0",
     causal: Causal = False,
     png: Annotated[
         Path | None, typer.Option(help="Draw the cycles into this file (png, svg or pdf).")
@@ -40,7 +40,7 @@ def plan(
     from megatile.attention.schedules import make_schedule, schedule_summary
 
     found = make_schedule(schedule, ranks)
-    summary = schedule_summary(found, seqlen, causal)
+    summary = schedule_summary(found, read_length(seqlen, 0), causal)
     if png is not None:
         _draw(summary["cycles"], picture_path(png), found)
     print_json(summary) if json else _show(summary)
@@ -52,7 +52,7 @@ def bench(
     schedule: Annotated[
         str, typer.Option(help="Schedules, separated by commas.")
     ] = "ring,zigzag,direct,hamilton",
-    seqlen: Annotated[int, typer.Option(min=1, help="Tokens of the whole sequence.")] = 4096,
+    seqlen: Annotated[str, typer.Option(help="Tokens of the whole sequence: 8192 or 10K.")] = "4096",
     heads: Annotated[int, typer.Option(min=1)] = 8,
     kv_heads: Annotated[int | None, typer.Option(min=1, help="Default: as many as heads.")] = None,
     dim: Annotated[int, typer.Option(min=1, help="Size of a head.")] = 64,
@@ -75,7 +75,7 @@ def bench(
         raise MegatileError("no schedule is named", advice="--schedule ring,zigzag,hamilton")
     case = BenchCase(
         nproc,
-        seqlen,
+        read_length(seqlen),
         heads,
         kv_heads or heads,
         dim,

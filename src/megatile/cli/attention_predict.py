@@ -21,18 +21,20 @@ _COUNTS = {"k": 10**3, "m": 10**6}
 
 def read_lengths(text: str) -> list[int]:
     """``8192`` or ``10K,20K,1M`` (thousands and millions of tokens)."""
-    lengths = []
-    for part in (p.strip().lower() for p in text.split(",")):
-        number, factor = (part[:-1], _COUNTS[part[-1]]) if part[-1:] in _COUNTS else (part, 1)
-        try:
-            lengths.append(round(float(number) * factor))
-        except ValueError:
-            raise MegatileError(
-                f"'{part}' is no number of tokens", advice="write 8192 or 10K,20K,1M"
-            ) from None
-        if lengths[-1] < 1:
-            raise MegatileError(f"'{part}' is no number of tokens", advice="write 8192 or 10K,20K,1M")
-    return lengths
+    return [read_length(part) for part in text.split(",")]
+
+
+def read_length(text: str, least: int = 1) -> int:
+    """``8192``, ``10K`` or ``1M`` tokens."""
+    part = text.strip().lower()
+    number, factor = (part[:-1], _COUNTS[part[-1]]) if part[-1:] in _COUNTS else (part, 1)
+    try:
+        length = round(float(number) * factor)
+    except (ValueError, OverflowError):
+        length = least - 1
+    if length < least:
+        raise MegatileError(f"'{part}' is no number of tokens", advice="write 8192, 10K or 1M")
+    return length
 
 
 def read_names(text: str) -> list[str]:

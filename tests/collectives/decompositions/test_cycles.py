@@ -163,3 +163,10 @@ def test_source_ranks_by_moving_chunks(n):
             for a, b in pairwise([*cycle, cycle[0]]):
                 moved[b][c] = held[a][c]
         held = moved
+
+
+@pytest.mark.parametrize("bad", [[[0, 5, 1]], [[0, 1], [0]], [[0, 0, 1]]])
+def test_cycles_that_miss_a_rank_are_refused(bad):
+    for table in (calculate_out_mapping_circle, calculate_in_mapping_circle, calculate_source_rank_per_iter):
+        with pytest.raises(DecompositionError, match=r"does not pass each of 0 to \d once"):
+            table(bad)

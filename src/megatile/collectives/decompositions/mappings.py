@@ -20,8 +20,9 @@ def calculate_out_mapping_circle(looping: Sequence[Sequence[int]]) -> list[list[
 
     -1 on the diagonal (and where partial rings use no link); a list of two chunks in the doubled form.
     """
+    ranks = _ranks(looping)
     arcs = ((c, a, b) for c, cycle in enumerate(looping) for a, b in closed_arcs(cycle))
-    return _table(arcs, len(looping[0]) if looping else 1)
+    return _table(arcs, ranks)
 
 
 def calculate_in_mapping_circle(looping: Sequence[Sequence[int]]) -> list[list[Chunk]]:
@@ -31,8 +32,9 @@ def calculate_in_mapping_circle(looping: Sequence[Sequence[int]]) -> list[list[C
 
 def calculate_intra_node_out_mapping_two_nodes(path0: Sequence[Sequence[int]]) -> list[list[Chunk]]:
     """``out[i][j]`` for the local ranks of a node, from the paths of one node; the same on every node."""
+    ranks = _ranks(path0)
     arcs = ((c, a, b) for c, path in enumerate(path0) for a, b in pairwise(path))
-    return _table(arcs, len(path0[0]) if path0 else 1)
+    return _table(arcs, ranks)
 
 
 def calculate_intra_node_in_mapping_two_nodes(path0: Sequence[Sequence[int]]) -> list[list[Chunk]]:
@@ -48,7 +50,7 @@ def calculate_inter_node_mapping(
     ``direction="in"`` gives (sender, chunk) instead of (receiver, chunk). In the doubled form every rank has
     a list of two such pairs. ``m``, the ranks of a node, is found from the cycles when not given.
     """
-    n = len(looping[0]) if looping else 1
+    n = _ranks(looping)
     m = m or ranks_per_node([list(cycle) for cycle in looping])
     pairs: list[list[tuple[int, int]]] = [[] for _ in range(n)]
     for c, cycle in enumerate(looping):
@@ -71,7 +73,7 @@ def calculate_source_rank_per_iter(looping: Sequence[Sequence[int]]) -> list[lis
 
 def source_ranks(looping: Sequence[Sequence[int]]) -> np.ndarray:
     """``[rank, iteration, chunk]``: where the chunk held then began."""
-    n = len(looping[0]) if looping else 1
+    n = _ranks(looping)
     sources = np.zeros((n, n, len(looping)), dtype=np.int64)
     steps = np.arange(n)
     for c, cycle in enumerate(looping):
@@ -144,3 +146,15 @@ def _table(arcs: Iterable[tuple[int, int, int]], ranks: int) -> list[list[Chunk]
 
 def _transposed(table: list[list[Chunk]]) -> list[list[Chunk]]:
     return [list(column) for column in zip(*table, strict=True)]
+
+
+def _ranks(looping: Sequence[Sequence[int]]) -> int:
+    """How many ranks the cycles or paths pass, each of them once."""
+    n = len(looping[0]) if looping else 1
+    for number, cycle in enumerate(looping):
+        if sorted(cycle) != list(range(n)):
+            raise DecompositionError(
+                f"cycle {number}, {list(cycle)}, does not pass each of 0 to {n - 1} once",
+                advice="take the cycles of gen_hamilton_circle or of your network",
+            )
+    return n
