@@ -101,7 +101,7 @@ class Memo:
             )
         if isinstance(expr, Select):
             three = [self._part(e) for e in (expr.condition, expr.then, expr.otherwise)]
-            return self._made(("select", *three), three, lambda: _chosen(*map(self._remembered, three)))
+            return self._made(("select", *three), three, lambda: chosen(*map(self._remembered, three)))
         assert isinstance(expr, Table)
         index = self._part(expr.index)
         return self._made(
@@ -122,7 +122,9 @@ def _applied(rule: Callable[[Any, Any], Any], left: Function, right: Function) -
     return lambda env: rule(left(env), right(env))
 
 
-def _chosen(condition: Function, then: Function, otherwise: Function) -> Function:
+def chosen(condition: Function, then: Function, otherwise: Function) -> Function:
+    """``then`` where the condition holds, else ``otherwise``."""
+
     def value(env: Env) -> Any:
         chosen = condition(env)
         if isinstance(chosen, np.ndarray):

@@ -2,7 +2,7 @@
 
 A loop body names the same block in several statements, and most of what a block's place depends on stays the
 same in an inner loop. Equal expressions share one function here, and every part of an expression that names
-less than the whole remembers its last value.
+less than the whole remembers its last value (``plan/memo.py`` remembers many, which costs more per lookup).
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from megatile.plan.expr import Binary, Const, Expr, Select, Symbol, Table, symbols
+from megatile.plan.expr import Binary, Const, Expr, Select, Symbol, Table, symbols, tabulated
+from megatile.plan.memo import chosen
 from megatile.plan.operators import OPERATORS
 
 Env = dict[str, Any]
@@ -44,28 +43,11 @@ class Memo:
             left, right = self._part(expr.left, expr), self._part(expr.right, expr)
             return lambda env: rule(left(env), right(env))
         if isinstance(expr, Select):
-            return self._select(expr)
+            three = (expr.condition, expr.then, expr.otherwise)
+            return chosen(*[self._part(part, expr) for part in three])
         if isinstance(expr, Table):
-            array, index = np.asarray(expr.values, dtype=np.int64), self._part(expr.index, expr)
-            return lambda env: _looked_up(array, index(env))
+            return tabulated(expr.values, self._part(expr.index, expr))
         return expr.compile()
-
-    def _select(self, expr: Select) -> Function:
-        condition = self._part(expr.condition, expr)
-        then, otherwise = self._part(expr.then, expr), self._part(expr.otherwise, expr)
-
-        def value(env: Env) -> Any:
-            chosen = condition(env)
-            if isinstance(chosen, np.ndarray):
-                return np.where(chosen != 0, then(env), otherwise(env))
-            return then(env) if chosen else otherwise(env)
-
-        return value
-
-
-def _looked_up(values: np.ndarray, index: Any) -> Any:
-    found = values[np.clip(index, 0, len(values) - 1)]
-    return found if isinstance(index, np.ndarray) else int(found)
 
 
 def remembering(function: Function, names: tuple[str, ...]) -> Function:
