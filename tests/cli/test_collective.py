@@ -143,3 +143,14 @@ def test_a_buffer_larger_than_any_memory_is_refused(megatile):
     done = megatile("collective", "all_reduce", "-m", "dgx-h100", "-b", "1TiB", "-a", "ring")
     assert done.code == 1
     assert "80 GB" in done.err or "hbm" in done.err
+
+
+def test_no_bytes_is_a_size_and_less_than_an_element_is_none(megatile):
+    sizes = [
+        line["size"]
+        for line in json.loads(run("collective", "all_reduce", "-b", 0, "-e", 8, "--json").stdout)
+    ]
+    assert sizes == [0, 4, 8]
+    refused = megatile("collective", "all_reduce", "-m", "dgx-h100", "-b", 1, "-e", 3)
+    assert refused.code == 1
+    assert "no f32 fits into these sizes (try: let -e be at least 4)" in refused.err

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 import megatile as mt
 from megatile.collectives.planner import predict
 
@@ -74,3 +76,13 @@ def test_files_that_are_no_plans_are_one_clear_line(megatile, tmp_path):
         for command in ("show", "check"):
             done = megatile("plan", command, path)
             assert (done.code, done.err[:7]) == (1, "error: "), (name, command)
+
+
+@pytest.mark.parametrize("text", ["", "x = 1", "{}", '{"name": 3}'])
+def test_a_broken_plan_is_named_with_what_to_do(megatile, tmp_path, text):
+    file = tmp_path / "broken.json"
+    file.write_text(text)
+    done = megatile("plan", "check", file)
+    assert done.code == 1
+    assert done.err.startswith(f"error: {file}")
+    assert "(try: " in done.err

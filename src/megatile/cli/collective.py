@@ -212,13 +212,15 @@ TRACES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
 
 
 def _whole_elements(sizes: Iterable[int], dtype: str) -> list[int]:
-    """As nccl-tests does, sizes are rounded down to whole elements; sizes below one element are left out."""
+    """As nccl-tests does, sizes are rounded down to whole elements; 0 stays, less than one is left out."""
     from megatile.core.dtypes import dtype as dtype_name
     from megatile.core.dtypes import itemsize
 
     unit = itemsize(dtype_name(dtype))
-    whole = [size // unit * unit for size in sizes]
-    return list(dict.fromkeys(size for size in whole if size)) or [unit]
+    whole = list(dict.fromkeys(size // unit * unit for size in sizes if size >= unit or size == 0))
+    if not whole:
+        raise MegatileError(f"no {dtype} fits into these sizes", advice=f"let -e be at least {unit}")
+    return whole
 
 
 def _progress(work: Iterator[tuple[Line, Prediction]], total: int) -> Iterator[tuple[Line, Prediction]]:

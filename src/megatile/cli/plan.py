@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,13 +11,15 @@ import typer
 
 from megatile.cli.machine import Json, Set, load
 from megatile.cli.output import print_json
-from megatile.core.errors import MegatileError
+from megatile.core.errors import MegatileError, Place
 
 if TYPE_CHECKING:
     from megatile.plan.model import Plan
 
 app = typer.Typer(help="Look at plans.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(help="A plan as JSON (plan.to_json()) or text (str(plan)).")]
+
+ADVICE = "save a plan by plan.to_json() or str(plan)"
 
 
 def read_plan(path: Path) -> Plan:
@@ -28,10 +31,14 @@ def read_plan(path: Path) -> Plan:
     except OSError as problem:
         raise MegatileError(f"cannot read {path}: {problem.strerror}") from None
     except UnicodeDecodeError:
-        raise MegatileError(
-            f"cannot read {path}: it is not text", advice="save a plan by plan.to_json() or str(plan)"
-        ) from None
-    return Plan.from_json(text) if text.lstrip().startswith("{") else Plan.from_text(text)
+        raise MegatileError(f"cannot read {path}: it is not text", advice=ADVICE) from None
+    try:
+        return Plan.from_json(text) if text.lstrip().startswith("{") else Plan.from_text(text)
+    except MegatileError as problem:
+        place = problem.place or Place()
+        problem.place = place if place.file else replace(place, file=str(path))
+        problem.advice = problem.advice or ADVICE
+        raise
 
 
 @app.command()
