@@ -7,14 +7,14 @@ less than the whole remembers its last value (``plan/memo.py`` remembers many, w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from megatile.plan.expr import Binary, Const, Expr, Select, Symbol, Table, symbols, tabulated
 from megatile.plan.memo import chosen
 from megatile.plan.operators import OPERATORS
 
-Env = dict[str, Any]
+Env = Mapping[str, Any]
 Function = Callable[[Env], Any]
 
 
