@@ -248,30 +248,19 @@ def predict_one(
     plan = attention_plan(schedule, problem, backward=backward, scale=scale)
     divided = Divided(schedule, problem)
     silent = simulate(plan, machine=without_compute(hda, divided, scale))
-    result = simulate(plan, machine=view(hda, divided, silent.time_ps / 1e12, scale))
+    result = simulate(plan, machine=view(hda, divided, silent.time_ps / 1e12, scale), loads=True)
     shares = result.links
     return Prediction(
         schedule.name,
         problem,
         ranks,
         result.time_ps,
-        compute_ps(result),
+        max(result.work_ps("tensor"), default=0),
         silent.time_ps,
         round(max(shares.values(), default=0.0) * result.time_ps),
         len(shares),
         result,
     )
-
-
-def compute_ps(result: Result) -> int:
-    """The longest time that the tensor engines of one rank work."""
-    trace = result.trace
-    tensor = [i for i, name in enumerate(trace.engines) if name.startswith("tensor")]
-    chosen = np.isin(trace.columns["engine"], tensor)
-    length = (trace.columns["end_ps"] - trace.columns["start_ps"])[chosen]
-    busy = np.zeros(len(trace.units), dtype=np.int64)
-    np.add.at(busy, trace.columns["unit"][chosen], length)
-    return int(busy.max()) if len(busy) else 0
 
 
 @lru_cache(maxsize=256)
