@@ -10,15 +10,18 @@ import heapq
 from megatile.plan.timing.fabric import Path
 from megatile.sim.transfers import REQUEST, Move, Transfers
 
+_END = (None, False)
+
 
 class Way:
     """What every granule of one size on one path needs, worked out once.
 
     ``stages`` are (resource or None, may others be in the way there, busy_ps, latency_ps, is it the first
-    resource, does one at a time use it).
+    resource, does one at a time use it). ``steps`` are, for shared stages that one at a time uses and after
+    which the next shared one comes at once: (resource, busy_ps, latency_ps, is it the first resource).
     """
 
-    __slots__ = ("dma_ps", "first_ps", "held_ps", "occupied_ps", "stages")
+    __slots__ = ("dma_ps", "first_ps", "free", "held_ps", "occupied_ps", "queue", "stages", "steps")
 
     def __init__(self, transfers: Transfers, path: Path, size: int) -> None:
         self.dma_ps, busy = path.stage_ps(size)
@@ -37,6 +40,16 @@ class Way:
             )
             for index, stage in enumerate(path.stages)
         )
+        self.steps = [
+            (resource, busy_ps, latency, first)
+            if resource is not None and shared and single and following[1]
+            else None
+            for (resource, shared, busy_ps, latency, first, single), following in zip(
+                self.stages, (*self.stages[1:], _END), strict=True
+            )
+        ]
+        self.queue = transfers.queue
+        self.free = transfers.servers.free
 
 
 class Ways:
@@ -75,7 +88,7 @@ class Train(Move):
         for way in ways:
             if path.first_resource is None:
                 self.leaves(head + way.held_ps)
-            Granule(self, way, number, head).turn(head, queued=False)
+            Granule(self, way, number, head).go(queued=False)
             head += way.occupied_ps
             number += 1
 
@@ -101,43 +114,56 @@ class Train(Move):
 class Granule:
     """One piece of a message on its way."""
 
-    __slots__ = ("head", "number", "stage", "tail", "train", "way")
+    __slots__ = ("flow", "head", "number", "stage", "tail", "train", "way")
 
     def __init__(self, train: Train, way: Way, number: int, head: int) -> None:
         self.train = train
         self.way = way
+        self.flow = train.flow
         self.number = number
         self.head = head
         self.tail = head + way.dma_ps
         self.stage = 0
 
-    def turn(self, now: int, queued: bool = True) -> None:
-        """The stage's queue has come to us (``queued``): go on to the next stage where others may be."""
-        train, stages = self.train, self.way.stages
+    def turn(self, now: int) -> None:
+        """The stage's queue has come to us: go on to the next stage where others may be."""
+        way = self.way
+        step = way.steps[self.stage]
+        if step is None:
+            self.head = now
+            self.go(queued=True)
+            return
+        resource, busy, latency, first = step
+        turn = way.free[resource]
+        if turn < now:
+            turn = now
+        end = turn + busy
+        way.free[resource] = end
+        if first:
+            self.train.leaves(turn + way.first_ps)
+        self.tail = (end if end > self.tail else self.tail) + latency
+        self.stage += 1
+        heapq.heappush(way.queue, (turn + latency, REQUEST, self.flow, self.number, self.stage, self.turn))
+
+    def go(self, queued: bool) -> None:
+        """Follow the stages up to the next shared one, from one whose turn it is if ``queued``."""
+        way, train = self.way, self.train
+        servers = train.transfers.servers
         head, tail, granted = self.head, self.tail, queued
-        for index in range(self.stage, len(stages)):
-            resource, shared, busy, latency, first, single = stages[index]
+        for index in range(self.stage, len(way.stages)):
+            resource, shared, busy, latency, first, _ = way.stages[index]
             turn = head
             if resource is not None:
                 if shared and not granted:
-                    self.head, self.tail, self.stage = head, tail, index
-                    entry = (head, REQUEST, train.flow, self.number, index, self.turn)
-                    heapq.heappush(train.transfers.queue, entry)
+                    self.tail, self.stage = tail, index
+                    heapq.heappush(way.queue, (head, REQUEST, self.flow, self.number, index, self.turn))
                     return
                 # Before the first shared stage nothing can be in the way; after it, only earlier messages.
-                if queued and single:
-                    free = train.transfers.servers.free
-                    turn = free[resource]
-                    if turn < head:
-                        turn = head
-                    free[resource] = turn + busy
-                elif queued:
-                    turn = train.transfers.servers.serve(resource, head, busy)
+                if queued:
+                    turn = servers.serve(resource, head, busy)
                 if first:
-                    train.leaves(turn + self.way.first_ps)
+                    train.leaves(turn + way.first_ps)
             granted = False
-            if tail < turn + busy:
-                tail = turn + busy
-            tail += latency
+            tail = max(tail, turn + busy) + latency
             head = turn + latency
-        train.comes((tail if tail > head else head) + train.path.extra_ps)
+        train.comes(max(tail, head) + train.path.extra_ps)

@@ -60,6 +60,7 @@ class Division:
     shift: tuple[int, ...]
     biased: bool = False
     _memo: dict[tuple[int, int], list[KernelCall]] = field(default_factory=dict, repr=False, compare=False)
+    _unmasked: dict[Any, list[KernelCall]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -99,7 +100,14 @@ class Division:
 
     def calls_on(self, held: Held, rank: int) -> list[KernelCall]:
         """The kernels of a rank on one chunk by itself (slot 0 of their keys)."""
-        return self._calls(rank, [(0, self.chunks[held.source][held.chunk])])
+        pieces = self.chunks[held.source][held.chunk]
+        if not self.mask.none or self.biased:
+            return self._calls(rank, [(0, pieces)])
+        # Without a mask it does not matter where in its sequence a piece stands.
+        key = (rank, *((piece.length, piece.sequence) for piece in pieces))
+        if key not in self._unmasked:
+            self._unmasked[key] = self._calls(rank, [(0, pieces)])
+        return self._unmasked[key]
 
     def pairs(self, step: int, rank: int) -> int:
         """Visible pairs a rank works on at a step."""
