@@ -53,6 +53,82 @@ def test_the_bandwidth_part_of_communication_is_the_rings_divided_by_the_links(r
     assert links["hamilton"] * (ranks - 1) == pytest.approx(links["ring"], rel=0.01)
 
 
+def own_mesh(ranks: int, **network: str) -> HDA:
+    """A full mesh that is no shipped machine: its own speeds, no protocol."""
+    return HDA.from_dict(
+        {
+            "name": "own",
+            "hw_spec": {
+                "pe": [{"name": "core", "num_units": 1}],
+                "pe_groups": [{"name": "gpu", "num_units": 4}, {"name": "node", "num_units": ranks}],
+            },
+            "hw_abstr": [{"name": "block", "target": "core"}, {"name": "device", "target": "gpu"}],
+            "memory": [
+                {"name": "hbm", "level": "gpu", "size": "64 GB", "bandwidth": "2 TB/s", "latency": "300 ns",
+                 "aliases": ["l2"]},
+            ],
+            "networks": [
+                {"name": "links", "level": "node", "connects": "gpu", "topology": "full_mesh",
+                 "bandwidth": "50 GB/s", "latency": "1 us", **network},
+            ],
+            "engines": [
+                {"name": "mma", "kind": "tensor", "level": "core", "throughput": {"bf16": "50 TFLOP/s"}},
+                {"name": "alu", "kind": "vector", "level": "core", "throughput": {"any": "2 TFLOP/s"}},
+                {"name": "dma", "kind": "dma", "level": "gpu", "bandwidth": "1 TB/s", "startup": "1 us"},
+            ],
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 6, 8, 9, 13])
+def test_the_same_holds_for_uneven_lengths_on_any_full_mesh(ranks, causal):
+    hda = own_mesh(ranks)
+    length = ranks * (ranks - 1) * 300 + ranks + 1
+    part, links = {}, {}
+    for name in ("zigzag" if causal else "ring", "hamilton"):
+        found = [
+            predict_one(hda, Problem(n, 8, 128, causal=causal), name, ranks) for n in (length, 2 * length + 1)
+        ]
+        part[name] = found[1].communication_ps - found[0].communication_ps
+        links[name] = found[1].busiest_link_ps
+    ring, hamilton = part
+    assert part[hamilton] * (ranks - 1) == pytest.approx(part[ring], rel=0.01)
+    assert links[hamilton] * (ranks - 1) == pytest.approx(links[ring], rel=0.01)
+    load = found[1].link_bytes()
+    off_diagonal = load[~np.eye(ranks, dtype=bool)]
+    assert load.shape == (ranks, ranks, ranks - 1)
+    assert len(np.unique(off_diagonal)) == 1
+
+
+def test_links_that_carry_one_way_at_a_time_give_half_as_much():
+    """A ring sends one way over each wire, Hamilton both ways."""
+    hda = own_mesh(5, duplex="half")
+    found = {name: predict_one(hda, Problem(60_000, 8), name, 5) for name in ("ring", "hamilton")}
+    assert found["hamilton"].busiest_link_ps * 2 == pytest.approx(found["ring"].busiest_link_ps, rel=0.01)
+
+
+def test_exchanges_of_heads_stand_before_and_after_those_of_kv():
+    load = predict_one(machine("mi300x-8"), Problem(8000, 8), "ulysses:2+ring", 8).link_bytes()
+    inside = np.equal.outer(np.arange(8) // 2, np.arange(8) // 2)
+    assert load.shape == (8, 8, 2 + 3 + 2)
+    for exchange in range(7):
+        assert load[..., exchange].any()
+        assert not load[..., exchange][inside if 2 <= exchange < 5 else ~inside].any()
+
+
+def test_a_prediction_needs_no_recorded_run(mesh):
+    found = predict_one(mesh, Problem(8000), "hamilton", 8)
+    assert "recorded" not in vars(found.result)
+    trace = found.result.trace
+    tensor = [e for e in trace if e.engine == "tensor"]
+    busy = max(sum(e.end_ps - e.start_ps for e in tensor if e.unit == unit) for unit in trace.units)
+    assert found.compute_ps == busy
+    shares = found.result.usage.links
+    assert found.links == len(shares)
+    assert found.busiest_link_ps == pytest.approx(max(shares.values()) * found.time_ps, abs=1)
+
+
 def test_a_mesh_prefers_hamilton_while_it_waits_for_the_ring(mesh):
     found = predict(mesh, Problem(10_000), schedules=["ring", "hamilton"])
     assert found.winner.schedule == "hamilton"
