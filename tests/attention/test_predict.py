@@ -158,6 +158,17 @@ def test_gains_fall_with_the_length_until_compute_hides_everything(mesh):
         assert 2 < max(gains) < 7
 
 
+@pytest.mark.parametrize(("causal", "base"), [(False, "ring"), (True, "zigzag")])
+def test_the_largest_gain_is_the_published_one(mesh, causal, base):
+    """3.58 with both masks on 8 x MI300X, at a length that is not known here."""
+    gains = []
+    for quarter in range(-4, 9):
+        problem = Problem(round(6_700 * 2 ** (quarter / 4)), causal=causal)
+        found = predict(mesh, problem, schedules=[base, "hamilton"])
+        gains.append(found.speedup(found.predictions[1]))
+    assert max(gains) == pytest.approx(3.58, rel=0.15)
+
+
 def test_on_a_switch_a_ring_is_as_good():
     found = predict("dgx-h100", Problem(10_000), schedules=["ring", "hamilton"])
     assert found.speedup(found.predictions[1]) == pytest.approx(1, abs=0.05)
