@@ -21,6 +21,7 @@ from megatile.attention.schedules import Schedule
 from megatile.core.errors import did_you_mean
 
 _TENSOR_LAYOUTS = {"BSND": (0, 1, 2, 3), "BNSD": (0, 2, 1, 3), "SBND": (1, 0, 2, 3)}
+NO_WINDOW = (-1, -1)
 
 # Fields of a record that must not differ between ranks.
 SAME = (
@@ -33,6 +34,7 @@ SAME = (
     "mask",
     "schedule",
     "cycles",
+    "division",
     "machine",
     "gradient",
     "softmax_scale",
@@ -65,26 +67,26 @@ def find_problem(
 
 
 def _problem_of_tensors(q: Any, k: Any, v: Any, layout: str, packed: bool) -> str | None:
-    if not all(isinstance(x, Tensor) for x in (q, k, v)):
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         return f"q, k and v must be tensors, got {', '.join(type(x).__name__ for x in (q, k, v))}"
     if not packed and (not isinstance(layout, str) or layout not in _TENSOR_LAYOUTS):
         return f"there is no tensor layout '{layout}' ({did_you_mean(str(layout), _TENSOR_LAYOUTS)})"
-    if any(x.dim() != (3 if packed else 4) for x in (q, k, v)):
+    if not q.dim() == k.dim() == v.dim() == (3 if packed else 4):
         names = "[tokens, heads, dim]" if packed else f"four dimensions ({layout})"
         return f"q, k and v need {names}, got shapes {[tuple(x.shape) for x in (q, k, v)]}"
-    if len({x.dtype for x in (q, k, v)}) > 1 or q.dtype not in SUPPORTED:
+    if not q.dtype == k.dtype == v.dtype or q.dtype not in SUPPORTED:
         found = sorted({str(x.dtype).removeprefix("torch.") for x in (q, k, v)})
         return f"q, k and v must share one dtype of float32, bfloat16 and float16, got {', '.join(found)}"
-    if len({x.device for x in (q, k, v)}) > 1:
+    if not q.device == k.device == v.device:
         return f"q, k and v must be on one device, got {', '.join(str(x.device) for x in (q, k, v))}"
     return None
 
 
 def _problem_of_options(window_size: Any, dropout_p: Any, cu_seqlens: Any, scale: Any) -> str | None:
-    if dropout_p is not None and (not isinstance(dropout_p, Real) or dropout_p):
+    number = isinstance(dropout_p, (int, float, Real))
+    if dropout_p is not None and (not number or dropout_p):
         return "dropout inside divided attention is not supported, use dropout_p=0"
-    pair = isinstance(window_size, Sequence) and len(window_size) == 2
-    if not pair or not all(isinstance(w, int) and w >= -1 for w in window_size):
+    if window_size != NO_WINDOW and not _is_window(window_size):
         return f"window_size is (left, right) with -1 for no limit, got {window_size}"
     if scale is not None and not (isinstance(scale, Real) and isfinite(scale)):
         found = scale if isinstance(scale, float) else type(scale).__name__
@@ -97,8 +99,16 @@ def _problem_of_options(window_size: Any, dropout_p: Any, cu_seqlens: Any, scale
     return None
 
 
+def _is_window(found: Any) -> bool:
+    pair = isinstance(found, Sequence) and len(found) == 2
+    return pair and all(isinstance(side, int) and side >= -1 for side in found)
+
+
 def _problem_of_shapes(q: Tensor, k: Tensor, v: Tensor, slopes: Any, layout: str, packed: bool) -> str | None:
-    shape_q, shape_k, shape_v = (_inner_shape(x, layout, packed) for x in (q, k, v))
+    if slopes is None and q.shape == k.shape == v.shape and q.numel():
+        return None
+    order = None if packed else _TENSOR_LAYOUTS[layout]
+    shape_q, shape_k, shape_v = _inner_shape(q, order), _inner_shape(k, order), _inner_shape(v, order)
     if shape_k[:3] != shape_v[:3]:
         return f"batch, length and heads of k and v must agree, got {tuple(k.shape)} and {tuple(v.shape)}"
     if shape_q[0] != shape_k[0]:
@@ -146,8 +156,9 @@ def make_record(
         "mask": mask,
         "schedule": schedule.name if schedule else None,
         "cycles": _cycles(schedule) if schedule else None,
+        "division": _division(schedule) if schedule else None,
         "softmax_scale": scale,
-        "cu_seqlens": None if cu_seqlens is None else _digest(cu_seqlens),
+        "cu_seqlens": None if cu_seqlens is None else _boundaries(cu_seqlens),
         "alibi_slopes": None if slopes is None else _digest(slopes),
         "query tokens": q.shape[1],
         "key tokens": k.shape[1],
@@ -165,6 +176,13 @@ def _digest(values: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def _boundaries(cu_seqlens: Any) -> str:
+    lengths_q, lengths_kv = packed_lengths(cu_seqlens)
+    keys = "" if lengths_q == lengths_kv else f" and {sum(lengths_kv)} keys"
+    digest = _digest((lengths_q, lengths_kv))
+    return f"{len(lengths_q)} sequences of {sum(lengths_q)} tokens{keys} ({digest})"
+
+
 @lru_cache(maxsize=64)
 def _cycles(schedule: Schedule) -> str | None:
     """Two schedules of one name may have been given different cycles."""
@@ -172,8 +190,16 @@ def _cycles(schedule: Schedule) -> str | None:
     return None if cycles is None else _digest(cycles)
 
 
-def _inner_shape(x: Tensor, layout: str, packed: bool) -> tuple[int, ...]:
-    return (1, *x.shape) if packed else tuple(x.shape[i] for i in _TENSOR_LAYOUTS[layout])
+def _division(schedule: Schedule) -> str:
+    """The same holds for how they divide sequences and heads."""
+    return f"{schedule.full_layout}, causal {schedule.causal_layout}, {schedule.heads} for the heads"
+
+
+def _inner_shape(x: Tensor, order: tuple[int, int, int, int] | None) -> tuple[int, ...]:
+    shape = x.shape
+    return (
+        (1, *shape) if order is None else (shape[order[0]], shape[order[1]], shape[order[2]], shape[order[3]])
+    )
 
 
 def to_inner(x: Tensor, layout: str, packed: bool = False) -> Tensor:

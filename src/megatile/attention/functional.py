@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log2
 from typing import Any
 
 import torch
@@ -20,16 +19,15 @@ from megatile.attention.arguments import (
     mask_text,
     to_inner,
 )
+from megatile.attention.choice import choose, machine_text, predicted
 from megatile.attention.communication import Communicator, choose_transport
 from megatile.attention.engine import Engine
-from megatile.attention.errors import AttentionError
 from megatile.attention.heads import HeadExchange, exchange_heads
-from megatile.attention.kernels import KernelOptions, choose_kernel
+from megatile.attention.kernels import KernelOptions, attend_by_torch, choose_kernel
 from megatile.attention.ownership import Ownership, own_lengths, sequence_lengths
 from megatile.attention.profile import Profile, span
-from megatile.attention.schedules import Mask, Schedule, make_schedule
+from megatile.attention.schedules import Mask, Schedule
 from megatile.attention.schedules.division import is_dense
-from megatile.core.errors import MegatileError
 
 
 def hamilton_attention(
@@ -71,22 +69,28 @@ def hamilton_attention(
     members = Members(group)
     packed = cu_seqlens is not None
     problem = find_problem(q, k, v, window_size, dropout_p, alibi_slopes, layout, cu_seqlens, softmax_scale)
-    chosen, problem = _schedule(schedule, members.size, machine, _problem or problem)
-    scale, record = 1.0, {}
+    chosen, machine, problem = choose(schedule, members.size, machine, _problem or problem)
+    scale = None if softmax_scale is None or problem else float(softmax_scale)
+    if members.size == 1 and not (problem or packed or return_lse or _profile) and alibi_slopes is None:
+        whole = attend_by_torch(q, k, v, layout, causal, window_size, scale)
+        if whole is not None:
+            return whole
+    record = {}
     if problem is None:
         q, k, v = (to_inner(x, layout, packed) for x in (q, k, v))
-        scale = max(1, q.shape[-1]) ** -0.5 if softmax_scale is None else float(softmax_scale)
+        scale = max(1, q.shape[-1]) ** -0.5 if scale is None else scale
         text = mask_text(causal, window_size)
         record = make_record(q, k, v, text, chosen, scale, cu_seqlens, alibi_slopes)
         record["gradient"] = _wants_gradient(q, k, v)  # all ranks take part in the way back, or none
-        record["machine"] = getattr(machine, "name", machine) if schedule == "auto" else None
+        record["machine"] = machine_text(machine)
     records = members.agree(record, problem, device_of(q), SAME)
     assert chosen is not None
+    assert scale is not None
     mask = Mask.of(causal, window_size)
     refuse_unsharded(records)
     cut = sequence_lengths(records, cu_seqlens)
-    if schedule == "auto" and machine is not None:
-        chosen = _predicted(machine, chosen, q, k, causal, sum(cut[0]), sum(cut[1]))
+    if machine is not None:
+        chosen = predicted(machine, chosen, q, k, causal, sum(cut[0]), sum(cut[1]))
     ownership = Ownership.of(chosen, mask, causal, alibi_slopes is not None, *cut, *own_lengths(records))
     options = KernelOptions(scale, alibi_slopes, deterministic, partial=chosen.routes.exchanges > 0)
     out, lse = _attend(q, k, v, members, chosen, ownership, options, _profile)
@@ -182,57 +186,3 @@ def _sequence_first(k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tenso
     travels = engine.division.routes.exchanges > 0
     k, v = k.transpose(0, 1), v.transpose(0, 1)
     return (k.contiguous(), v.contiguous()) if travels else (k, v)
-
-
-def _schedule(
-    schedule: str | Schedule, ranks: int, machine: Any, problem: str | None
-) -> tuple[Schedule | None, str | None]:
-    try:
-        if schedule == "auto" and machine is not None:
-            schedule = _for_machine(machine, ranks)
-        chosen = make_schedule(schedule, ranks) if isinstance(schedule, str) else schedule
-        if not isinstance(chosen, Schedule):
-            return None, problem or f"schedule is a name or a Schedule, got {type(schedule).__name__}"
-    except MegatileError as error:
-        return None, problem or str(error)
-    if chosen.ranks != ranks:
-        return (
-            chosen,
-            problem or f"the schedule '{chosen.name}' is for {chosen.ranks} ranks, the group has {ranks}",
-        )
-    return chosen, problem
-
-
-def _for_machine(machine: Any, ranks: int) -> str:
-    """Paths inside nodes when the ranks fill several nodes of the machine, one full mesh otherwise."""
-    if isinstance(machine, str):
-        from megatile.hda import machine as load
-
-        machine = load(machine)
-    if not hasattr(machine, "count"):
-        raise AttentionError(f"machine is an HDA or its name, got {type(machine).__name__}")
-    inside = machine.count("device", within="node")
-    return (
-        f"hamilton:{inside}x{ranks // inside}" if 1 < inside < ranks and ranks % inside == 0 else "hamilton"
-    )
-
-
-def _predicted(
-    machine: Any, otherwise: Schedule, q: Tensor, k: Tensor, causal: bool, tokens_q: int, tokens_kv: int
-) -> Schedule:
-    """The schedule that prediction finds fastest, of those that divide sequences alike.
-
-    Lengths are rounded to powers of two, so that a few predictions serve all calls.
-    """
-    from megatile.attention.plans import Problem
-    from megatile.attention.predict import best_schedule
-
-    try:
-        problem = Problem(
-            1 << round(log2(max(1, tokens_q))), q.shape[2], q.shape[3], k.shape[2],
-            kv_length=1 << round(log2(max(1, tokens_kv))), batch=q.shape[0], causal=causal,
-            dtype="f32" if q.dtype == torch.float32 else "bf16",
-        )  # fmt: skip
-        return make_schedule(best_schedule(machine, otherwise.ranks, problem), otherwise.ranks)
-    except MegatileError:  # a machine that does not describe what prediction needs, or has fewer devices
-        return otherwise
