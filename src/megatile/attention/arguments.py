@@ -7,15 +7,16 @@ import os
 from collections.abc import Sequence
 from functools import lru_cache
 from math import isfinite
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from megatile.attention.agreement import Record, checksum
 from megatile.attention.errors import AttentionError
-from megatile.attention.kernels import SUPPORTED
+from megatile.attention.kernels import SUPPORTED, KernelOptions
 from megatile.attention.ownership import packed_lengths
 from megatile.attention.schedules import Schedule
 from megatile.core.errors import did_you_mean
@@ -43,10 +44,22 @@ SAME = (
 )
 
 
+def as_autocast(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
+    """Inside ``torch.autocast``: in its dtype, as torch's own attention does."""
+    kind = q.device.type if isinstance(q, Tensor) else "meta"
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return q, k, v
+    wanted = torch.get_autocast_dtype(kind)
+    casts = [isinstance(x, Tensor) and x.dtype in SUPPORTED for x in (q, k, v)]
+    q, k, v = (x.to(wanted) if cast else x for x, cast in zip((q, k, v), casts, strict=True))
+    return q, k, v
+
+
 def find_problem(
     q: Any,
     k: Any,
     v: Any,
+    causal: Any,
     window_size: Any,
     dropout_p: float,
     slopes: Any,
@@ -61,7 +74,7 @@ def find_problem(
     packed = cu_seqlens is not None
     return (
         _problem_of_tensors(q, k, v, layout, packed)
-        or _problem_of_options(window_size, dropout_p, cu_seqlens, scale)
+        or _problem_of_options(causal, window_size, dropout_p, cu_seqlens, scale)
         or _problem_of_shapes(q, k, v, slopes, layout, packed)
     )
 
@@ -70,7 +83,7 @@ def _problem_of_tensors(q: Any, k: Any, v: Any, layout: str, packed: bool) -> st
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         return f"q, k and v must be tensors, got {', '.join(type(x).__name__ for x in (q, k, v))}"
     if not packed and (not isinstance(layout, str) or layout not in _TENSOR_LAYOUTS):
-        return f"there is no tensor layout '{layout}' ({did_you_mean(str(layout), _TENSOR_LAYOUTS)})"
+        return f"there is no tensor layout '{layout}' ({_meant(str(layout))})"
     if not q.dim() == k.dim() == v.dim() == (3 if packed else 4):
         names = "[tokens, heads, dim]" if packed else f"four dimensions ({layout})"
         return f"q, k and v need {names}, got shapes {[tuple(x.shape) for x in (q, k, v)]}"
@@ -79,16 +92,28 @@ def _problem_of_tensors(q: Any, k: Any, v: Any, layout: str, packed: bool) -> st
         return f"q, k and v must share one dtype of float32, bfloat16 and float16, got {', '.join(found)}"
     if not q.device == k.device == v.device:
         return f"q, k and v must be on one device, got {', '.join(str(x.device) for x in (q, k, v))}"
+    if not q.layout == k.layout == v.layout == torch.strided:
+        return f"q, k and v must be dense tensors, got {', '.join(str(x.layout) for x in (q, k, v))}"
     return None
 
 
-def _problem_of_options(window_size: Any, dropout_p: Any, cu_seqlens: Any, scale: Any) -> str | None:
-    number = isinstance(dropout_p, (int, float, Real))
-    if dropout_p is not None and (not number or dropout_p):
+def _meant(layout: str) -> str:
+    """Others write H for the number of heads, which is N here."""
+    meant = layout.upper().replace("H", "N")
+    return f"did you mean '{meant}'?" if meant in _TENSOR_LAYOUTS else did_you_mean(layout, _TENSOR_LAYOUTS)
+
+
+def _problem_of_options(
+    causal: Any, window_size: Any, dropout_p: Any, cu_seqlens: Any, scale: Any
+) -> str | None:
+    if not (causal is None or isinstance(causal, (int, np.bool_))):
+        return f"causal is True or False, got {type(causal).__name__}"
+    if dropout_p is not None and (not isinstance(dropout_p, (int, float, Real)) or dropout_p):
         return "dropout inside divided attention is not supported, use dropout_p=0"
-    if window_size != NO_WINDOW and not _is_window(window_size):
+    pair = isinstance(window_size, (tuple, list)) and len(window_size) == 2
+    if not pair or not all(isinstance(side, (int, Integral)) and side >= -1 for side in window_size):
         return f"window_size is (left, right) with -1 for no limit, got {window_size}"
-    if scale is not None and not (isinstance(scale, Real) and isfinite(scale)):
+    if scale is not None and not _is_finite(scale):
         found = scale if isinstance(scale, float) else type(scale).__name__
         return f"softmax_scale must be a finite number, got {found}"
     try:
@@ -99,9 +124,11 @@ def _problem_of_options(window_size: Any, dropout_p: Any, cu_seqlens: Any, scale
     return None
 
 
-def _is_window(found: Any) -> bool:
-    pair = isinstance(found, Sequence) and len(found) == 2
-    return pair and all(isinstance(side, int) and side >= -1 for side in found)
+def _is_finite(number: Any) -> bool:
+    try:
+        return isinstance(number, Real) and isfinite(number)
+    except OverflowError:
+        return False
 
 
 def _problem_of_shapes(q: Tensor, k: Tensor, v: Tensor, slopes: Any, layout: str, packed: bool) -> str | None:
@@ -130,7 +157,8 @@ def _problem_of_shapes(q: Tensor, k: Tensor, v: Tensor, slopes: Any, layout: str
 
 def mask_text(causal: bool, window_size: Sequence[int]) -> str:
     """The mask in words; two ranks with different words may also divide sequences differently."""
-    window = "" if tuple(window_size) == (-1, -1) else f" with window_size {tuple(window_size)}"
+    sides = int(window_size[0]), int(window_size[1])
+    window = "" if sides == NO_WINDOW else f" with window_size {sides}"
     return ("causal" if causal else "full") + window
 
 
@@ -140,9 +168,8 @@ def make_record(
     v: Tensor,
     mask: str,
     schedule: Schedule | None,
-    scale: float,
+    options: KernelOptions,
     cu_seqlens: Any,
-    slopes: Tensor | None,
 ) -> Record:
     """The fields that ranks compare; with MEGATILE_ATTENTION_DEBUG=1 a checksum of the keys too."""
     debug = os.environ.get("MEGATILE_ATTENTION_DEBUG", "0") not in ("", "0")
@@ -157,9 +184,9 @@ def make_record(
         "schedule": schedule.name if schedule else None,
         "cycles": _cycles(schedule) if schedule else None,
         "division": _division(schedule) if schedule else None,
-        "softmax_scale": scale,
+        "softmax_scale": options.scale,
         "cu_seqlens": None if cu_seqlens is None else _boundaries(cu_seqlens),
-        "alibi_slopes": None if slopes is None else _digest(slopes),
+        "alibi_slopes": None if options.slopes is None else _digest(options.slopes),
         "query tokens": q.shape[1],
         "key tokens": k.shape[1],
         "checksum": checksum(k) if debug and k.numel() else None,

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from megatile.attention.errors import AttentionError
 from megatile.attention.schedules import Schedule, make_schedule
+from megatile.attention.uncompiled import uncompiled
 from megatile.core.errors import MegatileError
 
 
+@uncompiled
 def choose(
     schedule: str | Schedule, ranks: int, machine: Any, problem: str | None
 ) -> tuple[Schedule | None, Any, str | None]:
