@@ -9,7 +9,13 @@ from attention_cases import Cases, shards, single_device, tensors
 from megatile.attention import AttentionError, hamilton_attention, shard_sequence
 
 # One takes torch's own attention on one rank, the others our engine and its plain kernel.
-OPTIONS = ({}, {"causal": True}, {"window_size": (3, 1)}, {"alibi_slopes": torch.tensor([0.5, 0.25])})
+OPTIONS = (
+    {},
+    {"causal": True},
+    {"window_size": (3, 1)},
+    {"alibi_slopes": torch.tensor([0.5, 0.25])},
+    {"schedule": "ulysses"},
+)
 
 
 def check_torch(rank):
@@ -17,7 +23,8 @@ def check_torch(rank):
     whole = tensors(4, *[(1, 5 * ranks + 2, 2, 8)] * 4)
     for options in OPTIONS:
         causal = options.get("causal", False)
-        parts = [shard_sequence(x, causal=causal) for x in whole]
+        place = {"causal": causal, "schedule": options.get("schedule", "auto")}
+        parts = [shard_sequence(x, **place) for x in whole]
         for check in (_check_autocast, _check_second_derivatives, _check_functions, _check_compile):
             check(cases, parts, options)
         exact = single_device(
@@ -25,7 +32,7 @@ def check_torch(rank):
             slopes=options.get("alibi_slopes"),
         )  # fmt: skip
         out = hamilton_attention(*(x.bfloat16().float() for x in parts[:3]), **options)
-        cases.compare(f"exact {options}", [out], shards([exact], {"causal": causal}), limit=2e-2)
+        cases.compare(f"exact {options}", [out], shards([exact], place), limit=2e-2)
     return cases.failures, cases.count, cases.worst
 
 
@@ -58,7 +65,7 @@ def _check_second_derivatives(cases, parts, options):
         (grad,) = torch.autograd.grad(hamilton_attention(x, k, v, **options).sum(), x, create_graph=True)
         (x.sum() + grad.pow(2).sum()).backward()
 
-    alone = not dist.is_initialized() and options in OPTIONS[:2]
+    alone = not dist.is_initialized() and options in (*OPTIONS[:2], OPTIONS[-1])
     error, message = (RuntimeError, "derivative") if alone else (AttentionError, "differentiated once")
     cases.refuses(f"second derivatives {options}", error, message, twice)
 

@@ -113,6 +113,10 @@ def _check_differences(cases, wrong):
     packed = np.array(boundaries) if wrong else torch.tensor(boundaries)
     one = hamilton_attention(x[0], x[0], x[0], cu_seqlens=packed)
     cases.compare("boundaries of all kinds", [one.isfinite().all()], [torch.tensor(1.0)])
+    empty = x.to("meta") if wrong else x
+    refuses("meta", message="device 'meta' have", function=hamilton_attention, q=empty, k=empty, v=empty)
+    batched = torch.vmap(lambda a: hamilton_attention(a, a, a))
+    cases.refuses("vmap", AttentionError, "torch.vmap cannot reach", batched, x.repeat(2, 1, 1, 1, 1))
     refuses("a list as layout", message="no tensor layout", layout=["B"] if wrong else "BSND", **options)
     refuses("tensor as dropout", message="dropout", dropout_p=torch.ones(2) if wrong else 0.0, **options)
     refuses("shape", message="disagree on shape", function=unshard_sequence, x=x[..., : 8 - wrong])

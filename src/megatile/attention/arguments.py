@@ -79,6 +79,15 @@ def find_problem(
     )
 
 
+def problem_between_ranks(*tensors: Tensor) -> str | None:
+    """What works on one rank alone, but cannot be sent to others."""
+    if any(x.is_meta for x in tensors):
+        return "tensors of the device 'meta' have no content that ranks could exchange"
+    if any(torch._C._functorch.is_batchedtensor(x) for x in tensors):
+        return "torch.vmap cannot reach into other processes, use the batch dimension of q, k and v"
+    return None
+
+
 def _problem_of_tensors(q: Any, k: Any, v: Any, layout: str, packed: bool) -> str | None:
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         return f"q, k and v must be tensors, got {', '.join(type(x).__name__ for x in (q, k, v))}"
@@ -111,7 +120,7 @@ def _problem_of_options(
     if dropout_p is not None and (not isinstance(dropout_p, (int, float, Real)) or dropout_p):
         return "dropout inside divided attention is not supported, use dropout_p=0"
     pair = isinstance(window_size, (tuple, list)) and len(window_size) == 2
-    if not pair or not all(isinstance(side, (int, Integral)) and side >= -1 for side in window_size):
+    if not pair or not all(isinstance(side, (int, Integral)) and int(side) >= -1 for side in window_size):
         return f"window_size is (left, right) with -1 for no limit, got {window_size}"
     if scale is not None and not _is_finite(scale):
         found = scale if isinstance(scale, float) else type(scale).__name__
@@ -195,7 +204,7 @@ def make_record(
 
 def device_of(x: Any) -> torch.device:
     """Where ranks compare their arguments, also if this one was given no tensor."""
-    return x.device if isinstance(x, Tensor) else torch.device("cpu")
+    return x.device if isinstance(x, Tensor) and not x.is_meta else torch.device("cpu")
 
 
 def _digest(values: Any) -> str:

@@ -17,6 +17,7 @@ from megatile.attention.arguments import (
     from_inner_order,
     make_record,
     mask_text,
+    problem_between_ranks,
     to_inner,
 )
 from megatile.attention.choice import choose, machine_text, predicted
@@ -109,6 +110,7 @@ def _divided(
 ) -> tuple[Tensor, Tensor]:
     """Compare with the other ranks what each was given (also a problem), and attend."""
     packed, record, slopes = cu_seqlens is not None, {}, options.slopes
+    problem = problem or (problem_between_ranks(q, k, v) if members.size > 1 else None)
     if problem is None:
         q, k, v = (to_inner(x, layout, packed) for x in (q, k, v))
         causal = bool(causal)
