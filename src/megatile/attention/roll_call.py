@@ -41,10 +41,15 @@ def timeout_from_environment() -> timedelta | None:
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
     """The timeout a group was made with, where its backend tells."""
-    for device in ("cpu", "cuda"):
+    found = getattr(getattr(_backend(group), "options", None), "_timeout", None)
+    return found if isinstance(found, timedelta) else None
+
+
+def _backend(group: dist.ProcessGroup) -> Any:
+    """That of GPUs, where there is one."""
+    for device in ("cuda", "cpu"):
         with suppress(RuntimeError, AttributeError):
-            found = group._get_backend(torch.device(device)).options._timeout
-            return found if isinstance(found, timedelta) else None
+            return group._get_backend(torch.device(device))
     return None
 
 
@@ -61,7 +66,7 @@ class Limit:
     def of(cls, group: dist.ProcessGroup, begin: float | None = None) -> Limit:
         own, groups = timeout_from_environment(), timeout_of(group)
         begin = time.monotonic() if begin is None else begin
-        bounded = own is not None or str(dist.get_backend(group)) == "gloo"
+        bounded = own is not None or type(_backend(group)).__name__ == "ProcessGroupGloo"
         if own is not None and (groups is None or own <= groups):
             return cls(begin, own.total_seconds(), "MEGATILE_ATTENTION_TIMEOUT", bounded)
         return cls(begin, None if groups is None else groups.total_seconds(), bounded=bounded)
