@@ -17,7 +17,6 @@ from megatile.attention import (
     PeerError,
     RingComm,
     forwards,
-    gen_hamilton_circle,
     hamilton_attention,
     make_schedule,
     shard_sequence,
@@ -112,13 +111,20 @@ def check_errors(rank):
         cases.refuses("unsharded", AttentionError, "the sequence was not divided", attend, same, same, same)
     with environment(MEGATILE_ATTENTION_TRANSPORT="pigeon"):
         cases.refuses("transport", AttentionError, "no transport: 'pigeon'", attend, x, x, x)
-    cycles = gen_hamilton_circle(ranks)
     full = forwards.hamilton_attention_forward_full_flash_attn
     cases.refuses("chunks", AttentionError, "kv_chunks", full, None, x, [x], [x, x], None)
     cases.refuses("size", AttentionError, "world_size is 77", full, None, x, [x], [x], None, world_size=77)
     causal = forwards.hamilton_attention_forward_causal_flash_attn
-    odd = [torch.randn(1, 3, 4, 8) for _ in cycles]
-    cases.refuses("halves", AttentionError, "two equal halves", causal, None, x, odd, odd, None)
+    around = list(range(ranks))
+    odd, few = ([torch.randn(1, size, 4, 8) for size in sizes] for sizes in ((3, 3), (2, 2)))
+    for name, chunks, told in (
+        ("halves", odd, "at most one may have an odd length (see kv_chunks), got lengths [3, 3]"),
+        ("too few", few, "q has 6 tokens, the causal chunks have 4"),
+    ):
+        cases.refuses(name, AttentionError, told, causal, None, x, chunks, chunks, None, looping=[around] * 2)
+    more = torch.randn(1, 8 if last else 6, 4, 8)
+    told = "rank 0 holds 6 key tokens, but schedule 'given cycles' (zigzag layout) gives it 7"
+    cases.refuses("layout", AttentionError, told, causal, None, more, [more], [more], None, looping=[around])
     got = attend(x + rank, y, y, schedule=make_schedule("direct", ranks))
     if not torch.isfinite(got).all():
         cases.failures.append("the group is not usable after errors")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -93,6 +95,37 @@ def check_forwards(rank, m, u):
             cases.compare(function, [unshard_sequence(out, **arguments)], [exact])
             out, _, total, *_ = getattr(forwards, f"{function}_profile")(group, *parts, None, causal=causal)
             cases.compare(f"{function}_profile", [unshard_sequence(out, **arguments)], [exact])
+    return cases.failures, cases.count, cases.worst
+
+
+def chunk_calls(ranks, causal):
+    """The functions with lists of chunks: (name, cycles, arguments)."""
+    kind = "causal" if causal else "full"
+    name, cycles = f"hamilton_attention_forward_{kind}_flash_attn", gen_hamilton_circle(ranks)
+    given = {"looping": [list(range(ranks))]}
+    calls = [(name, cycles, {}), (name, given["looping"], given)]
+    if ranks % 2 == 0:
+        calls.append((f"{name}_two_nodes", gen_hamilton_circle_two_nodes(ranks, 2), {}))
+    return [(n + suffix, *rest) for n, *rest in calls for suffix in ("", "_profile")]
+
+
+def check_any_length(rank):
+    """What ``shard_sequence`` gives, of any length: odd parts, one token more than others, or none at all."""
+    ranks, cases = dist.get_world_size(), Cases()
+    lengths = {1, 2, ranks, 2 * ranks - 1, 2 * ranks + 1, 3 * ranks, *range(7 * ranks, 9 * ranks + 2)}
+    for length, causal in product(sorted(lengths), (True, False)):
+        q, k, v = tensors(length, (1, length, 4, 4), *[(1, length, 2, 4)] * 2)
+        exact = single_device(*(x.double() for x in (q, k, v)), causal=causal)
+        arguments = {"causal": causal, "schedule": "zigzag"}
+        local, *kv = [shard_sequence(x, **arguments) for x in (q, k, v)]
+        calls = [(name, [kv_chunks(x, len(cycles), causal=causal) for x in kv], more)
+                 for name, cycles, more in chunk_calls(ranks, causal)]  # fmt: skip
+        whole = [f"zigzag_ring_attention_forward_flash_attn{suffix}" for suffix in ("", "_profile")]
+        for name, pieces, more in calls + [(name, kv, {"causal": causal}) for name in whole]:
+            out, lse, *_ = getattr(forwards, name)(None, local, *pieces, None, **more)
+            cases.compare(f"{name} of {length}", [unshard_sequence(out, **arguments)], [exact])
+            if lse.shape != (1, 4, local.shape[1]):
+                cases.failures.append(f"{name} of {length}: lse {lse.shape}")
     return cases.failures, cases.count, cases.worst
 
 

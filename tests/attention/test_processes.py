@@ -31,6 +31,8 @@ def jobs_of(ranks):
     jobs = [(cases.check_schedules, (wanted_cases(ranks), low_precision(ranks)))]
     nodes = [(1, 1), (3, 1), (2, 2), (2, 3), (3, 2), (4, 2)]
     jobs += [(names.check_forwards, (m, u)) for m, u in nodes if m * u == ranks]
+    if ranks in (1, 2, 3, 4, 5):
+        jobs.append((names.check_any_length, ()))
     if ranks <= 3:
         jobs.append((cases.check_masks, ()))
     if ranks in (2, 4):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from attention_reference import Run, attention, attention_gradients, visible
@@ -194,3 +196,84 @@ def test_causal_work_is_balanced_and_needs_two_kernels():
 def test_split_and_lengths():
     assert split(10, 4) == [3, 3, 2, 2]
     assert local_length((Piece(0, 3), Piece(9, 2))) == 5
+
+
+INNER = r"(ring|zigzag|striped|direct|auto|hamilton(:[0-9]{1,9}(x[0-9]{1,9})?)?)"
+GRAMMAR = rf"{INNER}|ulysses(:[0-9]{{1,9}}(\+{INNER})?)?"
+NUMBERS = st.integers(0, 12).map(str)
+HAMILTON = st.one_of(
+    st.just("hamilton"),
+    st.builds("hamilton:{}".format, NUMBERS),
+    st.builds("hamilton:{}x{}".format, NUMBERS, NUMBERS),
+)
+SIMPLE_NAMES = st.sampled_from(["ring", "zigzag", "striped", "direct", "auto"]) | HAMILTON
+NAMES = st.one_of(
+    SIMPLE_NAMES,
+    st.just("ulysses"),
+    st.builds("ulysses:{}".format, NUMBERS),
+    st.builds("ulysses:{}+{}".format, NUMBERS, SIMPLE_NAMES),
+)
+
+
+def outcome(name, ranks):
+    """The schedule of a name, or None where it is refused in words."""
+    try:
+        return make_schedule(name, ranks)
+    except (ScheduleError, DecompositionError):
+        return None
+
+
+def assert_read_as_written(name, ranks):
+    """What is not in the grammar is refused; a schedule's own name makes it again."""
+    found = outcome(name, ranks)
+    if found is None:
+        return
+    assert re.fullmatch(GRAMMAR, name.strip().lower()), name
+    assert re.fullmatch(GRAMMAR, found.name)
+    assert found.ranks == ranks
+    assert make_schedule(found.name, ranks) == found
+    assert make_schedule(f" {name.upper()}\n", ranks) == found
+
+
+@settings(max_examples=300, deadline=None)
+@given(NAMES, st.integers(1, 12))
+def test_good_names_are_read_as_written(name, ranks):
+    assert_read_as_written(name, ranks)
+
+
+@settings(max_examples=300, deadline=None)
+@given(NAMES, st.integers(1, 12), st.data())
+def test_one_wrong_character_is_not_overlooked(name, ranks, data):
+    at = data.draw(st.integers(0, len(name)))
+    cut = data.draw(st.integers(0, 2))
+    wrong = data.draw(
+        st.sampled_from(["", ":", "+", "x", "0", "-1", " ", "²", "٣", "ring", "."]) | st.text(max_size=3)
+    )
+    assert_read_as_written(name[:at] + wrong + name[at + cut :], ranks)
+
+
+@given(
+    st.text(alphabet="ringulyseshamto:+x0123456789 ", max_size=30) | st.text(max_size=10), st.integers(1, 9)
+)
+def test_any_text_is_a_name_or_refused(name, ranks):
+    assert_read_as_written(name, ranks)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("ulysses:2+", "write ulysses, ulysses:2 or ulysses:2[+]ring"), ("ulysses:+ring", "write ulysses"),
+     ("ulysses:", "'ulysses:' ends where something belongs"), ("ring:", "write ring"),
+     ("hamilton:", "write hamilton, hamilton:3"), ("hamilton:²", "is unknown"),
+     ("hamilton:" + "9" * 5000, "is unknown"), ("ulysses:2+ ring", "is unknown"),
+     ("ulysses:3+ring", r"heads over one of \[1, 2, 4\]"), ("ulysses:2+rong", "did you mean 'ring'"),
+     ("ring:2", "takes no argument"), (3, "called by a name, got 3"), (None, "got None")],
+)  # fmt: skip
+def test_malformed_names_are_one_clear_error(name, told):
+    with pytest.raises(ScheduleError, match=told):
+        make_schedule(name, 4)
+
+
+def test_ranks_are_a_number():
+    for ranks in (0, -1, "4", 2.5, None):
+        with pytest.raises(ScheduleError, match="at least one rank"):
+            make_schedule("ring", ranks)

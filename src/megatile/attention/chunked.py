@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -23,10 +23,11 @@ from megatile.attention.arguments import (
 from megatile.attention.communication import Communicator, choose_transport
 from megatile.attention.engine import Chunks, Engine, Pair
 from megatile.attention.kernels import KernelOptions, choose_kernel
+from megatile.attention.ownership import refuse_lengths
 from megatile.attention.profile import Profile
-from megatile.attention.schedules import Division, Mask, Piece, Schedule, cycle_schedule
+from megatile.attention.schedules import Division, Layout, Mask, Piece, Schedule, cycle_schedule
 from megatile.attention.schedules.division import is_dense
-from megatile.attention.schedules.pieces import Pieces, split
+from megatile.attention.schedules.pieces import Pieces, cut, local_length, split
 from megatile.attention.schedules.routes import Held
 
 
@@ -34,10 +35,10 @@ def kv_chunks(x: Tensor, count: int, *, causal: bool = False, dim: int = 1) -> l
     """A rank's own K or V cut into ``count`` chunks (at least one) along ``dim``.
 
     With ``causal`` (zig-zag layout) chunk c joins sub-slice c of the first half and sub-slice c of the
-    second.
+    second; of an odd length the first half is the longer one, as :func:`shard_sequence` divides it.
     """
     count = max(1, count)
-    halves = x.chunk(2, dim) if causal else (x,)
+    halves = x.split(split(x.shape[dim], 2), dim) if causal else (x,)
     parts = [half.split(split(half.shape[dim], count), dim) for half in halves]
     return [torch.cat([part[c] for part in parts], dim) for c in range(count)]
 
@@ -65,8 +66,7 @@ def run_chunks(
         q, k, v = to_inner(q, layout), [to_inner(x, layout) for x in k], [to_inner(x, layout) for x in v]
         record = make_record(q, k[0], v[0], mask_text(causal, NO_WINDOW), schedule, options, None)
         record["chunk lengths"] = [[size, len(list(run))] for size, run in groupby(x.shape[1] for x in k)]
-    same = (*SAME, "chunk lengths", "query tokens") if causal else SAME
-    records = members.agree(record, problem, device_of(q), same)
+    records = members.agree(record, problem, device_of(q), SAME)
     assert schedule is not None
     with torch.no_grad():
         out, lse = _forward(members, schedule, records, mask, q, k, v, options, profile)
@@ -109,7 +109,7 @@ def _whole(pairs: Sequence[Pair], halves: bool) -> Pair:
         return torch.cat([a for a, _ in pairs]), torch.cat([b for _, b in pairs])
     sides = []
     for side in (0, 1):
-        parts = [pair[side].chunk(2) for pair in pairs]
+        parts = [pair[side].split(split(len(pair[side]), 2)) for pair in pairs]
         sides.append(torch.cat([first for first, _ in parts] + [second for _, second in parts]))
     return sides[0], sides[1]
 
@@ -122,17 +122,22 @@ def _division(schedule: Schedule, records: Sequence[Record], mask: Mask) -> Divi
         whole: list[Pieces] = [(Piece(0, sum(row)),) if sum(row) else () for row in lengths]
         q: list[Pieces] = [(Piece(0, size),) if size else () for size in queries]
         return Division(schedule.routes, tuple(q), tuple(whole), chunks, mask, (0,))
-    ranks, block = len(records), sum(lengths[0]) // 2
-    rows, halved = [], []
-    for rank in range(ranks):
-        starts = (rank * block, (2 * ranks - 1 - rank) * block)
-        rows.append(tuple(Piece(start, block) for start in starts if block))
-        at, mine = 0, []
-        for size in lengths[rank]:
-            mine.append(tuple(Piece(start + at, size // 2) for start in starts if size))
-            at += size // 2
-        halved.append(tuple(mine))
-    return Division(schedule.routes, tuple(rows), tuple(rows), tuple(halved), mask, (0,))
+    layout, total = Layout("zigzag", len(records)), sum(map(sum, lengths))
+    held = layout.pieces([total])
+    local, expected = tuple(map(sum, lengths)), tuple(map(local_length, held))
+    if local != expected:
+        refuse_lengths("key", schedule, layout.name, (total,), local, expected)
+    halved = tuple(tuple(_halves(own, row)) for own, row in zip(held, lengths, strict=True))
+    return Division(schedule.routes, tuple(held), tuple(held), halved, mask, (0,))
+
+
+def _halves(held: Pieces, sizes: Sequence[int]) -> Iterator[Pieces]:
+    """The pieces of chunks of these sizes: each takes from both halves of what a rank holds."""
+    first, second = 0, split(sum(sizes), 2)[0]
+    for size in sizes:
+        a, b = split(size, 2)
+        yield cut(held, first, first + a) + cut(held, second, second + b)
+        first, second = first + a, second + b
 
 
 def _chunk_problem(
@@ -160,8 +165,8 @@ def _chunk_problem(
             return problem
     if causal:
         sizes = [to_inner(x, layout).shape[1] for x in k]
-        if any(size % 2 for size in sizes):
-            return f"causal chunks have two equal halves, got lengths {sizes}"
+        if sum(size % 2 for size in sizes) > 1:
+            return f"of causal chunks at most one may have an odd length (see kv_chunks), got lengths {sizes}"
         if sum(sizes) != to_inner(q, layout).shape[1]:
             return f"q has {to_inner(q, layout).shape[1]} tokens, the causal chunks have {sum(sizes)}"
     return None

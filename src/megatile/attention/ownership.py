@@ -70,7 +70,7 @@ def _ownership(
         elif sum(local) == sum(lengths) and (free or _any_cut(schedule, layout.name, lengths)):
             outer.append(_in_a_row(local))
         else:
-            _refuse(what, schedule, layout.name, lengths, local, expected)
+            refuse_lengths(what, schedule, layout.name, lengths, local, expected)
     division = division_for(schedule.routes, outer[0], outer[1], mask, lengths_q, lengths_kv, biased)
     return Ownership(schedule, division, local_q, local_kv)
 
@@ -129,9 +129,10 @@ def _in_a_row(local: Lengths) -> list[Pieces]:
     return pieces
 
 
-def _refuse(
+def refuse_lengths(
     what: str, schedule: Schedule, layout: str, lengths: Lengths, local: Lengths, expected: Lengths
 ) -> None:
+    """The error about the first rank that does not hold what the layout gives it."""
     rank = next(r for r, (a, b) in enumerate(zip(local, expected, strict=True)) if a != b)
     raise AttentionError(
         f"rank {rank} holds {local[rank]} {what} tokens, but schedule '{schedule.name}' ({layout} layout) "

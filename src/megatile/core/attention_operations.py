@@ -1,9 +1,10 @@
 """Attention of blocks as operations on tiles: results with their log-sum-exp, the merge of two, gradients.
 
-A *result* has the shape [..., batch, rows, heads, dim + 1]: the last column holds the log-sum-exp of each row
-and the others its output, so that one tile carries both. Queries are [..., batch, rows, heads, dim]; keys and
-values stand together in one tile [..., 2, batch, columns, kv heads, dim]. Row i sees column j where
-``lower <= j - i <= upper``. Everything is computed in f32 (f64 for f64).
+A *result* has the shape [..., batch, rows, heads, dim + 2]: outputs, and in the last two columns the
+log-sum-exp of each row and its remainder, what rounding it to one number leaves, so that one tile carries all
+and a log-sum-exp is as good after thousands of merges as after one. Queries are [..., batch, rows, heads,
+dim]; keys and values stand together in one tile [..., 2, batch, columns, kv heads, dim]. Row i sees column j
+where ``lower <= j - i <= upper``. Everything is computed in f32 (f64 for f64).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ UNLIMITED = 1 << 30
 ROW_BLOCK = 512
 """Rows whose scores are in memory at once."""
 BAND = ("lower", "scale", "upper")
+LSE_COLUMNS = 2
+"""Columns of a result after its outputs: the log-sum-exp and its remainder."""
 
 
 def _wide(array: Array) -> Array:
@@ -54,6 +57,14 @@ def _finite(lse: Array) -> Array:
     return np.where(np.isfinite(lse), lse, np.zeros((), lse.dtype))
 
 
+def _exact_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """The rounded sum and the remainder that rounding left; none beside an infinity."""
+    total = a + b
+    of_b = total - a
+    rest = (a - (total - of_b)) + (b - of_b)
+    return total, np.where(np.isfinite(rest), rest, np.zeros((), rest.dtype))
+
+
 def attention(
     q: Array, kv: Array, *old: Array, scale: float = 1.0, lower: int = -UNLIMITED, upper: int = UNLIMITED
 ) -> Array:
@@ -61,7 +72,7 @@ def attention(
     q = _wide(q)
     k, v = _keys_and_values(kv, q.shape[-2])
     queries = q.swapaxes(-2, -3)
-    result = np.empty((*q.shape[:-1], q.shape[-1] + 1), dtype=q.dtype)
+    result = np.empty((*q.shape[:-1], q.shape[-1] + LSE_COLUMNS), dtype=q.dtype)
     with np.errstate(all="ignore"):
         for first in range(0, q.shape[-3], ROW_BLOCK):
             rows = slice(first, first + ROW_BLOCK)
@@ -70,7 +81,7 @@ def attention(
             powers = np.exp(scores - top)
             total = powers.sum(-1, keepdims=True)
             out = np.matmul(powers, v) / np.where(total > 0, total, np.ones((), total.dtype))
-            block = np.concatenate([out, np.log(total) + top], axis=-1)
+            block = np.concatenate([out, *_exact_sum(top, np.log(total))], axis=-1)
             result[..., rows, :, :] = block.swapaxes(-2, -3)
     return merge_results(old[0], result) if old else result
 
@@ -78,16 +89,24 @@ def attention(
 def merge_results(a: Array, b: Array) -> Array:
     """The result over the keys of both.
 
-    The weights add up to one exactly: when many parts are merged, what rounding does to the log-sum-exp does
-    not grow in the outputs.
+    The weights add up to one exactly, and the log-sum-exp keeps its remainder: when many parts are merged,
+    what rounding does to it grows neither in the outputs nor in the gradients.
     """
     a, b = _wide(a), _wide(b)
-    out_a, lse_a, out_b, lse_b = a[..., :-1], a[..., -1:], b[..., :-1], b[..., -1:]
+    (_, lse_a, rest_a), (_, lse_b, rest_b) = _columns(a), _columns(b)
     with np.errstate(all="ignore"):
-        weight = 1 / (1 + np.exp(lse_a - lse_b))
-        weight = np.where(np.isnan(weight), np.zeros((), weight.dtype), weight)  # neither has seen a key
-        out = out_a + weight * (out_b - out_a)
-    return np.concatenate([out, np.logaddexp(lse_a, lse_b)], axis=-1)
+        ahead = (lse_b - lse_a) + (rest_b - rest_a)
+        ahead = np.where(np.isneginf(lse_b), lse_b, ahead)  # where neither has seen a key, too
+        out, lse, rest = _columns(np.where(ahead > 0, b, a))
+        light, _, _ = _columns(np.where(ahead > 0, a, b))
+        out = out + (light - out) / (1 + np.exp(abs(ahead)))
+        lse, rest = _exact_sum(lse, rest + np.log1p(np.exp(-abs(ahead))))
+    return np.concatenate([out, lse, rest], axis=-1)
+
+
+def _columns(result: Array) -> tuple[Array, Array, Array]:
+    """Outputs, log-sum-exps and their remainders."""
+    return result[..., :-LSE_COLUMNS], result[..., -2:-1], result[..., -1:]
 
 
 def _weights(
@@ -100,9 +119,10 @@ def _weights(
         _wide(result).swapaxes(-2, -3),
     )
     k, v = _keys_and_values(kv, q.shape[-3])
+    out, lse, rest = _columns(result)
     with np.errstate(all="ignore"):
-        weights = np.exp(_scores(q, k, 0, scale, lower, upper) - _finite(result[..., -1:]))
-    delta = (d_out * result[..., :-1]).sum(-1, keepdims=True)
+        weights = np.exp(_scores(q, k, 0, scale, lower, upper) - _finite(lse) - rest)
+    delta = (d_out * out).sum(-1, keepdims=True)
     d_scores = weights * (np.matmul(d_out, v.swapaxes(-1, -2)) - delta) * scale
     return q, k, d_out, weights, d_scores
 
@@ -132,7 +152,9 @@ def gradient_of_keys(
 
 def start(width: int) -> Array:
     """The result over no keys at all."""
-    return np.concatenate([np.zeros(width - 1, np.float32), np.full(1, -np.inf, np.float32)])
+    result = np.zeros(width, np.float32)
+    result[-LSE_COLUMNS] = -np.inf
+    return result
 
 
 # --- shapes and work ------------------------------------------------------------------------------
@@ -145,7 +167,7 @@ def _check(q: Shape, kv: Shape) -> None:
 
 def _result_shape(q: Shape, kv: Shape, *_: Shape, **__: Any) -> Shape:
     _check(q, kv)
-    return (*q[:-1], q[-1] + 1)
+    return (*q[:-1], q[-1] + LSE_COLUMNS)
 
 
 def _pairs(q: Shape, kv: Shape) -> Any:

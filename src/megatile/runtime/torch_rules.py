@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megatile.core.attention_operations import UNLIMITED
+from megatile.core.attention_operations import LSE_COLUMNS, UNLIMITED
 from megatile.core.registry import Registry
 
 Rule = Callable[..., Tensor]
@@ -175,32 +175,55 @@ def attention(
 ) -> Tensor:
     queries, k, v = _heads_first(q, kv)
     scores = _scores(queries, k, scale, lower, upper)
-    lse = torch.logsumexp(scores, dim=-1, keepdim=True)
-    out = torch.matmul(torch.exp(scores - torch.where(lse.isfinite(), lse, 0.0)), v)
-    result = torch.cat([out, lse], dim=-1).transpose(-2, -3)
+    top = _finite(scores.amax(dim=-1, keepdim=True)) if scores.shape[-1] else scores.new_zeros(1)
+    powers = torch.exp(scores - top)
+    total = powers.sum(dim=-1, keepdim=True)
+    out = torch.matmul(powers, v) / torch.where(total > 0, total, 1.0)
+    result = torch.cat([out, *_exact_sum(top, total.log())], dim=-1).transpose(-2, -3)
     return merge(old[0], result) if old else result
+
+
+def _finite(lse: Tensor) -> Tensor:
+    return torch.where(lse.isfinite(), lse, 0.0)
+
+
+def _exact_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The rounded sum and the remainder that rounding left; none beside an infinity."""
+    total = a + b
+    of_b = total - a
+    return total, _finite((a - (total - of_b)) + (b - of_b))
+
+
+def _columns(result: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs, log-sum-exps and their remainders."""
+    return result[..., :-LSE_COLUMNS], result[..., -2:-1], result[..., -1:]
 
 
 @rule("attention_merge")
 def merge(a: Tensor, b: Tensor) -> Tensor:
-    lse_a, lse_b = a[..., -1:], b[..., -1:]
-    weight = torch.sigmoid(lse_b - lse_a).nan_to_num_(0.0)  # not a number where neither has seen a key
-    return torch.cat([torch.lerp(a[..., :-1], b[..., :-1], weight), torch.logaddexp(lse_a, lse_b)], dim=-1)
+    (out_a, lse_a, rest_a), (out_b, lse_b, rest_b) = _columns(a), _columns(b)
+    ahead = (lse_b - lse_a) + (rest_b - rest_a)
+    ahead = torch.where(lse_b.isneginf(), lse_b, ahead)  # where neither has seen a key, too
+    larger, rest = (torch.where(ahead > 0, y, x) for x, y in ((lse_a, lse_b), (rest_a, rest_b)))
+    sums = _exact_sum(larger, rest + torch.exp(-ahead.abs()).log1p())
+    return torch.cat([torch.lerp(out_a, out_b, torch.sigmoid(ahead)), *sums], dim=-1)
 
 
 @rule("attention_start")
 def start(width: int) -> Tensor:
-    return torch.cat([torch.zeros(width - 1), torch.full((1,), float("-inf"))])
+    result = torch.zeros(width)
+    result[-LSE_COLUMNS] = float("-inf")
+    return result
 
 
 def _gradients(
     q: Tensor, kv: Tensor, result: Tensor, d_out: Tensor, scale: float, lower: int, upper: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     queries, k, v = _heads_first(q, kv)
-    out, grad = accumulated(result).transpose(-2, -3), accumulated(d_out).transpose(-2, -3)
-    lse = out[..., -1:]
-    weights = torch.exp(_scores(queries, k, scale, lower, upper) - torch.where(lse.isfinite(), lse, 0.0))
-    delta = (grad * out[..., :-1]).sum(-1, keepdim=True)
+    out, lse, rest = _columns(accumulated(result).transpose(-2, -3))
+    grad = accumulated(d_out).transpose(-2, -3)
+    weights = torch.exp(_scores(queries, k, scale, lower, upper) - _finite(lse) - rest)
+    delta = (grad * out).sum(-1, keepdim=True)
     d_scores = weights * (torch.matmul(grad, v.transpose(-1, -2)) - delta) * scale
     return queries, k, grad, weights, d_scores
 

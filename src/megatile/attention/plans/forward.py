@@ -11,6 +11,7 @@ from megatile.attention.plans.heads import HeadExchange
 from megatile.attention.plans.problem import longest
 from megatile.attention.plans.tables import Key, shortest
 from megatile.attention.schedules.routes import Transfer
+from megatile.core.attention_operations import LSE_COLUMNS
 from megatile.core.dtypes import itemsize
 from megatile.plan.build import Handle, Operand, Part
 from megatile.plan.expr import Const, Expr, IntLike, member
@@ -94,7 +95,7 @@ class Forward:
             rows = longest(list(ground.division.kv))
             kv_inner = (2, problem.batch, rows, ground.kv_heads, problem.dim)
             self.kv = ground.tile("kv_of_heads", kv_inner, problem.dtype)
-        self.result = ground.tile("result", self.q_shape(problem.dim + 1), "f32")
+        self.result = ground.tile("result", self.q_shape(problem.dim + LSE_COLUMNS), "f32")
         self.exchange = Exchange(ground)
         self.chunks = self._chunk_tile() if self.exchange.slots else None
 
@@ -123,7 +124,7 @@ class Forward:
         if ground.divided.width > 1:
             self.exchange_q.to_heads(self.q_own, self.q, "heads_of_q")
             self.exchange_kv.to_heads(self.kv_own, self.kv, "heads_of_kv")
-        builder.compute("attention_start", self.result, width=ground.problem.dim + 1)
+        builder.compute("attention_start", self.result, width=ground.problem.dim + LSE_COLUMNS)
         if not self.exchange.slots:
             self._own_kernels()
             self._finish()

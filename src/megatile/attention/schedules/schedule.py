@@ -59,11 +59,17 @@ def make_schedule(name: str, ranks: int) -> Schedule:
     ``hamilton:mxu`` (u nodes of m ranks), ``ulysses``, ``ulysses:w+name`` (w ranks divide the heads, the rest
     follow ``name``), ``auto``.
     """
-    base, _, argument = name.strip().lower().partition(":")
-    if ranks < 1:
-        raise ScheduleError(f"a schedule needs at least one rank, got {ranks}")
+    if not isinstance(ranks, int) or ranks < 1:
+        raise ScheduleError(f"a schedule needs at least one rank, got {ranks!r}")
+    if not isinstance(name, str):
+        raise ScheduleError(f"schedules are called by a name, got {name!r}", advice="for example 'hamilton'")
+    base, colon, argument = name.strip().lower().partition(":")
     if base not in _BUILDERS:
         raise ScheduleError(f"there is no schedule '{name}'", advice=did_you_mean(base, _BUILDERS))
+    if colon and not argument:
+        raise ScheduleError(
+            f"'{name}' ends where something belongs", advice=f"write {_FORMS.get(base, base)}"
+        )
     return _BUILDERS[base](name, ranks, argument)
 
 
@@ -102,24 +108,26 @@ def _direct(name: str, ranks: int, argument: str) -> Schedule:
 
 
 def _hamilton(name: str, ranks: int, argument: str) -> Schedule:
-    nodes = re.fullmatch(r"(\d+)x(\d+)", argument)
-    if nodes:
-        m, u = int(nodes[1]), int(nodes[2])
+    m, u = (_number(x) for x in argument.partition("x")[::2])
+    if m is not None and u is not None:
         if m * u != ranks:
             raise ScheduleError(f"'{name}' is for {m * u} ranks, the group has {ranks}")
         return cycle_schedule(f"hamilton:{m}x{u}", gen_hamilton_circle_two_nodes(ranks, u), ranks)
-    if argument.isdigit():
-        if int(argument) < 1:
+    rings = _number(argument)
+    if rings is not None:
+        if rings < 1:
             raise ScheduleError(f"'{name}' needs at least one ring")
-        return cycle_schedule(f"hamilton:{argument}", partial_rings(ranks, int(argument)), ranks)
+        return cycle_schedule(f"hamilton:{rings}", partial_rings(ranks, rings), ranks)
     if argument:
-        raise ScheduleError(f"'{name}' is unknown", advice="write hamilton, hamilton:3 or hamilton:4x2")
+        raise ScheduleError(f"'{name}' is unknown", advice=f"write {_FORMS['hamilton']}")
     return cycle_schedule("hamilton", gen_hamilton_circle(ranks), ranks)
 
 
 def _ulysses(name: str, ranks: int, argument: str) -> Schedule:
-    width, _, inner = argument.partition("+")
-    heads = ranks if not width else int(width) if width.isdigit() else 0
+    width, plus, inner = argument.partition("+")
+    heads = _number(width) if argument else ranks
+    if heads is None or (plus and not inner) or inner != inner.strip():
+        raise ScheduleError(f"'{name}' is unknown", advice=f"write {_FORMS['ulysses']}")
     if heads < 1 or ranks % heads:
         divisors = [d for d in range(1, isqrt(ranks) + 1) if ranks % d == 0]
         known = sorted({*divisors, *(ranks // d for d in divisors)})
@@ -139,11 +147,21 @@ def _auto(name: str, ranks: int, argument: str) -> Schedule:
     return _hamilton("hamilton", ranks, "")
 
 
+def _number(text: str) -> int | None:
+    """A number as it stands in a name, or None."""
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
+
+
 def _no_argument(name: str, argument: str) -> None:
     if argument:
         raise ScheduleError(f"'{name}' takes no argument")
 
 
+_FORMS = {
+    "hamilton": "hamilton, hamilton:3 or hamilton:4x2",
+    "ulysses": "ulysses, ulysses:2 or ulysses:2+ring",
+}
+"""What may stand after a name."""
 _BUILDERS: dict[str, Callable[[str, int, str], Schedule]] = {
     "ring": _ring,
     "zigzag": _zigzag,
