@@ -46,6 +46,8 @@ SAME = (
 
 def as_autocast(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
     """Inside ``torch.autocast``: in its dtype, as torch's own attention does."""
+    if not torch._C._is_any_autocast_enabled():
+        return q, k, v
     kind = q.device.type if isinstance(q, Tensor) else "meta"
     if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
         return q, k, v
@@ -120,7 +122,7 @@ def _problem_of_options(
     if dropout_p is not None and (not isinstance(dropout_p, (int, float, Real)) or dropout_p):
         return "dropout inside divided attention is not supported, use dropout_p=0"
     pair = isinstance(window_size, (tuple, list)) and len(window_size) == 2
-    if not pair or not all(isinstance(side, (int, Integral)) and int(side) >= -1 for side in window_size):
+    if not pair or not (_is_side(window_size[0]) and _is_side(window_size[1])):
         return f"window_size is (left, right) with -1 for no limit, got {window_size}"
     if scale is not None and not _is_finite(scale):
         found = scale if isinstance(scale, float) else type(scale).__name__
@@ -131,6 +133,10 @@ def _problem_of_options(
     except AttentionError as error:
         return str(error)
     return None
+
+
+def _is_side(found: Any) -> bool:
+    return isinstance(found, (int, Integral)) and int(found) >= -1
 
 
 def _is_finite(number: Any) -> bool:
