@@ -2,9 +2,10 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-# TORCH=0 leaves torch out; the tests that need it then skip and say so.
+# TORCH=0 leaves torch and Triton out; the tests that need them then skip and say so.
 TORCH ?= 1
 TORCH_VERSION := 2.13.0
+TRITON_VERSION := 3.9.0
 PYTEST_ARGS ?= -n 2
 BENCH_ARGS ?=
 MATRIX_ARGS ?=
@@ -15,7 +16,7 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 # The stamps carry the Python version, so that another PYTHON= makes a new environment.
 READY := $(VENV)/.ready-$(VERSION)
-TORCH_TRIED := $(VENV)/.torch-tried-$(VERSION)
+TORCH_TRIED := $(VENV)/.torch-triton-tried-$(VERSION)
 
 # Pictures need no screen and no writable home directory.
 export MPLBACKEND := Agg
@@ -69,8 +70,13 @@ $(READY): pyproject.toml | check-python
 	@touch $@
 
 # A failure is remembered too: not every Python has a wheel, and everything but the attention part works without.
+# Triton is for Linux only; builds of torch for GPUs bring the release that they want.
 $(TORCH_TRIED): $(READY)
 	@echo "Installing torch $(TORCH_VERSION) into $(VENV) for the attention tests (TORCH=0 leaves it out)"
 	@$(PIP) install 'torch==$(TORCH_VERSION)' >$(VENV)/torch.log 2>&1 \
 	  || echo "torch $(TORCH_VERSION) could not be installed (see $(VENV)/torch.log): tests that need it will be skipped"
+	@$(BIN)/python -c 'import torch, triton' 2>/dev/null \
+	  || ! $(BIN)/python -c 'import sys, torch; sys.exit(sys.platform != "linux")' 2>/dev/null \
+	  || $(PIP) install 'triton==$(TRITON_VERSION)' >$(VENV)/triton.log 2>&1 \
+	  || echo "triton $(TRITON_VERSION) could not be installed (see $(VENV)/triton.log): tests that need it will be skipped"
 	@touch $@

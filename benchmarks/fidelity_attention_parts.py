@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from megatile.attention import kernel_times
-from megatile.attention.kernel_times import KernelTimes
+from megatile.attention.kernel_times import MERGES, KernelTimes
 from megatile.attention.plans import Divided, Problem
 from megatile.attention.predict import Prediction, predict, predict_one
 from megatile.attention.schedules import make_schedule
@@ -110,13 +110,13 @@ def nic_table(length: int) -> str:
 
 
 @contextmanager
-def assumed(kernels: dict[str, Any] | None = None, attention: Any = None, **names: Any) -> Iterator[None]:
-    """Other figures of ``kernels.yaml``, or other parts of ``kernel_times``, for a while."""
+def assumed(kernels: dict[str, Any] | None = None, attention: Any = None) -> Iterator[None]:
+    """Other figures of ``kernels.yaml``, or another time of attention kernels, for a while."""
     figures = kernel_times.kernels_of
-    changes = {"kernels_of": lambda hda: replace(figures(hda), **(kernels or {})), **names}
     with ExitStack() as stack:
-        for name, value in changes.items():
-            stack.enter_context(patch.object(kernel_times, name, value))
+        stack.enter_context(
+            patch.object(kernel_times, "kernels_of", lambda hda: replace(figures(hda), **(kernels or {})))
+        )
         if attention is not None:
             stack.enter_context(patch.object(KernelTimes, "attention", attention))
         yield
@@ -129,10 +129,16 @@ def even(self: KernelTimes, rows: int, columns: float, heads: int, dim: int, tak
     return self.launch + groups * flops * self.units / (self.peak * self.kernels.share)
 
 
+TORCH, RING_FLASH = MERGES["torch"], MERGES["ring-flash-attention"]
 ASSUMPTIONS: tuple[tuple[str, dict[str, Any], int], ...] = (
     ("as predicted", {}, 1),
     ("no waves: work-groups divide evenly", {"attention": even}, 1),
-    ("merges as one fused kernel (10 B per element)", {"MERGE_KERNELS": 1, "merge_bytes": lambda _: 10}, 1),
+    (f"merges by torch's {TORCH.kernels} kernels ({TORCH.traffic(2)} B)", {"kernels": {"merge": TORCH}}, 1),
+    (
+        f"merges as in ring-flash-attention ({RING_FLASH.kernels} kernels, {RING_FLASH.traffic(2)} B)",
+        {"kernels": {"merge": RING_FLASH}},
+        1,
+    ),
     ("5.5 us between kernels (the launch in the machine file)", {"kernels": {"interval": 5.5e-6}}, 1),
     ("messages hold no units", {"kernels": {"channels": (0, 0)}}, 1),
     ("the kernels of AITER (share 0.406, ramp 540)", {"kernels": {"share": 0.406, "ramp": 540}}, 1),

@@ -155,6 +155,9 @@ def _check_mistakes_of_one_rank(cases, rank):
             cases.refuses(name, AttentionError, told, F.scaled_dot_product_attention, *call[0], **call[1])
     _check_differences(cases, wrong)
     y = x.transpose(1, 2)
+    with environment(MEGATILE_ATTENTION_MERGE="fussed" if wrong else "torch"):
+        told = f"rank {ranks - 1}: MEGATILE_ATTENTION_MERGE names no way to merge"
+        cases.refuses("merges on one rank", AttentionError, told, hamilton_attention, y, y, y)
     integers = y.int() if wrong else y
     with environment(MEGATILE_ATTENTION_DEBUG="1"):
         cases.refuses(

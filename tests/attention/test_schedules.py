@@ -23,7 +23,9 @@ from megatile.attention.schedules import (
 )
 from megatile.attention.schedules.bands import visible_columns, visible_pairs, visible_rows
 from megatile.attention.schedules.pieces import local_length, split
+from megatile.attention.schedules.work import StepWork
 from megatile.collectives.decompositions import DecompositionError
+from megatile.core.errors import MegatileError
 
 SIMPLE = ["ring", "zigzag", "striped", "direct", "hamilton"]
 
@@ -174,6 +176,56 @@ def test_hamilton_loads_every_link_equally_and_ring_one():
                 assert len(load) == ranks * (ranks - 1)
                 assert set(load.values()) == {share // (ranks - 1)}
         assert all(set(load.values()) == {share} and len(load) == ranks for load in loads["ring"])
+
+
+MANY = ("ring", "zigzag", "striped", "direct", "hamilton", "hamilton:2", "hamilton:3x3", "hamilton:4x2")
+
+
+@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 6, 8, 9])
+def test_tables_of_all_ranks_are_those_of_each(name, ranks):
+    try:
+        routes = make_schedule(name, ranks).routes
+    except MegatileError:
+        return
+    for step in range(ranks):
+        sources, chunks = routes.all_held(step)
+        for rank in range(ranks):
+            held = routes.held(step, rank)
+            assert list(zip(sources[rank].tolist(), chunks[rank].tolist(), strict=True)) == list(held)
+    for exchange in range(ranks - 1):
+        table = [x.tolist() for x in routes.all_sends(exchange)]
+        for rank in range(ranks):
+            sent = [(peer, *held) for peer, held in routes.sends(exchange, rank)]
+            assert list(zip(*(x[rank] for x in table), strict=True)) == sent
+            came = [(t.peer, *t.held) for t in routes.receives(exchange, rank)]
+            to_me = [
+                (p, table[1][p][i], table[2][p][i])
+                for p in range(ranks)
+                for i in range(len(sent))
+                if table[0][p][i] == rank
+            ]
+            assert sorted(came) == sorted(to_me)
+
+
+@given(
+    st.sampled_from(MANY),
+    st.integers(1, 9),
+    st.lists(st.integers(0, 60), min_size=1, max_size=3),
+    st.sampled_from([Mask(), Mask(right=0), Mask(5, 0), Mask(3, 4), Mask(left=0), Mask(0, 0)]),
+    st.integers(0, 5),
+)
+def test_work_of_all_ranks_at_once(name, ranks, lengths, mask, more):
+    try:
+        schedule = make_schedule(name, ranks)
+    except MegatileError:
+        return
+    layout = schedule.layout(mask.right == 0)
+    keys = [length + more for length in lengths]
+    division = division_for(schedule.routes, layout.pieces(lengths), layout.pieces(keys), mask, lengths, keys)
+    work = StepWork(division)
+    for step in range(ranks):
+        assert work.pairs(step).tolist() == [division.pairs(step, rank) for rank in range(ranks)]
 
 
 def test_causal_work_is_balanced_and_needs_two_kernels():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from random_plans import FAST, REGULAR, random_plan
+from random_plans import FAST, PATTERNS, REGULAR, random_plan
 from toys import ring, toy
 
 from megatile.hda import HDA
@@ -93,6 +93,27 @@ def test_what_is_not_recorded_takes_the_same_time(seed: int, machine, slow: bool
     quick = clocks(plan, hda, faults, record=False)
     assert quick == clocks(plan, hda, faults, record=True)
     assert quick[0] == run(bucket, plan, hda, faults).end_ps
+
+
+@many
+@given(st.integers(0, 10**6), machines, st.booleans())
+def test_loads_counted_in_the_run_are_those_of_a_recorded_one(seed: int, machine, fast: bool) -> None:
+    plan = random_plan(seed, patterns=FAST if fast else PATTERNS, rounds=3)
+    hda = toy(plan.units, **machine)
+    counted, recorded = simulate(plan, machine=hda, loads=True), simulate(plan, machine=hda)
+    assert recorded.loads is None
+    assert counted.links == pytest.approx(recorded.links)
+    for engine in ("tensor", "vector"):
+        assert counted.work_ps(engine) == recorded.work_ps(engine)
+
+
+def test_a_message_in_granules_is_counted_without_a_record() -> None:
+    plan = ring(4, 3)
+    hda = toy(4, "switch", network={"granule": "32 B"})
+    counted = simulate(plan, machine=hda, loads=True)
+    assert counted.loads is not None
+    assert sum(counted.links.values()) > 0
+    assert "recorded" not in vars(counted)
 
 
 def test_fast_plans_use_the_fast_operations() -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from megatile.attention.agreement import Record, checksum
 from megatile.attention.errors import AttentionError
 from megatile.attention.kernels import SUPPORTED, KernelOptions
+from megatile.attention.merge import merge_form
 from megatile.attention.ownership import packed_lengths
 from megatile.attention.schedules import Schedule
 from megatile.core.errors import did_you_mean
@@ -78,6 +79,7 @@ def find_problem(
         _problem_of_tensors(q, k, v, layout, packed)
         or _problem_of_options(causal, window_size, dropout_p, cu_seqlens, scale)
         or _problem_of_shapes(q, k, v, slopes, layout, packed)
+        or _problem_of_merges(q)
     )
 
 
@@ -167,6 +169,16 @@ def _problem_of_shapes(q: Tensor, k: Tensor, v: Tensor, slopes: Any, layout: str
         return f"alibi_slopes must be [heads] or [batch, heads] for {heads} heads, got {shape}"
     if slopes.requires_grad and torch.is_grad_enabled():
         return "alibi_slopes have no gradient here, give alibi_slopes.detach()"
+    return None
+
+
+def _problem_of_merges(q: Tensor) -> str | None:
+    if not os.environ.get("MEGATILE_ATTENTION_MERGE"):
+        return None  # what is chosen by itself always works
+    try:
+        merge_form(q.device)
+    except AttentionError as error:
+        return str(error)
     return None
 
 

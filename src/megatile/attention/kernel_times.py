@@ -4,10 +4,10 @@ A kernel of the forward pass works on some query rows and key columns. Its work-
 rows each and pass in waves over the compute units (groups that share a unit share its rate: how many are
 resident does not change how long a unit takes for them). A group also spends a time that does not grow with
 the columns (loading queries, filling the pipeline, writing results), counted in columns as ``ramp``; tiles
-that a mask cuts are worked on as a whole. After the first kernel of a rank, results are merged by the
-operations of ``merge.py``, in the cache of the device where they fit it, else in its memory. Kernels of a
-queue begin at least ``interval`` after one another. While data travel, the kernels that move them hold
-compute units: ``channels`` of them for each peer.
+that a mask cuts are worked on as a whole. After the first kernel of a rank, results are merged as the engine
+does it (``merge.py``), in the cache of the device where they fit it, else in its memory. Kernels of a queue
+begin at least ``interval`` after one another. While data travel, the kernels that move them hold compute
+units: ``channels`` of them for each peer.
 """
 
 from __future__ import annotations
@@ -28,10 +28,42 @@ from megatile.hda.model import Engine
 
 FLOPS = 4
 """Per visible pair and dimension, forward."""
-MERGE_KERNELS = 6
-"""Kernels that take one block of results in (``merge.Accumulator.add``)."""
 LOOKED_AT = 3
 """Ranks whose kernels stand for those of all: the first, the last and one between."""
+
+
+@dataclass(frozen=True)
+class Merge:
+    """How one block of results is taken in: kernels for each run of rows, and what they move per element.
+
+    Log-sum-exps, one per row, are left out. ``words``: f32 values read and written beside the block itself;
+    ``cast``: a block that is not f32 is written as f32 first; ``live``: f32 values kept beside the block.
+    """
+
+    kernels: int
+    words: int
+    cast: bool
+    live: int
+
+    def traffic(self, size: int) -> int:
+        """Bytes read and written per element, of a block whose elements have so many bytes."""
+        return size + (2 * 4 if self.cast and size != 4 else 0) + 4 * self.words
+
+    def held(self, size: int) -> int:
+        """Bytes per element that are worked on."""
+        return size + (4 if self.cast and size != 4 else 0) + 4 * self.live
+
+
+MERGES = {
+    "fused": Merge(kernels=1, words=2, cast=False, live=1),
+    "torch": Merge(kernels=20, words=2, cast=True, live=1),
+    "ring-flash-attention": Merge(kernels=9, words=7, cast=True, live=4),
+}
+"""Both forms of ``merge.py``, and what zhuzilin/ring-flash-attention does, whose times others measured.
+
+Its ``out - sigmoid(block_lse - lse) * (out - block)`` and ``lse - logsigmoid(lse - block_lse)`` as written,
+one kernel per operation; torch's script compiler may make fewer of them.
+"""
 
 
 @dataclass(frozen=True)
@@ -43,6 +75,7 @@ class Kernels:
     ramp: float
     interval: float | None  # seconds; None: as the machine file has it for a launch
     channels: tuple[int, int]  # for each peer, and at most
+    merge: Merge
     source: dict[str, str]
 
 
@@ -62,18 +95,8 @@ def kernels_of(hda: HDA) -> Kernels:
     entry = next((e for e in document["machines"] if hda.name in e["names"]), document["default"])
     interval = quantity(entry["interval"], "time").value / 1e12 if "interval" in entry else None
     channels = entry["channels"]["peer"], entry["channels"]["most"]
-    return Kernels(entry["share"], entry["rows"], entry["ramp"], interval, channels, entry["source"])
-
-
-def merge_bytes(size: int) -> int:
-    """Memory traffic per element of a block of results that is merged: cast to f32, lerp in place."""
-    cast = size + 4 if size != 4 else 0
-    return cast + 3 * 4
-
-
-def merge_held(size: int) -> int:
-    """Bytes per element that a merge works on: the block, in f32 too, and the result."""
-    return (size if size != 4 else 0) + 2 * 4
+    merge = MERGES[entry["merge"]]
+    return Kernels(entry["share"], entry["rows"], entry["ramp"], interval, channels, merge, entry["source"])
 
 
 def tensor_engine(hda: HDA) -> Engine:
@@ -116,12 +139,12 @@ class KernelTimes:
         flops = FLOPS * dim * self.kernels.rows * (columns + self.kernels.ramp)
         return self.launch + waves * flops * self.units / (self.peak * self.kernels.share)
 
-    def merge(self, rows: int, heads: int, dim: int, size: int) -> float:
-        """A block of results taken in."""
-        elements = rows * heads * dim
-        fits = elements * merge_held(size) <= self.cache[0]
+    def merge(self, rows: int, heads: int, dim: int, size: int, runs: int = 1) -> float:
+        """A block of results taken in, whose rows are so many runs."""
+        merge, elements = self.kernels.merge, rows * heads * dim
+        fits = elements * merge.held(size) <= self.cache[0]
         rate = max(self.bandwidth, self.cache[1]) if fits else self.bandwidth
-        return MERGE_KERNELS * self.launch + elements * merge_bytes(size) / rate
+        return merge.kernels * runs * self.launch + elements * merge.traffic(size) / rate
 
     def columns(self, call: KernelCall) -> float:
         """The mean number of columns that a row of a kernel is worked on with."""
@@ -136,7 +159,7 @@ class KernelTimes:
         for number, call in enumerate(calls):
             total += self.attention(call.rows, self.columns(call), width, dim, taken)
             if number:
-                total += self.merge(call.rows, width, dim, size)
+                total += self.merge(call.rows, width, dim, size, len(call.q))
         return total
 
 

@@ -1,13 +1,22 @@
-"""Parts of attention become one: softmax over the union of their keys, from outputs and log-sum-exps."""
+"""Parts of attention become one: softmax over the union of their keys, from outputs and log-sum-exps.
+
+On GPUs with Triton one kernel takes a block in (``fused_merge``), elsewhere torch's own operations do; the
+arithmetic is the same. ``MEGATILE_ATTENTION_MERGE`` chooses, ``merge_form`` tells.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from megatile.attention.errors import AttentionError
 from megatile.attention.schedules.division import Run
+from megatile.core.errors import did_you_mean
+
+FORMS = ("fused", "torch")
 
 
 def _update_out_and_lse(
@@ -19,51 +28,106 @@ def _update_out_and_lse(
     nor loses digits when one part dominates; rows that have seen no key yet (lse -inf) take the block as it
     is.
     """
-    block_out, block_lse = _like_results(block_out, block_lse)
+    block_out, block_lse = block_out.to(torch.float32), _beside_rows(block_lse.to(torch.float32))
     if out is None or lse is None:
         return block_out, block_lse
-    return torch.lerp(out, block_out, _weight(lse, block_lse)), torch.logaddexp(lse, block_lse)
+    return torch.lerp(out, block_out, _weight(block_lse - lse)), torch.logaddexp(lse, block_lse)
 
 
-def _like_results(block_out: Tensor, block_lse: Tensor) -> tuple[Tensor, Tensor]:
-    return block_out.to(torch.float32), block_lse.to(torch.float32).transpose(-2, -1).unsqueeze(-1)
+def _beside_rows(lse: Tensor) -> Tensor:
+    """[B, H, S] as [B, S, H, 1]."""
+    return lse.transpose(-2, -1).unsqueeze(-1)
 
 
-def _weight(lse: Tensor, block_lse: Tensor) -> Tensor:
+def _weight(apart: Tensor) -> Tensor:
     """The block's share of each row; not a number only where neither has seen a key."""
-    return torch.sigmoid(block_lse - lse).nan_to_num_(0.0)
+    return torch.sigmoid(apart).nan_to_num_(0.0)
+
+
+def _merge_rows(block_out: Tensor, block_lse: Tensor, out: Tensor, lse: Tensor, rest: Tensor) -> None:
+    """Take a block into ``out`` [B, S, H, D], ``lse`` and ``rest`` [B, H, S], in place.
+
+    The log-sum-exp is ``lse + rest``: what rounding takes from one stays in the other.
+    """
+    apart = (block_lse - lse).sub_(rest)
+    out.lerp_(block_out.to(torch.float32), _beside_rows(_weight(apart)))
+    larger = torch.maximum(lse, block_lse)
+    more = rest * (apart <= 0)
+    more = more.sub_(torch.nn.functional.logsigmoid(apart.abs_())).nan_to_num_(0.0)
+    torch.add(larger, more, out=lse)
+    moved = lse - larger
+    torch.add(larger - (lse - moved), more - moved, out=rest).nan_to_num_(0.0)
+
+
+def merge_form(device: torch.device | str) -> str:
+    """How results on a device are merged: ``fused`` (one Triton kernel) or ``torch`` (its operations)."""
+    device = torch.device(device)
+    asked = os.environ.get("MEGATILE_ATTENTION_MERGE", "")
+    if asked and asked not in FORMS:
+        raise AttentionError(
+            f"MEGATILE_ATTENTION_MERGE names no way to merge: '{asked}'", advice=did_you_mean(asked, FORMS)
+        )
+    if asked == "torch" or (not asked and device.type != "cuda"):
+        return "torch"
+    try:
+        from megatile.attention import fused_merge
+    except ImportError as error:
+        if not asked:
+            return "torch"
+        raise AttentionError(
+            f"MEGATILE_ATTENTION_MERGE=fused needs Triton: {error}",
+            advice="pip install triton, or unset the variable",
+        ) from error
+    if not asked:
+        return "fused" if fused_merge.runs_on(device) else "torch"
+    if device.type != "cuda" and not fused_merge.INTERPRETED:
+        raise AttentionError(
+            f"MEGATILE_ATTENTION_MERGE=fused is for GPUs, these tensors are on '{device}'",
+            advice="unset the variable, or set TRITON_INTERPRET=1 to try the kernel slowly on a CPU",
+        )
+    return "fused"
 
 
 class Accumulator:
-    """The result of one rank's queries while keys arrive: f32, rows without any key are 0 with lse -inf."""
+    """The result of one rank's queries while keys arrive: f32, rows without any key are 0 with lse -inf.
+
+    The log-sum-exp is a pair of f32 (its value and what rounding left over), so that thousands of merges
+    are as exact as one.
+    """
 
     def __init__(self, batch: int, rows: int, heads: int, dim: int, device: torch.device):
         self._shape, self._device = (batch, rows, heads, dim), device
-        self._out: Tensor | None = None
-        self._lse: Tensor | None = None
+        self._state: tuple[Tensor, Tensor, Tensor] | None = None  # out [B, S, H, D]; lse, rest [B, H, S]
+        self._merge = _merge_rows
+        if merge_form(device) == "fused":
+            from megatile.attention.fused_merge import merge_rows
+
+            self._merge = merge_rows
 
     def add(self, runs: Sequence[Run], block_out: Tensor, block_lse: Tensor) -> None:
         """Take in a block whose rows are these runs of local rows, one after the other."""
-        if self._out is None and list(runs) == [(0, self._shape[1])]:
-            self._out, self._lse = _update_out_and_lse(None, None, block_out, block_lse)
+        block_lse = block_lse.to(torch.float32)
+        if self._state is None and list(runs) == [(0, self._shape[1])]:
+            lse = block_lse.contiguous()
+            self._state = block_out.to(torch.float32), lse, torch.zeros_like(lse)
             return
-        whole_out, whole_lse = self._state()
+        out, lse, rest = self._started()
         at = 0
         for begin, end in runs:
-            part = slice(at, at + end - begin)
-            out, lse = whole_out[:, begin:end], whole_lse[:, begin:end]
-            new_out, new_lse = _like_results(block_out[:, part], block_lse[:, :, part])
-            out.lerp_(new_out, _weight(lse, new_lse))
-            torch.logaddexp(lse, new_lse, out=lse)
+            block = slice(at, at + end - begin)
+            here = out[:, begin:end], lse[:, :, begin:end], rest[:, :, begin:end]
+            self._merge(block_out[:, block], block_lse[:, :, block], *here)
             at += end - begin
 
-    def _state(self) -> tuple[Tensor, Tensor]:
-        if self._out is None or self._lse is None:
-            self._out = torch.zeros(self._shape, dtype=torch.float32, device=self._device)
-            self._lse = torch.full((*self._shape[:3], 1), float("-inf"), device=self._device)
-        return self._out, self._lse
+    def _started(self) -> tuple[Tensor, Tensor, Tensor]:
+        if self._state is None:
+            batch, rows, heads, _ = self._shape
+            out = torch.zeros(self._shape, dtype=torch.float32, device=self._device)
+            lse = torch.full((batch, heads, rows), float("-inf"), device=self._device)
+            self._state = out, lse, torch.zeros_like(lse)
+        return self._state
 
     def result(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """``out`` [B, S, H, D] in ``dtype`` and ``lse`` [B, H, S] in f32."""
-        out, lse = self._state()
-        return out.to(dtype), lse.squeeze(-1).transpose(1, 2).contiguous()
+        out, lse, _ = self._started()
+        return out.to(dtype), lse

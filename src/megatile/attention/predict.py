@@ -66,17 +66,18 @@ class Prediction:
         order = np.argsort(trace.columns["start_ps"][trace.flows[:, 0]], kind="stable")
         sender, receiver = (trace.columns["unit"][trace.flows[order, side]] for side in (0, 1))
         size = trace.columns["bytes"][trace.flows[order, 0]]
-        counts = np.zeros((self.ranks, self.ranks), dtype=np.int64)
-        number = np.empty(len(order), dtype=np.int64)
-        for i, pair in enumerate(zip(sender.tolist(), receiver.tolist(), strict=True)):
-            number[i] = counts[pair]
-            counts[pair] += 1
-        most = int(counts.max(initial=1))
-        exchanges = make_schedule(self.schedule, self.ranks).routes.exchanges
+        schedule = make_schedule(self.schedule, self.ranks)
+        # Ranks that divide the heads exchange them before and after the exchanges of KV between their groups.
+        of_heads = (sender // schedule.heads == receiver // schedule.heads) & (schedule.heads > 1)
+        number = _times_before(sender * self.ranks + receiver)
+        along = number[~of_heads]
+        most, exchanges = int(along.max(initial=0)) + 1, schedule.routes.exchanges
         # In the doubled form every link carries two chunks per exchange.
-        number //= most // exchanges if exchanges and most % exchanges == 0 else 1
-        load = np.zeros((self.ranks, self.ranks, int(number.max(initial=0)) + 1), dtype=np.int64)
-        np.add.at(load, (sender, receiver, number), size)
+        number[~of_heads] //= most // exchanges if exchanges and most % exchanges == 0 else 1
+        _, first, which = np.unique(2 * number + of_heads, return_index=True, return_inverse=True)
+        column = np.argsort(np.argsort(first))[which]
+        load = np.zeros((self.ranks, self.ranks, max(1, len(first))), dtype=np.int64)
+        np.add.at(load, (sender, receiver, column), size)
         return load
 
     def bars(self) -> list[tuple[int, str, float, float]]:
@@ -103,6 +104,17 @@ class Prediction:
             "links": self.links,
             "ccr": self.ccr if np.isfinite(self.ccr) else None,
         }
+
+
+def _times_before(values: Any) -> Any:
+    """How often each value has occurred before."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    begins = np.flatnonzero(np.diff(ordered, prepend=-1))
+    number = np.empty(len(values), dtype=np.int64)
+    lengths = np.diff(begins, append=len(values))
+    number[order] = np.arange(len(values)) - np.repeat(begins, lengths)
+    return number
 
 
 @dataclass(frozen=True)
@@ -248,30 +260,19 @@ def predict_one(
     plan = attention_plan(schedule, problem, backward=backward, scale=scale)
     divided = Divided(schedule, problem)
     silent = simulate(plan, machine=without_compute(hda, divided, scale))
-    result = simulate(plan, machine=view(hda, divided, silent.time_ps / 1e12, scale))
+    result = simulate(plan, machine=view(hda, divided, silent.time_ps / 1e12, scale), loads=True)
     shares = result.links
     return Prediction(
         schedule.name,
         problem,
         ranks,
         result.time_ps,
-        compute_ps(result),
+        max(result.work_ps("tensor"), default=0),
         silent.time_ps,
         round(max(shares.values(), default=0.0) * result.time_ps),
         len(shares),
         result,
     )
-
-
-def compute_ps(result: Result) -> int:
-    """The longest time that the tensor engines of one rank work."""
-    trace = result.trace
-    tensor = [i for i, name in enumerate(trace.engines) if name.startswith("tensor")]
-    chosen = np.isin(trace.columns["engine"], tensor)
-    length = (trace.columns["end_ps"] - trace.columns["start_ps"])[chosen]
-    busy = np.zeros(len(trace.units), dtype=np.int64)
-    np.add.at(busy, trace.columns["unit"][chosen], length)
-    return int(busy.max()) if len(busy) else 0
 
 
 @lru_cache(maxsize=256)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 Bars = Sequence[tuple[int, str, float, float]]  # (rank, "compute" or "communication", start, end) in µs
+_MOST_ROWS = 260
 _COLOURS = {"compute": "#3b7dd8", "communication": "#e08a3c"}
 
 
@@ -82,8 +83,11 @@ def _draw_links(figure: Any, axes: Any, name: str, load: Any, top: float) -> Non
     ranks = load.shape[0]
     pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
     picture = np.array([load[a, b] for a, b in pairs]).reshape(len(pairs), -1) / 2**20
-    shown = np.ma.masked_equal(picture, 0)
-    image = axes.imshow(shown, aspect="auto", cmap="YlOrRd", vmin=0, vmax=max(1e-9, top / 2**20))
+    per_row = -(-len(pairs) // _MOST_ROWS) or 1
+    shown = np.ma.masked_equal(_busiest(picture, per_row), 0)
+    image = axes.imshow(
+        shown, aspect="auto", cmap="YlOrRd", vmin=0, vmax=max(1e-9, top / 2**20), interpolation="nearest"
+    )
     used = np.count_nonzero(picture.any(axis=1))
     axes.set_title(f"{name}: MiB on each link ({used} of {len(pairs)} used)", fontsize=9)
     axes.set_xlabel("exchange")
@@ -91,30 +95,49 @@ def _draw_links(figure: Any, axes: Any, name: str, load: Any, top: float) -> Non
     axes.set_xticks(range(0, count, max(1, count // 12)))
     if ranks <= 32:
         for rank in range(1, ranks):
-            axes.axhline(rank * (ranks - 1) - 0.5, color="0.85", linewidth=0.6)
-    axes.set_yticks(
-        [rank * (ranks - 1) + (ranks - 2) / 2 for rank in range(0, ranks, max(1, ranks // 16))],
-        [str(rank) for rank in range(0, ranks, max(1, ranks // 16))],
-        fontsize=7,
-    )
+            axes.axhline(rank * (ranks - 1) / per_row - 0.5, color="0.85", linewidth=0.6)
+    named = range(0, ranks, max(1, ranks // 16))
+    middle = [(rank * (ranks - 1) + (ranks - 2) / 2) / per_row for rank in named]
+    axes.set_yticks(middle, [str(rank) for rank in named], fontsize=7)
     axes.set_ylabel("links by sender")
     figure.colorbar(image, ax=axes)
+
+
+def _busiest(picture: Any, count: int) -> Any:
+    """Of ``count`` links one after the other the busiest: more rows than dots would be left out unseen."""
+    missing = -len(picture) % count
+    padded = np.concatenate([picture, np.zeros((missing, picture.shape[1]))])
+    return padded.reshape(-1, count, picture.shape[1]).max(axis=1)
 
 
 def _draw_bars(axes: Any, name: str, bars: Bars, end: float) -> None:
     """Gantt chart on a scale that all schedules share."""
     unit, factor = ("ms", 1e3) if end >= 1e4 else ("µs", 1.0)
     for kind, shift in (("compute", -0.2), ("communication", 0.2)):
-        chosen = [bar for bar in bars if bar[1] == kind]
+        chosen = _joined([bar for bar in bars if bar[1] == kind], end / 1000)
         axes.barh(
             [rank + shift for rank, *_ in chosen],
-            [(stop - start) / factor for _, _, start, stop in chosen],
-            left=[start / factor for _, _, start, _ in chosen],
-            height=0.36, color=_COLOURS[kind], edgecolor="white", linewidth=0.4, label=kind,
+            [(stop - start) / factor for _, start, stop in chosen],
+            left=[start / factor for _, start, _ in chosen],
+            height=0.36, color=_COLOURS[kind], linewidth=0, label=kind,
         )  # fmt: skip
+    ranks = 1 + max((bar[0] for bar in bars), default=0)
+    axes.set_yticks(range(0, ranks, max(1, ranks // 16)))
+    axes.set_ylim(-0.6, ranks - 0.4)
     axes.set_xlim(0, 1.02 * end / factor)
     axes.invert_yaxis()
     axes.set_title(f"{name}: what every rank does", fontsize=9)
     axes.set_xlabel(unit)
     axes.set_ylabel("rank")
     axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncol=2, frameon=False)
+
+
+def _joined(bars: Bars, gap: float) -> list[tuple[int, float, float]]:
+    """(rank, start, end) of bars that overlap or lie so close together that no eye would part them."""
+    result: list[tuple[int, float, float]] = []
+    for rank, _, start, stop in sorted(bars, key=lambda bar: (bar[0], bar[2])):
+        if result and result[-1][0] == rank and start <= result[-1][2] + gap:
+            result[-1] = (rank, result[-1][1], max(stop, result[-1][2]))
+        else:
+            result.append((rank, start, stop))
+    return result

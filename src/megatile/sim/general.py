@@ -27,6 +27,7 @@ from megatile.sim.program import (
     Operation,
 )  # fmt: skip
 from megatile.sim.stuck import wait_graph
+from megatile.sim.train import Train, Ways
 from megatile.sim.transfers import PIECES, Move
 from megatile.trace import WaitGraph
 
@@ -41,6 +42,7 @@ class GeneralRules(Decisions):
     def __init__(self, run: RunAhead) -> None:
         super().__init__(run)
         self._written, self._read = run.program.regions.written, run.program.regions.read
+        self._ways = Ways(run.transfers)
         self._rules: dict[str, Callable[[UnitState, Operation], bool]] = {
             "work": self.work,
             "copy": self.copy,
@@ -276,7 +278,10 @@ class GeneralRules(Decisions):
                 credit = credit.value
             if credit > unit.now:
                 unit.now = credit
-        move = Move(run.transfers, path, size, queue, number)
+        if path.cuts(size):
+            move: Move = Train(self._ways, path, size, queue, number)
+        else:
+            move = Move(run.transfers, path, size, queue, number)
         move.begin_after(*self._waits(unit, engine, (block,), ()))
         left = short(move.left)
         unit.free[engine] = left

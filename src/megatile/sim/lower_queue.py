@@ -63,7 +63,7 @@ def _way(low: Lowering, link: Any, size: int, memory: str, ship: bool) -> tuple[
     """How messages of that size go through a queue; None if only an `Operation` can say it."""
     path = low.program.send_path(link, memory)
     contended = low.program.contended(path)
-    if low.engine("dma", link.sender)[1] is not None or (contended and (not ship or path.cuts(size))):
+    if low.engine("dma", link.sender)[1] is not None or (contended and not ship):
         return None
     first = (path, 0) if contended else transfer_times(path, size)
     return SHIP if contended else SEND, (link.engine, link.queue, link.channel.slots, *first, link, size)

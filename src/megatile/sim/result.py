@@ -9,13 +9,15 @@ from functools import cached_property
 from pathlib import Path as FilePath
 from typing import Any
 
+import numpy as np
+
 from megatile.core.quantities import format_bytes, format_time
 from megatile.hda import HDA
 from megatile.plan.model import Plan
 from megatile.sim.annotate import annotate
 from megatile.sim.program import Program
 from megatile.sim.times import Times
-from megatile.sim.usage import Usage, usage
+from megatile.sim.usage import Loads, Usage, usage
 from megatile.trace import (
     CriticalStep,
     Event,
@@ -57,6 +59,8 @@ class Result:
         self.outputs = outputs
         self.messages: dict[str, dict[int, int]] = {}
         """Per channel, how many messages went through each queue (receiver * members + member)."""
+        self.loads: Loads | None = None
+        """What links and engines do, where the run was asked to count it."""
         self._record = record
 
     def __repr__(self) -> str:
@@ -93,7 +97,22 @@ class Result:
     @property
     def links(self) -> dict[str, float]:
         """Share of the whole time in which each link is busy."""
-        return self.usage.links
+        if self.loads is None:
+            return self.usage.links
+        return {name: spent / max(1, self.time_ps) for name, spent in self.loads.link_ps.items()}
+
+    def work_ps(self, engine: str) -> list[int]:
+        """Per unit, how long ``tensor`` or ``vector`` engines work."""
+        if self.loads is not None:
+            return self.loads.work_ps[engine]
+        trace = self.trace
+        kinds = [i for i, name in enumerate(trace.engines) if name.split(".")[0] == engine]
+        chosen = np.isin(trace.columns["engine"], kinds)
+        busy = np.zeros(len(trace.units), dtype=np.int64)
+        spent = trace.columns["end_ps"] - trace.columns["start_ps"]
+        np.add.at(busy, trace.columns["unit"][chosen], spent[chosen])
+        found: list[int] = busy.tolist()
+        return found
 
     @property
     def memories(self) -> dict[str, float]:

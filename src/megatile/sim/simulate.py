@@ -29,6 +29,7 @@ from megatile.sim.program import Program
 from megatile.sim.result import Result, wants_communication_trace
 from megatile.sim.rows import Odd
 from megatile.sim.times import Times
+from megatile.sim.usage import loads as count_loads
 from megatile.sim.verify import explain, messages_through
 from megatile.trace import WaitGraph
 
@@ -56,6 +57,7 @@ def simulate(
     installed: bool = False,
     bare: bool = False,
     launch: bool = True,
+    loads: bool = False,
 ) -> Result:
     """Time a plan on a machine; with ``inputs`` (also as ``data=``) compute its outputs too.
 
@@ -68,7 +70,8 @@ def simulate(
     ``engine`` forces one of ``run-ahead``, ``arrays`` and ``bucket``; all give the same times. ``assume``
     gives values for integers that the plan reads from its data, where there is none. ``installed`` leaves
     out the install of the queues (`Session` does that once per unit). The faults of an enclosing
-    ``with faults(...)`` apply.
+    ``with faults(...)`` apply. ``loads`` counts what links and engines do in the same run, so that
+    `Result.links` and `Result.work_ps` need no recorded one.
     """
     if engine is not None and engine not in ENGINES:
         raise TimingError(
@@ -86,7 +89,9 @@ def simulate(
     with_data = inputs is not None if data is None else data
     run, scalars, name, times = min(
         (
-            _Run(way, hda, current_faults(), engine, installed).timed(inputs, with_data, assume, launch)
+            _Run(way, hda, current_faults(), engine, installed, loads).timed(
+                inputs, with_data, assume, launch
+            )
             for way in ways(plan, hda, bare)
         ),
         key=lambda found: found[-1].end_ps,
@@ -95,6 +100,7 @@ def simulate(
     results = outputs(plan, inputs or {}, order) if with_data else None
     result = Result(run.plan, hda, name, times.end_ps, times.choices, results, lambda: run.recorded(scalars))
     result.messages = times.messages
+    result.loads = times.loads
     if wants_communication_trace():
         result.print_communication()
     return result
@@ -129,12 +135,21 @@ def _scalars(
 class _Run:
     """One plan on one machine under the faults that held when it was made."""
 
-    def __init__(self, plan: Plan, hda: HDA, faults: Faults, engine: str | None, installed: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        hda: HDA,
+        faults: Faults,
+        engine: str | None,
+        installed: bool,
+        loads: bool = False,
+    ) -> None:
         self.plan = plan
         self.hda = hda
         self.faults = faults
         self.engine = engine
         self.installed = installed
+        self.loads = loads
         self.begin_ps = 0
 
     def machine(self) -> Machine:
@@ -183,6 +198,8 @@ class _Run:
                         advice="leave engine= out, or use engine='run-ahead'",
                     ) from None
         program, times = run_ahead(self.machine(), scalars, record=False)
+        if self.loads:
+            times.loads = count_loads(program, times)
         times.operations = []  # freed before the collector wakes up and looks at each of them
         return "run-ahead", program, _checked(times, self.plan)
 

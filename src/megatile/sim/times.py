@@ -28,6 +28,8 @@ class Times:
     choices: dict[int, list[int]] = field(default_factory=dict)
     messages: dict[str, dict[int, int]] = field(default_factory=dict)
     """Per channel, how many messages went through each queue (receiver * members + member)."""
+    loads: Any = None
+    """The `Loads` of a run that was asked to count them."""
     stuck: WaitGraph | None = None
     complete: bool = True
 

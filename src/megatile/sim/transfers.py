@@ -22,18 +22,18 @@ class Servers:
     """Resources as FIFO servers; a wide one serves several at a time."""
 
     def __init__(self, widths: list[int]) -> None:
-        self._widths = widths
-        self._free: dict[int, int] = defaultdict(int)
+        self.widths = widths
+        self.free: dict[int, int] = defaultdict(int)
         self._wide: dict[int, list[int]] = {}
 
     def serve(self, resource: int, head_ps: int, busy_ps: int) -> int:
         """The time at which a request gets its turn."""
-        width = self._widths[resource]
+        width = self.widths[resource]
         if width == 1:
-            turn = self._free[resource]
+            turn = self.free[resource]
             if turn < head_ps:
                 turn = head_ps
-            self._free[resource] = turn + busy_ps
+            self.free[resource] = turn + busy_ps
             return turn
         lanes = self._wide.setdefault(resource, [0] * width)
         turn = max(head_ps, lanes[0])

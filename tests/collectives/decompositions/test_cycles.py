@@ -6,6 +6,8 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from megatile.collectives.decompositions import (
     CycleFamily,
@@ -170,3 +172,35 @@ def test_cycles_that_miss_a_rank_are_refused(bad):
     for table in (calculate_out_mapping_circle, calculate_in_mapping_circle, calculate_source_rank_per_iter):
         with pytest.raises(DecompositionError, match=r"does not pass each of 0 to \d once"):
             table(bad)
+
+
+FAMILIES = st.one_of(
+    st.integers(3, 40).map(gen_hamilton_circle),
+    st.integers(2, 20).map(lambda half: doubled_cycles(2 * half)),
+    st.integers(2, 24).map(gen_hamilton_path_local),
+    st.tuples(st.integers(2, 9), st.integers(2, 5)).map(
+        lambda size: gen_hamilton_circle_two_nodes(size[0] * size[1], size[1])
+    ),
+)
+
+
+@settings(deadline=None)
+@given(FAMILIES, st.data())
+def test_a_changed_family_is_refused(family, data):
+    """Two stops exchanged, a stop repeated, a route left out, doubled or turned around."""
+    family.verify()
+    route = data.draw(st.sampled_from(family))
+    i, j = data.draw(st.lists(st.integers(0, len(route) - 1), min_size=2, max_size=2, unique=True))
+    change = data.draw(st.sampled_from(["exchange", "repeat", "leave out", "double", "turn"]))
+    if change == "exchange":
+        route[i], route[j] = route[j], route[i]
+    elif change == "repeat":
+        route[i] = route[j]
+    elif change == "leave out":
+        family.remove(route)
+    elif change == "double":
+        family.append(list(route))
+    else:
+        route.reverse()
+    with pytest.raises(DecompositionError):
+        family.verify()

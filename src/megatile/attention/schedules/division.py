@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 from megatile.attention.schedules.bands import FULL, Band, Mask, Tile, visible_pairs
 from megatile.attention.schedules.pieces import Piece, Pieces, cut, local_length, split
@@ -12,6 +16,7 @@ from megatile.attention.schedules.routes import Held, Routes
 
 EVERYTHING = Tile(FULL)
 OWN = -1  # stands for the rank's own KV, not cut into chunks
+Array = Any
 Run = tuple[int, int]  # rows from..to
 KeyRun = tuple[int, int, int]  # (number among the held chunks, or OWN; rows from..to)
 
@@ -55,6 +60,7 @@ class Division:
     shift: tuple[int, ...]
     biased: bool = False
     _memo: dict[tuple[int, int], list[KernelCall]] = field(default_factory=dict, repr=False, compare=False)
+    _unmasked: dict[Any, list[KernelCall]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -94,7 +100,14 @@ class Division:
 
     def calls_on(self, held: Held, rank: int) -> list[KernelCall]:
         """The kernels of a rank on one chunk by itself (slot 0 of their keys)."""
-        return self._calls(rank, [(0, self.chunks[held.source][held.chunk])])
+        pieces = self.chunks[held.source][held.chunk]
+        if not self.mask.none or self.biased:
+            return self._calls(rank, [(0, pieces)])
+        # Without a mask it does not matter where in its sequence a piece stands.
+        key = (rank, *((piece.length, piece.sequence) for piece in pieces))
+        if key not in self._unmasked:
+            self._unmasked[key] = self._calls(rank, [(0, pieces)])
+        return self._unmasked[key]
 
     def pairs(self, step: int, rank: int) -> int:
         """Visible pairs a rank works on at a step."""
@@ -102,11 +115,23 @@ class Division:
 
     def link_tokens(self, exchange: int) -> dict[tuple[int, int], int]:
         """Tokens of KV that each link (sender, receiver) carries in an exchange."""
-        load: dict[tuple[int, int], int] = defaultdict(int)
-        for rank in range(self.routes.ranks):
-            for transfer in self.routes.sends(exchange, rank):
-                load[rank, transfer.peer] += self.chunk_length(transfer.held)
-        return dict(load)
+        links, tokens = self.link_loads(exchange)
+        return dict(zip(map(tuple, links.tolist()), tokens.tolist(), strict=True))
+
+    def link_loads(self, exchange: int) -> tuple[Array, Array]:
+        """The links of an exchange, [links, 2], and the tokens that each of them carries."""
+        receivers, sources, chunks = self.routes.all_sends(exchange)
+        ranks = self.routes.ranks
+        codes = (np.arange(ranks)[:, None] * ranks + receivers).ravel()
+        used, which = np.unique(codes, return_inverse=True)
+        tokens = np.zeros(len(used), dtype=np.int64)
+        np.add.at(tokens, which, self.chunk_lengths[sources, chunks].ravel())
+        return np.stack(np.divmod(used, ranks), axis=1), tokens
+
+    @cached_property
+    def chunk_lengths(self) -> Array:
+        """Tokens of every chunk, [source, chunk]."""
+        return np.array([[local_length(pieces) for pieces in own] for own in self.chunks], dtype=np.int64)
 
     def flops(self, step: int, rank: int, heads: int, dim: int) -> int:
         """Multiplications and additions of a rank's forward kernels at a step, for one batch entry."""

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from megatile.collectives.decompositions import CycleFamily, source_ranks
+import numpy as np
+
+from megatile.collectives.decompositions import CycleFamily
+
+Array = Any
 
 
 class Held(NamedTuple):
@@ -48,6 +52,12 @@ class Routes(Protocol):
     def receives(self, exchange: int, rank: int) -> tuple[Transfer, ...]:
         """What ``rank`` receives in an exchange: what it holds at the next step."""
 
+    def all_held(self, step: int) -> tuple[Array, Array]:
+        """``held`` of all ranks: sources and numbers of chunks, [ranks, slots]."""
+
+    def all_sends(self, exchange: int) -> tuple[Array, Array, Array]:
+        """``sends`` of all ranks: receivers, sources and numbers of chunks, [ranks, slots]."""
+
 
 @dataclass(frozen=True)
 class CycleRoutes:
@@ -56,17 +66,15 @@ class CycleRoutes:
     cycles: tuple[tuple[int, ...], ...]
     ranks: int
     relays: bool = True
-    _sources: list[list[list[int]]] = field(init=False, repr=False, compare=False)
-    _next: list[list[int]] = field(init=False, repr=False, compare=False)
-    _previous: list[list[int]] = field(init=False, repr=False, compare=False)
+    _stops: Array = field(init=False, repr=False, compare=False)
+    _places: Array = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         CycleFamily(self.cycles, ranks=self.ranks, multiplicity=self.ranks**2, complete=False).verify()
-        following = [_neighbours(cycle, 1) for cycle in self.cycles]
-        preceding = [_neighbours(cycle, -1) for cycle in self.cycles]
-        object.__setattr__(self, "_sources", source_ranks(self.cycles).tolist() if self.cycles else [[[0]]])
-        object.__setattr__(self, "_next", following)
-        object.__setattr__(self, "_previous", preceding)
+        # [cycle, place] is a rank, [cycle, rank] its place. Where a chunk is at a step follows from both.
+        stops = np.array(self.cycles or [[0]], dtype=np.int64)
+        object.__setattr__(self, "_stops", stops)
+        object.__setattr__(self, "_places", np.argsort(stops, axis=1))
 
     @classmethod
     def along(cls, cycles: Sequence[Sequence[int]], ranks: int) -> CycleRoutes:
@@ -81,15 +89,29 @@ class CycleRoutes:
         return self.ranks - 1
 
     def held(self, step: int, rank: int) -> tuple[Held, ...]:
-        return tuple(Held(source, c) for c, source in enumerate(self._sources[rank][step]))
+        return tuple(Held(source, c) for c, source in enumerate(self._along(rank, -step)))
 
     def sends(self, exchange: int, rank: int) -> tuple[Transfer, ...]:
-        sources = self._sources[rank][exchange]
-        return tuple(Transfer(self._next[c][rank], Held(sources[c], c)) for c in range(self.chunks))
+        return tuple(map(Transfer, self._along(rank, 1), self.held(exchange, rank)))
 
     def receives(self, exchange: int, rank: int) -> tuple[Transfer, ...]:
-        sources = self._sources[rank][exchange + 1]
-        return tuple(Transfer(self._previous[c][rank], Held(sources[c], c)) for c in range(self.chunks))
+        return tuple(map(Transfer, self._along(rank, -1), self.held(exchange + 1, rank)))
+
+    def all_held(self, step: int) -> tuple[Array, Array]:
+        sources = self._all_along(-step)
+        return sources, np.broadcast_to(np.arange(self.chunks), sources.shape)
+
+    def all_sends(self, exchange: int) -> tuple[Array, Array, Array]:
+        return self._all_along(1), *self.all_held(exchange)
+
+    def _along(self, rank: int, distance: int) -> list[int]:
+        """Per cycle, the rank that stands so far from ``rank``."""
+        at = (self._places[:, rank] + distance) % self.ranks
+        found: list[int] = self._stops[np.arange(len(at)), at].tolist()
+        return found
+
+    def _all_along(self, distance: int) -> Array:
+        return np.take_along_axis(self._stops, (self._places + distance) % self.ranks, axis=1).T
 
 
 @dataclass(frozen=True)
@@ -118,15 +140,21 @@ class DirectRoutes:
     def receives(self, exchange: int, rank: int) -> tuple[Transfer, ...]:
         return tuple(Transfer(p, Held(p, self._chunk(exchange, p, rank))) for p in self._others(rank))
 
+    def all_held(self, step: int) -> tuple[Array, Array]:
+        if step == 0:
+            shape = self.ranks, self.chunks
+            return np.indices(shape)[0], np.indices(shape)[1]
+        ranks, away = np.ogrid[: self.ranks, 1 : self.ranks]
+        # A rank stands n - away from the one that is ``away`` from it.
+        return (ranks + away) % self.ranks, (self.ranks - away - 1 + step - 1 + 0 * ranks) % (self.ranks - 1)
+
+    def all_sends(self, exchange: int) -> tuple[Array, Array, Array]:
+        ranks, away = np.ogrid[: self.ranks, 1 : self.ranks]
+        receivers = (ranks + away) % self.ranks
+        return receivers, ranks + 0 * away, (away - 1 + exchange + 0 * ranks) % (self.ranks - 1)
+
     def _others(self, rank: int) -> list[int]:
         return [(rank + d) % self.ranks for d in range(1, self.ranks)]
 
     def _chunk(self, exchange: int, sender: int, receiver: int) -> int:
         return ((receiver - sender) % self.ranks - 1 + exchange) % (self.ranks - 1)
-
-
-def _neighbours(cycle: Sequence[int], distance: int) -> list[int]:
-    result = [0] * len(cycle)
-    for k, rank in enumerate(cycle):
-        result[rank] = cycle[(k + distance) % len(cycle)]
-    return result

@@ -8,6 +8,7 @@ from typing import Any
 from megatile.attention.schedules.bands import Mask
 from megatile.attention.schedules.division import Division, division_for
 from megatile.attention.schedules.schedule import Schedule
+from megatile.attention.schedules.work import StepWork
 
 
 def schedule_summary(schedule: Schedule, length: int = 0, causal: bool = False) -> dict[str, Any]:
@@ -19,6 +20,7 @@ def schedule_summary(schedule: Schedule, length: int = 0, causal: bool = False) 
     layout = schedule.layout(causal).outer()
     pieces = layout.pieces([length])
     division = division_for(routes, pieces, pieces, Mask.of(causal), [length], [length])
+    work = StepWork(division)
     return {
         "schedule": schedule.name,
         "ranks": schedule.ranks,
@@ -28,19 +30,18 @@ def schedule_summary(schedule: Schedule, length: int = 0, causal: bool = False) 
         "exchanges": routes.exchanges,
         "tokens": length,
         "cycles": [list(cycle) for cycle in getattr(routes, "cycles", ())],
-        "steps": [_step(division, step) for step in range(routes.exchanges + 1)],
+        "steps": [_step(division, work, step) for step in range(routes.exchanges + 1)],
     }
 
 
-def _step(division: Division, step: int) -> dict[str, Any]:
+def _step(division: Division, work: StepWork, step: int) -> dict[str, Any]:
     """What the exchange that starts with the step carries, and what the ranks compute in it."""
-    load = division.link_tokens(step) if step < division.routes.exchanges else {}
-    work = [division.pairs(step, rank) for rank in range(division.routes.ranks)]
+    load = division.link_loads(step)[1].tolist() if step < division.routes.exchanges else []
     return {
         "step": step,
         "links used": len(load),
-        "tokens per link": _range(load.values()),
-        "visible pairs per rank": _range(work),
+        "tokens per link": _range(load),
+        "visible pairs per rank": _range(work.pairs(step).tolist()),
         "kernels of rank 0": len(division.calls(step, 0)),
     }
 

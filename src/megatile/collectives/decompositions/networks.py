@@ -13,11 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from megatile.collectives.decompositions.bounds import adjacency_of, cut_bound, degree_bound, ring_bound
 from megatile.collectives.decompositions.cycles import gen_hamilton_circle, partial_rings
 from megatile.collectives.decompositions.families import DecompositionError, closed_arcs
-from megatile.collectives.decompositions.search import disjoint_cycles
+from megatile.collectives.decompositions.search import SearchResult, disjoint_cycles
 from megatile.collectives.decompositions.torus import torus_cycles
 
 if TYPE_CHECKING:
@@ -28,16 +29,29 @@ Arc = tuple[int, int]
 
 @dataclass(frozen=True)
 class NetworkRings:
-    """Directed rings over a network's arcs. ``optimal``: no larger set exists; ``reason``: why."""
+    """Directed rings over a network's arcs; no set has more than ``bound`` of them, for the ``reason``."""
 
     rings: tuple[tuple[int, ...], ...]
     arcs: frozenset[Arc]
     ranks: int
-    optimal: bool
+    bound: int
     reason: str
 
+    @property
+    def optimal(self) -> bool:
+        """Whether it is proven that no larger set exists."""
+        return len(self.rings) == self.bound
+
+    def __str__(self) -> str:
+        found = f"{len(self.rings)} ring{'s' * (len(self.rings) != 1)}"
+        most = "the most there are" if self.optimal else f"at most {self.bound} exist"
+        return f"{found} over {self.ranks} ranks, {most}: {self.reason}"
+
     def verify(self) -> NetworkRings:
-        """Raise unless every ring visits every rank once over existing links and no arc serves twice."""
+        """Raise unless every ring visits every rank once over existing links and no arc serves twice.
+
+        The bound may not be below the rings, nor above what the links of any rank allow.
+        """
         used: set[Arc] = set()
         for ring in self.rings:
             if sorted(ring) != list(range(self.ranks)):
@@ -48,6 +62,8 @@ class NetworkRings:
                 if arc in used:
                     raise DecompositionError(f"link {arc[0]}→{arc[1]} serves two rings")
                 used.add(arc)
+        if not len(self.rings) <= self.bound <= max(len(self.rings), degree_bound(self.arcs, self.ranks)):
+            raise DecompositionError(f"{len(self.rings)} rings are said to be at most {self.bound}")
         return self
 
 
@@ -68,35 +84,52 @@ def network_rings(
     n = ranks if ranks is not None else 1 + max((max(arc) for arc in arcs), default=0)
     if any(not 0 <= v < n for arc in arcs for v in arc):
         raise DecompositionError(f"a link names a rank outside 0..{n - 1}")
-    adjacency: list[set[int]] = [set() for _ in range(n)]
-    for a, b in arcs:
-        adjacency[a].add(b)
+    adjacency = adjacency_of(arcs, n)
     if len(arcs) == n * (n - 1) and n > 1:
         return _trimmed(full_mesh_rings(n), count)
-    bound, why = _bound(adjacency, arcs, directed)
+    bound, why = ring_bound(adjacency, arcs)
     wanted = bound if count is None else min(bound, count)
-    rings, proven = _searched(adjacency, wanted, directed, budget)
-    optimal = len(rings) == bound or proven
-    reason = why if len(rings) == bound else _search_reason(proven, budget)
-    return _trimmed(NetworkRings(_frozen(rings), arcs, n, optimal, reason), count)
+    return _trimmed(_best(adjacency, arcs, _searched(adjacency, wanted, directed, budget), bound, why), count)
 
 
-def _searched(
-    adjacency: list[set[int]], wanted: int, directed: bool, budget: int
-) -> tuple[list[list[int]], bool]:
-    """Rings, and whether it is proven that there are no more.
+class _Found(NamedTuple):
+    """Rings; whether the search has shown that there are no more; how many steps it took."""
 
-    With duplex links, cycles that serve both ways are quick to find; there may be more rings than those.
-    """
+    rings: list[list[int]]
+    exhausted: bool
+    steps: int
+
+
+def _best(
+    adjacency: list[set[int]], arcs: frozenset[Arc], found: _Found, bound: int, why: str
+) -> NetworkRings:
+    rings = _frozen(found.rings)
+    if len(rings) < bound and found.exhausted:
+        bound, why = len(rings), "the search was exhaustive: no larger set exists"
+    elif len(rings) < bound:
+        cut = cut_bound(adjacency, arcs)
+        bound, why = (cut, f"a cut has only {cut} links") if cut < bound else (bound, why)
+        if len(rings) < bound:
+            why = f"the search stopped after {found.steps} steps; {why}"
+    return NetworkRings(rings, arcs, len(adjacency), bound, why)
+
+
+def _searched(adjacency: list[set[int]], wanted: int, directed: bool, budget: int) -> _Found:
+    """With duplex links, cycles that serve both ways are quick to find; there may be more rings than that."""
     if directed:
-        found = disjoint_cycles(adjacency, wanted, directed=True, budget=budget)
-        return found.cycles, found.exhausted
+        return _counted(disjoint_cycles(adjacency, wanted, directed=True, budget=budget), wanted)
     pairs = disjoint_cycles(adjacency, (wanted + 1) // 2, directed=False, budget=budget)
     rings = _both_ways(pairs.cycles)
     if len(rings) >= wanted or (not rings and pairs.exhausted):
-        return rings, pairs.exhausted
+        return _Found(rings, pairs.exhausted and len(rings) < wanted, pairs.steps)
     more = disjoint_cycles(adjacency, wanted, directed=True, budget=budget - pairs.steps)
-    return (more.cycles if len(more.cycles) > len(rings) else rings), more.exhausted
+    best = more.cycles if len(more.cycles) > len(rings) else rings
+    return _Found(best, more.exhausted and len(more.cycles) < wanted, pairs.steps + more.steps)
+
+
+def _counted(found: SearchResult, wanted: int) -> _Found:
+    # A search that has found what it was asked for has not looked for more.
+    return _Found(found.cycles, found.exhausted and len(found.cycles) < wanted, found.steps)
 
 
 def full_mesh_rings(n: int) -> NetworkRings:
@@ -104,12 +137,11 @@ def full_mesh_rings(n: int) -> NetworkRings:
     arcs = frozenset((a, b) for a in range(n) for b in range(n) if a != b)
     family = gen_hamilton_circle(n)
     if family.multiplicity == 1:
-        return NetworkRings(_frozen(family), arcs, n, True, "every link is used")
-    rings = partial_rings(n, n - 2 if n in (4, 6) else 0)
-    reason = (
-        f"K*_{n} has no decomposition into {n - 1} cycles" if n in (4, 6) else "no construction is known here"
-    )
-    return NetworkRings(_frozen(rings), arcs, n, n in (4, 6), reason)
+        return NetworkRings(_frozen(family), arcs, n, n - 1, "every link is used")
+    rings = _frozen(partial_rings(n, n - 2))
+    if n in (4, 6):
+        return NetworkRings(rings, arcs, n, n - 2, f"K*_{n} has no decomposition into {n - 1} cycles")
+    return NetworkRings(rings, arcs, n, n - 1, "no construction for all links is known here")
 
 
 def torus_rings(dims: Sequence[int], *, budget: int = 200_000) -> NetworkRings:
@@ -119,22 +151,31 @@ def torus_rings(dims: Sequence[int], *, budget: int = 200_000) -> NetworkRings:
     if sizes and min(sizes) >= 3:
         cycles = torus_cycles(sizes)
         if cycles is not None:
-            return NetworkRings(_frozen(_both_ways(cycles)), arcs, prod(dims), True, "every link is used")
+            rings = _frozen(_both_ways(cycles))
+            return NetworkRings(rings, arcs, prod(dims), len(rings), "every link is used")
     return network_rings(arcs, ranks=prod(dims), budget=budget)
 
 
 def mesh_rings(dims: Sequence[int], *, budget: int = 200_000) -> NetworkRings:
-    """Rings of a mesh without wrap: in 2 and 3 dimensions corners allow one cycle, both ways."""
+    """Rings of a mesh without wrap.
+
+    Corners allow two in two dimensions: one cycle, both ways. In more dimensions they allow more; what
+    a search of at most ``budget`` steps does not find stays open (``bound``).
+    """
     sizes = [d for d in dims if d > 1]
     arcs = _grid_arcs(dims, wrap=False)
-    if len(sizes) in (2, 3) and prod(sizes) % 2 == 0:
-        snake = _snake(sizes[1:])
-        cycle = [
-            v // len(snake) * len(snake) + snake[v % len(snake)] for v in _grid_cycle(sizes[0], len(snake))
-        ]
-        reason = f"a corner has only {len(sizes)} links"
-        return NetworkRings(_frozen(_both_ways([cycle])), arcs, prod(dims), True, reason)
-    return network_rings(arcs, ranks=prod(dims), budget=budget)
+    if len(sizes) < 2 or prod(sizes) % 2:
+        return network_rings(arcs, ranks=prod(dims), budget=budget)
+    snake = _snake(sizes[1:])
+    cycle = [v // len(snake) * len(snake) + snake[v % len(snake)] for v in _grid_cycle(sizes[0], len(snake))]
+    built = _both_ways([cycle])
+    adjacency = adjacency_of(arcs, prod(dims))
+    bound, why = ring_bound(adjacency, arcs)
+    if bound == len(built):
+        return NetworkRings(_frozen(built), arcs, prod(dims), bound, why)
+    found = _searched(adjacency, bound, False, budget)
+    better = found if len(found.rings) > len(built) else found._replace(rings=built)
+    return _best(adjacency, arcs, better, bound, why)
 
 
 def topology_rings(topology: Topology, *, budget: int = 200_000) -> NetworkRings:
@@ -153,40 +194,6 @@ def topology_rings(topology: Topology, *, budget: int = 200_000) -> NetworkRings
     else:
         answer = network_rings(arcs, ranks=topology.size, budget=budget)
     return replace(answer, arcs=arcs).verify()
-
-
-def _bound(adjacency: list[set[int]], arcs: frozenset[Arc], directed: bool) -> tuple[int, str]:
-    n = len(adjacency)
-    if n < 3 and not (directed and n == 2):
-        return 0, "a ring needs three ranks"
-    incoming = [0] * n
-    for _, b in arcs:
-        incoming[b] += 1
-    least = min(min(len(near) for near in adjacency), min(incoming))
-    sides = _two_sides(adjacency)
-    if sides is not None and sides[0] != sides[1]:
-        return (
-            0,
-            f"the network is bipartite with sides of {sides[0]} and {sides[1]}, so no cycle visits all ranks",
-        )
-    return least, f"a rank has only {least} link{'s' * (least != 1)}"
-
-
-def _two_sides(adjacency: list[set[int]]) -> tuple[int, int] | None:
-    side: dict[int, int] = {}
-    for start in range(len(adjacency)):
-        stack = [start] if start not in side else []
-        side.setdefault(start, 0)
-        while stack:
-            v = stack.pop()
-            for w in adjacency[v]:
-                if w not in side:
-                    side[w] = 1 - side[v]
-                    stack.append(w)
-                elif side[w] == side[v]:
-                    return None
-    ones = sum(side.values())
-    return len(side) - ones, ones
 
 
 def _grid_arcs(dims: Sequence[int], *, wrap: bool) -> frozenset[Arc]:
@@ -242,14 +249,6 @@ def _frozen(cycles: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def _trimmed(answer: NetworkRings, count: int | None) -> NetworkRings:
-    if count is None or count >= len(answer.rings):
+    if count is None or count > len(answer.rings) or answer.bound <= count:
         return answer
-    return NetworkRings(
-        answer.rings[:count], answer.arcs, answer.ranks, True, f"{count} rings were asked for"
-    )
-
-
-def _search_reason(exhausted: bool, budget: int) -> str:
-    if exhausted:
-        return "the search was exhaustive: no larger set exists"
-    return f"the search stopped after {budget} steps; a larger set may exist"
+    return replace(answer, rings=answer.rings[:count], reason=f"{count} rings were asked for")

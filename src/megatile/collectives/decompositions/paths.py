@@ -11,6 +11,20 @@ from megatile.collectives.decompositions.families import (
 )
 
 
+class NodeCycleFamily(CycleFamily):
+    """Cycles over nodes of ``ranks_per_node`` ranks: a local path, the same on the next node, and so on."""
+
+    def __init__(self, cycles: list[list[int]], *, ranks: int, multiplicity: int, ranks_per_node: int):
+        super().__init__(cycles, ranks=ranks, multiplicity=multiplicity, complete=False)
+        self.ranks_per_node = ranks_per_node
+
+    def verify(self) -> NodeCycleFamily:
+        """Raise unless links inside nodes are used equally, and so are the NICs of all ranks."""
+        super().verify()
+        verify_two_nodes(self, self.ranks_per_node)
+        return self
+
+
 def gen_hamilton_path_local(m: int) -> PathFamily:
     """m Hamiltonian paths over m ranks: every pair once, different starts, different ends.
 
@@ -28,7 +42,7 @@ def gen_hamilton_path_local(m: int) -> PathFamily:
     return PathFamily([_without(cycle, m) for cycle in cycles], ranks=m, multiplicity=cycles.multiplicity)
 
 
-def gen_hamilton_circle_two_nodes(n: int, u: int = 2) -> CycleFamily:
+def gen_hamilton_circle_two_nodes(n: int, u: int = 2) -> NodeCycleFamily:
     """Cycles over n ranks on ``u`` nodes: each local path, the same on the next node, and so on.
 
     Inside every node each link carries one chunk, between nodes each rank's NIC carries one (two of each,
@@ -44,7 +58,7 @@ def gen_hamilton_circle_two_nodes(n: int, u: int = 2) -> CycleFamily:
     cycles = [[rank + node * m for node in range(u) for rank in path] for path in paths]
     # On a single node the closing arcs repeat local ones; between nodes they are links of their own.
     multiplicity = int(arc_counts(cycles, n, closed=True).max()) if u == 1 else paths.multiplicity
-    return CycleFamily(cycles, ranks=n, multiplicity=multiplicity, complete=False)
+    return NodeCycleFamily(cycles, ranks=n, multiplicity=multiplicity, ranks_per_node=m)
 
 
 def ranks_per_node(looping: list[list[int]]) -> int:
@@ -63,9 +77,15 @@ def ranks_per_node(looping: list[list[int]]) -> int:
     )
 
 
-def verify_two_nodes(looping: list[list[int]]) -> None:
-    """Raise unless links inside nodes are used equally, and so are the NICs of all ranks."""
-    m = ranks_per_node(looping)
+def verify_two_nodes(looping: list[list[int]], m: int | None = None) -> None:
+    """Raise unless links inside nodes are used equally, and so are the NICs of all ranks.
+
+    ``m``, the ranks of a node, is found from the cycles when not given.
+    """
+    if m is None:
+        m = ranks_per_node(looping)
+    elif len(looping) not in (m, 2 * m) or not _visits_whole_nodes(looping, m):
+        raise DecompositionError(f"these {len(looping)} cycles are not paths of whole nodes of {m} ranks")
     n = len(looping[0]) if looping else 1
     multiplicity = len(looping) // m
     PathFamily([cycle[:m] for cycle in looping], ranks=m, multiplicity=multiplicity).verify()
