@@ -1,11 +1,14 @@
-"""Predicted attention beside published measurements, as a section of docs/fidelity.md; building plans."""
+"""Predicted attention beside published measurements, as a section of docs/fidelity.md; building plans;
+the whole function on one rank beside torch's own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import fidelity_attention as fidelity
-from harness import Bar, Row, bench, best_of
+from harness import Bar, Row, bench, best_of, in_turn, ratio_at_most
 from megatile.attention.plans import Problem, attention_plan
 
 
@@ -34,3 +37,26 @@ def building() -> Iterator[Row]:
             return attention_plan("hamilton", problem, ranks=ranks)
 
         yield Row(f"plan of {ranks} ranks", best_of(build, 1), "s")
+
+
+@bench("attention on one rank", needs=["torch"])
+def one_rank() -> Iterator[Row]:
+    """What the arguments, their checks and the layout cost: most of all where there is little else to do."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    from megatile.attention import hamilton_attention
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for tokens, causal in product((64, 128, 256, 512, 1024, 4096), (False, True)):
+            q, k, v = (torch.randn(1, tokens, 8, 64) for _ in range(3))
+            inner = [x.transpose(1, 2) for x in (q, k, v)]
+            ours, torchs = in_turn(
+                lambda x=(q, k, v), c=causal: hamilton_attention(*x, causal=c),
+                lambda x=inner, c=causal: scaled_dot_product_attention(*x, is_causal=c),
+                max(5, 100_000 // tokens),
+            )
+            name = f"{tokens} tokens, {'causal' if causal else 'full'}"
+            yield Row(name, ours, "s", torchs, "torch SDPA", ratio_at_most(1 / 0.8))

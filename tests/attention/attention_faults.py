@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from contextlib import contextmanager
 
@@ -13,6 +14,7 @@ from attention_cases import Cases, environment, shards, single_device, tensors
 from megatile.attention import (
     A2AComm,
     AttentionError,
+    PeerError,
     RingComm,
     forwards,
     hamilton_attention,
@@ -225,6 +227,46 @@ def dies_in_the_middle(rank, schedule, victim, causal, backward):
         setattr(owner, name, deadly)
     for _ in range(3):
         attend()
+
+
+def goes_missing(rank, victim, how, schedule, own_timeout):
+    """One rank is lost in some way; of the others: seconds until the error, its text, the ranks it names."""
+    x = torch.randn(1, 16, 4, 8)
+    with environment(MEGATILE_ATTENTION_TIMEOUT=own_timeout):
+        hamilton_attention(x, x, x, schedule=schedule)
+        if rank == victim:
+            _lose(how)
+        start = time.monotonic()
+        try:
+            hamilton_attention(x, x, x, schedule=schedule)
+        except PeerError as error:
+            return time.monotonic() - start, str(error), error.ranks
+    return None
+
+
+def _lose(how):
+    """Before the call, or in the middle of it."""
+    ways = {
+        "sleeps": lambda: time.sleep(600),
+        "stops": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+        "exits": lambda: os._exit(0),
+        "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    }
+    way, _, when = how.partition(", ")
+    if when:
+        Engine._forward_call = lambda *_: ways[way]()
+    else:
+        ways[way]()
+
+
+def is_slow(rank, victim, seconds):
+    """One rank comes late, but in time; and once more, so that nothing of the first time remains."""
+    x = torch.randn(1, 8, 2, 8)
+    for _ in range(2):
+        if rank == victim:
+            time.sleep(seconds)
+        hamilton_attention(x, x, x, schedule="ring")
+    return "done"
 
 
 def never_calls(rank, victim, seconds):

@@ -21,8 +21,11 @@ _LOADED = [
 _FORKS.set_forkserver_preload(_LOADED)
 
 
-def run_ranks(function, ranks, *args, timeout=150.0, group_timeout=60.0):
-    """``function(rank, *args)`` in every process; per rank (result, error text)."""
+def run_ranks(function, ranks, *args, timeout=150.0, group_timeout=60.0, finishes=None):
+    """``function(rank, *args)`` in every process; per rank (result, error text).
+
+    Only the ranks of ``finishes`` (default: all) are waited for, the others are ended then.
+    """
     port = _free_port()
     pipes, processes = [], []
     for rank in range(ranks):
@@ -36,7 +39,8 @@ def run_ranks(function, ranks, *args, timeout=150.0, group_timeout=60.0):
         processes.append(process)
     results: list = [(None, "did not finish in time")] * ranks
     deadline, open_pipes = time.monotonic() + timeout, dict(zip(pipes, range(ranks), strict=True))
-    while open_pipes and time.monotonic() < deadline:
+    wanted = set(range(ranks) if finishes is None else finishes)
+    while wanted & set(open_pipes.values()) and time.monotonic() < deadline:
         for pipe in wait_connections(list(open_pipes), timeout=1.0):
             rank = open_pipes.pop(pipe)
             try:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from attention_cases import Cases, environment, shards, single_device, tensors, with_gradients
+from torch.distributed.device_mesh import DeviceMesh
 
 from megatile.attention import (
     AttentionError,
     PeerError,
     hamilton_attention,
     hamilton_attention_forward_full_flash_attn,
+    make_schedule,
     position_ids,
     ring_flash_attn_qkvpacked_func,
     sequence_parallel_attention,
     shard_sequence,
     unshard_sequence,
 )
+from megatile.hda import machine as load_machine
 
 
 def check_use(rank):
@@ -28,6 +33,7 @@ def check_use(rank):
     _check_layouts(cases)
     _check_contexts(cases)
     _check_mistakes_of_one_rank(cases, rank)
+    _check_meshes(cases)
     if dist.get_world_size() > 3:
         _check_subgroup(cases, rank)
         dist.barrier()  # rank 0, which is in no sub-group, keeps the store that the others need
@@ -94,6 +100,23 @@ def _check_differences(cases, wrong):
     options = {"function": hamilton_attention, "q": x, "k": x, "v": x, "causal": True}
     machine = "mi300x-8" if wrong else "dgx-h100"
     refuses("machine of one", message="disagree on machine", machine=machine, **options)
+    smaller = load_machine("mi300x-8", gpus=4 if wrong else 8)  # the name is the same
+    refuses("contents of machine", message="disagree on machine: mi300x-8 (", machine=smaller, **options)
+    same = load_machine("mi300x-8") if wrong else "mi300x-8"
+    cases.compare(
+        "one machine", [hamilton_attention(x, x, x, machine=same).isfinite().all()], [torch.tensor(1.0)]
+    )
+    chosen = make_schedule("zigzag", ranks)
+    other = replace(chosen, causal_layout="contiguous") if wrong else chosen  # nor does this show in the name
+    refuses("division of one", message="disagree on division: contiguous, ", schedule=other, **options)
+    boundaries = [0, 2 * ranks, 4 * ranks]
+    packed = np.array(boundaries) if wrong else torch.tensor(boundaries)
+    one = hamilton_attention(x[0], x[0], x[0], cu_seqlens=packed)
+    cases.compare("boundaries of all kinds", [one.isfinite().all()], [torch.tensor(1.0)])
+    empty = x.to("meta") if wrong else x
+    refuses("meta", message="device 'meta' have", function=hamilton_attention, q=empty, k=empty, v=empty)
+    batched = torch.vmap(lambda a: hamilton_attention(a, a, a))
+    cases.refuses("vmap", AttentionError, "torch.vmap cannot reach", batched, x.repeat(2, 1, 1, 1, 1))
     refuses("a list as layout", message="no tensor layout", layout=["B"] if wrong else "BSND", **options)
     refuses("tensor as dropout", message="dropout", dropout_p=torch.ones(2) if wrong else 0.0, **options)
     refuses("shape", message="disagree on shape", function=unshard_sequence, x=x[..., : 8 - wrong])
@@ -148,6 +171,21 @@ def _check_mistakes_of_one_rank(cases, rank):
         cases.refuses(
             "the same on all", AttentionError, "was not divided", hamilton_attention, same, same, same
         )
+
+
+def _check_meshes(cases):
+    """A DeviceMesh of one dimension is a group; of more, one has to be picked."""
+    ranks = dist.get_world_size()
+    q, k, v = tensors(2, *[(1, 4 * ranks, 2, 4)] * 3)
+    exact = single_device(*(x.double() for x in (q, k, v)))
+    named = DeviceMesh("cpu", torch.arange(ranks).reshape(1, ranks), mesh_dim_names=("dp", "cp"))
+    for group in (DeviceMesh("cpu", torch.arange(ranks)), named["cp"]):
+        out = hamilton_attention(*(shard_sequence(x, group=group) for x in (q, k, v)), group=group)
+        cases.compare("mesh", [out], shards([exact], {}))
+    options = {"q": q, "k": k, "v": v, "function": hamilton_attention, "error": AttentionError}
+    cases.refuses("named mesh", message='mesh["dp"] or mesh["cp"]', group=named, **options)
+    plain = DeviceMesh("cpu", torch.arange(ranks).reshape(ranks, 1))
+    cases.refuses("mesh", message="one dimension of a DeviceMesh, this one has 2", group=plain, **options)
 
 
 def _check_subgroup(cases, rank):

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from types import SimpleNamespace
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
 
-from megatile.attention import failures  # noqa: E402
 from megatile.attention.engine import Engine  # noqa: E402
 from megatile.attention.heads import HeadExchange, exchange_heads  # noqa: E402
 from megatile.attention.kernels import CpuFlash, KernelOptions  # noqa: E402
@@ -89,22 +85,3 @@ def test_ulysses_has_q_k_and_v_under_way_before_it_waits():
     grads = torch.autograd.grad(results, inputs, [torch.ones_like(x) for x in results])
     assert [x.shape for x in grads] == [x.shape for x in inputs]
     assert recorder.events == ["start kv"] * 3 + ["wait"] * 3
-
-
-def test_a_rank_that_waits_is_not_taken_for_dead(monkeypatch):
-    """Others have noticed a failure: the store is told that this rank lives, while it waits and only then."""
-    group, store = SimpleNamespace(group_name="g"), torch.distributed.HashStore()
-    monkeypatch.setattr(failures, "_store", lambda group: store)
-    monkeypatch.setattr(torch.distributed, "get_rank", lambda group: 7)
-    watcher = failures.Watcher()
-    with watcher.during(group):
-        time.sleep(3 * failures.WATCH_SECONDS)
-    assert not store.check(["alive/7"])  # nobody asks
-    store.set("noticed", "1")
-    time.sleep(3 * failures.WATCH_SECONDS)
-    assert not store.check(["alive/7"])  # it does not wait
-    with watcher.during(group):
-        end = time.monotonic() + 20
-        while not store.check(["alive/7"]):
-            assert time.monotonic() < end
-            time.sleep(0.01)

@@ -347,7 +347,7 @@ def test_merges_launches_and_messages_cost_kernels_time(mesh):
 
 def test_auto_follows_the_prediction_for_the_machine_given(monkeypatch):
     torch = pytest.importorskip("torch")
-    from megatile.attention import functional, make_schedule
+    from megatile.attention import choice, make_schedule
 
     asked = []
 
@@ -357,18 +357,18 @@ def test_auto_follows_the_prediction_for_the_machine_given(monkeypatch):
 
     monkeypatch.setattr("megatile.attention.predict.best_schedule", choose)
     q, k = torch.zeros(1, 3, 8, 64), torch.zeros(1, 3, 2, 64)
-    chosen = functional._predicted("mi300x-8", make_schedule("hamilton", 8), q, k, True, 1000, 1000)
+    chosen = choice.predicted("mi300x-8", make_schedule("hamilton", 8), q, k, True, 1000, 1000)
     assert chosen.name == "direct"
     assert asked == [("mi300x-8", 8, Problem(1024, 8, 64, 2, kv_length=1024, causal=True, dtype="f32"))]
 
 
 def test_auto_keeps_its_schedule_where_nothing_can_be_predicted():
     torch = pytest.importorskip("torch")
-    from megatile.attention import functional, make_schedule
+    from megatile.attention import choice, make_schedule
 
     many = make_schedule("hamilton", 9)
     x = torch.zeros(1, 3, 8, 64)
-    assert functional._predicted("mi300x-8", many, x, x, False, 64, 64) is many
+    assert choice.predicted("mi300x-8", many, x, x, False, 64, 64) is many
 
 
 @pytest.mark.parametrize("name", ["mi300x-8", "dgx-h100"])

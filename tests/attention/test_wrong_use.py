@@ -28,6 +28,7 @@ from megatile.attention.schedules import Layout  # noqa: E402
     ("given", "message"),
     [
         (torch.tensor([[0, 6]]), "must be whole numbers"),
+        (torch.empty(2, dtype=torch.int64, device="meta"), "cu_seqlens cannot be read"),
         ([None, 6], "must be whole numbers"),
         (torch.tensor([0.0, 5.5, 6.0]), "must be whole numbers"),
         ("06", "must be the boundaries of"),
@@ -57,6 +58,12 @@ def test_boundaries_of_packed_sequences(given, message):
         ({"softmax_scale": torch.ones(1)}, "softmax_scale must be a finite number, got Tensor"),
         ({"dropout_p": torch.tensor([0.0, 0.5])}, "dropout"),
         ({"layout": ["B"]}, "no tensor layout"),
+        ({"layout": "BHSD"}, "did you mean 'BNSD'"),
+        ({"layout": "bshd"}, "did you mean 'BSND'"),
+        ({"softmax_scale": 10**400}, "softmax_scale must be a finite number, got int"),
+        ({"causal": torch.ones(2)}, "causal is True or False, got Tensor"),
+        ({"causal": "yes"}, "causal is True or False, got str"),
+        ({"window_size": np.array([1, 1])}, "window_size is .left, right."),
         ({"alibi_slopes": torch.ones(2, requires_grad=True)}, "alibi_slopes have no gradient"),
         ({"schedule": "hamilton:0"}, "at least one ring"),
         ({"schedule": "ulysses:1+rnig"}, "did you mean 'ring'"),
@@ -72,6 +79,20 @@ def test_any_real_number_is_a_scale():
     x = torch.randn(1, 6, 2, 4)
     expected = hamilton_attention(x, x, x, softmax_scale=0.5)
     assert torch.equal(hamilton_attention(x, x, x, softmax_scale=np.float32(0.5)), expected)
+
+
+def test_whole_numbers_of_any_kind_are_a_window():
+    x = torch.randn(1, 6, 2, 4)
+    expected = hamilton_attention(x, x, x, window_size=(1, 2))
+    assert torch.equal(hamilton_attention(x, x, x, window_size=list(np.array([1, 2]))), expected)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "mkldnn"])
+def test_tensors_that_are_not_dense(kind):
+    x = torch.randn(1, 6, 2, 4)
+    other = x.to_sparse() if kind == "sparse" else x.to_mkldnn()
+    with pytest.raises(AttentionError, match=f"must be dense tensors, got .*{kind}"):
+        hamilton_attention(other, other, other)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])

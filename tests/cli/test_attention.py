@@ -45,6 +45,9 @@ def test_bench_runs_checks_and_prints(megatile):
     (heads,) = json.loads(megatile("attention", "bench", "--schedule", "ulysses", *small, "--json").out)
     assert heads["correct"]
     assert heads["communication"] > 0
+    twice = megatile("attention", "bench", "--schedule", "ring,ring", *small)
+    assert twice.code == 0
+    assert twice.err.splitlines()[:2] == ["1/2 ring …", "2/2 ring …"]
     assert "no schedule is named" in megatile("attention", "bench", *small, "--schedule", ",").err
     assert "dtype must be one of" in megatile("attention", "bench", *small, "--dtype", "f99").err
 

@@ -50,7 +50,7 @@ def test_json_and_picture(tmp_path):
 
 def test_lengths():
     assert read_lengths("8192, 10K,1.5M") == [8192, 10_000, 1_500_000]
-    for bad in ("", "ten", "0", "-3"):
+    for bad in ("", "ten", "0", "-3", "1.5", "0.0001K", "nan", "inf"):
         with pytest.raises(MegatileError, match="is no number of tokens"):
             read_lengths(bad)
 
@@ -63,6 +63,8 @@ def test_lengths():
         (["--ranks", "9"], "needs 9 units of 'device'"),
         (["--kv-heads", "5"], "32 query heads cannot share 5 KV heads"),
         (["--schedule", "hamiltn"], "hamilton"),
+        (["--schedule", ","], "no schedule is named"),
+        (["--schedule", ""], "no schedule is named"),
         (["--dtype", "bf17"], "did you mean 'bf16'"),
         (["--machine", "cpu"], "no throughput for bf16"),
         (["--plot", "prediction.txt"], "is no name of a picture"),

@@ -81,7 +81,7 @@ def _process_group(group: Any) -> dist.ProcessGroup | None:
             return None
         return dist.group.WORLD
     if hasattr(group, "get_group") and not isinstance(group, dist.ProcessGroup):
-        group = group.get_group()  # a DeviceMesh of one dimension
+        group = _group_of_mesh(group)
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise AttentionError(
             f"this process (rank {dist.get_rank()}) is not a member of the group it calls with"
@@ -96,6 +96,19 @@ def _process_group(group: Any) -> dist.ProcessGroup | None:
             f"this process (rank {dist.get_rank()}) is not a member of the group it calls with"
         )
     return group
+
+
+def _group_of_mesh(mesh: Any) -> Any:
+    """The process group of a DeviceMesh of one dimension."""
+    if mesh.ndim != 1:
+        names = mesh.mesh_dim_names
+        raise AttentionError(
+            f"a sequence is divided along one dimension of a DeviceMesh, this one has {mesh.ndim}",
+            advice=" or ".join(f'mesh["{name}"]' for name in names)
+            if names
+            else 'name the dimensions (mesh_dim_names=("dp", "cp")) and give one of them: mesh["cp"]',
+        )
+    return mesh.get_group()
 
 
 def _raise_problems(records: list[Record]) -> None:

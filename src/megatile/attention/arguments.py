@@ -7,21 +7,23 @@ import os
 from collections.abc import Sequence
 from functools import lru_cache
 from math import isfinite
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from megatile.attention.agreement import Record, checksum
 from megatile.attention.errors import AttentionError
-from megatile.attention.kernels import SUPPORTED
+from megatile.attention.kernels import SUPPORTED, KernelOptions
 from megatile.attention.merge import merge_form
 from megatile.attention.ownership import packed_lengths
 from megatile.attention.schedules import Schedule
 from megatile.core.errors import did_you_mean
 
 _TENSOR_LAYOUTS = {"BSND": (0, 1, 2, 3), "BNSD": (0, 2, 1, 3), "SBND": (1, 0, 2, 3)}
+NO_WINDOW = (-1, -1)
 
 # Fields of a record that must not differ between ranks.
 SAME = (
@@ -34,6 +36,7 @@ SAME = (
     "mask",
     "schedule",
     "cycles",
+    "division",
     "machine",
     "gradient",
     "softmax_scale",
@@ -42,10 +45,24 @@ SAME = (
 )
 
 
+def as_autocast(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
+    """Inside ``torch.autocast``: in its dtype, as torch's own attention does."""
+    if not torch._C._is_any_autocast_enabled():
+        return q, k, v
+    kind = q.device.type if isinstance(q, Tensor) else "meta"
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return q, k, v
+    wanted = torch.get_autocast_dtype(kind)
+    casts = [isinstance(x, Tensor) and x.dtype in SUPPORTED for x in (q, k, v)]
+    q, k, v = (x.to(wanted) if cast else x for x, cast in zip((q, k, v), casts, strict=True))
+    return q, k, v
+
+
 def find_problem(
     q: Any,
     k: Any,
     v: Any,
+    causal: Any,
     window_size: Any,
     dropout_p: float,
     slopes: Any,
@@ -60,35 +77,56 @@ def find_problem(
     packed = cu_seqlens is not None
     return (
         _problem_of_tensors(q, k, v, layout, packed)
-        or _problem_of_options(window_size, dropout_p, cu_seqlens, scale)
+        or _problem_of_options(causal, window_size, dropout_p, cu_seqlens, scale)
         or _problem_of_shapes(q, k, v, slopes, layout, packed)
         or _problem_of_merges(q)
     )
 
 
-def _problem_of_tensors(q: Any, k: Any, v: Any, layout: str, packed: bool) -> str | None:
-    if not all(isinstance(x, Tensor) for x in (q, k, v)):
-        return f"q, k and v must be tensors, got {', '.join(type(x).__name__ for x in (q, k, v))}"
-    if not packed and (not isinstance(layout, str) or layout not in _TENSOR_LAYOUTS):
-        return f"there is no tensor layout '{layout}' ({did_you_mean(str(layout), _TENSOR_LAYOUTS)})"
-    if any(x.dim() != (3 if packed else 4) for x in (q, k, v)):
-        names = "[tokens, heads, dim]" if packed else f"four dimensions ({layout})"
-        return f"q, k and v need {names}, got shapes {[tuple(x.shape) for x in (q, k, v)]}"
-    if len({x.dtype for x in (q, k, v)}) > 1 or q.dtype not in SUPPORTED:
-        found = sorted({str(x.dtype).removeprefix("torch.") for x in (q, k, v)})
-        return f"q, k and v must share one dtype of float32, bfloat16 and float16, got {', '.join(found)}"
-    if len({x.device for x in (q, k, v)}) > 1:
-        return f"q, k and v must be on one device, got {', '.join(str(x.device) for x in (q, k, v))}"
+def problem_between_ranks(*tensors: Tensor) -> str | None:
+    """What works on one rank alone, but cannot be sent to others."""
+    if any(x.is_meta for x in tensors):
+        return "tensors of the device 'meta' have no content that ranks could exchange"
+    if any(torch._C._functorch.is_batchedtensor(x) for x in tensors):
+        return "torch.vmap cannot reach into other processes, use the batch dimension of q, k and v"
     return None
 
 
-def _problem_of_options(window_size: Any, dropout_p: Any, cu_seqlens: Any, scale: Any) -> str | None:
-    if dropout_p is not None and (not isinstance(dropout_p, Real) or dropout_p):
+def _problem_of_tensors(q: Any, k: Any, v: Any, layout: str, packed: bool) -> str | None:
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        return f"q, k and v must be tensors, got {', '.join(type(x).__name__ for x in (q, k, v))}"
+    if not packed and (not isinstance(layout, str) or layout not in _TENSOR_LAYOUTS):
+        return f"there is no tensor layout '{layout}' ({_meant(str(layout))})"
+    if not q.dim() == k.dim() == v.dim() == (3 if packed else 4):
+        names = "[tokens, heads, dim]" if packed else f"four dimensions ({layout})"
+        return f"q, k and v need {names}, got shapes {[tuple(x.shape) for x in (q, k, v)]}"
+    if not q.dtype == k.dtype == v.dtype or q.dtype not in SUPPORTED:
+        found = sorted({str(x.dtype).removeprefix("torch.") for x in (q, k, v)})
+        return f"q, k and v must share one dtype of float32, bfloat16 and float16, got {', '.join(found)}"
+    if not q.device == k.device == v.device:
+        return f"q, k and v must be on one device, got {', '.join(str(x.device) for x in (q, k, v))}"
+    if not q.layout == k.layout == v.layout == torch.strided:
+        return f"q, k and v must be dense tensors, got {', '.join(str(x.layout) for x in (q, k, v))}"
+    return None
+
+
+def _meant(layout: str) -> str:
+    """Others write H for the number of heads, which is N here."""
+    meant = layout.upper().replace("H", "N")
+    return f"did you mean '{meant}'?" if meant in _TENSOR_LAYOUTS else did_you_mean(layout, _TENSOR_LAYOUTS)
+
+
+def _problem_of_options(
+    causal: Any, window_size: Any, dropout_p: Any, cu_seqlens: Any, scale: Any
+) -> str | None:
+    if not (causal is None or isinstance(causal, (int, np.bool_))):
+        return f"causal is True or False, got {type(causal).__name__}"
+    if dropout_p is not None and (not isinstance(dropout_p, (int, float, Real)) or dropout_p):
         return "dropout inside divided attention is not supported, use dropout_p=0"
-    pair = isinstance(window_size, Sequence) and len(window_size) == 2
-    if not pair or not all(isinstance(w, int) and w >= -1 for w in window_size):
+    pair = isinstance(window_size, (tuple, list)) and len(window_size) == 2
+    if not pair or not (_is_side(window_size[0]) and _is_side(window_size[1])):
         return f"window_size is (left, right) with -1 for no limit, got {window_size}"
-    if scale is not None and not (isinstance(scale, Real) and isfinite(scale)):
+    if scale is not None and not _is_finite(scale):
         found = scale if isinstance(scale, float) else type(scale).__name__
         return f"softmax_scale must be a finite number, got {found}"
     try:
@@ -99,8 +137,22 @@ def _problem_of_options(window_size: Any, dropout_p: Any, cu_seqlens: Any, scale
     return None
 
 
+def _is_side(found: Any) -> bool:
+    return isinstance(found, (int, Integral)) and int(found) >= -1
+
+
+def _is_finite(number: Any) -> bool:
+    try:
+        return isinstance(number, Real) and isfinite(number)
+    except OverflowError:
+        return False
+
+
 def _problem_of_shapes(q: Tensor, k: Tensor, v: Tensor, slopes: Any, layout: str, packed: bool) -> str | None:
-    shape_q, shape_k, shape_v = (_inner_shape(x, layout, packed) for x in (q, k, v))
+    if slopes is None and q.shape == k.shape == v.shape and q.numel():
+        return None
+    order = None if packed else _TENSOR_LAYOUTS[layout]
+    shape_q, shape_k, shape_v = _inner_shape(q, order), _inner_shape(k, order), _inner_shape(v, order)
     if shape_k[:3] != shape_v[:3]:
         return f"batch, length and heads of k and v must agree, got {tuple(k.shape)} and {tuple(v.shape)}"
     if shape_q[0] != shape_k[0]:
@@ -121,6 +173,8 @@ def _problem_of_shapes(q: Tensor, k: Tensor, v: Tensor, slopes: Any, layout: str
 
 
 def _problem_of_merges(q: Tensor) -> str | None:
+    if not os.environ.get("MEGATILE_ATTENTION_MERGE"):
+        return None  # what is chosen by itself always works
     try:
         merge_form(q.device)
     except AttentionError as error:
@@ -130,7 +184,8 @@ def _problem_of_merges(q: Tensor) -> str | None:
 
 def mask_text(causal: bool, window_size: Sequence[int]) -> str:
     """The mask in words; two ranks with different words may also divide sequences differently."""
-    window = "" if tuple(window_size) == (-1, -1) else f" with window_size {tuple(window_size)}"
+    sides = int(window_size[0]), int(window_size[1])
+    window = "" if sides == NO_WINDOW else f" with window_size {sides}"
     return ("causal" if causal else "full") + window
 
 
@@ -140,9 +195,8 @@ def make_record(
     v: Tensor,
     mask: str,
     schedule: Schedule | None,
-    scale: float,
+    options: KernelOptions,
     cu_seqlens: Any,
-    slopes: Tensor | None,
 ) -> Record:
     """The fields that ranks compare; with MEGATILE_ATTENTION_DEBUG=1 a checksum of the keys too."""
     debug = os.environ.get("MEGATILE_ATTENTION_DEBUG", "0") not in ("", "0")
@@ -156,9 +210,10 @@ def make_record(
         "mask": mask,
         "schedule": schedule.name if schedule else None,
         "cycles": _cycles(schedule) if schedule else None,
-        "softmax_scale": scale,
-        "cu_seqlens": None if cu_seqlens is None else _digest(cu_seqlens),
-        "alibi_slopes": None if slopes is None else _digest(slopes),
+        "division": _division(schedule) if schedule else None,
+        "softmax_scale": options.scale,
+        "cu_seqlens": None if cu_seqlens is None else _boundaries(cu_seqlens),
+        "alibi_slopes": None if options.slopes is None else _digest(options.slopes),
         "query tokens": q.shape[1],
         "key tokens": k.shape[1],
         "checksum": checksum(k) if debug and k.numel() else None,
@@ -167,12 +222,19 @@ def make_record(
 
 def device_of(x: Any) -> torch.device:
     """Where ranks compare their arguments, also if this one was given no tensor."""
-    return x.device if isinstance(x, Tensor) else torch.device("cpu")
+    return x.device if isinstance(x, Tensor) and not x.is_meta else torch.device("cpu")
 
 
 def _digest(values: Any) -> str:
     text = str([x.tolist() if isinstance(x, Tensor) else x for x in values])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _boundaries(cu_seqlens: Any) -> str:
+    lengths_q, lengths_kv = packed_lengths(cu_seqlens)
+    keys = "" if lengths_q == lengths_kv else f" and {sum(lengths_kv)} keys"
+    digest = _digest((lengths_q, lengths_kv))
+    return f"{len(lengths_q)} sequences of {sum(lengths_q)} tokens{keys} ({digest})"
 
 
 @lru_cache(maxsize=64)
@@ -182,8 +244,16 @@ def _cycles(schedule: Schedule) -> str | None:
     return None if cycles is None else _digest(cycles)
 
 
-def _inner_shape(x: Tensor, layout: str, packed: bool) -> tuple[int, ...]:
-    return (1, *x.shape) if packed else tuple(x.shape[i] for i in _TENSOR_LAYOUTS[layout])
+def _division(schedule: Schedule) -> str:
+    """The same holds for how they divide sequences and heads."""
+    return f"{schedule.full_layout}, causal {schedule.causal_layout}, {schedule.heads} for the heads"
+
+
+def _inner_shape(x: Tensor, order: tuple[int, int, int, int] | None) -> tuple[int, ...]:
+    shape = x.shape
+    return (
+        (1, *shape) if order is None else (shape[order[0]], shape[order[1]], shape[order[2]], shape[order[3]])
+    )
 
 
 def to_inner(x: Tensor, layout: str, packed: bool = False) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from megatile.attention.agreement import Members, Record
 from megatile.attention.arguments import (
+    NO_WINDOW,
     SAME,
     device_of,
     find_problem,
@@ -58,16 +60,15 @@ def run_chunks(
     problem = _chunk_problem(cycles, members.size, q, k, v, causal, dropout_p, layout, scale)
     schedule = None if problem else cycle_schedule("given cycles", [list(c) for c in cycles], members.size)
     record: Record = {}
+    options = KernelOptions(1.0, partial=members.size > 1)
     if problem is None:
-        scale = max(1, q.shape[-1]) ** -0.5 if scale is None else float(scale)
+        options = replace(options, scale=max(1, q.shape[-1]) ** -0.5 if scale is None else float(scale))
         q, k, v = to_inner(q, layout), [to_inner(x, layout) for x in k], [to_inner(x, layout) for x in v]
-        record = make_record(q, k[0], v[0], mask_text(causal, (-1, -1)), schedule, scale, None, None)
+        record = make_record(q, k[0], v[0], mask_text(causal, NO_WINDOW), schedule, options, None)
         record["chunk lengths"] = [[size, len(list(run))] for size, run in groupby(x.shape[1] for x in k)]
     records = members.agree(record, problem, device_of(q), SAME)
     assert schedule is not None
-    assert scale is not None
     with torch.no_grad():
-        options = KernelOptions(scale, partial=members.size > 1)
         out, lse = _forward(members, schedule, records, mask, q, k, v, options, profile)
     return out.permute(from_inner_order(layout)), lse
 
@@ -159,7 +160,7 @@ def _chunk_problem(
     if any(sorted(cycle) != list(range(ranks)) for cycle in cycles):
         return f"the cycles must visit each of the group's {ranks} ranks once"
     for a, b in zip(k, v, strict=True):
-        problem = find_problem(q, a, b, (-1, -1), dropout_p, None, layout, scale=scale)
+        problem = find_problem(q, a, b, causal, NO_WINDOW, dropout_p, None, layout, scale=scale)
         if problem:
             return problem
     if causal:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatile.attention.errors import AttentionError, PeerError
-from megatile.attention.failures import explained, wait_for
+from megatile.attention.failures import explained, wait_for_all
 from megatile.core.errors import did_you_mean
 
 
@@ -25,11 +26,11 @@ class Pending:
     group: dist.ProcessGroup | None
     doing: str
     kept: list[Tensor]
+    started: float = field(default_factory=time.monotonic)
 
     def wait(self) -> dict[int, Tensor]:
-        for work, peer in self.works:
-            assert self.group is not None
-            wait_for(work, self.group, peer, self.doing)
+        if self.works and self.group is not None:
+            wait_for_all(self.works, self.group, self.doing, self.started)
         self.kept.clear()
         return self.received
 
@@ -198,8 +199,7 @@ class RingComm:
 
     def wait(self) -> None:
         """Wait for what was started."""
-        for work, peer in self._works:
-            wait_for(work, self.group, peer, "a ring exchange")
+        wait_for_all(self._works, self.group, "a ring exchange")
         self._noted, self._works = [], []
 
 

@@ -2,108 +2,65 @@
 
 from __future__ import annotations
 
-import atexit
-import os
+import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from datetime import timedelta
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
 
-from megatile.attention.errors import AttentionError, PeerError
+from megatile.attention.errors import PeerError
+from megatile.attention.roll_call import GIVE_UP, WATCHER, Limit, Roll, Verdict, Wait
 
-WATCH_SECONDS = 0.3
-GRACE_SECONDS = 3.0  # how long ranks that noticed a failure wait for the others to report
-
-
-def timeout_from_environment() -> timedelta | None:
-    """``MEGATILE_ATTENTION_TIMEOUT`` in seconds, or None: the group's own timeout holds."""
-    text = os.environ.get("MEGATILE_ATTENTION_TIMEOUT", "")
-    try:
-        return timedelta(seconds=float(text)) if text else None
-    except (ValueError, OverflowError) as error:
-        raise AttentionError(f"MEGATILE_ATTENTION_TIMEOUT is a number of seconds, got '{text}'") from error
+STORE_SILENT = "does not answer (it keeps the rendezvous store)"
+STORE_GONE = "ended (it kept the rendezvous store, which no longer answers)"
 
 
-def wait_for(work: Any, group: dist.ProcessGroup, peer: int | None, doing: str) -> None:
+def wait_for(
+    work: Any, group: dist.ProcessGroup, peer: int | None, doing: str, limit: Limit | None = None
+) -> None:
     """Wait for a communication; if it fails, raise :class:`PeerError` that names the rank at fault.
 
     ``peer`` is the rank of the group at the other end, None for a collective.
     """
     if work is None:
         return
-    timeout = timeout_from_environment()
+    wait = Wait(group, limit or Limit.of(group))
     try:
-        with WATCHER.during(group):
-            work.wait() if timeout is None else work.wait(timeout)
+        with WATCHER.during(wait):
+            wait.limit.wait(work)
     except RuntimeError as error:
-        raise explained(error, group, peer, doing) from error
+        raise explained(error, group, peer, doing, wait) from error
 
 
-class Watcher:
-    """Answers for a process that waits and has noticed nothing itself, so that it is not taken for dead.
+def wait_for_all(
+    works: Sequence[tuple[Any, int | None]],
+    group: dist.ProcessGroup,
+    doing: str,
+    started: float | None = None,
+) -> None:
+    """Wait for several communications, each with its peer, that share one timeout.
 
-    A rank whose neighbours are alive does not see that another one is gone. The thread looks into the store
-    only while the process waits for longer than a moment.
+    A collective's own clock runs since it was ``started``, that of messages only while they are awaited.
     """
-
-    def __init__(self) -> None:
-        self._waits: tuple[float, dist.ProcessGroup] | None = None
-        self._process = 0
-
-    @contextmanager
-    def during(self, group: dist.ProcessGroup) -> Iterator[None]:
-        """While the process waits for others of the group."""
-        if self._process != os.getpid():  # threads do not survive a fork
-            self._process = os.getpid()
-            self._start()
-        self._waits = time.monotonic(), group
-        try:
-            yield
-        finally:
-            self._waits = None
-
-    def _start(self) -> None:
-        """Python aborts if it ends while a thread is inside the store: the thread is ended before."""
-        end = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(end,), name="megatile attention", daemon=True)
-        thread.start()
-
-        def stop() -> None:
-            end.set()
-            thread.join(2 * GRACE_SECONDS)
-
-        atexit.register(stop)
-
-    def _watch(self, end: threading.Event) -> None:
-        while not end.wait(WATCH_SECONDS):
-            waits = self._waits
-            if waits is not None and time.monotonic() - waits[0] > WATCH_SECONDS:
-                with suppress(RuntimeError, dist.DistError):
-                    self._answer(waits[1])
-
-    def _answer(self, group: dist.ProcessGroup) -> None:
-        store = _store(group)
-        if store.check(["noticed"]) and self._waits is not None:
-            store.set(f"alive/{dist.get_rank(group)}", "1")
+    limit = Limit.of(group)
+    since = limit if started is None else replace(limit, begin=started)
+    for work, peer in works:
+        wait_for(work, group, peer, doing, since if peer is None else limit)
 
 
-WATCHER = Watcher()
-
-
-def _store(group: dist.ProcessGroup) -> dist.Store:
-    default = dist.distributed_c10d._get_default_store()
-    return dist.PrefixStore(f"megatile/attention/{group.group_name}", default)
-
-
-def explained(error: RuntimeError, group: dist.ProcessGroup, peer: int | None, doing: str) -> PeerError:
+def explained(
+    error: RuntimeError, group: dist.ProcessGroup, peer: int | None, doing: str, wait: Wait | None = None
+) -> PeerError:
     """The error to raise instead of a transport's own."""
-    culprits, how = _culprits(error, group, peer)
+    wait = wait or Wait(group, Limit.of(group))
+    late = "imed out" in str(error) or "timeout" in str(error).lower()
+    culprits, how = _culprits(late, peer, wait)
     if not culprits:
-        return PeerError(f"{doing} failed, and no single rank could be named: {_first_line(error)}")
+        found = f"all ranks wait for each other{_within(wait.limit)}" if late else _first_line(error)
+        return PeerError(f"{doing} failed, and no single rank could be named: {found}")
     names = ", ".join(str(rank) for rank in culprits)
     one = len(culprits) == 1
     return PeerError(
@@ -113,51 +70,61 @@ def explained(error: RuntimeError, group: dist.ProcessGroup, peer: int | None, d
     )
 
 
-def _culprits(error: RuntimeError, group: dist.ProcessGroup, peer: int | None) -> tuple[list[int], str]:
-    """Global ranks at fault: the known peer of a closed connection, or those that do not report."""
-    late = "imed out" in str(error) or "timeout" in str(error).lower()
+def _culprits(late: bool, peer: int | None, wait: Wait) -> tuple[list[int], str]:
+    """Global ranks at fault: the known peer of a closed connection, or those that do not answer."""
+    if WATCHER.stuck > wait.limit.grace / 2:
+        return [0], STORE_SILENT
+    answers: queue.SimpleQueue[Verdict | None] = queue.SimpleQueue()
+    # A store whose process was stopped never answers: it is asked by a thread that can be left alone.
+    threading.Thread(
+        target=lambda: answers.put(_asked(late, peer, wait)), name="megatile roll call", daemon=True
+    ).start()
     try:
-        store = _store(group)
-        me, size = dist.get_rank(group), dist.get_world_size(group)
-        store.set("noticed", "1")
-        store.set(f"alive/{me}", "1")
-        if peer is not None and not late and not store.check([f"alive/{peer}"]):
-            _name_culprit(store, [peer])
-        found = _awaited(store, range(size))
-        store.set(f"told/{me}", "1")
-        if dist.get_rank() == 0:
+        found = answers.get(timeout=wait.limit.grace * (GIVE_UP if late and wait.verdict else 2.25))
+    except queue.Empty:
+        found = wait.verdict
+        if found is None:
+            return [0], STORE_SILENT
+    if found is None:
+        return [0], STORE_GONE
+    how = f"did not arrive in time{_within(wait.limit)}" if found.late else "ended or lost its connection"
+    return [dist.get_global_rank(wait.group, rank) for rank in found.ranks], how
+
+
+def _asked(late: bool, peer: int | None, wait: Wait) -> Verdict | None:
+    """Who is at fault, as all ranks see it; None if that is not known and the store is gone."""
+    try:
+        roll = Roll(wait.group)
+        roll.noticed()
+        found = roll.named() or wait.verdict
+        if found is None and peer is not None and not late and not roll.answered(peer):
+            found = roll.name(Verdict([peer], late))
+        known, found = found is not None, found or _called(roll, wait.limit.grace, late)
+        if dist.get_rank() == 0 and found.ranks:
             # The store usually lives in this process: stay until the others have read it.
-            _reported(store, "told", [rank for rank in range(size) if rank not in found])
+            end = time.monotonic() + wait.limit.grace * (GIVE_UP if known and late else 1.0)
+            while roll.untold(found) and time.monotonic() < end:
+                time.sleep(0.02)
+        return found
     except (RuntimeError, dist.DistError):
-        return [0], "ended (it kept the rendezvous store, which no longer answers)"
-    how = "did not arrive in time" if late else "ended or lost its connection"
-    return [dist.get_global_rank(group, rank) for rank in found], how
+        return wait.verdict
 
 
-def _awaited(store: dist.Store, ranks: Iterable[int]) -> list[int]:
-    """The ranks named by somebody, or those that do not report within the time of grace."""
-    missing = _reported(store, "alive", ranks, until="culprit")
-    if store.check(["culprit"]):
-        return [int(rank) for rank in store.get("culprit").decode().split(",")]
-    if missing:
-        _name_culprit(store, missing)
-    return missing
-
-
-def _reported(store: dist.Store, what: str, ranks: Iterable[int], until: str | None = None) -> list[int]:
-    """The ranks that do not report ``what`` within the time of grace; ends early once ``until`` is set."""
-    deadline = time.monotonic() + GRACE_SECONDS
-    missing = list(ranks)
-    while missing and time.monotonic() < deadline and not (until and store.check([until])):
-        missing = [rank for rank in missing if not store.check([f"{what}/{rank}"])]
+def _called(roll: Roll, grace: float, late: bool) -> Verdict:
+    """The ranks named by somebody, or those that do not answer within the time of grace."""
+    number = roll.call()
+    end = time.monotonic() + grace
+    missing = roll.missing(number)
+    while missing and time.monotonic() < end and not roll.store.check(["verdict"]):
         time.sleep(0.02)
-    return missing
+        roll.noticed()
+        missing = roll.missing(number)
+    verdict = Verdict(missing, late)
+    return roll.named() or (roll.name(verdict) if missing else verdict)
 
 
-def _name_culprit(store: dist.Store, ranks: list[int]) -> None:
-    """The first who finds out tells the others, who may only see the finder leave."""
-    if not store.check(["culprit"]):
-        store.set("culprit", ",".join(map(str, ranks)))
+def _within(limit: Limit) -> str:
+    return "" if limit.seconds is None else f" ({limit.seconds:g} s, {limit.source})"
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from math import log2
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from megatile.attention.agreement import Members, refuse_unsharded
 from megatile.attention.arguments import (
     SAME,
+    as_autocast,
     device_of,
     find_problem,
     from_inner_order,
     make_record,
     mask_text,
+    problem_between_ranks,
     to_inner,
 )
+from megatile.attention.choice import choose, machine_text, predicted
 from megatile.attention.communication import Communicator, choose_transport
-from megatile.attention.engine import Engine
+from megatile.attention.engine import Chunks, Engine
 from megatile.attention.errors import AttentionError
 from megatile.attention.heads import HeadExchange, exchange_heads
-from megatile.attention.kernels import KernelOptions, choose_kernel
+from megatile.attention.kernels import KernelOptions, attend_by_torch, choose_kernel
 from megatile.attention.ownership import Ownership, own_lengths, sequence_lengths
 from megatile.attention.profile import Profile, span
 from megatile.attention.schedules import Mask, Schedule, make_schedule
 from megatile.attention.schedules.division import is_dense
-from megatile.core.errors import MegatileError
+from megatile.attention.uncompiled import uncompiled
 
 
 def hamilton_attention(
@@ -69,50 +70,119 @@ def hamilton_attention(
         >>> out = hamilton_attention(q, k, v, causal=True)     # in every process of the group
     """
     members = Members(group)
-    packed = cu_seqlens is not None
-    problem = find_problem(q, k, v, window_size, dropout_p, alibi_slopes, layout, cu_seqlens, softmax_scale)
-    chosen, problem = _schedule(schedule, members.size, machine, _problem or problem)
-    scale, record = 1.0, {}
+    q, k, v = as_autocast(q, k, v)
+    problem = _problem or find_problem(
+        q, k, v, causal, window_size, dropout_p, alibi_slopes, layout, cu_seqlens, softmax_scale
+    )
+    chosen = None
+    if members.size > 1 or schedule != "auto" or machine is not None:
+        chosen, machine, problem = choose(schedule, members.size, machine, problem)
+    scale = None if softmax_scale is None or problem else float(softmax_scale)
+    whole = members.size == 1 and not (problem or return_lse or _profile)
+    if whole and cu_seqlens is None and alibi_slopes is None:
+        out = attend_by_torch(q, k, v, layout, causal, window_size, scale)
+        if out is not None:
+            return out
+    if scale is None and problem is None:
+        scale = max(1, q.shape[-1]) ** -0.5
+    options = KernelOptions(1.0 if scale is None else scale, alibi_slopes, deterministic)
+    out, lse = _divided(
+        q, k, v, members, chosen, machine, problem, causal, window_size, options, cu_seqlens, layout, _profile
+    )
+    return (out, lse) if return_lse else out
+
+
+@uncompiled
+def _divided(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    members: Members,
+    chosen: Schedule | None,
+    machine: Any,
+    problem: str | None,
+    causal: bool,
+    window_size: tuple[int, int],
+    options: KernelOptions,
+    cu_seqlens: Any,
+    layout: str,
+    profile: Profile | None,
+) -> tuple[Tensor, Tensor]:
+    """Compare with the other ranks what each was given (also a problem), and attend."""
+    packed, record, slopes = cu_seqlens is not None, {}, options.slopes
+    problem = problem or (problem_between_ranks(q, k, v) if members.size > 1 else None)
     if problem is None:
         q, k, v = (to_inner(x, layout, packed) for x in (q, k, v))
-        scale = max(1, q.shape[-1]) ** -0.5 if softmax_scale is None else float(softmax_scale)
-        text = mask_text(causal, window_size)
-        record = make_record(q, k, v, text, chosen, scale, cu_seqlens, alibi_slopes)
+        causal = bool(causal)
+        record = make_record(q, k, v, mask_text(causal, window_size), chosen, options, cu_seqlens)
         record["gradient"] = _wants_gradient(q, k, v)  # all ranks take part in the way back, or none
-        record["machine"] = getattr(machine, "name", machine) if schedule == "auto" else None
+        record["machine"] = machine_text(machine)
     records = members.agree(record, problem, device_of(q), SAME)
-    assert chosen is not None
+    chosen = chosen or make_schedule("auto", 1)
     mask = Mask.of(causal, window_size)
     refuse_unsharded(records)
     cut = sequence_lengths(records, cu_seqlens)
-    if schedule == "auto" and machine is not None:
-        chosen = _predicted(machine, chosen, q, k, causal, sum(cut[0]), sum(cut[1]))
-    ownership = Ownership.of(chosen, mask, causal, alibi_slopes is not None, *cut, *own_lengths(records))
-    options = KernelOptions(scale, alibi_slopes, deterministic, partial=chosen.routes.exchanges > 0)
-    out, lse = _attend(q, k, v, members, chosen, ownership, options, _profile)
-    out = out.squeeze(0) if packed else out.permute(from_inner_order(layout))
-    return (out, lse.squeeze(0) if packed else lse) if return_lse else out
+    if machine is not None:
+        chosen = predicted(machine, chosen, q, k, causal, sum(cut[0]), sum(cut[1]))
+    ownership = Ownership.of(chosen, mask, causal, slopes is not None, *cut, *own_lengths(records))
+    options = replace(options, partial=chosen.routes.exchanges > 0)
+    with torch.autocast(q.device.type, enabled=False):  # what is merged and summed in f32 stays there
+        out, lse = _attend(q, k, v, members, chosen, ownership, options, profile)
+    if packed:
+        return out.squeeze(0), lse.squeeze(0)
+    return out.permute(from_inner_order(layout)), lse
+
+
+@dataclass
+class _Way:
+    """An engine and, once it went forward, the chunks it held last: the way back begins with them."""
+
+    engine: Engine
+    last: Chunks = field(default_factory=dict)
 
 
 class _Attention(torch.autograd.Function):
-    """The engine's forward and backward. The chunks held last are kept for the way back."""
+    """The engine's forward and backward."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
-        keys, values = _sequence_first(k, v, engine)
-        out, lse, last = engine.forward(q, keys, values)
-        ctx.engine, ctx.last = engine, last
-        ctx.save_for_backward(q, keys, values, out, lse)
-        ctx.mark_non_differentiable(lse)
+    def forward(q: Tensor, k: Tensor, v: Tensor, way: _Way) -> tuple[Tensor, Tensor]:
+        out, lse, way.last = way.engine.forward(q, *_sequence_first(k, v, way.engine))
         return out, lse
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_out: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        q, k, v, ctx.way = inputs
+        ctx.save_for_backward(q, k, v, *output)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
-        d_q, home = ctx.engine.backward(d_out, q, k, v, out, lse, ctx.last)
-        d_k, d_v = (x.transpose(0, 1) for x in home)
-        return d_q.to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype), None
+        engine, last = ctx.way.engine, ctx.way.last
+        with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
+            keys, values = _sequence_first(k, v, engine)
+            d_q, home = engine.backward(d_out, q, keys, values, out, lse, last)
+            d_k, d_v = (x.transpose(0, 1) for x in home)
+            grads = d_q.to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype)
+        if torch.is_grad_enabled():  # create_graph=True
+            grads = _Once.apply(*grads, q, k, v, d_out)
+        return *grads, None
+
+
+class _Once(torch.autograd.Function):
+    """Gradients that cannot be differentiated again. Without this they would pass for constants."""
+
+    @staticmethod
+    def forward(*tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x.clone() for x in tensors[:3])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Nothing is needed."""
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> None:
+        raise AttentionError("attention can be differentiated once: its gradients have no gradient")
 
 
 def engine_for(
@@ -167,7 +237,7 @@ def _attend(
 
 def _run(q: Tensor, k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
     if _wants_gradient(q, k, v):
-        out, lse = _Attention.apply(q, k, v, engine)
+        out, lse = _Attention.apply(q, k, v, _Way(engine))
     else:
         out, lse, _ = engine.forward(q, *_sequence_first(k, v, engine))
     return out, lse
@@ -182,57 +252,3 @@ def _sequence_first(k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tenso
     travels = engine.division.routes.exchanges > 0
     k, v = k.transpose(0, 1), v.transpose(0, 1)
     return (k.contiguous(), v.contiguous()) if travels else (k, v)
-
-
-def _schedule(
-    schedule: str | Schedule, ranks: int, machine: Any, problem: str | None
-) -> tuple[Schedule | None, str | None]:
-    try:
-        if schedule == "auto" and machine is not None:
-            schedule = _for_machine(machine, ranks)
-        chosen = make_schedule(schedule, ranks) if isinstance(schedule, str) else schedule
-        if not isinstance(chosen, Schedule):
-            return None, problem or f"schedule is a name or a Schedule, got {type(schedule).__name__}"
-    except MegatileError as error:
-        return None, problem or str(error)
-    if chosen.ranks != ranks:
-        return (
-            chosen,
-            problem or f"the schedule '{chosen.name}' is for {chosen.ranks} ranks, the group has {ranks}",
-        )
-    return chosen, problem
-
-
-def _for_machine(machine: Any, ranks: int) -> str:
-    """Paths inside nodes when the ranks fill several nodes of the machine, one full mesh otherwise."""
-    if isinstance(machine, str):
-        from megatile.hda import machine as load
-
-        machine = load(machine)
-    if not hasattr(machine, "count"):
-        raise AttentionError(f"machine is an HDA or its name, got {type(machine).__name__}")
-    inside = machine.count("device", within="node")
-    return (
-        f"hamilton:{inside}x{ranks // inside}" if 1 < inside < ranks and ranks % inside == 0 else "hamilton"
-    )
-
-
-def _predicted(
-    machine: Any, otherwise: Schedule, q: Tensor, k: Tensor, causal: bool, tokens_q: int, tokens_kv: int
-) -> Schedule:
-    """The schedule that prediction finds fastest, of those that divide sequences alike.
-
-    Lengths are rounded to powers of two, so that a few predictions serve all calls.
-    """
-    from megatile.attention.plans import Problem
-    from megatile.attention.predict import best_schedule
-
-    try:
-        problem = Problem(
-            1 << round(log2(max(1, tokens_q))), q.shape[2], q.shape[3], k.shape[2],
-            kv_length=1 << round(log2(max(1, tokens_kv))), batch=q.shape[0], causal=causal,
-            dtype="f32" if q.dtype == torch.float32 else "bf16",
-        )  # fmt: skip
-        return make_schedule(best_schedule(machine, otherwise.ranks, problem), otherwise.ranks)
-    except MegatileError:  # a machine that does not describe what prediction needs, or has fewer devices
-        return otherwise

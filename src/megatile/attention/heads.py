@@ -72,14 +72,13 @@ def exchange_heads(
 class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        exchanges: tuple[HeadExchange, ...],
-        heads: tuple[int, ...],
-        to_heads: bool,
-        *tensors: Tensor,
+        exchanges: tuple[HeadExchange, ...], heads: tuple[int, ...], to_heads: bool, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
-        ctx.exchanges, ctx.heads, ctx.to_heads = exchanges, heads, to_heads
         return _together(exchanges, heads, to_heads, tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.exchanges, ctx.heads, ctx.to_heads = inputs[:3]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

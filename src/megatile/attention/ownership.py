@@ -101,7 +101,10 @@ def own_lengths(records: Sequence[Record]) -> tuple[Lengths, Lengths]:
 
 
 def _differences(boundaries: Any) -> Lengths:
-    listed = boundaries.tolist() if hasattr(boundaries, "tolist") else boundaries
+    try:
+        listed = boundaries.tolist() if hasattr(boundaries, "tolist") else boundaries
+    except RuntimeError as error:  # a meta tensor, for example
+        raise AttentionError(f"cu_seqlens cannot be read: {error}") from error
     if not isinstance(listed, Sequence) or isinstance(listed, str) or not len(listed):
         raise AttentionError(f"cu_seqlens must be the boundaries of sequences, got {boundaries!r}")
     if not all(hasattr(x, "__int__") and int(x) == x for x in listed):

@@ -42,7 +42,10 @@ def _function(schedule: str, name: str, what: str, tensors: tuple[str, ...]) -> 
     signature = Signature([*leading, *inspect.signature(_options).parameters.values()])
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs)
+        try:
+            given = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{name}() {error}") from None
         given.apply_defaults()
         return _attend(schedule, given.arguments)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.attention_predict import predict, read_length
+from megatile.cli.attention_predict import predict, read_length, read_names
 from megatile.cli.output import console, picture_path, print_json
 from megatile.core.errors import MegatileError
 
@@ -70,9 +70,7 @@ def bench(
 
     if find_spec("torch") is None:
         raise MissingTorchError("the benchmark needs torch: pip install 'megatile[torch]'")
-    names = [name.strip() for name in schedule.split(",") if name.strip()]
-    if not names:
-        raise MegatileError("no schedule is named", advice="--schedule ring,zigzag,hamilton")
+    names = read_names(schedule)
     case = BenchCase(
         nproc,
         read_length(seqlen),
@@ -84,7 +82,7 @@ def bench(
         dtype=dtype,
         repeats=repeats,
     )
-    rows = run_bench(case, names, _progress(names, json))
+    rows = run_bench(case, names, _progress(len(names), json))
     if json:
         print_json([vars(row) for row in rows])
     else:
@@ -93,10 +91,12 @@ def bench(
         raise MegatileError("a schedule gave wrong results: see the column 'error'")
 
 
-def _progress(names: list[str], quiet: bool) -> Any:
+def _progress(count: int, quiet: bool) -> Any:
+    numbers = iter(range(1, count + 1))
+
     def tell(name: str) -> None:
         if not quiet:
-            typer.echo(f"{names.index(name) + 1}/{len(names)} {name} …", err=True)
+            typer.echo(f"{next(numbers)}/{count} {name} …", err=True)
 
     return tell
 

@@ -29,7 +29,8 @@ def read_length(text: str, least: int = 1) -> int:
     part = text.strip().lower()
     number, factor = (part[:-1], _COUNTS[part[-1]]) if part[-1:] in _COUNTS else (part, 1)
     try:
-        length = round(float(number) * factor)
+        exact = float(number) * factor
+        length = round(exact) if abs(exact - round(exact)) <= 1e-9 * abs(exact) else least - 1
     except (ValueError, OverflowError):
         length = least - 1
     if length < least:
@@ -38,7 +39,11 @@ def read_length(text: str, least: int = 1) -> int:
 
 
 def read_names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+    """``ring,hamilton``: at least one name."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise MegatileError("no schedule is named", advice="--schedule ring,zigzag,hamilton")
+    return names
 
 
 def _complete_schedule(incomplete: str) -> list[str]:
@@ -92,7 +97,7 @@ def predict(
     if plot is not None:
         picture_path(plot)
     hda = load(machine, settings)
-    names = read_names(schedule) if schedule else None
+    names = None if schedule is None else read_names(schedule)
     found = []
     lengths = read_lengths(seqlen)
     for length in _progress(lengths, "predicting"):

@@ -1,0 +1,95 @@
+"""Which schedule a call follows: the one named, or the fastest for a machine."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import log2
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megatile.attention.errors import AttentionError
+from megatile.attention.schedules import Schedule, make_schedule
+from megatile.attention.uncompiled import uncompiled
+from megatile.core.errors import MegatileError
+
+
+@uncompiled
+def choose(
+    schedule: str | Schedule, ranks: int, machine: Any, problem: str | None
+) -> tuple[Schedule | None, Any, str | None]:
+    """The schedule, the machine to predict for (None unless "auto" has one), and the first problem.
+
+    Nothing may raise here: the other ranks would wait for this one.
+    """
+    found = None
+    try:
+        if machine is not None and schedule == "auto":
+            found = _loaded(machine)
+            schedule = _for_machine(found, ranks)
+        chosen = make_schedule(schedule, ranks) if isinstance(schedule, str) else schedule
+    except MegatileError as error:
+        return None, found, problem or str(error)
+    if not isinstance(chosen, Schedule):
+        return None, found, problem or f"schedule is a name or a Schedule, got {type(schedule).__name__}"
+    if chosen.ranks != ranks:
+        wrong = f"the schedule '{chosen.name}' is for {chosen.ranks} ranks, the group has {ranks}"
+        return chosen, found, problem or wrong
+    return chosen, found, problem
+
+
+def machine_text(machine: Any) -> str | None:
+    """What ranks compare: two machines of one name may have different parameters."""
+    return None if machine is None else f"{machine.name} ({_fingerprint(machine)})"
+
+
+@lru_cache(maxsize=16)
+def _fingerprint(machine: Any) -> str:
+    found: str = machine.fingerprint()
+    return found[:12]
+
+
+def _loaded(machine: Any) -> Any:
+    if isinstance(machine, (str, Path)):
+        return _read(str(machine))
+    if not hasattr(machine, "fingerprint"):
+        raise AttentionError(f"machine is an HDA or its name, got {type(machine).__name__}")
+    return machine
+
+
+@lru_cache(maxsize=16)
+def _read(name: str) -> Any:
+    from megatile.hda import machine
+
+    return machine(name)
+
+
+def _for_machine(machine: Any, ranks: int) -> str:
+    """Paths inside nodes when the ranks fill several nodes of the machine, one full mesh otherwise."""
+    inside = machine.count("device", within="node")
+    return (
+        f"hamilton:{inside}x{ranks // inside}" if 1 < inside < ranks and ranks % inside == 0 else "hamilton"
+    )
+
+
+def predicted(
+    machine: Any, otherwise: Schedule, q: Tensor, k: Tensor, causal: bool, tokens_q: int, tokens_kv: int
+) -> Schedule:
+    """The schedule that prediction finds fastest, of those that divide sequences alike.
+
+    Lengths are rounded to powers of two, so that a few predictions serve all calls.
+    """
+    from megatile.attention.plans import Problem
+    from megatile.attention.predict import best_schedule
+
+    try:
+        problem = Problem(
+            1 << round(log2(max(1, tokens_q))), q.shape[2], q.shape[3], k.shape[2],
+            kv_length=1 << round(log2(max(1, tokens_kv))), batch=q.shape[0], causal=causal,
+            dtype="f32" if q.dtype == torch.float32 else "bf16",
+        )  # fmt: skip
+        return make_schedule(best_schedule(machine, otherwise.ranks, problem), otherwise.ranks)
+    except MegatileError:  # a machine that does not describe what prediction needs, or has fewer devices
+        return otherwise
