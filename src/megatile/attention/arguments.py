@@ -103,7 +103,7 @@ def _problem_of_tensors(q: Any, k: Any, v: Any, layout: str, packed: bool) -> st
     if not q.dtype == k.dtype == v.dtype or q.dtype not in SUPPORTED:
         found = sorted({str(x.dtype).removeprefix("torch.") for x in (q, k, v)})
         return f"q, k and v must share one dtype of float32, bfloat16 and float16, got {', '.join(found)}"
-    if not q.device == k.device == v.device:
+    if not (q.is_cpu and k.is_cpu and v.is_cpu) and not q.device == k.device == v.device:
         return f"q, k and v must be on one device, got {', '.join(str(x.device) for x in (q, k, v))}"
     if not q.layout == k.layout == v.layout == torch.strided:
         return f"q, k and v must be dense tensors, got {', '.join(str(x.layout) for x in (q, k, v))}"
