@@ -202,6 +202,20 @@ def test_source_of_functions_and_classes_is_found(tmp_path: Path, monkeypatch: p
     assert run_page(text, tmp_path, monkeypatch)["shown"] == "def f():\n    return 1\nclass A:\n    x = 2\n"
 
 
+@pytest.mark.parametrize("time", ["first", "second"])
+def test_what_a_page_registers_is_gone_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time: str
+) -> None:
+    """The second time its name would be taken."""
+    text = (
+        "```python\nfrom megatile.collectives.registry import algorithm, algorithms\n\n"
+        "@algorithm('left_behind', 'send_recv')\ndef left_behind(w):\n    pass\n\n"
+        "known = list(algorithms())\n```\n"
+    )
+    known = run_page(text, tmp_path, monkeypatch)["known"]
+    assert {"left_behind", "ring"} <= set(known)  # type: ignore[call-overload]
+
+
 def test_no_test_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_page("<!-- no-test -->\n```python\n1 / 0\n```\n", tmp_path, monkeypatch)
 
