@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from attention_machines import own_mesh
 
 from megatile.attention import kernel_times
 from megatile.attention.kernel_times import MERGES, KernelTimes, efficiency, kernels_of
@@ -51,33 +52,6 @@ def test_the_bandwidth_part_of_communication_is_the_rings_divided_by_the_links(r
         links[name] = found[0].busiest_link_ps
     assert part["hamilton"] * (ranks - 1) == pytest.approx(part["ring"], rel=0.01)
     assert links["hamilton"] * (ranks - 1) == pytest.approx(links["ring"], rel=0.01)
-
-
-def own_mesh(ranks: int, **network: str) -> HDA:
-    """A full mesh that is no shipped machine: its own speeds, no protocol."""
-    return HDA.from_dict(
-        {
-            "name": "own",
-            "hw_spec": {
-                "pe": [{"name": "core", "num_units": 1}],
-                "pe_groups": [{"name": "gpu", "num_units": 4}, {"name": "node", "num_units": ranks}],
-            },
-            "hw_abstr": [{"name": "block", "target": "core"}, {"name": "device", "target": "gpu"}],
-            "memory": [
-                {"name": "hbm", "level": "gpu", "size": "64 GB", "bandwidth": "2 TB/s", "latency": "300 ns",
-                 "aliases": ["l2"]},
-            ],
-            "networks": [
-                {"name": "links", "level": "node", "connects": "gpu", "topology": "full_mesh",
-                 "bandwidth": "50 GB/s", "latency": "1 us", **network},
-            ],
-            "engines": [
-                {"name": "mma", "kind": "tensor", "level": "core", "throughput": {"bf16": "50 TFLOP/s"}},
-                {"name": "alu", "kind": "vector", "level": "core", "throughput": {"any": "2 TFLOP/s"}},
-                {"name": "dma", "kind": "dma", "level": "gpu", "bandwidth": "1 TB/s", "startup": "1 us"},
-            ],
-        }
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("causal", [False, True])

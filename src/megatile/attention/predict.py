@@ -10,7 +10,7 @@ communication.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -19,9 +19,12 @@ import numpy as np
 from megatile.attention.plans import Divided, Problem, attention_plan
 from megatile.attention.schedules import ScheduleError, make_schedule
 from megatile.attention.view import view, without_compute
+from megatile.collectives.geometry import nearest_memory
 from megatile.core.quantities import format_time
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
+from megatile.plan.memory import blocks
+from megatile.plan.model import Plan
 from megatile.sim import simulate
 from megatile.sim.result import Result
 from megatile.trace import text_table
@@ -257,7 +260,7 @@ def predict_one(
 ) -> Prediction:
     """One schedule on the first ``ranks`` devices of a machine."""
     schedule = make_schedule(name, ranks)
-    plan = attention_plan(schedule, problem, backward=backward, scale=scale)
+    plan = _placed(attention_plan(schedule, problem, backward=backward, scale=scale), hda)
     divided = Divided(schedule, problem)
     silent = simulate(plan, machine=without_compute(hda, divided, scale))
     result = simulate(plan, machine=view(hda, divided, silent.time_ps / 1e12, scale), loads=True)
@@ -273,6 +276,13 @@ def predict_one(
         len(shares),
         result,
     )
+
+
+def _placed(plan: Plan, hda: HDA) -> Plan:
+    """The plan with everything in the memory of the machine where collectives would put it."""
+    memory = nearest_memory(hda, plan.scale, sum(size for _, _, size, _ in blocks(plan))).name
+    tiles = tuple(replace(tile, memory=memory) for tile in plan.tiles)
+    return replace(plan, tiles=tiles, channels=tuple(replace(c, memory=memory) for c in plan.channels))
 
 
 @lru_cache(maxsize=256)

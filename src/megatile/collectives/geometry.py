@@ -11,7 +11,7 @@ from typing import Any
 from megatile.collectives.job import CollectiveError
 from megatile.core.quantities import whole
 from megatile.hda import HDA
-from megatile.hda.model import Level, Network
+from megatile.hda.model import Level, MemoryLayer, Network
 from megatile.plan.expr import Expr, table, unit
 
 Ranks = int | Sequence[int] | None
@@ -150,6 +150,18 @@ BUFFERS = 3
 
 def buffer_memory(hda: HDA, scale: str, nbytes: int = 0) -> str:
     """Where a rank's buffers lie: the nearest memory that a unit of the scale reaches and that holds them."""
+    memory = nearest_memory(hda, scale, nbytes)
+    if _room(hda, scale, memory) < nbytes and nbytes // BUFFERS > memory.available:
+        raise CollectiveError(
+            f"a buffer of {nbytes // BUFFERS} bytes fits no memory of '{hda.name}': '{memory.name}' has "
+            f"{memory.available}",
+            advice="use a smaller size",
+        )
+    return memory.name
+
+
+def nearest_memory(hda: HDA, scale: str, nbytes: int = 0) -> MemoryLayer:
+    """The nearest memory of a unit that holds so many bytes, whatever it is called; else the largest."""
     hda.require("memory")
     base = hda.level(hda.scale(scale).level)
     usable = [m for m in hda.memories if not m.cache and m.shared]
@@ -157,21 +169,15 @@ def buffer_memory(hda: HDA, scale: str, nbytes: int = 0) -> str:
     below = [m for m in usable if hda.level(m.level).position < base.position]
     above.sort(key=lambda m: (hda.level(m.level).position, m.size))
     below.sort(key=lambda m: -hda.level(m.level).position)
-
-    def room(memory_level: str, size: int) -> int:
-        units = hda.level(memory_level).total
-        return size * units // base.total
-
     for memory in [*above, *below]:
-        if room(memory.level, memory.available) >= nbytes:
-            return memory.name
-    biggest = max(usable, key=lambda m: room(m.level, m.available), default=None)
+        if _room(hda, scale, memory) >= nbytes:
+            return memory
+    biggest = max(usable, key=lambda m: _room(hda, scale, m), default=None)
     if biggest is None:
         raise CollectiveError(f"machine '{hda.name}' has no memory that units of '{scale}' can use")
-    if nbytes // BUFFERS > biggest.available:
-        raise CollectiveError(
-            f"a buffer of {nbytes // BUFFERS} bytes fits no memory of '{hda.name}': '{biggest.name}' has "
-            f"{biggest.available}",
-            advice="use a smaller size",
-        )
-    return biggest.name
+    return biggest
+
+
+def _room(hda: HDA, scale: str, memory: MemoryLayer) -> int:
+    """A unit's share of a memory that units have in common, or of all those below it."""
+    return memory.available * hda.level(memory.level).total // hda.level(hda.scale(scale).level).total
