@@ -114,8 +114,26 @@ def check_errors(rank):
     full = forwards.hamilton_attention_forward_full_flash_attn
     cases.refuses("chunks", AttentionError, "kv_chunks", full, None, x, [x], [x, x], None)
     cases.refuses("size", AttentionError, "world_size is 77", full, None, x, [x], [x], None, world_size=77)
-    causal = forwards.hamilton_attention_forward_causal_flash_attn
+    profiled = forwards.hamilton_attention_forward_full_flash_attn_profile
     around = list(range(ranks))
+    given = {"process_group": None, "q": x, "k": [x], "v": [x], "softmax_scale0": None, "looping": [around]}
+    unread = "looping and mappings are tables of ranks"
+    for what, tables, text in (
+        ("size", {"world_size": 77}, "world_size is 77, but the group has"),
+        ("looping", {"looping": 3}, unread),
+        ("cycles", {"looping": [[0, "a"]]}, unread),
+        ("transposed", {"out_mapping": [[1, 0]], "in_mapping": [[1, 0]]}, "must be the transpose"),
+        ("ragged", {"out_mapping": [[1], []], "in_mapping": [[1]]}, unread),
+        ("text", {"looping": None, "out_mapping": [["a"]]}, ""),
+        ("tensors", {"q": None}, "must be tensors, got NoneType"),
+    ):
+        cases.refuses(f"{what} everywhere", AttentionError, text, profiled, **{**given, **tables})
+        one = {**given, **(tables if last else {})}
+        cases.refuses(f"{what} on one rank", AttentionError, bad, profiled, **one)
+    nodes = forwards.hamilton_attention_forward_full_flash_attn_two_nodes
+    told = "both out_mapping and inter_out_mapping"
+    cases.refuses("one table", AttentionError, told, nodes, None, x, [x], [x], None, inter_out_mapping=[0])
+    causal = forwards.hamilton_attention_forward_causal_flash_attn
     odd, few = ([torch.randn(1, size, 4, 8) for size in sizes] for sizes in ((3, 3), (2, 2)))
     for name, chunks, told in (
         ("halves", odd, "at most one may have an odd length (see kv_chunks), got lengths [3, 3]"),
