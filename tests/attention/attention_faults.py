@@ -111,6 +111,14 @@ def check_errors(rank):
         cases.refuses("unsharded", AttentionError, "the sequence was not divided", attend, same, same, same)
     with environment(MEGATILE_ATTENTION_TRANSPORT="pigeon"):
         cases.refuses("transport", AttentionError, "no transport: 'pigeon'", attend, x, x, x)
+    with environment(**({"MEGATILE_ATTENTION_TRANSPORT": "pigeon"} if last else {})):
+        cases.refuses("transport on one rank", AttentionError, bad, attend, x, x, x)
+    for name, value in (("schedule", "zigzac"), ("schedule", 3), ("layout", "spiral")):
+        one = {name: value} if last else {}
+        cases.refuses(f"whole {name} on one rank", AttentionError, bad, unshard_sequence, x, **one)
+    one = {"cu_seqlens": [0, 5]} if last else {}
+    told = "disagree on cu_seqlens"
+    cases.refuses("whole boundaries on one rank", AttentionError, told, unshard_sequence, x, **one)
     full = forwards.hamilton_attention_forward_full_flash_attn
     cases.refuses("chunks", AttentionError, "kv_chunks", full, None, x, [x], [x, x], None)
     cases.refuses("size", AttentionError, "world_size is 77", full, None, x, [x], [x], None, world_size=77)
