@@ -111,11 +111,37 @@ def check_errors(rank):
         cases.refuses("unsharded", AttentionError, "the sequence was not divided", attend, same, same, same)
     with environment(MEGATILE_ATTENTION_TRANSPORT="pigeon"):
         cases.refuses("transport", AttentionError, "no transport: 'pigeon'", attend, x, x, x)
+    with environment(**({"MEGATILE_ATTENTION_TRANSPORT": "pigeon"} if last else {})):
+        cases.refuses("transport on one rank", AttentionError, bad, attend, x, x, x)
+    for name, value in (("schedule", "zigzac"), ("schedule", 3), ("layout", "spiral")):
+        one = {name: value} if last else {}
+        cases.refuses(f"whole {name} on one rank", AttentionError, bad, unshard_sequence, x, **one)
+    one = {"cu_seqlens": [0, 5]} if last else {}
+    told = "disagree on cu_seqlens"
+    cases.refuses("whole boundaries on one rank", AttentionError, told, unshard_sequence, x, **one)
     full = forwards.hamilton_attention_forward_full_flash_attn
     cases.refuses("chunks", AttentionError, "kv_chunks", full, None, x, [x], [x, x], None)
     cases.refuses("size", AttentionError, "world_size is 77", full, None, x, [x], [x], None, world_size=77)
-    causal = forwards.hamilton_attention_forward_causal_flash_attn
+    profiled = forwards.hamilton_attention_forward_full_flash_attn_profile
     around = list(range(ranks))
+    given = {"process_group": None, "q": x, "k": [x], "v": [x], "softmax_scale0": None, "looping": [around]}
+    unread = "looping and mappings are tables of ranks"
+    for what, tables, text in (
+        ("size", {"world_size": 77}, "world_size is 77, but the group has"),
+        ("looping", {"looping": 3}, unread),
+        ("cycles", {"looping": [[0, "a"]]}, unread),
+        ("transposed", {"out_mapping": [[1, 0]], "in_mapping": [[1, 0]]}, "must be the transpose"),
+        ("ragged", {"out_mapping": [[1], []], "in_mapping": [[1]]}, unread),
+        ("text", {"looping": None, "out_mapping": [["a"]]}, ""),
+        ("tensors", {"q": None}, "must be tensors, got NoneType"),
+    ):
+        cases.refuses(f"{what} everywhere", AttentionError, text, profiled, **{**given, **tables})
+        one = {**given, **(tables if last else {})}
+        cases.refuses(f"{what} on one rank", AttentionError, bad, profiled, **one)
+    nodes = forwards.hamilton_attention_forward_full_flash_attn_two_nodes
+    told = "both out_mapping and inter_out_mapping"
+    cases.refuses("one table", AttentionError, told, nodes, None, x, [x], [x], None, inter_out_mapping=[0])
+    causal = forwards.hamilton_attention_forward_causal_flash_attn
     odd, few = ([torch.randn(1, size, 4, 8) for size in sizes] for sizes in ((3, 3), (2, 2)))
     for name, chunks, told in (
         ("halves", odd, "at most one may have an odd length (see kv_chunks), got lengths [3, 3]"),

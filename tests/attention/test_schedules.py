@@ -23,6 +23,7 @@ from megatile.attention.schedules import (
 )
 from megatile.attention.schedules.bands import visible_columns, visible_pairs, visible_rows
 from megatile.attention.schedules.pieces import local_length, split
+from megatile.attention.schedules.summary import schedule_summary
 from megatile.attention.schedules.work import StepWork
 from megatile.collectives.decompositions import DecompositionError
 from megatile.core.errors import MegatileError
@@ -226,6 +227,18 @@ def test_work_of_all_ranks_at_once(name, ranks, lengths, mask, more):
     work = StepWork(division)
     for step in range(ranks):
         assert work.pairs(step).tolist() == [division.pairs(step, rank) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("length", [10**11, 10**18])
+def test_work_of_any_length_is_counted_exactly(length):
+    ranks = 2
+    for causal in (False, True):
+        steps = schedule_summary(make_schedule("hamilton", ranks), length, causal)["steps"]
+        each = [step["visible pairs per rank"] for step in steps]
+        pairs = sum(least + most for least, *_, most in (found * 2 for found in each))
+        assert pairs == (length * (length + 1) // 2 if causal else length**2)
+    with pytest.raises(MegatileError, match="more than can be counted"):
+        schedule_summary(make_schedule("hamilton", ranks), 100 ** length.bit_length())
 
 
 def test_causal_work_is_balanced_and_needs_two_kernels():

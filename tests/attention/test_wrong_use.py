@@ -81,6 +81,24 @@ def test_any_real_number_is_a_scale():
     assert torch.equal(hamilton_attention(x, x, x, softmax_scale=np.float32(0.5)), expected)
 
 
+@pytest.mark.parametrize("scale", [-0.3, 0.0])
+@pytest.mark.parametrize("return_lse", [False, True])
+@pytest.mark.parametrize("mask", [{"causal": True}, {"window_size": (2, 0)}, {}])
+def test_scales_that_turn_scores_round_or_make_them_equal(scale, return_lse, mask):
+    x = torch.randn(3, 1, 9, 2, 4, generator=torch.Generator().manual_seed(1))
+    q, k, v = (y.clone().requires_grad_() for y in x)
+    out = hamilton_attention(q, k, v, softmax_scale=scale, return_lse=return_lse, **mask)
+    (out[0] if return_lse else out).square().sum().backward()
+    turned, same = (y.clone().requires_grad_() for y in (x[0] * scale, x[1]))
+    values = x[2].clone().requires_grad_()
+    expected = hamilton_attention(turned, same, values, softmax_scale=1.0, **mask)
+    expected.square().sum().backward()
+    torch.testing.assert_close(out[0] if return_lse else out, expected)
+    torch.testing.assert_close(q.grad, turned.grad * scale)
+    torch.testing.assert_close(k.grad, same.grad)
+    torch.testing.assert_close(v.grad, values.grad)
+
+
 def test_whole_numbers_of_any_kind_are_a_window():
     x = torch.randn(1, 6, 2, 4)
     expected = hamilton_attention(x, x, x, window_size=(1, 2))

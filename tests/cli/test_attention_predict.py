@@ -26,6 +26,12 @@ def test_the_table_names_winner_and_reason():
     assert "links instead of 8" in text
 
 
+def test_one_rank_is_drawn_without_links(tmp_path):
+    picture = tmp_path / "alone.png"
+    run("--ranks", "1", "--seqlen", "2K", "--plot", str(picture))
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
 def test_json_and_picture(tmp_path):
     picture = tmp_path / "prediction.png"
     options = [
@@ -59,6 +65,7 @@ def test_lengths():
     ("options", "told"),
     [
         (["--seqlen", "0"], "'0' is no number of tokens"),
+        (["--seqlen", "1e30"], "keys are more than can be counted"),
         (["--ranks", "0"], "at least one device, got ranks=0"),
         (["--ranks", "9"], "needs 9 units of 'device'"),
         (["--kv-heads", "5"], "32 query heads cannot share 5 KV heads"),

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from megatile.attention.agreement import Record, checksum
+from megatile.attention.communication import choose_transport
 from megatile.attention.errors import AttentionError
 from megatile.attention.kernels import SUPPORTED, KernelOptions
 from megatile.attention.merge import merge_form
@@ -85,6 +86,10 @@ def find_problem(
 
 def problem_between_ranks(*tensors: Tensor) -> str | None:
     """What works on one rank alone, but cannot be sent to others."""
+    try:
+        choose_transport(None, dense=False)  # one that was asked for must be known
+    except AttentionError as error:
+        return str(error)
     if any(x.is_meta for x in tensors):
         return "tensors of the device 'meta' have no content that ranks could exchange"
     if any(torch._C._functorch.is_batchedtensor(x) for x in tensors):
@@ -212,7 +217,7 @@ def make_record(
         "cycles": _cycles(schedule) if schedule else None,
         "division": _division(schedule) if schedule else None,
         "softmax_scale": options.scale,
-        "cu_seqlens": None if cu_seqlens is None else _boundaries(cu_seqlens),
+        "cu_seqlens": None if cu_seqlens is None else boundaries_text(cu_seqlens),
         "alibi_slopes": None if options.slopes is None else _digest(options.slopes),
         "query tokens": q.shape[1],
         "key tokens": k.shape[1],
@@ -230,7 +235,7 @@ def _digest(values: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _boundaries(cu_seqlens: Any) -> str:
+def boundaries_text(cu_seqlens: Any) -> str:
     lengths_q, lengths_kv = packed_lengths(cu_seqlens)
     keys = "" if lengths_q == lengths_kv else f" and {sum(lengths_kv)} keys"
     digest = _digest((lengths_q, lengths_kv))

@@ -45,7 +45,7 @@ def kv_chunks(x: Tensor, count: int, *, causal: bool = False, dim: int = 1) -> l
 
 def run_chunks(
     members: Members,
-    cycles: Sequence[Sequence[int]],
+    cycles: list[list[int]] | str,
     q: Tensor,
     k: Sequence[Tensor],
     v: Sequence[Tensor],
@@ -55,10 +55,11 @@ def run_chunks(
     layout: str,
     profile: Profile | None,
 ) -> tuple[Tensor, Tensor]:
-    """Forward of one rank: its queries, its chunks of KV, and the cycles they travel along."""
+    """Forward of one rank: its queries, its chunks of KV, and the cycles they travel along (or why none)."""
     mask = Mask.of(causal)
-    problem = _chunk_problem(cycles, members.size, q, k, v, causal, dropout_p, layout, scale)
-    schedule = None if problem else cycle_schedule("given cycles", [list(c) for c in cycles], members.size)
+    problem, schedule = _chunk_problem(cycles, members.size, q, k, v, causal, dropout_p, layout, scale), None
+    if problem is None and not isinstance(cycles, str):
+        schedule = cycle_schedule("given cycles", cycles, members.size)
     record: Record = {}
     options = KernelOptions(1.0, partial=members.size > 1)
     if problem is None:
@@ -141,7 +142,7 @@ def _halves(held: Pieces, sizes: Sequence[int]) -> Iterator[Pieces]:
 
 
 def _chunk_problem(
-    cycles: Sequence[Sequence[int]],
+    cycles: list[list[int]] | str,
     ranks: int,
     q: Tensor,
     k: Sequence[Tensor],
@@ -152,6 +153,8 @@ def _chunk_problem(
     scale: float | None,
 ) -> str | None:
     """What is wrong with one rank's chunks, or None."""
+    if isinstance(cycles, str):
+        return cycles
     if not all(isinstance(x, (list, tuple, Tensor)) for x in (k, v)):
         return f"k and v are lists of chunks (see kv_chunks), got {type(k).__name__} and {type(v).__name__}"
     wanted = max(1, len(cycles))

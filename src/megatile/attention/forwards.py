@@ -11,12 +11,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import wraps
+from operator import index
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch import Tensor
 
 from megatile.attention.agreement import Members
+from megatile.attention.arguments import device_of
 from megatile.attention.chunked import run_chunks
 from megatile.attention.errors import AttentionError
 from megatile.attention.functional import hamilton_attention
@@ -26,6 +28,7 @@ from megatile.collectives.decompositions import (
     gen_hamilton_circle,
     gen_hamilton_circle_two_nodes,
 )
+from megatile.core.errors import MegatileError
 
 Mapping = Sequence[Sequence[Any]]
 Result = tuple[Tensor, Tensor]
@@ -85,8 +88,8 @@ def hamilton_attention_forward_full_flash_attn(
     _profile: Profile | None = None,
 ) -> Result:
     """Full attention over the cycles of K_n: ``k[c]`` and ``v[c]`` are the rank's chunk c, one per cycle."""
-    members = _members(process_group, world_size)
-    cycles = _cycles(members.size, looping, out_mapping, in_mapping)
+    members = Members(process_group)
+    cycles = _read(lambda: _cycles(members.size, world_size, looping, out_mapping, in_mapping))
     return run_chunks(members, cycles, q, k, v, softmax_scale0, dropout_p, False, layout, _profile)
 
 
@@ -111,8 +114,8 @@ def hamilton_attention_forward_causal_flash_attn(
     Chunk c consists of sub-slice c of the rank's first block and sub-slice c of its second
     (:func:`kv_chunks`). ``source_rank_per_iter`` follows from the cycles and may be left out.
     """
-    members = _members(process_group, world_size)
-    cycles = _cycles(members.size, looping, out_mapping, in_mapping)
+    members = Members(process_group)
+    cycles = _read(lambda: _cycles(members.size, world_size, looping, out_mapping, in_mapping))
     return run_chunks(members, cycles, q, k, v, softmax_scale0, dropout_p, True, layout, _profile)
 
 
@@ -132,8 +135,9 @@ def _over_nodes(causal: bool) -> Callable[..., Result]:
         *,
         _profile: Profile | None = None,
     ) -> Result:
-        members = _members(process_group, None)
-        cycles = _node_cycles(members.size, inter_out_mapping, inter_in_mapping, out_mapping, in_mapping)
+        members = Members(process_group)
+        tables = inter_out_mapping, inter_in_mapping, out_mapping, in_mapping
+        cycles = _read(lambda: _node_cycles(members.size, *tables))
         return run_chunks(members, cycles, q, k, v, softmax_scale0, dropout_p, causal, layout, _profile)
 
     kind = "causal" if causal else "full"
@@ -158,7 +162,7 @@ def _profiled(function: Callable[..., Result]) -> Callable[..., tuple[Tensor, Te
     def profiled(
         process_group: Any, q: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor, float, float, float]:
-        profile = Profile(q.device)
+        profile = Profile(device_of(q))
         with profile.span("total"):
             out, lse = function(process_group, q, *args, _profile=profile, **kwargs)
         total, communication, computation = map(profile.seconds, ("total", "communication", "computation"))
@@ -201,19 +205,25 @@ def _whole(
     return out, lse
 
 
-def _members(group: Any, world_size: int | None) -> Members:
-    members = Members(group)
-    if world_size is not None and world_size != members.size:
-        raise AttentionError(f"world_size is {world_size}, but the group has {members.size} ranks")
-    return members
+def _read(cycles: Callable[[], list[list[int]]]) -> list[list[int]] | str:
+    """Cycles from tables, or what is wrong with those: all ranks are told, none may wait for this one."""
+    try:
+        return [[index(rank) for rank in cycle] for cycle in cycles()]
+    except MegatileError as error:
+        return str(error)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        return f"looping and mappings are tables of ranks: {error}"
 
 
 def _cycles(
     ranks: int,
+    world_size: int | None,
     looping: Sequence[Sequence[int]] | None,
     out_mapping: Mapping | None,
     in_mapping: Mapping | None,
 ) -> list[list[int]]:
+    if world_size is not None and world_size != ranks:
+        raise AttentionError(f"world_size is {world_size}, but the group has {ranks} ranks")
     _check_transposed(out_mapping, in_mapping)
     if looping is not None:
         return [list(cycle) for cycle in looping]

@@ -205,8 +205,11 @@ def _scores(q: Tensor, k: Tensor, tile: Tile, options: KernelOptions) -> Tensor:
 
 
 def choose_kernel(q: Tensor, v: Tensor, options: KernelOptions) -> Kernel:
-    """flash-attn on GPUs where it is installed, torch's own on CPUs, plain operations otherwise."""
-    if options.slopes is None and q.shape[-1] == v.shape[-1] and q.dtype in SUPPORTED:
+    """flash-attn on GPUs where it is installed, torch's own on CPUs, plain operations otherwise.
+
+    Flash kernels scale scores after they hid some with -inf: a scale that is not above 0 would show those.
+    """
+    if options.scale > 0 and options.slopes is None and q.shape[-1] == v.shape[-1] and q.dtype in SUPPORTED:
         if q.device.type == "cpu":
             return CpuFlash()
         from megatile.attention.flash import FlashAttention, flash_attention_available
@@ -230,6 +233,8 @@ def attend_by_torch(
     It calls the same kernel as :class:`CpuFlash`, and costs little else: short sequences notice that.
     """
     if window_size != (-1, -1) or not q.is_cpu or q.size(3) != v.size(3) or not (q.numel() and k.numel()):
+        return None
+    if scale is not None and scale <= 0:  # see choose_kernel
         return None
     if layout == "BSND":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)

@@ -31,6 +31,7 @@ from megatile.trace import text_table
 
 NEAR = 0.01
 """Times within this share of the best count as equally good."""
+_MOST_PAIRS = 2**63  # integers of arrays end there
 SAME_LAYOUT = ("hamilton", "zigzag", "direct")
 """Schedules that divide sequences alike, so that ``schedule="auto"`` may choose among them."""
 
@@ -239,6 +240,10 @@ def predict(
     count = hda.count(scale) if ranks is None else ranks
     if count < 1:
         raise ScheduleError(f"attention needs at least one device, got ranks={count}")
+    if problem.length * problem.keys >= _MOST_PAIRS:
+        raise ScheduleError(
+            f"the pairs of {problem.length} queries and {problem.keys} keys are more than can be counted"
+        )
     named = schedules is not None
     wanted: Sequence[str] = list(schedules or schedules_for(hda, count, problem, scale))
     found: list[Prediction] = []

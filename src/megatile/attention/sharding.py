@@ -10,12 +10,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatile.attention.agreement import Members, Record
-from megatile.attention.arguments import device_of
+from megatile.attention.arguments import boundaries_text, device_of
 from megatile.attention.errors import AttentionError
 from megatile.attention.failures import wait_for
 from megatile.attention.ownership import sequence_lengths
 from megatile.attention.schedules import Layout, Schedule, make_schedule, positions
 from megatile.attention.schedules.pieces import Pieces
+from megatile.core.errors import MegatileError
 
 
 class _Place(NamedTuple):
@@ -60,19 +61,23 @@ def unshard_sequence(
     cu_seqlens: Any = None,
 ) -> Tensor:
     """The whole tensor on every rank: the inverse of :func:`shard_sequence`. No gradient."""
-    place = _place(group, causal, schedule, layout, None, None)
-    assert place.members is not None
-    problem = _problem(x, dim)
-    record = {} if problem else _record(x, dim, place.layout)
-    records = place.members.agree(record, problem, device_of(x), ("shape", "dtype", "layout"))
+    members, problem, place = Members(group), _problem(x, dim), None
+    record: Record = {}
+    try:
+        place = _place(group, causal, schedule, layout, None, None)
+        record = {} if problem else _record(x, dim, place.layout, cu_seqlens)
+    except MegatileError as error:  # all ranks are told, none may wait for this one
+        problem = problem or str(error)
+    records = members.agree(record, problem, device_of(x), ("shape", "dtype", "layout", "cu_seqlens"))
+    assert place is not None
     sizes = [record["tokens"] for record in records]
     lengths = _lengths(sum(sizes), cu_seqlens)
-    where = [_indices(place.layout, lengths, r) for r in range(place.members.size)]
+    where = [_indices(place.layout, lengths, r) for r in range(members.size)]
     if [len(w) for w in where] != sizes:
         raise AttentionError(
             f"the ranks hold {sizes} tokens, layout {place.layout.name} gives them {[len(w) for w in where]}"
         )
-    parts = _gathered(x.detach().movedim(dim, 0).contiguous(), sizes, place.members)
+    parts = _gathered(x.detach().movedim(dim, 0).contiguous(), sizes, members)
     whole = parts[0].new_empty((sum(sizes), *parts[0].shape[1:]))
     for part, w in zip(parts, where, strict=True):
         whole[w.to(x.device)] = part
@@ -141,11 +146,18 @@ def _problem(x: Any, dim: Any) -> str | None:
     return None
 
 
-def _record(x: Tensor, dim: int, layout: Layout) -> Record:
+def _record(x: Tensor, dim: int, layout: Layout, cu_seqlens: Any) -> Record:
     """What ranks compare before they gather: transports end the process where sizes differ."""
     others = list(x.movedim(dim, 0).shape[1:])
     kind = str(x.dtype).removeprefix("torch.")
-    return {"tokens": x.shape[dim], "shape": others, "dtype": kind, "layout": layout.name}
+    packed = None if cu_seqlens is None else boundaries_text(cu_seqlens)
+    return {
+        "tokens": x.shape[dim],
+        "shape": others,
+        "dtype": kind,
+        "layout": layout.name,
+        "cu_seqlens": packed,
+    }
 
 
 def _lengths(length: int, cu_seqlens: Any) -> Sequence[int]:

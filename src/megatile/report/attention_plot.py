@@ -82,6 +82,10 @@ def _draw_links(figure: Any, axes: Any, name: str, load: Any, top: float) -> Non
     """Links (sender to receiver) over exchanges; white links are idle."""
     ranks = load.shape[0]
     pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
+    if not pairs:
+        axes.set_title(f"{name}: one rank has no links", fontsize=9)
+        axes.set_axis_off()
+        return
     picture = np.array([load[a, b] for a, b in pairs]).reshape(len(pairs), -1) / 2**20
     per_row = -(-len(pairs) // _MOST_ROWS) or 1
     shown = np.ma.masked_equal(_busiest(picture, per_row), 0)

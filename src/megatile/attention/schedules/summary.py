@@ -7,8 +7,10 @@ from typing import Any
 
 from megatile.attention.schedules.bands import Mask
 from megatile.attention.schedules.division import Division, division_for
-from megatile.attention.schedules.schedule import Schedule
+from megatile.attention.schedules.schedule import Schedule, ScheduleError
 from megatile.attention.schedules.work import StepWork
+
+_MOST_TOKENS = 2**62  # integers of arrays end soon after
 
 
 def schedule_summary(schedule: Schedule, length: int = 0, causal: bool = False) -> dict[str, Any]:
@@ -17,6 +19,8 @@ def schedule_summary(schedule: Schedule, length: int = 0, causal: bool = False) 
     """
     routes = schedule.routes
     length = length or schedule.ranks * routes.chunks * 2
+    if length >= _MOST_TOKENS:
+        raise ScheduleError(f"{length} tokens are more than can be counted")
     layout = schedule.layout(causal).outer()
     pieces = layout.pieces([length])
     division = division_for(routes, pieces, pieces, Mask.of(causal), [length], [length])

@@ -14,6 +14,8 @@ Array = Any
 _NOTHING = Piece(0, 0)
 _MOST = 16
 """Pairs of pieces of a rank and a chunk; beyond, arrays would be larger than they are worth."""
+_MOST_TOKENS = 2**30
+"""Positions whose pairs the integers of arrays hold, with room for the sums of them."""
 
 
 class StepWork:
@@ -22,7 +24,8 @@ class StepWork:
     def __init__(self, division: Division) -> None:
         self._division = division
         per_rank, per_chunk = _most(division.q), max(map(_most, division.chunks))
-        self._small = per_rank * per_chunk <= _MOST
+        tokens = max(map(_end, (*division.q, *division.kv)))
+        self._small = per_rank * per_chunk <= _MOST and tokens <= _MOST_TOKENS
         if self._small:
             self._q = _table(division.q, per_rank)
             self._k = _table([own for rank in division.chunks for own in rank], per_chunk)
@@ -41,6 +44,11 @@ class StepWork:
 
 def _most(pieces: Sequence[Pieces]) -> int:
     return max(1, *map(len, pieces))
+
+
+def _end(pieces: Pieces) -> int:
+    """The position after the last one."""
+    return max((piece.start + piece.length * piece.stride for piece in pieces), default=0)
 
 
 def _table(held: Sequence[Pieces], width: int) -> Array:
