@@ -171,6 +171,9 @@ def test_schedules_that_do_not_fit_are_told(mesh):
     assert [p.schedule for p in found.predictions] == ["ring"]
     assert found.unfit == (("hamilton:3x2", "'hamilton:3x2' is for 6 ranks, the group has 8"),)
     assert "is for 6 ranks" in str(found)
+    found = predict(mesh, Problem(1024, 8, 64), schedules=["hamilton:9", "ring"])
+    assert [p.schedule for p in found.predictions] == ["ring"]
+    assert "9 arc-disjoint rings over 8 ranks asked for" in str(found)
     with pytest.raises(ScheduleError, match="did you mean 'hamilton'"):
         predict(mesh, Problem(1024), schedules=["hamiltn"])
 

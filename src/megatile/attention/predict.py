@@ -19,6 +19,7 @@ import numpy as np
 from megatile.attention.plans import Divided, Problem, attention_plan
 from megatile.attention.schedules import ScheduleError, make_schedule
 from megatile.attention.view import view, without_compute
+from megatile.collectives.decompositions import DecompositionError
 from megatile.collectives.geometry import nearest_memory
 from megatile.core.quantities import format_time
 from megatile.hda import HDA
@@ -251,7 +252,7 @@ def predict(
     for name in wanted:
         try:
             found.append(predict_one(hda, problem, name, count, backward, scale))
-        except ScheduleError as error:
+        except (ScheduleError, DecompositionError) as error:
             if named and len(wanted) == 1:
                 raise
             unfit.append((name, error.message))
