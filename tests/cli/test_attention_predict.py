@@ -65,6 +65,7 @@ def test_lengths():
     ("options", "told"),
     [
         (["--seqlen", "0"], "'0' is no number of tokens"),
+        (["--seqlen", "10K,10Q"], "'10Q' is no number of tokens"),
         (["--seqlen", "1e30"], "keys are more than can be counted"),
         (["--ranks", "0"], "at least one device, got ranks=0"),
         (["--ranks", "9"], "needs 9 units of 'device'"),
