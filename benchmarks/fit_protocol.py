@@ -27,8 +27,8 @@ from megatile.collectives.planner import make_job
 from megatile.collectives.ranking import plan_of, variants
 from megatile.collectives.registry import algorithms
 from megatile.hda.protocol import costs, paths
-from megatile.plan.timing.kernels import seen_by, whole_ps
 from megatile.sim import simulate
+from megatile.timing.kernels import seen_by, whole_ps
 
 ROW_SPREAD, PRIOR_SPREAD = 0.05, math.log(2)
 NCCL, RCCL = "NCCL tuning.cc", "RCCL tuning.cc"

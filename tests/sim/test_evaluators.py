@@ -14,8 +14,6 @@ from megatile.plan.build import PlanBuilder
 from megatile.plan.execute import execute
 from megatile.plan.expr import unit
 from megatile.plan.model import Plan
-from megatile.plan.timing.faults import Faults
-from megatile.plan.timing.machine import Machine
 from megatile.sim import TimingError, simulate
 from megatile.sim.arrays import NotRegular
 from megatile.sim.evaluate import arrays, bucket, fill, run_ahead
@@ -24,6 +22,8 @@ from megatile.sim.program import CONSUME, COPY, GENERAL, LOAD, PUT, RUN, SEND, S
 from megatile.sim.runahead import RunAhead
 from megatile.sim.times import Times
 from megatile.sim.unit import UnitState
+from megatile.timing.faults import Faults
+from megatile.timing.resources import Resources
 
 machines = st.builds(
     lambda topology, duplex, granule, control: {
@@ -50,7 +50,7 @@ def no_scalars(*_: object) -> int:
 
 
 def run(evaluator, plan: Plan, hda: HDA, faults: Faults, **options) -> Times:
-    return evaluator(Machine(hda, plan, faults), no_scalars, **options)[1]
+    return evaluator(Resources(hda, plan, faults), no_scalars, **options)[1]
 
 
 @many
@@ -69,7 +69,7 @@ def test_run_ahead_equals_the_plain_event_queue(seed: int, machine, jitter: bool
 
 def clocks(plan: Plan, hda: HDA, faults: Faults, record: bool) -> tuple[int, list[int], list[list[int]]]:
     """End of a run-ahead evaluation, and of every unit: its clock and when its engines were free."""
-    machine = Machine(hda, plan, faults)
+    machine = Resources(hda, plan, faults)
     program = Program(machine)
     engines = len(program.engine_names)
     states = [UnitState(u, machine.start_ps(u), engines, []) for u in range(plan.units)]
@@ -120,7 +120,7 @@ def test_fast_plans_use_the_fast_operations() -> None:
     kinds: set[int] = set()
     for seed in range(60):
         plan = random_plan(seed, patterns=FAST)
-        machine = Machine(toy(plan.units), plan, Faults())
+        machine = Resources(toy(plan.units), plan, Faults())
         courses: list[list[tuple]] = [[] for _ in range(plan.units)]
         fill(Program(machine), courses, no_scalars, record=False)
         kinds |= {op[0] for course in courses for op in course}
@@ -139,7 +139,7 @@ def test_a_unit_stands_still_only_where_nothing_may_overtake(sent: str, stands_s
     b.receive(c, (16,), "f32", into=tiles["near"])
     plan = b.finish()
     courses: list[list[tuple]] = [[] for _ in range(4)]
-    fill(Program(Machine(toy(4), plan, Faults())), courses, no_scalars, record=False)
+    fill(Program(Resources(toy(4), plan, Faults())), courses, no_scalars, record=False)
     assert (courses[0][0][0] == LOAD) is stands_still
     quick = clocks(plan, toy(4), Faults(), record=False)
     assert quick == clocks(plan, toy(4), Faults(), record=True)

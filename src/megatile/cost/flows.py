@@ -8,8 +8,8 @@ import numpy as np
 
 from megatile.plan.cohort import spread
 from megatile.plan.model import Channel, Plan, Tile
-from megatile.plan.timing.fabric import Path
-from megatile.plan.timing.machine import Machine
+from megatile.timing.fabric import Path
+from megatile.timing.resources import Resources
 
 Array = Any
 
@@ -29,7 +29,7 @@ class Group:
 class Flows:
     """Durations by the machine's rules, and the load they put on its resources."""
 
-    def __init__(self, plan: Plan, machine: Machine):
+    def __init__(self, plan: Plan, machine: Resources):
         self.plan, self.machine = plan, machine
         self._groups: dict[Any, Group] = {}
         self._computes: dict[Any, Any] = {}

@@ -22,8 +22,8 @@ from megatile.hda import HDA
 from megatile.hda import machine as find_machine
 from megatile.plan.check import check_structure
 from megatile.plan.model import Plan
-from megatile.plan.timing.kernels import ways, whole_ps
-from megatile.plan.timing.machine import Machine
+from megatile.timing.kernels import ways, whole_ps
+from megatile.timing.resources import Resources
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def price(
 
 
 def _price(plan: Plan, hda: HDA, assume: Mapping[str, int], launch: bool) -> Price:
-    machine = Machine(hda, plan)
+    machine = Resources(hda, plan)
     unordered = receives_any(plan)
     low = TimedWalk(plan, machine, assume, careful=False, patient=not unordered)
     low.run()
@@ -93,7 +93,7 @@ def lower_bound(plan: Plan, hda: HDA | str, enough_ps: int | None = None, *, lau
 
 
 def _lower_bound(plan: Plan, hda: HDA, enough_ps: int | None) -> int:
-    walk = TimedWalk(plan, Machine(hda, plan), {}, careful=False, patient=not receives_any(plan))
+    walk = TimedWalk(plan, Resources(hda, plan), {}, careful=False, patient=not receives_any(plan))
     walk.enough_ps = None if enough_ps is None else enough_ps - whole_ps(plan, hda, 0, launch=False)
     try:
         walk.run()

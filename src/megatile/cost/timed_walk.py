@@ -14,8 +14,8 @@ from megatile.cost.periods import Watch, pass_time, watch_of
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread
 from megatile.plan.model import Channel, Compute, Plan, ReceiveAny, statements
 from megatile.plan.program import Instruction, RegionCode
-from megatile.plan.timing.machine import PORTS, SIGNAL_BYTES, Machine
 from megatile.plan.walk import Walker
+from megatile.timing.resources import PORTS, SIGNAL_BYTES, Resources
 
 SHORT = 16
 """Loops of so few iterations are walked."""
@@ -44,7 +44,7 @@ class TimedWalk(Walker):
     def __init__(
         self,
         plan: Plan,
-        machine: Machine,
+        machine: Resources,
         assume: Mapping[str, int],
         *,
         careful: bool,

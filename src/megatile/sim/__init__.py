@@ -1,12 +1,12 @@
 """Time: three evaluators with one result, the machine model they share, faults, what a run found out,
 and sessions of several launches."""
 
-from megatile.plan.timing.faults import FaultError, Faults, faults
-from megatile.plan.timing.machine import TimingError
 from megatile.sim.install import InstallError
 from megatile.sim.result import Result
 from megatile.sim.session import Session, SessionError
 from megatile.sim.simulate import ENGINES, Deadlock, simulate
+from megatile.timing.faults import FaultError, Faults, faults
+from megatile.timing.resources import TimingError
 
 __all__ = [
     "ENGINES",

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from megatile.plan.timing.fabric import Path
 from megatile.sim.lowering import bytes_moved, transfer_times
 from megatile.sim.program import Link, Program
 from megatile.sim.rows import Row
 from megatile.sim.values import Value, level, plain_int, same_units
+from megatile.timing.fabric import Path
 
 if TYPE_CHECKING:
     from megatile.sim.arrays import Lane

@@ -16,7 +16,6 @@ import numpy as np
 
 from megatile.plan import model as pm
 from megatile.plan.memory import aliases
-from megatile.plan.timing.machine import Machine
 from megatile.sim.array_sends import NotRegular, Sends
 from megatile.sim.cohort import Cohort
 from megatile.sim.follow import walk
@@ -35,11 +34,12 @@ from megatile.sim.values import (
     storages_of,
     within,
 )
+from megatile.timing.resources import Resources
 
 _PRUNE_AT = 8
 
 
-def check_regular(plan: pm.Plan, machine: Machine) -> None:
+def check_regular(plan: pm.Plan, machine: Resources) -> None:
     """Raise `NotRegular` if a plan is of the wrong kind at first sight."""
     for stream in plan.streams:
         for statement in pm.statements(stream.body):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from megatile.plan.timing.fabric import Path
 from megatile.sim.clock import Action, Clock, Gate, Server, after
 from megatile.sim.program import Program
 from megatile.sim.transfers import PIECES
+from megatile.timing.fabric import Path
 
 
 class Hops:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from megatile.plan import model as pm
-from megatile.plan.timing.machine import Machine, TimingError
 from megatile.sim.array_sends import LinksShared
 from megatile.sim.arrays import Arrays, Lane, check_regular
 from megatile.sim.bucket import Bucket
@@ -23,6 +22,7 @@ from megatile.sim.rows import Row, Walk
 from megatile.sim.runahead import RunAhead
 from megatile.sim.times import Times
 from megatile.sim.unit import UnitState
+from megatile.timing.resources import Resources, TimingError
 
 Scalars = Callable[[pm.ReadScalar, Any, Any], Any]
 MAX_OPERATIONS = 30_000_000
@@ -46,7 +46,7 @@ def cohorts(program: Program, scalars: Scalars) -> list[tuple[list[int], Cohort]
     return found
 
 
-def run_ahead(machine: Machine, scalars: Scalars, *, record: bool) -> tuple[Program, Times]:
+def run_ahead(machine: Resources, scalars: Scalars, *, record: bool) -> tuple[Program, Times]:
     """The general evaluator, with all rows made beforehand where the course is fixed."""
     lazy = has_any(machine.plan)
     program = Program(machine, everything_shared=lazy)
@@ -60,7 +60,7 @@ def run_ahead(machine: Machine, scalars: Scalars, *, record: bool) -> tuple[Prog
     return program, RunAhead(program, states, record=record).run()
 
 
-def bucket(machine: Machine, scalars: Scalars) -> tuple[Program, Times]:
+def bucket(machine: Resources, scalars: Scalars) -> tuple[Program, Times]:
     """The oracle: every unit is followed one by one, every resource is a server."""
     program = Program(machine, everything_shared=True)
     engines = len(program.engine_names)
@@ -121,7 +121,7 @@ def _next(course: Walk, answer: Any) -> Row | None:
         return None
 
 
-def arrays(machine: Machine, scalars: Scalars, *, record: bool = False) -> tuple[Program, Times]:
+def arrays(machine: Resources, scalars: Scalars, *, record: bool = False) -> tuple[Program, Times]:
     """The evaluator for regular plans; `NotRegular` if this is none."""
     check_regular(machine.plan, machine)
     program = Program(machine)

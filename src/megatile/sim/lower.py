@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from megatile.plan import model as pm
-from megatile.plan.timing.machine import SIGNAL_BYTES
 from megatile.sim.lower_compute import compute
 from megatile.sim.lower_queue import receive_any, release, send, take_message
 from megatile.sim.lowering import Lowering, Made, bytes_moved
 from megatile.sim.program import at
 from megatile.sim.rows import Released, Row
+from megatile.timing.resources import SIGNAL_BYTES
 
 
 def _read(low: Lowering, row: Row) -> Made:

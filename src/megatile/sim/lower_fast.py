@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from megatile.plan.timing.machine import SIGNAL_BYTES
 from megatile.sim.lower import operations
 from megatile.sim.lowering import Lowering, Made, same, transfer_times
 from megatile.sim.program import MEET, PUT, SIGNAL, WAIT, at, column
 from megatile.sim.rows import Row
+from megatile.timing.resources import SIGNAL_BYTES
 
 # puts and gets
 

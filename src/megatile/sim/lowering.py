@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from megatile.plan import model as pm
-from megatile.plan.timing.fabric import Path
 from megatile.sim.program import GENERAL, Operation, Program, at
 from megatile.sim.regions import Block
 from megatile.sim.rows import Access, Row
+from megatile.timing.fabric import Path
 
 Made = list[Any]
 """One operation per unit of the cohort, None for units that take no part."""

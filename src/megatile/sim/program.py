@@ -33,11 +33,11 @@ from typing import Any
 import numpy as np
 
 from megatile.plan import model as pm
-from megatile.plan.timing.fabric import Path
-from megatile.plan.timing.machine import Machine
 from megatile.sim.regions import OWNER_SHIFT, Block, Regions
 from megatile.sim.rows import Access, Odd, Row
 from megatile.sim.storage import Storages
+from megatile.timing.fabric import Path
+from megatile.timing.resources import Resources
 
 RUN, SEND, RECEIVE, RELEASE, TAKE, GENERAL, COPY, CONSUME, LOAD, PUT, SIGNAL, WAIT, MEET, SHIP = range(14)
 
@@ -94,7 +94,7 @@ class Program:
     resources only one flow will use, so all of them are treated as shared (the times are the same).
     """
 
-    def __init__(self, machine: Machine, *, everything_shared: bool = False) -> None:
+    def __init__(self, machine: Resources, *, everything_shared: bool = False) -> None:
         self.machine = machine
         self.plan = machine.plan
         self.storages = Storages(self.plan)

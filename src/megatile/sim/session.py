@@ -24,12 +24,12 @@ from megatile.hda import machine as find_machine
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan
 from megatile.plan.structure import check_structure
-from megatile.plan.timing.faults import current_faults
-from megatile.plan.timing.machine import Machine
 from megatile.sim.contents import Contents, is_raw, with_raw_kept
 from megatile.sim.install import Queues
 from megatile.sim.result import Result
 from megatile.sim.simulate import Deadlock, simulate
+from megatile.timing.faults import current_faults
+from megatile.timing.resources import Resources
 from megatile.trace import (
     Trace,
     TraceBuilder,
@@ -60,7 +60,7 @@ class Session:
         """When the last launch or install ended."""
         self.launches: list[tuple[int, Result]] = []
         """Every launch: when it began, and its result."""
-        self._installs: list[tuple[int, Machine]] = []
+        self._installs: list[tuple[int, Resources]] = []
         self._queues = Queues()
         self._contents = Contents()
         self._over: str | None = None
@@ -135,7 +135,7 @@ class Session:
         self.time_ps += result.time_ps
         return result
 
-    def _ready(self, plan: Plan) -> Machine:
+    def _ready(self, plan: Plan) -> Resources:
         """The machine as this plan sees it, if the session can go on and the plan fits it."""
         if self._over is not None:
             raise SessionError(f"this session is over: {self._over}", advice="begin a new Session")
@@ -146,7 +146,7 @@ class Session:
             )
         check_structure(plan)
         check_memory(self._beside(plan), self.machine)
-        return Machine(self.machine, plan, current_faults())
+        return Resources(self.machine, plan, current_faults())
 
     def _beside(self, plan: Plan) -> Plan:
         """The plan with the tensors that take room beside its own."""
@@ -222,7 +222,7 @@ class Session:
         return f"{self.machine.name}: {len(self.launches)} launches, {format_time(self.time_ps)}\n{table}"
 
 
-def _install_trace(machine: Machine) -> Trace:
+def _install_trace(machine: Resources) -> Trace:
     """The install messages on their way."""
     builder = TraceBuilder(machine.hda.name)
     for name in machine.names:

@@ -18,9 +18,6 @@ from megatile.hda import HDA
 from megatile.hda import machine as find_machine
 from megatile.plan.model import Plan
 from megatile.plan.structure import check_structure
-from megatile.plan.timing.faults import Faults, current_faults
-from megatile.plan.timing.kernels import ways, whole_ps
-from megatile.plan.timing.machine import Machine, TimingError
 from megatile.plan.walk import PlanDeadlock
 from megatile.sim.array_sends import NotRegular
 from megatile.sim.data import Scalars, assumed, observed, outputs, reads_scalars
@@ -31,6 +28,9 @@ from megatile.sim.rows import Odd
 from megatile.sim.times import Times
 from megatile.sim.usage import loads as count_loads
 from megatile.sim.verify import explain, messages_through
+from megatile.timing.faults import Faults, current_faults
+from megatile.timing.kernels import ways, whole_ps
+from megatile.timing.resources import Resources, TimingError
 from megatile.trace import WaitGraph
 
 ENGINES = ("run-ahead", "arrays", "bucket")
@@ -152,8 +152,8 @@ class _Run:
         self.loads = loads
         self.begin_ps = 0
 
-    def machine(self) -> Machine:
-        return Machine(self.hda, self.plan, self.faults, installed=self.installed, begin_ps=self.begin_ps)
+    def machine(self) -> Resources:
+        return Resources(self.hda, self.plan, self.faults, installed=self.installed, begin_ps=self.begin_ps)
 
     def timed(
         self,

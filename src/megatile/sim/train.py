@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import heapq
 
-from megatile.plan.timing.fabric import Path
 from megatile.sim.transfers import REQUEST, Move, Transfers
+from megatile.timing.fabric import Path
 
 _END = (None, False)
 

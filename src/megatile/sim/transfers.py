@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from megatile.plan.timing.fabric import MAX_PIECES, Path
 from megatile.sim.pending import Pending
 from megatile.sim.program import Program
 from megatile.sim.unit import UnitState
+from megatile.timing.fabric import MAX_PIECES, Path
 
 PIECES = 2 * MAX_PIECES
 """Message numbers are spread by this, so that the pieces of a message have numbers of their own."""

@@ -14,9 +14,9 @@ import numpy as np
 
 from megatile.plan import model as pm
 from megatile.plan.check import CountingWalk
-from megatile.plan.timing.machine import TimingError
 from megatile.sim.cohort import Cohort
 from megatile.sim.rows import Odd
+from megatile.timing.resources import TimingError
 
 
 def messages_through(cohorts: Iterable[Cohort]) -> dict[str, dict[int, int]]:

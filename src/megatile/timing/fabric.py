@@ -15,7 +15,7 @@ from megatile.core.errors import MissingDescriptionError, RouteError
 from megatile.hda import HDA
 from megatile.hda.model import Network, Unit
 from megatile.hda.routing import Link
-from megatile.plan.timing.faults import Faults
+from megatile.timing.faults import Faults
 
 MAX_PIECES = 1024
 """A transfer is cut into at most so many granules, however long it is."""

@@ -17,9 +17,9 @@ from megatile.core.errors import MegatileError, MissingDescriptionError, RouteEr
 from megatile.hda import HDA
 from megatile.hda.model import Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
-from megatile.plan.timing.fabric import Fabric, Path, Stage, serialise_ps
-from megatile.plan.timing.faults import FaultError, Faults
-from megatile.plan.timing.kernels import seen_by
+from megatile.timing.fabric import Fabric, Path, Stage, serialise_ps
+from megatile.timing.faults import FaultError, Faults
+from megatile.timing.kernels import seen_by
 
 CONTROL_BYTES = 64
 CREDIT_BYTES = 16
@@ -42,7 +42,7 @@ class Dma:
     level: str | None = None
 
 
-class Machine:
+class Resources:
     """An HDA as one plan sees it, on the plan's path; ``installed`` says that its queues are there from an
     earlier launch, ``begin_ps`` what goes before the plan's start on every unit."""
 
