@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from megatile.hda import Unit as Unit
     from megatile.hda import machine as machine
     from megatile.hda import machine_names as machine_names
-    from megatile.language.mock import run_kernel_in_mock as run_kernel_in_mock
+    from megatile.language.kernel.mock import run_kernel_in_mock as run_kernel_in_mock
     from megatile.plan.build import PlanBuilder as PlanBuilder
     from megatile.plan.check import check as check
     from megatile.plan.execute import execute as execute
@@ -59,7 +59,7 @@ _WHERE = {
     "Session": "megatile.sim",
     "faults": "megatile.sim",
     "simulate": "megatile.sim",
-    "run_kernel_in_mock": "megatile.language.mock",
+    "run_kernel_in_mock": "megatile.language.kernel.mock",
     "run": "megatile.targets.interpret",
     "launch": "megatile.runtime.launch",
     "hamilton_attention": "megatile.attention",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.language import kernels
+from tests.language.kernel import kernels
 
 from megatile.hda import machine
 from megatile.language import tl

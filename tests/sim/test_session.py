@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.language import kernels
+from tests.language.kernel import kernels
 from toys import ring, toy
 
 import megatile as mt

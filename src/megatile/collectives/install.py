@@ -14,7 +14,7 @@ from megatile.collectives.topologies import Floor, Neighbors, floor_of, resolve_
 from megatile.core.quantities import whole
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
-from megatile.language.directions import OPPOSITE
+from megatile.language.kernel.directions import OPPOSITE
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from megatile.collectives.job import CollectiveError
 from megatile.collectives.registry import by_import_path
 from megatile.core.registry import Registry
 from megatile.hda import HDA
-from megatile.language.directions import TOPOLOGIES, neighbor_maps
+from megatile.language.kernel.directions import TOPOLOGIES, neighbor_maps
 
 Neighbors = Callable[[int, int], Mapping[str, int]]
 

@@ -11,7 +11,8 @@ from megatile.core.errors import MegatileError, Place
 from megatile.ir import layout as lay
 from megatile.ir import nodes as n
 from megatile.ir.expr import OPERATORS, Apply, Const, Coord, Expr, Load, Rank, Var
-from megatile.ir.program import Launch, LaunchScale, Param, Program
+from megatile.ir.launch import Launch, LaunchScale, Param
+from megatile.ir.program import Program
 from megatile.ir.typing import apply
 
 _SYMBOLS = {(o.symbol, o.arity): o.name for o in OPERATORS.values() if o.symbol}

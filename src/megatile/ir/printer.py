@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from megatile.ir import layout as lay
 from megatile.ir import nodes as n
 from megatile.ir.expr import OPERATORS, Apply, Const, Coord, Expr, Load, Rank, Var
-from megatile.ir.program import ROOT, Launch, Param, Program
+from megatile.ir.launch import ROOT, Launch, Param
+
+if TYPE_CHECKING:
+    from megatile.ir.program import Program
 
 
 def show_expr(expr: Expr, strength: int = 0) -> str:

@@ -2,81 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
+from megatile.ir.launch import ROOT, Launch, Param
 from megatile.ir.layout import Layout
 from megatile.ir.nodes import Alloc, Node, View, walk
-
-ROOT = "launch"
-"""Name of the scale of the whole launch, above the largest scale named in it."""
-
-
-@dataclass(frozen=True)
-class Param:
-    """A tensor argument; extents are numbers, or names of symbolic extents."""
-
-    name: str
-    shape: tuple[int | str, ...]
-    dtype: str
-
-
-@dataclass(frozen=True)
-class LaunchScale:
-    """Units of one scale under one unit of the next larger scale of the launch; the first extent is x."""
-
-    name: str
-    extents: tuple[int, ...]
-    named: bool = True
-
-    @property
-    def count(self) -> int:
-        return math.prod(self.extents)
-
-
-@dataclass(frozen=True)
-class Launch:
-    """The scales of a launch, largest first, and the scale whose instances run in waves."""
-
-    scales: tuple[LaunchScale, ...]
-    dispatch: str
-    slots: int | None = None
-    """Instances of the dispatched scale that fit at once in one unit of ``host``; None: all do."""
-    host: str = ROOT
-    """The scale whose units hold the dispatched instances (the device)."""
-    resident: bool = False
-    """Whether its instances stay for the whole launch (devices), instead of giving up their place
-    (blocks)."""
-
-    def is_private(self, scale: str) -> bool:
-        """Whether tiles of a scale end with the dispatched instance they are in."""
-        return not self.resident and self.depth(scale) >= self.depth(self.dispatch)
-
-    def depth(self, scale: str) -> int:
-        """How many scales down: the whole launch is 0."""
-        if scale == ROOT:
-            return 0
-        for number, one in enumerate(self.scales):
-            if one.name == scale:
-                return number + 1
-        raise KeyError(scale)
-
-    def extents(self, scale: str) -> tuple[int, ...]:
-        return self.scales[self.depth(scale) - 1].extents
-
-    def count(self, scale: str, within: str = ROOT) -> int:
-        """Units of ``scale`` below one unit of ``within``."""
-        return math.prod(s.count for s in self.scales[self.depth(within) : self.depth(scale)])
-
-    def grid(self, scale: str, within: str = ROOT) -> tuple[int, ...]:
-        """Extents of the units of ``scale`` below ``within``: several scales are one axis each, x first."""
-        between = self.scales[self.depth(within) : self.depth(scale)]
-        if len(between) == 1:
-            return between[0].extents
-        shown = [s for s in between if s.count > 1] or list(between[-1:])
-        if len(shown) == 1:
-            return shown[0].extents
-        return (math.prod(s.count for s in between),)
+from megatile.ir.printer import show
 
 
 @dataclass(frozen=True)
@@ -92,8 +23,6 @@ class Program:
     warnings: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
-        from megatile.ir.printer import show
-
         return show(self)
 
     def param(self, name: str) -> Param:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from megatile.core.errors import MegatileError
 from megatile.ir import nodes as n
 from megatile.ir.expr import OPERATORS, Apply, Coord, Load, Rank, Var, walk
-from megatile.ir.program import ROOT, Program, bindings
+from megatile.ir.launch import ROOT
+from megatile.ir.program import Program, bindings
 
 
 class VerificationError(MegatileError):

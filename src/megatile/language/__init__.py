@@ -3,7 +3,7 @@
 from types import FunctionType
 
 from megatile.ir.layout import Partial, Replica, Shard
-from megatile.language.collective import (
+from megatile.language.tile.collectives import (
     all_to_all,
     allgather,
     allreduce,
@@ -11,7 +11,8 @@ from megatile.language.collective import (
     lse_merge,
     reduce_scatter,
 )
-from megatile.language.functions import (
+from megatile.language.tile.frames import without_frames
+from megatile.language.tile.functions import (
     abs,
     cast,
     ceil,
@@ -34,10 +35,9 @@ from megatile.language.functions import (
     sqrt,
     tanh,
 )
-from megatile.language.kernel import Kernel, Scale
-from megatile.language.loops import Parallel, Persistent, Pipelined, serial, unroll, vectorized
-from megatile.language.memory import alloc, alloc_fragment, alloc_local, alloc_shared, dynamic, view
-from megatile.language.ops import (
+from megatile.language.tile.loops import Parallel, Persistent, Pipelined, serial, unroll, vectorized
+from megatile.language.tile.memory import alloc, alloc_fragment, alloc_local, alloc_shared, dynamic, view
+from megatile.language.tile.operations import (
     GemmWarpPolicy,
     atomic_add,
     atomic_max,
@@ -58,11 +58,12 @@ from megatile.language.ops import (
     signal,
     wait,
 )
-from megatile.language.ops import breakpoint_ as breakpoint
-from megatile.language.ops import print_ as print
-from megatile.language.program import macro, program
-from megatile.language.sight import without_frames
-from megatile.language.tiles import Tensor
+from megatile.language.tile.operations import breakpoint_ as breakpoint
+from megatile.language.tile.operations import print_ as print
+from megatile.language.tile.program import macro, program
+from megatile.language.tile.python_errors import WORDS as _WORDS
+from megatile.language.tile.scales import Kernel, Scale
+from megatile.language.tile.tiles import Tensor
 
 FullRow = Shard(0)
 FullCol = Shard(1)
@@ -145,3 +146,4 @@ __all__ = [
 for _word in set(__all__) - {"macro", "program", "prim_func"}:  # which look at their caller's frame
     if isinstance(globals()[_word], FunctionType):
         globals()[_word] = without_frames(globals()[_word])
+_WORDS.update({word: globals()[word] for word in __all__})

@@ -10,18 +10,18 @@
     plan = tl.read_kernel(hello, [tl.Tensor("t", (8,)), 8], world_size=4, topology="ring_1d")
 
 ``read_kernel`` reads the function once, with symbolic ids, into a Plan of one stream; where that is
-impossible it reads unit by unit and merges what is equal. ``megatile.language.mock`` runs the same function
-with no plan and no machine.
+impossible it reads unit by unit and merges what is equal. ``run_kernel_in_mock`` runs the same function with
+no plan and no machine.
 """
 
 from __future__ import annotations
 
-from megatile.language.context import Tl
-from megatile.language.directions import IpcqDeadlock, IpcqInvalidDirection
-from megatile.language.kernels import read_kernel
-from megatile.language.mock import run_kernel_in_mock
-from megatile.language.symbols import KernelError
-from megatile.language.values import DataBranchError, Tensor
+from megatile.language.kernel.context import Tl
+from megatile.language.kernel.directions import IpcqDeadlock, IpcqInvalidDirection
+from megatile.language.kernel.mock import run_kernel_in_mock
+from megatile.language.kernel.symbols import KernelError
+from megatile.language.kernel.to_plan import read_kernel
+from megatile.language.kernel.values import DataBranchError, Tensor
 
 __all__ = [
     "DataBranchError",

@@ -9,7 +9,7 @@ import pytest
 import megatile as mt
 import megatile.language as T
 from megatile.core.errors import MegatileError
-from megatile.language.errors import ProgramError
+from megatile.language.tile.errors import ProgramError
 from megatile.targets.interpret.errors import (
     ArgumentError,
     DataRaceError,

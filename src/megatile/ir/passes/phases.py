@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from megatile.ir import nodes as n
+from megatile.ir.launch import ROOT
 from megatile.ir.passes.hazards import accesses
-from megatile.ir.program import ROOT, Program, bindings
+from megatile.ir.program import Program, bindings
 
 
 @dataclass(frozen=True)

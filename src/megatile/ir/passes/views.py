@@ -9,9 +9,10 @@ from typing import Any
 from megatile.ir import nodes as n
 from megatile.ir.affine import simplify
 from megatile.ir.expr import Apply, Expr, Load, Rank, integer, rebuild
+from megatile.ir.launch import ROOT
 from megatile.ir.layout import Mesh, Replica, Shard, has_copies
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
-from megatile.ir.program import ROOT, Binding, Program, bindings
+from megatile.ir.program import Binding, Program, bindings
 
 
 @dataclass(frozen=True)

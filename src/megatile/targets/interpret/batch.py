@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Expr, Load, Rank, walk
-from megatile.ir.program import Launch
+from megatile.ir.launch import Launch
 from megatile.targets.interpret.dependence import Wording
 from megatile.targets.interpret.errors import DataRaceError
 from megatile.targets.interpret.places import Name

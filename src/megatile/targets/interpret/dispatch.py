@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from megatile.ir.program import Launch
+from megatile.ir.launch import Launch
 from megatile.targets.interpret.expressions import unflatten
 from megatile.targets.interpret.group import Group
 

@@ -11,8 +11,8 @@ from megatile.core.operations import OPERATIONS
 from megatile.core.operations import cast as cast_array
 from megatile.ir.affine import FOLD
 from megatile.ir.expr import WEAK, Apply, Const, Coord, Expr, Load, Rank, Var
+from megatile.ir.launch import Launch
 from megatile.ir.layout import coordinates
-from megatile.ir.program import Launch
 from megatile.ir.typing import promote
 from megatile.targets.interpret.errors import RunError
 

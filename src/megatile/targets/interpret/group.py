@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from megatile.ir import nodes as n
+from megatile.ir.launch import Launch
 from megatile.ir.layout import coordinates
-from megatile.ir.program import Launch
 from megatile.targets.interpret.errors import DataRaceError, DeadlockError, RunError
 from megatile.targets.interpret.units import Unit, describe
 

@@ -11,7 +11,8 @@ import numpy as np
 from megatile.core.errors import MegatileError
 from megatile.ir import nodes as n
 from megatile.ir.expr import Const, Expr, Load
-from megatile.ir.program import ROOT, Program
+from megatile.ir.launch import ROOT
+from megatile.ir.program import Program
 from megatile.targets.interpret.access import Accessor
 from megatile.targets.interpret.batch import can_batch
 from megatile.targets.interpret.dispatch import WINDOW, Dispatcher, is_dispatched

@@ -73,7 +73,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RegionPlan:
     """A region, ready to be evaluated; ``fixed`` if it is the same for every unit."""
 
     region: Region
@@ -98,7 +98,7 @@ class Resolver:
 
     def __init__(self, machine: Interpreter):
         self.machine = machine
-        self.plans: dict[int, Plan] = {}
+        self.plans: dict[int, RegionPlan] = {}
 
     def resolve(self, region: Region, unit: Unit, home: Unit | None = None, context: Any = None) -> Target:
         """Where ``region`` is for ``unit``; with ``home``, in the tiles of that unit instead.
@@ -118,13 +118,13 @@ class Resolver:
             found.append(self._axis(plan.region, axis, share, moved, context or unit))
         return Target(plan.name, storage, copies, *_together(found))
 
-    def _prepare(self, region: Region) -> Plan:
+    def _prepare(self, region: Region) -> RegionPlan:
         names = self.machine.places.names
         name = names[region.source]
         axes = tuple(self._prepared(number, dim) for number, dim in enumerate(region.dims))
         along = names[region.along] if region.along else None
         spare = len(region.dims) - len(region.extents)
-        plan = Plan(region, name, axes, along, spare, _fixed(name, axes) if along is None else None)
+        plan = RegionPlan(region, name, axes, along, spare, _fixed(name, axes) if along is None else None)
         self.plans[id(region)] = plan  # which keeps the region, so that its id stays its own
         return plan
 

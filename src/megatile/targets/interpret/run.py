@@ -8,16 +8,18 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from megatile.collectives.registry import algorithms, find_algorithm
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import numpy_dtype
-from megatile.core.errors import MegatileError
+from megatile.core.errors import MegatileError, did_you_mean
 from megatile.hda import HDA
 from megatile.ir import nodes as n
-from megatile.ir.program import Param, Program
-from megatile.language.program import DEFAULT_MACHINE, ProgramFunction
+from megatile.ir.launch import Param
+from megatile.ir.program import Program
+from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
 from megatile.targets.interpret.access import assembled, same
-from megatile.targets.interpret.algorithms import check_algorithms
-from megatile.targets.interpret.errors import ArgumentError, PartialError, ReplicaMismatchError
+from megatile.targets.interpret.errors import ArgumentError, PartialError, ReplicaMismatchError, RunError
+from megatile.targets.interpret.group import word_of
 from megatile.targets.interpret.machine import Interpreter
 from megatile.targets.interpret.record import Recorder, Write
 from megatile.targets.interpret.schedule import schedule_of
@@ -213,3 +215,37 @@ def _view_place(program: Program, name: str) -> Any:
         if isinstance(node, n.View) and node.source == name and node.span:
             return node.span.place()
     return None
+
+
+PLANNER_NAMES = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "gather_view": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "scatter_view": "reduce_scatter",
+    "all_to_all": "all_to_all",
+    "broadcast": "broadcast",
+}
+"""Kinds of a Program's collective, as the planner calls them."""
+
+
+def check_algorithms(program: Program) -> None:
+    """The result does not depend on the algorithm; a name nothing could lower is refused all the same."""
+    for node in n.walk(program.body):
+        if isinstance(node, n.Collective) and node.algorithm is not None:
+            _check_algorithm(node, node.algorithm)
+
+
+def _check_algorithm(node: n.Collective, name: str) -> None:
+    place = node.span.place() if node.span else None
+    fitting = sorted(k for k, a in algorithms().items() if PLANNER_NAMES[node.kind] in a.operations)
+    if ":" not in name and name not in algorithms():
+        raise RunError(
+            f"{word_of(node)}: there is no algorithm '{name}'", place=place,
+            advice=did_you_mean(name, fitting, what="algorithms"),
+        )  # fmt: skip
+    if PLANNER_NAMES[node.kind] not in find_algorithm(name).operations:
+        raise RunError(
+            f"{word_of(node)}: the algorithm '{name}' does another collective", place=place,
+            advice=f"one of {', '.join(fitting)}",
+        )  # fmt: skip

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from megatile.ir import nodes as n
-from megatile.ir.program import ROOT, Program
+from megatile.ir.launch import ROOT
+from megatile.ir.program import Program
 from megatile.targets.interpret.places import Name, Places
 
 

@@ -15,7 +15,7 @@ from megatile.targets.interpret.collectives import perform
 from megatile.targets.interpret.elementwise import Iterations, filled
 from megatile.targets.interpret.errors import DeviceAssertionError, RunError, StaleSignalError
 from megatile.targets.interpret.group import Group
-from megatile.targets.interpret.inspect import UnitView
+from megatile.targets.interpret.record import UnitView
 from megatile.targets.interpret.storage import Flags, Storage
 from megatile.targets.interpret.units import Unit, describe
 

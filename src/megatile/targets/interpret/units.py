@@ -6,9 +6,9 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from megatile.core.forkjoin import Agent, Strand
+from megatile.ir.launch import Launch
 from megatile.ir.layout import coordinates
 from megatile.ir.nodes import Node
-from megatile.ir.program import Launch
 
 if TYPE_CHECKING:
     from megatile.targets.interpret.group import Group

@@ -1,0 +1,1 @@
+"""The rewriter both languages share, and Python's meaning of what it makes."""

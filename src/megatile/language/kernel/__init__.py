@@ -1,0 +1,1 @@
+"""Kernels of processing elements, `tl`; users import `megatile.language.tl`."""

@@ -1,0 +1,100 @@
+"""Operations on tensors in memory, streamed tile by tile: what the scheduler of a processing element does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from megatile.language.kernel.values import Pointer, Ref
+from megatile.plan.build import Handle, Part, PlanBuilder
+from megatile.plan.expr import ZERO, Expr, minimum
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Memory as rows of ``columns`` elements: rows of a matrix from ``first`` on, or of a flat tensor."""
+
+    tensor: Handle
+    columns: int
+    first: Expr
+    at: Expr | None
+    flat: bool
+
+    def block(self, row: Any, column: Any, height: Any, width: Any) -> Part:
+        """A block of a matrix, or (of a flat tensor) whole rows or a part of one."""
+        if self.flat:
+            low = self.first + row * self.columns + column
+            part = self.tensor[low : low + height * width]
+        else:
+            part = self.tensor[self.first + row : self.first + row + height, column : column + width]
+        return part if self.at is None else part.at(self.at)
+
+
+def stream_gemm(tl: Any, a: Ref, b: Ref, out: Any, tile: tuple[int, ...]) -> None:
+    """out = a @ b with two buffers per operand: loads of the next step overlap the product of this one."""
+    for operand in (a, b):
+        if not isinstance(operand, Ref) or len(operand.shape) != 2:
+            raise tl.error("composite('gemm') takes two tl.ref matrices")
+    if len(tile) != 3 or any(extent < 1 for extent in tile):
+        raise tl.error(f"composite('gemm') takes tile=(m, n, k), not {tile}")
+    (rows, inner), (inner_b, columns) = a.shape, b.shape
+    if inner != inner_b:
+        raise tl.error(f"gemm: inner extents {inner} and {inner_b} differ")
+    plan, scratch = tl.reader.plan, tl.settings.scratch
+    left_source, right_source = matrix_at(tl, a), matrix_at(tl, b)
+    target = matrix_at(tl, Ref(out, (rows, columns), a.dtype))
+    tm, tn, tk = (min(t, e) for t, e in zip(tile, (rows, columns, inner), strict=True))
+    # Ragged edges are cut to what is there, so the tiles hold at most tm x tk, tk x tn and tm x tn elements.
+    left = plan.tile("a_tile", (tm, tk), a.dtype, memory=scratch, versions=2)
+    right = plan.tile("b_tile", (tk, tn), b.dtype, memory=scratch, versions=2)
+    total = plan.tile("total", (tm, tn), "f32", memory=scratch, versions=2)
+    with plan.loop(0, rows, tm, index="m") as m, plan.loop(0, columns, tn, index="n") as n:
+        height, width = minimum(tm, rows - m.index), minimum(tn, columns - n.index)
+        plan.compute("fill", total[0:height, 0:width], [], fresh=True, value=0)
+        with plan.loop(0, inner, tk, index="k") as k:
+            depth = minimum(tk, inner - k.index)
+            load(plan, left, left_source, (m.index, k.index), (height, depth), tk == inner)
+            load(plan, right, right_source, (k.index, n.index), (depth, width), tn == columns)
+            part = total[0:height, 0:width]
+            plan.compute("gemm_add", part, [left[0:height, 0:depth], right[0:depth, 0:width], part])
+        store(plan, target, total, (m.index, n.index), (height, width), tn == columns)
+
+
+def matrix_at(tl: Any, ref: Ref) -> Matrix:
+    """The rows behind a pointer: a whole tensor, whole rows of one, or as many elements of a flat one."""
+    shape = tuple(ref.shape)
+    if not isinstance(ref.pointer, Pointer):
+        raise tl.error(f"composite needs a pointer into a tensor, not {ref.pointer!r}")
+    part: Part = tl.tensor_region(ref.pointer, shape, ref.dtype)
+    tensor, start = part.handle, part.region.start
+    if len(tensor.shape) == 2 and tensor.shape[1] == shape[1]:
+        return Matrix(tensor, shape[1], start[0] if start else ZERO, part.region.at, flat=False)
+    if len(tensor.shape) == 1:
+        return Matrix(tensor, shape[1], start[0] if start else ZERO, part.region.at, flat=True)
+    raise tl.error(
+        f"composite takes rows of tensor '{tensor.name}', which have {tensor.shape[-1]} elements, "
+        f"not {shape[1]}",
+        advice="use a ref with as many columns as the tensor, or a tensor of one dimension",
+    )
+
+
+def load(plan: PlanBuilder, tile: Handle, source: Matrix, low: Any, extents: Any, whole: bool) -> None:
+    """Bring a block into a new version of a tile; from a flat tensor row by row unless rows are whole."""
+    height, width = extents
+    if whole or not source.flat:
+        plan.copy(tile[0:height, 0:width], source.block(low[0], low[1], height, width), fresh=True)
+        return
+    plan.copy(tile[0:1, 0:width], source.block(low[0], low[1], 1, width), fresh=True)
+    with plan.loop(1, height, index="row") as row:
+        r = row.index
+        plan.copy(tile[r : r + 1, 0:width], source.block(low[0] + r, low[1], 1, width))
+
+
+def store(plan: PlanBuilder, target: Matrix, tile: Handle, low: Any, extents: Any, whole: bool) -> None:
+    height, width = extents
+    if whole or not target.flat:
+        plan.copy(target.block(low[0], low[1], height, width), tile[0:height, 0:width])
+        return
+    with plan.loop(0, height, index="row") as row:
+        r = row.index
+        plan.copy(target.block(low[0] + r, low[1], 1, width), tile[r : r + 1, 0:width])

@@ -1,0 +1,292 @@
+"""The ``tl`` argument of a kernel while it is read: each call becomes statements of the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from megatile.core.dtypes import dtype as dtype_name
+from megatile.core.dtypes import itemsize
+from megatile.language.kernel.blocks import flat_region, pieces_of, shaped_as, sub_block
+from megatile.language.kernel.directions import Wiring
+from megatile.language.kernel.math import Math
+from megatile.language.kernel.reader import Reader
+from megatile.language.kernel.symbols import KernelError, Sym, to_expr, wrap
+from megatile.language.kernel.values import Pointer, RecvFuture, Ref, TileRef
+from megatile.plan.expr import ONE, ZERO, Expr, expr, unit
+from megatile.plan.handles import Handle, Part
+from megatile.plan.model import Channel
+from megatile.plan.ranges import divide, simplify, split
+
+QUEUES = "ipcq"
+
+
+class Settings:
+    """Where things lie and how the queues are: what surrounds a kernel."""
+
+    def __init__(
+        self,
+        grid: tuple[int, ...],
+        wires: Wiring,
+        *,
+        memory: str,
+        scratch: str,
+        buffer_kind: str,
+        n_slots: int,
+        slot_size: int | None,
+        split: bool,
+    ):
+        self.grid, self.wires = grid, wires
+        self.memory, self.scratch, self.buffer_kind = memory, scratch, buffer_kind
+        self.n_slots, self.slot_size, self.split = n_slots, slot_size, split
+        self.units = prod(grid)
+
+
+class Tl(Math):
+    """The ``tl`` argument of a kernel while it is read."""
+
+    def __init__(self, reader: Reader, settings: Settings, channel: Channel, number: int | None):
+        self.reader, self.settings, self.channel, self.number = reader, settings, channel, number
+
+    @property
+    def here(self) -> Any:
+        return self.reader.here
+
+    def error(self, message: str, advice: str | None = None) -> KernelError:
+        return KernelError(message, place=self.here, advice=advice)
+
+    # --- who am I --------------------------------------------------------------------------------
+
+    def program_id(self, axis: int = 0) -> Any:
+        """My coordinate along an axis (0 varies fastest)."""
+        grid = self.settings.grid
+        if not 0 <= axis < max(2, len(grid)):
+            raise self.error(f"there is no axis {axis}; the grid is {grid}")
+        if axis >= len(grid):
+            return 0
+        me: Expr = unit if self.number is None else expr(self.number)
+        whole = me // prod(grid[:axis])
+        return wrap(whole if axis == len(grid) - 1 else whole % grid[axis], self.reader)
+
+    def num_programs(self, axis: int = 0) -> int:
+        return self.settings.grid[axis] if axis < len(self.settings.grid) else 1
+
+    @property
+    def rank(self) -> Any:
+        return wrap(unit if self.number is None else expr(self.number), self.reader)
+
+    @property
+    def world_size(self) -> int:
+        return self.settings.units
+
+    @staticmethod
+    def static_range(*bounds: int) -> tuple[int, ...]:
+        """A range that is always unrolled."""
+        return tuple(range(*bounds))
+
+    # --- memory ----------------------------------------------------------------------------------
+
+    def load(self, ptr: Any, shape: Any, dtype: Any = "f16") -> TileRef:
+        """Copy from memory into a new tile."""
+        extents, element = self.extents(shape), dtype_name(dtype)
+        source = self.memory_at(ptr, extents, element)
+        return self.emit("copy", [source], extents, element, stem="load")
+
+    def store(self, ptr: Any, handle: TileRef) -> None:
+        """Copy a tile to memory."""
+        if not isinstance(handle, TileRef):
+            raise self.error(f"tl.store takes a tile, not {handle!r}")
+        target = self.memory_at(ptr, handle.shape, handle.dtype, write=True)
+        self.reader.plan.copy(target, handle.handle())
+
+    def ref(self, ptr: Any, shape: Any, dtype: Any = "f16") -> Ref:
+        """Memory as an operand of ``composite``; nothing is loaded yet."""
+        return Ref(ptr, self.extents(shape), dtype_name(dtype))
+
+    def extents(self, shape: Any) -> tuple[int, ...]:
+        items = shape if isinstance(shape, (tuple, list)) else (shape,)
+        return tuple(int(s) for s in items)
+
+    def memory_at(
+        self, ptr: Any, shape: tuple[int, ...], element: str, space: str | None = None, write: bool = False
+    ) -> Part:
+        """The region at an address: of a tensor, or raw memory that is a tile of its own for each address."""
+        if isinstance(ptr, Pointer):
+            return self.tensor_region(ptr, shape, element)
+        if not isinstance(ptr, (int, Sym)):
+            raise self.error(f"{ptr!r} is no address")
+        memory, address = space or self.settings.memory, simplify(to_expr(ptr))
+        return self.reader.raw.block(self, address, prod(shape), element, memory, write)
+
+    def tensor_region(self, ptr: Pointer, shape: tuple[int, ...], element: str) -> Part:
+        tensor = ptr.tensor
+        if element != tensor.dtype:
+            raise self.error(
+                f"tensor '{tensor.name}' holds {tensor.dtype}, not {element}",
+                advice=f"load it with dtype='{tensor.dtype}', or give the host's array as {element}",
+            )
+        ranges = self.reader.ranges
+        index, odd = divide(to_expr(ptr.offset), itemsize(element), ranges)
+        # Multiples of a part's size choose the owner; that the rest stays inside the part is checked when it
+        # runs.
+        me = unit if self.number is None else expr(self.number)
+        owner, first = (me, index) if tensor.replicated else split(index, prod(tensor.shape), ranges)
+        if odd != ZERO:
+            raise self.error(f"address {ptr!r} is not a multiple of the element size of {element}")
+        handle = Handle(tensor.name, tensor.shape, element, tensor.memory or self.settings.memory)
+        region = flat_region(tensor, first, prod(shape), ranges)
+        if region is None:
+            raise self.error(
+                f"{prod(shape)} elements at {ptr!r} are no block of tensor '{tensor.name}' {tensor.shape}"
+            )
+        at = None if simplify(owner) == me or self.settings.units == 1 else owner
+        return Part(handle, replace(region, at=at))
+
+    def emit(
+        self,
+        operation: str,
+        reads: Sequence[Any],
+        shape: tuple[int, ...],
+        dtype: str,
+        *,
+        stem: str | None = None,
+        **attributes: Any,
+    ) -> TileRef:
+        """A command whose result is a new tile in scratch memory."""
+        plan, memory = self.reader.plan, self.settings.scratch
+        versions = 2 if self.reader.depth else 1
+        target = plan.tile(stem or operation, shape, dtype, memory=memory, versions=versions)
+        sources = [r.handle() if isinstance(r, TileRef) else r for r in reads]
+        plan.compute(operation, target, sources, fresh=True, **attributes)
+        return TileRef(target.name, shape, dtype, memory, self)
+
+    def read_scalar(self, tile: TileRef, index: Any = 0, *, bound: int) -> Any:
+        """One element of an integer tile as a number: for trip counts, peers, indices and branches."""
+        position = index if isinstance(index, tuple) else (index,)
+        starts = [wrap(to_expr(i), self.reader) for i in position]
+        parts = tuple(to_expr(s) for s in starts)
+        region = tile.handle()[tuple(slice(p, p + ONE) for p in parts)]
+        symbol = self.reader.plan.read_scalar(region, bound)
+        self.reader.ranges[symbol.name] = (0, bound)
+        return Sym(symbol, self.reader)
+
+    def composite(
+        self, op: str = "gemm", a: Any = None, b: Any = None, out_ptr: Any = None, tile: Any = (64, 64, 64)
+    ) -> None:
+        """An operation on tensors in memory, cut into tiles and streamed so that they overlap."""
+        from megatile.language.kernel.composite import stream_gemm
+
+        if op != "gemm":
+            raise self.error(f"there is no composite '{op}'", advice="composites there are: gemm")
+        stream_gemm(self, a, b, out_ptr, self.extents(tile))
+
+    # --- queues ----------------------------------------------------------------------------------
+
+    def direction(self, name: Any) -> Expr:
+        """The number of a direction; counted directions may be symbolic."""
+        return self.settings.wires.index(name.expr if isinstance(name, Sym) else name, self.here)
+
+    def send(
+        self,
+        dir: Any,
+        src: TileRef | None = None,
+        *,
+        src_addr: Any = None,
+        nbytes: int | None = None,
+        shape: Any = None,
+        dtype: Any = "f16",
+        space: str = "tcm",
+    ) -> None:
+        """Send a tile (or memory at ``src_addr``) to the neighbour in a direction; blocks while its queue is
+        full.
+        """
+        wires = self.settings.wires
+        direction = self.direction(dir)
+        if src is not None:
+            if not isinstance(src, TileRef):
+                raise self.error(f"tl.send takes a tile, not {src!r}")
+            source: Handle | Part = src.handle()
+            extents, element = src.shape, src.dtype
+        else:
+            element = dtype_name(dtype)
+            extents = self.extents(shape if shape is not None else (nbytes or 0) // itemsize(element))
+            if nbytes is not None and nbytes != prod(extents) * itemsize(element):
+                raise self.error(f"{nbytes} bytes are not {element}{list(extents)}")
+            source = self.memory_at(src_addr, extents, element, space)
+        to, member = wires.towards(direction)
+        for start, piece in self.pieces(extents, element):
+            part = source if piece == extents else sub_block(source, start, piece)
+            self.reader.plan.send(self.channel, part, to=to, member=member)
+
+    def recv(
+        self,
+        dir: Any = None,
+        shape: Any = (),
+        dtype: Any = "f16",
+        *,
+        dst_addr: Any = None,
+        dst_space: str | None = None,
+    ) -> TileRef:
+        """Receive from a direction, or from any; the tile is the queue's slot, or a copy at ``dst_addr``."""
+        extents, element = self.extents(shape), dtype_name(dtype)
+        number = None if dir is None else self.direction(dir)
+        if dst_addr is not None:
+            return self.receive_into(number, extents, element, dst_addr, dst_space)
+        pieces = self.pieces(extents, element)
+        if len(pieces) > 1:
+            return self.receive_pieces(number, extents, element, pieces)
+        plan = self.reader.plan
+        if number is None:
+            handle, _ = plan.receive_any(self.channel, extents, element, name="recv")
+        else:
+            handle = plan.receive(self.channel, extents, element, member=number, name="recv")
+        return TileRef(handle.name, extents, element, handle.memory, self)
+
+    def recv_async(self, dir: Any = None, shape: Any = (), dtype: Any = "f16", **options: Any) -> RecvFuture:
+        """A receive that is completed by ``wait``."""
+        if dir is not None:
+            self.direction(dir)
+        return RecvFuture(dir, self.extents(shape), dtype_name(dtype), tuple(sorted(options.items())))
+
+    def wait(self, future: RecvFuture) -> TileRef:
+        if not isinstance(future, RecvFuture):
+            raise self.error("tl.wait takes what tl.recv_async gave")
+        return self.recv(future.direction, future.shape, future.dtype, **dict(future.options))
+
+    def receive_into(
+        self, number: Expr | None, extents: tuple[int, ...], element: str, address: Any, space: str | None
+    ) -> TileRef:
+        target = self.memory_at(address, extents, element, space, write=True)
+        plan = self.reader.plan
+        for start, piece in self.pieces(extents, element):
+            part = target if piece == extents else sub_block(shaped_as(target, extents), start, piece)
+            if number is None:
+                handle, _ = plan.receive_any(self.channel, piece, element, name="recv")
+                plan.copy(part, handle)
+            else:
+                plan.receive(self.channel, piece, element, member=number, into=part)
+        where = {"addr": address, "space": space or self.settings.memory}
+        if target.handle.shape == extents and not isinstance(address, Pointer):
+            return replace(TileRef(target.handle.name, extents, element, target.handle.memory, self), **where)
+        return replace(self.emit("copy", [target], extents, element, stem="received"), **where)
+
+    def receive_pieces(
+        self, number: Expr | None, extents: tuple[int, ...], element: str, pieces: list[Any]
+    ) -> TileRef:
+        plan, memory = self.reader.plan, self.settings.scratch
+        target = plan.tile("recv", extents, element, memory=memory, versions=2 if self.reader.depth else 1)
+        for count, (start, piece) in enumerate(pieces):
+            part = sub_block(target, start, piece)
+            if number is None:
+                raise self.error("a message in pieces cannot be received from any direction")
+            plan.receive(self.channel, piece, element, member=number, into=part, fresh=count == 0)
+        return TileRef(target.name, extents, element, memory, self)
+
+    def pieces(self, shape: tuple[int, ...], element: str) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """A message as the blocks that fit a slot: (start, shape) each."""
+        pieces = pieces_of(self, shape, element, self.settings.slot_size, self.settings.split)
+        largest = max(prod(piece) for _, piece in pieces) * itemsize(element)
+        self.reader.largest_message = max(self.reader.largest_message, largest)
+        return pieces

@@ -1,0 +1,60 @@
+"""Python's own errors in a ``tl`` kernel, at the user's line."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import traceback
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from megatile.core.errors import Place, did_you_mean
+from megatile.language.kernel.symbols import KernelError
+
+INSIDE = tuple(str(Path(__file__).parents[2] / folder) for folder in ("language", "core", "plan"))
+"""Where functions live that kernels call; kernels may stand anywhere else."""
+PYTHON_ERRORS = (TypeError, AttributeError, NameError, IndexError, KeyError, ZeroDivisionError)
+"""What a mistake in a kernel may raise in Python itself."""
+
+
+class PythonMistake(KernelError, TypeError):
+    """A kernel that Python cannot run."""
+
+
+def explained(error: Exception, place: Place | None, tl: Any) -> PythonMistake:
+    """The error at the user's line: what happened, and what to try."""
+    text = re.sub(r"\b(Mock)?Tl\.", "tl.", re.sub(r"\S*<locals>\.", "", str(error)))
+    unknown = re.match(r"'(?:Mock)?Tl' object has no attribute '(\w+)'", text)
+    if unknown:
+        names = [name for name in dir(type(tl)) if not name.startswith("_")]
+        advice = did_you_mean(unknown[1], names, what="functions")
+        return PythonMistake(f"tl has no '{unknown[1]}'", place=place, advice=advice)
+    kind = "" if isinstance(error, TypeError) else f"{type(error).__name__}: "
+    return PythonMistake(f"{kind}{text}", place=place)
+
+
+def user_place() -> Place | None:
+    """The line of the kernel that is running."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(INSIDE):
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None:
+        return None
+    return place_of(frame.f_code.co_filename, frame.f_lineno)
+
+
+@lru_cache(maxsize=4096)
+def place_of(file: str, line: int) -> Place:
+    return Place(file, line, snippet=linecache.getline(file, line) or None)
+
+
+def raised_at(error: Exception) -> Place | None:
+    """The line of the kernel at which an error was raised."""
+    places = [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith(INSIDE)
+    ]
+    return place_of(*places[-1]) if places else None

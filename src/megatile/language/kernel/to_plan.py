@@ -1,0 +1,149 @@
+"""``read_kernel``: from a kernel to its Plan."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from megatile.core.errors import MegatileError
+from megatile.language.common.rewrite import bind
+from megatile.language.kernel.context import QUEUES, Settings, Tl
+from megatile.language.kernel.directions import wiring
+from megatile.language.kernel.python_errors import PYTHON_ERRORS, explained
+from megatile.language.kernel.reader import Reader
+from megatile.language.kernel.symbols import KernelError, NeedsValue
+from megatile.language.kernel.values import Pointer, Tensor
+from megatile.plan.build import PlanBuilder, runs
+from megatile.plan.expr import symbols
+from megatile.plan.liveness import with_frees
+from megatile.plan.model import Channel, Plan, Stream, statements
+
+
+def read_kernel(
+    kernel: Callable[..., Any],
+    arguments: Sequence[Any],
+    *,
+    world_size: int | None = None,
+    grid: Sequence[int] | None = None,
+    topology: Any = "ring_1d",
+    neighbors: Any = None,
+    scale: str = "pe",
+    name: str | None = None,
+    memory: str = "hbm",
+    scratch: str = "tcm",
+    buffer_kind: str = "tcm",
+    n_slots: int = 4,
+    slot_size: int | None = None,
+    split: bool = False,
+) -> Plan:
+    """The Plan of a kernel.
+
+    ``arguments`` come before ``tl``: ``Tensor``s become pointers, everything else is passed as it is.
+    ``grid`` gives the axes of ``program_id`` (the first varies fastest). Queues have ``n_slots`` slots in
+    memory ``buffer_kind``; without ``slot_size`` they are as large as the largest message.
+    """
+    extents = tuple(int(g) for g in grid) if grid is not None else (1 if world_size is None else world_size,)
+    if any(extent < 1 for extent in extents):
+        raise KernelError(f"kernel '{kernel.__name__}' needs at least one unit on every axis, not {extents}")
+    wires = wiring(topology, prod(extents), neighbors)
+    settings = Settings(
+        extents,
+        wires,
+        memory=memory,
+        scratch=scratch,
+        buffer_kind=buffer_kind,
+        n_slots=n_slots,
+        slot_size=slot_size,
+        split=split,
+    )
+    title = name or kernel.__name__
+    plan = PlanBuilder(title, scale=scale, grid=extents)
+    try:
+        largest = _read(kernel, arguments, settings, plan, 0 if settings.units == 1 else None, "")
+        streams = [Stream(((0, settings.units, 1),), with_frees(tuple(plan.body)))]
+    except NeedsValue as error:
+        if not symbols(error.node) & {"unit"}:
+            raise
+        plan = PlanBuilder(title, scale=scale, grid=extents)
+        streams, largest = _read_each(kernel, arguments, settings, plan)
+    plan.body, plan.streams = [], streams
+    if wires.names:
+        size = slot_size or max(largest, 1)
+        plan.channels[QUEUES] = _queues(settings, size)
+        uses = any(getattr(s, "channel", None) for stream in streams for s in _all(stream))
+        if not uses:
+            del plan.channels[QUEUES]
+    return plan.finish()
+
+
+def _all(stream: Stream) -> Any:
+    return statements(stream.body)
+
+
+def _queues(settings: Settings, slot_bytes: int) -> Channel:
+    wires = settings.wires
+    count = max(1, len(wires.names))
+    return Channel(
+        QUEUES, count, wires.source(), settings.n_slots, slot_bytes, settings.buffer_kind, wires.names
+    )
+
+
+def _read(
+    kernel: Callable[..., Any],
+    arguments: Sequence[Any],
+    settings: Settings,
+    plan: PlanBuilder,
+    number: int | None,
+    prefix: str,
+) -> int:
+    """Read the kernel into ``plan.body``; the size of its largest message."""
+    reader = Reader(plan, settings.units)
+    plan.prefix = ""
+    context = Tl(reader, settings, _queues(settings, 1), number)
+    values = [_argument(a, plan, settings, reader) for a in arguments]
+    plan.prefix = prefix
+    function = bind(kernel, reader)
+    named = "tl" in inspect.signature(kernel).parameters
+    try:
+        function(*values, tl=context) if named else function(*values, context)
+    except PYTHON_ERRORS as error:
+        if isinstance(error, MegatileError):
+            raise
+        raise explained(error, reader.here, context) from error
+    plan.prefix = ""
+    return reader.largest_message
+
+
+def _argument(value: Any, plan: PlanBuilder, settings: Settings, reader: Reader) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    if value.name not in plan.tiles:
+        memory = value.memory or settings.memory
+        plan.tile(value.name, value.shape, value.dtype, memory=memory, role=value.role)
+    return Pointer(value, 0, reader)
+
+
+def _read_each(
+    kernel: Callable[..., Any], arguments: Sequence[Any], settings: Settings, plan: PlanBuilder
+) -> tuple[list[Stream], int]:
+    """Read unit by unit; units whose streams are equal share one."""
+    groups: list[tuple[Any, list[int], str]] = []
+    largest = 0
+    for number in range(settings.units):
+        trial = PlanBuilder(plan.plan.name, scale=plan.plan.scale, grid=settings.grid)
+        largest = max(largest, _read(kernel, arguments, settings, trial, number, ""))
+        key = (tuple(trial.body), tuple(trial.tiles.values()))
+        for known, members, _ in groups:
+            if known == key:
+                members.append(number)
+                break
+        else:
+            groups.append((key, [number], f"c{len(groups)}_"))
+    streams = []
+    for _, members, prefix in groups:
+        plan.body = []
+        _read(kernel, arguments, settings, plan, members[0], prefix)
+        streams.append(Stream(runs(members), with_frees(tuple(plan.body))))
+    return streams, largest

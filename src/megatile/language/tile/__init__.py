@@ -1,0 +1,1 @@
+"""The tile language `T`; users import it as `megatile.language`."""

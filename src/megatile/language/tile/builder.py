@@ -1,0 +1,276 @@
+"""The state of building one Program: open regions, names, and the statements read so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from megatile.core.errors import MegatileError, Place
+from megatile.hda import Instance
+from megatile.ir import nodes as n
+from megatile.ir.expr import Coord, Expr, Rank, Var, walk
+from megatile.ir.launch import ROOT, Launch
+from megatile.ir.nodes import Node, Span
+from megatile.language.tile.errors import ProgramError
+from megatile.language.tile.frames import caller
+from megatile.language.tile.launch import launch_of
+from megatile.language.tile.tiles import ACTIVE, Tile
+
+
+def current() -> ProgramBuilder:
+    """The Program being built; the functions of ``T`` speak to it."""
+    builder = ACTIVE.get()
+    if builder is None:
+        raise ProgramError(
+            "a tile operation outside a kernel",
+            place=caller(),
+            advice="call it inside a function under @T.program, run by mt.run",
+        )
+    return builder
+
+
+@dataclass
+class OpenScale:
+    """A region being read."""
+
+    scale: str
+    number: int
+    implied: bool = False
+    body_depth: int = 0
+
+
+@dataclass
+class Body:
+    """A list of statements being read, and the variables that end with it."""
+
+    nodes: list[Node] = field(default_factory=list)
+    variables: set[str] = field(default_factory=set)
+
+
+class LargerScale(BaseException):
+    """A region larger than the implied one stands inside a loop or branch: read that at the top instead."""
+
+
+class ProgramBuilder:
+    """Collects statements. ``machine`` is the HDA the Program is built for."""
+
+    def __init__(self, machine: Any, name: str):
+        self.machine = machine
+        self.name = name
+        self.launch: Launch | None = None
+        self.instance: Any = None
+        self.reader: Any = None
+        self.place: Place | None = None
+        self.bodies: list[Body] = [Body()]
+        self.scales: list[OpenScale] = []
+        self.parallel: list[str] = []
+        self.names: set[str] = set()
+        self.tiles: dict[str, Tile] = {}
+        self.homes: dict[str, int] = {}
+        self.placements: dict[tuple[str, str], Any] = {}
+        self.symbols: list[str] = []
+        self.bound: dict[str, int] = {}
+        self.regions = 0
+
+    # --- where we are -----------------------------------------------------------------------------
+
+    @property
+    def scale(self) -> str:
+        return self.scales[-1].scale if self.scales else ROOT
+
+    @property
+    def enclosing(self) -> str:
+        """The scale of the unit around the current region."""
+        return self.scales[-2].scale if len(self.scales) > 1 else ROOT
+
+    @property
+    def plan(self) -> Launch:
+        if self.launch is None:
+            self.adopt_instance()
+        if self.launch is None:
+            raise ProgramError(
+                "a tile operation outside the launch", advice="put it under 'with T.Kernel(...):'"
+            )
+        return self.launch
+
+    def adopt_instance(self) -> None:
+        """The launch of ``with instance:`` (made by ``HDA.instantiate``) around the statements."""
+        instance = Instance.current()
+        if instance is not None:
+            self.instance, self.machine, self.launch = instance, instance.hda, launch_of(instance)
+
+    def follow(self, function: Any, *arguments: Any) -> Any:
+        """Call a user's function, read like the kernel itself."""
+        return self.reader.call(self.place, function, *arguments)
+
+    def depth(self, scale: str) -> int:
+        return self.plan.depth(scale)
+
+    def span(self) -> Span | None:
+        place = self.place
+        if place is None or place.file is None or place.line is None:
+            return None
+        return Span(place.file, place.line, place.column or 1)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        token = ACTIVE.set(self)
+        try:
+            yield
+        finally:
+            ACTIVE.reset(token)
+
+    # --- names ------------------------------------------------------------------------------------
+
+    def fresh(self, wanted: str) -> str:
+        """A name not used yet, as near as possible to the wanted one."""
+        name, number = wanted, 1
+        while name in self.names or not name.isidentifier():
+            number += 1
+            name = f"{wanted}_{number}" if wanted.isidentifier() else f"v{number}"
+        self.names.add(name)
+        return name
+
+    def variable(self, wanted: str) -> str:
+        """A fresh scalar variable that ends with the current body."""
+        name = self.fresh(wanted)
+        self.bodies[-1].variables.add(name)
+        return name
+
+    def rename(self, tile: Tile, wanted: str) -> None:
+        """Give a tile just made the name of the variable it is assigned to."""
+        last = self.bodies[-1].nodes[-1] if self.bodies[-1].nodes else None
+        if not isinstance(last, (n.Alloc, n.View)) or last.name != tile.name:
+            return
+        self.names.discard(tile.name)
+        name = self.fresh(wanted)
+        fields = {f: getattr(last, f) for f in last.__dataclass_fields__} | {"name": name}
+        self.bodies[-1].nodes[-1] = type(last)(**fields)
+        del self.tiles[tile.name]
+        if tile.name in self.homes:
+            self.homes[name] = self.homes.pop(tile.name)
+        tile.name = name
+        self.tiles[name] = tile
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def emit(self, kind: type[Node], /, **fields: Any) -> Node:
+        """Add a statement; tile operations outside any scale open the dispatched one."""
+        node = kind(**fields, span=self.span())
+        if not self.scales:
+            self.open_implied()
+        if self.parallel and kind not in _ELEMENTWISE:
+            raise ProgramError(
+                f"{kind.__name__.lower()} inside T.Parallel",
+                advice="only elementwise code stands in T.Parallel",
+            )
+        self.check(node)
+        self.bodies[-1].nodes.append(node)
+        return node
+
+    def store(self, kind: type[Node], /, **fields: Any) -> None:
+        tile = self.tiles[fields["target"]]
+        self.check_visible(tile)
+        self.emit(kind, **fields)
+
+    def check(self, node: Node) -> None:
+        """Every value and tile the statement uses must be known at this scale."""
+        for expr in n.expressions(node):
+            self.check_expr(expr)
+        for _, region in n.regions(node):
+            if region.source in self.tiles:
+                self.check_visible(self.tiles[region.source])
+
+    def check_expr(self, expr: Expr) -> None:
+        here = self.depth(self.scale)
+        for node in walk(expr):
+            if isinstance(node, (Coord, Rank)) and self.depth(node.scale) > here:
+                raise ProgramError(
+                    f"a rank or coordinate of scale '{node.scale}' is used at scale '{self.scale}'",
+                    advice=f'use it inside with T.Scale("{node.scale}")',
+                )
+            if isinstance(node, Var) and node.name not in self.symbols and not self.in_scope(node.name):
+                raise ProgramError(
+                    f"'{node.name}' changes in a loop or branch and is used after it",
+                    advice="use it inside, or keep it in a tile",
+                )
+
+    def in_scope(self, name: str) -> bool:
+        return any(name in body.variables for body in self.bodies)
+
+    def check_visible(self, tile: Tile) -> None:
+        if self.depth(tile.scale) > self.depth(self.scale) and self.scales:
+            what = "view" if tile.is_view else "tile"
+            advice = f'use it inside with T.Scale("{tile.scale}")'
+            if tile.is_view:
+                advice = f"use '{tile.storage.name}' here, or {advice}"
+            raise ProgramError(
+                f"'{tile.name}' is a {what} of scale '{tile.scale}', used at scale '{self.scale}'",
+                advice=advice,
+            )
+        home = self.homes.get(tile.storage.name)
+        if home is not None and all(s.number != home for s in self.scales):
+            raise ProgramError(
+                f"'{tile.name}' lived in a {self.plan.dispatch} that has finished",
+                advice="keep both uses in one region, or allocate it at a larger scale or pass through a "
+                "tensor",
+            )
+
+    # --- bodies and regions -----------------------------------------------------------------------
+
+    @contextmanager
+    def body(self, *variables: str) -> Iterator[Body]:
+        """Statements read inside go to a new list."""
+        opened = Body(variables=set(variables))
+        self.bodies.append(opened)
+        yield opened  # after an error the builder is thrown away, or restored from a snapshot
+        self.close_implied()
+        self.bodies.pop()
+
+    def append(self, node: Node) -> None:
+        self.check(node)
+        self.bodies[-1].nodes.append(node)
+
+    def enter_scale(self, scale: str, implied: bool = False) -> OpenScale:
+        self.regions += 1
+        self.bodies.append(Body())
+        opened = OpenScale(scale, self.regions, implied, len(self.bodies))
+        self.scales.append(opened)
+        return opened
+
+    def leave_scale(self, span: Span | None) -> None:
+        opened = self.scales.pop()
+        body = self.bodies.pop()
+        self.bodies[-1].nodes.append(n.Scale(opened.scale, tuple(body.nodes), span=span))
+
+    def open_implied(self) -> None:
+        """Statements of a kernel outside every T.Scale run at the dispatched scale."""
+        self.enter_scale(self.plan.dispatch, implied=True)
+
+    def close_implied(self) -> None:
+        if self.scales and self.scales[-1].implied and self.scales[-1].body_depth == len(self.bodies):
+            self.leave_scale(self.bodies[-1].nodes[0].span if self.bodies[-1].nodes else self.span())
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state to return to if what follows must be read again."""
+        bodies = [Body(list(b.nodes), set(b.variables)) for b in self.bodies]
+        rest = {name: getattr(self, name).copy() for name in _RESTORED}
+        return {"bodies": bodies, "regions": self.regions, **rest}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+_RESTORED = ("scales", "parallel", "names", "tiles", "homes", "placements", "symbols")
+_ELEMENTWISE = {n.Store, n.Atomic, n.Let, n.If, n.Loop, n.Check, n.Print}
+
+
+def located(error: MegatileError, place: Place | None) -> MegatileError:
+    """The error with a place, if it has none."""
+    if error.place is None and place is not None:
+        error.place = place
+        error.args = (error.message, place, error.advice)
+    return error

@@ -1,0 +1,101 @@
+"""Bytes that tiles take of each memory layer, against what there is."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from megatile.core.dtypes import itemsize
+from megatile.core.quantities import format_bytes
+from megatile.hda import HDA
+from megatile.ir import nodes as n
+from megatile.ir.layout import has_copies
+from megatile.ir.passes.lint import Finding
+from megatile.ir.passes.pipeline import stages
+from megatile.ir.program import Program, placements
+from megatile.language.tile.errors import ProgramError
+
+
+@dataclass(frozen=True)
+class Use:
+    """A tile, with the bytes it takes of its layer in one unit of ``home``."""
+
+    tile: n.Alloc
+    home: str
+    size: int
+
+
+def checked_memory(machine: HDA, program: Program) -> dict[str, int]:
+    """Bytes that one dispatched instance uses of each layer; no unit uses more than it has."""
+    used: dict[tuple[str, str], int] = defaultdict(int)
+    for use in _uses(program):
+        node, place = use.tile, (use.home, use.tile.level)
+        used[place] += use.size
+        room = _room(machine, *place)
+        if used[place] > room:
+            raise ProgramError(
+                f"the tiles of one {use.home} need {format_bytes(used[place])} of '{node.level}', "
+                f"but there are {format_bytes(room)} (last: '{node.name}', {node.dtype}{list(node.shape)})",
+                place=node.span.place() if node.span else None,
+                advice="use smaller tiles, a smaller dtype, or another level",
+            )
+    return {level: size for (home, level), size in used.items() if home == program.launch.dispatch}
+
+
+def shallow_pipelines(machine: HDA, program: Program) -> Iterator[Finding]:
+    """Pipelined loops whose tiles have no room for a buffer per stage; lowering will use fewer stages."""
+    uses = list(_uses(program))
+    for loop in n.walk(program.body):
+        if not isinstance(loop, n.Loop) or loop.kind != "pipelined" or loop.stages < 2:
+            continue
+        ahead = set(stages(loop, program).versions)
+        for place in sorted({(u.home, u.tile.level) for u in uses if u.tile.name in ahead}):
+            here = [u for u in uses if (u.home, u.tile.level) == place]
+            once = sum(u.size for u in here)
+            each = sum(u.size for u in here if u.tile.name in ahead)
+            room = _room(machine, *place)
+            needed = once + each * (loop.stages - 1)
+            if needed > room:
+                fitting = 1 + (room - once) // each
+                yield (
+                    f"{loop.stages} stages of pipelined loop '{loop.var}' need {format_bytes(needed)} of "
+                    f"'{place[1]}' per {place[0]}, but there are {format_bytes(room)}; {fitting} fit",
+                    loop.span,
+                    f"num_stages={fitting}, or smaller tiles",
+                )
+
+
+def _uses(program: Program) -> Iterator[Use]:
+    copies, launch = _copies(program), program.launch
+    for node in n.walk(program.body):
+        if isinstance(node, n.Alloc):
+            size = math.prod(node.shape) * itemsize(node.dtype) * copies.get(node.name, 1)
+            home = node.scale
+            if launch.depth(home) > launch.depth(launch.dispatch):
+                size *= launch.count(home, launch.dispatch)
+                home = launch.dispatch
+            yield Use(node, home, size)
+
+
+def _copies(program: Program) -> dict[str, int]:
+    scales = {node.name: node.scale for node in n.walk(program.body) if isinstance(node, n.Alloc)}
+    result = {}
+    for name, layouts in placements(program).items():
+        spread = [s for s, layout in layouts.items() if has_copies(layout)]
+        if name in scales and spread:
+            result[name] = max(program.launch.count(s, scales[name]) for s in spread)
+    return result
+
+
+def _room(machine: HDA, scale: str, level: str) -> int:
+    layer = machine.memory(level)
+    return int(layer.available * max(_units_of_layer(machine, layer, scale), 1))
+
+
+def _units_of_layer(machine: HDA, layer: Any, scale: str) -> int:
+    """Memories of a layer inside one hardware unit of a scale; 1 if the layer is larger than the unit."""
+    inside, units = machine.level(layer.level).total, machine.count(scale)
+    return int(inside // units) if inside >= units else 1

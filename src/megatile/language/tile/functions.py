@@ -1,0 +1,91 @@
+"""Scalar functions of kernels; on plain numbers they are computed while building."""
+
+from __future__ import annotations
+
+import math as _math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from megatile.core.dtypes import dtype as dtype_name
+from megatile.core.dtypes import is_float, numpy_dtype
+from megatile.ir.typing import cast as cast_expr
+from megatile.language.tile.scalars import Value, as_expr, as_value, operate
+
+
+def _unary(op: str, plain: Callable[[float], Any]) -> Callable[[Any], Any]:
+    def function(x: Any) -> Any:
+        return operate(op, x) if isinstance(x, Value) or hasattr(x, "storage") else plain(x)
+
+    function.__name__ = op
+    function.__doc__ = f"{op} of a number of the program."
+    return function
+
+
+exp = _unary("exp", _math.exp)
+exp2 = _unary("exp2", lambda x: 2.0**x)
+log = _unary("log", _math.log)
+log2 = _unary("log2", _math.log2)
+sqrt = _unary("sqrt", _math.sqrt)
+rsqrt = _unary("rsqrt", lambda x: 1 / _math.sqrt(x))
+sin = _unary("sin", _math.sin)
+cos = _unary("cos", _math.cos)
+tanh = _unary("tanh", _math.tanh)
+erf = _unary("erf", _math.erf)
+sigmoid = _unary("sigmoid", lambda x: 1 / (1 + _math.exp(-x)))
+abs = _unary("abs", lambda x: x if x >= 0 else -x)
+floor = _unary("floor", _math.floor)
+ceil = _unary("ceil", _math.ceil)
+
+
+def _symbolic(*values: Any) -> bool:
+    return any(isinstance(v, Value) or hasattr(v, "storage") for v in values)
+
+
+def max(first: Any, *rest: Any) -> Any:
+    """The largest of two or more numbers."""
+    for value in rest:
+        first = (
+            operate("max", first, value) if _symbolic(first, value) else (first if first >= value else value)
+        )
+    return first
+
+
+def min(first: Any, *rest: Any) -> Any:
+    """The smallest of two or more numbers."""
+    for value in rest:
+        first = (
+            operate("min", first, value) if _symbolic(first, value) else (first if first <= value else value)
+        )
+    return first
+
+
+def clamp(x: Any, low: Any, high: Any) -> Any:
+    """``x`` kept between ``low`` and ``high``."""
+    return min(max(x, low), high)
+
+
+def if_then_else(condition: Any, then: Any, orelse: Any) -> Any:
+    """``then`` where the condition holds, otherwise ``orelse``; both are computed."""
+    if not isinstance(condition, Value):
+        return then if condition else orelse
+    return operate("if_then_else", condition, then, orelse)
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """``x`` rounded to another dtype."""
+    return as_value(cast_expr(as_expr(x), dtype_name(dtype)))
+
+
+def infinity(dtype: Any = "f32") -> float:
+    """The infinity of a dtype (its largest number if it has none)."""
+    name = dtype_name(dtype)
+    if name == "f8e4m3":
+        return 448.0
+    return float("inf") if is_float(name) else int(np.iinfo(numpy_dtype(name)).max)
+
+
+def ceildiv(a: Any, b: Any) -> Any:
+    """``a / b``, rounded up."""
+    return operate("ceildiv", a, b) if _symbolic(a, b) else -(-a // b)

@@ -1,0 +1,89 @@
+"""Loops of the tile language."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from megatile.language.tile.errors import ProgramError
+from megatile.language.tile.frames import caller
+
+
+@dataclass
+class SerialRange:
+    """A loop that stays a loop in the Program."""
+
+    kind: str
+    start: Any
+    stop: Any
+    step: Any = 1
+    stages: int = 1
+    name: str = ""
+
+    def __iter__(self) -> Any:
+        raise ProgramError(
+            f"a T.{self.kind} loop outside a kernel",
+            place=caller(),
+            advice="write it in a 'for' of a function under @T.program",
+        )
+
+
+@dataclass
+class ParallelRange:
+    """Elementwise iterations."""
+
+    extents: tuple[Any, ...]
+    names: tuple[str, ...]
+
+    def __iter__(self) -> Any:
+        raise ProgramError(
+            "T.Parallel outside a kernel", place=caller(), advice="write it in a 'for' under @T.program"
+        )
+
+
+def _bounds(args: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    if not 1 <= len(args) <= 3:
+        raise ProgramError(
+            f"a loop takes (stop), (start, stop) or (start, stop, step), not {len(args)} numbers",
+            advice="T.serial(n) counts from 0 to n - 1",
+        )
+    start, stop = (0, args[0]) if len(args) == 1 else args[:2]
+    step = args[2] if len(args) == 3 else 1
+    if isinstance(step, int) and step == 0:
+        raise ProgramError("a loop with step 0 never ends", advice="give a step of at least 1")
+    return start, stop, step
+
+
+def serial(*bounds: Any) -> SerialRange:
+    """``for k in T.serial(n)``: one iteration after the other."""
+    return SerialRange("serial", *_bounds(bounds), name="k")
+
+
+def unroll(*bounds: Any) -> SerialRange:
+    """As ``serial``; targets write the iterations out."""
+    return SerialRange("unroll", *_bounds(bounds), name="u")
+
+
+def vectorized(*bounds: Any) -> SerialRange:
+    """As ``serial``; targets use vector instructions."""
+    return SerialRange("vectorized", *_bounds(bounds), name="v")
+
+
+def Pipelined(*bounds: Any, num_stages: int = 2) -> SerialRange:
+    """As ``serial``; copies of later iterations overlap the work of earlier ones, ``num_stages`` deep."""
+    if not isinstance(num_stages, int) or num_stages < 0:
+        raise ProgramError(f"num_stages={num_stages!r}", advice="give a whole number, 1 for no overlap")
+    return SerialRange("pipelined", *_bounds(bounds), stages=max(num_stages, 1), name="k")
+
+
+def Persistent(total: Any, units: Any, rank: Any) -> SerialRange:
+    """Tiles ``rank, rank + units, ...`` below ``total``: a block that stays and takes tile after tile."""
+    return SerialRange("persistent", rank, total, units, name="tile")
+
+
+def Parallel(*extents: Any) -> ParallelRange:
+    """``for i, j in T.Parallel(m, n)``: elementwise code, all iterations at once."""
+    if not extents:
+        raise ProgramError("T.Parallel needs at least one extent", advice="T.Parallel(m, n)")
+    names = ("i", "j", "l", "m") if len(extents) <= 4 else tuple(f"i{d}" for d in range(len(extents)))
+    return ParallelRange(tuple(extents), names[: len(extents)])

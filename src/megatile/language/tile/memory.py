@@ -1,0 +1,229 @@
+"""``T.alloc`` and ``T.view``: tiles, and how units see them."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+from megatile.core.dtypes import dtype as dtype_name
+from megatile.core.errors import MegatileError
+from megatile.ir import layout as lay
+from megatile.ir import nodes as n
+from megatile.ir.affine import simplify
+from megatile.ir.expr import Apply, Expr, integer
+from megatile.ir.expr import Rank as RankExpr
+from megatile.ir.printer import show_layout
+from megatile.language.tile.builder import ProgramBuilder, current
+from megatile.language.tile.errors import ProgramError
+from megatile.language.tile.scalars import Value, as_expr, as_value, plain
+from megatile.language.tile.tiles import Symbol, Tile
+
+UNKNOWN = 1 << 62
+"""Bound of a symbolic extent."""
+
+
+def alloc(shape: Any, dtype: Any = "f32", level: str = "l0") -> Tile:
+    """One tile per unit of the current scale in memory layer ``level``."""
+    builder = current()
+    shape = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    shape = tuple(plain(e) for e in shape)
+    for extent in shape:
+        if isinstance(extent, Value):
+            raise ProgramError(
+                f"T.alloc of shape {shape!r}: {extent!r} is known only when the program runs",
+                advice="tiles have constant shapes; use the largest (x.bound for a view) and copy a part",
+            )
+        if isinstance(extent, bool) or not isinstance(extent, int) or extent < 1:
+            raise ProgramError(f"T.alloc of shape {shape!r}", advice="extents are whole numbers from 1")
+    name = dtype_name(dtype)
+    layer = memory_layer(builder, level)
+    if not builder.scales:
+        builder.open_implied()
+    if builder.parallel:
+        raise ProgramError("T.alloc inside T.Parallel", advice="allocate before the loop")
+    tile = Tile(builder, builder.fresh("tile"), shape, shape, name, builder.scale, layer)
+    builder.tiles[tile.name] = tile
+    _note_home(builder, tile)
+    builder.emit(n.Alloc, name=tile.name, shape=shape, dtype=name, level=layer, scale=builder.scale)
+    return tile
+
+
+def _note_home(builder: ProgramBuilder, tile: Tile) -> None:
+    """Tiles of a dispatched unit (and below) end with its region."""
+    for opened in builder.scales:
+        if builder.plan.is_private(opened.scale):
+            builder.homes[tile.name] = opened.number
+            return
+
+
+def memory_layer(builder: ProgramBuilder, level: str) -> str:
+    """The machine's name of a memory layer; caches cannot be allocated in."""
+    try:
+        layer = builder.machine.memory(level)
+    except MegatileError as error:
+        raise ProgramError(error.message, advice=error.advice) from None
+    if layer.cache:
+        raise ProgramError(
+            f"'{level}' is a cache: nothing can be allocated in it",
+            advice='"l2" is device memory, "l1" shared memory',
+        )
+    return str(layer.name)
+
+
+def alloc_shared(shape: Any, dtype: Any = "f32") -> Tile:
+    """``T.alloc(..., level="l1")``."""
+    return alloc(shape, dtype, "l1")
+
+
+def alloc_fragment(shape: Any, dtype: Any = "f32") -> Tile:
+    """``T.alloc(..., level="l0")``."""
+    return alloc(shape, dtype, "l0")
+
+
+alloc_local = alloc_fragment
+
+
+def view(x: Any, layout: Any = None) -> Tile:
+    """How a unit of the current scale sees ``x``; indices of a view are local, its ``shape`` this unit's."""
+    builder = current()
+    if not isinstance(x, Tile):
+        raise ProgramError("T.view needs a tensor, a tile or a view", advice="T.view(A, layout=T.FullRow)")
+    if not builder.scales:
+        builder.open_implied()
+    builder.check_visible(x)
+    scale = builder.scale
+    placed = builder.placements.get((x.name, scale))
+    if layout is None:
+        if placed is None:
+            raise ProgramError(
+                f"T.view of '{x.name}' at scale '{scale}' has no layout, and no earlier view gives one",
+                advice="layout=T.FullRow (rows shared out), T.FullCol, T.Replica (a copy each), "
+                "T.Partial(op) or "
+                "a function from index to unit",
+            )
+        resolved = placed
+    else:
+        resolved = _resolve(builder, x, layout, scale)
+    if placed is not None and placed != resolved:
+        raise ProgramError(
+            f"'{x.name}' is already placed as {show_layout(placed)} at scale '{scale}', not "
+            f"{show_layout(resolved)}",
+            advice="the first view fixes the placement; copy into another tile for a second one",
+        )
+    builder.placements[x.name, scale] = resolved
+    return add_view(builder, x, resolved)
+
+
+def add_view(builder: ProgramBuilder, x: Tile, layout: lay.Layout) -> Tile:
+    scale = builder.scale
+    extents = builder.plan.grid(scale, x.scale)
+    shape, bound = _local_shape(builder, x, layout, extents)
+    tile = Tile(builder, builder.fresh(f"{x.name}_{scale}"), shape, bound, x.dtype, scale, x.level, x, layout)
+    builder.tiles[tile.name] = tile
+    builder.emit(n.View, name=tile.name, source=x.name, layout=layout, scale=scale)
+    return tile
+
+
+def _resolve(builder: ProgramBuilder, x: Tile, layout: Any, scale: str) -> lay.Layout:
+    extents = builder.plan.grid(scale, x.scale)
+    if layout is lay.Replica or layout is lay.Partial:
+        layout = layout()
+    if isinstance(layout, (tuple, list)):
+        axes = tuple(lay.Replica() if a is lay.Replica else a for a in layout)
+        if len(axes) != len(extents) or not all(isinstance(a, (lay.Shard, lay.Replica)) for a in axes):
+            raise ProgramError(
+                f"layout={layout!r}: scale '{scale}' has {len(extents)} dimensions",
+                advice="give T.Shard(d) or T.Replica for each of them",
+            )
+        layout = lay.Mesh(axes)
+    if isinstance(layout, (lay.Shard, lay.Replica, lay.Partial, lay.Mesh)):
+        return _checked(x, layout, extents)
+    if callable(layout):
+        shape = tuple(int(e) for e in x.bound)
+        return _owner(layout, shape, extents)
+    raise ProgramError(
+        f"layout={layout!r} is no layout",
+        advice="T.FullRow, T.FullCol, T.Shard(d), T.Replica, T.Partial(op) or a function",
+    )
+
+
+def _owner(function: Any, shape: tuple[int, ...], extents: tuple[int, ...]) -> lay.Layout:
+    try:
+        inspect.signature(function).bind(*shape)
+    except TypeError:
+        raise ProgramError(
+            f"the owner function does not take {len(shape)} indices",
+            advice=f"one for each dimension: lambda {', '.join('ijklmn'[: len(shape)])}: ...",
+        ) from None
+    try:
+        return lay.from_function(function, shape, extents)
+    except MegatileError as error:
+        raise ProgramError(error.message, advice=error.advice) from None
+    except Exception as error:
+        raise ProgramError(
+            f"the owner function fails: {type(error).__name__}: {error}",
+            advice=f"it is called while building, with every index of {shape}, and returns a rank",
+        ) from None
+
+
+def _checked(x: Tile, layout: lay.Layout, extents: tuple[int, ...]) -> lay.Layout:
+    shards = [layout] if isinstance(layout, lay.Shard) else list(getattr(layout, "axes", ()))
+    for shard in shards:
+        if isinstance(shard, lay.Shard) and not 0 <= shard.dim < x.ndim:
+            raise ProgramError(
+                f"T.Shard({shard.dim}) of '{x.name}', which has {x.ndim} dimensions",
+                advice="dimensions count from 0",
+            )
+        if isinstance(shard, lay.Shard) and shard.axis is not None and not 0 <= shard.axis < len(extents):
+            raise ProgramError(
+                f"T.Shard(axis={shard.axis}): the scale has {len(extents)} dimensions",
+                advice="launch the scale with a tuple of extents",
+            )
+    if isinstance(layout, lay.Partial) and layout.op not in ("sum", "max", "min"):
+        raise ProgramError(f"T.Partial('{layout.op}')", advice="sum, max or min")
+    return layout
+
+
+def _local_shape(
+    builder: ProgramBuilder, x: Tile, layout: lay.Layout, extents: tuple[int, ...]
+) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    if any(isinstance(e, Value) for e in x.shape) or UNKNOWN in x.bound:
+        return _symbolic_shape(x, layout, extents)
+    units = math.prod(extents)
+    lengths = [[lay.share_length(s) for s in lay.part(layout, x.bound, extents, r)] for r in range(units)]
+    bound = tuple(max(column) for column in zip(*lengths, strict=True))
+    rank = RankExpr(builder.scale, x.scale)
+    shape = []
+    for column in zip(*lengths, strict=True):
+        shape.append(column[0] if len(set(column)) == 1 else as_value(_lookup(rank, list(column))))
+    return tuple(shape), bound
+
+
+def _lookup(rank: Expr, values: list[int]) -> Expr:
+    """The value for a rank, as few comparisons as runs of equal values need."""
+    result: Expr = integer(values[-1])
+    for at in range(len(values) - 1, 0, -1):
+        if values[at - 1] != values[at]:
+            result = Apply(
+                "if_then_else", (Apply("lt", (rank, integer(at)), "bool"), integer(values[at - 1]), result)
+            )
+    return result
+
+
+def _symbolic_shape(
+    x: Tile, layout: lay.Layout, extents: tuple[int, ...]
+) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """Shapes with names in them: equal shares, rounded up."""
+    shape = list(x.shape)
+    if isinstance(layout, lay.Shard):
+        size = simplify(Apply("ceildiv", (as_expr(shape[layout.dim]), integer(math.prod(extents)))))
+        shape[layout.dim] = as_value(size)
+    return tuple(shape), tuple(UNKNOWN if isinstance(e, Value) else e for e in shape)
+
+
+def dynamic(name: str) -> Symbol:
+    """A symbolic extent, bound when the program is run with arrays."""
+    if not name.isidentifier():
+        raise ProgramError(f"T.dynamic({name!r})", advice="give a name, e.g. T.dynamic('M')")
+    return Symbol(name)

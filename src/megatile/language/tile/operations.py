@@ -1,0 +1,335 @@
+"""Tile operations: data movement, matrix products, reductions, synchronisation. Destination first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+from megatile.core.dtypes import is_float
+from megatile.ir import nodes as n
+from megatile.ir.affine import known
+from megatile.ir.expr import Expr, Load, Var
+from megatile.language.tile.builder import current
+from megatile.language.tile.errors import ProgramError
+from megatile.language.tile.frames import names_in_kernel
+from megatile.language.tile.regions import Operand, extents_text, fixed, matched, operand, same_extents
+from megatile.language.tile.scalars import Value, as_expr
+from megatile.language.tile.tiles import Ref, Tile
+
+
+class GemmWarpPolicy(str, Enum):
+    """How a target may divide a gemm over warps; the meaning is the same for all."""
+
+    Square = "Square"
+    FullRow = "FullRow"
+    FullCol = "FullCol"
+
+
+def _peer(value: Any) -> Expr | None:
+    return None if value is None else as_expr(value)
+
+
+def copy(
+    to: Any,
+    source: Any,
+    *,
+    dst: Any = None,
+    src: Any = None,
+    axis: int | None = None,
+    impl: str | None = None,
+) -> None:
+    """Copy ``source`` to ``to`` (destination first), converting dtype.
+
+    ``dst=rank`` puts into that unit's tile, ``src=rank`` gets from it. A put is visible there after a barrier
+    of this scale, or after a later ``T.signal`` to that unit and its ``T.wait``.
+    """
+    builder = current()
+    left, right = operand(to, "the destination of T.copy"), operand(source, "the source of T.copy")
+    if dst is not None and src is not None:
+        raise ProgramError("T.copy with both dst= and src=", advice="give dst= to put or src= to get")
+    if right.tile.storage.flag or left.tile.storage.flag:
+        raise ProgramError("T.copy of a flag", advice="use T.signal and T.wait on flags")
+    to_region, source_region = matched(left, right)
+    if dst is not None or src is not None:
+        _check_remote(left if dst is not None else right, "dst" if dst is not None else "src")
+    builder.emit(
+        n.Copy,
+        to=to_region,
+        source=source_region,
+        dst=_peer(dst),
+        src=_peer(src),
+        axis=_axis(axis),
+        impl=impl,
+    )
+
+
+def _check_remote(side: Operand, word: str) -> None:
+    """A peer's tile must be one that every unit of this scale has for itself."""
+    builder = current()
+    tile, scale = side.tile, builder.scale
+    if tile.scale != scale:
+        raise ProgramError(
+            f"T.copy with {word}= reaches into '{tile.name}', which is not one tile per '{scale}'",
+            advice=f'allocate it, or view it, inside with T.Scale("{scale}")',
+        )
+
+
+def _axis(axis: int | None) -> int | None:
+    if axis is None:
+        return None
+    builder = current()
+    grid = builder.plan.grid(builder.scale, builder.enclosing)
+    if not 0 <= axis < len(grid):
+        raise ProgramError(
+            f"axis={axis}: scale '{builder.scale}' has {len(grid)} dimensions",
+            advice=f"launch it with a tuple, e.g. {builder.scale}=(2, 4)",
+        )
+    return axis
+
+
+def gemm(
+    A: Any, B: Any, C: Any, transpose_A: bool = False, transpose_B: bool = False,
+    policy: GemmWarpPolicy | str = GemmWarpPolicy.Square, clear_accum: bool = False, impl: str | None = None,
+) -> None:  # fmt: skip
+    """``C += A @ B``; products are accumulated in f32 unless C is wider or whole numbers."""
+    a, b, c = fixed(A, "A of T.gemm"), fixed(B, "B of T.gemm"), fixed(C, "C of T.gemm")
+    for side, name in ((a, "A"), (b, "B"), (c, "C")):
+        if len(_matrix(side)) != 2:
+            raise ProgramError(f"T.gemm: {name} is {side.text()}, not a matrix", advice="give two extents")
+    (m, k), (k2, columns) = _matrix(a), _matrix(b)
+    if transpose_A:
+        m, k = k, m
+    if transpose_B:
+        k2, columns = columns, k2
+    if not same_extents((k,), (k2,)):
+        hint = "transpose_B=True" if not transpose_B else "transpose_A=True"
+        raise ProgramError(
+            f"T.gemm: inner extents differ: {extents_text((k,))} of {a.text()} and {extents_text((k2,))} "
+            f"of {b.text()}",
+            advice=f"did you mean {hint}?",
+        )
+    if not same_extents((m, columns), _matrix(c)):
+        raise ProgramError(
+            f"T.gemm gives {extents_text((m, columns))}, but C is {c.text()}",
+            advice="C has the rows of A and the columns of B",
+        )
+    if is_float(a.tile.dtype) != is_float(b.tile.dtype) or (
+        is_float(a.tile.dtype) and not is_float(c.tile.dtype)
+    ):
+        raise ProgramError(
+            f"T.gemm of {a.tile.dtype} and {b.tile.dtype} into {c.tile.dtype}",
+            advice="floats accumulate in floats; copy into a tile of another dtype first",
+        )
+    current().emit(
+        n.Gemm, a=a.region(), b=b.region(), c=c.region(), transpose_a=bool(transpose_A),
+        transpose_b=bool(transpose_B), clear=bool(clear_accum), policy=GemmWarpPolicy(policy).value,
+        impl=impl,
+    )  # fmt: skip
+
+
+def _matrix(side: Operand) -> tuple[Expr, ...]:
+    extents = side.extents
+    while len(extents) > 2 and known(extents[0]) == 1:
+        extents = extents[1:]
+    return extents
+
+
+def fill(to: Any, value: Any, impl: str | None = None) -> None:
+    """Every element becomes ``value``."""
+    _fill(to, value, impl, "the destination of T.fill")
+
+
+def clear(to: Any, impl: str | None = None) -> None:
+    """Every element becomes zero."""
+    _fill(to, 0, impl, "the destination of T.clear")
+
+
+def _fill(to: Any, value: Any, impl: str | None, what: str) -> None:
+    target = operand(to, what)
+    current().emit(n.Fill, to=target.region(), value=as_expr(value), impl=impl)
+
+
+def _reduce(op: str, source: Any, out: Any, dim: int, clear: bool, impl: str | None) -> None:
+    left, right = fixed(source, f"the source of T.reduce_{op}"), fixed(out, f"the result of T.reduce_{op}")
+    rank = len(left.extents)
+    if not -rank <= dim < rank:
+        raise ProgramError(
+            f"T.reduce_{op}: dim={dim}, but {left.text()} has {rank} dimensions",
+            advice="dimensions count from 0",
+        )
+    dim %= rank
+    rest = left.extents[:dim] + left.extents[dim + 1 :]
+    if not same_extents(rest, right.extents):
+        raise ProgramError(
+            f"T.reduce_{op} of {left.text()} over dim {dim} gives {extents_text(rest)}, but the result is "
+            f"{right.text()}",
+            advice="dim= is the dimension that disappears",
+        )
+    current().emit(
+        n.Reduce, op=op, source=left.region(), to=right.region(), dim=dim, clear=bool(clear), impl=impl
+    )
+
+
+def reduce_sum(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
+    """Sum over ``dim`` into ``out``; with ``clear=False`` added to what is there."""
+    _reduce("sum", source, out, dim, clear, impl)
+
+
+def reduce_max(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
+    """Maximum over ``dim`` into ``out``; with ``clear=False`` the maximum with what is there."""
+    _reduce("max", source, out, dim, clear, impl)
+
+
+def reduce_min(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
+    _reduce("min", source, out, dim, clear, impl)
+
+
+def reduce_absmax(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
+    _reduce("absmax", source, out, dim, clear, impl)
+
+
+def reduce_abssum(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
+    _reduce("abssum", source, out, dim, clear, impl)
+
+
+def cumsum(
+    source: Any, out: Any = None, dim: int = 0, reverse: bool = False, impl: str | None = None
+) -> None:
+    """Running sum over ``dim``, in place without ``out``."""
+    left = fixed(source, "the source of T.cumsum")
+    right = left if out is None else fixed(out, "the result of T.cumsum")
+    if not same_extents(left.extents, right.extents):
+        raise ProgramError(
+            f"T.cumsum: {left.text()} and {right.text()} have different shapes",
+            advice="the running sum has the shape of its source",
+        )
+    rank = len(left.extents)
+    if not -rank <= dim < rank:
+        raise ProgramError(
+            f"T.cumsum: dim={dim}, but {left.text()} has {rank} dimensions", advice="dimensions count from 0"
+        )
+    current().emit(
+        n.Cumsum, source=left.region(), to=right.region(), dim=dim % rank, reverse=bool(reverse), impl=impl
+    )
+
+
+def _atomic(op: str, target: Any, value: Any) -> None:
+    if not isinstance(target, Ref) or not target.is_element:
+        raise ProgramError(f"T.atomic_{op} needs one element", advice=f"write T.atomic_{op}(x[i, j], value)")
+    current().store(n.Atomic, op=op, target=target.tile.name, index=target.index, value=as_expr(value))
+
+
+def atomic_add(target: Any, value: Any) -> None:
+    """Add to one element, indivisibly; the order among units does not matter."""
+    _atomic("add", target, value)
+
+
+def atomic_max(target: Any, value: Any) -> None:
+    _atomic("max", target, value)
+
+
+def atomic_min(target: Any, value: Any) -> None:
+    _atomic("min", target, value)
+
+
+def barrier(axis: int | None = None) -> None:
+    """All units of this scale under the enclosing unit meet here, and see each other's earlier writes and
+    puts."""
+    builder = current()
+    builder.emit(n.Barrier, scale=builder.scale, axis=_axis(axis))
+
+
+def _flag(flag: Any, word: str) -> tuple[Tile, tuple[Expr, ...]]:
+    if isinstance(flag, Tile) and all(k == 1 for k in flag.bound):
+        flag = flag[(0,) * flag.ndim]
+    if not isinstance(flag, Ref) or not flag.is_element:
+        raise ProgramError(f"T.{word} needs one flag", advice=f"write T.{word}(flag[i], ...)")
+    if is_float(flag.tile.dtype):
+        raise ProgramError(
+            f"a flag of dtype {flag.tile.dtype}", advice='allocate it as T.alloc((1,), "i32", ...)'
+        )
+    return flag.tile, flag.index
+
+
+def signal(flag: Any, dst: Any = None, amount: Any = 1, axis: int | None = None) -> None:
+    """Count up the flag of unit ``dst`` (this unit's own without it), after this unit's earlier puts to
+    it."""
+    tile, index = _flag(flag, "signal")
+    builder = current()
+    if dst is not None and tile.scale != builder.scale:
+        raise ProgramError(
+            f"T.signal with dst= reaches '{tile.name}', which is not one tile per '{builder.scale}'",
+            advice=f'allocate the flag inside with T.Scale("{builder.scale}")',
+        )
+    tile.storage.flag = True
+    builder.emit(
+        n.Signal, flag=tile.name, index=index, dst=_peer(dst), amount=as_expr(amount), axis=_axis(axis)
+    )
+
+
+def wait(flag: Any, value: Any = 1) -> None:
+    """Until this unit's flag has counted up to ``value``; flags are never reset implicitly."""
+    tile, index = _flag(flag, "wait")
+    tile.storage.flag = True
+    current().emit(n.Wait, flag=tile.name, index=index, value=as_expr(value))
+
+
+def read_scalar(element: Any, bound: int | None = None) -> Any:
+    """A whole number from a tile, usable in extents, trip counts, peers and indices; at most ``bound``."""
+    builder = current()
+    if not isinstance(element, Ref) or not element.is_element:
+        raise ProgramError(
+            "T.read_scalar needs one element", advice="write T.read_scalar(counts[e], bound=64)"
+        )
+    if is_float(element.tile.dtype):
+        raise ProgramError(
+            f"T.read_scalar of {element.tile.dtype}", advice="counts and indices are whole numbers"
+        )
+    name = builder.variable("scalar")
+    builder.emit(
+        n.ReadScalar, name=name, value=Load(element.tile.name, element.index, element.tile.dtype), bound=bound
+    )
+    return Value(Var(name))
+
+
+def print_(*values: Any, unit: Any = None) -> None:
+    """Show text and values (numbers, elements, regions, tiles), for every unit or for one."""
+    texts: list[str] = []
+    shown: list[Any] = []
+    for value in values:
+        if isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, Tile) or (isinstance(value, Ref) and not value.is_element):
+            texts.append("{}")
+            shown.append(operand(value, "T.print").region())
+        else:
+            texts.append("{}")
+            shown.append(as_expr(value))
+    current().emit(n.Print, text=" ".join(texts), values=tuple(shown), unit=_peer(unit))
+
+
+def device_assert(condition: Any, text: str = "") -> None:
+    """Stop the run, naming the unit, if the condition is false."""
+    current().emit(n.Check, condition=as_expr(condition), text=text)
+
+
+def breakpoint_(unit: Any = None) -> None:
+    """Call the ``on_breakpoint`` function given to ``mt.run`` when the unit of this rank comes here.
+
+    Without one, the scalars in sight are printed.
+    """
+    scalars = dict(_scalars())
+    current().emit(n.Breakpoint, unit=_peer(unit), names=tuple(scalars), values=tuple(scalars.values()))
+
+
+def _scalars() -> Iterator[tuple[str, Expr]]:
+    """The numbers that the kernel has names for here: ranks, indices, values; those of smaller scales are
+    not known."""
+    for name, value in names_in_kernel().items():
+        if isinstance(value, (int, float)) or (isinstance(value, Value) and not isinstance(value, Ref)):
+            try:
+                current().check_expr(as_expr(value))
+            except ProgramError:
+                continue
+            yield name, as_expr(value)

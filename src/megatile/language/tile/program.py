@@ -1,0 +1,225 @@
+"""``@T.program``: a function becomes a Program, once for every machine and every binding of symbolic
+extents."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from megatile.core.errors import MegatileError, Place, did_you_mean
+from megatile.hda import HDA
+from megatile.hda import machine as find_machine
+from megatile.ir import nodes as n
+from megatile.ir.launch import ROOT, Param
+from megatile.ir.passes.driver import rewrite_nodes
+from megatile.ir.passes.lint import find_mistakes, find_warnings
+from megatile.ir.program import Program
+from megatile.ir.verify import verify
+from megatile.language.common.rewrite import bind
+from megatile.language.tile.builder import ProgramBuilder, located
+from megatile.language.tile.capacity import checked_memory, shallow_pipelines
+from megatile.language.tile.errors import ProgramError, ProgramWarning
+from megatile.language.tile.launch import with_slots
+from megatile.language.tile.memory import UNKNOWN
+from megatile.language.tile.python_errors import PYTHON_ERRORS, translated
+from megatile.language.tile.reader import Reader
+from megatile.language.tile.scalars import Value
+from megatile.language.tile.tiles import Symbol, Tensor, Tile
+
+DEFAULT_MACHINE = "dgx-h100"
+
+
+class ProgramFunction:
+    """A kernel. ``print`` shows its Program for the default machine; ``mt.run`` runs it."""
+
+    def __init__(self, function: Callable[..., Any], names: Mapping[str, Any] | None = None):
+        self.function = function
+        self.__name__ = function.__name__
+        self.__doc__ = function.__doc__
+        self.tensors = _annotations(function, names or {})
+        self._built: dict[Any, Program] = {}
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Names of the symbolic extents, in order of appearance."""
+        found = [e.name for t in self.tensors.values() for e in t.shape if isinstance(e, Symbol)]
+        return tuple(dict.fromkeys(found))
+
+    def bind_symbols(self, shapes: list[tuple[int, ...]]) -> dict[str, int]:
+        """Values of the symbolic extents that shapes of arguments give."""
+        bound: dict[str, int] = {}
+        for (name, tensor), shape in zip(self.tensors.items(), shapes, strict=False):
+            for wanted, given in zip(tensor.shape, shape, strict=False):
+                if isinstance(wanted, Symbol) and bound.setdefault(wanted.name, given) != given:
+                    raise ProgramError(
+                        f"'{wanted.name}' is {bound[wanted.name]} in an earlier argument and {given} in "
+                        f"'{name}'",
+                        advice="extents of one name are equal in all arrays",
+                    )
+        return bound
+
+    def build(self, machine: str | HDA = DEFAULT_MACHINE, **symbols: int) -> Program:
+        """The Program for a machine, with symbolic extents given by name (all of them, or none)."""
+        hda = find_machine(machine) if isinstance(machine, str) else machine
+        key = (hda, tuple(sorted(symbols.items())))
+        if key not in self._built:
+            try:
+                self._built[key] = self._build(hda, symbols)
+            except MegatileError as error:
+                raise error.with_traceback(None) from None
+        return self._built[key]
+
+    def _build(self, hda: HDA, symbols: Mapping[str, int]) -> Program:
+        builder = ProgramBuilder(hda, self.__name__)
+        builder.reader = Reader(builder)
+        builder.bound = dict(symbols)
+        unknown = set(symbols) - set(self.symbols)
+        if unknown:
+            raise ProgramError(
+                f"'{sorted(unknown)[0]}' is no symbolic extent of '{self.__name__}'",
+                advice=did_you_mean(sorted(unknown)[0], self.symbols, what="symbolic extents"),
+            )
+        params, arguments = self._parameters(builder, symbols)
+        try:
+            with builder.active():
+                bind(self.function, builder.reader)(*arguments)
+                program = _finished(builder, params)
+        except MegatileError as error:
+            raise located(error, builder.place).with_traceback(None) from None
+        except PYTHON_ERRORS as error:
+            raise translated(error, builder.place, builder.tiles).with_traceback(None) from None
+        for text in program.warnings:
+            warnings.warn(text, ProgramWarning, stacklevel=4)
+        return program
+
+    def _parameters(
+        self, builder: ProgramBuilder, symbols: Mapping[str, int]
+    ) -> tuple[tuple[Param, ...], list[Tile]]:
+        params, tiles = [], []
+        for name, tensor in self.tensors.items():
+            shape = tuple(symbols.get(e.name, e) if isinstance(e, Symbol) else e for e in tensor.shape)
+            for extent in shape:
+                if isinstance(extent, Symbol) and extent.name not in builder.symbols:
+                    builder.symbols.append(extent.name)
+            bound = tuple(UNKNOWN if isinstance(e, Value) else int(e) for e in shape)
+            builder.names.add(name)
+            tile = Tile(builder, name, shape, bound, tensor.dtype, ROOT, "tensor")
+            builder.tiles[name] = tile
+            tiles.append(tile)
+            params.append(
+                Param(name, tuple(e.name if isinstance(e, Symbol) else e for e in shape), tensor.dtype)
+            )
+        return tuple(params), tiles
+
+    def __str__(self) -> str:
+        try:
+            return str(self.build())
+        except ProgramError:
+            if not self.symbols:
+                raise
+            given = ", ".join(f"{name}=..." for name in self.symbols)
+            return (
+                f"{self.__name__}: a program whose launch depends on symbolic extents; "
+                f"show it with print({self.__name__}.build({given}))"
+            )
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise ProgramError(
+            f"'{self.__name__}' is a tile program, not a Python function",
+            advice=f"run it: mt.run({self.__name__}, *arrays)",
+        )
+
+
+def _finished(builder: ProgramBuilder, params: tuple[Param, ...]) -> Program:
+    """The Program: flags marked, memory counted, structure and known mistakes checked."""
+    if builder.launch is None:
+        raise ProgramError(
+            f"'{builder.name}' has no launch",
+            advice="put its statements under 'with T.Kernel(...):' or an instance",
+        )
+    flags = {t.storage.name for t in builder.tiles.values() if t.storage.flag}
+    body = rewrite_nodes(tuple(builder.bodies[0].nodes), lambda node: _mark(node, flags))
+    program = Program(
+        builder.name, params, builder.launch, body, builder.machine.name, tuple(builder.symbols)
+    )
+    verify(program)
+    for message, span, advice in find_mistakes(program):
+        raise ProgramError(message, place=span.place() if span else None, advice=advice)
+    launch = with_slots(builder.launch, builder.instance, checked_memory(builder.machine, program))
+    findings = [*find_warnings(program), *shallow_pipelines(builder.machine, program)]
+    warnings = tuple(_sentence(*finding) for finding in findings)
+    return replace(program, launch=launch, warnings=warnings)
+
+
+def _mark(node: n.Node, flags: set[str]) -> n.Node:
+    return replace(node, flag=True) if isinstance(node, n.Alloc) and node.name in flags else node
+
+
+def _sentence(message: str, span: n.Span | None, advice: str) -> str:
+    where = f"{span.file}:{span.line}: " if span else ""
+    return f"{where}{message} (try: {advice})"
+
+
+def _annotations(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of a kernel's arguments; ``names`` are those around it, for annotations kept as text."""
+    tensors: dict[str, Tensor] = {}
+    annotations = _evaluated(function, names)
+    for name in inspect.signature(function).parameters:
+        annotation = annotations.get(name)
+        if not isinstance(annotation, Tensor):
+            raise ProgramError(
+                f"argument '{name}' of '{function.__name__}' has no T.Tensor annotation",
+                place=_argument_place(function, name),
+                advice=f'write {name}: T.Tensor((M, N), "f32"); '
+                "other parameters come from a function around it",
+            )
+        tensors[name] = annotation
+    return tensors
+
+
+def _evaluated(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
+    """Annotations; under ``from __future__ import annotations`` they are texts."""
+    try:
+        return inspect.get_annotations(function, locals=dict(names), eval_str=True)
+    except MegatileError:
+        raise
+    except Exception as error:
+        raise ProgramError(
+            f"the annotations of '{function.__name__}' cannot be read: {error}",
+            place=_argument_place(function, next(iter(inspect.signature(function).parameters))),
+            advice="use names that are known where the kernel is defined",
+        ) from None
+
+
+def _argument_place(function: Callable[..., Any], name: str) -> Place:
+    """Where an argument stands in the kernel's head."""
+    code = function.__code__
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except OSError:
+        return Place(code.co_filename, code.co_firstlineno)
+    word = re.compile(rf"[(,\s]({re.escape(name)})\s*[:,)=]")
+    for number, line in enumerate(lines):
+        found = word.search(line)
+        if found and not line.lstrip().startswith("@"):
+            return Place(code.co_filename, first + number, found.start(1) + 1, snippet=line)
+    return Place(code.co_filename, first)
+
+
+def program(function: Callable[..., Any]) -> ProgramFunction:
+    """Decorator of kernels; alias ``T.prim_func``."""
+    frame = inspect.currentframe()
+    names = dict(frame.f_back.f_locals) if frame is not None and frame.f_back is not None else {}
+    try:
+        return ProgramFunction(function, names)
+    except MegatileError as error:
+        raise error.with_traceback(None) from None
+
+
+def macro(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks a function to be read into the kernels that call it (any helper may contain control flow)."""
+    return function

@@ -1,0 +1,127 @@
+"""What an operand of a tile operation denotes: whole tiles, slices and anchors, matched with each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from megatile.ir.affine import known
+from megatile.ir.expr import Expr
+from megatile.ir.nodes import Dim, Region
+from megatile.language.tile.errors import ProgramError
+from megatile.language.tile.scalars import as_value
+from megatile.language.tile.tiles import Ref, Tile, shape_text, whole_dims
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tile or region given to an operation."""
+
+    tile: Tile
+    dims: tuple[Dim, ...]
+    is_whole: bool = False
+
+    @property
+    def is_anchor(self) -> bool:
+        return all(d.extent is None for d in self.dims)
+
+    @property
+    def extents(self) -> tuple[Expr, ...]:
+        return tuple(d.extent for d in self.dims if d.extent is not None)
+
+    @property
+    def is_tile_view(self) -> bool:
+        return self.is_whole and self.tile.is_view and not self.tile.is_tensor
+
+    def region(self) -> Region:
+        return Region(self.tile.name, self.dims)
+
+    def text(self) -> str:
+        return f"'{self.tile.name}' {extents_text(self.extents)}"
+
+
+def extents_text(extents: tuple[Expr, ...]) -> str:
+    return shape_text(tuple(as_value(e) for e in extents))
+
+
+def operand(value: Any, what: str) -> Operand:
+    """The operand a user wrote; ``what`` names it in errors."""
+    if isinstance(value, Tile):
+        return Operand(value, whole_dims(value), True)
+    if isinstance(value, Ref):
+        return Operand(value.tile, value.dims)
+    raise ProgramError(
+        f"{what} must be a tile or a region of one, not {type(value).__name__}",
+        advice="give a tensor, a tile from T.alloc, a view, or a region such as A[i, j] or A[i:i+n, :]",
+    )
+
+
+def fixed(value: Any, what: str) -> Operand:
+    """An operand that has its own extents (no anchor)."""
+    result = operand(value, what)
+    if result.is_anchor and result.tile.ndim:
+        raise ProgramError(
+            f"{what} is the anchor '{result.tile.name}[...]', which has no extents of its own",
+            advice="write slices, e.g. A[i:i+n, :], or copy the region into a tile first",
+        )
+    return result
+
+
+def matched(to: Operand, source: Operand) -> tuple[Region, Region]:
+    """Both regions of a copy, with an anchor's extents taken from the other side."""
+    if to.is_anchor and source.is_anchor:
+        return to.region(), source.region()
+    if to.is_anchor:
+        return _anchored(to, source), source.region()
+    if source.is_anchor:
+        return to.region(), _anchored(source, to)
+    check_same(to, source)
+    return to.region(), source.region()
+
+
+def _anchored(anchor: Operand, other: Operand) -> Region:
+    extents = other.extents
+    while len(extents) > len(anchor.dims) and known(extents[0]) == 1:
+        extents = extents[1:]
+    spare = len(anchor.dims) - len(extents)
+    if spare < 0:
+        raise ProgramError(
+            f"the anchor '{anchor.tile.name}[...]' has {len(anchor.dims)} dimensions, {other.text()} has "
+            f"more",
+            advice="index every dimension of the larger side",
+        )
+    dims = [Dim(d.start) for d in anchor.dims[:spare]]
+    dims += [Dim(d.start, e, True) for d, e in zip(anchor.dims[spare:], extents, strict=True)]
+    return Region(anchor.tile.name, tuple(dims), other.tile.name if other.is_tile_view else None)
+
+
+def _significant(extents: tuple[Expr, ...]) -> list[Expr]:
+    return [e for e in extents if known(e) != 1]
+
+
+def same_extents(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> bool:
+    """Whether two shapes agree; extents known only at run time are checked then. Ones may be dropped."""
+    if len(left) != len(right):
+        left, right = tuple(_significant(left)), tuple(_significant(right))
+    if len(left) != len(right):
+        return False
+    for a, b in zip(left, right, strict=True):
+        x, y = known(a), known(b)
+        if x is not None and y is not None and x != y:
+            return False
+    return True
+
+
+def check_same(to: Operand, source: Operand, what: str = "copy") -> None:
+    if same_extents(to.extents, source.extents):
+        return
+    advice = "give both sides the same extents"
+    for side in (to, source):
+        if side.tile.is_view or side.tile.is_tensor:
+            continue
+        other = source if side is to else to
+        if other.tile.is_tensor and other.is_whole:
+            advice = (
+                f"say where: an anchor, '{other.tile.name}[i, j]', takes its extents from '{side.tile.name}'"
+            )
+    raise ProgramError(f"T.{what}: {to.text()} and {source.text()} have different shapes", advice=advice)

@@ -1,0 +1,227 @@
+"""Handles of tensors, tiles and views, and regions of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from megatile.core.dtypes import dtype as dtype_name
+from megatile.ir.affine import difference, known, simplify
+from megatile.ir.expr import Expr, Load, Var, integer
+from megatile.ir.layout import Layout
+from megatile.ir.nodes import Dim, Region, Store
+from megatile.ir.printer import show_region
+from megatile.language.tile.errors import ProgramError
+from megatile.language.tile.scalars import Value, as_expr, as_value
+
+if TYPE_CHECKING:
+    from megatile.language.tile.builder import ProgramBuilder
+
+ACTIVE: ContextVar[ProgramBuilder | None] = ContextVar("megatile_program_builder", default=None)
+"""The Program being built here; ``builder.current`` is how the words of the language ask for it."""
+
+
+class Symbol(Value):
+    """A symbolic extent, from ``T.dynamic("M")``."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str):
+        super().__init__(Var(name))
+        self.name = name
+
+    @property
+    def expr(self) -> Expr:
+        """The number it stands for in the Program being built, or its name."""
+        builder = ACTIVE.get()
+        value = builder.bound.get(self.name) if builder is not None else None
+        return self._expr if value is None else integer(value)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Annotation of a kernel's argument: ``A: T.Tensor((M, K), "f16")``."""
+
+    shape: tuple[Any, ...]
+    dtype: str
+
+    def __init__(self, shape: Any, dtype: Any = "f32"):
+        shape = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "dtype", dtype_name(dtype))
+
+
+@dataclass(eq=False)
+class Tile:
+    """A tensor argument, an allocated tile, or a view of either, as units of ``scale`` see it.
+
+    ``bound`` is the largest shape any unit has (equal to ``shape`` unless shards are uneven).
+    """
+
+    builder: ProgramBuilder
+    name: str
+    shape: tuple[Any, ...]
+    bound: tuple[int, ...]
+    dtype: str
+    scale: str
+    level: str
+    base: Tile | None = None
+    layout: Layout | None = None
+    flag: bool = field(default=False)
+
+    @property
+    def storage(self) -> Tile:
+        """The tensor or tile that holds the elements."""
+        return self if self.base is None else self.base.storage
+
+    @property
+    def global_shape(self) -> tuple[Any, ...]:
+        return self.storage.shape
+
+    @property
+    def is_view(self) -> bool:
+        return self.base is not None
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.storage.level == "tensor"
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __getitem__(self, index: Any) -> Ref:
+        return Ref(self, _dims(self, index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        ref = self[index]
+        if isinstance(value, Tile) or (isinstance(value, Ref) and not value.is_element):
+            raise ProgramError(
+                f"a region cannot be assigned to '{self.name}[...]'",
+                advice=f"write T.copy({self.name}[...], ...), destination first",
+            )
+        if not ref.is_element:
+            raise ProgramError(
+                f"'{self.name}[...]' is a region, and one value is assigned to it",
+                advice=f"write T.fill({self.name}[...], value), or loop over it with T.Parallel",
+            )
+        self.builder.store(Store, target=self.name, index=ref.index, value=as_expr(value))
+
+    def __len__(self) -> int:
+        return self.bound[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        raise ProgramError(
+            f"'{self.name}' cannot be looped over", advice="loop over indices: T.Parallel or T.serial"
+        )
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+    def _refuse(self, *_: Any) -> Any:
+        as_expr(self)
+
+    def __matmul__(self, other: Any) -> Any:
+        raise ProgramError(
+            f"'{self.name}' @ ... of whole tiles",
+            advice=f"write T.gemm({self.name}, B, C): C += {self.name} @ B",
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __floordiv__ = __mod__ = __pow__ = __neg__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse
+
+
+class Ref(Value):
+    """``A[i, j]`` or ``A[i:i+n, :]``: an element where a number is needed, otherwise a region."""
+
+    __slots__ = ("dims", "tile")
+
+    def __init__(self, tile: Tile, dims: tuple[Dim, ...]):
+        self.tile = tile
+        self.dims = dims
+
+    @property
+    def is_element(self) -> bool:
+        return all(d.extent is None for d in self.dims)
+
+    @property
+    def index(self) -> tuple[Expr, ...]:
+        return tuple(d.start for d in self.dims)
+
+    @property
+    def expr(self) -> Expr:
+        if not self.is_element:
+            raise ProgramError(
+                f"a region of '{self.tile.name}' is used where a single number is needed",
+                advice="index every dimension, inside for i in T.Parallel(...)",
+            )
+        self.tile.builder.check_visible(self.tile)
+        return Load(self.tile.name, self.index, self.tile.dtype)
+
+    def __repr__(self) -> str:
+        return show_region(Region(self.tile.name, self.dims))
+
+
+def _dims(tile: Tile, index: Any) -> tuple[Dim, ...]:
+    items = index if isinstance(index, tuple) else (index,)
+    if any(item is Ellipsis for item in items):
+        at = next(i for i, item in enumerate(items) if item is Ellipsis)
+        missing = tile.ndim - len(items) + 1
+        items = (*items[:at], *(slice(None),) * missing, *items[at + 1 :])
+    if len(items) > tile.ndim:
+        raise ProgramError(
+            f"'{tile.name}' has {tile.ndim} dimensions, and {len(items)} indices are given",
+            advice=f"its shape is {shape_text(tile.shape)}",
+        )
+    items = (*items, *(slice(None),) * (tile.ndim - len(items)))
+    return tuple(_dim(tile, d, item) for d, item in enumerate(items))
+
+
+def _dim(tile: Tile, d: int, item: Any) -> Dim:
+    if not isinstance(item, slice):
+        start = simplify(as_expr(item))
+        if start.dtype == "float" or start.dtype.startswith(("f", "bf")):
+            raise ProgramError(
+                f"index {d} of '{tile.name}' is {start.dtype}", advice="indices are whole numbers: // not /"
+            )
+        _check_index(tile, d, start)
+        return Dim(start)
+    if item.step not in (None, 1):
+        raise ProgramError(
+            f"'{tile.name}' is sliced with step {item.step}", advice="use an owner function for strides"
+        )
+    start = simplify(as_expr(0 if item.start is None else item.start))
+    stop = as_expr(tile.shape[d] if item.stop is None else item.stop)
+    extent = difference(stop, start)
+    length = known(extent)
+    if length is not None and length < 0:
+        raise ProgramError(
+            f"the slice of dimension {d} of '{tile.name}' has length {length}", advice="write x[low:high]"
+        )
+    low, limit = known(start), tile.bound[d]
+    if low is not None and (low < 0 or (length is not None and low + length > limit)):
+        end = "" if length is None else str(low + length)
+        raise ProgramError(
+            f"'{tile.name}[{low}:{end}]' is out of bounds: dimension {d} has {limit} elements",
+            advice="an anchor (an index instead of a slice) may reach over the edge",
+        )
+    return Dim(start, extent)
+
+
+def _check_index(tile: Tile, d: int, start: Expr) -> None:
+    number = known(start)
+    if number is not None and not 0 <= number < max(tile.bound[d], 1):
+        raise ProgramError(
+            f"index {number} is out of bounds: dimension {d} of '{tile.name}' has {tile.bound[d]} elements",
+            advice="indices count from 0; the last is shape[d] - 1",
+        )
+
+
+def shape_text(shape: tuple[Any, ...]) -> str:
+    return f"({', '.join(str(as_value(as_expr(n))) for n in shape)})"
+
+
+def whole_dims(tile: Tile) -> tuple[Dim, ...]:
+    return tuple(Dim(integer(0), as_expr(n)) for n in tile.shape)

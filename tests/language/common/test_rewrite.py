@@ -1,0 +1,200 @@
+"""Rewritten functions under the plain builder do what the originals do; what cannot be read is refused with
+its line.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from megatile.language.common.hooks import Hooks, UnboundVariableError
+from megatile.language.common.rewrite import RewriteError, bind
+
+OUTSIDE = [3, 1, 2]
+
+
+def loops(n, start=0, *, step=1):
+    total, seen = start, []
+    for i in range(0, n, step):
+        if i == 3:
+            continue
+        if i > 7:
+            break
+        seen.append(i)
+        total += i
+    while total > 20:
+        total -= 6
+        if total < 10 or not seen:
+            break
+    return total, seen
+
+
+def early(n):
+    if n <= 0:
+        return "none"
+    if n == 1:
+        word = "one"
+    elif 1 < n < 5 and n != 3:
+        return f"few {n}"
+    else:
+        word = "many"
+        for k in range(n):
+            if k == 4:
+                return (word, k)
+    return word
+
+
+def helper(x):
+    return x * 2 if x % 2 else x
+
+
+def expressions(n):
+    table = {"a": [1, 2, 3]}
+    table["a"][1] += n
+    table["b"] = [helper(v) for v in OUTSIDE if v != n]
+    pair = (n, n + 1)
+    a, b = pair
+    square = lambda v: v * v  # noqa: E731
+
+    def inner(q):
+        for i in range(3):
+            if i == q:
+                return i * 10
+        return -1
+
+    assert a < b, "pairs grow"
+    return (
+        table,
+        a,
+        b,
+        square(n),
+        inner(n),
+        n in OUTSIDE,
+        n is None,
+        table["a"][0:2],
+        sorted(OUTSIDE, key=lambda v: -v),
+    )
+
+
+def nested(n):
+    out = []
+    for i in range(n):
+        row = None
+        for j in range(n):
+            if j == i:
+                row = j
+                break
+        if row is None:
+            continue
+        out.append((i, row))
+        last = row
+    try:
+        value = out[99]
+    except IndexError:
+        value = None
+    return out, value, last if n else 0
+
+
+@pytest.mark.parametrize("function", [loops, early, expressions, nested])
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 5, 9, 12])
+def test_same_as_python(function, n):
+    assert bind(function, Hooks())(n) == function(n)
+
+
+def test_keywords_defaults_and_closures():
+    extra = 5
+
+    def kernel(a, b=2, *rest, c=3, **more):
+        return a + b + c + extra + sum(rest) + sum(more.values())
+
+    assert bind(kernel, Hooks())(1, 2, 3, c=4, d=5) == kernel(1, 2, 3, c=4, d=5)
+    assert bind(loops, Hooks())(5, 1, step=2) == loops(5, 1, step=2)
+
+
+def test_places_name_file_line_and_column():
+    seen = []
+
+    class Spy(Hooks):
+        def call(self, place, function, /, *arguments, **keywords):
+            seen.append(place)
+            return super().call(place, function, *arguments, **keywords)
+
+    bind(helper_with_call, Spy())(3)
+    place = next(p for p in seen if "abs(" in p.snippet)
+    assert place.file == __file__
+    assert place.snippet[place.column - 1 :].startswith("abs(")
+
+
+def helper_with_call(x):
+    return 1 + abs(x)
+
+
+def test_with_two_names_is_a_tuple():
+    class Pair:
+        def __enter__(self):
+            return 1, 2
+
+        def __exit__(self, *_):
+            return None
+
+    def kernel():
+        with Pair() as first, second:
+            return first + second
+
+    assert bind(kernel, Hooks())() == 3
+
+
+def uses_global():
+    global OUTSIDE
+    OUTSIDE = []
+
+
+def test_refusals_name_line_and_advice():
+    with pytest.raises(RewriteError, match=r"test_rewrite.py:\d+: 'global' hides state.*return"):
+        bind(uses_global, Hooks())
+
+    x = 1
+
+    def uses_nonlocal():
+        nonlocal x
+        x = 2
+
+    with pytest.raises(RewriteError, match="'nonlocal' hides state"):
+        bind(uses_nonlocal, Hooks())
+
+    def walrus():
+        return (y := 3) + y
+
+    with pytest.raises(RewriteError, match="':=' is not read"):
+        bind(walrus, Hooks())
+
+    def loop_else():
+        for _ in range(3):
+            pass
+        else:
+            return 1
+
+    with pytest.raises(RewriteError, match=r"for .*else"):
+        bind(loop_else, Hooks())
+
+    with pytest.raises(RewriteError, match="is not a Python function"):
+        bind(len, Hooks())
+
+
+def test_unbound_variable_is_named():
+    def kernel(n):
+        if n:
+            value = 1
+        return value + 1
+
+    assert bind(kernel, Hooks())(1) == 2
+    with pytest.raises(UnboundVariableError, match="'value' has no value here"):
+        bind(kernel, Hooks())(0)
+
+
+def test_rewriting_is_done_once_per_function():
+    from megatile.language.common import rewrite
+
+    bind(helper, Hooks())
+    before = len(rewrite._CACHE)
+    bind(helper, Hooks())
+    assert len(rewrite._CACHE) == before
