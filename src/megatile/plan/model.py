@@ -35,8 +35,9 @@ A unit *issues* its commands in order. Engines then work asynchronously, each th
 order. A command starts when (1) it has been issued, (2) its engine has finished the command before it, and
 (3) its hazards are gone: earlier writers of anything it reads (RAW), earlier readers and writers of anything
 it writes (WAR, WAW) have finished. Regions conflict when they overlap in the same buffer of the same owner. A
-command does not conflict with itself. Scratch tiles whose fixed offsets make them lie over each other
-conflict as a whole; their contents stay their own (values never depend on addresses alone).
+command does not conflict with itself, and a region without elements with nothing. A unit's own copy is the
+same whether ``at`` names it or not. Scratch tiles whose fixed offsets make them lie over each other (directly
+or through others) conflict as a whole; their data stay their own (values never depend on addresses alone).
 
 What holds up *issue* (the unit's clock), and nothing else does:
   * ``Send`` until the queue has a free slot (credit);
@@ -78,6 +79,35 @@ A ``Group`` divides the units by ``key(unit)``: equal keys are one group, key -1
 from ``read`` to ``write``.
 
 Lengths, trip counts, peers and indices may use runtime integers from ``ReadScalar`` (0 <= value <= bound).
+
+Time
+----
+Whole picoseconds; what things cost is in ``timing/``. A unit begins to issue at ``start_ps``. A command on a
+compute engine takes ``compute_ps``, and first a turn on the engine where several units share it.
+
+*Transfers* are copies (``Compute`` on ``dma``, ``Receive(into=)``; queue ``dma.0``) and messages (the queue
+of their virtual channel). The path of a copy begins where its first operand lies (its destination, if it has
+none). Where units share a DMA engine, a transfer takes a turn on it for startup + jitter + ``held_ps``. It
+then starts; after startup and jitter its head is at the first stage of its path. A path with a granule cuts
+it into pieces (``Path.pieces``), each of which begins ``occupied_ps`` after the one before and goes its own
+way: at a stage with a resource its head waits for a turn, the stage is busy for the piece's bytes, the head
+goes on after the latency; the tail has passed when the DMA engine and every stage have let it through. A
+transfer has *arrived* when the tails of all pieces have. Its source is free, and so is its engine, when all
+pieces have left: a piece has left ``occupied_ps`` after its head was at the first stage, later by what it
+waited for its first turn, and not before that turn.
+
+A copy ends when it arrives, a send when it has left. A credit takes ``credit_ps`` from the slot being free, a
+signal ``message_ps`` from taking effect, a collective ``collective_ps`` from the last member taking part
+(after its hazards and its accesses to storage that others see). The plan ends with the last end of a command,
+arrival of a message or signal, and end of a stream; credits on their way do not count.
+
+*Order.* Within one picosecond come first all ends, arrivals, credits and the issue they allow; then
+receive-from-any decides; then requests for turns, one at a time, and what a turn brings about in the same
+picosecond comes before the next. Requests go by (flow, number, stage): messages of a queue are a flow
+(channels in order, then receiving unit, then member), then come the copies of each unit, then its commands on
+shared compute engines; each flow is numbered from 0 in issue order, pieces in order within, and a turn on the
+DMA engine before the stages. Jitter depends on flow and number too. A resource serves first come, first
+served, as many at a time as it is wide.
 """
 
 from __future__ import annotations

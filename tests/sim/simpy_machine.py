@@ -1,0 +1,114 @@
+"""The machine of the SimPy reader: time in whole picoseconds, servers, transfers.
+
+Within one picosecond: first everything that happens (ends, deliveries, credits, issue), then the decisions of
+receive-from-any, then requests for servers, one by one in the order of their keys; whatever a request brings
+about in the same picosecond happens before the next request. SimPy's priorities say exactly that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Generator
+from heapq import heappop, heappush
+from typing import Any
+
+import simpy
+
+Process = Generator[Any, Any, Any]
+DECIDE, REQUEST = 2, 3
+"""SimPy runs what has the lower number first; what just happens has 0 or 1."""
+PIECES = 2048
+"""Message numbers are spread by this, so that the pieces of a message have numbers of their own."""
+
+
+class Bell:
+    """Rings whenever something changed; whoever waits looks again."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        self.env = env
+        self.event = env.event()
+
+    def ring(self) -> None:
+        self.event.succeed()
+        self.event = self.env.event()
+
+
+class Servers:
+    """Resources by number (or key), each first come, first served by as many as it is wide."""
+
+    def __init__(self, env: simpy.Environment, fabric: Any) -> None:
+        self.env = env
+        self.fabric = fabric
+        self._known: dict[int, simpy.Resource] = {}
+        self._asking: dict[int, list[tuple[Any, simpy.Event]]] = defaultdict(list)
+
+    def later(self, priority: int) -> simpy.Event:
+        """An event in a later phase of this picosecond."""
+        event = self.env.event()
+        event._ok, event._value = True, None
+        self.env.schedule(event, priority)
+        return event
+
+    def turn(self, resource: int, key: tuple[int, ...], busy_ps: int) -> Process:
+        """Ask for a server and return when it is got; it is given back after ``busy_ps`` by itself."""
+        mine = self.env.event()
+        heappush(self._asking[self.env.now], (key, mine))
+        self.later(REQUEST).callbacks.append(self._next)
+        yield mine
+        if resource not in self._known:
+            self._known[resource] = simpy.Resource(self.env, self.fabric.widths[resource])
+        server = self._known[resource]
+        request = server.request()
+        yield request
+        self.env.process(self._hold(server, request, busy_ps))
+
+    def _next(self, _: simpy.Event) -> None:
+        heappop(self._asking[self.env.now])[1].succeed()
+
+    def _hold(self, server: simpy.Resource, request: Any, busy_ps: int) -> Process:
+        yield self.env.timeout(busy_ps)
+        server.release(request)
+
+
+class Transfer:
+    """A transfer over a path that starts now: ``left`` when its source is free, ``landed`` on arrival."""
+
+    def __init__(self, servers: Servers, path: Any, nbytes: int, flow: int, number: int, delay_ps: int):
+        self.env, self.servers, self.path, self.flow = servers.env, servers, path, flow
+        wait = path.startup_ps + delay_ps
+        left, landed = [], []
+        for index, size in enumerate(path.pieces(nbytes)):
+            left.append(self.env.event())
+            landed.append(self.env.event())
+            self.env.process(self._piece(wait, size, number * PIECES + index, left[-1], landed[-1]))
+            wait += path.occupied_ps(size)
+        self.left, self.landed = self.env.all_of(left), self.env.all_of(landed)
+
+    def _at(self, event: simpy.Event, time: int) -> Process:
+        yield self.env.timeout(time - self.env.now)
+        event.succeed()
+
+    def _piece(self, wait: int, size: int, number: int, left: Any, landed: Any) -> Process:
+        """Cut-through: the head goes from stage to stage, the tail follows as fast as the slowest part."""
+        env, path = self.env, self.path
+        yield env.timeout(wait)
+        begin, occupied = env.now, path.occupied_ps(size)
+        dma, busy = path.stage_ps(size)
+        tail = begin + dma
+        gone = all(stage.resource is None for stage in path.stages)
+        if gone:
+            env.process(self._at(left, begin + occupied))
+        for hop, stage in enumerate(path.stages):
+            if stage.resource is not None:
+                asked = env.now
+                yield from self.servers.turn(stage.resource, (self.flow, number, hop), busy[hop])
+                if not gone:
+                    # Until its first turn the message stands at the source: all of it leaves that much later.
+                    waited = env.now - asked
+                    env.process(self._at(left, max(env.now, begin + waited + occupied)))
+                    gone = True
+            tail = max(tail, env.now + busy[hop]) + stage.latency_ps
+            yield env.timeout(stage.latency_ps)
+        extra = path.latency_ps - sum(stage.latency_ps for stage in path.stages)
+        yield env.timeout(max(tail, env.now) + extra - env.now)
+        landed.succeed()

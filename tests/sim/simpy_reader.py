@@ -1,0 +1,684 @@
+"""A slow, plain reader of any Plan in SimPy: the judge of the simulator.
+
+It is written from the text of ``plan/model.py`` and knows nothing of ``megatile.sim``. Every unit is a SimPy
+process that walks its stream statement by statement, every issued command another one, every shared resource
+a server; costs come from the machine (``Resources``). With data it also computes, so that plans whose course
+depends on values can be read.
+
+    run = read(plan, hda)
+    run.time_ps, run.records[unit], run.choices, run.stuck, run.outputs
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import numpy as np
+import simpy
+from simpy_machine import DECIDE, PIECES, Bell, Process, Servers, Transfer
+
+from megatile.core.dtypes import dtype, is_float, numpy_dtype
+from megatile.core.operations import REDUCTIONS, apply, cast
+from megatile.hda import HDA
+from megatile.plan import model as pm
+from megatile.plan.expr import Expr
+from megatile.timing.faults import Faults, current_faults
+from megatile.timing.resources import SIGNAL_BYTES, Resources
+
+
+@dataclass
+class Record:
+    """One issued command: when it began and when it ended."""
+
+    statement: Any
+    start: int | None = None
+    end: int | None = None
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """What a unit waits for that never comes: ``credit``, ``data``, ``signal`` or ``barrier``."""
+
+    unit: int
+    lacks: str
+    on: str
+    peers: tuple[int, ...]
+
+
+@dataclass
+class Run:
+    """What was found out."""
+
+    time_ps: int
+    records: list[list[Record]]
+    choices: dict[int, list[int]]
+    stuck: list[Stuck]
+    outputs: dict[str, Any] | None = None
+
+    def times(self, unit: int) -> list[tuple[str, int | None, int | None]]:
+        return [(type(r.statement).__name__, r.start, r.end) for r in self.records[unit]]
+
+
+@dataclass(eq=False)
+class Version:
+    """What a name of a declared tile means: one of its versions."""
+
+    tile: pm.Tile
+    number: int
+
+
+@dataclass(eq=False)
+class Message:
+    """A message in its slot; names hold it, commands use it."""
+
+    queue: Queue
+    number: int
+    data: Any
+    holds: int = 0
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+
+
+class Queue:
+    """One bounded queue: messages in order, credits by number."""
+
+    def __init__(self, env: simpy.Environment, channel: pm.Channel, number: int, unit: int, member: int):
+        self.channel, self.number, self.receiver, self.member = channel, number, unit, member
+        self.sender = int(channel.source.evaluate({"unit": unit, "member": member}))
+        self.bell = Bell(env)
+        self.sent = self.taken = 0
+        self.arrived: list[tuple[int, Message]] = []
+        self.credits: set[int] = set()
+
+    @property
+    def label(self) -> str:
+        return self.channel.label(self.member)
+
+
+@dataclass
+class Meeting:
+    """A collective of one group: who has come, with what."""
+
+    done: simpy.Event
+    came: dict[int, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A region as it is at issue: which storage, which part of it, who else sees it, where it lies."""
+
+    storage: Any
+    bounds: tuple[tuple[int, int], ...] | None
+    """(low, high) per dimension, None for all of it."""
+    seen: bool
+    unit: int
+    memory: str
+    array: Any = None
+
+
+class Reader:
+    """All units of one plan on one machine."""
+
+    def __init__(
+        self,
+        plan: pm.Plan,
+        hda: HDA,
+        inputs: Mapping[str, Any] | None = None,
+        assume: Mapping[str, Any] | None = None,
+        faults: Faults | None = None,
+    ) -> None:
+        self.plan, self.assume = plan, assume or {}
+        self.machine = Resources(hda, plan, faults or current_faults())
+        self.env = simpy.Environment()
+        self.servers = Servers(self.env, self.machine.fabric)
+        self.last = 0
+        self.tiles = {t.name: t for t in plan.tiles}
+        self.queues: dict[tuple[str, int, int], Queue] = {}
+        for channel in plan.channels:
+            for unit, member in product(range(plan.units), range(channel.members)):
+                number = len(self.queues)
+                self.queues[channel.name, unit, member] = Queue(self.env, channel, number, unit, member)
+        self.flags: dict[Any, int] = defaultdict(int)
+        self.raised: dict[Any, Bell] = defaultdict(lambda: Bell(self.env))
+        self.keys = {
+            g.name: [int(g.key.evaluate({"unit": u})) for u in range(plan.units)] for g in plan.groups
+        }
+        self.meetings: dict[Any, Meeting] = {}
+        self.over = _lying_over(plan)
+        self.data = None if inputs is None else _allocate(plan, inputs)
+        self.units = [Unit(self, u, s) for s in plan.streams for run in s.units for u in range(*run)]
+        self.units.sort(key=lambda u: u.number)
+
+    def run(self) -> Run:
+        for unit in self.units:
+            self.env.process(unit.run())
+        self.env.run()
+        stuck = [s for unit in self.units if not unit.done for s in unit.stuck()]
+        choices = {u.number: u.choices for u in self.units if u.choices}
+        outputs = None
+        if self.data is not None:
+            outputs = {t.name: self._output(t) for t in self.plan.tiles if t.role in ("output", "inout")}
+        return Run(self.last, [u.records for u in self.units], choices, stuck, outputs)
+
+    def _output(self, tile: pm.Tile) -> Any:
+        assert self.data is not None
+        owned = self.data[tile.name]
+        versions = [0 if tile.shared else u.names[tile.name].number for u in self.units]
+        return np.stack([owned[i, versions[i] % tile.versions] for i in range(len(owned))])
+
+    def note(self, time: int) -> None:
+        self.last = max(self.last, time)
+
+    def nearest(self, tile: pm.Tile, owner: int, unit: int) -> int:
+        """A unit that stands at a copy of a tile: oneself if one owns it, else the first that does."""
+        owners = [int(tile.owner.evaluate({"unit": u})) for u in range(self.plan.units)]
+        if owners[unit] == owner:
+            return unit
+        return owners.index(owner) if owner in owners else unit
+
+
+class Unit:
+    """One unit: what its names mean, what its engines do, how far it is."""
+
+    def __init__(self, reader: Reader, number: int, stream: pm.Stream) -> None:
+        self.reader, self.env, self.number, self.stream = reader, reader.env, number, stream
+        self.machine, self.plan = reader.machine, reader.plan
+        self.ints: dict[str, int] = {"unit": number}
+        self.names: dict[str, Version | Message] = {n: Version(t, 0) for n, t in reader.tiles.items()}
+        self.bound: list[str] = []
+        self.records: list[Record] = []
+        self.choices: list[int] = []
+        self.waits: list[Stuck] = []
+        self.done = False
+        self.engines: dict[str, simpy.Event] = {}
+        self.unfinished: dict[Any, list[tuple[Any, bool, simpy.Event]]] = defaultdict(list)
+        self.seen_by_others: list[simpy.Event] = []
+        self.copies = self.computes = 0
+        self.meeting: tuple[Meeting, tuple[int, ...]] | None = None
+        self.met: dict[str, int] = defaultdict(int)
+
+    def run(self) -> Process:
+        yield self.env.timeout(self.machine.start_ps(self.number))
+        yield from self.block(self.stream.body)
+        for name in list(self.names):
+            if isinstance(self.names[name], Message):
+                self.unbind(name)
+        self.done = True
+        self.reader.note(self.env.now)
+
+    def block(self, body: tuple[Any, ...]) -> Process:
+        for statement in body:
+            yield from _RULES[type(statement)](self, statement)
+
+    def scoped(self, body: tuple[Any, ...], keep: Callable[[], None]) -> Process:
+        """A body whose own names end with it; ``keep`` takes what lives on before they do."""
+        outer, self.bound = self.bound, []
+        yield from self.block(body)
+        own, self.bound = self.bound, outer
+        keep()
+        for name in dict.fromkeys(own):
+            if name not in self.bound:
+                self.unbind(name)
+                self.ints.pop(name, None)
+
+    # values and names
+
+    def value(self, expression: Any) -> int:
+        return int(expression.evaluate(self.ints))
+
+    def bind(self, name: str, meaning: Version | Message) -> None:
+        if isinstance(meaning, Message):
+            meaning.holds += 1
+        self.unbind(name)
+        self.names[name] = meaning
+        self.bound.append(name)
+
+    def unbind(self, name: str) -> None:
+        meaning = self.names.get(name)
+        if name in self.reader.tiles or meaning is None:
+            return
+        del self.names[name]
+        if isinstance(meaning, Message):
+            meaning.holds -= 1
+            if not meaning.holds:
+                users = [end for _, _, end in self.unfinished[meaning] if not end.processed]
+                self.env.process(self.give_back(meaning, users))
+
+    def give_back(self, message: Message, users: list[simpy.Event]) -> Process:
+        """The slot is free when everybody who uses it has finished; the credit travels back."""
+        yield self.env.all_of(users)
+        self.reader.note(self.env.now)
+        queue = message.queue
+        sender = queue.sender if 0 <= queue.sender < self.plan.units else self.number
+        yield self.env.timeout(self.machine.credit_ps(self.number, sender, queue.channel))
+        queue.credits.add(message.number)
+        queue.bell.ring()
+
+    # storage
+
+    def region(self, region: pm.Region) -> Block:
+        meaning = self.names[region.tile]
+        low, extent = [self.value(e) for e in region.start], [self.value(e) for e in region.shape]
+        spans = [(a, a + n) for a, n in zip(low, extent, strict=True)]
+        bounds = tuple(spans) if region.start else None
+        cut = (*(slice(a, b) for a, b in spans), ...)
+        data = self.reader.data
+        if isinstance(meaning, Message):
+            array = None if data is None else meaning.data[cut]
+            return Block(meaning, bounds, False, self.number, meaning.queue.channel.memory, array)
+        tile, buffer = meaning.tile, meaning.number % meaning.tile.versions
+        owner = self.value(region.at if region.at is not None else tile.owner)
+        unit = self.reader.nearest(tile, owner, self.number) if tile.shared else owner
+        array = None if data is None else data[tile.name][owner, buffer][cut]
+        seen = region.at is not None or tile.shared
+        return Block((tile.name, buffer, owner), bounds, seen, unit, tile.memory, array)
+
+    def conflicts(self, block: Block, write: bool) -> list[simpy.Event]:
+        """The ends of this unit's unfinished commands that an access must wait for."""
+        places = [(block.storage, block.bounds)]
+        if isinstance(block.storage, tuple):
+            name, _, owner = block.storage
+            for other in self.reader.over.get(name, ()):
+                versions = range(self.reader.tiles[other].versions)
+                places += [((other, version, owner), None) for version in versions]
+        return [
+            end
+            for place, part in places
+            for others, wrote, end in self.unfinished[place]
+            if (write or wrote) and _overlap(part, others) and not end.processed
+        ]
+
+    def hazards(self, reads: list[Block], writes: list[Block]) -> list[simpy.Event]:
+        found = [end for block in reads for end in self.conflicts(block, False)]
+        return found + [end for block in writes for end in self.conflicts(block, True)]
+
+    def mark(self, reads: list[Block], writes: list[Block], end: simpy.Event) -> None:
+        for block in (*reads, *writes):
+            self.unfinished[block.storage].append((block.bounds, block in writes, end))
+            if block.seen:
+                self.seen_by_others.append(end)
+
+    def renew(self, statement: Any, region: pm.Region) -> Block:
+        """What a command writes: of a new version if it is ``fresh``."""
+        if statement.fresh:
+            current = self.names[region.tile]
+            assert isinstance(current, Version)
+            self.names[region.tile] = Version(current.tile, current.number + 1)
+        return self.region(region)
+
+    # commands on engines
+
+    def record(self, statement: Any) -> Record:
+        self.records.append(Record(statement))
+        return self.records[-1]
+
+    def issue(
+        self,
+        engine: str,
+        reads: list[Block],
+        writes: list[Block],
+        work: Callable[[simpy.Event], Process],
+        *more: simpy.Event,
+    ) -> None:
+        """Queue a command on an engine. ``work`` begins when the command may start; it triggers the event it
+        is given when the command ends, and is over when the engine is free again."""
+        end = self.env.event()
+        waits = [*self.hazards(reads, writes), *more]
+        self.mark(reads, writes, end)
+        if engine in self.engines:
+            waits.append(self.engines[engine])
+
+        def process() -> Process:
+            yield self.env.all_of(waits)
+            yield from work(end)
+
+        self.engines[engine] = self.env.process(process())
+
+    def finish(self, record: Record) -> None:
+        record.end = self.env.now
+        self.reader.note(self.env.now)
+
+    def shared_engine(self, kind: str) -> int | None:
+        key = self.machine.engine_resource(kind, self.number)
+        return None if key is None else self.machine.fabric.resource(key)
+
+    def transfer(self, record: Record, path: Any, nbytes: int, flow: int, number: int) -> Process:
+        """Start a transfer, after a turn on the DMA engine where several units share one; gives it back."""
+        jitter = self.machine.faults.delay_ps(flow, number, path.occupied_ps(nbytes) + path.latency_ps)
+        shared = self.shared_engine("dma")
+        if shared is not None:
+            busy = path.startup_ps + jitter + path.held_ps(nbytes)
+            yield from self.reader.servers.turn(shared, (flow, number * PIECES, -1), busy)
+        record.start = self.env.now
+        return Transfer(self.reader.servers, path, nbytes, flow, number, jitter)
+
+    def copy(
+        self, record: Record, source: Block, reads: list[Block], write: Block, nbytes: int, arrived: Any
+    ) -> None:
+        """A copy by the DMA engine: the engine is free when the source is, the copy ends on arrival."""
+        path = self.machine.path(source.unit, source.memory, write.unit, write.memory)
+        flow, number = len(self.reader.queues) + self.number, self.copies
+        self.copies += 1
+
+        def work(end: simpy.Event) -> Process:
+            moving = yield from self.transfer(record, path, nbytes, flow, number)
+            self.env.process(arrive(moving.landed, end))
+            yield moving.left
+
+        def arrive(landed: simpy.Event, end: simpy.Event) -> Process:
+            yield landed
+            self.finish(record)
+            arrived()
+            end.succeed()
+
+        self.issue("dma.0", reads, [write], work)
+
+    def stuck(self) -> list[Stuck]:
+        """What a unit waits for that did not come."""
+        if self.meeting is None:
+            return self.waits
+        meeting, members = self.meeting
+        absent = tuple(m for m in members if m not in meeting.came)
+        return [Stuck(self.number, "barrier", self.waits[0].on, absent)]
+
+    def hold_up(self, lacks: str, on: str, *peers: int) -> None:
+        """What issue waits for from here on."""
+        self.waits = [Stuck(self.number, lacks, on, peers)]
+
+
+# --- what the statements mean ---------------------------------------------------------------------------
+
+
+def _compute(u: Unit, s: pm.Compute) -> Process:
+    yield from ()
+    record, reads = u.record(s), [u.region(r) for r in s.reads]
+    attributes = {k: u.value(v) if isinstance(v, Expr) else v for k, v in s.attributes}
+    write = u.renew(s, s.write)
+
+    def put() -> None:
+        if write.array is not None and write.array.size:
+            result = apply(s.operation, [r.array for r in reads], dtype(write.array.dtype), **attributes)
+            write.array[...] = result
+
+    if s.engine == "dma":
+        u.copy(record, reads[0] if reads else write, reads, write, u.value(s.work.bytes), put)
+        return
+    busy = u.machine.compute_ps(s, u.value(s.work.flops), u.number)
+    shared = u.shared_engine(s.engine)
+    key = (len(u.reader.queues) + u.plan.units + u.number, u.computes * PIECES, 0)
+    u.computes += 1
+
+    def work(end: simpy.Event) -> Process:
+        if shared is not None:
+            yield from u.reader.servers.turn(shared, key, busy)
+        record.start = u.env.now
+        yield u.env.timeout(busy)
+        put()
+        u.finish(record)
+        end.succeed()
+
+    u.issue(s.engine, reads, [write], work)
+
+
+def _send(u: Unit, s: pm.Send) -> Process:
+    record, to, member = u.record(s), u.value(s.to), u.value(s.member)
+    queue = u.reader.queues[s.channel, to, member]
+    assert queue.sender == u.number, f"unit {u.number} does not feed {queue.label} of unit {to}"
+    number, channel = queue.sent, queue.channel
+    queue.sent += 1
+    while number >= channel.slots and number - channel.slots not in queue.credits:
+        u.hold_up("credit", queue.label, to)
+        yield queue.bell.event
+    read, nbytes = u.region(s.read), u.value(s.work.bytes)
+    path = u.machine.path(u.number, read.memory, to, channel.memory, channel.chunk_bytes)
+
+    def work(end: simpy.Event) -> Process:
+        moving = yield from u.transfer(record, path, nbytes, queue.number, number)
+        data = None if read.array is None else read.array.copy()
+        u.env.process(arrive(moving.landed, Message(queue, number, data)))
+        yield moving.left
+        u.finish(record)
+        end.succeed()
+
+    def arrive(landed: simpy.Event, message: Message) -> Process:
+        yield landed
+        u.reader.note(u.env.now)
+        queue.arrived.append((u.env.now, message))
+        queue.bell.ring()
+
+    engine = f"dma.{u.machine.virtual_channel(s.channel, u.number, to)}"
+    u.issue(engine, [read], [], work, *u.seen_by_others)
+
+
+def _receive(u: Unit, s: pm.Receive) -> Process:
+    record = u.record(s)
+    queue = u.reader.queues[s.channel, u.number, u.value(s.member)]
+    if s.into is None:
+        record.start = u.env.now
+    while len(queue.arrived) <= queue.taken:
+        u.hold_up("data", queue.label, queue.sender)
+        yield queue.bell.event
+    _take(u, s, record, queue)
+
+
+def _take(u: Unit, s: Any, record: Record, queue: Queue) -> None:
+    """The message at the head of a queue is there: bind it, or copy it out."""
+    message = queue.arrived[queue.taken][1]
+    queue.taken += 1
+    if message.data is not None:
+        flat = np.ascontiguousarray(message.data).reshape(-1).view(np.uint8)
+        message.data = flat.view(numpy_dtype(s.dtype)).reshape([u.value(e) for e in s.shape])
+    if s.into is None:
+        u.finish(record)
+        u.bind(s.name, message)
+        return
+    write = u.renew(s, s.into)
+    source = Block(message, None, False, u.number, queue.channel.memory)
+
+    def arrived() -> None:
+        if write.array is not None:
+            write.array[...] = cast(message.data, dtype(write.array.dtype))
+        u.env.process(u.give_back(message, []))
+
+    u.copy(record, source, [], write, u.value(s.work.bytes), arrived)
+
+
+def _receive_any(u: Unit, s: pm.ReceiveAny) -> Process:
+    record = u.record(s)
+    record.start = u.env.now
+    queues = [u.reader.queues[s.channel, u.number, m] for m in s.members]
+    while True:
+        yield u.reader.servers.later(DECIDE)  # everything that arrives in this picosecond has arrived
+        heads = [(q.arrived[q.taken][0], q.member) for q in queues if len(q.arrived) > q.taken]
+        if heads:
+            break
+        u.waits = [Stuck(u.number, "data", q.label, (q.sender,)) for q in queues]
+        yield u.env.any_of([q.bell.event for q in queues])
+    chosen = min(heads)[1]
+    u.choices.append(chosen)
+    u.ints[s.chosen] = chosen
+    u.bound.append(s.chosen)
+    u.finish(record)
+    _take(u, s, record if s.into is None else u.record(s), u.reader.queues[s.channel, u.number, chosen])
+
+
+def _read_scalar(u: Unit, s: pm.ReadScalar) -> Process:
+    record, read = u.record(s), u.region(s.read)
+    record.start = u.env.now
+    u.hold_up("value", s.name)
+    yield u.env.all_of(u.conflicts(read, False))
+    u.finish(record)
+    if read.array is not None:
+        value = int(read.array.reshape(-1)[0])
+    else:
+        given = np.asarray(u.reader.assume[s.name])
+        value = int(given[u.number] if given.ndim else given)
+    assert 0 <= value <= s.bound
+    u.ints[s.name] = value
+    u.bound.append(s.name)
+
+
+def _signal(u: Unit, s: pm.Signal) -> Process:
+    yield from ()
+    record, to, amount = u.record(s), u.value(s.to), u.value(s.amount)
+    key, before = (s.flag, to, u.value(s.member)), list(u.seen_by_others)
+    record.start = u.env.now
+
+    def process() -> Process:
+        yield u.env.all_of(before)
+        u.finish(record)
+        yield u.env.timeout(u.machine.message_ps(u.number, to, SIGNAL_BYTES))
+        u.reader.note(u.env.now)
+        u.reader.flags[key] += amount
+        u.reader.raised[key].ring()
+
+    u.env.process(process())
+
+
+def _wait(u: Unit, s: pm.Wait) -> Process:
+    record = u.record(s)
+    record.start = u.env.now
+    key, value = (s.flag, u.number, u.value(s.member)), u.value(s.value)
+    while u.reader.flags[key] < value:
+        u.hold_up("signal", s.flag)
+        yield u.reader.raised[key].event
+    u.finish(record)
+
+
+def _collective(u: Unit, s: pm.Collective) -> Process:
+    record = u.record(s)
+    record.start = u.env.now
+    reads = [u.region(s.read)] if s.read is not None else []
+    writes = [u.region(s.write)] if s.write is not None else []
+    keys = u.reader.keys[s.group]
+    members = tuple(m for m, key in enumerate(keys) if key == keys[u.number])
+    key = (s.group, keys[u.number], u.met[s.group])
+    u.met[s.group] += 1
+    meeting = u.reader.meetings.setdefault(key, Meeting(u.env.event()))
+    u.meeting = meeting, members
+    u.hold_up("barrier", s.group)
+    yield u.env.all_of([*u.hazards(reads, writes), *u.seen_by_others])
+    meeting.came[u.number] = (reads[0].array, writes[0].array) if reads else (None, None)
+    absent = [m for m in members if m not in meeting.came]
+    if not absent:
+        nbytes = u.value(s.work.bytes) if reads else 0
+        yield u.env.timeout(u.machine.collective_ps(s, members, nbytes))
+        if writes and u.reader.data is not None:
+            _combine(u, s, members, meeting)
+        meeting.done.succeed()
+    yield meeting.done
+    u.meeting = None
+    u.finish(record)
+
+
+def _combine(u: Unit, s: pm.Collective, members: tuple[int, ...], meeting: Meeting) -> None:
+    values = [meeting.came[m][0].copy() for m in members]
+    if s.kind == "broadcast":
+        result = values[u.value(s.root)]
+    else:
+        result = values[0]
+        for value in values[1:]:
+            result = apply(REDUCTIONS[s.reduction], [result, value], dtype(result.dtype))
+    for member in members:
+        meeting.came[member][1][...] = result
+
+
+def _free(u: Unit, s: pm.Free) -> Process:
+    yield from ()
+    for name in s.names:
+        u.unbind(name)
+
+
+def _loop(u: Unit, s: pm.Loop) -> Process:
+    index, stop, step = u.value(s.start), u.value(s.stop), u.value(s.step)
+    outer = u.ints.get(s.index)
+    _carry(u, [(c, c.init) for c in s.carries])
+    for name in s.frees:
+        u.unbind(name)
+    while (index < stop) if step > 0 else (index > stop):
+        u.ints[s.index] = index
+        yield from u.scoped(s.body, lambda: _carry(u, [(c, c.next) for c in s.carries]))
+        index += step
+    u.ints.pop(s.index, None)
+    if outer is not None:
+        u.ints[s.index] = outer
+
+
+def _carry(u: Unit, flows: list[tuple[Any, Any]]) -> None:
+    """Bind carried or merged names, all at once, in the enclosing body."""
+    tiles = [(flow, u.names[source]) for flow, source in flows if isinstance(source, str)]
+    ints = [(flow, u.value(source)) for flow, source in flows if not isinstance(source, str)]
+    for flow, meaning in tiles:
+        u.bind(flow.name, meaning)
+    for flow, number in ints:
+        u.ints[flow.name] = number
+        u.bound.append(flow.name)
+
+
+def _if(u: Unit, s: pm.If) -> Process:
+    taken = bool(u.value(s.condition))
+    flows = [(m, m.then if taken else m.orelse) for m in s.merges]
+    yield from u.scoped(s.body if taken else s.orelse, lambda: _carry(u, flows))
+
+
+_RULES: dict[type, Callable[[Unit, Any], Process]] = {
+    pm.Compute: _compute,
+    pm.Send: _send,
+    pm.Receive: _receive,
+    pm.ReceiveAny: _receive_any,
+    pm.ReadScalar: _read_scalar,
+    pm.Signal: _signal,
+    pm.Wait: _wait,
+    pm.Collective: _collective,
+    pm.Free: _free,
+    pm.Loop: _loop,
+    pm.If: _if,
+}
+
+
+def _overlap(a: tuple[tuple[int, int], ...] | None, b: tuple[tuple[int, int], ...] | None) -> bool:
+    """Whether two blocks of one storage share an element; None is all of it."""
+    if a is None or b is None:
+        return True
+    return all(max(low, bottom) < min(high, top) for (low, high), (bottom, top) in zip(a, b, strict=True))
+
+
+def _lying_over(plan: pm.Plan) -> dict[str, list[str]]:
+    """Scratch tiles by what lies over them in their memory, directly or through others."""
+    scratch = [t for t in plan.tiles if t.offset is not None and t.role == "local" and not t.shared]
+    touching: dict[str, set[str]] = {t.name: {t.name} for t in scratch}
+    for a, b in product(scratch, scratch):
+        spans = [(t.offset or 0, (t.offset or 0) + t.nbytes * t.versions) for t in (a, b)]
+        if a.memory == b.memory and max(s[0] for s in spans) < min(s[1] for s in spans):
+            both = touching[a.name] | touching[b.name]
+            for name in both:
+                touching[name] = both
+    return {name: sorted(others - {name}) for name, others in touching.items() if len(others) > 1}
+
+
+def _allocate(plan: pm.Plan, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """(owners, versions, *shape) per tile; what nobody has written yet is NaN, or 0 for integers."""
+    data = {}
+    for tile in plan.tiles:
+        shape = (plan.owners(tile), tile.versions, *tile.shape)
+        fill: Any = np.nan if is_float(tile.dtype) else 0
+        data[tile.name] = np.full(shape, fill, dtype=numpy_dtype(tile.dtype))
+        if tile.name in inputs:
+            data[tile.name][:, 0] = cast(np.asarray(inputs[tile.name]), tile.dtype)
+    return data
+
+
+def read(
+    plan: pm.Plan,
+    hda: HDA,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    assume: Mapping[str, Any] | None = None,
+    faults: Faults | None = None,
+) -> Run:
+    """Read a plan on a machine; see the module's text."""
+    return Reader(plan, hda, inputs, assume, faults).run()

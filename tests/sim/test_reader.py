@@ -1,0 +1,65 @@
+"""The simulator against the SimPy reader of any Plan, and the reader against figures worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from simpy_reader import read
+from toys import ring, toy
+
+from megatile.plan.build import PlanBuilder
+from megatile.plan.expr import unit
+from megatile.plan.model import Plan
+from megatile.sim import simulate
+
+
+def put_to_oneself() -> Plan:
+    """The same storage, once as one's own and once named: 2 x 16 floats copied in, then read."""
+    b = PlanBuilder("own", scale="core", units=2)
+    x = b.tile("x", (16,), "f32", memory="local", role="input")
+    y = b.tile("y", (16,), "f32", memory="local")
+    z = b.tile("z", (16,), "f32", memory="local", role="output")
+    b.copy(y.at(unit), x)
+    b.compute("add", z, [y, y])
+    return b.finish()
+
+
+def test_what_a_unit_puts_to_itself_is_its_own() -> None:
+    """The copy ends at 20 (startup) + 16 (64 B at 4 B/ps) + 10 (latency); the add waits for it."""
+    run = read(put_to_oneself(), toy(2))
+    assert run.times(0) == [("Compute", 0, 46), ("Compute", 46, 67)]
+
+
+def test_the_reader_computes_and_times_a_ring() -> None:
+    x = np.random.default_rng(0).integers(-3, 4, (5, 5, 16)).astype("f4")
+    run, result = read(ring(5, 16), toy(5), {"x": x}), simulate(ring(5, 16), {"x": x}, machine=toy(5))
+    assert run.time_ps == result.time_ps
+    assert run.outputs is not None
+    np.testing.assert_array_equal(run.outputs["x"], np.broadcast_to(x.sum(0), x.shape))
+
+
+def test_the_reader_says_who_waits() -> None:
+    b = PlanBuilder("stuck", scale="core", units=3)
+    x = b.tile("x", (4,), "f32", memory="local", role="inout")
+    c = b.channel("ring", source=(unit - 1) % 3, slot_bytes=16, memory="local", members=["W"])
+    b.receive(c, (4,), "f32", into=x, member="W")
+    b.send(c, x, to=(unit + 1) % 3, member="W")
+    stuck = read(b.finish(), toy(3)).stuck
+    assert [(s.unit, s.lacks, s.on, s.peers) for s in stuck] == [
+        (u, "data", "ring.W", ((u - 1) % 3,)) for u in range(3)
+    ]
+
+
+@pytest.mark.parametrize("granule", [None, "32 B"])
+def test_pieces_of_a_lone_message_arrive_as_fast_as_one(granule: str | None) -> None:
+    """256 B at 1 B/ps: 20 startup, 10 out of memory, 100 + 256 over the link, 10 into memory."""
+    b = PlanBuilder("one", scale="core", units=2)
+    x = b.tile("x", (64,), "f32", memory="local", role="inout")
+    c = b.channel("c", source=(unit - 1) % 2, slot_bytes=256, memory="local")
+    with b.when(unit < 1):
+        b.send(c, x, to=1)
+    with b.when(unit > 0):
+        b.receive(c, (64,), "f32", into=x)
+    run = read(b.finish(), toy(2, "ring", network={"granule": granule} if granule else {}))
+    assert run.times(0) == [("Send", 0, 276)]
+    assert run.times(1)[0][1] == 396
