@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness import Row, at_least, bench
+from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
-from megatile.plan.expr import unit
 from megatile.plan.model import Plan
 from megatile.runtime.processes import run_processes
 

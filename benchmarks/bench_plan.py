@@ -9,12 +9,12 @@ import numpy as np
 
 import megatile as mt
 from harness import Row, at_most, bench, best_of, ratio_at_most
+from megatile.core.expr import unit
 from megatile.cost.price import price
 from megatile.language import tl as kernels
 from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
 from megatile.plan.execute import execute
-from megatile.plan.expr import unit
 from megatile.plan.model import Plan
 
 UNITS, ELEMENTS = 256, 16384  # 64 KiB of f32 per unit

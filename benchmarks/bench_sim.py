@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from harness import Row, at_most, bench, best_of, peak_memory, ratio_at_least, ratio_at_most, seconds
+from megatile.core.expr import select, unit
 from megatile.hda import HDA, machine
 from megatile.plan.build import PlanBuilder
-from megatile.plan.expr import select, unit
 from megatile.plan.model import Plan, statements
 from megatile.sim import simulate
 from megatile.trace import Trace, write_perfetto

@@ -3,11 +3,11 @@
 import numpy as np
 
 import megatile as mt
+from megatile.core.expr import unit
 from megatile.cost.price import price
 from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
 from megatile.plan.execute import execute
-from megatile.plan.expr import unit
 
 
 def all_reduce(units, chunk):

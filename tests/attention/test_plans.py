@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from megatile.attention.plans import Divided, Problem, attention_plan
 from megatile.attention.plans.tables import Key, shortest
 from megatile.attention.schedules import ScheduleError, make_schedule
+from megatile.core.expr import Const, Symbol, unit
 from megatile.plan.check import check
 from megatile.plan.execute import execute
-from megatile.plan.expr import Const, Symbol, unit
 from megatile.plan.model import Plan
 from megatile.sim import simulate
 

@@ -5,8 +5,8 @@ import pytest
 import megatile as mt
 from megatile.collectives import kernel_plan, load_ccl_config, plan_of_module, resolve_algorithm_config
 from megatile.collectives.job import CollectiveError
+from megatile.core.expr import eq, unit
 from megatile.plan.build import PlanBuilder
-from megatile.plan.expr import eq, unit
 from megatile.plan.model import Plan, PlanError
 
 AHBM = mt.machine("ahbm")

@@ -9,8 +9,8 @@ import pytest
 import megatile as mt
 from megatile.collectives import ranking
 from megatile.collectives.toy import chips
+from megatile.core.expr import eq, unit
 from megatile.plan.build import PlanBuilder
-from megatile.plan.expr import eq, unit
 
 
 @pytest.mark.parametrize(

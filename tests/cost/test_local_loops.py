@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sim.toys import toy
 
+from megatile.core.expr import eq, unit
 from megatile.cost import timed_walk as module
 from megatile.cost.price import price
 from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
-from megatile.plan.expr import eq, unit
 from megatile.plan.model import Plan
 from megatile.sim import simulate
 

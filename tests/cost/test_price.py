@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from tests.plan.generator import REGULAR, cases
 
 import megatile as mt
+from megatile.core.expr import eq, select, unit
 from megatile.cost.price import price
 from megatile.plan.build import PlanBuilder
-from megatile.plan.expr import eq, select, unit
 from megatile.sim.simulate import simulate
 
 AHBM = mt.machine("ahbm")
@@ -92,7 +92,7 @@ def test_everybody_to_one_contends():
     n, columns = 8, 4096
     b = PlanBuilder("gather", scale="pe", units=n)
     x = b.tile("x", (columns,), "f32", memory="tcm", role="inout")
-    from megatile.plan.expr import member
+    from megatile.core.expr import member
 
     c = b.channel(
         "c", source=select(eq(unit, 0), member + 1, -1), members=n - 1, slot_bytes=4 * columns, memory="tcm"

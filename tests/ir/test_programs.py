@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 import megatile.language as T
+from megatile.core.expr import Const, Symbol
 from megatile.ir import nodes as n
-from megatile.ir.expr import Var, integer
 from megatile.ir.parser import ProgramSyntaxError, parse
 from megatile.ir.passes.driver import run_passes
 from megatile.ir.passes.hazards import hazards, may_overlap
@@ -48,7 +48,7 @@ with scale("device"):
     atomic("add", "A", (0, 0), cast(x, "f32") * 2.0)
     for k in pipelined(0, n, 2, stages=3):
         for i, j in parallel(8, 8):
-            y = if_then_else(i < j, exp2(t[i, j]), 0.5)
+            y = select(i < j, exp2(t[i, j]), 0.5)
             t[i, j] = y - t[j, i] ** 2.0
     if x > 1:
         pass
@@ -123,10 +123,10 @@ def test_may_overlap_is_careful() -> None:
     def region(start, extent):
         return n.Region("A", (n.Dim(start, extent),))
 
-    k = Var("k")
-    assert not may_overlap(region(integer(0), integer(4)), region(integer(4), integer(4)))
-    assert may_overlap(region(integer(0), integer(5)), region(integer(4), integer(4)))
-    assert may_overlap(region(k, integer(4)), region(integer(9), integer(1)))
+    k = Symbol("k")
+    assert not may_overlap(region(Const(0), Const(4)), region(Const(4), Const(4)))
+    assert may_overlap(region(Const(0), Const(5)), region(Const(4), Const(4)))
+    assert may_overlap(region(k, Const(4)), region(Const(9), Const(1)))
 
 
 def test_phases() -> None:

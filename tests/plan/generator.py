@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from megatile.core.expr import eq, member, select, table, unit
 from megatile.plan.build import PlanBuilder
-from megatile.plan.expr import eq, member, select, table, unit
 from megatile.plan.model import Plan
 
 

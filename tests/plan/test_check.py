@@ -8,10 +8,10 @@ import pytest
 
 import megatile as mt
 from megatile.core.errors import Place
+from megatile.core.expr import eq, expr, select, unit
 from megatile.core.registry import UnknownNameError
 from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
-from megatile.plan.expr import eq, expr, select, unit
 from megatile.plan.model import Compute, Plan, PlanError, Region, Stream
 from megatile.plan.walk import PlanDeadlock
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from megatile.core.errors import Place
+from megatile.core.expr import eq, member, select, unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
 from megatile.plan.execute import OrderWarning, execute
-from megatile.plan.expr import eq, member, select, unit
 from megatile.plan.model import PlanError
 from megatile.plan.races import RaceError, UncheckedWarning
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from megatile.core.errors import MegatileError, Place
+from megatile.core.expr import expression, unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
-from megatile.plan.expr import unit
 from megatile.plan.model import Plan, PlanError
-from megatile.plan.parse import expression
 
 GOLDEN = """\
 plan("ring", scale="device", grid=(4,))

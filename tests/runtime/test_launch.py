@@ -11,9 +11,9 @@ import time
 import numpy as np
 import pytest
 
+from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.execute import execute
-from megatile.plan.expr import unit
 from megatile.plan.model import PlanError
 from megatile.runtime.errors import LaunchError, MissingTorchError
 from megatile.runtime.launch import launch

@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed: plans canno
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from megatile.core.expr import unit  # noqa: E402
 from megatile.plan.build import PlanBuilder  # noqa: E402
 from megatile.plan.execute import execute  # noqa: E402
-from megatile.plan.expr import unit  # noqa: E402
 from megatile.plan.program import compile_stream  # noqa: E402
 from megatile.runtime.control import Scout  # noqa: E402
 from megatile.runtime.inbox import MOST_ANNOUNCED, Inbox  # noqa: E402

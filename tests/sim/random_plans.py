@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from megatile.core.expr import eq, select, unit
 from megatile.plan.build import PlanBuilder
-from megatile.plan.expr import eq, select, unit
 from megatile.plan.model import Plan
 
 PATTERNS = (
@@ -243,6 +243,6 @@ class Rounds:
 
 
 def _member():  # type: ignore[no-untyped-def]
-    from megatile.plan.expr import member
+    from megatile.core.expr import member
 
     return member

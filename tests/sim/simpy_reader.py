@@ -22,10 +22,10 @@ import simpy
 from simpy_machine import DECIDE, PIECES, Bell, Process, Servers, Transfer
 
 from megatile.core.dtypes import dtype, is_float, numpy_dtype
+from megatile.core.expr import Expr
 from megatile.core.operations import REDUCTIONS, apply, cast
 from megatile.hda import HDA
 from megatile.plan import model as pm
-from megatile.plan.expr import Expr
 from megatile.timing.faults import Faults, current_faults
 from megatile.timing.resources import SIGNAL_BYTES, Resources
 

@@ -7,9 +7,9 @@ import random
 import pytest
 from toys import ring, toy
 
+from megatile.core.expr import Const, member, table, unit
 from megatile.hda import HDA
 from megatile.plan.build import PlanBuilder
-from megatile.plan.expr import Const, member, table, unit
 from megatile.plan.model import Plan
 from megatile.sim import simulate
 from simpy_models import Message, RingTimes, chunked_ring, per_hop_fabric

@@ -8,11 +8,11 @@ import pytest
 from random_plans import random_plan
 from toys import ring, toy
 
+from megatile.core.expr import member, unit
 from megatile.cost.price import price
 from megatile.hda import machine
 from megatile.language import tl
 from megatile.plan.build import PlanBuilder
-from megatile.plan.expr import member, unit
 from megatile.sim import simulate
 
 

@@ -6,8 +6,8 @@ import pytest
 from toys import toy
 
 from megatile.core.errors import Place
+from megatile.core.expr import eq, unit
 from megatile.plan.build import PlanBuilder
-from megatile.plan.expr import eq, unit
 from megatile.plan.model import Plan
 from megatile.plan.walk import PlanDeadlock
 from megatile.sim import Deadlock, simulate

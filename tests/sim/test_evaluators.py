@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from random_plans import FAST, PATTERNS, REGULAR, random_plan
 from toys import ring, toy
 
+from megatile.core.expr import unit
 from megatile.hda import HDA
 from megatile.plan.build import PlanBuilder
 from megatile.plan.execute import execute
-from megatile.plan.expr import unit
 from megatile.plan.model import Plan
 from megatile.sim import TimingError, simulate
 from megatile.sim.arrays import NotRegular

@@ -7,8 +7,8 @@ import pytest
 from simpy_reader import read
 from toys import ring, toy
 
+from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
-from megatile.plan.expr import unit
 from megatile.plan.model import Plan
 from megatile.sim import simulate
 

@@ -7,13 +7,13 @@ import pytest
 from toys import ring, toy
 
 from megatile.core.errors import MegatileError
+from megatile.core.expr import eq, unit
 from megatile.cost.price import price
 from megatile.hda import machine
 from megatile.language import tl
 from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
 from megatile.plan.execute import execute
-from megatile.plan.expr import eq, unit
 from megatile.plan.model import Plan
 from megatile.sim import TimingError, simulate
 from megatile.trace import read_trace

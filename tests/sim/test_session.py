@@ -8,9 +8,9 @@ from tests.language.kernel import kernels
 from toys import ring, toy
 
 import megatile as mt
+from megatile.core.expr import unit
 from megatile.language import tl
 from megatile.plan.build import PlanBuilder
-from megatile.plan.expr import unit
 from megatile.plan.model import Plan, PlanError
 from megatile.sim import Deadlock, InstallError, Session, SessionError, simulate
 

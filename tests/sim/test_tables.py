@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 from toys import toy
 
+from megatile.core.expr import Const, eq, select, unit
 from megatile.plan.build import PlanBuilder
-from megatile.plan.expr import Const, eq, select, unit
 from megatile.plan.model import Plan
 from megatile.sim import TimingError, simulate
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from megatile.core.expr import unit
 from megatile.hda import HDA
 from megatile.plan.build import PlanBuilder
-from megatile.plan.expr import unit
 from megatile.plan.model import Plan
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from megatile.core.expr import IntLike, constant, expr, minimum
 from megatile.plan.build import Handle, Part
-from megatile.plan.expr import IntLike, constant, expr, minimum
 from megatile.plan.model import Region
 
 

@@ -9,10 +9,10 @@ from math import prod
 from typing import Any
 
 from megatile.collectives.job import CollectiveError
+from megatile.core.expr import Expr, table, unit
 from megatile.core.quantities import whole
 from megatile.hda import HDA
 from megatile.hda.model import Level, MemoryLayer, Network
-from megatile.plan.expr import Expr, table, unit
 
 Ranks = int | Sequence[int] | None
 

@@ -13,8 +13,8 @@ from math import prod
 
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
+from megatile.core.expr import Expr, unit
 from megatile.core.quantities import whole
-from megatile.plan.expr import Expr, unit
 
 REDUCTIONS = ("sum", "max", "min", "prod", "avg")
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")

@@ -9,11 +9,11 @@ from typing import Any
 from megatile.collectives.config import check_values, kernel_module
 from megatile.collectives.install import SipInstallPlan, build_install_plans
 from megatile.collectives.topologies import direction_names, floor_of
+from megatile.core.expr import table, unit
 from megatile.hda import HDA
 from megatile.language.kernel.directions import from_neighbors
 from megatile.language.kernel.to_plan import read_kernel
 from megatile.language.kernel.values import Tensor
-from megatile.plan.expr import table, unit
 from megatile.plan.model import Plan
 
 

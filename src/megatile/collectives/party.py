@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from megatile.plan.expr import ZERO, Expr, IntLike, expr, select, table, unit
+from megatile.core.expr import ZERO, Expr, IntLike, expr, select, table, unit
 
 
 @dataclass(frozen=True)

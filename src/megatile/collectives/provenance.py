@@ -18,9 +18,9 @@ import numpy as np
 from megatile.collectives.job import REDUCING, CollectiveError, Job
 from megatile.collectives.reference import block, expected, result_of
 from megatile.core.dtypes import itemsize
+from megatile.core.expr import expr
 from megatile.core.operations import REDUCTIONS
 from megatile.plan.execute import execute
-from megatile.plan.expr import expr
 from megatile.plan.model import (
     Channel,
     Collective,

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from megatile.collectives.blocks import Blocks, piece
 from megatile.collectives.job import REDUCING, Job
+from megatile.core.expr import Expr, IntLike, eq, expr, unit
 from megatile.core.operations import REDUCTIONS
 from megatile.plan.build import Handle, Operand, Part, PlanBuilder, part
-from megatile.plan.expr import Expr, IntLike, eq, expr, unit
 from megatile.plan.model import Channel, Plan
 
 __all__ = ["Writer"]

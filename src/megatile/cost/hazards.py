@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.expr import constant
 from megatile.cost.blocklog import EVERYTHING, BlockLog
 from megatile.plan.cohort import Cohort, SlotHandle
-from megatile.plan.expr import constant
 from megatile.plan.memory import aliases
 from megatile.plan.model import Plan, Region, Tile, statements
 from megatile.plan.program import RegionCode
@@ -226,7 +226,7 @@ def _cut(tile: Tile, region: Region) -> Grid | None:
 
 
 def _multiple(start: Any, size: int) -> bool:
-    from megatile.plan.ranges import linear
+    from megatile.core.expr import linear
 
     terms, offset = linear(start)
     return offset % size == 0 and all(factor % size == 0 for factor in terms.values())

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megatile.core.expr import Binary, Expr, Symbol, constant, linear, symbols
 from megatile.plan.cohort import Cohort
-from megatile.plan.expr import Binary, Expr, Symbol, constant, symbols
 from megatile.plan.model import Compute, Loop, Receive, Send, Tile, statements
-from megatile.plan.ranges import linear
 from megatile.plan.regions import regions_of
 from megatile.plan.steady import Snapshot, advance, repeats, same_state, snapshot
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from megatile.core.errors import Place
-from megatile.ir.expr import Const, Expr, integer, loads
+from megatile.core.expr import Const, Expr
+from megatile.ir.expr import loads
 from megatile.ir.layout import Layout
 
 
@@ -389,10 +390,10 @@ def _expressions_of(value: Any) -> Iterator[Expr]:
     elif isinstance(value, tuple):
         for one in value:
             yield from _expressions_of(one)
-    elif isinstance(value, Expr.__args__):
+    elif isinstance(value, Expr):
         yield value
 
 
 def whole(name: str, shape: tuple[int, ...]) -> Region:
     """The region that is all of a tile."""
-    return Region(name, tuple(Dim(integer(0), integer(n)) for n in shape))
+    return Region(name, tuple(Dim(Const(0), Const(n)) for n in shape))

@@ -8,20 +8,14 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from megatile.core.errors import MegatileError, Place
+from megatile.core.expr import OPERATORS, Call, Const, Expr, ExprReader, Symbol
 from megatile.ir import layout as lay
 from megatile.ir import nodes as n
-from megatile.ir.expr import OPERATORS, Apply, Const, Coord, Expr, Load, Rank, Var
+from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import Launch, LaunchScale, Param
 from megatile.ir.program import Program
 from megatile.ir.typing import apply
 
-_SYMBOLS = {(o.symbol, o.arity): o.name for o in OPERATORS.values() if o.symbol}
-_AST_SYMBOL = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
-    ast.BitOr: "|", ast.BitXor: "^", ast.BitAnd: "&", ast.LShift: "<<", ast.RShift: ">>", ast.And: "and",
-    ast.Or: "or", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
-    ast.USub: "-", ast.Not: "not",
-}  # fmt: skip
 _STATEMENTS = {name.lower(): kind for name, kind in n.STATEMENTS.items()}
 _LOOPS = ("serial", "unroll", "vectorized", "pipelined", "persistent")
 
@@ -53,7 +47,7 @@ def _name_of(call: ast.Call) -> str:
     return call.func.id
 
 
-class _Parser:
+class _Parser(ExprReader):
     """Keeps the types of names while reading from top to bottom."""
 
     def __init__(self) -> None:
@@ -226,40 +220,23 @@ class _Parser:
         self.types = outer
         return merged
 
-    def expr(self, tree: ast.expr) -> Expr:
-        for kind, read in _EXPRESSIONS.items():
-            if isinstance(tree, kind):
-                return read(self, tree)
-        raise _fail(tree, "unknown expression")
+    def fail(self, tree: ast.AST, what: str = "unknown expression") -> Exception:
+        return _fail(tree, what)
 
     def constant(self, tree: ast.Constant) -> Expr:
-        return Const(tree.value, type(tree.value).__name__)  # type: ignore[arg-type]
+        return Const(tree.value, type(tree.value).__name__)
 
     def name(self, tree: ast.Name) -> Expr:
         if tree.id in ("inf", "nan"):
             return Const(float(tree.id), "float")
-        return Var(tree.id, self.types.get(tree.id, "int"))
+        return Symbol(tree.id, self.types.get(tree.id, "int"))
 
-    def unary(self, tree: ast.UnaryOp) -> Expr:
-        value = self.expr(tree.operand)
-        if isinstance(tree.op, ast.USub) and isinstance(value, Const):
-            return Const(-value.value, value.dtype)
-        return apply(_SYMBOLS[_AST_SYMBOL[type(tree.op)], 1], value)
+    def apply(self, tree: ast.AST, operator: str, *args: Expr) -> Expr:
+        if operator == "neg" and isinstance(args[0], Const):
+            return Const(-args[0].value, args[0].dtype)
+        return apply(operator, *args)
 
-    def binary(self, tree: ast.BinOp) -> Expr:
-        return apply(_SYMBOLS[_AST_SYMBOL[type(tree.op)], 2], self.expr(tree.left), self.expr(tree.right))
-
-    def boolean(self, tree: ast.BoolOp) -> Expr:
-        result = self.expr(tree.values[0])
-        for value in tree.values[1:]:
-            result = apply(_SYMBOLS[_AST_SYMBOL[type(tree.op)], 2], result, self.expr(value))
-        return result
-
-    def compare(self, tree: ast.Compare) -> Expr:
-        symbol = _AST_SYMBOL[type(tree.ops[0])]
-        return apply(_SYMBOLS[symbol, 2], self.expr(tree.left), self.expr(tree.comparators[0]))
-
-    def load(self, tree: ast.Subscript) -> Expr:
+    def subscript(self, tree: ast.Subscript) -> Expr:
         source = ast.unparse(tree.value)
         return Load(
             source, tuple(self.expr(i) for i in self.items(tree.slice)), self.types.get(source, "f32")
@@ -267,12 +244,10 @@ class _Parser:
 
     def function(self, tree: ast.Call) -> Expr:
         head = _name_of(tree)
-        if head == "coord":
-            return Coord(*(ast.literal_eval(a) for a in tree.args))
-        if head == "rank":
-            return Rank(*(ast.literal_eval(a) for a in tree.args))
+        if head in ("coord", "rank"):
+            return {"coord": Coord, "rank": Rank}[head](*(ast.literal_eval(a) for a in tree.args))
         if head == "cast":
-            return Apply("cast", (self.expr(tree.args[0]),), ast.literal_eval(tree.args[1]))
+            return Call("cast", (self.expr(tree.args[0]),), ast.literal_eval(tree.args[1]))
         if head not in OPERATORS:
             raise _fail(tree, "unknown function")
         return apply(head, *(self.expr(a) for a in tree.args))
@@ -307,14 +282,4 @@ _READERS: dict[type, Callable[[_Parser, Any], n.Node]] = {
     ast.If: _Parser.branch,
     ast.With: _Parser.scale,
     ast.Expr: lambda p, s: p.call(s.value),
-}
-_EXPRESSIONS: dict[type, Callable[[_Parser, Any], Expr]] = {
-    ast.Constant: _Parser.constant,
-    ast.Name: _Parser.name,
-    ast.UnaryOp: _Parser.unary,
-    ast.BinOp: _Parser.binary,
-    ast.BoolOp: _Parser.boolean,
-    ast.Compare: _Parser.compare,
-    ast.Subscript: _Parser.load,
-    ast.Call: _Parser.function,
 }

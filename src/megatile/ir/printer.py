@@ -6,68 +6,26 @@ element; ``along(x[...], v)`` adds the origin of view v to the anchors.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
+from megatile.core.expr import Expr
 from megatile.ir import layout as lay
 from megatile.ir import nodes as n
-from megatile.ir.expr import OPERATORS, Apply, Const, Coord, Expr, Load, Rank, Var
 from megatile.ir.launch import ROOT, Launch, Param
 
 if TYPE_CHECKING:
     from megatile.ir.program import Program
 
 
-def show_expr(expr: Expr, strength: int = 0) -> str:
-    """The expression as Python text, with the parentheses it needs inside an operator of ``strength``."""
-    return _EXPR[type(expr)](expr, strength)
-
-
-def _const(expr: Const, strength: int) -> str:
-    value = expr.value
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if math.isnan(value) else ("inf" if value > 0 else "(-inf)")
-    text = repr(value)
-    return f"({text})" if text.startswith("-") and strength else text
-
-
-def _apply(expr: Apply, strength: int) -> str:
-    operator = OPERATORS[expr.op]
-    if expr.op == "cast":
-        return f'cast({show_expr(expr.args[0])}, "{expr.dtype}")'
-    if not operator.symbol:
-        return f"{expr.op}({', '.join(show_expr(a) for a in expr.args)})"
-    own = operator.strength
-    if operator.arity == 1:
-        gap = " " if operator.symbol.isalpha() else ""
-        text = f"{operator.symbol}{gap}{show_expr(expr.args[0], own + 1)}"
-    else:
-        left, right = (show_expr(expr.args[0], own + (own == 4)), show_expr(expr.args[1], own + 1))
-        if expr.op == "pow":
-            left = show_expr(expr.args[0], own + 1)
-        text = f"{left} {operator.symbol} {right}"
-    return f"({text})" if own < strength else text
-
-
-_EXPR: dict[type, Callable[[Any, int], str]] = {
-    Const: _const,
-    Var: lambda e, s: e.name,
-    Coord: lambda e, s: f'coord("{e.scale}", {e.axis})',
-    Rank: lambda e, s: f'rank("{e.scale}", "{e.within}")',
-    Load: lambda e, s: f"{e.source}[{', '.join(show_expr(i) for i in e.index)}]",
-    Apply: _apply,
-}
-
-
 def _dim(dim: n.Dim) -> str:
     if dim.extent is None:
-        return show_expr(dim.start)
+        return dim.start.text()
     if dim.anchored:
-        limit = f", {show_expr(dim.limit)}" if dim.limit is not None else ""
-        return f"anchor({show_expr(dim.start)}, {show_expr(dim.extent)}{limit})"
-    return f"{show_expr(dim.start)}::{show_expr(dim.extent)}"
+        limit = f", {dim.limit.text()}" if dim.limit is not None else ""
+        return f"anchor({dim.start.text()}, {dim.extent.text()}{limit})"
+    return f"{dim.start.text()}::{dim.extent.text()}"
 
 
 def show_region(region: n.Region) -> str:
@@ -109,8 +67,8 @@ def _value(value: Any) -> str:
     if isinstance(value, tuple):
         inner = ", ".join(_value(v) for v in value)
         return f"({inner},)" if len(value) == 1 else f"({inner})"
-    if type(value) in _EXPR:
-        return show_expr(value)
+    if isinstance(value, Expr):
+        return value.text()
     if type(value) in _LAYOUT:
         return show_layout(value)
     return f'"{value}"' if isinstance(value, str) and value.isidentifier() else repr(value)
@@ -140,7 +98,7 @@ def _named(node: Any) -> str:
 
 def _loop(node: n.Loop) -> str:
     stages = f", stages={node.stages}" if node.stages != 1 else ""
-    bounds = f"{show_expr(node.start)}, {show_expr(node.stop)}, {show_expr(node.step)}"
+    bounds = f"{node.start.text()}, {node.stop.text()}, {node.step.text()}"
     return f"for {node.var} in {node.kind}({bounds}{stages}):"
 
 
@@ -148,12 +106,12 @@ _HEADS: dict[type[n.Node], Callable[[Any], str]] = {
     n.Alloc: _named,
     n.View: _named,
     n.ReadScalar: _named,
-    n.Let: lambda s: f"{s.name} = {show_expr(s.value)}",
-    n.Store: lambda s: f"{s.target}[{', '.join(map(show_expr, s.index))}] = {show_expr(s.value)}",
+    n.Let: lambda s: f"{s.name} = {s.value.text()}",
+    n.Store: lambda s: f"{s.target}[{', '.join(i.text() for i in s.index)}] = {s.value.text()}",
     n.Scale: lambda s: f'with scale("{s.scale}"):',
     n.Loop: _loop,
-    n.Parallel: lambda s: f"for {', '.join(s.vars)} in parallel({', '.join(map(show_expr, s.extents))}):",
-    n.If: lambda s: f"if {show_expr(s.condition)}:",
+    n.Parallel: lambda s: f"for {', '.join(s.vars)} in parallel({', '.join(e.text() for e in s.extents)}):",
+    n.If: lambda s: f"if {s.condition.text()}:",
 }
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from megatile.core.dtypes import is_float, itemsize
 from megatile.core.errors import MegatileError
-from megatile.ir.expr import OPERATORS, WEAK, Apply, Expr
+from megatile.core.expr import OPERATORS, WEAK, ZERO, Binary, Expr, applied
 
-_BITWISE = {"bitand", "bitor", "xor", "shl", "shr"}
+_BITWISE = {"&", "|", "^", "<<", ">>"}
 
 
 def _kind(dtype: str) -> int:
@@ -44,18 +44,18 @@ def result_type(op: str, types: tuple[str, ...]) -> str:
     rule = OPERATORS[op].result
     if rule == "bool":
         return "bool"
-    data = types[1:] if op == "if_then_else" else types
+    data = types[1:] if op == "select" else types
     common = data[0]
     for other in data[1:]:
         common = promote(common, other)
-    if common == "bool" and op not in ("if_then_else", *_BITWISE):
+    if common == "bool" and op not in ("select", *_BITWISE):
         common = "int"
     if rule == "float" and common in ("int", "bool"):
         return "float"
     return "f32" if rule == "float" and common not in WEAK and not is_float(common) else common
 
 
-def apply(op: str, *args: Expr) -> Apply:
+def apply(op: str, *args: Expr) -> Expr:
     """The typed node of an operator on arguments.
 
     Bitwise operators on floats are refused; comparisons give ``bool``.
@@ -63,11 +63,12 @@ def apply(op: str, *args: Expr) -> Apply:
     types = tuple(a.dtype for a in args)
     if op in _BITWISE and any(_kind(t) == 2 for t in types):
         raise MegatileError(
-            f"'{OPERATORS[op].symbol}' needs whole numbers, not {', '.join(types)}",
+            f"'{op}' needs whole numbers, not {', '.join(types)}",
             advice="cast with T.cast(x, 'i32') first",
         )
-    return Apply(op, args, result_type(op, types))
+    dtype = result_type(op, types)
+    return Binary("-", ZERO, args[0]) if op == "neg" and dtype == "int" else applied(op, args, dtype)
 
 
 def cast(value: Expr, dtype: str) -> Expr:
-    return value if value.dtype == dtype else Apply("cast", (value,), dtype)
+    return value if value.dtype == dtype else applied("cast", (value,), dtype)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from megatile.core.errors import MegatileError
+from megatile.core.expr import OPERATORS, Applied, Symbol, walk
 from megatile.ir import nodes as n
-from megatile.ir.expr import OPERATORS, Apply, Coord, Load, Rank, Var, walk
+from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import ROOT
 from megatile.ir.program import Program, bindings
 
@@ -78,11 +79,11 @@ class _Verifier:
         names = seen | (set(node.vars) if isinstance(node, n.Parallel) else set())
         for expr in n.expressions(node):
             for part in walk(expr):
-                if isinstance(part, Var) and part.name not in names:
+                if isinstance(part, Symbol) and part.name not in names:
                     self.fail(node, f"variable '{part.name}' is used before it has a value")
                 if isinstance(part, Load) and part.source not in self.defined:
                     self.fail(node, f"'{part.source}' is used before it is defined")
                 if isinstance(part, (Coord, Rank)) and launch.depth(part.scale) > launch.depth(scale):
                     self.fail(node, f"a rank of '{part.scale}' at scale '{scale}'")
-                if isinstance(part, Apply) and len(part.args) != OPERATORS[part.op].arity:
-                    self.fail(node, f"'{part.op}' has {len(part.args)} arguments")
+                if isinstance(part, Applied) and len(part.args) != OPERATORS[part.operator].arity:
+                    self.fail(node, f"'{part.operator}' has {len(part.args)} arguments")

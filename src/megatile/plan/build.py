@@ -26,8 +26,8 @@ import numpy as np
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import Place
+from megatile.core.expr import ZERO, Expr, IntLike, Symbol, constant, expr, unit
 from megatile.core.operations import OPERATIONS
-from megatile.plan.expr import ZERO, Expr, IntLike, Symbol, constant, expr, unit
 from megatile.plan.handles import Handle, Operand, Part, Shape, nbytes_of, part, work_for
 from megatile.plan.liveness import with_frees
 from megatile.plan.model import (

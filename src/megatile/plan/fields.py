@@ -13,7 +13,6 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from megatile.plan import model, statements
-from megatile.plan.expr import children
 from megatile.plan.model import Expr, Plan, PlanError
 
 _NAMES = {"index", "chosen", "name"}
@@ -86,7 +85,7 @@ def _numbers(node: Expr) -> Iterator[int]:
     waiting = [node]
     while waiting:
         at = waiting.pop()
-        waiting.extend(children(at))
+        waiting.extend(at.children())
         number = getattr(at, "value", None)
         if number is not None:
             yield number

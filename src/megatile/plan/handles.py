@@ -10,10 +10,9 @@ from math import prod
 from typing import Any
 
 from megatile.core.dtypes import itemsize
+from megatile.core.expr import ONE, Expr, IntLike, expr, simplify
 from megatile.core.operations import work_of
-from megatile.plan.expr import ONE, Expr, IntLike, expr
 from megatile.plan.model import PlanError, Region, Work
-from megatile.plan.ranges import simplify
 
 Shape = tuple[IntLike, ...]
 

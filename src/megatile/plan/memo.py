@@ -14,12 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.expr import Const, Expr, Function, Select, Symbol
 from megatile.plan.cohort import uniform
-from megatile.plan.expr import Binary, Const, Expr, Select, Symbol, Table, tabulated
-from megatile.plan.operators import OPERATORS
 
 Env = Any
-Function = Callable[[Env], Any]
 # Numbers that one part of an expression may keep.
 KEPT = 16384
 
@@ -83,55 +81,18 @@ class Memo:
         return part.plain
 
     def _part(self, expr: Expr) -> Part:
-        if isinstance(expr, Const):
-            return self._made(("const", expr.value), [], lambda: expr.compile())
-        if isinstance(expr, Symbol):
-            found = self._made(("symbol", expr.name), [], lambda: expr.compile())
-            found.names = frozenset((expr.name,))
-            found.kept = found.plain
-            return found
-        if isinstance(expr, Binary):
-            left, right = self._part(expr.left), self._part(expr.right)
-            names = left.names | right.names
-            rule = OPERATORS[expr.operator].rule
-            return self._made(
-                (expr.operator, left, right),
-                (left, right),
-                lambda: _applied(rule, self._inner(left, names), self._inner(right, names)),
-            )
-        if isinstance(expr, Select):
-            three = [self._part(e) for e in (expr.condition, expr.then, expr.otherwise)]
-            return self._made(("select", *three), three, lambda: chosen(*map(self._remembered, three)))
-        assert isinstance(expr, Table)
-        index = self._part(expr.index)
-        return self._made(
-            ("table", expr.values, index),
-            (index,),
-            lambda: tabulated(expr.values, self._inner(index, index.names)),
-        )
-
-    def _made(self, key: Any, parts: Iterable[Part], make: Callable[[], Function]) -> Part:
+        parts = [self._part(child) for child in expr.children()]
+        key = (expr.head(), *parts)
         found = self._parts.get(key)
         if found is None:
-            names = frozenset().union(*(p.names for p in parts))
-            found = self._parts[key] = Part(make(), names)
+            own = frozenset((expr.name,)) if isinstance(expr, Symbol) else frozenset()
+            names = own.union(*(p.names for p in parts))
+            keep = isinstance(expr, Select)  # the side not taken is not worked out: its parts remember
+            inner = [self._remembered(p) if keep else self._inner(p, names) for p in parts]
+            found = self._parts[key] = Part(expr.function(*inner), names)
+            if isinstance(expr, Symbol):
+                found.kept = found.plain
         return found
-
-
-def _applied(rule: Callable[[Any, Any], Any], left: Function, right: Function) -> Function:
-    return lambda env: rule(left(env), right(env))
-
-
-def chosen(condition: Function, then: Function, otherwise: Function) -> Function:
-    """``then`` where the condition holds, else ``otherwise``."""
-
-    def value(env: Env) -> Any:
-        chosen = condition(env)
-        if isinstance(chosen, np.ndarray):
-            return np.where(chosen != 0, then(env), otherwise(env))
-        return then(env) if chosen else otherwise(env)
-
-    return value
 
 
 def remembering(function: Function, names: tuple[str, ...], most: int) -> Function:

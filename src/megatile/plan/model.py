@@ -120,7 +120,7 @@ from typing import Any
 
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
-from megatile.plan.expr import ZERO, Expr, unit
+from megatile.core.expr import ZERO, Expr, unit
 from megatile.plan.statements import (
     Attribute,
     CarryInt,

@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from megatile.core.errors import did_you_mean
-from megatile.plan.expr import Expr, symbols
+from megatile.core.expr import Expr, symbols
 from megatile.plan.model import (
     CarryInt,
     CarryTile,

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from megatile.core.errors import MegatileError, Place, did_you_mean
+from megatile.core.expr import ONE, ZERO, ExprReader, expression, unit
 from megatile.core.operations import OPERATIONS
-from megatile.plan.expr import ONE, ZERO, unit
 from megatile.plan.fields import check_fields
 from megatile.plan.model import (
     CarryInt,
@@ -39,7 +39,23 @@ from megatile.plan.model import (
     Wait,
     Work,
 )
-from megatile.plan.parse_expr import expression, tree_expr, tree_int, tree_literal
+
+_READER = ExprReader()
+tree_expr, tree_int = _READER.expr, _READER.number
+
+
+def tree_literal(node: ast.expr) -> Any:
+    """A number, string or bool; anything else is an expression."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        pass
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and ast.unparse(node.operand) == "inf":
+        return float("-inf")
+    if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
+        return float(node.id)
+    return tree_expr(node)
+
 
 WORK = ("flops", "bytes", "dtype")
 COMMANDS: dict[str, tuple[str, ...]] = {

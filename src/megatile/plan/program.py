@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from megatile.core.expr import Expr, constant
 from megatile.plan.cohort import highest, lowest
-from megatile.plan.expr import Expr, constant
 from megatile.plan.liveness import slot_names
 from megatile.plan.memo import Memo
 from megatile.plan.model import (

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from megatile.core.errors import Place
-from megatile.plan.expr import Expr, IntLike, Symbol, expr
+from megatile.core.expr import Expr, IntLike, Symbol, expr
 from megatile.plan.handles import Handle, Operand
 from megatile.plan.model import CarryInt, CarryTile, If, MergeInt, MergeTile, PlanError, Statement
 

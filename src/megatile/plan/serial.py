@@ -12,8 +12,8 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from megatile.core.errors import Place
+from megatile.core.expr import Expr
 from megatile.plan import model, parse
-from megatile.plan.expr import Expr, to_text
 from megatile.plan.fields import check_fields
 from megatile.plan.model import Plan, PlanError
 
@@ -52,7 +52,7 @@ def digest(plan: Plan) -> str:
 
 def encode(value: Any, places: bool = True) -> Any:
     if isinstance(value, Expr):
-        return {"expr": to_text(value)}
+        return {"expr": value.text()}
     if is_dataclass(value) and not isinstance(value, type):
         result: dict[str, Any] = {"is": type(value).__name__}
         for entry in fields(value):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Union
 
 from megatile.core.errors import Place
-from megatile.plan.expr import ONE, ZERO, Expr
+from megatile.core.expr import ONE, ZERO, Expr
 
 
 @dataclass(frozen=True)

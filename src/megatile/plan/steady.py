@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.expr import Binary, Expr, Symbol, constant, symbols
 from megatile.plan.cohort import Cohort, SlotHandle, TileHandle
-from megatile.plan.expr import Binary, Expr, Symbol, constant, symbols
 from megatile.plan.model import (
     CarryInt,
     Compute,

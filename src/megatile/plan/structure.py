@@ -10,9 +10,9 @@ import numpy as np
 
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import did_you_mean
+from megatile.core.expr import constant
 from megatile.core.operations import OPERATIONS, REDUCTIONS
 from megatile.hda.protocol import AUTO, LINE_STEPS, PATHS
-from megatile.plan.expr import constant
 from megatile.plan.model import ENGINES, ROLES, Collective, Kernels, Loop, Plan, PlanError, statements
 from megatile.plan.names import check_names
 from megatile.plan.regions import write_of

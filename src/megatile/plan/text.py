@@ -19,9 +19,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from megatile.core.errors import Place
+from megatile.core.expr import ONE, ZERO, Expr, unit
 from megatile.core.operations import OPERATIONS
-from megatile.plan.expr import ZERO, Expr, unit
-from megatile.plan.expr import to_text as text_of
 from megatile.plan.model import (
     CarryInt,
     CarryTile,
@@ -117,12 +116,12 @@ def region_text(region: Region) -> str:
 
 
 def _tight(node: Expr) -> str:
-    return text_of(node)
+    return node.text()
 
 
 def _atom(node: Expr) -> str:
     """As a factor: bracketed unless a name, a number or a call."""
-    return text_of(node, 9)
+    return node.text(99)
 
 
 def _work(work: Work, default: str) -> list[str]:
@@ -133,7 +132,7 @@ def _work(work: Work, default: str) -> list[str]:
 
 def _value(value: Any) -> str:
     if isinstance(value, Expr):
-        return text_of(value)
+        return value.text()
     return _string(value) if isinstance(value, str) else repr(value)
 
 
@@ -160,7 +159,7 @@ def _send(s: Send) -> str:
 
 
 def _typed(dtype: str, shape: tuple[Expr, ...]) -> str:
-    return f"{dtype}[{', '.join(map(text_of, shape)) or '()'}]"
+    return f"{dtype}[{', '.join(e.text() for e in shape) or '()'}]"
 
 
 def _receive(s: Receive | ReceiveAny) -> str:
@@ -187,8 +186,6 @@ def _collective(s: Collective) -> str:
 
 
 def _signal(s: Signal) -> str:
-    from megatile.plan.expr import ONE
-
     return _call("signal", s.flag, f"to={s.to}", _named("member", s.member), _named("amount", s.amount, ONE))
 
 

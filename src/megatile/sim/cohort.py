@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.expr import Const, Expr, symbols
 from megatile.plan import model as pm
-from megatile.plan.expr import Const, Expr, symbols
 from megatile.sim.counts import QueueCounts
 from megatile.sim.memo import Memo
 from megatile.sim.rows import Access, Mask, Number, Odd

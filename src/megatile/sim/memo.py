@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from megatile.plan.expr import Binary, Const, Expr, Select, Symbol, Table, symbols, tabulated
-from megatile.plan.memo import chosen
-from megatile.plan.operators import OPERATORS
+from megatile.core.expr import Const, Expr, Symbol, symbols
 
 Env = Mapping[str, Any]
 Function = Callable[[Env], Any]
@@ -38,16 +36,7 @@ class Memo:
         return self._build(expr) if symbols(expr) == symbols(whole) else self.function(expr)
 
     def _build(self, expr: Expr) -> Function:
-        if isinstance(expr, Binary):
-            rule = OPERATORS[expr.operator].rule
-            left, right = self._part(expr.left, expr), self._part(expr.right, expr)
-            return lambda env: rule(left(env), right(env))
-        if isinstance(expr, Select):
-            three = (expr.condition, expr.then, expr.otherwise)
-            return chosen(*[self._part(part, expr) for part in three])
-        if isinstance(expr, Table):
-            return tabulated(expr.values, self._part(expr.index, expr))
-        return expr.compile()
+        return expr.function(*(self._part(child, expr) for child in expr.children()))
 
 
 def remembering(function: Function, names: tuple[str, ...]) -> Function:

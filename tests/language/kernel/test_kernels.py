@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from tests.language.kernel import kernels
 
+from megatile.core.expr import member, unit
 from megatile.language import tl
 from megatile.language.kernel.directions import counted
 from megatile.language.kernel.mock import run_kernel_in_mock
 from megatile.plan.check import check
 from megatile.plan.execute import execute
-from megatile.plan.expr import member, unit
 from megatile.plan.model import Plan, statements
 from megatile.sim import simulate
 

@@ -9,8 +9,8 @@ import pytest
 from tests.language.tile.random_programs import STEPS, random_program
 
 import megatile as mt
+from megatile.core.expr import OPERATORS, Applied, walk
 from megatile.ir import nodes as n
-from megatile.ir.expr import OPERATORS, Apply, walk
 from megatile.ir.parser import parse
 from megatile.ir.passes.driver import run_passes
 from megatile.ir.passes.simplify import Simplify
@@ -65,7 +65,9 @@ def test_every_operation_is_used_at_three_scales() -> None:
             seen[type(node).__name__].add(scale)
             seen[getattr(node, "kind", type(node).__name__)].add(scale)
             for expr in n.expressions(node):
-                seen.update({p.op: seen[p.op] | {scale} for p in walk(expr) if isinstance(p, Apply)})
+                seen.update(
+                    {p.operator: seen[p.operator] | {scale} for p in walk(expr) if isinstance(p, Applied)}
+                )
     loops = {"serial", "unroll", "vectorized", "pipelined", "persistent"}
     collectives = {"allreduce", "allgather", "reduce_scatter", "all_to_all", "broadcast", "gather_view"}
     collectives.add("scatter_view")

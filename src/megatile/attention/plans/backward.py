@@ -7,8 +7,8 @@ from typing import Any
 from megatile.attention.plans.forward import Forward, at_step, constant_zero, keys_at
 from megatile.attention.plans.ground import Blocks, Ground, block
 from megatile.attention.plans.tables import Key
+from megatile.core.expr import IntLike
 from megatile.plan.build import Handle, Operand
-from megatile.plan.expr import IntLike
 from megatile.plan.model import Channel
 
 KV_FLOPS, Q_FLOPS = 8, 2

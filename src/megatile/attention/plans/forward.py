@@ -13,8 +13,8 @@ from megatile.attention.plans.tables import Key, shortest
 from megatile.attention.schedules.routes import Transfer
 from megatile.core.attention_operations import LSE_COLUMNS
 from megatile.core.dtypes import itemsize
+from megatile.core.expr import Const, Expr, IntLike, member
 from megatile.plan.build import Handle, Operand, Part
-from megatile.plan.expr import Const, Expr, IntLike, member
 from megatile.plan.model import Channel
 
 FORWARD_FLOPS = 4

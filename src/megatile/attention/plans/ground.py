@@ -16,8 +16,8 @@ from megatile.attention.schedules.division import KernelCall
 from megatile.attention.schedules.pieces import local_length
 from megatile.attention.schedules.routes import CycleRoutes, Held
 from megatile.core.attention_operations import UNLIMITED
+from megatile.core.expr import ZERO, Const, Expr, IntLike, constant, expr, unit
 from megatile.plan.build import Handle, Part, PlanBuilder
-from megatile.plan.expr import ZERO, Const, Expr, IntLike, constant, expr, unit
 from megatile.plan.model import Region, Work
 
 Array = Any

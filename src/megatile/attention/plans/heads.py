@@ -8,8 +8,8 @@ from megatile.attention.plans.ground import Ground, Span, block
 from megatile.attention.plans.tables import Key, shortest
 from megatile.attention.schedules.pieces import Pieces, local_length
 from megatile.core.dtypes import itemsize
+from megatile.core.expr import Expr, member, unit
 from megatile.plan.build import Handle
-from megatile.plan.expr import Expr, member, unit
 
 
 class HeadExchange:
@@ -42,7 +42,7 @@ class HeadExchange:
         channel = builder.channel(
             name,
             source=first + (unit % width + (width - 1) - member) % width,
-            slot_bytes=size,  # type: ignore[arg-type]
+            slot_bytes=size,
             memory=self.ground.memory,
             members=max(1, width - 1),
             slots=1,

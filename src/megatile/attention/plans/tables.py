@@ -4,7 +4,7 @@ A schedule is data: for every rank and step it names peers, rows and columns. In
 stream, so these numbers must become expressions of the unit and the loop index. ``shortest`` tries *keys*
 (the step, the rank, the chunk's source …) from simple to general and takes the first that decides them:
 
->>> from megatile.plan.expr import unit
+>>> from megatile.core.expr import unit
 >>> key = Key(unit, np.arange(4)[:, None])
 >>> str(shortest(np.array([[1], [2], [3], [0]]), [key]))
 '(unit + 1) % 4'
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.plan.expr import Const, Expr, select, table
+from megatile.core.expr import Const, Expr, select, table
 
 Array = Any
 

@@ -13,8 +13,8 @@ from megatile.collectives.blocks import piece
 from megatile.collectives.phases.skips import rounds_of
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer, is_rank
+from megatile.core.expr import Expr, eq, expr, member, minimum, select, unit
 from megatile.plan.build import Handle, Part
-from megatile.plan.expr import Expr, eq, expr, member, minimum, select, unit
 from megatile.plan.model import Channel
 
 

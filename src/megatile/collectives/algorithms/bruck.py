@@ -8,7 +8,7 @@ from megatile.collectives.party import Everybody
 from megatile.collectives.phases.skips import Skips, rounds_of
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
-from megatile.plan.expr import Expr, expr, maximum, member, unit
+from megatile.core.expr import Expr, expr, maximum, member, unit
 
 
 def _equal_blocks(job: Job) -> str | None:

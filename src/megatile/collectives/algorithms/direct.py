@@ -7,7 +7,7 @@ from megatile.collectives.party import Everybody
 from megatile.collectives.phases.direct import Direct
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer, is_rank
-from megatile.plan.expr import eq, expr, member, select, unit
+from megatile.core.expr import eq, expr, member, select, unit
 
 OPERATIONS = (
     "all_reduce",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
-from megatile.plan.expr import expr, unit
+from megatile.core.expr import expr, unit
 
 
 @algorithm("dissemination", "barrier")

@@ -8,7 +8,7 @@ from megatile.collectives.party import Everybody
 from megatile.collectives.phases.exchange import Exchange, Fold, power_below
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
-from megatile.plan.expr import unit
+from megatile.core.expr import unit
 
 
 def _power_of_two_unless_all_reduce(job: Job) -> str | None:

@@ -17,8 +17,8 @@ from megatile.collectives.phases.skips import Skips
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
 from megatile.core.errors import did_you_mean
+from megatile.core.expr import Expr, eq, unit
 from megatile.plan.build import Handle
-from megatile.plan.expr import Expr, eq, unit
 
 LARGEST_RING = 64
 """A level with more members than this is crossed by the network itself if it can, else in log2(n) rounds."""

@@ -7,8 +7,8 @@ from megatile.collectives.blocks import Blocks
 from megatile.collectives.party import along
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
+from megatile.core.expr import Expr, IntLike, member, unit
 from megatile.plan.build import Handle, Part
-from megatile.plan.expr import Expr, IntLike, member, unit
 
 
 @algorithm("in_network_tree", "all_reduce", unfit=reduces_inside, path="switch")

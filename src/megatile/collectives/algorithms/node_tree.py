@@ -10,7 +10,7 @@ from megatile.collectives.party import Everybody
 from megatile.collectives.phases.chain import Tree, TreePhase, up_and_down
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
-from megatile.plan.expr import Expr, IntLike, eq, expr, select, unit
+from megatile.core.expr import Expr, IntLike, eq, expr, select, unit
 
 FAR = 8
 """About how many steps inside a node one between nodes takes: ranks send so many chunks up meanwhile."""

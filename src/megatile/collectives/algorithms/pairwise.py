@@ -5,7 +5,7 @@ from __future__ import annotations
 from megatile.collectives.algorithms.direct import arriving
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
-from megatile.plan.expr import member, unit
+from megatile.core.expr import member, unit
 
 
 @algorithm("pairwise", "all_to_all")

@@ -8,7 +8,7 @@ from megatile.collectives.phases.chain import Tree, TreePhase, broadcast_down, r
 from megatile.collectives.phases.ring import Ring
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer, is_rank
-from megatile.plan.expr import unit
+from megatile.core.expr import unit
 
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "send_recv")
 

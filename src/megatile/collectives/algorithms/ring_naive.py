@@ -5,8 +5,8 @@ from __future__ import annotations
 from megatile.collectives.blocks import piece
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
+from megatile.core.expr import unit
 from megatile.plan.build import Part
-from megatile.plan.expr import unit
 from megatile.plan.model import Channel
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from megatile.collectives.blocks import Blocks, piece
 from megatile.collectives.party import Party
 from megatile.collectives.writer import Writer
+from megatile.core.expr import member
 from megatile.plan.build import Handle
-from megatile.plan.expr import member
 from megatile.plan.model import Channel
 
 

@@ -14,8 +14,8 @@ from itertools import pairwise
 from megatile.collectives.blocks import Blocks, piece
 from megatile.collectives.party import Party
 from megatile.collectives.writer import Writer
+from megatile.core.expr import IntLike, expr, member, select
 from megatile.plan.build import Handle, Part
-from megatile.plan.expr import IntLike, expr, member, select
 from megatile.plan.model import Channel, Region
 
 

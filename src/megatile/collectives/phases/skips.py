@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from megatile.collectives.blocks import Blocks, piece
 from megatile.collectives.party import Party
 from megatile.collectives.writer import Writer
+from megatile.core.expr import Expr, IntLike, expr, member, minimum
 from megatile.plan.build import Handle, Part
-from megatile.plan.expr import Expr, IntLike, expr, member, minimum
 from megatile.plan.model import Channel
 
 

@@ -9,8 +9,8 @@ which its messages arrive if a long way takes as long as ``lag`` steps inside a 
 from __future__ import annotations
 
 from megatile.collectives.phases.ring import Ring
+from megatile.core.expr import Expr, IntLike, expr, select
 from megatile.plan.build import Handle
-from megatile.plan.expr import Expr, IntLike, expr, select
 
 
 def staggered_all_reduce(ring: Ring, own: Handle, sums: Handle, inside: int, lag: int) -> None:

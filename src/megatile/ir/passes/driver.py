@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
-from megatile.ir.expr import Expr
+from megatile.core.expr import Expr
 from megatile.ir.nodes import Dim, Merge, Node, Region, bodies
 from megatile.ir.program import Program
 from megatile.ir.verify import verify
-
-_EXPR = Expr.__args__
 
 
 class Pass(Protocol):
@@ -71,7 +69,7 @@ def rewrite_expressions(node: Node, change: Callable[[Expr], Expr]) -> Node:
 
 
 def _change(value: Any, change: Callable[[Expr], Expr]) -> Any:
-    if isinstance(value, _EXPR):
+    if isinstance(value, Expr):
         return change(value)
     if isinstance(value, Region):
         dims = tuple(_change(d, change) for d in value.dims)

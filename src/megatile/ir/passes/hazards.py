@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from megatile.core.expr import difference, known
 from megatile.ir import nodes as n
-from megatile.ir.affine import difference, known
 from megatile.ir.program import Binding, Program, bindings
 
 

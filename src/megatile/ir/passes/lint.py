@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from megatile.core.expr import Applied, walk
 from megatile.ir import nodes as n
-from megatile.ir.expr import Apply, Load, walk
+from megatile.ir.expr import Load
 from megatile.ir.nodes import Span
 from megatile.ir.passes.pipeline import pipeline_conflicts
 from megatile.ir.program import Program, bindings
@@ -125,7 +126,7 @@ def _rescales(loop: n.Loop, tile: str, previous: str, base: dict[str, str]) -> b
     for node in n.walk(loop.body):
         for expr in n.expressions(node):
             for part in walk(expr):
-                if isinstance(part, Apply) and part.op in ("exp", "exp2"):
+                if isinstance(part, Applied) and part.operator in ("exp", "exp2"):
                     used = {base[x.source] for x in walk(part) if isinstance(x, Load)}
                     if {tile, previous} <= used:
                         return True
@@ -171,7 +172,7 @@ def merge_without_maximum(program: Program) -> Iterator[Finding]:
 
 def _takes_log(node: n.Node) -> bool:
     return any(
-        isinstance(part, Apply) and part.op in ("log", "log2")
+        isinstance(part, Applied) and part.operator in ("log", "log2")
         for e in n.expressions(node)
         for part in walk(e)
     )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from megatile.core.expr import Const, known, simplify
 from megatile.ir import nodes as n
-from megatile.ir.affine import known, simplify
-from megatile.ir.expr import Const
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
 from megatile.ir.program import Program
 

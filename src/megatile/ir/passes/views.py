@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from megatile.core.expr import Const, Expr, applied, rebuild, simplify
 from megatile.ir import nodes as n
-from megatile.ir.affine import simplify
-from megatile.ir.expr import Apply, Expr, Load, Rank, integer, rebuild
+from megatile.ir.expr import Load, Rank
 from megatile.ir.launch import ROOT
 from megatile.ir.layout import Mesh, Replica, Shard, has_copies
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
@@ -83,7 +83,7 @@ class _Resolver:
             lengths = self.table[region.source].shape
             for d, start in enumerate(origin, start=spare):
                 # A part may lie outside where the whole tile does not: with a limit that is no error.
-                dims[d] = replace(dims[d], start=_plus(start, dims[d].start), limit=integer(lengths[d]))
+                dims[d] = replace(dims[d], start=_plus(start, dims[d].start), limit=Const(lengths[d]))
             along = None
         if not self.can(region.source):
             return n.Region(region.source, tuple(dims), along)
@@ -96,16 +96,16 @@ class _Resolver:
 
     def shares(self, binding: Binding) -> list[tuple[Expr, Expr | None]]:
         """Start and end (None: the storage's own) of this unit's share of every dimension."""
-        result: list[tuple[Expr, Expr | None]] = [(integer(0), None) for _ in binding.shape]
+        result: list[tuple[Expr, Expr | None]] = [(Const(0), None) for _ in binding.shape]
         lengths = list(binding.shape)
         within = self.owner(binding)
         for view in binding.views:
             for dim, units, rank in self.cuts(view, within):
                 size = -(-lengths[dim] // units)
                 start, end = result[dim]
-                low = _plus(start, Apply("mul", (rank, integer(size))))
-                stop = end if end is not None else integer(binding.shape[dim])
-                result[dim] = (low, simplify(Apply("min", (stop, _plus(low, integer(size))))))
+                low = _plus(start, applied("*", (rank, Const(size))))
+                stop = end if end is not None else Const(binding.shape[dim])
+                result[dim] = (low, simplify(applied("min", (stop, _plus(low, Const(size))))))
                 lengths[dim] = size
             within = view.scale
         return result
@@ -134,9 +134,9 @@ class _Resolver:
 
 
 def _along(rank: Expr, grid: tuple[int, ...], axis: int) -> Expr:
-    whole = Apply("floordiv", (rank, integer(math.prod(grid[:axis]))))
-    return simplify(Apply("mod", (whole, integer(grid[axis]))))
+    whole = applied("//", (rank, Const(math.prod(grid[:axis]))))
+    return simplify(applied("%", (whole, Const(grid[axis]))))
 
 
 def _plus(left: Expr, right: Expr) -> Expr:
-    return simplify(Apply("add", (left, right)))
+    return simplify(applied("+", (left, right)))

@@ -7,12 +7,11 @@ from math import prod
 from typing import Any
 
 from megatile.core.dtypes import itemsize
+from megatile.core.expr import ONE, ZERO, Expr, divide, expr
 from megatile.language.kernel.symbols import KernelError
 from megatile.language.kernel.values import Tensor
-from megatile.plan.expr import ONE, ZERO, Expr, expr
 from megatile.plan.handles import Handle, Part
 from megatile.plan.model import Region
-from megatile.plan.ranges import divide
 
 
 def flat_region(tensor: Tensor, first: Expr, count: int, ranges: Any) -> Region | None:

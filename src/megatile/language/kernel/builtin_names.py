@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from megatile.core.expr import Expr, bounds, maximum, minimum, ne, symbols
 from megatile.language.kernel.symbols import KernelError, Sym, SymRange, to_expr, wrap
 from megatile.language.kernel.values import Pointer, TileRef
-from megatile.plan.expr import Expr, maximum, minimum, ne, symbols
-from megatile.plan.ranges import bounds
 
 
 def given(value: Any) -> Any:

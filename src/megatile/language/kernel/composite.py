@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from megatile.core.expr import ZERO, Expr, minimum
 from megatile.language.kernel.values import Pointer, Ref
 from megatile.plan.build import Handle, Part, PlanBuilder
-from megatile.plan.expr import ZERO, Expr, minimum
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,15 @@ from typing import Any
 
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize
+from megatile.core.expr import ONE, ZERO, Expr, divide, expr, simplify, split, unit
 from megatile.language.kernel.blocks import flat_region, pieces_of, shaped_as, sub_block
 from megatile.language.kernel.directions import Wiring
 from megatile.language.kernel.math import Math
 from megatile.language.kernel.reader import Reader
 from megatile.language.kernel.symbols import KernelError, Sym, to_expr, wrap
 from megatile.language.kernel.values import Pointer, RecvFuture, Ref, TileRef
-from megatile.plan.expr import ONE, ZERO, Expr, expr, unit
 from megatile.plan.handles import Handle, Part
 from megatile.plan.model import Channel
-from megatile.plan.ranges import divide, simplify, split
 
 QUEUES = "ipcq"
 

@@ -20,6 +20,7 @@ from greenlet import getcurrent, greenlet
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize, numpy_dtype
 from megatile.core.errors import MegatileError, Place
+from megatile.core.expr import expr
 from megatile.core.operations import apply
 from megatile.language.kernel.blocks import pieces_of
 from megatile.language.kernel.context import QUEUES
@@ -29,7 +30,6 @@ from megatile.language.kernel.mock_record import Event, Memory, Message, Record
 from megatile.language.kernel.python_errors import PYTHON_ERRORS, explained, raised_at, user_place
 from megatile.language.kernel.symbols import KernelError
 from megatile.language.kernel.values import RecvFuture, Ref, TileRef
-from megatile.plan.expr import expr
 from megatile.plan.model import Channel, PlanError
 
 Array = Any

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from megatile.core.dtypes import itemsize
-from megatile.plan.expr import Expr, constant
+from megatile.core.expr import Expr, bounds, constant, simplify
 from megatile.plan.handles import Handle, Part
-from megatile.plan.ranges import bounds, simplify
 
 Key = tuple[str, Expr, int, str]
 """Memory, address, elements, type."""

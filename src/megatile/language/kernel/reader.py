@@ -14,6 +14,18 @@ from functools import partial
 from typing import Any
 
 from megatile.core.errors import Place
+from megatile.core.expr import (
+    ONE,
+    Expr,
+    Symbol,
+    bounds,
+    expr,
+    logical_not,
+    ne,
+    select,
+    symbols,
+    table,
+)
 from megatile.language.common.hooks import Hooks, Jump, LoopContext, Returned, State, Undefined, ends_loop
 from megatile.language.kernel.builtin_names import (
     BUILTINS,
@@ -28,19 +40,7 @@ from megatile.language.kernel.raw_memory import RawMemory
 from megatile.language.kernel.symbols import KernelError, NeedsValue, Sym, SymRange, to_expr, wrap
 from megatile.language.kernel.values import Pointer, TileRef, same_value
 from megatile.plan.build import PlanBuilder
-from megatile.plan.expr import (
-    ONE,
-    Expr,
-    Symbol,
-    expr,
-    logical_not,
-    ne,
-    select,
-    symbols,
-    table,
-)
 from megatile.plan.model import CarryInt, CarryTile, If, Loop, MergeInt, MergeTile
-from megatile.plan.ranges import bounds
 
 
 class CannotStage(Exception):

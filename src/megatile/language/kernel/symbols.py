@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from megatile.core.errors import MegatileError, Place
-from megatile.plan.expr import Expr, binary, constant, expr, symbols
+from megatile.core.expr import Expr, binary, constant, expr, symbols
 
 
 class KernelError(MegatileError, ValueError):

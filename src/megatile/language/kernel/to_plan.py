@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from megatile.core.errors import MegatileError
+from megatile.core.expr import symbols
 from megatile.language.common.rewrite import bind
 from megatile.language.kernel.context import QUEUES, Settings, Tl
 from megatile.language.kernel.directions import wiring
@@ -16,7 +17,6 @@ from megatile.language.kernel.reader import Reader
 from megatile.language.kernel.symbols import KernelError, NeedsValue
 from megatile.language.kernel.values import Pointer, Tensor
 from megatile.plan.build import PlanBuilder, runs
-from megatile.plan.expr import symbols
 from megatile.plan.liveness import with_frees
 from megatile.plan.model import Channel, Plan, Stream, statements
 

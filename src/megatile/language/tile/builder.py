@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from megatile.core.errors import MegatileError, Place
+from megatile.core.expr import Expr, Symbol, walk
 from megatile.hda import Instance
 from megatile.ir import nodes as n
-from megatile.ir.expr import Coord, Expr, Rank, Var, walk
+from megatile.ir.expr import Coord, Rank
 from megatile.ir.launch import ROOT, Launch
 from megatile.ir.nodes import Node, Span
 from megatile.language.tile.errors import ProgramError
@@ -191,7 +192,7 @@ class ProgramBuilder:
                     f"a rank or coordinate of scale '{node.scale}' is used at scale '{self.scale}'",
                     advice=f'use it inside with T.Scale("{node.scale}")',
                 )
-            if isinstance(node, Var) and node.name not in self.symbols and not self.in_scope(node.name):
+            if isinstance(node, Symbol) and node.name not in self.symbols and not self.in_scope(node.name):
                 raise ProgramError(
                     f"'{node.name}' changes in a loop or branch and is used after it",
                     advice="use it inside, or keep it in a tile",

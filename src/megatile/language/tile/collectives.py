@@ -6,11 +6,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from megatile.core.expr import Symbol, known
 from megatile.ir import layout as lay
 from megatile.ir import nodes as n
-from megatile.ir.affine import known
 from megatile.ir.expr import Rank as RankExpr
-from megatile.ir.expr import Var
 from megatile.language.tile import functions as m
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
@@ -116,7 +115,9 @@ def _merge(fn: Any, sides: list[Operand]) -> n.Merge:
             f"T.allreduce with fn={fn!r}",
             advice="attention results merge with fn=T.lse_merge, which needs lse = log2(sum) + max * scale",
         )
-    left, right = (tuple(Value(Var(f"{side}{k}", "f32")) for k in range(len(sides))) for side in ("a", "b"))
+    left, right = (
+        tuple(Value(Symbol(f"{side}{k}", "f32")) for k in range(len(sides))) for side in ("a", "b")
+    )
     try:
         inspect.signature(fn).bind(None, None)
     except (TypeError, ValueError):

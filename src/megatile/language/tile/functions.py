@@ -70,7 +70,7 @@ def if_then_else(condition: Any, then: Any, orelse: Any) -> Any:
     """``then`` where the condition holds, otherwise ``orelse``; both are computed."""
     if not isinstance(condition, Value):
         return then if condition else orelse
-    return operate("if_then_else", condition, then, orelse)
+    return operate("select", condition, then, orelse)
 
 
 def cast(x: Any, dtype: Any) -> Any:

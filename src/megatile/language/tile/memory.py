@@ -8,10 +8,9 @@ from typing import Any
 
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.errors import MegatileError
+from megatile.core.expr import Const, Expr, applied, simplify
 from megatile.ir import layout as lay
 from megatile.ir import nodes as n
-from megatile.ir.affine import simplify
-from megatile.ir.expr import Apply, Expr, integer
 from megatile.ir.expr import Rank as RankExpr
 from megatile.ir.printer import show_layout
 from megatile.language.tile.builder import ProgramBuilder, current
@@ -202,12 +201,11 @@ def _local_shape(
 
 def _lookup(rank: Expr, values: list[int]) -> Expr:
     """The value for a rank, as few comparisons as runs of equal values need."""
-    result: Expr = integer(values[-1])
+    result: Expr = Const(values[-1])
     for at in range(len(values) - 1, 0, -1):
         if values[at - 1] != values[at]:
-            result = Apply(
-                "if_then_else", (Apply("lt", (rank, integer(at)), "bool"), integer(values[at - 1]), result)
-            )
+            below = applied("<", (rank, Const(at)), "bool")
+            result = applied("select", (below, Const(values[at - 1]), result))
     return result
 
 
@@ -217,7 +215,7 @@ def _symbolic_shape(
     """Shapes with names in them: equal shares, rounded up."""
     shape = list(x.shape)
     if isinstance(layout, lay.Shard):
-        size = simplify(Apply("ceildiv", (as_expr(shape[layout.dim]), integer(math.prod(extents)))))
+        size = simplify(applied("ceildiv", (as_expr(shape[layout.dim]), Const(math.prod(extents)))))
         shape[layout.dim] = as_value(size)
     return tuple(shape), tuple(UNKNOWN if isinstance(e, Value) else e for e in shape)
 

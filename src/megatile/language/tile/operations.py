@@ -7,9 +7,9 @@ from enum import Enum
 from typing import Any
 
 from megatile.core.dtypes import is_float
+from megatile.core.expr import Expr, Symbol, known
 from megatile.ir import nodes as n
-from megatile.ir.affine import known
-from megatile.ir.expr import Expr, Load, Var
+from megatile.ir.expr import Load
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.frames import names_in_kernel
@@ -290,7 +290,7 @@ def read_scalar(element: Any, bound: int | None = None) -> Any:
     builder.emit(
         n.ReadScalar, name=name, value=Load(element.tile.name, element.index, element.tile.dtype), bound=bound
     )
-    return Value(Var(name))
+    return Value(Symbol(name))
 
 
 def print_(*values: Any, unit: Any = None) -> None:

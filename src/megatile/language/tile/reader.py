@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from megatile.core.errors import Place
+from megatile.core.expr import Expr, Symbol
 from megatile.ir import nodes as n
-from megatile.ir.expr import Expr, Var, loads
+from megatile.ir.expr import has_loads
 from megatile.language.common.hooks import CONTINUE, Hooks, Jump, LoopContext, Returned, State, Undefined
 from megatile.language.tile.builder import LargerScale, ProgramBuilder
 from megatile.language.tile.errors import ProgramError
@@ -19,7 +20,7 @@ from megatile.language.tile.loops import ParallelRange, SerialRange
 from megatile.language.tile.scalars import Value, as_expr, operate
 from megatile.language.tile.tiles import Ref, Tile
 
-_WORDS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
+_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _Result = tuple[State, "Jump | None"]
 
 
@@ -29,7 +30,7 @@ class Carried(Value):
     __slots__ = ("before", "read")
 
     def __init__(self, name: str, before: Any):
-        super().__init__(Var(name, as_expr(before).dtype))
+        super().__init__(Symbol(name, as_expr(before).dtype))
         self.before = before
         self.read = False
 
@@ -85,14 +86,14 @@ class Reader(Hooks):
             self._here(place)
             variable = self.builder.variable(name)
             self.builder.emit(n.Let, name=variable, value=value.expr)
-            return Value(Var(variable, value.dtype))
+            return Value(Symbol(variable, value.dtype))
         return value
 
     def _reads(self, value: Value) -> bool:
         """Elements are read where the assignment stands, not where the variable is used later."""
         if isinstance(value, Ref):
             return value.is_element and bool(self.builder.parallel)
-        return not isinstance(value, Carried) and any(loads(value.expr))
+        return not isinstance(value, Carried) and has_loads(value.expr)
 
     # --- conditions -------------------------------------------------------------------------------
 
@@ -103,10 +104,10 @@ class Reader(Hooks):
         self._here(place)
         result: Any = True
         for word, left, right in zip(words, values, values[1:], strict=False):
-            if word not in _WORDS:
+            if word not in _COMPARISONS:
                 one = super().compare_two(place, word, left, right)
             else:
-                one = operate(_WORDS[word], left, right)
+                one = operate(word, left, right)
             result = one if result is True else operate("and", result, one)
         return result
 
@@ -132,7 +133,7 @@ class Reader(Hooks):
         if not _is_symbolic(condition):
             return super().choose(place, condition, then, orelse)
         self._here(place)
-        return operate("if_then_else", condition, then(), orelse())
+        return operate("select", condition, then(), orelse())
 
     def assert_(self, place: Place, condition: Any, message: Callable[[], Any]) -> None:
         if not _is_symbolic(condition):
@@ -195,11 +196,11 @@ class Reader(Hooks):
             return left
         if not (_is_scalar(left) and _is_scalar(right)):
             return _either(name, before, left, right, self.here)
-        dtype = operate("if_then_else", Value(Var("c", "bool")), left, right).dtype
+        dtype = operate("select", Value(Symbol("c", "bool")), left, right).dtype
         variable = self.builder.variable(name)
         for part, value in zip(parts, (left, right), strict=True):
             part.nodes.append(n.Let(variable, as_expr(value), span=span))
-        return Value(Var(variable, dtype))
+        return Value(Symbol(variable, dtype))
 
     def _common_jump(self, jumps: list[Jump | None], place: Place) -> Jump | None:
         """Both sides end the body the same way (``if c: continue`` followed by more), or neither leaves
@@ -260,15 +261,15 @@ class Reader(Hooks):
         variable = self.builder.fresh(loop.name or "i")
         start = self._carry(names, state)
         carried = [c for c in start if isinstance(c, Carried)]
-        with self.builder.body(variable, *(c._expr.name for c in carried)) as inner:  # type: ignore[union-attr]
-            after, jump = body(Value(Var(variable)), *start)
+        with self.builder.body(variable, *(c._expr.name for c in carried)) as inner:  # type: ignore[attr-defined]
+            after, jump = body(Value(Symbol(variable)), *start)
             self._refuse_jump(jump, place)
             final = tuple(
                 self._step(name, *values) for name, *values in zip(names, state, start, after, strict=True)
             )
         for one in carried:
             if one.read:
-                name = one._expr.name  # type: ignore[union-attr]
+                name = one._expr.name  # type: ignore[attr-defined]
                 self.builder.bodies[-1].nodes.append(n.Let(name, as_expr(one.before), span=span))
                 self.builder.bodies[-1].variables.add(name)
         start_, stop, step = bounds
@@ -299,7 +300,7 @@ class Reader(Hooks):
         if not _is_scalar(after):
             raise ProgramError(f"'{name}' changes its kind in a loop", advice="keep it a number")
         variable = start._expr
-        self.builder.emit(n.Let, name=variable.name, value=as_expr(after))  # type: ignore[union-attr]
+        self.builder.emit(n.Let, name=variable.name, value=as_expr(after))  # type: ignore[attr-defined]
         return Value(variable)
 
     def _made_here(self, tile: Tile) -> bool:
@@ -326,7 +327,7 @@ class Reader(Hooks):
             self.builder.open_implied()
         span = self.builder.span()
         variables = tuple(self.builder.fresh(w) for w in loop.names)
-        items = [Value(Var(v)) for v in variables]
+        items = [Value(Symbol(v)) for v in variables]
         with self.builder.body(*variables) as inner:
             self.builder.parallel = list(variables)
             _, jump = body(items[0] if len(items) == 1 else tuple(items), *state)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from megatile.ir.affine import known
-from megatile.ir.expr import Expr
+from megatile.core.expr import Expr, known
 from megatile.ir.nodes import Dim, Region
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.scalars import as_value

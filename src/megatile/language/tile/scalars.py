@@ -11,21 +11,20 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from megatile.ir.affine import simplify
-from megatile.ir.expr import OPERATORS, WEAK, Apply, Const, Expr
+from megatile.core.expr import DIVISIONS, OPERATORS, WEAK, Arithmetic, Call, Const, Expr, simplify
 from megatile.ir.typing import apply
 from megatile.language.tile.errors import ProgramError
 
 _OF_NUMPY = {
-    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "floor_divide": "floordiv",
-    "remainder": "mod", "power": "pow", "negative": "neg", "less": "lt", "less_equal": "le", "greater": "gt",
-    "greater_equal": "ge", "equal": "eq", "not_equal": "ne",
+    "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "floor_divide": "//",
+    "remainder": "%", "power": "**", "negative": "neg", "less": "<", "less_equal": "<=", "greater": ">",
+    "greater_equal": ">=", "equal": "==", "not_equal": "!=",
 }  # fmt: skip
 """NumPy's names of Python's operators, which its own numbers use."""
 _INSTEAD = {"maximum": "max", "minimum": "min", "absolute": "abs"}
 
 
-class Value:
+class Value(Arithmetic):
     """A scalar of the running program."""
 
     __slots__ = ("_expr",)
@@ -44,6 +43,10 @@ class Value:
     def __init__(self, expr: Expr):
         self._expr = expr
 
+    @staticmethod
+    def operate(operator: str, left: Any, right: Any) -> Any:
+        return operate(operator, left, right)
+
     @property
     def expr(self) -> Expr:
         return self._expr
@@ -52,111 +55,37 @@ class Value:
     def dtype(self) -> str:
         return self.expr.dtype
 
-    def __add__(self, other: Any) -> Any:
-        return operate("add", self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return operate("add", other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return operate("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return operate("sub", other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return operate("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return operate("mul", other, self)
-
     def __truediv__(self, other: Any) -> Any:
-        return operate("div", self, other)
+        return operate("/", self, other)
 
     def __rtruediv__(self, other: Any) -> Any:
-        return operate("div", other, self)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return operate("floordiv", self, other)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return operate("floordiv", other, self)
-
-    def __mod__(self, other: Any) -> Any:
-        return operate("mod", self, other)
-
-    def __rmod__(self, other: Any) -> Any:
-        return operate("mod", other, self)
+        return operate("/", other, self)
 
     def __pow__(self, other: Any) -> Any:
-        return operate("pow", self, other)
+        return operate("**", self, other)
 
     def __rpow__(self, other: Any) -> Any:
-        return operate("pow", other, self)
-
-    def __and__(self, other: Any) -> Any:
-        return operate("bitand", self, other)
-
-    def __or__(self, other: Any) -> Any:
-        return operate("bitor", self, other)
-
-    def __xor__(self, other: Any) -> Any:
-        return operate("xor", self, other)
-
-    def __lshift__(self, other: Any) -> Any:
-        return operate("shl", self, other)
-
-    def __rshift__(self, other: Any) -> Any:
-        return operate("shr", self, other)
-
-    def __rand__(self, other: Any) -> Any:
-        return operate("bitand", other, self)
-
-    def __ror__(self, other: Any) -> Any:
-        return operate("bitor", other, self)
-
-    def __rxor__(self, other: Any) -> Any:
-        return operate("xor", other, self)
-
-    def __rlshift__(self, other: Any) -> Any:
-        return operate("shl", other, self)
-
-    def __rrshift__(self, other: Any) -> Any:
-        return operate("shr", other, self)
+        return operate("**", other, self)
 
     def __neg__(self) -> Any:
         return operate("neg", self)
 
     def __invert__(self) -> Any:
-        return operate("not", self) if self.dtype == "bool" else operate("xor", self, -1)
+        return operate("not", self) if self.dtype == "bool" else operate("^", self, -1)
 
     def __abs__(self) -> Any:
         return operate("abs", self)
 
-    def __lt__(self, other: Any) -> Any:
-        return operate("lt", self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return operate("le", self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return operate("gt", self, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return operate("ge", self, other)
-
     def __eq__(self, other: Any) -> Any:
-        return operate("eq", self, other)
+        return operate("==", self, other)
 
     def __ne__(self, other: Any) -> Any:
-        return operate("ne", self, other)
+        return operate("!=", self, other)
 
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        from megatile.ir.printer import show_expr
-
-        return show_expr(self.expr)
+        return self.expr.text()
 
     def __format__(self, spec: str) -> NoReturn:
         raise _too_early(self, "put into a text", "give the value to T.print(...) instead")
@@ -248,17 +177,17 @@ def operate(op: str, *values: Any) -> Any:
         if getattr(value, "foreign_operand", False):
             return NotImplemented
     exprs = tuple(as_expr(v) for v in values)
-    if op in ("floordiv", "mod", "div", "ceildiv") and isinstance(exprs[1], Const) and exprs[1].value == 0:
+    if op in ("/", *DIVISIONS) and isinstance(exprs[1], Const) and exprs[1].value == 0:
         raise ProgramError(
             f"{values[0]!r} is divided by zero", advice="the divisor is 0 while building: check it"
         )
     return as_value(_fold(apply(op, *exprs)))
 
 
-def _fold(expr: Apply) -> Expr:
+def _fold(expr: Any) -> Expr:
     """Whole-number arithmetic is folded at once; the rest stays as it was written."""
     if expr.dtype == "int" or (expr.dtype == "bool" and all(a.dtype in ("int", "bool") for a in expr.args)):
         return simplify(expr)
-    if expr.op == "neg" and isinstance(expr.args[0], Const):
+    if isinstance(expr, Call) and expr.operator == "neg" and isinstance(expr.args[0], Const):
         return Const(-expr.args[0].value, expr.dtype)
     return expr

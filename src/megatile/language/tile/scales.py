@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from megatile.ir.affine import simplify
-from megatile.ir.expr import Apply, Coord, integer
+from megatile.core.expr import Const, applied, simplify
+from megatile.ir.expr import Coord
 from megatile.ir.expr import Rank as RankExpr
 from megatile.language.tile.builder import LargerScale, current
 from megatile.language.tile.errors import ProgramError
@@ -98,7 +98,7 @@ def _coords(rank: RankExpr, grid: tuple[int, ...]) -> tuple[Any, ...]:
         return (Value(rank),)
     coords, stride = [], 1
     for extent in grid:
-        whole = Apply("floordiv", (rank, integer(stride)))
-        coords.append(Value(simplify(Apply("mod", (whole, integer(extent))))))
+        whole = applied("//", (rank, Const(stride)))
+        coords.append(Value(simplify(applied("%", (whole, Const(extent))))))
         stride *= extent
     return tuple(coords)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from megatile.core.dtypes import dtype as dtype_name
-from megatile.ir.affine import difference, known, simplify
-from megatile.ir.expr import Expr, Load, Var, integer
+from megatile.core.expr import Const, Expr, difference, known, simplify
+from megatile.core.expr import Symbol as SymbolExpr
+from megatile.ir.expr import Load
 from megatile.ir.layout import Layout
 from megatile.ir.nodes import Dim, Region, Store
 from megatile.ir.printer import show_region
@@ -29,7 +30,7 @@ class Symbol(Value):
     __slots__ = ("name",)
 
     def __init__(self, name: str):
-        super().__init__(Var(name))
+        super().__init__(SymbolExpr(name))
         self.name = name
 
     @property
@@ -37,7 +38,7 @@ class Symbol(Value):
         """The number it stands for in the Program being built, or its name."""
         builder = ACTIVE.get()
         value = builder.bound.get(self.name) if builder is not None else None
-        return self._expr if value is None else integer(value)
+        return self._expr if value is None else Const(value)
 
 
 @dataclass(frozen=True)
@@ -224,4 +225,4 @@ def shape_text(shape: tuple[Any, ...]) -> str:
 
 
 def whole_dims(tile: Tile) -> tuple[Dim, ...]:
-    return tuple(Dim(integer(0), as_expr(n)) for n in tile.shape)
+    return tuple(Dim(Const(0), as_expr(n)) for n in tile.shape)

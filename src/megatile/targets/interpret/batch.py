@@ -6,8 +6,9 @@ between units is free, so what two of them may not do is what two iterations may
 
 from __future__ import annotations
 
+from megatile.core.expr import Expr, walk
 from megatile.ir import nodes as n
-from megatile.ir.expr import Coord, Expr, Load, Rank, walk
+from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import Launch
 from megatile.targets.interpret.dependence import Wording
 from megatile.targets.interpret.errors import DataRaceError

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.expr import Expr
 from megatile.ir import nodes as n
-from megatile.ir.expr import Expr, loads
+from megatile.ir.expr import loads
 from megatile.targets.interpret.errors import DependenceError, RunError
 from megatile.targets.interpret.places import Name
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megatile.core.expr import Const, Expr, Symbol, applied, linear, simplify, symbols
 from megatile.core.operations import cast
 from megatile.ir import nodes as n
-from megatile.ir.affine import simplify, terms
-from megatile.ir.expr import Apply, Expr, Load, Var, free_names, integer, loads
+from megatile.ir.expr import Load, has_loads
 from megatile.targets.interpret.batch import wording
 from megatile.targets.interpret.dependence import (
     ITERATIONS,
@@ -293,14 +293,14 @@ class Elementwise:
         dims, order = [], []
         arrays = {name for name, value in at.vars.items() if isinstance(value, np.ndarray) and value.ndim}
         for expr in index:
-            used = free_names(expr) & arrays
-            if any(loads(expr)):
+            used = symbols(expr) & arrays
+            if has_loads(expr):
                 return None
             if not used:
                 dims.append(n.Dim(expr))
                 continue
-            parts = terms(expr)
-            found = [v for v in parts if isinstance(v, Var) and v.name in at.names]
+            parts, _ = linear(expr)
+            found = [v for v in parts if isinstance(v, Symbol) and v.name in at.names]
             if (
                 len(used) != 1
                 or len(found) != 1
@@ -308,18 +308,18 @@ class Elementwise:
                 or at.names.index(found[0].name) in order
             ):
                 return None
-            if any(free_names(v) & arrays for v in parts if v is not None and v is not found[0]):
+            if any(symbols(v) & arrays for v in parts if v is not found[0]):
                 return None
             number = at.names.index(found[0].name)
-            start = Apply("sub", (expr, found[0]))
-            dims.append(n.Dim(simplify(start), integer(at.extents[number])))
+            start = applied("-", (expr, found[0]))
+            dims.append(n.Dim(simplify(start), Const(at.extents[number])))
             order.append(number)
         return Slices(n.Region(source, tuple(dims)), tuple(order))
 
     def _covers(self, slices: Slices, at: Iterations) -> bool:
         """Whether every iteration writes an element of its own."""
         return all(extent == 1 or d in slices.order for d, extent in enumerate(at.extents)) and all(
-            d.extent is None or d.extent.value == at.extents[o]  # type: ignore[union-attr]
+            d.extent is None or d.extent.value == at.extents[o]  # type: ignore[attr-defined]
             for d, o in zip(
                 (d for d in slices.region.dims if d.extent is not None), slices.order, strict=True
             )

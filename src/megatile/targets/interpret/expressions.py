@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.expr import DIVISIONS, OPERATORS, WEAK, Applied, Const, Expr, Symbol
 from megatile.core.operations import OPERATIONS
 from megatile.core.operations import cast as cast_array
-from megatile.ir.affine import FOLD
-from megatile.ir.expr import WEAK, Apply, Const, Coord, Expr, Load, Rank, Var
+from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import Launch
 from megatile.ir.layout import coordinates
 from megatile.ir.typing import promote
@@ -19,7 +19,7 @@ from megatile.targets.interpret.errors import RunError
 Evaluate = Callable[[Any], Any]
 """Of a context: something with ``path`` and ``vars`` (a unit, or the iterations of a parallel loop)."""
 
-_NAMES = {"max": "maximum", "min": "minimum", "if_then_else": "where"}
+_NAMES = {"max": "maximum", "min": "minimum", "select": "where", "/": "div"}
 
 
 def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,19 +37,19 @@ def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-_DIRECT: dict[str, Callable[..., Any]] = {
-    **{op: function for op, function in FOLD.items() if op not in ("max", "min", "abs")},
-    **{op: _whole(FOLD[op]) for op in ("floordiv", "mod", "ceildiv")},
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "not": np.logical_not,
-    "pow": lambda a, b: a**b,
-}
 _SCALAR: dict[str, Callable[..., Any]] = {
     "max": max,
     "min": min,
     "abs": abs,
-    "if_then_else": lambda c, a, b: a if c else b,
+    "select": lambda c, a, b: a if c else b,
+}
+_MEANING = {o.name: o.meaning for o in OPERATORS.values() if o.meaning and o.name not in _SCALAR}
+_DIRECT: dict[str, Callable[..., Any]] = {
+    **{name: _whole(rule) if name in DIVISIONS else rule for name, rule in _MEANING.items()},
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "not": np.logical_not,
+    "**": lambda a, b: a**b,
 }
 
 
@@ -57,16 +57,16 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, (int, float, bool))
 
 
-def operation(expr: Apply) -> Callable[[list[Any]], Any]:
+def operation(expr: Any) -> Callable[[list[Any]], Any]:
     """What an operator does with evaluated arguments: the result is rounded to the type of the node."""
-    op, types = expr.op, [a.dtype for a in expr.args]
+    op, types = expr.operator, [a.dtype for a in expr.args]
     if op == "cast":
         return lambda values: cast_array(values[0], expr.dtype)
-    data = range(1, 3) if op == "if_then_else" else range(len(types))
+    data = range(1, 3) if op == "select" else range(len(types))
     common = types[data[0]]
     for at in data[1:]:
         common = promote(common, types[at])
-    if expr.dtype not in (*WEAK, "bool") or op == "if_then_else":
+    if expr.dtype not in (*WEAK, "bool") or op == "select":
         common = expr.dtype
     function = _DIRECT.get(op) or OPERATIONS[_NAMES.get(op, op)].meaning
     converted = [at for at in data if common not in WEAK]
@@ -82,13 +82,13 @@ def operation(expr: Apply) -> Callable[[list[Any]], Any]:
     return compute
 
 
-def _plain(expr: Apply, values: list[Any]) -> Any:
+def _plain(expr: Any, values: list[Any]) -> Any:
     """Python numbers stay Python numbers (indices, trip counts, ranks)."""
-    function = _SCALAR.get(expr.op) or _DIRECT.get(expr.op)
+    function = _SCALAR.get(expr.operator) or _DIRECT.get(expr.operator)
     if function is None:
-        meaning = OPERATIONS[_NAMES.get(expr.op, expr.op)].meaning
+        meaning = OPERATIONS[_NAMES.get(expr.operator, expr.operator)].meaning
         function = lambda *v: meaning(*(np.float64(x) for x in v)).item()  # noqa: E731
-    if expr.op == "div":
+    if expr.operator == "/":
         return float(np.float64(values[0]) / np.float64(values[1]))
     result = function(*values)
     return bool(result) if isinstance(result, np.bool_) else result
@@ -115,7 +115,7 @@ class Compiler:
         value = expr.value
         return lambda context: value
 
-    def var(self, expr: Var) -> Evaluate:
+    def var(self, expr: Symbol) -> Evaluate:
         name = expr.name
         return lambda context: context.vars[name]
 
@@ -130,11 +130,11 @@ class Compiler:
         counts = [s.count for s in self.launch.scales[low:high]]
         return lambda context: flatten(context.path[low:high], counts)
 
-    def apply(self, expr: Apply) -> Evaluate:
+    def apply(self, expr: Any) -> Evaluate:
         arguments = [self(a) for a in expr.args]
-        if len(arguments) == 2 and expr.op in ("add", "mul", "sub") and expr.dtype == "int":
+        if len(arguments) == 2 and expr.operator in ("+", "*", "-") and expr.dtype == "int":
             left, right = arguments
-            function = _DIRECT[expr.op]
+            function = _DIRECT[expr.operator]
             return lambda context: function(left(context), right(context))
         compute = operation(expr)
         return lambda context: compute([a(context) for a in arguments])
@@ -142,10 +142,10 @@ class Compiler:
 
 _COMPILERS: dict[type, Callable[[Compiler, Any], Evaluate]] = {
     Const: Compiler.const,
-    Var: Compiler.var,
+    Symbol: Compiler.var,
     Coord: Compiler.coord,
     Rank: Compiler.rank,
-    Apply: Compiler.apply,
+    **dict.fromkeys(Applied, Compiler.apply),
     Load: lambda compiler, expr: compiler.load(expr),
 }
 

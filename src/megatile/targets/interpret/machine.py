@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import MegatileError
+from megatile.core.expr import Const, Expr
 from megatile.ir import nodes as n
-from megatile.ir.expr import Const, Expr, Load
+from megatile.ir.expr import Load
 from megatile.ir.launch import ROOT
 from megatile.ir.program import Program
 from megatile.targets.interpret.access import Accessor

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megatile.ir.expr import Const, Expr
+from megatile.core.expr import Const, Expr
 from megatile.ir.nodes import Dim, Region
 from megatile.targets.interpret.errors import OutOfBoundsError, RunError
 from megatile.targets.interpret.places import Name

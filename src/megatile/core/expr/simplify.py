@@ -1,29 +1,36 @@
-"""What is known of an expression's value: bounds, linear form, exact division.
+"""What is known of a whole-number expression: bounds, sums of products in one order, exact division.
 
->>> from megatile.plan.expr import unit
+>>> from megatile.core.expr import unit
 >>> divide((unit // 4) * 32 + (unit % 4) * 8 + 5, 8, {"unit": (0, 15)})
 (Symbol('unit'), Const(5))
+
+``simplify((k + 1) * 64 - k * 64)`` is ``64``: extents of slices become numbers this way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from megatile.plan.expr import (
+from megatile.core.expr.operators import DIVISIONS, OPERATORS
+from megatile.core.expr.tree import (
+    ONE,
     ZERO,
+    Applied,
     Binary,
+    Call,
     Const,
     Expr,
     IntLike,
     Select,
     Symbol,
     Table,
-    constant,
     expr,
+    rebuild,
 )
 
 Interval = tuple[int, int]
 Ranges = Mapping[str, Interval]
+Terms = dict[Expr, int]
 
 
 def bounds(node: IntLike, ranges: Ranges) -> Interval | None:
@@ -38,43 +45,47 @@ def bounds(node: IntLike, ranges: Ranges) -> Interval | None:
     if isinstance(node, Select):
         a, b = bounds(node.then, ranges), bounds(node.otherwise, ranges)
         return None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1]))
-    assert isinstance(node, Binary)
-    if node.operator in ("<", "<=", ">", ">=", "==", "!="):
+    if not isinstance(node, Binary):
+        return None
+    if OPERATORS[node.operator].result == "bool":
         return 0, 1
     left, right = bounds(node.left, ranges), bounds(node.right, ranges)
     if node.operator == "%" and right is not None and right[0] > 0:
         inside = left is not None and left[0] >= 0 and left[1] < right[0]
         return left if inside else (0, right[1] - 1)
-    if left is None or right is None:
+    if left is None or right is None or node.operator not in _BOUNDS:
         return None
-    return _combine(node.operator, left, right)
+    return _BOUNDS[node.operator](left, right)
 
 
-def _combine(operator: str, a: Interval, b: Interval) -> Interval | None:
-    if operator == "+":
-        return a[0] + b[0], a[1] + b[1]
-    if operator == "-":
-        return a[0] - b[1], a[1] - b[0]
-    if operator == "*":
-        corners = [x * y for x in a for y in b]
-        return min(corners), max(corners)
-    if operator == "//" and b[0] > 0:
-        corners = [x // y for x in a for y in b]
-        return min(corners), max(corners)
-    if operator == "min":
-        return min(a[0], b[0]), min(a[1], b[1])
-    if operator == "max":
-        return max(a[0], b[0]), max(a[1], b[1])
-    if operator in ("&", "|", "^") and a[0] >= 0 and b[0] >= 0:
-        return 0, (1 << max(a[1], b[1]).bit_length()) - 1
-    return None
+def _corners(operator: str) -> Callable[[Interval, Interval], Interval | None]:
+    rule = OPERATORS[operator].rule
+    assert rule is not None
+
+    def limits(a: Interval, b: Interval) -> Interval | None:
+        if operator in DIVISIONS and b[0] <= 0:
+            return None
+        values = [rule(x, y) for x in a for y in b]
+        return min(values), max(values)
+
+    return limits
 
 
-def linear(node: Expr) -> tuple[dict[Expr, int], int]:
+def _bits(a: Interval, b: Interval) -> Interval | None:
+    return (0, (1 << max(a[1], b[1]).bit_length()) - 1) if a[0] >= 0 and b[0] >= 0 else None
+
+
+_BOUNDS = {name: _corners(name) for name in ("+", "-", "*", "//", "ceildiv", "min", "max")}
+_BOUNDS |= dict.fromkeys(("&", "|", "^"), _bits)
+
+
+def linear(node: Expr) -> tuple[Terms, int]:
     """The expression as a sum of integer multiples of other expressions, plus a constant."""
-    if isinstance(node, Const):
+    if isinstance(node, Const) and node.dtype == "int":
         return {}, node.value
-    if isinstance(node, Binary):
+    if isinstance(node, Call) and node.operator == "neg" and node.dtype == "int":
+        node = Binary("-", ZERO, node.args[0])
+    if isinstance(node, Binary) and node.dtype == "int":
         if node.operator in ("+", "-"):
             terms, offset = linear(node.left)
             others, other = linear(node.right)
@@ -84,8 +95,8 @@ def linear(node: Expr) -> tuple[dict[Expr, int], int]:
             return {a: f for a, f in terms.items() if f}, offset + sign * other
         if node.operator == "*":
             for side, other_side in ((node.left, node.right), (node.right, node.left)):
-                times = constant(other_side)
-                if times is not None:
+                factors, times = linear(other_side)
+                if not factors:
                     terms, offset = linear(side)
                     return {a: f * times for a, f in terms.items() if f * times}, offset * times
     return {node: 1}, 0
@@ -106,7 +117,7 @@ def from_linear(terms: Mapping[Expr, int], offset: int) -> Expr:
                     left[part] = left.get(part, 0) + count * factor
     total: Expr = ZERO
     for atom, factor in left.items():
-        total = total + atom * factor
+        total = total + atom * factor if factor > 0 else total - atom * -factor
     return total + offset
 
 
@@ -136,5 +147,34 @@ def split(node: IntLike, divisor: int, ranges: Ranges) -> tuple[Expr, Expr]:
 
 
 def simplify(node: IntLike) -> Expr:
-    """The expression through its linear form."""
-    return from_linear(*linear(expr(node)))
+    """The same value with constants folded and integer sums collected."""
+    return rebuild(expr(node), _simpler)
+
+
+def _simpler(node: Expr) -> Expr:
+    if not isinstance(node, Applied) or node.dtype not in ("int", "bool"):
+        return node
+    args, meaning = node.args, OPERATORS[node.operator].meaning
+    if meaning and all(isinstance(a, Const) and a.dtype in ("int", "bool") for a in args):
+        values = [a.value for a in args]  # type: ignore[attr-defined]
+        if not (node.operator in DIVISIONS and values[1] == 0):
+            boolean = OPERATORS[node.operator].result == "bool" and node.dtype == "bool"
+            return Const(bool(meaning(*values)), "bool") if boolean else Const(int(meaning(*values)))
+    if node.dtype == "int" and node.operator in ("+", "-", "*", "neg"):
+        return from_linear(*linear(node))
+    if isinstance(node, Select) and isinstance(node.condition, Const):
+        return node.then if node.condition.value else node.otherwise
+    if node.dtype == "int" and node.operator in DIVISIONS and args[1] == ONE:
+        return ZERO if node.operator == "%" else args[0]
+    return node
+
+
+def difference(left: Expr, right: Expr) -> Expr:
+    """``left - right``, simplified."""
+    return simplify(Binary("-", left, right))
+
+
+def known(node: Expr) -> int | None:
+    """The value of an integer expression, if it is a number."""
+    short = simplify(node)
+    return int(short.value) if isinstance(short, Const) and short.dtype in ("int", "bool") else None

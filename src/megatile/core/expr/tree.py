@@ -1,0 +1,547 @@
+"""One tree of expressions for Plans and Programs.
+
+Nodes are data: frozen, comparable, printable. Whole-number expressions (those of Plans) evaluate on Python
+ints and on NumPy arrays alike, so one stream can be followed for one unit or for all units at once.
+
+>>> unit = Symbol("unit")
+>>> east = (unit + 1) % 8
+>>> east.evaluate({"unit": 7}), str(east)
+(0, '(unit + 1) % 8')
+
+They are total: dividing by zero gives 0 and a table lookup is clamped to the ends of the table. That makes it
+harmless that both sides of a ``select`` are evaluated on arrays. Comparisons give 0 or 1. ``==`` compares two
+expressions as data; ``eq(a, b)`` makes the expression that compares their values.
+
+``dtype`` is the type of a node. The weak types ``int``, ``float`` and ``bool`` belong to numbers written in
+Python; beside a tile's dtype they give way to it, as in NumPy. Expressions of Plans are all ``int``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Union
+
+import numpy as np
+
+from megatile.core.errors import MegatileError
+from megatile.core.expr.operators import COMPARISON, DIVISIONS, NEGATION, OPERATORS, SUM, Value, is_array
+
+IntLike = Union["Expr", int]
+Environment = Mapping[str, Value]
+Function = Callable[[Any], Value]
+WEAK = ("bool", "int", "float")
+
+
+class ExprError(MegatileError, ValueError):
+    """An expression used where its value must already be known, or not of this small arithmetic."""
+
+
+class Arithmetic:
+    """Python's operators, as ``operate(operator, left, right)``: what expressions and traced values share."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def operate(operator: str, left: Any, right: Any) -> Any:
+        raise NotImplementedError
+
+    def __add__(self, other: Any) -> Any:
+        return self.operate("+", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self.operate("+", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return self.operate("-", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self.operate("-", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return self.operate("*", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self.operate("*", other, self)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self.operate("//", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return self.operate("//", other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        return self.operate("%", self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return self.operate("%", other, self)
+
+    def __and__(self, other: Any) -> Any:
+        return self.operate("&", self, other)
+
+    def __rand__(self, other: Any) -> Any:
+        return self.operate("&", other, self)
+
+    def __or__(self, other: Any) -> Any:
+        return self.operate("|", self, other)
+
+    def __ror__(self, other: Any) -> Any:
+        return self.operate("|", other, self)
+
+    def __xor__(self, other: Any) -> Any:
+        return self.operate("^", self, other)
+
+    def __rxor__(self, other: Any) -> Any:
+        return self.operate("^", other, self)
+
+    def __lshift__(self, other: Any) -> Any:
+        return self.operate("<<", self, other)
+
+    def __rlshift__(self, other: Any) -> Any:
+        return self.operate("<<", other, self)
+
+    def __rshift__(self, other: Any) -> Any:
+        return self.operate(">>", self, other)
+
+    def __rrshift__(self, other: Any) -> Any:
+        return self.operate(">>", other, self)
+
+    def __lt__(self, other: Any) -> Any:
+        return self.operate("<", self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return self.operate("<=", self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self.operate(">", self, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self.operate(">=", self, other)
+
+
+class Expr(Arithmetic):
+    """An expression; see the module's text. Another kind of node says what its ``args`` are, how it is
+    ``rebuilt`` from others and how it is written (``text``)."""
+
+    __slots__ = ()
+    dtype: str
+
+    @staticmethod
+    def operate(operator: str, left: IntLike, right: IntLike) -> Expr:
+        return binary(operator, left, right)
+
+    def children(self) -> tuple[Expr, ...]:
+        return ()
+
+    def rebuilt(self, *children: Expr) -> Expr:
+        """The same node over other children."""
+        return self
+
+    def head(self) -> tuple[Any, ...]:
+        """What the node is besides its children."""
+        return (type(self), self)
+
+    def function(self, *children: Function) -> Function:
+        """A function of the environment, from those of the children."""
+        raise ExprError(f"{self} has no value here")
+
+    def text(self, outer: int = 0) -> str:
+        """Python spelling, with the parentheses needed inside an operator that binds like ``outer``."""
+        raise NotImplementedError
+
+    def compile(self) -> Function:
+        """A function of the environment: cheaper than ``evaluate`` when used more than once."""
+        return self.function(*(child.compile() for child in self.children()))
+
+    def evaluate(self, env: Environment) -> Value:
+        """The value with every symbol looked up in ``env`` (ints or equally shaped arrays)."""
+        return self.compile()(env)
+
+    def __neg__(self) -> Expr:
+        return binary("-", 0, self)
+
+    def __invert__(self) -> Expr:
+        return binary("-", -1, self)
+
+    def __bool__(self) -> bool:
+        raise ExprError(
+            f"the value of '{self}' is not known while the plan is being built",
+            advice="write If(...) or select(...) instead of Python's if",
+        )
+
+    __int__ = __index__ = __bool__
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _shown(self, *parts: Any) -> str:
+        typed = (self.dtype,) if self.dtype != "int" else ()
+        return f"{type(self).__name__}({', '.join(map(repr, (*parts, *typed)))})"
+
+
+@dataclass(frozen=True, repr=False)
+class Const(Expr):
+    value: Any  # a number
+    dtype: str = "int"
+
+    def function(self, *children: Function) -> Function:
+        value = self.value
+        return lambda env: value
+
+    def text(self, outer: int = 0) -> str:
+        plain = repr(self.value)  # inf and nan are written like names
+        return f"({plain})" if plain.startswith("-") and outer > SUM else plain
+
+    def __repr__(self) -> str:
+        return self._shown(self.value)
+
+
+@dataclass(frozen=True, repr=False)
+class Symbol(Expr):
+    """A named number: ``unit``, a loop index, a carried integer, a scalar read at run time, an extent."""
+
+    name: str
+    dtype: str = "int"
+
+    def function(self, *children: Function) -> Function:
+        name = self.name
+        return lambda env: env[name]
+
+    def text(self, outer: int = 0) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return self._shown(self.name)
+
+
+@dataclass(frozen=True, repr=False)
+class Binary(Expr):
+    operator: str
+    left: Expr
+    right: Expr
+    dtype: str = "int"
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        return self.left, self.right
+
+    def children(self) -> tuple[Expr, ...]:
+        return self.left, self.right
+
+    def rebuilt(self, *children: Expr) -> Expr:
+        left, right = children
+        return Binary(self.operator, left, right, self.dtype)
+
+    def head(self) -> tuple[Any, ...]:
+        return Binary, self.operator, self.dtype
+
+    def function(self, *children: Function) -> Function:
+        rule, (left, right) = _rule(self.operator), children
+        if isinstance(self.right, Const):
+            constant = self.right.value
+            return lambda env: rule(left(env), constant)
+        return lambda env: rule(left(env), right(env))
+
+    def text(self, outer: int = 0) -> str:
+        own = OPERATORS[self.operator].binding
+        if not own:
+            return f"{self.operator}({self.left.text()}, {self.right.text()})"
+        if self.operator == "-" and self.left == ZERO:
+            return _negated(self.right, outer)
+        # Comparisons chain in Python, and ** binds to the right: brackets on their left, too.
+        left = self.left.text(own + (own == COMPARISON or self.operator == "**"))
+        plain = f"{left} {self.operator} {self.right.text(own + 1)}"
+        return f"({plain})" if own < outer else plain
+
+    def __repr__(self) -> str:
+        return self._shown(self.operator, self.left, self.right)
+
+
+@dataclass(frozen=True, repr=False)
+class Select(Expr):
+    """``then`` where the condition is not 0, else ``otherwise``."""
+
+    condition: Expr
+    then: Expr
+    otherwise: Expr
+    dtype: str = "int"
+    operator: ClassVar[str] = "select"
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        return self.children()
+
+    def children(self) -> tuple[Expr, ...]:
+        return self.condition, self.then, self.otherwise
+
+    def rebuilt(self, *children: Expr) -> Expr:
+        condition, then, otherwise = children
+        return Select(condition, then, otherwise, self.dtype)
+
+    def head(self) -> tuple[Any, ...]:
+        return Select, self.dtype
+
+    def function(self, *children: Function) -> Function:
+        condition, then, otherwise = children
+
+        def value(env: Environment) -> Value:
+            chosen = condition(env)
+            if is_array(chosen):
+                return np.where(chosen != 0, then(env), otherwise(env))
+            return then(env) if chosen else otherwise(env)
+
+        return value
+
+    def text(self, outer: int = 0) -> str:
+        return f"select({', '.join(child.text() for child in self.children())})"
+
+    def __repr__(self) -> str:
+        return self._shown(*self.children())
+
+
+@dataclass(frozen=True, repr=False)
+class Table(Expr):
+    """``values[index]``: any function of an integer, written out."""
+
+    values: tuple[int, ...]
+    index: Expr
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return "int"
+
+    def children(self) -> tuple[Expr, ...]:
+        return (self.index,)
+
+    def rebuilt(self, *children: Expr) -> Expr:
+        return Table(self.values, *children)
+
+    def head(self) -> tuple[Any, ...]:
+        return Table, self.values
+
+    def function(self, *children: Function) -> Function:
+        values, (index,) = self.values, children
+        array, last = np.asarray(values, dtype=np.int64), len(values) - 1
+
+        def value(env: Environment) -> Value:
+            at = index(env)
+            return array.take(at, mode="clip") if is_array(at) else values[min(max(at, 0), last)]
+
+        return value
+
+    def text(self, outer: int = 0) -> str:
+        return f"table(({', '.join(map(str, self.values))},), {self.index.text()})"
+
+    def __repr__(self) -> str:
+        return self._shown(self.values, self.index)
+
+
+@dataclass(frozen=True, repr=False)
+class Call(Expr):
+    """A function of one argument (``exp``, ``cast``, ``not``, ...): only in Programs."""
+
+    operator: str
+    args: tuple[Expr, ...]
+    dtype: str = "int"
+
+    def children(self) -> tuple[Expr, ...]:
+        return self.args
+
+    def rebuilt(self, *children: Expr) -> Expr:
+        return Call(self.operator, children, self.dtype)
+
+    def head(self) -> tuple[Any, ...]:
+        return Call, self.operator, self.dtype
+
+    def function(self, *children: Function) -> Function:
+        rule = _rule(self.operator)
+        return lambda env: rule(*(child(env) for child in children))
+
+    def text(self, outer: int = 0) -> str:
+        if self.operator == "neg":
+            return _negated(self.args[0], outer)
+        if self.operator == "cast":
+            return f'cast({self.args[0].text()}, "{self.dtype}")'
+        own = OPERATORS[self.operator].binding
+        if not own:
+            return f"{self.operator}({', '.join(arg.text() for arg in self.args)})"
+        plain = f"{self.operator} {self.args[0].text(own + 1)}"
+        return f"({plain})" if own < outer else plain
+
+    def __repr__(self) -> str:
+        return self._shown(self.operator, self.args)
+
+
+Applied = (Binary, Select, Call)
+"""The nodes that apply an operator of the table: all have ``operator`` and ``args``."""
+
+
+def _rule(operator: str) -> Callable[..., Value]:
+    rule = OPERATORS[operator].rule
+    if rule is None:
+        raise ExprError(f"'{operator}' is no operator of whole numbers")
+    return rule
+
+
+def _negated(node: Expr, outer: int) -> str:
+    inner = node.text(NEGATION + 1)
+    plain = f"-({inner})" if isinstance(node, Const) and not inner.startswith("(") else f"-{inner}"
+    return f"({plain})" if outer > SUM else plain
+
+
+def applied(operator: str, args: tuple[Expr, ...], dtype: str = "int") -> Expr:
+    """The plain node of an operator, nothing folded."""
+    if operator == "select":
+        return Select(args[0], args[1], args[2], dtype)
+    return Binary(operator, args[0], args[1], dtype) if len(args) == 2 else Call(operator, args, dtype)
+
+
+def expr(value: IntLike) -> Expr:
+    """An int (or NumPy integer, or bool) as an expression; an expression as it is."""
+    if isinstance(value, Expr):
+        return value
+    if isinstance(value, (bool, int, np.integer, np.bool_)):
+        return Const(int(value))
+    raise ExprError(f"{value!r} is not an integer")
+
+
+def constant(value: IntLike) -> int | None:
+    """The number if it is one, else None."""
+    if isinstance(value, Const):
+        return value.value
+    return None if isinstance(value, Expr) else int(value)
+
+
+def binary(operator: str, left: IntLike, right: IntLike) -> Expr:
+    """``left operator right`` with constants folded and neutral elements dropped."""
+    a, b = expr(left), expr(right)
+    if isinstance(a, Const) and isinstance(b, Const):
+        return Const(int(_rule(operator)(a.value, b.value)))
+    if isinstance(b, Const):
+        short = _with_constant(operator, a, b.value)
+        if short is not None:
+            return short
+    if isinstance(a, Const) and operator in ("+", "*"):
+        return binary(operator, b, a)
+    if a == b and operator in _SAME:
+        return Const(_SAME[operator])
+    return Binary(operator, a, b)
+
+
+_SAME = {"-": 0, "==": 1, "<=": 1, ">=": 1, "!=": 0, "<": 0, ">": 0, "^": 0}
+
+
+def _with_constant(operator: str, a: Expr, b: int) -> Expr | None:
+    neutral = 0 if operator in ("+", "-", "|", "^", "<<", ">>") else 1 if operator in ("*", "//") else None
+    if b == neutral:
+        return a
+    if (operator in ("*", "&") and b == 0) or (operator == "%" and b == 1):
+        return ZERO
+    if not isinstance(a, Binary) or not isinstance(a.right, Const):
+        return None
+    inner = a.right.value
+    if operator in ("+", "-") and a.operator in ("+", "-"):
+        total = (inner if a.operator == "+" else -inner) + (b if operator == "+" else -b)
+        return binary("+", a.left, total) if total >= 0 else binary("-", a.left, -total)
+    if operator == "*" and a.operator == "*":
+        return binary("*", a.left, inner * b)
+    return None
+
+
+def eq(left: IntLike, right: IntLike) -> Expr:
+    return binary("==", left, right)
+
+
+def ne(left: IntLike, right: IntLike) -> Expr:
+    return binary("!=", left, right)
+
+
+def logical_not(value: IntLike) -> Expr:
+    return binary("==", value, 0)
+
+
+def minimum(left: IntLike, right: IntLike) -> Expr:
+    return binary("min", left, right)
+
+
+def maximum(left: IntLike, right: IntLike) -> Expr:
+    return binary("max", left, right)
+
+
+def ceil_div(left: IntLike, right: IntLike) -> Expr:
+    return (expr(left) + (expr(right) - 1)) // right
+
+
+def select(condition: IntLike, then: IntLike, otherwise: IntLike) -> Expr:
+    """``then`` where ``condition`` is not 0, else ``otherwise``."""
+    known = constant(condition)
+    if known is not None:
+        return expr(then if known else otherwise)
+    a, b = expr(then), expr(otherwise)
+    return a if a == b else Select(expr(condition), a, b)
+
+
+def table(values: tuple[int, ...] | list[int], index: IntLike) -> Expr:
+    """``values[index]`` (the index is clamped to the table)."""
+    if not len(values):
+        raise ExprError("a table needs at least one value")
+    numbers = tuple(int(v) for v in values)
+    known = constant(index)
+    if known is not None:
+        return Const(numbers[min(max(known, 0), len(numbers) - 1)])
+    if all(v == numbers[0] for v in numbers):
+        return Const(numbers[0])
+    return Table(numbers, expr(index))
+
+
+def walk(node: Expr) -> Iterator[Expr]:
+    """The expression and everything below it, outermost first."""
+    yield node
+    for child in node.children():
+        yield from walk(child)
+
+
+def rebuild(node: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """The expression with ``change`` applied to every node, innermost first."""
+    children = node.children()
+    if children:
+        node = node.rebuilt(*(rebuild(child, change) for child in children))
+    return change(node)
+
+
+def symbols(node: IntLike) -> frozenset[str]:
+    """The names an expression depends on."""
+    if not isinstance(node, Expr):
+        return frozenset()
+    return frozenset(part.name for part in walk(node) if isinstance(part, Symbol))
+
+
+def substitute(node: Expr, values: Mapping[str, IntLike]) -> Expr:
+    """The expression with symbols replaced, and folded where that makes numbers known."""
+
+    def change(part: Expr) -> Expr:
+        if isinstance(part, Symbol):
+            return expr(values[part.name]) if part.name in values else part
+        return folded(part)
+
+    return rebuild(node, change)
+
+
+def folded(node: Expr) -> Expr:
+    """A whole-number node put together again by ``binary``, ``select`` or ``table``; others as they are.
+    A division by zero stays as it is written."""
+    if node.dtype != "int":
+        return node
+    if isinstance(node, Binary):
+        if node.operator in DIVISIONS and node.right == ZERO:
+            return node
+        rule = OPERATORS[node.operator].rule
+        return node if rule is None else binary(node.operator, node.left, node.right)
+    if isinstance(node, Select):
+        return select(*node.children())
+    return table(node.values, node.index) if isinstance(node, Table) else node
+
+
+unit = Symbol("unit")
+member = Symbol("member")
+ZERO, ONE = Const(0), Const(1)
