@@ -32,7 +32,7 @@ def test_mistakes(megatile, tmp_path):
     assert wrong.code == 1
     for command in (["plan", "--png"], ["predict", "--seqlen", "1K", "--plot"]):
         assert "there is no folder" in megatile("attention", *command, tmp_path / "none" / "a.png").err
-        assert "is no name of a picture" in megatile("attention", *command, tmp_path / "a.xyz").err
+        assert "is not the name of a picture" in megatile("attention", *command, tmp_path / "a.xyz").err
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")

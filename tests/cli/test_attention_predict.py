@@ -75,7 +75,7 @@ def test_lengths():
         (["--schedule", ""], "no schedule is named"),
         (["--dtype", "bf17"], "did you mean 'bf16'"),
         (["--machine", "cpu"], "no throughput for bf16"),
-        (["--plot", "prediction.txt"], "is no name of a picture"),
+        (["--plot", "prediction.txt"], "is not the name of a picture"),
     ],
 )
 def test_one_clear_error(options, told):

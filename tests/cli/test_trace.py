@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,24 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     result = run(app, ["show", str(tmp_path / "x.json")])
     assert isinstance(result.exception, TraceError)
     assert "not valid JSON" in str(result.exception)
+
+
+def test_show_as_json(file: Path) -> None:
+    result = run(app, ["show", str(file), "--json"])
+    found = json.loads(result.stdout)
+    assert (found["machine"], found["time_ps"], found["units"], found["events"]) == ("toy", 1000, 2, 2)
+    assert found["operations"][0] == {
+        "engine": "dma.0",
+        "operation": "send",
+        "events": 1,
+        "time_ps": 900,
+        "share": 0.45,
+        "bytes": 64,
+    }
+    assert [step["time_ps"] for step in found["critical_path"]] == [900, 100]
+
+
+def test_units_are_chosen(file: Path, tmp_path: Path) -> None:
+    png = str(tmp_path / "a.png")
+    assert run(app, ["show", str(file), "--png", png, "--units", "pe1"]).exit_code == 0
+    assert isinstance(run(app, ["show", str(file), "--png", png, "--units", "pe7"]).exception, TraceError)

@@ -91,7 +91,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_binary_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_bytes(b"a: \xff\xfe")
-    with pytest.raises(MachineError, match=r"not UTF-8 text \(byte 3\)"):
+    with pytest.raises(MachineError, match=r"not a text file \(byte 3 is not UTF-8\)"):
         read_document(file)
     file.write_bytes(b"a: \x00\x01")
     with pytest.raises(MachineError, match="not valid YAML"):

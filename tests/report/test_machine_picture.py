@@ -226,9 +226,9 @@ def test_counts() -> None:
     assert (several(1, "gpu"), several(8, "gpu"), several(8, "level_2")) == ("1 gpu", "8 gpus", "8 × level_2")
 
 
-@pytest.mark.parametrize("name", ["machine.pdf", "machine", "machine.svg.txt"])
+@pytest.mark.parametrize("name", ["machine.gif", "machine", "machine.svg.txt"])
 def test_other_suffixes_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(MegatileError, match=r"end the name with \.svg or \.png"):
+    with pytest.raises(MegatileError, match=r"end the name with \.png or \.svg or \.pdf"):
         draw_machine(machine("cpu"), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from megatile.report.canvas import new_figure, save
+
 Array = Any
 MOST_PANELS = 24
 MOST_NAMES = 32
@@ -20,22 +22,19 @@ def draw_cycles(
     cycles: Sequence[Sequence[int]], path: str | Path, title: str = "", node: int | None = None
 ) -> Path:
     """Draw the first cycles (at most 24) into a PNG, SVG or PDF file; ``node``: ranks of each node."""
-    from matplotlib.figure import Figure
-
     shown = list(cycles[:MOST_PANELS]) or [[0]]
     columns = min(len(shown), 4 if len(shown) <= 8 else 6)
     rows = ceil(len(shown) / columns)
     side = 2.2 if len(shown[0]) <= 8 else 2.8
     width, height = side * columns, (side + 0.25) * rows + 0.5
-    figure = Figure(figsize=(width, height))
+    figure = new_figure(width, height)
     figure.subplots_adjust(0, 0, 1, 1 - 0.6 / height, wspace=0, hspace=0.25 / side)
     for index, cycle in enumerate(shown):
         axes: Any = figure.add_subplot(rows, columns, index + 1)
         _draw_cycle(axes, cycle, index, node or len(cycle))
     some = f", the first {len(shown)} of them" if len(shown) < len(cycles) else ""
     figure.suptitle(title + some, y=1 - 0.12 / height, va="top")
-    figure.savefig(path, dpi=120, metadata={"Date": None} if str(path).endswith("svg") else None)
-    return Path(path)
+    return save(figure, path, title, dpi=120)
 
 
 def _draw_cycle(axes: Any, cycle: Sequence[int], number: int, node: int) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from megatile.cli.attention_predict import predict, read_length, read_names
-from megatile.cli.output import console, picture_path, print_json
+from megatile.cli.output import console, print_json
 from megatile.core.errors import MegatileError
+from megatile.report.canvas import check_target
 
 if TYPE_CHECKING:
     from megatile.attention.schedules import Schedule
@@ -42,7 +43,7 @@ def plan(
     found = make_schedule(schedule, ranks)
     summary = schedule_summary(found, read_length(seqlen, 0), causal)
     if png is not None:
-        _draw(summary["cycles"], picture_path(png), found)
+        _draw(summary["cycles"], check_target(png), found)
     print_json(summary) if json else _show(summary)
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from megatile.cli.machine import Json, Set, _complete_machine, load
-from megatile.cli.output import picture_path, print_json
+from megatile.cli.output import print_json
 from megatile.core.errors import MegatileError
+from megatile.report.canvas import check_target
 
 if TYPE_CHECKING:
     from megatile.attention.predict import Comparison
@@ -95,7 +96,7 @@ def predict(
     from megatile.attention.predict import predict as compare
 
     if plot is not None:
-        picture_path(plot)
+        check_target(plot)
     hda = load(machine, settings)
     names = None if schedule is None else read_names(schedule)
     found = []
@@ -140,7 +141,7 @@ def _plot(found: list[Comparison], path: Path) -> None:
     bars = {name: p.bars() for name, p in shown.items()}
     mask = "causal" if last.problem.causal else "full"
     title = f"{mask} attention on {last.machine}; below: {last.problem.length} tokens"
-    draw_prediction(times, loads, bars, path, title)
+    draw_prediction(times, loads, bars, path, title, {name: p.links for name, p in shown.items()})
 
 
 def _progress(work: list[Any], what: str) -> Iterable[Any]:

@@ -14,6 +14,7 @@ import typer
 from megatile.cli.machine import Json, Set, _complete_machine, load
 from megatile.cli.output import print_json
 from megatile.core.errors import MegatileError
+from megatile.report.canvas import SUFFIXES, check_folder
 
 if TYPE_CHECKING:
     from megatile.collectives.planner import Prediction
@@ -111,7 +112,7 @@ def collective(
     last = read_size(end) if end else first
     if last < first:
         raise MegatileError(f"there is no size from {first} to {last} bytes", advice="let -e be at least -b")
-    for file, kinds in ((plot, PICTURES), (trace, TRACES), (table, TABLES)):
+    for file, kinds in ((plot, SUFFIXES), (trace, TRACES), (table, TABLES)):
         _can_write(file, kinds)
     every = _whole_elements(sizes(first, last, factor), dtype)
     fields: dict[str, Any] = {"scale": scale, "ranks": read_ranks(ranks), "dtype": dtype}
@@ -161,8 +162,7 @@ def _can_write(path: Path | None, kinds: tuple[str, ...]) -> None:
         return
     if not path.name.endswith(kinds):
         raise MegatileError(f"cannot write '{path}'", advice=f"use a name that ends in {', '.join(kinds)}")
-    if not path.parent.is_dir():
-        raise MegatileError(f"cannot write '{path}': there is no folder '{path.parent}'")
+    check_folder(path)
 
 
 def _record(line: Line, prediction: Prediction, explain: bool) -> dict[str, Any]:
@@ -206,7 +206,6 @@ def _notes() -> Iterator[None]:
         print(f"note: {text}", file=sys.stderr)
 
 
-PICTURES = (".png", ".svg", ".pdf")
 TABLES = (".json",)
 TRACES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NoReturn
 
 from megatile.core.errors import MegatileError
-
-PICTURES = (".png", ".svg", ".pdf")
 
 
 def print_json(value: Any) -> None:
@@ -26,17 +23,6 @@ def fail(problem: MegatileError) -> NoReturn:
     """One message on stderr: what, where, what to try."""
     print(f"error: {problem}", file=sys.stderr)
     sys.exit(1)
-
-
-def picture_path(path: Path) -> Path:
-    """The path of a picture to be drawn later: a mistake is told before the work begins."""
-    if path.suffix.lower() not in PICTURES:
-        raise MegatileError(
-            f"'{path}' is no name of a picture", advice=f"end it in one of {', '.join(PICTURES)}"
-        )
-    if not path.absolute().parent.is_dir():
-        raise MegatileError(f"there is no folder '{path.parent}' for the picture")
-    return path
 
 
 def console() -> Any:

@@ -2,44 +2,64 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from megatile.cli.machine import Json
+from megatile.cli.output import print_json
+from megatile.report.canvas import SUFFIXES, check_target
+
 app = typer.Typer(help="Look at traces of simulated runs.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(help="A trace: *.json, *.json.gz (Perfetto) or *.jsonl (op log).")]
+
+
+Units = Annotated[
+    str | None,
+    typer.Option("--units", metavar="LIST", help="Units of the picture: 0,8-15 or 'sip0/cube0/*'."),
+]
 
 
 @app.command()
 def show(
     file: File,
-    limit: Annotated[int, typer.Option("--limit", help="Rows of the critical path.")] = 10,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Rows of the critical path.")] = 10,
     png: Annotated[Path | None, typer.Option("--png", help="Draw the timeline into this file.")] = None,
+    units: Units = None,
+    json: Json = False,
 ) -> None:
     """Where the time of a run went, and its critical path."""
-    from megatile.report import draw_timeline, summary
+    from megatile.report import draw_timeline, summary, summary_json
     from megatile.trace import read_trace, why_slow
 
-    trace = read_trace(file)
-    print(summary(trace))
-    print()
-    print(why_slow(trace, limit))
     if png is not None:
-        print(f"timeline in {draw_timeline(trace, png)}")
+        check_target(png)
+    trace = read_trace(file)
+    if json:
+        print_json(summary_json(trace, limit))
+    else:
+        print(summary(trace))
+        print()
+        print(why_slow(trace, limit))
+    if png is not None:
+        print(f"timeline written to {draw_timeline(trace, png, units=units)}", file=sys.stderr)
 
 
 @app.command()
 def convert(
     file: File,
-    target: Annotated[Path, typer.Argument(help="The file to write; its name says the format (.png too).")],
+    target: Annotated[Path, typer.Argument(help="The file to write; its name says the format.")],
+    units: Units = None,
 ) -> None:
-    """Write a trace in another format: Perfetto (.json.gz), op log (.jsonl) or a picture (.png)."""
+    """Write a trace in another format: Perfetto (.json.gz), op log (.jsonl) or a picture (.png …)."""
     from megatile.report import draw_timeline
     from megatile.trace import convert_trace, read_trace
 
-    if target.suffix == ".png":
-        draw_timeline(read_trace(file), target)
+    if target.suffix.lower() in SUFFIXES:
+        check_target(target)
+        draw_timeline(read_trace(file), target, units=units)
     else:
         convert_trace(file, target)
     print(f"wrote {target}")

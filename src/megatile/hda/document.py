@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from megatile.core.errors import MachineError, Place
+from megatile.core.files import read_text
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 LARGEST_FILE = 4 * 2**20
@@ -62,22 +63,8 @@ class Document:
 
 def read_document(path: str | Path) -> Document:
     """Read a YAML file."""
-    file = str(path)
-    try:
-        with open(path, "rb") as opened:
-            raw = opened.read(LARGEST_FILE + 1)
-        if len(raw) > LARGEST_FILE:
-            raise MachineError(f"the file is larger than {LARGEST_FILE // 2**20} MiB", place=Place(file))
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as problem:
-        raise MachineError(f"the file is not UTF-8 text (byte {problem.start})", place=Place(file)) from None
-    except MachineError:
-        raise
-    except (OSError, ValueError) as problem:
-        reason = getattr(problem, "strerror", None) or str(problem)
-        advice = "check the path; 'megatile machines' lists what can be had by name"
-        raise MachineError(f"the file cannot be read: {reason}", place=Place(file), advice=advice) from None
-    return parse_document(text, file)
+    advice = "check the path; 'megatile machines' lists what can be had by name"
+    return parse_document(read_text(path, LARGEST_FILE, MachineError, advice), str(path))
 
 
 def parse_document(text: str, file: str | None = None) -> Document:

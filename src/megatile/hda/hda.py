@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from megatile.core.errors import MachineError, MissingDescriptionError, RouteError, did_you_mean
+from megatile.core.files import write_text
 from megatile.core.frozen import Frozen
 from megatile.core.quantities import Quantity
 from megatile.hda import catalog, kernbench, load
@@ -131,7 +132,7 @@ class HDA(Places):
         """The resolved description as YAML text, also written to ``path`` if given."""
         text = yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=120)
         if path is not None:
-            Path(path).write_text(text, encoding="utf-8")
+            write_text(path, text, MachineError)
         return text
 
     def __eq__(self, other: object) -> bool:

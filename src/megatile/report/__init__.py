@@ -1,11 +1,12 @@
 """What a person looks at: tables, trees, pictures. Reads machines and traces, computes nothing of its own."""
 
 from megatile.report.deadlock import write_dump
-from megatile.report.summary import summary
+from megatile.report.summary import summary, summary_json
 from megatile.report.timeline import draw_timeline
 
 __all__ = [
     "draw_timeline",
     "summary",
+    "summary_json",
     "write_dump",
 ]

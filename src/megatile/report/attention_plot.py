@@ -1,4 +1,4 @@
-"""A picture of predicted attention: times over length, links per exchange, what every rank does."""
+"""A picture of predicted attention: times over length, what ranks exchange, what every rank does."""
 
 from __future__ import annotations
 
@@ -8,64 +8,78 @@ from typing import Any
 
 import numpy as np
 
+from megatile.report.canvas import new_figure, save
+
 Bars = Sequence[tuple[int, str, float, float]]  # (rank, "compute" or "communication", start, end) in µs
+Times = Mapping[str, Sequence[tuple[int, float]]]
 _MOST_ROWS = 260
+_ROW_INCHES = 0.03  # 3.6 dots: 240 rows can be told apart
 _COLOURS = {"compute": "#3b7dd8", "communication": "#e08a3c"}
 
 
-def _figure(width: float, height: float) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), constrained_layout=True)
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _save(figure: Any, path: str | Path) -> Path:
-    # Without the time of writing, equal pictures are equal files.
-    svg = str(path).lower().endswith(".svg")
-    figure.savefig(path, dpi=120, metadata={"Date": None} if svg else {"Software": "megatile"})
-    return Path(path)
-
-
 def draw_prediction(
-    times: Mapping[str, Sequence[tuple[int, float]]],
+    times: Times,
     loads: Mapping[str, Any],
     bars: Mapping[str, Bars],
     path: str | Path,
     title: str = "",
+    links: Mapping[str, int] | None = None,
 ) -> Path:
-    """Times over length for all schedules; for some, the load of links per exchange and what runs when.
+    """Times over length and ratios to the ring; for some schedules, what is sent and what runs when.
 
     ``times``: {schedule: [(length, µs)]}; ``loads``: {schedule: bytes [sender, receiver, exchange]};
-    ``bars``: {schedule: events of the ranks}.
+    ``bars``: {schedule: events of the ranks}; ``links``: how many links of the machine carry data.
     """
-    figure = _figure(max(10.0, 5.0 * len(loads)), 10.5)
-    grid = figure.add_gridspec(3, max(1, len(loads)))
+    rows = max((len(load) * (len(load) - 1) for load in loads.values()), default=0)
+    heat = max(3.4, _ROW_INCHES * min(rows, _MOST_ROWS))
+    figure = new_figure(max(10.0, 5.0 * len(loads)), 7.1 + heat, constrained_layout=True)
+    parts: Any = figure.subfigures(3, 1, height_ratios=[3.5, heat, 3.6])
+    top, middle, bottom = parts
+    left, right = top.subplots(1, 2)
+    _draw_times(left, times)
+    _draw_ratios(right, times)
     end = max((bar[3] for some in bars.values() for bar in some), default=1.0)
-    _draw_times(figure.add_subplot(grid[0, :]), times)
-    top = max((float(np.max(load)) for load in loads.values()), default=1.0)
-    for column, (name, load) in enumerate(loads.items()):
-        _draw_links(figure, figure.add_subplot(grid[1, column]), name, np.asarray(load), top)
-        _draw_bars(figure.add_subplot(grid[2, column]), name, bars[name], end)
+    most = max((float(np.max(load)) for load in loads.values()), default=1.0)
+    columns = max(1, len(loads))
+    maps = middle.subplots(1, columns, squeeze=False)[0]
+    charts = bottom.subplots(1, columns, squeeze=False)[0]
+    for (name, load), heat_map, chart in zip(loads.items(), maps, charts, strict=True):
+        _draw_exchanges(middle, heat_map, name, np.asarray(load), most, (links or {}).get(name))
+        _draw_bars(chart, name, bars[name], end)
     figure.suptitle(title, fontsize=11)
-    return _save(figure, path)
+    return save(figure, path, title, dpi=120)
 
 
-def _draw_times(axes: Any, times: Mapping[str, Sequence[tuple[int, float]]]) -> None:
+def _draw_times(axes: Any, times: Times) -> None:
     for number, (name, points) in enumerate(times.items()):
         xs, ys = [p[0] for p in points], [p[1] for p in points]
         axes.plot(xs, ys, marker="osv^Dx*+"[number % 8], markersize=5, label=name)
-    axes.set_xscale("log")
     axes.set_yscale("log")
+    axes.set_ylabel("time (µs)")
+    axes.legend(fontsize=8, ncol=2)
+    _lengths(axes, times)
+
+
+def _draw_ratios(axes: Any, times: Times) -> None:
+    """How many times as fast as the ring each schedule is."""
+    base = next((name for name in ("ring", "zigzag") if name in times), next(iter(times), ""))
+    of_base = dict(times.get(base, ()))
+    for number, (name, points) in enumerate(times.items()):
+        both = [(x, of_base[x] / y) for x, y in points if x in of_base and y > 0]
+        marker = "osv^Dx*+"[number % 8]
+        axes.plot([x for x, _ in both], [r for _, r in both], marker=marker, markersize=5, label=name)
+    axes.set_ylabel(f"times as fast as {base}")
+    axes.set_ylim(bottom=0)
+    _lengths(axes, times)
+
+
+def _lengths(axes: Any, times: Times) -> None:
+    axes.set_xscale("log")
     lengths = sorted({x for points in times.values() for x, _ in points})
     axes.set_xticks(lengths, [_tokens(x) for x in lengths])
     axes.set_xticks([], minor=True)
     axes.set_xlabel("tokens")
-    axes.set_ylabel("time (µs)")
     axes.grid(True, alpha=0.3)
-    axes.legend(fontsize=8, ncol=2)
 
 
 def _tokens(length: int) -> str:
@@ -78,12 +92,12 @@ def _tokens(length: int) -> str:
     )
 
 
-def _draw_links(figure: Any, axes: Any, name: str, load: Any, top: float) -> None:
-    """Links (sender to receiver) over exchanges; white links are idle."""
+def _draw_exchanges(figure: Any, axes: Any, name: str, load: Any, top: float, links: int | None) -> None:
+    """Pairs of ranks (sender to receiver) over exchanges; white pairs exchange nothing."""
     ranks = load.shape[0]
     pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
     if not pairs:
-        axes.set_title(f"{name}: one rank has no links", fontsize=9)
+        axes.set_title(f"{name}: one rank exchanges nothing", fontsize=9)
         axes.set_axis_off()
         return
     picture = np.array([load[a, b] for a, b in pairs]).reshape(len(pairs), -1) / 2**20
@@ -93,7 +107,8 @@ def _draw_links(figure: Any, axes: Any, name: str, load: Any, top: float) -> Non
         shown, aspect="auto", cmap="YlOrRd", vmin=0, vmax=max(1e-9, top / 2**20), interpolation="nearest"
     )
     used = np.count_nonzero(picture.any(axis=1))
-    axes.set_title(f"{name}: MiB on each link ({used} of {len(pairs)} used)", fontsize=9)
+    carried = "" if links is None else f" over {links} links"
+    axes.set_title(f"{name}: MiB between ranks\n{used} of {len(pairs)} pairs{carried}", fontsize=9)
     axes.set_xlabel("exchange")
     count = picture.shape[1]
     axes.set_xticks(range(0, count, max(1, count // 12)))
@@ -103,12 +118,12 @@ def _draw_links(figure: Any, axes: Any, name: str, load: Any, top: float) -> Non
     named = range(0, ranks, max(1, ranks // 16))
     middle = [(rank * (ranks - 1) + (ranks - 2) / 2) / per_row for rank in named]
     axes.set_yticks(middle, [str(rank) for rank in named], fontsize=7)
-    axes.set_ylabel("links by sender")
+    axes.set_ylabel("pairs of ranks, by sender")
     figure.colorbar(image, ax=axes)
 
 
 def _busiest(picture: Any, count: int) -> Any:
-    """Of ``count`` links one after the other the busiest: more rows than dots would be left out unseen."""
+    """Of ``count`` pairs one after the other the busiest: more rows than dots would be left out unseen."""
     missing = -len(picture) % count
     padded = np.concatenate([picture, np.zeros((missing, picture.shape[1]))])
     return padded.reshape(-1, count, picture.shape[1]).max(axis=1)

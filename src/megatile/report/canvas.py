@@ -7,7 +7,6 @@ use. The same calls give the same bytes: no dates, no random identifiers, no dep
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -15,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatile.core.errors import MegatileError
+from megatile.core.files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Point = tuple[float, float]
 
-SUFFIXES = (".svg", ".png")
+SUFFIXES = (".png", ".svg", ".pdf")
 PIXELS_PER_INCH = 100
 PNG_PIXELS_PER_INCH = 150  # one and a half image pixels per pixel of the layout keeps small text sharp
 CAP_HEIGHT = 0.36  # from the middle of a capital letter to its baseline, per pixel of font size
@@ -186,12 +186,21 @@ def check_target(path: str | Path) -> Path:
             f"'{target.name}' is not the name of a picture that can be written",
             advice=f"end the name with {' or '.join(SUFFIXES)}",
         )
-    if not target.parent.is_dir():
-        raise MegatileError(
-            f"cannot write {target}: there is no folder '{target.parent}'", advice="make the folder first"
-        )
-    if target.is_dir():
-        raise MegatileError(f"cannot write {target}: it is a folder", advice="give the name of a file")
+    return check_folder(target)
+
+
+def check_folder(target: Path) -> Path:
+    """The path of a file to write later: that it cannot be is said before the work begins."""
+    try:
+        if not target.absolute().parent.is_dir():
+            raise MegatileError(
+                f"cannot write {target}: there is no folder '{target.parent}'", advice="make the folder first"
+            )
+        if target.is_dir():
+            raise MegatileError(f"cannot write {target}: it is a folder", advice="give the name of a file")
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise MegatileError(f"cannot write '{target}': {reason}", advice="choose another name") from None
     return target
 
 
@@ -207,25 +216,26 @@ def settings() -> Iterator[None]:
         yield
 
 
-def save(figure: Figure, target: Path, title: str) -> None:
-    """Write a figure; the file is either whole or not touched."""
+def new_figure(width: float, height: float, **options: Any) -> Figure:
+    """A figure of so many inches that needs no screen and leaves nothing behind in pyplot."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), **options)
+
+
+def save(figure: Figure, path: str | Path, title: str, dpi: int = PNG_PIXELS_PER_INCH) -> Path:
+    """Write a figure, in the format of the name; the file is either whole or not touched."""
+    target = check_target(path)
     kind = target.suffix.lower()[1:]
-    metadata: dict[str, Any] = (
-        {"Date": None, "Creator": "megatile", "Title": title} if kind == "svg" else {"Software": None}
-    )
+    # Without the time of writing, equal pictures are equal files.
+    metadata: dict[str, Any] = {
+        "svg": {"Date": None, "Creator": "megatile", "Title": title},
+        "pdf": {"CreationDate": None, "Creator": "megatile", "Title": title},
+    }.get(kind, {"Software": None})
     # The highest compression takes a third of the time of a picture and saves a tenth of the bytes.
-    options: dict[str, Any] = {} if kind == "svg" else {"pil_kwargs": {"compress_level": 4}}
+    options: dict[str, Any] = {"pil_kwargs": {"compress_level": 4}} if kind == "png" else {}
     data = io.BytesIO()
-    figure.savefig(data, format=kind, metadata=metadata, dpi=PNG_PIXELS_PER_INCH, **options)
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        try:
-            beside.write_bytes(data.getvalue())
-            os.replace(beside, target)
-        finally:
-            beside.unlink(missing_ok=True)
-    except OSError as problem:
-        raise MegatileError(
-            f"cannot write {target}: {problem.strerror or problem}",
-            advice="choose a folder that you may write to and that has space",
-        ) from problem
+    figure.savefig(data, format=kind, metadata=metadata, dpi=dpi, **options)
+    with whole_file(target) as out:
+        out.write(data.getvalue())
+    return target

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from megatile.report.canvas import new_figure, save
+
 
 def plot_sweep(
     lines: Mapping[str, Sequence[tuple[int, float, float]]], path: str | Path, title: str = ""
 ) -> Path:
     """Draw ``{algorithm: [(bytes, microseconds, GB/s), ...]}`` into an image file (format by its suffix)."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
+    figure = new_figure(11, 4.2, constrained_layout=True)
+    left, right = figure.subplots(1, 2)
     for number, (name, points) in enumerate(lines.items()):
         marker = "osv^Dx*+"[number % 8]
         xs = [p[0] for p in points]
@@ -29,7 +27,4 @@ def plot_sweep(
     left.set_yscale("log")
     left.legend(fontsize=8)
     figure.suptitle(title)
-    target = Path(path)
-    figure.savefig(target, dpi=130)
-    plt.close(figure)
-    return target
+    return save(figure, path, title, dpi=130)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from megatile.core.files import write_text
 from megatile.trace import WaitGraph
 
 
@@ -11,6 +12,4 @@ def write_dump(graph: WaitGraph, path: str | Path) -> tuple[Path, Path]:
     """Write ``path.txt`` and ``path.dot``; return both paths."""
     path = Path(path)
     text, dot = path.with_suffix(".txt"), path.with_suffix(".dot")
-    text.write_text(graph.text(limit=1_000_000) + "\n", encoding="utf-8")
-    dot.write_text(graph.dot(), encoding="utf-8")
-    return text, dot
+    return write_text(text, graph.text(limit=1_000_000) + "\n"), write_text(dot, graph.dot())

@@ -1,53 +1,106 @@
-"""A Trace as a picture: one row per unit and engine, one bar per event."""
+"""A Trace as a picture: units and engines downwards, time to the right, one bar per event."""
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from megatile.core.errors import did_you_mean
 from megatile.core.quantities import TIMES, format_time
-from megatile.trace import Trace
+from megatile.report.canvas import new_figure, save
+from megatile.trace import Trace, TraceError
+from megatile.trace.lanes import Row, rows_of
 
-_MAX_ROWS = 64
+MOST_ROWS = 64
+_NARROWEST = 1 / 600
+"""A bar is at least this share of the axis wide: at 12 inches about two dots."""
+_COLOURS = [f"C{i}" for i in range(10)] + [
+    f"#{c}" for c in ("393b79", "637939", "8c6d31", "843c39", "7b4173")
+]
+_WAITING: dict[str, Any] = {"facecolors": "#eeeeee", "edgecolors": "#9a9a9a", "hatch": "////"}
 
 
-def draw_timeline(trace: Trace, path: str | Path, *, rows: int = _MAX_ROWS) -> Path:
-    """Draw the first ``rows`` tracks into a PNG file (matplotlib is imported here, not before)."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+def draw_timeline(trace: Trace, path: str | Path, *, rows: int = MOST_ROWS, units: str | None = None) -> Path:
+    """Draw a PNG, SVG or PDF with at most ``rows`` rows; ``units`` chooses whose.
+
+    ``units`` is a list like ``0,8-15`` (numbers in the order of the trace) or ``sip0/cube0/*`` (names).
+    What is left out stands under the picture. Commands that overlap lie in rows of their own; waiting is
+    hatched and grey; a bar too narrow to see is widened.
+    """
+    every, row = rows_of(trace)
+    chosen = choose_units(trace, units)
+    fitting = [number for number, r in enumerate(every) if r.unit in chosen]
+    shown = fitting[: max(1, rows)]
+    figure = new_figure(12, 1.5 + 0.22 * max(1, len(shown)), constrained_layout=True)
+    axes = figure.add_subplot()
+    _draw_bars(axes, trace, every, row, shown)
+    labels = [f"{trace.units[every[n].unit]} {every[n].name}" for n in shown]
+    axes.set_yticks(range(len(shown)), labels, fontsize=7)
+    axes.set_ylim(max(1, len(shown)) - 0.5, -0.5)
+    axes.set_title(f"{trace.machine} {format_time(trace.end_ps)}".strip(), fontsize=9)
+    if len(shown) < len(every):
+        left_out = f"{len(shown)} of {len(every)} rows are shown"
+        if len(fitting) > len(shown):
+            left_out += ": choose others by units (--units 8-15 or 'node1/*')"
+        axes.set_xlabel(f"{axes.get_xlabel()}\n{left_out}")
+    return save(figure, path, "timeline", dpi=110)
+
+
+def choose_units(trace: Trace, text: str | None) -> set[int]:
+    """The numbers of the units that ``0,8-15`` or ``sip0/cube0/*`` names; all without a text."""
+    if text is None:
+        return set(range(len(trace.units)))
+    found: set[int] = set()
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        first, dash, last = part.partition("-")
+        if first.isdecimal() and (not dash or last.isdecimal()):
+            matching = list(range(int(first), min(int(last or first), len(trace.units) - 1) + 1))
+        else:
+            matching = [i for i, name in enumerate(trace.units) if fnmatchcase(name, part)]
+        if not matching:
+            advice = did_you_mean(part, trace.units[:200], what="units")
+            raise TraceError(f"'{part}' is none of the {len(trace.units)} units of the trace", advice=advice)
+        found.update(matching)
+    return found
+
+
+def _draw_bars(axes: Any, trace: Trace, every: list[Row], row: np.ndarray, shown: list[int]) -> None:
     from matplotlib.collections import PolyCollection
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    unit, engine = trace.columns["unit"].astype(np.int64), trace.columns["engine"].astype(np.int64)
-    track = unit * max(1, len(trace.engines)) + engine
-    tracks = np.unique(track)[:rows]
-    figure = Figure(figsize=(12, 1.2 + 0.22 * max(1, len(tracks))))
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    colours = [f"C{i % 10}" for i in range(len(trace.operations))]
-    scale, label = next((unit for unit in TIMES if trace.end_ps >= 10 * unit[0]), TIMES[-1])
-    boxes, faces = [], []
-    for row, number in enumerate(tracks.tolist()):
-        for event in np.flatnonzero(track == number).tolist():
-            start = trace.columns["start_ps"][event] / scale
-            end = trace.columns["end_ps"][event] / scale
-            boxes.append([(start, row - 0.4), (start, row + 0.4), (end, row + 0.4), (end, row - 0.4)])
-            faces.append(colours[int(trace.columns["operation"][event])])
-    axes.add_collection(PolyCollection(boxes, facecolors=faces, linewidths=0.2, edgecolors="white"))
-    width = max(1, len(trace.engines))
-    labels = [f"{trace.units[n // width]} {trace.engines[n % width]}" for n in tracks.tolist()]
-    axes.set_yticks(range(len(tracks)), labels, fontsize=7)
-    axes.set_ylim(max(1, len(tracks)) - 0.5, -0.5)
-    axes.set_xlim(0, max(1, trace.end_ps) / scale)
+    line = np.full(len(every) + 1, -1)
+    line[shown] = np.arange(len(shown))
+    events = np.flatnonzero(line[row] >= 0) if len(trace) else np.zeros(0, dtype=np.int64)
+    last = int(trace.columns["end_ps"][events].max()) if len(events) else 1
+    scale, label = next((unit for unit in TIMES if last >= 10 * unit[0]), TIMES[-1])
+    start, end = (trace.columns[name][events] / scale for name in ("start_ps", "end_ps"))
+    limit = max(last, 1) / scale
+    end = np.maximum(end, start + limit * _NARROWEST)
+    y, waiting = line[row[events]], np.array([r.waiting for r in every], dtype=bool)
+    operation = trace.columns["operation"][events]
+    is_wait = waiting[row[events]] if len(events) else np.zeros(0, dtype=bool)
+    corners = np.stack(
+        [np.stack([start, y - 0.4], 1), np.stack([start, y + 0.4], 1)]
+        + [np.stack([end, y + 0.4], 1), np.stack([end, y - 0.4], 1)],
+        axis=1,
+    )
+    legend = []
+    for number in np.unique(operation[~is_wait]).tolist():
+        colour = _COLOURS[number % len(_COLOURS)]
+        bars = corners[(operation == number) & ~is_wait]
+        axes.add_collection(PolyCollection(list(bars), facecolors=colour, linewidths=0.2, edgecolors="white"))
+        legend.append(Patch(color=colour, label=trace.operations[number]))
+    if is_wait.any():
+        axes.add_collection(PolyCollection(list(corners[is_wait]), linewidths=0.3, zorder=0.5, **_WAITING))
+        names = [trace.operations[n] for n in np.unique(operation[is_wait]).tolist()]
+        words = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+        legend.append(
+            Patch(facecolor="#eeeeee", edgecolor="#9a9a9a", hatch="////", label=f"waiting: {words}")
+        )
+    axes.set_xlim(0, max(limit, float(end.max()) if len(end) else 0))
     axes.set_xlabel(label)
-    axes.set_title(f"{trace.machine} {format_time(trace.end_ps)}".strip(), fontsize=9)
-    legend = [Patch(color=c, label=name) for c, name in zip(colours[:10], trace.operations[:10], strict=True)]
     if legend:
-        axes.legend(
-            handles=legend, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0)
-        )  # beside the bars
-    figure.tight_layout()
-    # A fixed software tag keeps equal pictures equal byte for byte.
-    figure.savefig(path, dpi=110, metadata={"Software": "megatile"})
-    return Path(path)
+        axes.legend(handles=legend, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))

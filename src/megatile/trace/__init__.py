@@ -8,7 +8,7 @@ write_oplog(trace, "run.jsonl")           # one line per event
 assert read_trace("run.json.gz") == trace
 """
 
-from megatile.trace.critical import CriticalStep, critical_path, why_slow
+from megatile.trace.critical import CriticalStep, critical_groups, critical_path, why_slow
 from megatile.trace.events import Counter, Event, Trace, TraceBuilder, TraceError
 from megatile.trace.exposure import LAUNCH, busy_ps, exposed_ps
 from megatile.trace.join import join_traces
@@ -31,6 +31,7 @@ __all__ = [
     "Waiter",
     "busy_ps",
     "convert_trace",
+    "critical_groups",
     "critical_path",
     "exposed_ps",
     "join_traces",

@@ -48,18 +48,24 @@ def critical_path(trace: Trace) -> list[CriticalStep]:
     return steps
 
 
-def why_slow(trace: Trace, limit: int = 10) -> str:
-    """The critical path as text, added up by operation and source line, the largest share first."""
-    steps = critical_path(trace)
-    total = sum(step.adds_ps for step in steps)
+def critical_groups(trace: Trace) -> list[tuple[str, str, str, int, int, float]]:
+    """The critical path added up: (operation, engine, source, steps, picoseconds, share), largest first."""
     grouped: dict[tuple[str, str, str], list[int]] = {}
-    for step in steps:
+    for step in critical_path(trace):
         key = (step.event.operation, step.event.engine, step.event.source)
         grouped.setdefault(key, []).append(step.adds_ps)
     ranked = sorted(grouped.items(), key=lambda item: (-sum(item[1]), item[0]))
+    whole = max(1, trace.end_ps)
+    return [(*key, len(parts), sum(parts), sum(parts) / whole) for key, parts in ranked]
+
+
+def why_slow(trace: Trace, limit: int = 10) -> str:
+    """The critical path as text, added up by operation and source line, the largest share first."""
+    groups = critical_groups(trace)
     rows = [
-        (operation, engine, len(parts), format_time(sum(parts)), f"{sum(parts) / max(1, total):.1%}", source)
-        for (operation, engine, source), parts in ranked[:limit]
+        (operation, engine, steps, format_time(spent), f"{share:.1%}", source)
+        for operation, engine, source, steps, spent, share in groups[:limit]
     ]
     table = text_table(("operation", "engine", "steps", "time", "share", "source"), rows)
-    return f"critical path: {len(steps)} events, {format_time(total)}\n{table}"
+    steps, total = sum(group[3] for group in groups), sum(group[4] for group in groups)
+    return f"critical path: {steps} events, {format_time(total)}\n{table}"

@@ -72,6 +72,15 @@ class Counter:
     time_ps: np.ndarray
     value: np.ndarray
 
+    def __post_init__(self) -> None:
+        times, values = np.asarray(self.time_ps, dtype=np.int64), np.asarray(self.value, dtype=np.float64)
+        if times.shape != values.shape or times.ndim != 1:
+            raise TraceError(f"counter '{self.name}' needs one value per time")
+        if not np.isfinite(values).all():
+            raise TraceError(f"counter '{self.name}' holds a value that is no number")
+        object.__setattr__(self, "time_ps", times)
+        object.__setattr__(self, "value", values)
+
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Counter)
@@ -244,11 +253,7 @@ class TraceBuilder:
         self._flows.extend((sender, receiver))
 
     def counter(self, name: str, time_ps: Sequence[int], value: Sequence[float]) -> None:
-        times = np.asarray(time_ps, dtype=np.int64)
-        values = np.asarray(value, dtype=np.float64)
-        if times.shape != values.shape or times.ndim != 1:
-            raise TraceError(f"counter '{name}' needs one value per time")
-        self._counters.append(Counter(name, times, values))
+        self._counters.append(Counter(name, np.asarray(time_ps), np.asarray(value)))
 
     def build(self) -> Trace:
         return Trace(

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from megatile.trace.events import TraceError
+import numpy as np
 
-MAX_BYTES = 4 << 30
+from megatile.core import files
+from megatile.trace.events import COLUMNS, Counter, Trace, TraceError
+
+MAX_BYTES = 1 << 30
 """Refuse files that unpack to more than this: a small gzip file can hide terabytes."""
 
 
 def read_text(path: Path, limit: int = MAX_BYTES) -> str:
     """The text of a plain or gzipped file, or a `TraceError` that says what is wrong with it."""
+    return files.read_text(path, limit, TraceError, "write the trace again", unpack=True)
+
+
+def read_json(text: str, what: str) -> Any:
+    """A JSON value; ``NaN`` and ``Infinity``, which are not JSON, are refused like everything else."""
     try:
-        with path.open("rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            data = gzip.GzipFile(fileobj=raw).read(limit + 1) if packed else raw.read(limit + 1)
-    except FileNotFoundError:
-        raise TraceError(f"there is no trace file '{path}'") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise TraceError(
-            f"{path.name} is a truncated or damaged gzip file ({error})", advice="write the trace again"
-        ) from None
-    except OSError as error:
-        raise TraceError(f"'{path}' cannot be read: {error.strerror or error}") from None
-    if len(data) > limit:
-        raise TraceError(f"{path.name} unpacks to more than {limit} bytes")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise TraceError(f"{path.name} is not a text file (byte {error.start})") from None
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{what} ({error})", advice="the file may be truncated; write it again") from None
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def table_of_names(file: str, table: str, names: Any) -> tuple[str, ...]:
@@ -41,3 +38,24 @@ def table_of_names(file: str, table: str, names: Any) -> tuple[str, ...]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise TraceError(f"{file}: the header's '{table}' is not a list of names")
     return tuple(names)
+
+
+def make_trace(
+    file: str,
+    tables: Mapping[str, tuple[str, ...]],
+    columns: Mapping[str, list[int]],
+    flows: Any,
+    counters: Any,
+    machine: str,
+) -> Trace:
+    """A Trace of what a file says; ``counters`` are (name, times, values)."""
+    try:
+        return Trace(
+            **tables,
+            columns={n: np.array(c, dtype=COLUMNS[n]) for n, c in columns.items()},
+            flows=np.array(flows, dtype=np.int64).reshape(-1, 2),
+            counters=tuple(Counter(str(n), np.asarray(t), np.asarray(v)) for n, t, v in counters),
+            machine=machine,
+        )
+    except (OverflowError, ValueError, TypeError) as error:
+        raise TraceError(f"{file}: {error}") from None

@@ -6,15 +6,14 @@ with its names written out, so that ``grep`` and ``jq`` work on it.
 
 from __future__ import annotations
 
-import gzip
 import json
+from operator import index
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
-import numpy as np
-
-from megatile.trace.events import COLUMNS, NAME_TABLES, TABLE_OF, Counter, Trace, TraceError
-from megatile.trace.files import read_text, table_of_names
+from megatile.core.files import whole_file
+from megatile.trace.events import COLUMNS, NAME_TABLES, TABLE_OF, Trace, TraceError
+from megatile.trace.files import make_trace, read_json, read_text, table_of_names
 
 SCHEMA = "megatile-oplog-1"
 _BLOCK = 50_000
@@ -36,17 +35,12 @@ _KEYS = {
 
 def write_oplog(trace: Trace, path: str | Path) -> Path:
     """Write one JSON line per event (times in ps); gzipped if the name ends in ``.gz``."""
-    path = Path(path)
-    with path.open("wb") as raw:
-        if path.suffix == ".gz":
-            with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=1, mtime=0) as packed:
-                _write(trace, packed)
-        else:
-            _write(trace, raw)
-    return path
+    with whole_file(path, TraceError) as out:
+        _write(trace, out)
+    return Path(path)
 
 
-def _write(trace: Trace, out: IO[bytes] | gzip.GzipFile) -> None:
+def _write(trace: Trace, out: BinaryIO) -> None:
     header = {
         "schema": SCHEMA,
         "machine": trace.machine,
@@ -79,31 +73,18 @@ def read_oplog(path: str | Path) -> Trace:
         row = _json(path.name, number, line)
         try:
             for name, key in _KEYS.items():
-                columns[name].append(numbers[TABLE_OF[name]][row[key]] if name in TABLE_OF else int(row[key]))
-        except (KeyError, TypeError, ValueError) as error:
+                value = row[key]
+                columns[name].append(numbers[TABLE_OF[name]][value] if name in TABLE_OF else index(value))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise TraceError(f"{path.name}:{number}: malformed event ({error!r})") from None
-    try:
-        return Trace(
-            **tables,
-            columns={n: np.array(c, dtype=COLUMNS[n]) for n, c in columns.items()},
-            flows=np.array(header.get("flows", []), dtype=np.int64).reshape(-1, 2),
-            counters=tuple(
-                Counter(str(n), np.array(t, dtype=np.int64), np.array(v, dtype=np.float64))
-                for n, t, v in header.get("counters", [])
-            ),
-            machine=str(header.get("machine", "")),
-        )
-    except (OverflowError, ValueError, TypeError) as error:
-        raise error if isinstance(error, TraceError) else TraceError(f"{path.name}: {error}") from None
+    counters = header.get("counters", [])
+    return make_trace(
+        path.name, tables, columns, header.get("flows", []), counters, str(header.get("machine", ""))
+    )
 
 
 def _json(file: str, number: int, line: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise TraceError(
-            f"{file}:{number}: not a JSON line ({error})", advice="the file may be truncated"
-        ) from None
+    row = read_json(line, f"{file}:{number}: not a JSON line")
     if not isinstance(row, dict):
         raise TraceError(f"{file}:{number}: a line of an op log is an object, not {type(row).__name__}")
     return row

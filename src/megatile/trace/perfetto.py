@@ -1,39 +1,39 @@
-"""Gzipped Chrome/Perfetto JSON: one process per unit, one thread per engine, arrows and counters.
+"""Gzipped Chrome/Perfetto JSON: one process per unit, threads for the lanes of its engines, arrows, counters.
 
-Times are microseconds with six decimals, so every picosecond survives. The file is written without a
+A viewer drops events that overlap on one thread, so events that run at the same time lie in lanes
+(`lanes.py`). It also rounds to nanoseconds, so times are written as whole ones, rounded down, which keeps
+neighbours apart; the picoseconds stand in the arguments. The file has no
 time stamp: the same Trace gives the same bytes. `read_perfetto` reads back what `write_perfetto`
 wrote and treats the file as untrusted.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 from collections.abc import Iterator
+from operator import index
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from megatile.trace.events import COLUMNS, NAME_TABLES, Counter, Trace, TraceError
-from megatile.trace.files import read_text, table_of_names
+from megatile.core.files import whole_file
+from megatile.trace.events import COLUMNS, NAME_TABLES, TABLE_OF, Trace, TraceError
+from megatile.trace.files import make_trace, read_json, read_text, table_of_names
+from megatile.trace.lanes import Row, rows_of
 
-SCHEMA = "megatile-trace-1"
+SCHEMA = "megatile-trace-2"
+_NUMBERED = "megatile-trace-1"
+"""The schema before: numbers of the tables where names stand now, and a thread per engine."""
 _BLOCK = 50_000
 
 
 def write_perfetto(trace: Trace, path: str | Path) -> Path:
     """Write ``trace`` as Chrome JSON; gzipped if the name ends in ``.gz``. Returns the path."""
-    path = Path(path)
-    with path.open("wb") as raw:
-        if path.suffix == ".gz":
-            # Level 1 is five times faster than the default and keeps a million events under 5 s.
-            with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=1, mtime=0) as packed:
-                _write(trace, cast(BinaryIO, packed))
-        else:
-            _write(trace, raw)
-    return path
+    with whole_file(path, TraceError) as out:
+        _write(trace, out)
+    return Path(path)
 
 
 def _write(trace: Trace, out: BinaryIO) -> None:
@@ -54,23 +54,25 @@ def _write(trace: Trace, out: BinaryIO) -> None:
 
 
 def _parts(trace: Trace) -> Iterator[list[str]]:
-    yield _tracks(trace)
+    rows, row = rows_of(trace)
+    thread = row + 1
+    yield _tracks(trace, rows)
     for start in range(0, len(trace), _BLOCK):
-        yield _events(trace, start, min(start + _BLOCK, len(trace)))
-    yield from _arrows(trace)
+        yield _events(trace, thread, start, min(start + _BLOCK, len(trace)))
+    yield from _arrows(trace, thread)
     yield from _counters(trace)
 
 
-def _tracks(trace: Trace) -> list[str]:
-    """Names and order of the tracks: units in order (hierarchical names), engines under each."""
-    rows = []
-    pairs = np.unique(np.stack([trace.columns["unit"], trace.columns["engine"]], axis=1), axis=0)
-    for unit in np.unique(pairs[:, 0]).tolist() if len(trace) else []:
-        rows.append(_meta("process_name", unit + 1, None, {"name": trace.units[unit]}))
-        rows.append(_meta("process_sort_index", unit + 1, None, {"sort_index": unit}))
-    for unit, engine in pairs.tolist() if len(trace) else []:
-        rows.append(_meta("thread_name", unit + 1, engine + 1, {"name": trace.engines[engine]}))
-    return rows
+def _tracks(trace: Trace, rows: list[Row]) -> list[str]:
+    """Names and order of the tracks: units in order (hierarchical names), lanes of engines under each."""
+    result = []
+    for unit in dict.fromkeys(row.unit for row in rows):
+        result.append(_meta("process_name", unit + 1, None, {"name": trace.units[unit]}))
+        result.append(_meta("process_sort_index", unit + 1, None, {"sort_index": unit}))
+    for number, row in enumerate(rows, start=1):
+        result.append(_meta("thread_name", row.unit + 1, number, {"name": row.name}))
+        result.append(_meta("thread_sort_index", row.unit + 1, number, {"sort_index": number}))
+    return result
 
 
 def _meta(name: str, pid: int, tid: int | None, args: dict[str, Any]) -> str:
@@ -85,34 +87,47 @@ def _micro(ps: np.ndarray) -> list[tuple[int, int]]:
     return list(zip(whole.tolist(), rest.tolist(), strict=True))
 
 
-_TIME = "%d.%06d"
-_ROW = '%s"ts":%d.%06d,"dur":%s,"args":{"cause":%d,%s'
+_ROW = '%s"ts":%d.%03d,"dur":%d.%03d,"args":{"start_ps":%d,"end_ps":%d,"cause":%d,%s%s'
 
 
-def _events(trace: Trace, start: int, stop: int) -> list[str]:
+def _events(trace: Trace, thread: np.ndarray, start: int, stop: int) -> list[str]:
     """The hot loop of a large trace: what repeats (names, sizes, places) is formatted once per block."""
     part = {name: column[start:stop] for name, column in trace.columns.items()}
     kinds, where = _repeating(
         [part[n] for n in ("operation", "unit", "engine", "bytes", "source", "operand")]
+        + [thread[start:stop]]
     )
     heads, tails = [], []
-    for operation, unit, engine, size, source, operand in zip(*kinds, strict=True):
+    for operation, unit, engine, size, source, operand, tid in zip(*kinds, strict=True):
         name = json.dumps(trace.operations[operation])
-        heads.append(f'{{"ph":"X","name":{name},"pid":{unit + 1},"tid":{engine + 1},')
-        tails.append(f'"bytes":{size},"source":{source},"operand":{operand}}}}}')
-    ts, ts_rest = np.divmod(part["start_ps"], 1_000_000)
-    lengths, which = np.unique(part["end_ps"] - part["start_ps"], return_inverse=True)
-    texts = [_TIME % pair for pair in _micro(lengths)]
+        heads.append(f'{{"ph":"X","name":{name},"pid":{unit + 1},"tid":{tid},')
+        named = {"engine": trace.engines[engine], "source": trace.sources[source]}
+        named |= {"operand": trace.operands[operand]}
+        tails.append(f'"bytes":{size},{json.dumps(named)[1:]}}}')
+    released, by = _released_by(trace, part["cause"])
+    begin, end = part["start_ps"] // 1000, part["end_ps"] // 1000
     rows = zip(
         [heads[i] for i in where],
-        ts.tolist(),
-        ts_rest.tolist(),
-        [texts[i] for i in which.tolist()],
-        part["cause"].tolist(),
+        *(number.tolist() for time in (begin, end - begin) for number in np.divmod(time, 1000)),
+        *(part[name].tolist() for name in ("start_ps", "end_ps", "cause")),
+        [released[i] for i in by],
         [tails[i] for i in where],
         strict=True,
     )
     return [_ROW % row for row in rows]
+
+
+def _released_by(trace: Trace, cause: np.ndarray) -> tuple[list[str], list[int]]:
+    """What released an event, in words."""
+    columns = [np.append(trace.columns[name], -1)[cause] for name in ("unit", "engine", "operation")]
+    kinds, where = _repeating(columns)
+    texts = [
+        f'"released by":{json.dumps(f"{trace.units[u]} {trace.engines[e]} {trace.operations[o]}")},'
+        if u >= 0
+        else ""
+        for u, e, o in zip(*kinds, strict=True)
+    ]
+    return texts, where
 
 
 def _repeating(columns: list[np.ndarray]) -> tuple[list[list[int]], list[int]]:
@@ -128,11 +143,11 @@ def _repeating(columns: list[np.ndarray]) -> tuple[list[list[int]], list[int]]:
 _ARROW = '{"ph":"%s","name":"send","cat":"flow","id":%d,"pid":%d,"tid":%d,"ts":%d.%06d%s}'
 
 
-def _arrows(trace: Trace) -> Iterator[list[str]]:
-    """One arrow per message, from the middle of the send to the end of the receive."""
-    unit, engine = trace.columns["unit"] + 1, trace.columns["engine"] + 1
+def _arrows(trace: Trace, thread: np.ndarray) -> Iterator[list[str]]:
+    """One arrow per message, from the middle of the send to the last nanosecond of the receive."""
+    unit = trace.columns["unit"] + 1
     middle = (trace.columns["start_ps"] + trace.columns["end_ps"]) // 2
-    end = trace.columns["end_ps"]
+    end = np.maximum(trace.columns["start_ps"], trace.columns["end_ps"] - 1000)
     for begin in range(0, len(trace.flows), _BLOCK):
         block = trace.flows[begin : begin + _BLOCK]
         rows = []
@@ -140,7 +155,7 @@ def _arrows(trace: Trace) -> Iterator[list[str]]:
             ("s", block[:, 0], middle, ""),
             ("f", block[:, 1], end, ',"bp":"e"'),
         ):
-            columns = (unit[event].tolist(), engine[event].tolist(), _micro(time[event]))
+            columns = (unit[event].tolist(), thread[event].tolist(), _micro(time[event]))
             for i, (p, t, (whole, rest)) in enumerate(zip(*columns, strict=True)):
                 rows.append(_ARROW % (phase, begin + i, p, t, whole, rest, tail))
         # The event numbers are what the reader needs; viewers ignore the extra record.
@@ -163,17 +178,11 @@ def _counters(trace: Trace) -> Iterator[list[str]]:
 def read_perfetto(path: str | Path) -> Trace:
     """Read a file made by `write_perfetto`; `TraceError` says what is wrong with any other."""
     path = Path(path)
-    text = read_text(path)
-    try:
-        document = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise TraceError(
-            f"{path.name} is not valid JSON: {error}", advice="the file may be truncated; write it again"
-        ) from None
+    document = read_json(read_text(path), f"{path.name} is not valid JSON")
     if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
         raise TraceError(f"{path.name} is not a Chrome trace: no list 'traceEvents'")
     header = document.get("otherData")
-    if not isinstance(header, dict) or header.get("schema") != SCHEMA:
+    if not isinstance(header, dict) or header.get("schema") not in (SCHEMA, _NUMBERED):
         raise TraceError(
             f"{path.name} is a Chrome trace of another program", advice=f"only '{SCHEMA}' files are read"
         )
@@ -182,57 +191,58 @@ def read_perfetto(path: str | Path) -> Trace:
 
 def _rebuild(file: str, header: dict[str, Any], rows: list[Any]) -> Trace:
     tables = {t: table_of_names(file, t, header.get(t)) for t in NAME_TABLES}
-    operations = {name: i for i, name in enumerate(tables["operations"])}
-    columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
-    flows: list[list[int]] = []
-    counters: dict[str, tuple[list[int], list[float]]] = {}
+    reader = _Reader(tables, numbered=header["schema"] == _NUMBERED)
     for number, row in enumerate(rows):
         try:
-            _take(row, operations, columns, flows, counters)
+            reader.take(row)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise TraceError(f"{file}: record {number} of 'traceEvents' is malformed ({error!r})") from None
-    try:
-        return Trace(
-            **tables,
-            columns={n: np.array(c, dtype=COLUMNS[n]) for n, c in columns.items()},
-            flows=np.array(flows, dtype=np.int64).reshape(-1, 2),
-            counters=tuple(
-                Counter(n, np.array(t, dtype=np.int64), np.array(v, dtype=np.float64))
-                for n, (t, v) in counters.items()
-            ),
-            machine=str(header.get("machine", "")),
-        )
-    except (OverflowError, ValueError) as error:
-        raise TraceError(f"{file}: {error}") from None
+    counters = [(name, *both) for name, both in reader.counters.items()]
+    return make_trace(file, tables, reader.columns, reader.flows, counters, str(header.get("machine", "")))
 
 
-def _take(
-    row: Any,
-    operations: dict[str, int],
-    columns: dict[str, list[int]],
-    flows: list[list[int]],
-    counters: dict[str, tuple[list[int], list[float]]],
-) -> None:
-    phase = row["ph"]
-    if phase == "X":
-        args = row["args"]
-        start = _ps(row["ts"])
-        values = (row["pid"] - 1, row["tid"] - 1, operations[row["name"]], args["operand"], args["source"])
-        for name, value in zip(COLUMNS, (*values, start, start + _ps(row["dur"])), strict=False):
-            columns[name].append(int(value))
-        columns["bytes"].append(int(args["bytes"]))
-        columns["cause"].append(int(args["cause"]))
-    elif phase == "M" and row["name"] == "megatile_flows":
-        flows.extend([int(a), int(b)] for a, b in row["args"]["pairs"])
-    elif phase == "C":
-        times, values_ = counters.setdefault(str(row["name"]), ([], []))
-        times.append(_ps(row["ts"]))
-        values_.append(float(row["args"]["value"]))
-    elif phase not in ("M", "s", "f"):
-        raise ValueError(f"unknown phase {phase!r}")
+class _Reader:
+    """Records of a file, one after the other, into columns."""
+
+    def __init__(self, tables: dict[str, tuple[str, ...]], numbered: bool) -> None:
+        self.numbers = {table: {name: i for i, name in enumerate(names)} for table, names in tables.items()}
+        self.numbered = numbered
+        self.columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
+        self.flows: list[list[int]] = []
+        self.counters: dict[str, tuple[list[int], list[float]]] = {}
+
+    def take(self, row: Any) -> None:
+        phase = row["ph"]
+        if phase == "X":
+            self.event(row, row["args"])
+        elif phase == "M" and row["name"] == "megatile_flows":
+            self.flows.extend([index(a), index(b)] for a, b in row["args"]["pairs"])
+        elif phase == "C":
+            times, values = self.counters.setdefault(str(row["name"]), ([], []))
+            times.append(_ps(row["ts"]))
+            values.append(float(row["args"]["value"]))
+        elif phase not in ("M", "s", "f"):
+            raise ValueError(f"unknown phase {phase!r}")
+
+    def event(self, row: Any, args: Any) -> None:
+        if self.numbered:
+            start = _ps(row["ts"])
+            args = {**args, "start_ps": start, "end_ps": start + _ps(row["dur"])}
+            names = {"engine": index(row["tid"]) - 1, "operand": args["operand"], "source": args["source"]}
+        else:
+            names = {
+                name: self.numbers[TABLE_OF[name]][args[name]] for name in ("engine", "operand", "source")
+            }
+        values = names | {
+            "unit": row["pid"] - 1,
+            "operation": self.numbers["operations"][row["name"]],
+            **{name: args[name] for name in ("start_ps", "end_ps", "bytes", "cause")},
+        }
+        for name, column in self.columns.items():
+            column.append(index(values[name]))
 
 
 def _ps(micro: float) -> int:
-    if not isinstance(micro, (int, float)) or not math.isfinite(micro):
+    if isinstance(micro, bool) or not isinstance(micro, (int, float)) or not math.isfinite(micro):
         raise ValueError(f"time {micro!r}")
     return round(micro * 1e6)

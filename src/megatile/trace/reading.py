@@ -29,11 +29,7 @@ def read_trace(path: str | Path) -> Trace:
 
 def write_trace(trace: Trace, path: str | Path) -> Path:
     """Write a Perfetto trace or an op log, chosen by the file's name."""
-    write = _FORMATS[_format(Path(path))][1]
-    try:
-        return write(trace, path)
-    except OSError as error:
-        raise TraceError(f"cannot write trace file '{path}': {error.strerror}") from error
+    return _FORMATS[_format(Path(path))][1](trace, path)
 
 
 def convert_trace(source: str | Path, target: str | Path) -> Path:

@@ -1,0 +1,123 @@
+"""Files of the user: read with a bound and only if regular, written whole or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from megatile.core.errors import MegatileError, Place
+from megatile.core.quantities import format_bytes
+
+_BLOCK = 1 << 20
+_numbers = count()
+
+
+def exists(path: str | Path) -> bool:
+    """Whether there is such a file; a name that no file can have (300 letters, a NUL) has none."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def read_file(
+    path: str | Path,
+    limit: int,
+    error: type[MegatileError] = MegatileError,
+    advice: str | None = None,
+    *,
+    unpack: bool = False,
+) -> bytes:
+    """The bytes of a regular file of at most ``limit`` bytes; with ``unpack``, those a gzip file holds.
+
+    Devices, pipes and folders are refused before a byte is read, and memory grows only with what is there.
+    """
+    place = Place(str(path))
+    try:
+        # Opening a pipe would wait for its writer.
+        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as raw:
+            state = os.fstat(raw.fileno())
+            if not stat.S_ISREG(state.st_mode):
+                raise error("cannot be read: it is no regular file", place=place, advice=advice)
+            if state.st_size > limit:
+                raise error(f"is larger than {format_bytes(limit)}", place=place, advice=advice)
+            packed = unpack and raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            source = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
+            found = bytearray()
+            while block := source.read(_BLOCK):
+                found += block
+                if len(found) > limit:
+                    raise error(f"unpacks to more than {format_bytes(limit)}", place=place)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
+        raise error(f"is a truncated or damaged gzip file ({problem})", place=place, advice=advice) from None
+    except (OSError, ValueError) as problem:  # ValueError: a NUL in the name
+        if isinstance(problem, MegatileError):
+            raise
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise error(f"cannot be read: {reason}", place=place, advice=advice) from None
+    return bytes(found)
+
+
+def read_text(
+    path: str | Path,
+    limit: int,
+    error: type[MegatileError] = MegatileError,
+    advice: str | None = None,
+    *,
+    unpack: bool = False,
+) -> str:
+    """The same as text."""
+    try:
+        return read_file(path, limit, error, advice, unpack=unpack).decode("utf-8")
+    except UnicodeDecodeError as problem:
+        message = f"is not a text file (byte {problem.start} is not UTF-8)"
+        raise error(message, place=Place(str(path)), advice=advice) from None
+
+
+@contextmanager
+def whole_file(path: str | Path, error: type[MegatileError] = MegatileError) -> Iterator[BinaryIO]:
+    """A file to write into: under its name stands the old one until the new one is complete.
+
+    A name that ends in ``.gz`` is compressed. A full disk is one error, and nothing is left behind.
+    """
+    beside: Path | None = None
+    try:
+        target = Path(path).resolve()
+        if target.exists() and not target.is_file():
+            opened = target.open("wb")  # a device or pipe stays what it is; a folder is an error
+        else:
+            beside = target.with_name(f".megatile-{os.getpid()}-{next(_numbers)}.part")
+            opened = beside.open("xb")
+        with opened as raw:
+            if target.suffix == ".gz":
+                # Level 1 is five times faster than the default; no time stamp: equal content, equal files.
+                with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=1, mtime=0) as packed:
+                    yield cast(BinaryIO, packed)
+            else:
+                yield raw
+        if beside is not None:
+            os.replace(beside, target)
+    except (OSError, ValueError) as problem:
+        if isinstance(problem, MegatileError):
+            raise
+        reason = getattr(problem, "strerror", None) or str(problem)
+        advice = "choose a folder that you may write to and that has space"
+        raise error(f"cannot write '{path}': {reason}", advice=advice) from None
+    finally:
+        if beside is not None:
+            beside.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str, error: type[MegatileError] = MegatileError) -> Path:
+    """Write a text as a whole."""
+    with whole_file(path, error) as out:
+        out.write(text.encode("utf-8"))
+    return Path(path)
