@@ -195,7 +195,7 @@ def test_a_damaged_oplog_names_the_line(tmp_path) -> None:
 
 def test_a_small_file_that_unpacks_to_much_is_refused(tmp_path) -> None:
     (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b" " * 100_000))
-    with pytest.raises(TraceError, match="unpacks to more than 5 kB"):
+    with pytest.raises(TraceError, match="unpacks to more than"):
         read_text(tmp_path / "bomb.json.gz", limit=5000)
 
 
