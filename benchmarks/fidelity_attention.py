@@ -15,7 +15,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import fidelity_attention_parts as parts
-from megatile.attention.kernel_times import MERGES
 from megatile.attention.plans import Problem
 from megatile.attention.predict import predict
 from megatile.hda import machine
@@ -114,7 +113,7 @@ def rates(where: str, merge: str) -> dict[str, float]:
     """Passes per second of the schedules that ring-flash-attention measured, with merges of one kind."""
     name, changes, published = next(row[1:] for row in RING_FLASH if row[0] == where)
     problem = Problem(65_536, 32, 128, 8, causal=True)
-    with parts.assumed(kernels={"merge": MERGES[merge]}):
+    with parts.assumed(kernels={"merge": merge}):
         found = predict(machine(name, **changes), problem, schedules=list(published))
     return {p.schedule: 1e12 / p.time_ps for p in found.predictions}
 
@@ -299,7 +298,7 @@ published one, away from it.
 
 * Links and starts of messages: the machine files. MI300X: 46.5 GB/s per xGMI link (TransferBench) and the
   start and step that were fitted to RCCL's all-reduce; H100: 393 GB/s per port; 48.5 GB/s per NIC.
-* Kernels: `src/megatile/attention/kernels.yaml`, one entry per machine, with sources; the fits to published
+* Kernels: the `kernels` section of the machine files, with sources; the fits to published
   tables of single kernels are in `benchmarks/fit_attention_kernels.py`. They are flash-attn 2 (on AMD its
   Composable Kernel backend), which the engine calls.
 * Waves: a work-group takes 128 query rows. Composable Kernel keeps two on a compute unit, but two groups

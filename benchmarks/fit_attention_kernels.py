@@ -1,4 +1,4 @@
-"""Constants of ``attention/kernels.yaml`` from published benchmarks of single kernels.
+"""Constants of the machine files' ``kernels`` from published benchmarks of single kernels.
 
 None of these figures is a speed-up of sequence-parallel attention, so that those remain a test of the model.
 """

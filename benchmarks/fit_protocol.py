@@ -24,11 +24,10 @@ from fidelity_collectives import FITTED, Measured, fit_rows, fit_sizes, hda_of
 from megatile.collectives.candidates import Candidate
 from megatile.collectives.libraries import offered, reason_against
 from megatile.collectives.planner import make_job
-from megatile.collectives.ranking import plan_of, variants
+from megatile.collectives.ranking import plan_of, timing_of, variants
 from megatile.collectives.registry import algorithms
-from megatile.hda.protocol import costs, paths
 from megatile.sim import simulate
-from megatile.timing.kernels import seen_by, whole_ps
+from megatile.timing.library import costs, paths
 
 ROW_SPREAD, PRIOR_SPREAD = 0.05, math.log(2)
 NCCL, RCCL = "NCCL tuning.cc", "RCCL tuning.cc"
@@ -71,15 +70,16 @@ class Way:
 
     def __init__(self, job: Any, candidate: Any, library: str):
         self.candidate = candidate
-        self.plan = plan_of(candidate, job, library)
+        self.plan, self.timing = plan_of(candidate, job), timing_of(candidate, job, library)
         self.known: dict[tuple[float, ...], int] = {}
 
     def total_ps(self, hda: Any, launch: bool) -> int:
-        paid = costs(hda.protocol, self.candidate.path, self.candidate.algorithm)
+        paid = costs(hda, self.candidate.path, self.candidate.algorithm)
         key = (paid.step_ps, paid.far_step_ps, paid.share)
         if key not in self.known:
-            self.known[key] = simulate(self.plan, machine=seen_by(self.plan, hda)).time_ps
-        return whole_ps(self.plan, hda, self.known[key], launch)
+            found = simulate(self.plan, machine=hda, timing=self.timing, launch=False).time_ps
+            self.known[key] = found - self.timing.whole_ps(hda, self.plan.scale, 0, launch=False)
+        return self.timing.whole_ps(hda, self.plan.scale, self.known[key], launch)
 
 
 def ways_of(row: Measured, hda: Any) -> list[Way]:

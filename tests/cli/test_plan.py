@@ -6,6 +6,7 @@ import pytest
 
 import megatile as mt
 from megatile.collectives.planner import predict
+from megatile.timing import Library
 
 
 def saved(tmp_path, form="txt"):
@@ -18,7 +19,9 @@ def saved(tmp_path, form="txt"):
 def test_simulate_says_what_collective_says(megatile, tmp_path):
     wanted = predict("all_reduce", machine="mi300x-8", nbytes=4096, algorithm="ring")
     for form in ("txt", "json"):
-        done = megatile("plan", "simulate", saved(tmp_path, form), "-m", "mi300x-8", "--json")
+        done = megatile(
+            "plan", "simulate", saved(tmp_path, form), "-m", "mi300x-8", "--library", "ring", "--json"
+        )
         found = json.loads(done.out)
         assert (found["time_ps"], found["path"]) == (wanted.time_ps, wanted.candidate.path)
     lines = json.loads(
@@ -29,7 +32,7 @@ def test_simulate_says_what_collective_says(megatile, tmp_path):
     assert lines[0]["time_us"] == wanted.time_ps / 1e6
 
 
-def test_simulate_bare_captured_and_traced(megatile, tmp_path):
+def test_simulate_by_a_library_captured_and_traced(megatile, tmp_path):
     file, trace = saved(tmp_path), tmp_path / "t.jsonl"
     done = megatile("plan", "simulate", file, "-m", "mi300x-8", "--trace", trace)
     assert done.code == 0
@@ -37,12 +40,16 @@ def test_simulate_bare_captured_and_traced(megatile, tmp_path):
     assert trace.stat().st_size > 1000
     times = [
         json.loads(megatile("plan", "simulate", file, "-m", "mi300x-8", "--json", *flags).out)["time_ps"]
-        for flags in ((), ("--bare",), ("--graph",))
+        for flags in ((), ("--library", "ring:small"), ("--library", "ring", "--graph"))
     ]
     plan = mt.Plan.from_text(file.read_text(encoding="utf-8"))
     assert times == [
         mt.simulate(plan, machine="mi300x-8", **options).time_ps
-        for options in ({}, {"bare": True}, {"launch": False})
+        for options in (
+            {},
+            {"timing": Library("small", "ring")},
+            {"timing": Library("auto", "ring"), "launch": False},
+        )
     ]
 
 

@@ -14,8 +14,8 @@ from megatile.collectives.registry import find_algorithm
 from megatile.collectives.sweeps import count_wrong, sweep
 from megatile.hda import machine
 from megatile.hda.catalog import FOLDER, machine_names
-from megatile.hda.protocol import costs
 from megatile.plan.check import check
+from megatile.timing.library import costs
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 SECTIONS = {
@@ -141,8 +141,8 @@ def test_an_algorithm_without_a_path_says_so():
 
 
 def test_the_line_path_lies_between():
-    p = machine("h100-cluster", nodes=2).protocol
-    small, line, bulk = (costs(p, path, "node_tree") for path in ("small", "line", "bulk"))
+    hda = machine("h100-cluster", nodes=2)
+    small, line, bulk = (costs(hda, path, "node_tree") for path in ("small", "line", "bulk"))
     assert small.step_ps < line.step_ps < bulk.step_ps
     assert small.share < line.share < bulk.share
     assert line.start_ps > small.start_ps

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 import megatile as mt
@@ -11,6 +9,7 @@ from megatile.collectives import ranking
 from megatile.collectives.toy import chips
 from megatile.core.expr import eq, unit
 from megatile.plan.build import PlanBuilder
+from megatile.timing import Library
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,7 @@ def between_nodes(nodes, nbytes):
     cluster = mt.machine("h100-cluster", nodes=nodes, gpus=2)
     asked = {"machine": cluster, "algorithm": "hierarchical", "settings": {"outer": "messages"}}
     plan = mt.collective("all_reduce", nbytes=nbytes, **asked)
-    return lambda engine=None: mt.simulate(replace(plan, path="bulk"), machine=cluster, engine=engine)
+    return lambda engine=None: mt.simulate(plan, machine=cluster, engine=engine, timing=Library("bulk"))
 
 
 @pytest.mark.parametrize("nbytes", [64, 1 << 16, 1 << 20])

@@ -1,4 +1,4 @@
-"""How long the local kernels of a schedule take on a machine: ``kernels.yaml`` and what follows from it.
+"""How long the local kernels of a schedule take on a machine: ``kernels`` of its file and what follows.
 
 A kernel of the forward pass works on some query rows and key columns. Its work-groups take ``rows`` query
 rows each and pass in waves over the compute units (groups that share a unit share its rate: how many are
@@ -13,18 +13,14 @@ units: ``channels`` of them for each peer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from math import ceil
-from pathlib import Path
-from typing import Any
 
 from megatile.attention.plans import Divided, Problem
 from megatile.attention.schedules.division import KernelCall
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MissingDescriptionError
-from megatile.core.quantities import quantity
 from megatile.hda import HDA
-from megatile.hda.model import Engine
+from megatile.hda.model import Engine, KernelFigures
 
 FLOPS = 4
 """Per visible pair and dimension, forward."""
@@ -66,37 +62,14 @@ one kernel per operation; torch's script compiler may make fewer of them.
 """
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """One entry of ``kernels.yaml``."""
-
-    share: float
-    rows: int
-    ramp: float
-    interval: float | None  # seconds; None: as the machine file has it for a launch
-    channels: tuple[int, int]  # for each peer, and at most
-    merge: Merge
-    source: dict[str, str]
+ASSUMED = KernelFigures("attention", share=0.5, rows=128, ramp=63)
+"""Where a machine file says nothing: half of the peak, rows of FlashAttention-2, the ramp of H100, launches
+as in the machine file, data moved by engines of their own, merges by torch (no Triton)."""
 
 
-@lru_cache(maxsize=1)
-def _entries() -> dict[str, Any]:
-    import yaml
-
-    found: dict[str, Any] = yaml.safe_load(
-        Path(__file__).with_name("kernels.yaml").read_text(encoding="utf-8")
-    )
-    return found
-
-
-def kernels_of(hda: HDA) -> Kernels:
-    """The figures for a machine, by its name."""
-    document = _entries()
-    entry = next((e for e in document["machines"] if hda.name in e["names"]), document["default"])
-    interval = quantity(entry["interval"], "time").value / 1e12 if "interval" in entry else None
-    channels = entry["channels"]["peer"], entry["channels"]["most"]
-    merge = MERGES[entry["merge"]]
-    return Kernels(entry["share"], entry["rows"], entry["ramp"], interval, channels, merge, entry["source"])
+def kernels_of(hda: HDA) -> KernelFigures:
+    """The figures for a machine: those of its file, inherited ones too, or what is assumed of all."""
+    return hda.kernel("attention") or ASSUMED
 
 
 def tensor_engine(hda: HDA) -> Engine:
@@ -112,7 +85,7 @@ def tensor_engine(hda: HDA) -> Engine:
 class KernelTimes:
     """The kernels of one machine: seconds, from rows, columns and heads."""
 
-    kernels: Kernels
+    kernels: KernelFigures
     units: int
     peak: float  # flops per second of a device, all units
     bandwidth: float  # bytes per second of the device's memory
@@ -130,7 +103,8 @@ class KernelTimes:
         cache = max(((m.size, m.effective_bandwidth) for m in memories if m.cache), default=(0, bandwidth))
         kernels = kernels_of(hda)
         stations = hda.control.launch if hda.control else ()
-        launch = sum(s.overhead_ps for s in stations) / 1e12 if kernels.interval is None else kernels.interval
+        own = kernels.interval_ps
+        launch = (sum(s.overhead_ps for s in stations) if own is None else own) / 1e12
         return cls(kernels, units, rate * engine.count * units, bandwidth, cache, launch)
 
     def attention(self, rows: int, columns: float, heads: int, dim: int, taken: int = 0) -> float:
@@ -141,7 +115,7 @@ class KernelTimes:
 
     def merge(self, rows: int, heads: int, dim: int, size: int, runs: int = 1) -> float:
         """A block of results taken in, whose rows are so many runs."""
-        merge, elements = self.kernels.merge, rows * heads * dim
+        merge, elements = MERGES[self.kernels.merge], rows * heads * dim
         fits = elements * merge.held(size) <= self.cache[0]
         rate = max(self.bandwidth, self.cache[1]) if fits else self.bandwidth
         return merge.kernels * runs * self.launch + elements * merge.traffic(size) / rate

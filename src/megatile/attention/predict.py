@@ -18,7 +18,7 @@ import numpy as np
 
 from megatile.attention.plans import Divided, Problem, attention_plan
 from megatile.attention.schedules import ScheduleError, make_schedule
-from megatile.attention.view import view, without_compute
+from megatile.attention.view import AttentionKernels
 from megatile.collectives.decompositions import DecompositionError
 from megatile.collectives.geometry import nearest_memory
 from megatile.core.quantities import format_time
@@ -268,8 +268,9 @@ def predict_one(
     schedule = make_schedule(name, ranks)
     plan = _placed(attention_plan(schedule, problem, backward=backward, scale=scale), hda)
     divided = Divided(schedule, problem)
-    silent = simulate(plan, machine=without_compute(hda, divided, scale))
-    result = simulate(plan, machine=view(hda, divided, silent.time_ps / 1e12, scale), loads=True)
+    silent = simulate(plan, machine=hda, timing=AttentionKernels.without_compute(divided))
+    kernels = AttentionKernels.of(hda, divided, silent.time_ps / 1e12, scale)
+    result = simulate(plan, machine=hda, timing=kernels, loads=True)
     shares = result.links
     return Prediction(
         schedule.name,

@@ -1,4 +1,4 @@
-"""The machine as attention sees it.
+"""Who does the work of an attention plan: `AttentionKernels`, for ``simulate(plan, machine=…, timing=…)``.
 
 Kernels take the times of ``kernel_times``, which become the efficiency of the tensor engines. Exchanges are
 kernels too, as those of collectives: they feed all links at once, with the start-up and the loss of the
@@ -7,28 +7,66 @@ kernels too, as those of collectives: they feed all links at once, with the star
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass, replace
 
 from megatile.attention.kernel_times import efficiency
 from megatile.attention.plans import Divided
 from megatile.core.dtypes import itemsize
-from megatile.core.quantities import quantity
+from megatile.core.frozen import Frozen
 from megatile.hda import HDA
-from megatile.hda.protocol import CHANNELS, on_path
+from megatile.hda.model import Engine
+from megatile.timing.library import Library, links_of, moving_kernel
+from megatile.timing.view import Timing, View
 
 PACKETS = 64
+NO_TIME = 1e30
+"""Operations per second of an engine that takes no time."""
 
 
-def view(hda: HDA, divided: Divided, communication: float = 0.0, scale: str = "device") -> HDA:
-    """The machine with these effects applied; ``communication`` is the time (s) that data travel."""
-    share = float(f"{efficiency(hda, divided, communication, scale):.6g}")
-    return _derived(hda, share, scale, _granule(divided))
+@dataclass(frozen=True)
+class AttentionKernels(Timing):
+    """``share`` of the tensor engines' peak is reached (None: kernels take no time, so that what remains is
+    communication); others may go first on a link after ``granule`` bytes."""
 
+    share: float | None
+    granule: int
 
-def without_compute(hda: HDA, divided: Divided, scale: str = "device") -> HDA:
-    """The same machine with kernels that take no time: what remains is communication."""
-    return _derived(hda, None, scale, _granule(divided))
+    @classmethod
+    def of(
+        cls, hda: HDA, divided: Divided, communication: float = 0.0, scale: str = "device"
+    ) -> AttentionKernels:
+        """The kernels of a schedule beside data that travel so long (s)."""
+        share = efficiency(hda, divided, communication, scale)
+        return cls(float(f"{share:.6g}"), _granule(divided))
+
+    @classmethod
+    def without_compute(cls, divided: Divided) -> AttentionKernels:
+        return cls(None, _granule(divided))
+
+    def view(self, hda: HDA, scale: str) -> View:
+        found = Library("bulk").view(hda, scale)
+        if hda.protocol is None:
+            found = found.with_engine(moving_kernel(hda, scale))
+        level = hda.level(hda.scale(scale).level)
+        start_ps = hda.protocol.start_ps if hda.protocol is not None else 0
+        networks = {}
+        for network in hda.networks:
+            seen = found.networks.get(network.name, network)
+            # Every exchange is a kernel of its own, so its messages pay the start that collectives pay once.
+            # They start together: on a port that several share, the starts must not follow one another, so
+            # they are latency of the links.
+            outside = hda.level(network.level).position > level.position
+            more = start_ps // links_of(network) if outside else 0
+            networks[network.name] = replace(seen, latency_ps=seen.latency_ps + more, granule=self.granule)
+        return replace(found, networks=networks, engines=tuple(map(self._computing, found.engines)))
+
+    def _computing(self, engine: Engine) -> Engine:
+        if engine.kind != "tensor":
+            return engine
+        if self.share is not None:
+            return replace(engine, efficiency=self.share)
+        rates = Frozen(dict.fromkeys(engine.throughput, NO_TIME))
+        return replace(engine, efficiency=1.0, throughput=rates, startup_ps=0)
 
 
 def _granule(divided: Divided) -> int:
@@ -36,38 +74,3 @@ def _granule(divided: Divided) -> int:
     problem, ranks = divided.problem, divided.schedule.ranks
     token = 2 * problem.groups * problem.dim * itemsize(problem.dtype) * problem.batch
     return max(4096, problem.keys * token // (PACKETS * ranks))
-
-
-@lru_cache(maxsize=64)
-def _derived(hda: HDA, share: float | None, scale: str, granule: int) -> HDA:
-    level = hda.level(hda.scale(scale).level).name
-    data = on_path(hda, "bulk", scale).to_dict()
-    if hda.protocol is not None:
-        _starts_on_links(data, hda, level, hda.protocol.start_ps)
-    else:
-        engine = {"name": "communication_kernel", "kind": "dma", "level": level, "channels": CHANNELS}
-        data["engines"] = [engine, *data.get("engines", ())]
-        data.pop("control", None)
-    for spec in data["engines"]:
-        if spec["kind"] == "tensor":
-            spec["efficiency"] = share if share is not None else 1.0
-            if share is None:
-                spec["throughput"] = dict.fromkeys(spec["throughput"], "1e30 FLOP/s")
-                spec["startup"] = "0 ps"
-    for spec in data.get("networks", ()):
-        spec["granule"] = f"{granule} B"
-    return HDA.from_dict(data)
-
-
-def _starts_on_links(data: dict[str, Any], hda: HDA, level: str, start_ps: int) -> None:
-    """Every exchange is a kernel of its own, so its messages pay the start that collectives pay once.
-
-    All messages of an exchange start together: on a port that several of them share, the starts must not
-    follow one another, so they are latency of the links.
-    """
-    position = hda.level(level).position
-    for spec, network in zip(data.get("networks", ()), hda.networks, strict=True):
-        if hda.level(network.level).position > position:
-            links = 1 if network.topology.kind == "full_mesh" else 2
-            latency = quantity(spec["latency"], "time").value + start_ps // links
-            spec["latency"] = f"{latency:.0f} ps"

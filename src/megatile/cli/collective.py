@@ -285,5 +285,5 @@ def _plot(lines: list[Line], path: Path, title: str) -> None:
 def _trace(hda: Any, found: Prediction, path: Path, launch: bool) -> None:
     from megatile.sim import simulate
 
-    simulate(found.plan, machine=hda, launch=launch).write_trace(path)
+    simulate(found.plan, machine=hda, launch=launch, timing=found.timing).write_trace(path)
     print(f"trace written to {path}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,7 +34,12 @@ def read_plan(path: Path) -> Plan:
     except UnicodeDecodeError:
         raise MegatileError(f"cannot read {path}: it is not text", advice=ADVICE) from None
     try:
-        return Plan.from_json(text) if text.lstrip().startswith("{") else Plan.from_text(text)
+        with warnings.catch_warnings(record=True) as notes:
+            warnings.simplefilter("always")
+            plan = Plan.from_json(text) if text.lstrip().startswith("{") else Plan.from_text(text)
+        for note in notes:
+            print(f"note: {path}: {note.message}", file=sys.stderr)
+        return plan
     except MegatileError as problem:
         place = problem.place or Place()
         problem.place = place if place.file else replace(place, file=str(path))
@@ -70,20 +76,33 @@ def check(
 def simulate(
     file: File,
     machine: Annotated[str, typer.Option("-m", "--machine", help="A shipped machine or a YAML file.")],
-    bare: Annotated[bool, typer.Option("--bare", help="No kernels of collectives: copy engines.")] = False,
+    library: Annotated[
+        str | None,
+        typer.Option(
+            help="As kernels of a library run it: an algorithm (ring) or one on a path (ring:small)."
+        ),
+    ] = None,
     graph: Annotated[bool, typer.Option("-G", "--graph", help="Captured: no launch by the host.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write the trace (.json, .jsonl).")] = None,
     settings: Set = None,
     json: Json = False,
 ) -> None:
-    """How long a plan takes on a machine; a collective as long as `megatile collective` predicts."""
+    """How long a plan takes on a machine (with --library: as `megatile collective` predicts it)."""
     from megatile.sim import simulate as simulate_plan
+    from megatile.timing import Library
 
+    algorithm, _, path = (library or "").partition(":")
+    timing = Library(path or "auto", algorithm) if library else None
     plan, hda = read_plan(file), load(machine, settings)
-    result = simulate_plan(plan, machine=hda, bare=bare, launch=not graph)
+    result = simulate_plan(plan, machine=hda, timing=timing, launch=not graph)
     if json:
         print_json(
-            {"plan": plan.name, "machine": hda.name, "path": result.plan.path, "time_ps": result.time_ps}
+            {
+                "plan": plan.name,
+                "machine": hda.name,
+                "path": getattr(result.timing, "path", None),
+                "time_ps": result.time_ps,
+            }
         )
     else:
         print(result.summary())

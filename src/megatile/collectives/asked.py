@@ -12,7 +12,7 @@ from megatile.core.errors import did_you_mean
 from megatile.core.quantities import quantity, whole
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
-from megatile.hda.protocol import PATHS
+from megatile.timing.library import PATHS
 
 FIELDS = ("reduction", "root", "peer", "in_place", "memory", "slot_memory")
 """Arguments that describe the job, besides sizes and ranks."""

@@ -21,7 +21,7 @@ from megatile.collectives.registry import algorithms
 from megatile.core.errors import Place, did_you_mean
 from megatile.core.version import __version__
 from megatile.hda import HDA
-from megatile.hda.protocol import AUTO, PATHS
+from megatile.timing.library import AUTO, PATHS
 
 Table = dict[str, Any] | str | Path
 FORMAT = 1

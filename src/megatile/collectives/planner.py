@@ -19,23 +19,26 @@ from megatile.collectives.choices import Choices, Table
 from megatile.collectives.geometry import BUFFERS, Geometry, Ranks, buffer_memory, survey
 from megatile.collectives.job import CollectiveError, Job, operation_name
 from megatile.collectives.libraries import LIBRARIES, offered
-from megatile.collectives.ranking import Floors, named, plan_of, rank
+from megatile.collectives.ranking import Floors, named, plan_of, rank, timing_of
 from megatile.collectives.registry import find_algorithm
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize
 from megatile.hda import HDA
 from megatile.plan.model import Plan
 from megatile.sim import simulate
+from megatile.timing import Library
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A collective's plan with its predicted time on a machine."""
+    """A collective's plan with its predicted time on a machine, and whose kernels take it: the same time is
+    ``simulate(plan, machine=…, timing=timing)``."""
 
     plan: Plan
     job: Job
     time_ps: int
     candidate: Candidate
+    timing: Library
     explanation: Explanation | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -161,12 +164,12 @@ def predict(
     else:
         ranking = named(hda, job, find_algorithm(algorithm), path, settings or {}, launch, timed)
     best = ranking[0]
-    plan = plan_of(best, job, library)
+    plan, timing = plan_of(best, job), timing_of(best, job, library)
     time = best.time_ps
     if time is None:
-        time = simulate(plan, machine=hda, launch=launch).time_ps if timed else 0
+        time = simulate(plan, machine=hda, launch=launch, timing=timing).time_ps if timed else 0
     why = Explanation(job, hda.name, tuple(ranking), in_network(plan))
-    return Prediction(plan, job, time, best, why)
+    return Prediction(plan, job, time, best, timing, why)
 
 
 def _chosen(

@@ -16,9 +16,9 @@ from megatile.collectives.registry import Algorithm, algorithms, find_algorithm
 from megatile.core.errors import MegatileError
 from megatile.cost.price import lower_bound
 from megatile.hda import HDA
-from megatile.hda.protocol import paths, protocol_of
-from megatile.plan.model import Kernels, Plan
+from megatile.plan.model import Plan
 from megatile.sim import simulate
+from megatile.timing.library import Library, paths, protocol_of
 
 FINALISTS = 4
 """At most so many of the cheapest candidates are simulated, with more ranks than ``FEW``."""
@@ -40,14 +40,16 @@ MOST_PAIRS = 1 << 21
 """More queues than this (ranks squared) are not tried: direct exchange has no chance there."""
 
 
-def plan_of(candidate: Candidate, job: Job, library: str | None = None) -> Plan:
-    """The plan of a candidate, on its path, as a library's kernels would do it."""
+def plan_of(candidate: Candidate, job: Job) -> Plan:
+    return find_algorithm(candidate.algorithm).plan(job, **dict(candidate.options))
+
+
+def timing_of(candidate: Candidate, job: Job, library: str | None = None) -> Library:
+    """How kernels do a candidate's plan on its path; a named library also has its ways with small sizes."""
     name, path = candidate.algorithm, candidate.path
-    plan = find_algorithm(name).plan(job, **dict(candidate.options))
-    kernels = Kernels(name)
-    if library:
-        kernels = Kernels(name, channels_in_use(name, path, job), float(steps_saved(name, path, job)))
-    return replace(plan, path=path, kernels=kernels)
+    if library is None:
+        return Library(path, name)
+    return Library(path, name, channels_in_use(name, path, job), float(steps_saved(name, path, job)))
 
 
 @dataclass
@@ -222,7 +224,8 @@ def _priced(
     hda: HDA, job: Job, way: Candidate, launch: bool, enough: int | None, library: str | None
 ) -> Candidate:
     try:
-        least = lower_bound(plan_of(way, job, library), hda, enough, launch=launch)
+        timing = timing_of(way, job, library)
+        least = lower_bound(plan_of(way, job), hda, enough, launch=launch, timing=timing)
     except MegatileError as problem:
         return replace(way, why_not=problem.message)
     return replace(way, price_ps=least)
@@ -231,8 +234,9 @@ def _priced(
 def _timed(
     hda: HDA, job: Job, candidate: Candidate, launch: bool = True, library: str | None = None
 ) -> Candidate:
-    plan = plan_of(candidate, job, library)
-    return replace(candidate, time_ps=simulate(plan, machine=hda, launch=launch).time_ps)
+    timing = timing_of(candidate, job, library)
+    found = simulate(plan_of(candidate, job), machine=hda, launch=launch, timing=timing)
+    return replace(candidate, time_ps=found.time_ps)
 
 
 def named(

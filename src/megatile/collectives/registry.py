@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -17,14 +17,14 @@ from megatile.collectives.writer import Writer
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import whole
 from megatile.core.registry import Registry
-from megatile.hda.protocol import AUTO
-from megatile.plan.model import Kernels, Plan
+from megatile.plan.model import Plan
+from megatile.timing.library import AUTO
 
 
 @dataclass(frozen=True)
 class Algorithm:
     """``write`` puts the commands; ``unfit`` says why a job is not for it (None: it is); ``path`` is how its
-    kernels send (``Plan.path``)."""
+    kernels send (``timing.Library``)."""
 
     name: str
     operations: tuple[str, ...]
@@ -71,7 +71,7 @@ class Algorithm:
             _alone(writer)
         else:
             self.write(writer, **options)
-        return replace(writer.finish(), path=self.path, kernels=Kernels(self.name))
+        return writer.finish()
 
 
 FEW_CHUNKS = 64

@@ -22,8 +22,8 @@ from megatile.hda import HDA
 from megatile.hda import machine as find_machine
 from megatile.plan.check import check_structure
 from megatile.plan.model import Plan
-from megatile.timing.kernels import ways, whole_ps
 from megatile.timing.resources import Resources
+from megatile.timing.view import Timing, as_timing
 
 
 @dataclass(frozen=True)
@@ -52,23 +52,23 @@ def price(
     hda: HDA | str,
     *,
     assume: Mapping[str, int] | None = None,
-    bare: bool = False,
+    timing: Timing | None = None,
     launch: bool = True,
 ) -> Price:
     """Lower and upper bound of the plan's time on a machine (or the name of one).
 
-    Values read by ``ReadScalar`` are taken to be ``assume[name]``, or their bound. ``bare`` and ``launch``
+    Values read by ``ReadScalar`` are taken to be ``assume[name]``, or their bound. ``timing`` and ``launch``
     are those of ``simulate``.
     """
     check_structure(plan)
     found = find_machine(hda)
-    each = [_price(way, found, assume or {}, launch) for way in ways(plan, found, bare)]
+    options = as_timing(timing).options(found, plan.scale)
+    each = [_price(plan, Resources(found, plan, timing=option), assume or {}, launch) for option in options]
     fastest = min(each, key=lambda p: p.upper_ps)
     return replace(fastest, lower_ps=min(p.lower_ps for p in each))
 
 
-def _price(plan: Plan, hda: HDA, assume: Mapping[str, int], launch: bool) -> Price:
-    machine = Resources(hda, plan)
+def _price(plan: Plan, machine: Resources, assume: Mapping[str, int], launch: bool) -> Price:
     unordered = receives_any(plan)
     low = TimedWalk(plan, machine, assume, careful=False, patient=not unordered)
     low.run()
@@ -79,22 +79,30 @@ def _price(plan: Plan, hda: HDA, assume: Mapping[str, int], launch: bool) -> Pri
         high.run()
         longest = high.end_ps()
     start = int(low.begin.min()) if plan.units else 0
-    lower = whole_ps(plan, hda, max(shortest, start + busiest), launch)
-    return Price(lower, whole_ps(plan, hda, longest + waiting, launch), shared)
+    lower = machine.whole_ps(max(shortest, start + busiest), launch)
+    return Price(lower, machine.whole_ps(longest + waiting, launch), shared)
 
 
-def lower_bound(plan: Plan, hda: HDA | str, enough_ps: int | None = None, *, launch: bool = True) -> int:
+def lower_bound(
+    plan: Plan,
+    hda: HDA | str,
+    enough_ps: int | None = None,
+    *,
+    launch: bool = True,
+    timing: Timing | None = None,
+) -> int:
     """The lower bound alone. What is found to take longer than ``enough_ps`` is not followed to its end: the
     answer is then some time above that, and still a lower bound.
     """
     check_structure(plan)
     found = find_machine(hda)
-    return min(whole_ps(way, found, _lower_bound(way, found, enough_ps), launch) for way in ways(plan, found))
+    seen = [Resources(found, plan, timing=t) for t in as_timing(timing).options(found, plan.scale)]
+    return min(machine.whole_ps(_lower_bound(plan, machine, enough_ps), launch) for machine in seen)
 
 
-def _lower_bound(plan: Plan, hda: HDA, enough_ps: int | None) -> int:
-    walk = TimedWalk(plan, Resources(hda, plan), {}, careful=False, patient=not receives_any(plan))
-    walk.enough_ps = None if enough_ps is None else enough_ps - whole_ps(plan, hda, 0, launch=False)
+def _lower_bound(plan: Plan, machine: Resources, enough_ps: int | None) -> int:
+    walk = TimedWalk(plan, machine, {}, careful=False, patient=not receives_any(plan))
+    walk.enough_ps = None if enough_ps is None else enough_ps - machine.whole_ps(0, launch=False)
     try:
         walk.run()
     except Enough as reached:

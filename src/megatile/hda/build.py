@@ -18,7 +18,9 @@ from megatile.hda.model import (
     Control,
     Engine,
     HostLink,
+    KernelFigures,
     Level,
+    LibraryFigures,
     MemoryLayer,
     Network,
     Protocol,
@@ -44,6 +46,8 @@ class Parts:
     control: Control | None
     channels: tuple[ChannelQueues, ...]
     protocol: Protocol | None
+    library: LibraryFigures
+    kernels: tuple[KernelFigures, ...]
 
 
 def build(spec: schema.MachineSpec, document: Document) -> Parts:
@@ -63,6 +67,8 @@ def build(spec: schema.MachineSpec, document: Document) -> Parts:
         builder.build_control(),
         builder.build_channels(),
         builder.build_protocol(),
+        builder.build_library(),
+        builder.build_kernels(),
     )
 
 
@@ -329,3 +335,32 @@ class _Builder(Figures):
             if getattr(spec, name) is not None
         }
         return Protocol(**times, **shares)
+
+    def build_library(self) -> LibraryFigures:
+        spec = self.spec.library
+        if spec is None:
+            return LibraryFigures()
+        wires = {
+            name: self.share(getattr(spec, name), ("library", name))
+            for name in ("small_wire", "line_wire")
+            if getattr(spec, name) is not None
+        }
+        steps = {name: Frozen(getattr(spec, name)) for name in ("line_step", "line_far_step")}
+        figures: dict[str, Any] = {**wires, **steps}
+        return LibraryFigures(filling=spec.filling, queues=spec.queues, line_start=spec.line_start, **figures)
+
+    def build_kernels(self) -> tuple[KernelFigures, ...]:
+        self.unique((k.name for k in self.spec.kernels), lambda i: ("kernels", i, "name"), "kernel")
+        top = list(self.levels.values())[-1]
+        return tuple(
+            KernelFigures(
+                k.name,
+                self.share(k.share, ("kernels", i, "share")),
+                k.rows,
+                k.ramp,
+                self.picoseconds(k.interval, top, ("kernels", i, "interval")) if k.interval else None,
+                (k.channels.peer, k.channels.most),
+                k.merge,
+            )
+            for i, k in enumerate(self.spec.kernels)
+        )

@@ -32,7 +32,9 @@ from megatile.hda.model import (
     ChannelQueues,
     Control,
     Engine,
+    KernelFigures,
     Level,
+    LibraryFigures,
     MemoryLayer,
     Network,
     Protocol,
@@ -197,6 +199,15 @@ class HDA(Places):
     def protocol(self) -> Protocol | None:
         """What collective kernels add to the wires, where it was measured."""
         return self._parts.protocol
+
+    @property
+    def library(self) -> LibraryFigures:
+        """How the machine's communication library sends."""
+        return self._parts.library
+
+    def kernel(self, name: str) -> KernelFigures | None:
+        """How fast a known kernel is on this machine, where that was measured."""
+        return next((k for k in self._parts.kernels if k.name == name), None)
 
     def level(self, name: str) -> Level:
         """A level, by its own name or through a scale."""

@@ -218,6 +218,10 @@ _FIELDS: dict[tuple[str, ...], type] = {
     ("control", "host_link"): schema.HostLinkSpec,
     ("control", "launch"): schema.LaunchSpec,
     ("channels",): schema.ChannelSpec,
+    ("protocol",): schema.ProtocolSpec,
+    ("library",): schema.LibrarySpec,
+    ("kernels",): schema.KernelSpec,
+    ("kernels", "channels"): schema.HeldUnitsSpec,
 }
 
 

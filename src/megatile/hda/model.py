@@ -222,6 +222,32 @@ class ChannelQueues:
 
 
 @dataclass(frozen=True)
+class LibraryFigures:
+    """How a communication library sends; see ``LibrarySpec``. Without ``line_step`` there is no line path."""
+
+    small_wire: float = 0.5
+    line_wire: float = 1.0
+    filling: int | None = None
+    queues: int = 64
+    line_start: float = 1.0
+    line_step: Mapping[str, float] = field(default_factory=Frozen)
+    line_far_step: Mapping[str, float] = field(default_factory=Frozen)
+
+
+@dataclass(frozen=True)
+class KernelFigures:
+    """How fast a known kernel is; see ``KernelSpec``."""
+
+    name: str
+    share: float
+    rows: int
+    ramp: float = 0.0
+    interval_ps: int | None = None
+    channels: tuple[int, int] = (0, 0)
+    merge: str = "torch"
+
+
+@dataclass(frozen=True)
 class Protocol:
     """What collective kernels add to the wires; see ``ProtocolSpec`` for the meaning of each constant."""
 

@@ -99,6 +99,18 @@ def _edge(raw: Any) -> Any:
     return _whole(parts[0]), _whole(parts[1]), _count(parts[2])
 
 
+def _ratio(raw: Any) -> Any:
+    parts = raw.split("/") if isinstance(raw, str) else [raw]
+    try:
+        numbers = [float(part) for part in parts]
+        found = numbers[0] / (numbers[1] if len(numbers) == 2 else 1.0)
+    except (ValueError, TypeError, ZeroDivisionError):
+        found = -1.0
+    if len(parts) > 2 or not 0 < found < 1e9 or isinstance(raw, bool):
+        raise ValueError(f"a ratio above 0 is needed, such as 0.5 or 14/6.6, not {raw!r}")
+    return found
+
+
 def _by_dtype(raw: Any) -> Any:
     return raw if isinstance(raw, dict) or raw is None else {"any": raw}
 
@@ -111,6 +123,7 @@ Frequency = Annotated[InstanceOf[Quantity], _reader("Hz"), _AS_TEXT]
 Throughput = Annotated[InstanceOf[Quantity], _reader("ops/s"), _AS_TEXT]
 Share = Annotated[InstanceOf[Quantity], _reader("share"), _AS_TEXT]
 Count = Annotated[int, BeforeValidator(_count)]
+Ratio = Annotated[float, BeforeValidator(_ratio)]
 Name = Annotated[str, BeforeValidator(_name)]
 InferLambda = Annotated[str, BeforeValidator(_lambda)]
 Source = Annotated[str | dict[str, str], PlainValidator(_source)]
@@ -297,6 +310,49 @@ class ProtocolSpec(_Part):
     switch_step: Time | None = None
 
 
+class LibrarySpec(_Part):
+    """How the machine's communication library sends, as its own sources have it; nothing here is fitted.
+
+    ``small_wire`` and ``line_wire`` are what flags leave of the wire on these paths. ``filling`` channels
+    fill a link. ``queues`` messages of a unit are under way side by side. The line path has a start beside
+    that of the small path (``line_start``), and by algorithm a step and a far step beside the others'.
+    """
+
+    small_wire: Share | None = None
+    line_wire: Share | None = None
+    filling: Count | None = None
+    queues: Count = 64
+    line_start: Ratio = 1.0
+    line_step: dict[Name, Ratio] = Field(default_factory=dict)
+    line_far_step: dict[Name, Ratio] = Field(default_factory=dict)
+
+
+class HeldUnitsSpec(_Part):
+    """Compute units that messages hold while they travel: for each peer, and at most."""
+
+    peer: Annotated[int, BeforeValidator(_whole), Field(ge=0)] = 0
+    most: Annotated[int, BeforeValidator(_whole), Field(ge=0)] = 0
+
+
+class KernelSpec(_Part):
+    """How fast a known kernel of a device is, by name: ``attention`` is the local kernel of a schedule.
+
+    ``share`` of the tensor engines' peak is what its inner loop reaches. ``rows`` are those of one
+    work-group; work-groups run in waves over the compute units. ``ramp`` is what a work-group spends beside
+    its inner loop, as columns of that loop. ``interval`` lies between the beginnings of two short kernels of
+    a queue (as the control path has it for a launch, unless given). ``channels``: compute units that messages
+    hold. ``merge``: results are merged by one kernel (``fused``), by torch's operations, or as named.
+    """
+
+    name: Name
+    share: Share
+    rows: Count
+    ramp: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    interval: Time | None = None
+    channels: HeldUnitsSpec = HeldUnitsSpec()
+    merge: Literal["fused", "torch", "ring-flash-attention"] = "torch"
+
+
 class MachineSpec(BaseModel):
     """A whole machine description. ``extends`` and ``parameters`` were applied before and are gone."""
 
@@ -314,3 +370,5 @@ class MachineSpec(BaseModel):
     control: ControlSpec | None = None
     channels: tuple[ChannelSpec, ...] = ()
     protocol: ProtocolSpec | None = None
+    library: LibrarySpec | None = None
+    kernels: tuple[KernelSpec, ...] = ()

@@ -155,7 +155,6 @@ __all__ = [
     "Free",
     "Group",
     "If",
-    "Kernels",
     "Loop",
     "MergeInt",
     "MergeTile",
@@ -272,23 +271,8 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Kernels:
-    """Whose kernels a collective's plan stands for: the algorithm, how many channels a library takes for the
-    size (None: all it has), and how many steps it saves because blocks stay empty."""
-
-    algorithm: str = ""
-    channels: float | None = None
-    steps_saved: float = 0.0
-
-
-@dataclass(frozen=True)
 class Plan:
-    """See the module's text. ``grid``: the extents of the unit's coordinates, the first varying fastest.
-
-    ``path``: how the kernels of a collective send where the machine has a protocol for them: ``bulk``,
-    ``line``, ``small``, ``switch``, or ``auto`` (the fastest of the first three); see ``hda/protocol.py``.
-    Without it the machine's own engines and control path do the work. ``kernels``: what else times depend on.
-    """
+    """See the module's text. ``grid``: the extents of the unit's coordinates, the first varying fastest."""
 
     name: str
     scale: str
@@ -299,8 +283,6 @@ class Plan:
     groups: tuple[Group, ...] = ()
     streams: tuple[Stream, ...] = ()
     place: Expr = unit
-    path: str | None = None
-    kernels: Kernels | None = None
 
     @property
     def units(self) -> int:

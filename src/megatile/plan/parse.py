@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,6 @@ from megatile.plan.model import (
     Free,
     Group,
     If,
-    Kernels,
     Loop,
     MergeInt,
     MergeTile,
@@ -105,6 +105,15 @@ def _reason(error: Exception) -> str:
     return "something is missing, too much, or not of the form that plans are written in"
 
 
+def note_library(path: Any, algorithm: Any) -> None:
+    """Files from before 1.0 say which kernels of a library send; a plan no longer does."""
+    warnings.warn(
+        f"the plan names library kernels (path {path!r}, algorithm {algorithm!r}), which are no part of a "
+        f"plan any more: give timing=Library({path!r}, {algorithm!r}) to simulate or price",
+        stacklevel=2,
+    )
+
+
 class _Reader:
     def __init__(self, text: str):
         self.lines = text.splitlines()
@@ -135,9 +144,10 @@ class _Reader:
             ast.literal_eval(given["scale"]),
             grid,
             place=tree_expr(given["place"]) if "place" in given else unit,
-            path=ast.literal_eval(given["path"]) if "path" in given else None,
-            kernels=Kernels(*ast.literal_eval(given["kernels"])) if "kernels" in given else None,
         )
+        if "path" in given:
+            kernels = ast.literal_eval(given["kernels"]) if "kernels" in given else ("",)
+            note_library(ast.literal_eval(given["path"]), kernels[0])
         declared: dict[str, list[Any]] = {"tile": [], "channel": [], "flag": [], "group": []}
         streams: list[Stream] = []
         for node in tree.body[1:]:

@@ -34,6 +34,9 @@ def from_json(text: str) -> Plan:
         raise PlanError(f"not JSON: {error}") from error
     if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
         raise PlanError(f"not a plan in format {FORMAT}")
+    path, kernels = document.pop("path", None), document.pop("kernels", None)
+    if path is not None:
+        parse.note_library(path, kernels.get("algorithm", "") if isinstance(kernels, dict) else "")
     try:
         plan = decode(document)
     except RecursionError:

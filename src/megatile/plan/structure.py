@@ -12,8 +12,7 @@ from megatile.core.dtypes import itemsize
 from megatile.core.errors import did_you_mean
 from megatile.core.expr import constant
 from megatile.core.operations import OPERATIONS, REDUCTIONS
-from megatile.hda.protocol import AUTO, LINE_STEPS, PATHS
-from megatile.plan.model import ENGINES, ROLES, Collective, Kernels, Loop, Plan, PlanError, statements
+from megatile.plan.model import ENGINES, ROLES, Collective, Loop, Plan, PlanError, statements
 from megatile.plan.names import check_names
 from megatile.plan.regions import write_of
 from megatile.plan.statements import Compute, Receive, ReceiveAny
@@ -26,19 +25,6 @@ _SOUND: WeakValueDictionary[int, Plan] = WeakValueDictionary()
 """Plans that were looked at and found sound, by identity."""
 
 
-def check_kernels(plan: Plan) -> None:
-    """What a plan says of its kernels makes sense."""
-    told = plan.kernels or Kernels()
-    numbers = (told.channels if told.channels is not None else 1, told.steps_saved)
-    if not all(isinstance(n, (int, float)) and 0 <= n < 1e9 for n in numbers) or not numbers[0]:
-        raise PlanError(f"plan '{plan.name}' needs kernels with channels above 0 and steps from 0 on")
-    if plan.path == "line" and told.algorithm not in LINE_STEPS:
-        raise PlanError(
-            f"plan '{plan.name}' has path 'line', but no algorithm that has it",
-            advice=f"there are {', '.join(LINE_STEPS)}",
-        )
-
-
 def check_structure(plan: Plan) -> None:
     """Streams cover the units once; declarations are sound. A plan never changes, so once is enough."""
     if _SOUND.get(id(plan)) is not plan:
@@ -47,10 +33,6 @@ def check_structure(plan: Plan) -> None:
 
 
 def _check(plan: Plan) -> None:
-    check_kernels(plan)
-    if plan.path is not None and plan.path not in (*PATHS, AUTO):
-        advice = did_you_mean(str(plan.path), (*PATHS, AUTO), what="paths")
-        raise PlanError(f"plan '{plan.name}' has path '{plan.path}'", advice=advice)
     if any(extent < 1 for extent in plan.grid):
         raise PlanError(f"plan '{plan.name}' has a grid of {plan.grid}: every extent must be at least 1")
     covered = np.zeros(plan.units, dtype=np.int64)

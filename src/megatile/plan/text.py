@@ -60,9 +60,7 @@ def from_text(text: str) -> Plan:
 
 def _plan_lines(plan: Plan) -> Iterator[str]:
     place = f", place={plan.place}" if plan.place != unit else ""
-    path = f", path={_string(plan.path)}" if plan.path is not None else ""
-    more = f"{place}{path}{_kernels(plan)}"
-    yield f"plan({_string(plan.name)}, scale={_string(plan.scale)}, grid={plan.grid}{more})"
+    yield f"plan({_string(plan.name)}, scale={_string(plan.scale)}, grid={plan.grid}{place})"
     for tile in plan.tiles:
         yield f"{tile.name} = {_tile(tile)}"
     for channel in plan.channels:
@@ -74,13 +72,6 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
     for stream in plan.streams:
         yield f"with units({', '.join(map(str, stream.units))}):"
         yield from _block(stream.body, 1)
-
-
-def _kernels(plan: Plan) -> str:
-    if plan.kernels is None:
-        return ""
-    told = plan.kernels
-    return f", kernels=({_string(told.algorithm)}, {told.channels!r}, {told.steps_saved!r})"
 
 
 def _string(text: str) -> str:

@@ -6,7 +6,7 @@ from megatile.sim.result import Result
 from megatile.sim.session import Session, SessionError
 from megatile.sim.simulate import ENGINES, Deadlock, simulate
 from megatile.timing.faults import FaultError, Faults, faults
-from megatile.timing.resources import TimingError
+from megatile.timing.view import TimingError
 
 __all__ = [
     "ENGINES",

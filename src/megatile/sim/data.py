@@ -9,7 +9,7 @@ import numpy as np
 
 from megatile.plan import model as pm
 from megatile.plan.execute import Executor, Results, execute
-from megatile.timing.resources import TimingError
+from megatile.timing.view import TimingError
 
 Scalars = Callable[[pm.ReadScalar, Any, Any], Any]
 

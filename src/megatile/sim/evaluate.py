@@ -22,7 +22,8 @@ from megatile.sim.rows import Row, Walk
 from megatile.sim.runahead import RunAhead
 from megatile.sim.times import Times
 from megatile.sim.unit import UnitState
-from megatile.timing.resources import Resources, TimingError
+from megatile.timing.resources import Resources
+from megatile.timing.view import TimingError
 
 Scalars = Callable[[pm.ReadScalar, Any, Any], Any]
 MAX_OPERATIONS = 30_000_000

@@ -18,6 +18,7 @@ from megatile.sim.annotate import annotate
 from megatile.sim.program import Program
 from megatile.sim.times import Times
 from megatile.sim.usage import Loads, Usage, usage
+from megatile.timing.view import Timing
 from megatile.trace import (
     CriticalStep,
     Event,
@@ -59,6 +60,8 @@ class Result:
         self.outputs = outputs
         self.messages: dict[str, dict[int, int]] = {}
         """Per channel, how many messages went through each queue (receiver * members + member)."""
+        self.timing: Timing = Timing()
+        """Who did the work; of several paths of a library, the fastest."""
         self.loads: Loads | None = None
         """What links and engines do, where the run was asked to count it."""
         self._record = record

@@ -30,6 +30,7 @@ from megatile.sim.result import Result
 from megatile.sim.simulate import Deadlock, simulate
 from megatile.timing.faults import current_faults
 from megatile.timing.resources import Resources
+from megatile.timing.view import Timing
 from megatile.trace import (
     Trace,
     TraceBuilder,
@@ -101,6 +102,7 @@ class Session:
         data: bool | None = None,
         engine: str | None = None,
         assume: Mapping[str, Any] | None = None,
+        timing: Timing | None = None,
     ) -> Result:
         """Run a plan on the machine as the launches before left it; arguments are those of `simulate`.
 
@@ -123,6 +125,7 @@ class Session:
                 engine=engine,
                 assume=assume,
                 installed=not new,
+                timing=timing,
             )
         except Deadlock:
             self._over = f"launch {len(self.launches)} ('{plan.name}') is deadlocked"

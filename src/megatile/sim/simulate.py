@@ -29,8 +29,8 @@ from megatile.sim.times import Times
 from megatile.sim.usage import loads as count_loads
 from megatile.sim.verify import explain, messages_through
 from megatile.timing.faults import Faults, current_faults
-from megatile.timing.kernels import ways, whole_ps
-from megatile.timing.resources import Resources, TimingError
+from megatile.timing.resources import Resources
+from megatile.timing.view import Timing, TimingError, as_timing
 from megatile.trace import WaitGraph
 
 ENGINES = ("run-ahead", "arrays", "bucket")
@@ -55,15 +55,15 @@ def simulate(
     engine: str | None = None,
     assume: Mapping[str, Any] | None = None,
     installed: bool = False,
-    bare: bool = False,
+    timing: Timing | None = None,
     launch: bool = True,
     loads: bool = False,
 ) -> Result:
     """Time a plan on a machine; with ``inputs`` (also as ``data=``) compute its outputs too.
 
-    A collective's plan (``Plan.path``) takes the time of library kernels where the machine has a protocol for
-    them, as ``predict`` says; ``bare`` asks for the machine's own engines and control path instead, and
-    ``launch=False`` leaves the host's launch out, as captured graphs do.
+    The machine's own engines and control path do the work, or what ``timing`` says: with the ``timing`` of a
+    prediction (a `Library`) a collective takes the time of library kernels, where the machine has a protocol
+    for them; ``launch=False`` leaves the host's launch out, as captured graphs do.
 
     ``data=True`` asks for outputs of a plan without inputs, ``data=False`` for times alone.
 
@@ -89,16 +89,17 @@ def simulate(
     with_data = inputs is not None if data is None else data
     run, scalars, name, times = min(
         (
-            _Run(way, hda, current_faults(), engine, installed, loads).timed(
+            _Run(plan, hda, option, current_faults(), engine, installed, loads).timed(
                 inputs, with_data, assume, launch
             )
-            for way in ways(plan, hda, bare)
+            for option in as_timing(timing).options(hda, plan.scale)
         ),
         key=lambda found: found[-1].end_ps,
     )
     order = SimpleNamespace(choices=times.choices)
     results = outputs(plan, inputs or {}, order) if with_data else None
     result = Result(run.plan, hda, name, times.end_ps, times.choices, results, lambda: run.recorded(scalars))
+    result.timing = run.timing
     result.messages = times.messages
     result.loads = times.loads
     if wants_communication_trace():
@@ -139,6 +140,7 @@ class _Run:
         self,
         plan: Plan,
         hda: HDA,
+        timing: Timing,
         faults: Faults,
         engine: str | None,
         installed: bool,
@@ -146,6 +148,7 @@ class _Run:
     ) -> None:
         self.plan = plan
         self.hda = hda
+        self.timing = timing
         self.faults = faults
         self.engine = engine
         self.installed = installed
@@ -153,7 +156,14 @@ class _Run:
         self.begin_ps = 0
 
     def machine(self) -> Resources:
-        return Resources(self.hda, self.plan, self.faults, installed=self.installed, begin_ps=self.begin_ps)
+        return Resources(
+            self.hda,
+            self.plan,
+            self.faults,
+            installed=self.installed,
+            begin_ps=self.begin_ps,
+            timing=self.timing,
+        )
 
     def timed(
         self,
@@ -165,7 +175,7 @@ class _Run:
         """The run with its times; what kernels of a collective spend before the first message included."""
         scalars = _scalars(self, inputs, with_data, assume)
         name, times = self.times(scalars)
-        whole = whole_ps(self.plan, self.hda, times.end_ps, launch)
+        whole = self.timing.whole_ps(self.hda, self.plan.scale, times.end_ps, launch)
         self.begin_ps = max(0, whole - times.end_ps)
         times.end_ps = whole
         return self, scalars, name, times

@@ -16,7 +16,7 @@ from megatile.plan import model as pm
 from megatile.plan.check import CountingWalk
 from megatile.sim.cohort import Cohort
 from megatile.sim.rows import Odd
-from megatile.timing.resources import TimingError
+from megatile.timing.view import TimingError
 
 
 def messages_through(cohorts: Iterable[Cohort]) -> dict[str, dict[int, int]]:

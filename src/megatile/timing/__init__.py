@@ -1,22 +1,29 @@
 """What commands cost on an HDA: the one table of durations, for the simulator and for the price.
 
-`Resources` is an HDA as one plan sees it, `Fabric` and `Path` are ways through its networks, `Faults` what is
-wrong with it. Integer picoseconds throughout.
+`Resources` is an HDA as one plan sees it, `Fabric` and `Path` are paths through its networks, `Faults` what
+is wrong with it, `Timing` who does the work: the machine's own engines, or the kernels of a `Library`.
+Integer picoseconds throughout.
 """
 
 from megatile.timing.fabric import Fabric, Path, Stage, serialise_ps
 from megatile.timing.faults import FaultError, Faults, current_faults, faults
-from megatile.timing.resources import Dma, Resources, TimingError
+from megatile.timing.library import Library
+from megatile.timing.resources import Dma, Resources
+from megatile.timing.view import Timing, TimingError, View, as_timing
 
 __all__ = [
     "Dma",
     "Fabric",
     "FaultError",
     "Faults",
+    "Library",
     "Path",
     "Resources",
     "Stage",
+    "Timing",
     "TimingError",
+    "View",
+    "as_timing",
     "current_faults",
     "faults",
     "serialise_ps",

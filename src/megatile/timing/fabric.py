@@ -7,7 +7,7 @@ the head moves on at g_i + latency_i. The tail has arrived when every stage has 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -96,9 +96,10 @@ class Path:
 class Fabric:
     """The networks of a machine as numbered resources; faults change routes and speeds."""
 
-    def __init__(self, hda: HDA, faults: Faults) -> None:
+    def __init__(self, hda: HDA, faults: Faults, networks: Mapping[str, Network] | None = None) -> None:
         self.hda = hda
         self.faults = faults
+        self._networks = networks or {}
         self.keys: list[Hashable] = []
         self.widths: list[int] = []
         self._numbers: dict[Hashable, int] = {}
@@ -138,6 +139,7 @@ class Fabric:
                 yield self._stage(leg.network, link, first=hop == 0)
 
     def _stage(self, network: Network, link: Link, first: bool) -> Stage:
+        network = self._networks.get(network.name, network)
         overhead = 0 if first else network.hop_overhead_ps
         speed = self._slow.get(link, 1.0)
         key: Hashable = link

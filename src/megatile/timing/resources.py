@@ -13,23 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.errors import MegatileError, MissingDescriptionError, RouteError
+from megatile.core.errors import MissingDescriptionError, RouteError
 from megatile.hda import HDA
 from megatile.hda.model import Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
 from megatile.timing.fabric import Fabric, Path, Stage, serialise_ps
 from megatile.timing.faults import FaultError, Faults
-from megatile.timing.kernels import seen_by
+from megatile.timing.view import Timing, TimingError
 
 CONTROL_BYTES = 64
 CREDIT_BYTES = 16
 SIGNAL_BYTES = 8
 PORTS = 16
 """A DMA engine with at least so many virtual channels has one for every link it can send through."""
-
-
-class TimingError(MegatileError, ValueError):
-    """A plan that cannot be timed on this machine; says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +39,9 @@ class Dma:
 
 
 class Resources:
-    """An HDA as one plan sees it, on the plan's path; ``installed`` says that its queues are there from an
-    earlier launch, ``begin_ps`` what goes before the plan's start on every unit."""
+    """An HDA as one plan sees it; ``timing`` says who does the work (the machine's own engines, if nothing
+    is said), ``installed`` that its queues are there from an earlier launch, ``begin_ps`` what goes before
+    the plan's start on every unit."""
 
     def __init__(
         self,
@@ -54,8 +51,11 @@ class Resources:
         *,
         installed: bool = False,
         begin_ps: int = 0,
+        timing: Timing | None = None,
     ) -> None:
-        self.hda = hda = seen_by(plan, hda)
+        self.hda = hda
+        self.timing = timing or Timing()
+        self.view = self.timing.view(hda, plan.scale)
         self.begin_ps = begin_ps
         self.plan = plan
         self.installed = installed
@@ -65,7 +65,7 @@ class Resources:
                 raise FaultError(f"straggler {unit} is no unit of plan '{plan.name}', which has {plan.units}")
         self.level = hda.level(hda.scale(plan.scale).level)
         self.places = self._places()
-        self.fabric = Fabric(hda, self.faults)
+        self.fabric = Fabric(hda, self.faults, self.view.networks)
         self._paths: dict[tuple[int, str, int, str, int | None], Path] = {}
         self._messages: dict[tuple[int, int, int], int] = {}
         self._memories: dict[str, tuple[MemoryLayer, float, bool]] = {}
@@ -116,9 +116,9 @@ class Resources:
     def engine(self, kind: str) -> Engine | None:
         """The engine of a kind nearest to the plan's scale (a vector engine also does scalar work)."""
         if kind not in self._engines:
-            found = [e for e in self.hda.engines if e.kind == kind]
+            found = [e for e in self.view.engines if e.kind == kind]
             if kind == "vector" and not found:
-                found = [e for e in self.hda.engines if e.kind in ("scalar", "tensor")]
+                found = [e for e in self.view.engines if e.kind in ("scalar", "tensor")]
             here = self.level.position
             found.sort(key=lambda e: abs(self.hda.level(e.level).position - here))
             self._engines[kind] = found[0] if found else None
@@ -234,7 +234,8 @@ class Resources:
         total = self.hda.level(layer.level).total
         index = self.places[unit] * total // self.level.total if contended else self.places[unit]
         key = ("memory", layer.name, index) if contended else None
-        return Stage(None if key is None else self.fabric.resource(key), layer.latency_ps, bandwidth)
+        latency_ps = 0 if layer.name in self.view.counted else layer.latency_ps
+        return Stage(None if key is None else self.fabric.resource(key), latency_ps, bandwidth)
 
     # ways
 
@@ -285,7 +286,7 @@ class Resources:
     def control_ps(self) -> int:
         """One message of the host to a unit: over the host's link and every station down to the unit's."""
         control = self.hda.control
-        if control is None:
+        if control is None or not self.view.control:
             return 0
         here = self.level.position
         one = sum(s.overhead_ps for s in control.launch if self.hda.level(s.level).position >= here)
@@ -293,6 +294,10 @@ class Resources:
         if link is not None:
             one += link.latency_ps + serialise_ps(CONTROL_BYTES, link.bandwidth)
         return one
+
+    def whole_ps(self, messages_ps: int, launch: bool = True) -> int:
+        """The time of the plan whose commands take so long: with what kernels spend and save once."""
+        return self.timing.whole_ps(self.hda, self.plan.scale, messages_ps, launch)
 
     def collective_ps(self, statement: pm.Collective, members: tuple[int, ...], nbytes: int) -> int:
         """What a barrier, or a reduction or broadcast done by the network itself, adds for a group."""

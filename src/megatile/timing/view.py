@@ -1,0 +1,65 @@
+"""Who does the work of a plan: the machine's own engines, or kernels that stand in for them.
+
+A `Timing` says what it changes about a machine for the units of a scale, as a `View`: which engines move
+data and compute, what a message pays on each network, whether the host's control path is travelled. The
+machine itself is never rewritten. ``Timing()`` changes nothing; ``Library`` (``library.py``) is how
+communication libraries run collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from megatile.core.errors import MegatileError
+from megatile.hda import HDA
+from megatile.hda.model import Engine, Network
+
+
+class TimingError(MegatileError, ValueError):
+    """A plan that cannot be timed on this machine; says why and what to do."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A machine as the commands of a plan see it."""
+
+    engines: tuple[Engine, ...]
+    networks: Mapping[str, Network] = field(default_factory=dict)
+    """Networks on which messages pay something else than the machine file says, by name."""
+    counted: frozenset[str] = frozenset()
+    """Memories whose latency is part of what a message pays on a network."""
+    control: bool = True
+    """Whether a launch travels the control path."""
+
+    def with_engine(self, engine: Engine) -> View:
+        """The view in which ``engine`` moves the data; what launches it is counted elsewhere."""
+        return replace(self, engines=(engine, *self.engines), control=False)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The machine's own engines and control path do the work."""
+
+    def options(self, hda: HDA, scale: str) -> Sequence[Timing]:
+        """What to try: the fastest counts."""
+        return (self,)
+
+    def view(self, hda: HDA, scale: str) -> View:
+        return View(hda.engines)
+
+    def whole_ps(self, hda: HDA, scale: str, messages_ps: int, launch: bool = True) -> int:
+        """The time of a plan whose commands take ``messages_ps``; ``launch=False`` as in captured graphs."""
+        return messages_ps
+
+
+def as_timing(timing: Timing | None) -> Timing:
+    """What ``timing=`` of `simulate` and its neighbours means; None: the machine's own engines."""
+    if timing is None:
+        return Timing()
+    if not isinstance(timing, Timing):
+        raise TimingError(
+            f"timing={timing!r} does not say who does the work",
+            advice='give timing=Library("auto", algorithm="ring"), or the timing of a prediction',
+        )
+    return timing

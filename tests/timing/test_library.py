@@ -1,0 +1,51 @@
+"""What a machine file says of libraries and kernels is inherited: a new name changes no time."""
+
+import pytest
+
+from megatile.attention.plans import Problem
+from megatile.attention.predict import predict as predict_attention
+from megatile.collectives.planner import predict
+from megatile.hda import HDA, machine
+from megatile.timing.library import Library, paths
+
+
+@pytest.fixture
+def renamed(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: mine\nextends: dgx-h100\n", encoding="utf-8")
+    return HDA.from_yaml(file)
+
+
+def test_attention_under_a_new_name(renamed):
+    asked = {"problem": Problem(16384, causal=True), "schedules": ["ring"]}
+    (mine,) = predict_attention(renamed, **asked).predictions
+    (theirs,) = predict_attention("dgx-h100", **asked).predictions
+    assert mine.time_ps == theirs.time_ps
+
+
+@pytest.mark.parametrize("nbytes", [64, 1 << 18, 1 << 24])
+def test_collectives_under_a_new_name(renamed, nbytes):
+    asked = {"nbytes": nbytes, "algorithm": "nccl"}
+    mine, theirs = (predict("all_reduce", machine=hda, **asked) for hda in (renamed, machine("dgx-h100")))
+    assert (mine.time_ps, mine.timing) == (theirs.time_ps, theirs.timing)
+
+
+def test_a_library_figure_can_be_changed(renamed):
+    slow = machine("dgx-h100", **{"library.line_step": {"ring": "3.8/3.4"}})
+    assert paths(slow, "auto", algorithm="ring") == ("bulk", "line", "small")
+    assert paths(slow, "auto", algorithm="node_tree") == ("bulk", "small")
+    view, base = (Library("line", "ring").view(hda, "device") for hda in (slow, renamed))
+    assert view.networks["nvlink"].latency_ps == 2 * base.networks["nvlink"].latency_ps
+
+
+def test_figures_round_trip():
+    hda = machine("dgx-h100")
+    again = HDA.from_dict(hda.to_dict())
+    assert (again.library, again.kernel("attention")) == (hda.library, hda.kernel("attention"))
+    assert hda.library.line_start == 14.0 / 6.6
+
+
+@pytest.mark.parametrize("wrong", ["1/0", "a", -1, "1/2/3", True, 0])
+def test_a_wrong_ratio_is_named(wrong):
+    with pytest.raises(Exception, match="a ratio above 0 is needed"):
+        machine("dgx-h100", **{"library.line_start": wrong})
