@@ -130,7 +130,7 @@ def test_bad_text_names_the_line(text, message):
 def test_bad_json():
     document = json.loads(ring().to_json())
     for change, message in (
-        ({"format": 9}, "not a plan in format 1"),
+        ({"format": 9}, "not a plan in format 1 or 2"),
         ({"is": "Plam"}, "'Plam' is no part of a plan"),
         ({"colour": 1}, "Plan has no field 'colour'"),
     ):

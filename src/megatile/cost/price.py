@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from megatile.cost.timed_walk import Enough, TimedWalk, receives_any
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
-from megatile.plan.check import check_structure
 from megatile.plan.model import Plan
+from megatile.plan.structure import check_structure, one_level
 from megatile.timing.resources import Resources
 from megatile.timing.view import Timing, as_timing
 
@@ -61,6 +61,7 @@ def price(
     are those of ``simulate``.
     """
     check_structure(plan)
+    one_level(plan, "price")
     found = find_machine(hda)
     options = as_timing(timing).options(found, plan.scale)
     each = [_price(plan, Resources(found, plan, timing=option), assume or {}, launch) for option in options]

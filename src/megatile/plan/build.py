@@ -37,6 +37,7 @@ from megatile.plan.model import (
     Flag,
     Group,
     If,
+    Level,
     Loop,
     Plan,
     PlanError,
@@ -109,11 +110,12 @@ class PlanBuilder:
         owner: Expr = unit,
         owners: int | None = None,
         offset: int | None = None,
+        level: str | None = None,
     ) -> Handle:
         """Declare storage; see ``plan.model`` for what the fields mean."""
         name = self.fresh(name)
         extents = tuple(int(s) for s in shape)
-        tile = Tile(name, extents, dtype_name(dtype), memory, versions, role, owner, owners, offset)
+        tile = Tile(name, extents, dtype_name(dtype), memory, versions, role, owner, owners, offset, level)
         self.tiles[name] = tile
         return Handle(name, extents, tile.dtype, memory)
 
@@ -129,20 +131,38 @@ class PlanBuilder:
         offset: int | None = None,
         credit_bytes: int | None = None,
         chunk_bytes: int | None = None,
+        level: str | None = None,
+        installed: bool = False,
     ) -> Channel:
         """Declare a family of queues; ``members`` is a count or the names of directions."""
         names = () if isinstance(members, int) else tuple(members)
         count = members if isinstance(members, int) else len(names)
-        where = (slots, slot_bytes, memory, names, offset, credit_bytes, chunk_bytes)
+        where = (slots, slot_bytes, memory, names, offset, credit_bytes, chunk_bytes, level, installed)
         channel = Channel(self.fresh(name), count, expr(source), *where)
         self.channels[channel.name] = channel
         return channel
 
-    def flag(self, name: str, members: int = 1) -> Flag:
-        return self.flags.setdefault(name, Flag(name, members))
+    def level(
+        self,
+        name: str,
+        *,
+        scale: str,
+        grid: int | Sequence[int],
+        placement: Expr = unit,
+        parent: str | None = None,
+        slots: int | None = None,
+    ) -> str:
+        """Declare a level beside the first and return its name: what ``level=`` takes."""
+        extents = (grid,) if isinstance(grid, int) else tuple(int(g) for g in grid)
+        level = Level(self.fresh(name), scale, extents, placement, parent, slots)
+        self.plan = replace(self.plan, levels=(*self.plan.levels, level))
+        return level.name
 
-    def group(self, name: str, key: IntLike = 0) -> Group:
-        return self.groups.setdefault(name, Group(name, expr(key)))
+    def flag(self, name: str, members: int = 1, level: str | None = None) -> Flag:
+        return self.flags.setdefault(name, Flag(name, members, level))
+
+    def group(self, name: str, key: IntLike = 0, level: str | None = None) -> Group:
+        return self.groups.setdefault(name, Group(name, expr(key), level))
 
     # --- commands --------------------------------------------------------------------------------
 
@@ -308,19 +328,20 @@ class PlanBuilder:
         self.add(If(scope.condition, tuple(body), (), (), scope.place))
 
     @contextmanager
-    def stream(self, units: Sequence[int] | range) -> Iterator[None]:
-        """The statements inside are for these units only."""
+    def stream(self, units: Sequence[int] | range | None = None, level: str | None = None) -> Iterator[None]:
+        """The statements inside are for these units (all, if not said) of a level."""
         with self.collect() as body:
             yield
-        self.streams.append(Stream(runs(units), with_frees(tuple(body))))
+        chosen = range(self.plan.instances(level)) if units is None else units
+        self.streams.append(Stream(runs(chosen), with_frees(tuple(body)), level))
 
     def finish(self) -> Plan:
         """The plan. Statements outside any ``stream`` are for all units."""
         streams = list(self.streams)
-        if self.body and streams:
+        if self.body and any(stream.level is None for stream in streams):
             raise PlanError("statements stand both inside and outside of streams")
-        if not streams:
-            streams = [Stream(((0, self.plan.units, 1),), with_frees(tuple(self.body)))]
+        if self.body or not streams:
+            streams = [*streams, Stream(((0, self.plan.units, 1),), with_frees(tuple(self.body)))]
         return replace(
             self.plan,
             tiles=tuple(self.tiles.values()),

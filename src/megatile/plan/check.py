@@ -19,10 +19,11 @@ import numpy as np
 from megatile.core.dtypes import itemsize
 from megatile.core.operations import OPERATIONS, OperationError
 from megatile.hda import HDA, machine
-from megatile.plan.cohort import Cohort, SlotHandle, Value, spread, uniform
+from megatile.plan.cohort import Actors, Cohort, SlotHandle, Value, spread, uniform
 from megatile.plan.memory import check_memory, check_ranges
-from megatile.plan.model import Channel, Loop, Plan, PlanError, statements
+from megatile.plan.model import Loop, Plan, PlanError, statements
 from megatile.plan.program import Instruction, RegionCode
+from megatile.plan.residency import copies
 from megatile.plan.statements import Compute
 from megatile.plan.steady import Snapshot, repeats, same_state, skip, snapshot, works_only
 from megatile.plan.storage import alike, owner_of, region_span
@@ -52,7 +53,7 @@ def check(plan: Plan, hda: HDA | str | None = None, *, assume: Mapping[str, int]
         hda = machine(hda)
         check_machine(plan, hda)
         check_memory(plan, hda)
-    walk = CountingWalk(plan, assume or {})
+    walk = CountingWalk(plan, assume or {}, hda)
     walk.run()
     walk.check_left_over()
     count = sum(1 for stream in plan.streams for _ in statements(stream.body))
@@ -62,13 +63,7 @@ def check(plan: Plan, hda: HDA | str | None = None, *, assume: Mapping[str, int]
 
 def check_machine(plan: Plan, hda: HDA) -> None:
     """The machine has the units, and the engines that the commands name."""
-    there = hda.count(plan.scale)
-    places = spread(plan.place.evaluate({"unit": np.arange(plan.units)}), plan.units)
-    if len(places) and (places.min() < 0 or places.max() >= there):
-        raise PlanError(
-            f"plan '{plan.name}' uses unit {int(places.max())} of scale '{plan.scale}', "
-            f"machine '{hda.name}' has {there}"
-        )
+    copies(plan, hda)
     kinds = {engine.kind for engine in hda.engines} | {"channel", "control", "dma"}
     if "tensor" in kinds or "scalar" in kinds:
         kinds.add("vector")
@@ -86,8 +81,10 @@ class CountingWalk(Walker):
 
     ragged = True
 
-    def __init__(self, plan: Plan, assume: Mapping[str, int]):
-        super().__init__(plan)
+    def __init__(self, plan: Plan, assume: Mapping[str, int], hda: HDA | None = None):
+        super().__init__(plan, hda)
+        for queues in self.queues.values():
+            queues.open = queues.channel.installed
         self.assume = assume
         shape = {name: q.sent.shape for name, q in self.queues.items()}
         self.sender = {name: np.zeros(extents, dtype=np.int32) for name, extents in shape.items()}
@@ -143,7 +140,7 @@ class CountingWalk(Walker):
             else:
                 tile = self.plan.tile(handle.tile)
                 found = region_span(cohort, code, tile.shape)
-                if code.at is not None or tile.shared:
+                if code.at is not None or tile.shared or tile.level != cohort.level:
                     owner_of(self.plan, cohort, code, tile)
         except PlanError as error:
             raise PlanError(f"{error.message}: {self.describe(instruction)}") from error
@@ -189,13 +186,15 @@ class CountingWalk(Walker):
         """Messages that nobody received."""
         for name, queues in self.queues.items():
             left = queues.sent - queues.received
-            if left.any():
+            if left.any() and not queues.open:
                 unit, member = (int(i) for i in np.unravel_index(int(np.argmax(left)), left.shape))
                 instruction = self.instructions[int(self.sender[name][unit, member])]
                 source = int(uniform(queues.source({"unit": unit, "member": member})))
+                actors, level = Actors(self.plan), queues.channel.level
+                sender, receiver = (actors.label(actors.number(level, u)) for u in (source, unit))
                 raise PlanError(
-                    f"{int(left[unit, member])} messages from unit {source} are never received on "
-                    f"{_label(queues.channel, member)} of unit {unit}: {self.describe(instruction)}",
+                    f"{int(left[unit, member])} messages from {sender} are never received on "
+                    f"{queues.channel.label(member)} of {receiver}: {self.describe(instruction)}",
                     place=self.place(instruction),
                 )
 
@@ -222,10 +221,6 @@ class CountingWalk(Walker):
         for key in [k for k in self.before if k[0] == id(instruction.statement)]:
             del self.before[key]
         return super().step_enter(cohort, instruction)
-
-
-def _label(channel: Channel, member: int) -> str:
-    return channel.label(member)
 
 
 def _fits(operation: str, result: tuple[int, ...], target: tuple[int, ...]) -> bool:

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from megatile.plan.model import Plan, PlanError
+
 Value = Any  # an int, or an int64 array aligned with the cohort's units
 
 
@@ -86,6 +88,7 @@ class Cohort:
     pc: int = 0
     ints: dict[str, Value] = field(default_factory=dict)
     handles: dict[str, Handle] = field(default_factory=dict)
+    level: str | None = None
 
     def __post_init__(self) -> None:
         self.ints.setdefault("unit", uniform(self.units))
@@ -109,7 +112,7 @@ class Cohort:
         """The cohort of the chosen units (a mask or indices)."""
         ints = {name: pick(value, chosen) for name, value in self.ints.items()}
         handles = {name: _part(handle, chosen) for name, handle in self.handles.items()}
-        return Cohort(self.stream, self.units[chosen], self.pc, ints, handles)
+        return Cohort(self.stream, self.units[chosen], self.pc, ints, handles, self.level)
 
     def split(self, mask: Any) -> tuple[Cohort, Cohort]:
         return self.part(mask), self.part(~mask)
@@ -118,6 +121,39 @@ class Cohort:
         """Cohorts with equal signatures can be followed together."""
         kinds = tuple(sorted((name, repr(handle.kind())) for name, handle in self.handles.items()))
         return self.stream, self.pc, tuple(sorted(self.ints)), kinds
+
+
+class Actors:
+    """The instances of all levels of a plan, numbered one after another."""
+
+    def __init__(self, plan: Plan):
+        self.first: dict[str, int] = {}
+        self.plan, self.count = plan, 0
+        for level in plan.all_levels:
+            self.first[level.name] = self.count
+            self.count += plan.instances(level.name)
+
+    def number(self, level: str | None, unit: int) -> int:
+        return self.first[self.plan.level(level).name] + unit
+
+    def label(self, number: int) -> str:
+        """``unit 3`` of the first level, ``block 3`` of another."""
+        name, first = next((n, f) for n, f in reversed(self.first.items()) if f <= number)
+        return f"{'unit' if name == self.plan.scale else name} {number - first}"
+
+
+def numbers(plan: Plan, cohort: Cohort, level: str | None) -> Any:
+    """The cohort's units as instances of a level: their own, or the ones above them that they belong to."""
+    if level == cohort.level:
+        return cohort.units
+    per = plan.per(cohort.level, level)
+    if per is None:
+        raise PlanError(
+            f"a stream of level '{plan.level(cohort.level).name}' is in no instance of level "
+            f"'{plan.level(level).name}'",
+            advice="name what belongs to its own level or to one above, or say whose it is (at=, to=)",
+        )
+    return cohort.units if per == 1 else cohort.units // per
 
 
 def _part(handle: Handle, chosen: Any) -> Handle:
@@ -155,4 +191,4 @@ def merge(cohorts: list[Cohort]) -> Cohort:
             sequence = join([h.sequence for h in others])  # type: ignore[union-attr]
             shape = tuple(join(list(e)) for e in zip(*(h.shape for h in others), strict=True))  # type: ignore[union-attr]
             handles[name] = SlotHandle(handle.channel, member, sequence, shape, handle.dtype)
-    return Cohort(first.stream, units[order], first.pc, ints, handles)
+    return Cohort(first.stream, units[order], first.pc, ints, handles, first.level)

@@ -6,7 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from megatile.plan.cohort import Cohort, Handle, SlotHandle, TileHandle, highest, lowest, spread, uniform
+from megatile.plan.cohort import (
+    Cohort,
+    Handle,
+    SlotHandle,
+    TileHandle,
+    highest,
+    lowest,
+    numbers,
+    spread,
+    uniform,
+)
 from megatile.plan.memo import KEPT
 from megatile.plan.model import Plan, PlanError
 from megatile.plan.neighbours import nobody_there
@@ -27,9 +37,17 @@ class Commands:
     keys: dict[str, Any]
     ready: list[Cohort]
     waiting: list[Cohort]
-    choices: dict[int, list[int]]
+    choices: dict[Any, list[int]]
+    flag_levels: dict[str, str | None]
     last_choice: dict[tuple[str, int], int]
     ragged = False  # whether units go on together whose messages differ in size
+
+    def mine(self, cohort: Cohort, name: str) -> Any:
+        """Whose queues of a channel the units of a cohort mean: their own, or those of their parents."""
+        return numbers(self.plan, cohort, self.queues[name].channel.level)
+
+    def own_flag(self, cohort: Cohort, instruction: Instruction) -> Any:
+        return numbers(self.plan, cohort, self.flag_levels[instruction.statement.flag])  # type: ignore[union-attr]
 
     def block(self, cohort: Cohort) -> bool:
         """The cohort waits; it has not moved."""
@@ -101,18 +119,24 @@ class Commands:
 
     def hold(self, cohort: Cohort, handle: SlotHandle, change: int) -> None:
         queues = self.queues[handle.channel]
+        if queues.open:
+            return
         slot = handle.sequence % queues.channel.slots
-        place = queues.place(queues.at(cohort.units, handle.member), slot)
+        place = queues.place(queues.at(self.mine(cohort, handle.channel), handle.member), slot)
         left = queues.holds_of[place] + np.int16(change)
         queues.holds_of[place] = left
         if change > 0 or left.all():
             return
         if not left.any():
-            self.on_free(handle.channel, cohort.units, handle.member, slot)
+            self.on_free(handle.channel, self.mine(cohort, handle.channel), handle.member, slot)
         else:
             gone = left == 0
             count = len(cohort)
-            parts = cohort.units[gone], spread(handle.member, count)[gone], spread(slot, count)[gone]
+            parts = (
+                self.mine(cohort, handle.channel)[gone],
+                spread(handle.member, count)[gone],
+                spread(slot, count)[gone],
+            )
             self.on_free(handle.channel, *parts)
 
     def can_go(self, cohort: Cohort) -> Any:
@@ -128,7 +152,7 @@ class Commands:
             member, value = (instruction.functions[k](cohort.ints) for k in ("member", "value"))
             flags = self.flags[instruction.statement.flag]  # type: ignore[union-attr]
             self.check_flag(instruction, flags, member)
-            return flags[cohort.units, member] >= value
+            return flags[self.own_flag(cohort, instruction), member] >= value
         return None
 
     # --- commands --------------------------------------------------------------------------------
@@ -167,16 +191,17 @@ class Commands:
     def fed(self, cohort: Cohort, instruction: Instruction, to: Value, member: Value) -> Queues:
         """The queues of a send, if they exist and each is fed by the unit that sends."""
         queues = self.queues[instruction.statement.channel]  # type: ignore[union-attr]
-        outside = (np.asarray(to) < 0) | (np.asarray(to) >= self.plan.units)
+        there = len(queues.sent)
+        outside = (np.asarray(to) < 0) | (np.asarray(to) >= there)
         outside = outside | (np.asarray(member) < 0) | (np.asarray(member) >= queues.channel.members)
         feeder = queues.source({"unit": to, "member": member})
-        wrong = np.broadcast_to(outside | (feeder != cohort.units), len(cohort))
+        wrong = np.broadcast_to(outside | (feeder != self.mine(cohort, queues.channel.name)), len(cohort))
         if wrong.any():
             at = int(np.argmax(wrong))
             unit, where = int(cohort.units[at]), [int(spread(v, len(cohort))[at]) for v in (to, member)]
             if where[0] == -1:
                 raise nobody_there(unit, queues.channel, where[1], sending=True)
-            if not 0 <= where[0] < self.plan.units:
+            if not 0 <= where[0] < there:
                 raise PlanError(
                     f"unit {unit} sends to unit {where[0]}, which does not exist: "
                     + self.describe(instruction),
@@ -192,7 +217,7 @@ class Commands:
     def can_send(self, route: Route) -> Any:
         queues = route.queues
         slot = queues.sent_at[route.at] % queues.channel.slots
-        return queues.holds_of[queues.place(route.at, slot)] == 0
+        return queues.open | (queues.holds_of[queues.place(route.at, slot)] == 0)
 
     def step_send(self, cohort: Cohort, instruction: Instruction) -> bool:
         route = self.route(cohort, instruction)
@@ -210,7 +235,7 @@ class Commands:
             )
         queues.nbytes_of[place] = nbytes
         self.on_send(cohort, instruction, route.to, route.member, slot)
-        queues.holds_of[place] = 1
+        queues.holds_of[place] = not queues.open
         queues.sent_at[route.at] += 1
         cohort.pc += 1
         return True
@@ -221,7 +246,9 @@ class Commands:
             raise PlanError(
                 f"channel '{queues.channel.name}' has no such member: {self.describe(instruction)}"
             )
-        at = queues.at(cohort.units, member)
+        if queues.open:
+            return np.full(len(cohort), True)
+        at = queues.at(self.mine(cohort, queues.channel.name), member)
         return queues.sent_at[at] > queues.received_at[at]
 
     def step_receive(self, cohort: Cohort, instruction: Instruction) -> bool:
@@ -237,18 +264,18 @@ class Commands:
         if ragged and not (self.ragged and instruction.ragged):
             return self.divide_by(cohort, shape)
         queues = self.queues[statement.channel]
-        numbers = queues.at(cohort.units, member)
-        sequence = uniform(queues.received_at[numbers])
-        sent = queues.nbytes_of[queues.place(numbers, sequence % queues.channel.slots)]
+        places = queues.at(self.mine(cohort, statement.channel), member)
+        sequence = uniform(queues.received_at[places])
+        sent = queues.nbytes_of[queues.place(places, sequence % queues.channel.slots)]
         asked = instruction.functions["bytes"](cohort.ints)
-        if (sent != asked).any():
+        if (sent != asked).any() and not queues.open:
             at = int(np.argmax(np.broadcast_to(sent != asked, len(cohort))))
             raise PlanError(
                 f"unit {int(cohort.units[at])} expects {int(spread(asked, len(cohort))[at])} bytes, "
                 f"the message has {int(sent[at])}: {self.describe(instruction)}"
             )
         handle = SlotHandle(statement.channel, uniform(member), sequence, tuple(shape), statement.dtype)
-        queues.received_at[numbers] += 1
+        queues.received_at[places] += 1
         self.on_receive(cohort, instruction, handle)
         if statement.name:  # The name holds the slot from now on, as the message in flight did before.
             self.unbind(cohort, statement.name)
@@ -271,12 +298,12 @@ class Commands:
     def choose(self, cohort: Cohort, instruction: Instruction, at: int) -> int | None:
         """The member from which one unit would take a message now: in turn, after the one taken last."""
         statement: Any = instruction.statement
-        queues, unit = self.queues[statement.channel], int(cohort.units[at])
+        queues, unit = self.queues[statement.channel], int(self.mine(cohort, statement.channel)[at])
         members = statement.members
         last = self.last_choice.get((statement.channel, unit), -1)
         start = members.index(last) + 1 if last in members else 0
         for member in (*members[start:], *members[:start]):
-            if queues.sent[unit, member] > queues.received[unit, member]:
+            if queues.open or queues.sent[unit, member] > queues.received[unit, member]:
                 return int(member)
         return None
 
@@ -291,9 +318,10 @@ class Commands:
         members = uniform(np.asarray(chosen, dtype=np.int64))
         if isinstance(members, np.ndarray):
             return self.divide_by(cohort, [members])
-        for unit in cohort.units.tolist():
+        for unit in self.mine(cohort, statement.channel).tolist():
             self.last_choice[statement.channel, unit] = members
-            self.choices.setdefault(unit, []).append(members)
+        for unit in cohort.units.tolist():
+            self.choices.setdefault(chooser(cohort, unit), []).append(members)
         cohort.ints[statement.chosen] = members
         return self.take(cohort, instruction, members)
 
@@ -313,7 +341,7 @@ class Commands:
     def step_signal(self, cohort: Cohort, instruction: Instruction) -> bool:
         flags = self.flags[instruction.statement.flag]  # type: ignore[union-attr]
         to, member, amount = (instruction.functions[k](cohort.ints) for k in ("to", "member", "amount"))
-        if np.any(np.asarray(to) < 0) or np.any(np.asarray(to) >= self.plan.units):
+        if np.any(np.asarray(to) < 0) or np.any(np.asarray(to) >= len(flags)):
             raise PlanError(f"there is no unit {int(np.max(to))}: {self.describe(instruction)}")
         self.check_flag(instruction, flags, member)
         self.on_signal(cohort, instruction, to, member, amount)
@@ -397,3 +425,8 @@ class Commands:
         if progress:
             self.waiting = cohorts
         return progress
+
+
+def chooser(cohort: Cohort, unit: int) -> Any:
+    """A unit in ``choices``: its number, with its level where that is not the first."""
+    return unit if cohort.level is None else (cohort.level, unit)

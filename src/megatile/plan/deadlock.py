@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.core.errors import MegatileError
-from megatile.plan.cohort import Cohort, spread, uniform
+from megatile.plan.cohort import Actors, Cohort, spread, uniform
 from megatile.plan.model import Statement
 from megatile.plan.neighbours import InvalidDirection, nobody_there
 from megatile.plan.program import Instruction
@@ -45,19 +45,26 @@ def deadlock(walker: Walker) -> MegatileError:
     alone = waits_for_nobody(walker)
     if alone is not None:
         return alone
+    actors = Actors(walker.plan)
     waits: list[tuple[int, Statement, str]] = []
     for cohort in walker.waiting:
         instruction = walker.instruction(cohort)
         if instruction.statement is not None:
             for at in range(min(len(cohort), REPORTED)):
                 reason = reason_of(walker, cohort.part(np.asarray([at])), instruction)
-                waits.append((int(cohort.units[at]), instruction.statement, reason))
+                number = actors.number(cohort.level, int(cohort.units[at]))
+                waits.append((number, instruction.statement, reason))
     waits.sort(key=lambda wait: wait[0])
-    lines = [f"  unit {u} {why} at {s.place or statement_text(s)}" for u, s, why in waits[:REPORTED]]
+    lines = [f"  {actors.label(u)} {why} at {s.place or statement_text(s)}" for u, s, why in waits[:REPORTED]]
     total = sum(len(c) for c in walker.waiting)
     more = [f"  ... and {total - REPORTED} more units"] if total > REPORTED else []
+    lines += [
+        f"  {count} instances of level '{name}' are not resident, and no slot becomes free"
+        for name, count in walker.residency.absent().items()
+    ]
     cycle = find_cycle(walker)
-    lines += [f"  each waits for the next: {' -> '.join(map(str, cycle))}"] if cycle else []
+    names = [str(u) if u < walker.plan.units else actors.label(u) for u in cycle]
+    lines += [f"  each waits for the next: {' -> '.join(names)}"] if cycle else []
     graph = wait_graph(walker)
     dump = graph.pointer_lines(2 * REPORTED)
     text = "\n".join(["deadlock: nothing can proceed", *lines, *more, *dump])
@@ -66,34 +73,36 @@ def deadlock(walker: Walker) -> MegatileError:
 
 def wait_graph(walker: Walker) -> WaitGraph:
     """The state of the walk: every waiting unit, and both ends of every queue that one of them uses."""
-    waiters, waiting = [], set()
+    waiters, waiting, actors = [], set(), Actors(walker.plan)
     for cohort in walker.waiting:
         instruction, peers = walker.instruction(cohort), waited_for(walker, cohort)
         if instruction.statement is None:
             continue
         for at, unit in enumerate(cohort.units.tolist()):
-            waiting.add(unit)
+            waiting.add((walker.plan.level(cohort.level).name, unit))
             label = getattr(instruction.statement, "channel", None) or instruction.kind
             lacks = LACKS.get(instruction.kind, "data")
-            peer = f"unit {int(peers[at])}" if peers[at] >= 0 else "nobody"
+            peer = actors.label(int(peers[at])) if peers[at] >= 0 else "nobody"
             place = instruction.statement.place
             where = f"{place.file}:{place.line}" if place is not None else ""
-            waiters.append(Waiter(f"unit {unit}", instruction.kind, lacks, label, peer, where))
-    pointers = [p for queues in walker.queues.values() for p in _pointers(queues, waiting)]
+            own = actors.label(actors.number(cohort.level, unit))
+            waiters.append(Waiter(own, instruction.kind, lacks, label, peer, where))
+    pointers = [p for queues in walker.queues.values() for p in _pointers(queues, waiting, actors)]
     return WaitGraph(tuple(waiters), tuple(pointers))
 
 
-def _pointers(queues: Queues, waiting: set[int]) -> Iterator[Pointers]:
+def _pointers(queues: Queues, waiting: set[tuple[str, int]], actors: Actors) -> Iterator[Pointers]:
     """Both ends of the queues that waiting units receive from or feed."""
     channel, units = queues.channel, len(queues.sent)
+    level = actors.plan.level(channel.level).name
     for member in range(channel.members):
         sources = np.broadcast_to(queues.source({"unit": np.arange(units), "member": member}), units)
         for unit, source in enumerate(sources.tolist()):
-            if source < 0 or not {unit, source} & waiting:
+            if source < 0 or not {(level, unit), (level, source)} & waiting:
                 continue
             sent, label = int(queues.sent[unit, member]), channel.label(member)
             freed = sent - int((queues.holds[unit, member] > 0).sum())
-            here, there = f"unit {unit}", f"unit {source}"
+            here, there = (actors.label(actors.number(level, u)) for u in (unit, source))
             yield Pointers(there, f"->{label}", here, sent, 0, 0, freed, channel.slots)
             yield Pointers(here, label, there, 0, freed, sent, 0, channel.slots)
 
@@ -116,23 +125,28 @@ def waits_for_nobody(walker: Walker) -> InvalidDirection | None:
 
 
 def waited_for(walker: Walker, cohort: Cohort) -> Any:
-    """The unit each unit of a blocked cohort waits for (-1: not a single one)."""
+    """The actor that each unit of a blocked cohort waits for (-1: not a single one)."""
     instruction, env = walker.instruction(cohort), cohort.ints
+    if instruction.kind not in ("send", "receive"):
+        return np.full(len(cohort), -1)
+    channel = walker.queues[instruction.statement.channel].channel  # type: ignore[union-attr]
     if instruction.kind == "send":
-        return spread(instruction.functions["to"](env), len(cohort))
-    if instruction.kind == "receive":
-        queues = walker.queues[instruction.statement.channel]  # type: ignore[union-attr]
-        return queues.source({"unit": cohort.units, "member": instruction.functions["member"](env)})
-    return np.full(len(cohort), -1)
+        found = spread(instruction.functions["to"](env), len(cohort))
+    else:
+        mine = walker.mine(cohort, channel.name)
+        found = channel.source.evaluate({"unit": mine, "member": instruction.functions["member"](env)})
+    first = Actors(walker.plan).number(channel.level, 0)
+    return np.where(np.asarray(found) >= 0, np.asarray(found) + first, found)
 
 
 def find_cycle(walker: Walker) -> list[int]:
     """Units that wait for each other in a circle, if there are some; the first is repeated at the end."""
-    following = np.full(walker.plan.units, -1, dtype=np.int64)
+    actors = Actors(walker.plan)
+    following = np.full(actors.count, -1, dtype=np.int64)
     for cohort in walker.waiting:
-        following[cohort.units] = waited_for(walker, cohort)
-    seen = np.full(walker.plan.units, -1, dtype=np.int64)
-    for start in range(walker.plan.units):
+        following[cohort.units + actors.number(cohort.level, 0)] = waited_for(walker, cohort)
+    seen = np.full(actors.count, -1, dtype=np.int64)
+    for start in range(actors.count):
         path, at = [], start
         while at >= 0 and seen[at] < 0:
             seen[at] = start
@@ -145,24 +159,32 @@ def find_cycle(walker: Walker) -> list[int]:
 
 def reason_of(walker: Walker, cohort: Cohort, instruction: Instruction) -> str:
     statement: Any = instruction.statement
-    env, unit = cohort.ints, int(cohort.units[0])
+    env, unit, actors = cohort.ints, int(cohort.units[0]), Actors(walker.plan)
     if instruction.kind == "send":
         channel = walker.queues[statement.channel].channel
         to, member = (int(uniform(instruction.functions[k](env))) for k in ("to", "member"))
-        return f"waits for a free slot of {channel.label(member)} of unit {to}"
+        receiver = actors.label(actors.number(channel.level, to))
+        return f"waits for a free slot of {channel.label(member)} of {receiver}"
     if instruction.kind == "receive":
         queues = walker.queues[statement.channel]
         member = int(uniform(instruction.functions["member"](env)))
-        source = int(uniform(queues.source({"unit": unit, "member": member})))
-        return f"waits for a message on {queues.channel.label(member)} from unit {source}"
+        mine = int(walker.mine(cohort, statement.channel)[0])
+        source = int(uniform(queues.source({"unit": mine, "member": member})))
+        from_whom = actors.label(actors.number(queues.channel.level, source))
+        return f"waits for a message on {queues.channel.label(member)} from {from_whom}"
     if instruction.kind == "receive_any":
         return f"waits for a message on any of {len(statement.members)} queues of '{statement.channel}'"
     if instruction.kind == "wait":
         member, value = (int(uniform(instruction.functions[k](env))) for k in ("member", "value"))
-        now = walker.flags[statement.flag][unit, member]
+        now = walker.flags[statement.flag][int(walker.own_flag(cohort, instruction)[0]), member]
         return f"waits for flag '{statement.flag}' to reach {value} (it is {now})"
     keys = walker.keys[statement.group]
-    there = {int(u) for c in walker.waiting if walker.instruction(c).statement is not None for u in c.units}
+    there = {
+        int(u)
+        for c in walker.waiting
+        if walker.instruction(c).statement is not None and c.level == cohort.level
+        for u in c.units
+    }
     missing = [int(u) for u in np.flatnonzero(keys == keys[unit]) if int(u) not in there]
     who = f"; missing: {missing[:REPORTED]}" if missing else ""
     return f"waits for its group of '{statement.group}' at the {statement.kind}{who}"

@@ -14,6 +14,7 @@ import numpy as np
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.operations import OPERATIONS, Operation, cast
 from megatile.plan.cohort import Cohort, SlotHandle, Value, pick, spread
+from megatile.plan.commands import chooser
 from megatile.plan.compute import (
     GATHER_BYTES,
     axes_from_the_end,
@@ -40,7 +41,7 @@ class Results(dict[str, Array]):
     """Output arrays by tile name; ``choices`` are the members that ``ReceiveAny`` took, per unit in order."""
 
     def __init__(
-        self, arrays: Mapping[str, Array], choices: dict[int, list[int]], order_dependent: tuple[str, ...]
+        self, arrays: Mapping[str, Array], choices: dict[Any, list[int]], order_dependent: tuple[str, ...]
     ):
         super().__init__(arrays)
         self.choices = choices
@@ -116,7 +117,9 @@ class Executor(Walker):
         missing = [n for n in known if n not in inputs]
         if missing:
             raise PlanError(f"input '{missing[0]}' is missing")
-        self.slots = {channel.name: SlotStore(channel, plan.units) for channel in plan.channels}
+        self.slots = {
+            channel.name: SlotStore(channel, plan.instances(channel.level)) for channel in plan.channels
+        }
         self.order = {u: iter(c) for u, c in order.choices.items()} if order is not None else None
         self.reverse = reverse
         self.watch = RaceWatch.for_plan(plan) if races else None
@@ -174,7 +177,9 @@ class Executor(Walker):
         every = [write, *reads]
         for chosen, shapes in alike([access.shape for access in every], len(cohort)):
             target, *sources = (a.part(chosen, s) for a, s in zip(every, shapes, strict=True))
-            self.apply(Cohort(cohort.stream, cohort.units[chosen]), instruction, target, sources)
+            self.apply(
+                Cohort(cohort.stream, cohort.units[chosen], level=cohort.level), instruction, target, sources
+            )
 
     def divide_by_shape(self, cohort: Cohort, instruction: Instruction) -> bool:
         codes = [*instruction.reads, *((instruction.write,) if instruction.write else ())]
@@ -184,7 +189,8 @@ class Executor(Walker):
         super().renew(cohort, instruction)
         if instruction.write is not None and instruction.write.tile in self.final:
             handle: Any = cohort.handles[instruction.write.tile]
-            if not self.plan.tile(handle.tile).shared:
+            tile = self.plan.tile(handle.tile)
+            if not tile.shared and tile.level == cohort.level:
                 self.final[handle.tile][cohort.units] = handle.version
 
     def apply(self, cohort: Cohort, instruction: Instruction, write: Access, reads: list[Access]) -> None:
@@ -263,7 +269,9 @@ class Executor(Walker):
         store = self.slots[handle.channel]
         slot = handle.sequence % store.channel.slots
         array = store.typed(handle.dtype, handle.shape)
-        read = Access(array, (cohort.units, handle.member, slot), (), handle.shape, write.run)
+        read = Access(array, (self.mine(cohort, handle.channel), handle.member, slot), (), handle.shape, None)
+        if cohort.level == store.channel.level:
+            read.run = write.run
         self.put(len(cohort), OPERATIONS["copy"], write, [read], {})
 
     def on_read_scalar(self, cohort: Cohort, instruction: Instruction) -> Value:
@@ -281,38 +289,41 @@ class Executor(Walker):
 
     def on_wait(self, cohort: Cohort, instruction: Instruction, member: Value, value: Value) -> None:
         if self.watch is not None:
-            self.watch.wait(cohort, instruction.statement.flag, member, value)  # type: ignore[union-attr]
+            flag: Any = instruction.statement
+            self.watch.wait(cohort, flag.flag, self.own_flag(cohort, instruction), member, value)
 
     def choose(self, cohort: Cohort, instruction: Instruction, at: int) -> int | None:
         if self.order is not None:
-            return self.forced(cohort, instruction, int(cohort.units[at]))
+            return self.forced(cohort, instruction, at)
         if not self.reverse:
             return super().choose(cohort, instruction, at)
         statement: Any = instruction.statement
-        queues, unit = self.queues[statement.channel], int(cohort.units[at])
+        queues, unit = self.queues[statement.channel], int(self.mine(cohort, statement.channel)[at])
         for member in reversed(statement.members):
             if queues.sent[unit, member] > queues.received[unit, member]:
                 return int(member)
         return None
 
-    def forced(self, cohort: Cohort, instruction: Instruction, unit: int) -> int | None:
+    def forced(self, cohort: Cohort, instruction: Instruction, at: int) -> int | None:
         """The member that the given order takes next, once its message is there."""
         statement: Any = instruction.statement
         if not hasattr(self, "_next"):
-            self._next: dict[int, int] = {}
+            self._next: dict[Any, int] = {}
         assert self.order is not None
+        unit = chooser(cohort, int(cohort.units[at]))
         if unit not in self._next:
             try:
                 self._next[unit] = int(next(self.order[unit]))
             except (KeyError, StopIteration):
                 raise PlanError(f"the order given has no more choices for unit {unit}") from None
         member, queues = self._next[unit], self.queues[statement.channel]
-        return member if queues.sent[unit, member] > queues.received[unit, member] else None
+        mine = int(self.mine(cohort, statement.channel)[at])
+        return member if queues.sent[mine, member] > queues.received[mine, member] else None
 
     def take(self, cohort: Cohort, instruction: Instruction, member: Value) -> bool:
         if self.order is not None and instruction.kind == "receive_any":
             for unit in cohort.units.tolist():
-                self._next.pop(unit, None)
+                self._next.pop(chooser(cohort, unit), None)
         return super().take(cohort, instruction, member)
 
     # --- groups ----------------------------------------------------------------------------------
@@ -320,7 +331,8 @@ class Executor(Walker):
     def on_collective(self, group: str, parts: list[tuple[Cohort, Instruction]]) -> None:
         kinds = self.collectives_of(group, parts)
         if self.watch is not None:
-            self.watch.meet(self.keys[group], np.concatenate([c.units for c, _ in parts]))
+            level = parts[0][0].level
+            self.watch.meet(self.keys[group], np.concatenate([c.units for c, _ in parts]), level)
         moving = [
             (alike, instruction)
             for cohort, instruction in parts

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from megatile.hda import HDA
-from megatile.plan.cohort import spread
-from megatile.plan.model import Plan, PlanError
+from megatile.plan.model import Level, Plan, PlanError
+from megatile.plan.residency import copies
 
 
-def blocks(plan: Plan) -> Iterator[tuple[str, str, int, int | None]]:
-    """(what, memory, bytes per unit, offset) of every tile and every receive range."""
+def blocks(plan: Plan, level: str | None = None) -> Iterator[tuple[str, str, int, int | None]]:
+    """(what, memory, bytes per unit, offset) of every tile and every receive range of a level."""
     for tile in plan.tiles:
-        sharers = plan.units / max(1, plan.owners(tile))
+        if tile.level != level:
+            continue
+        sharers = plan.instances(level) / max(1, plan.owners(tile))
         yield f"tile '{tile.name}'", tile.memory, round(tile.nbytes * tile.versions / sharers), tile.offset
     for channel in plan.channels:
+        if channel.level != level:
+            continue
         size = channel.slots * channel.slot_bytes
         for member in range(channel.members):
             offset = None if channel.offset is None else channel.offset + member * size
@@ -28,7 +33,8 @@ def check_ranges(plan: Plan) -> None:
     scratch = {f"tile '{tile.name}'" for tile in plan.tiles if tile.role == "local"}
     fixed = sorted(
         (memory, offset, offset + size, what)
-        for what, memory, size, offset in blocks(plan)
+        for level in (None, *(level.name for level in plan.levels))
+        for what, memory, size, offset in blocks(plan, level)
         if offset is not None and size
     )
     reached: dict[tuple[str, bool], tuple[int, str]] = {}
@@ -60,27 +66,42 @@ def aliases(plan: Plan) -> dict[str, str]:
 
 
 def check_memory(plan: Plan, hda: HDA) -> None:
-    """The tiles and receive ranges of all units fit the memories they are in."""
+    """The tiles and receive ranges of all units that are there at a time fit the memories they are in."""
     if not (plan.tiles or plan.channels):
         return
-    per_memory: dict[str, int] = {}
+    found: dict[str, list[tuple[Level, int]]] = {}
     largest: dict[str, tuple[int, str]] = {}
-    for what, name, size, _ in blocks(plan):
-        layer = hda.memory(name)
-        if layer.cache:
-            raise PlanError(f"{what} cannot be placed in '{name}': it is a cache of machine '{hda.name}'")
-        per_memory[layer.name] = per_memory.get(layer.name, 0) + size
-        largest[layer.name] = max(largest.get(layer.name, (0, "")), (size, what))
-    here = hda.level(hda.scale(plan.scale).level)
-    places = spread(plan.place.evaluate({"unit": np.arange(plan.units)}), plan.units)
-    for name, size in per_memory.items():
-        layer = hda.memory(name)
-        level = hda.level(layer.level)
-        holders = places * level.total // here.total if level.total < here.total else places
-        crowd = int(np.bincount(holders).max()) if len(holders) else 0
-        room = layer.available * max(1, level.total // here.total)
-        if size * crowd > room:
+    for level in plan.all_levels:
+        sizes: dict[str, int] = {}
+        for what, name, size, _ in blocks(plan, None if level is plan.first else level.name):
+            layer = hda.memory(name)
+            if layer.cache:
+                raise PlanError(f"{what} cannot be placed in '{name}': it is a cache of machine '{hda.name}'")
+            sizes[layer.name] = sizes.get(layer.name, 0) + size
+            largest[layer.name] = max(largest.get(layer.name, (0, "")), (size, what))
+        for name, size in sizes.items():
+            found.setdefault(name, []).append((level, size))
+    resident = copies(plan, hda)
+    for name, parts in found.items():
+        layer, totals = (
+            hda.memory(name),
+            [hda.level(hda.scale(level.scale).level).total for level, _ in parts],
+        )
+        there = hda.level(layer.level).total
+        # What lies in a memory finer than the scale is spread over all of it below the unit.
+        grain = min(there, *totals)
+        crowds = [
+            np.bincount(resident[level.name][0] * grain // total, resident[level.name][1], grain).astype(int)
+            for (level, _), total in zip(parts, totals, strict=True)
+        ]
+        needed: Any = sum(crowd * size for crowd, (_, size) in zip(crowds, parts, strict=True))
+        at, room = int(np.argmax(needed)), layer.available * (there // grain)
+        if needed[at] > room:
+            each = " and ".join(
+                f"{int(crowd[at])} units of {size} bytes each"
+                for crowd, (_, size) in zip(crowds, parts, strict=True)
+            )
             raise PlanError(
-                f"memory '{name}' of machine '{hda.name}' has {room} bytes, the plan needs {size * crowd} "
-                f"({crowd} units of {size} bytes each; the largest is {largest[name][1]})"
+                f"memory '{name}' of machine '{hda.name}' has {room} bytes, the plan needs {int(needed[at])} "
+                f"({each}; the largest is {largest[name][1]})"
             )

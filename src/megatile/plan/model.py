@@ -6,6 +6,32 @@ A plan runs on ``units`` units, numbered from 0; unit ``u`` is hardware unit ``p
 ``scale``. Every unit belongs to exactly one ``Stream``: a list of statements in which the unit's own number
 is the symbol ``unit``. Units that do the same share a stream, so a ring of 100 000 units is one stream.
 
+Levels
+------
+``scale``, ``grid`` and ``place`` are the plan's first level; its name is that of the scale. ``levels`` are
+further ones: the blocks of a launch, the warp groups in them. Streams, tiles, channels, flags and groups
+belong to a level (None: the first), and what is said here of units holds for the *instances* of their level.
+A level with a ``parent`` has ``grid`` instances in each instance of the parent: instance number =
+parent's number * prod(grid) + index, the first extent of the grid varying fastest in the index; the parent's
+number is ``unit // prod(grid)``. In a stream ``unit`` is the instance's number in the stream's level. A level
+either has no streams or one for every instance (the only level of a plan has them).
+
+A stream may name what belongs to its own level or to one above it, which then means the copy of the instance
+it belongs to: owner and source expressions are evaluated on that instance's number. ``Signal.to``,
+``Send.to`` and ``Region.at`` count the instances (or owners) of the flag's, channel's or tile's level,
+whatever level that is; a group is used by streams of its own level. What an instance does is ordered with its
+parent and its siblings as between any units (below): a parent's stream runs beside its children.
+
+*Residency.* Without ``slots`` all instances are there from the beginning, each on hardware unit
+``place(index)`` of the level's scale, counted below the parent's hardware unit if there is a parent:
+parent's place * (units of the scale per unit of the parent's scale) + place(index). With ``slots`` a hardware
+unit holds that many instances at a time. They are dispatched by number to the first slot that becomes free
+(ties: lowest hardware unit, then lowest slot) among the hardware units below the parent's, or all of the
+machine. A slot is free again when all commands of the instance, and of the instances below it, have finished.
+Instances take slot storage: a memory must hold slots times what an instance places there. A tile of a level
+with slots is local, belongs to its instance and begins undefined. Waiting for an instance that is not
+resident and cannot become so is a deadlock.
+
 Tiles
 -----
 A ``Tile`` is storage: ``shape`` elements in memory layer ``memory``, once per *owner*. By default each unit
@@ -60,6 +86,8 @@ until message k - slots has been freed. A received message stays in its slot: th
 Each name bound to it holds it; when no name holds it any more (``Free``, rebinding, end of scope or of the
 stream) and every command issued on it has finished, the credit goes back to the sender.
 ``Receive(into=region)`` copies the message out with the ``dma`` engine and frees the slot after the copy.
+The two ends of an ``installed`` channel may be in different launches: what is sent or received there without
+a partner in the plan is no mistake.
 ``ReceiveAny`` takes a message from whichever of the members has one. Data execution without a timed order
 tries the members in turn, starting after the one taken last; the timed run takes the earliest arrival (ties:
 lowest member).
@@ -155,6 +183,7 @@ __all__ = [
     "Free",
     "Group",
     "If",
+    "Level",
     "Loop",
     "MergeInt",
     "MergeTile",
@@ -183,6 +212,23 @@ class PlanError(MegatileError, ValueError):
 
 
 @dataclass(frozen=True)
+class Level:
+    """Instances beside those of the plan's first level. See "Levels" above."""
+
+    name: str
+    scale: str
+    grid: tuple[int, ...]
+    place: Expr = unit
+    parent: str | None = None
+    slots: int | None = None
+
+    @property
+    def count(self) -> int:
+        """Instances in each instance of the parent."""
+        return prod(self.grid)
+
+
+@dataclass(frozen=True)
 class Tile:
     """Storage: ``shape`` elements in ``memory``, one per owner. See "Tiles" above.
 
@@ -198,6 +244,7 @@ class Tile:
     owner: Expr = unit
     owners: int | None = None
     offset: int | None = None
+    level: str | None = None
 
     @property
     def elements(self) -> int:
@@ -207,6 +254,11 @@ class Tile:
     def nbytes(self) -> int:
         """Bytes of one version."""
         return self.elements * itemsize(self.dtype)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is scratch of its unit, at no fixed place."""
+        return (self.role, self.owner, self.owners, self.offset) == ("local", unit, None, None)
 
     @property
     def shared(self) -> bool:
@@ -234,6 +286,8 @@ class Channel:
     offset: int | None = None
     credit_bytes: int | None = None
     chunk_bytes: int | None = None
+    level: str | None = None
+    installed: bool = False
 
     def label(self, index: int) -> str:
         return f"{self.name}.{self.names[index]}" if index < len(self.names) else f"{self.name}[{index}]"
@@ -245,6 +299,7 @@ class Flag:
 
     name: str
     members: int = 1
+    level: str | None = None
 
 
 @dataclass(frozen=True)
@@ -253,6 +308,7 @@ class Group:
 
     name: str
     key: Expr = ZERO
+    level: str | None = None
 
 
 @dataclass(frozen=True)
@@ -261,6 +317,7 @@ class Stream:
 
     units: tuple[tuple[int, int, int], ...]
     body: tuple[Statement, ...]
+    level: str | None = None
 
     def unit_count(self) -> int:
         return sum(len(range(*run)) for run in self.units)
@@ -283,10 +340,43 @@ class Plan:
     groups: tuple[Group, ...] = ()
     streams: tuple[Stream, ...] = ()
     place: Expr = unit
+    levels: tuple[Level, ...] = ()
 
     @property
     def units(self) -> int:
+        """Units of the first level."""
         return prod(self.grid)
+
+    @cached_property
+    def first(self) -> Level:
+        return Level(self.scale, self.scale, self.grid, self.place)
+
+    @cached_property
+    def all_levels(self) -> tuple[Level, ...]:
+        return (self.first, *self.levels)
+
+    def level(self, name: str | None = None) -> Level:
+        """A level by name; None is the first."""
+        return self.first if name is None else self._named("level", name)
+
+    @cached_property
+    def _above(self) -> dict[str, dict[str, int]]:
+        """For each level, how many of its instances are in one of each level above it (and of itself)."""
+        found: dict[str, dict[str, int]] = {}
+        for level in self.all_levels:
+            above = found.get(level.parent, {}) if level.parent is not None else {}
+            found[level.name] = {level.name: 1} | {name: per * level.count for name, per in above.items()}
+        return found
+
+    def per(self, level: str | None, above: str | None) -> int | None:
+        """Instances of a level in one of the level ``above`` (1: itself, None: it is not above): instance
+        ``u`` belongs to instance ``u // per`` there."""
+        return self._above[self.level(level).name].get(self.level(above).name)
+
+    def instances(self, level: str | None = None) -> int:
+        """How many instances a level has in all."""
+        found = self.level(level)
+        return found.count * (self.instances(found.parent) if found.parent is not None else 1)
 
     def coordinate(self, axis: int) -> Expr:
         """The unit's coordinate along ``axis`` as an expression."""
@@ -296,7 +386,8 @@ class Plan:
 
     @cached_property
     def _by_name(self) -> dict[tuple[str, str], Any]:
-        tiles = {("tile", tile.name): tile for tile in self.tiles}
+        tiles: dict[tuple[str, str], Any] = {("tile", tile.name): tile for tile in self.tiles}
+        tiles |= {("level", level.name): level for level in self.all_levels}
         return tiles | {("channel", channel.name): channel for channel in self.channels}
 
     def tile(self, name: str) -> Tile:
@@ -315,7 +406,7 @@ class Plan:
 
     def owners(self, tile: Tile) -> int:
         """How many copies of a tile there are."""
-        return self.units if tile.owners is None else tile.owners
+        return self.instances(tile.level) if tile.owners is None else tile.owners
 
     def __str__(self) -> str:
         from megatile.plan.text import to_text

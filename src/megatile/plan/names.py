@@ -30,6 +30,8 @@ from megatile.plan.text import statement_text
 
 def check_names(plan: Plan) -> None:
     _known(plan.place, {"unit"}, f"the place of plan '{plan.name}'")
+    for level in plan.levels:
+        _known(level.place, {"unit"}, f"the place of level '{level.name}'")
     for tile in plan.tiles:
         _known(tile.owner, {"unit"}, f"the owner of tile '{tile.name}'")
     for channel in plan.channels:

@@ -22,6 +22,7 @@ from megatile.plan.model import (
     Free,
     Group,
     If,
+    Level,
     Loop,
     MergeInt,
     MergeTile,
@@ -148,7 +149,7 @@ class _Reader:
         if "path" in given:
             kernels = ast.literal_eval(given["kernels"]) if "kernels" in given else ("",)
             note_library(ast.literal_eval(given["path"]), kernels[0])
-        declared: dict[str, list[Any]] = {"tile": [], "channel": [], "flag": [], "group": []}
+        declared: dict[str, list[Any]] = {"level": [], "tile": [], "channel": [], "flag": [], "group": []}
         streams: list[Stream] = []
         for node in tree.body[1:]:
             self.at = node
@@ -161,6 +162,7 @@ class _Reader:
                 raise self.error(node, "neither a declaration nor a stream")
         return replace(
             plan,
+            levels=tuple(declared["level"]),
             tiles=tuple(declared["tile"]),
             channels=tuple(declared["channel"]),
             flags=tuple(declared["flag"]),
@@ -189,6 +191,11 @@ class _Reader:
         assert isinstance(call, ast.Call)
         name, kind = ast.unparse(node.targets[0]), ast.unparse(call.func)
         given = self.keywords(call)
+        if kind == "level":
+            return kind, Level(
+                name,
+                **{k: tree_expr(v) if k == "place" else ast.literal_eval(v) for k, v in given.items()},
+            )
         if kind == "tile":
             options: dict[str, Any] = {
                 k: tree_expr(v) if k == "owner" else ast.literal_eval(v) for k, v in given.items()
@@ -199,11 +206,11 @@ class _Reader:
             options = {k: tree_expr(v) if k == "source" else ast.literal_eval(v) for k, v in given.items()}
             return kind, Channel(name, **({"members": 1} | options))
         if kind == "flag":
-            given = self.known(call, "members")
-            return kind, Flag(name, tree_int(given["members"]))
+            given = self.known(call, "members", "level")
+            return kind, Flag(name, tree_int(given["members"]), self.in_level(given))
         if kind == "group":
-            self.known(call)
-            return kind, Group(name, tree_expr(call.args[0]))
+            given = self.known(call, "level")
+            return kind, Group(name, tree_expr(call.args[0]), self.in_level(given))
         raise self.error(node, f"'{kind}' declares nothing")
 
     def stream(self, node: ast.With) -> Stream:
@@ -211,7 +218,10 @@ class _Reader:
         if not (isinstance(call, ast.Call) and ast.unparse(call.func) == "units"):
             raise self.error(node, "a stream begins with 'with units(...)'")
         units = tuple(ast.literal_eval(a) for a in call.args)
-        return Stream(units, self.block(node.body))
+        return Stream(units, self.block(node.body), self.in_level(self.known(call, "level")))
+
+    def in_level(self, given: dict[str, ast.expr]) -> str | None:
+        return ast.literal_eval(given["level"]) if "level" in given else None
 
     # --- statements ------------------------------------------------------------------------------
 

@@ -115,7 +115,7 @@ class Program:
 
 
 def compile_stream(plan: Plan, stream: Stream) -> Program:
-    compiler = _Compiler(slot_names(stream.body), Memo(plan.units))
+    compiler = _Compiler(slot_names(stream.body), Memo(plan.instances(stream.level)))
     compiler.block(stream.body)
     compiler.emit("end", None)
     declared = {tile.name for tile in plan.tiles}

@@ -16,6 +16,7 @@ class Queues:
 
     def __init__(self, channel: Channel, units: int):
         self.channel = channel
+        self.open = False  # whether the other end may be elsewhere, and always goes along
         self.source = channel.source.compile()
         shape = (units, channel.members)
         self.sent = np.zeros(shape, dtype=np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 
 from megatile.core import clocks as hb
 from megatile.core.errors import MegatileError
-from megatile.plan.cohort import Cohort, SlotHandle, TileHandle, Value, spread
+from megatile.plan.cohort import Actors, Cohort, SlotHandle, TileHandle, Value, numbers, spread
 from megatile.plan.model import Plan, statements
 from megatile.plan.program import Instruction, RegionCode
 from megatile.plan.regions import regions_of
@@ -34,7 +34,8 @@ class RaceWatch:
 
     def __init__(self, plan: Plan, seen: frozenset[str]):
         self.plan, self.seen = plan, seen
-        self.clocks = hb.Clocks(plan.units)
+        self.actors = Actors(plan)
+        self.clocks = hb.Clocks(self.actors.count)
         self.log = hb.AccessLog()
         self.messages: dict[tuple[str, int, int], deque[Any]] = {}
         self.signals: dict[tuple[str, int, int], list[tuple[int, Any]]] = {}
@@ -43,13 +44,17 @@ class RaceWatch:
     def for_plan(plan: Plan) -> RaceWatch | None:
         """A watch if the plan has anything to watch, else None: private storage cannot race."""
         seen = {tile.name for tile in plan.tiles if tile.shared}
+        level_of = {tile.name: tile.level for tile in plan.tiles}
         for stream in plan.streams:
             for statement in statements(stream.body):
-                seen |= {region.tile for region in regions_of(statement) if region.at is not None}
-        if seen and plan.units > MOST_UNITS:
+                for region in regions_of(statement):
+                    if region.at is not None or level_of.get(region.tile, stream.level) != stream.level:
+                        seen.add(region.tile)
+        units = Actors(plan).count
+        if seen and units > MOST_UNITS:
             warnings.warn(
                 UncheckedWarning(
-                    f"races of plan '{plan.name}' are not looked for: it has {plan.units} units, "
+                    f"races of plan '{plan.name}' are not looked for: it has {units} units, "
                     f"the check can follow {MOST_UNITS} (try: execute the same plan with fewer units)"
                 ),
                 stacklevel=2,
@@ -71,13 +76,13 @@ class RaceWatch:
         for at, unit in enumerate(cohort.units.tolist()):
             box = tuple((int(s[at]), int(s[at]) + n) for s, n in zip(starts, found.shape, strict=True))
             storage = (handle.tile, int(owners[at]), int(buffers[at]))
-            access = hb.Access(unit, write, box, instruction.statement)
+            access = hb.Access(self.actors.number(cohort.level, unit), write, box, instruction.statement)
             other = self.log.record(self.clocks, storage, access)
             if other is not None:
                 raise self.race(access, other, storage)
 
     def race(self, access: hb.Access, other: hb.Access, storage: tuple[str, int, int]) -> RaceError:
-        first, second = (_described(a) for a in (other, access))
+        first, second = (self.described(a) for a in (other, access))
         return RaceError(
             f"race on tile '{storage[0]}' of owner {storage[1]}: {first} and {second} are not ordered",
             place=access.label.place,
@@ -89,38 +94,39 @@ class RaceWatch:
         targets, members = spread(to, count), spread(member, count)
         for at, unit in enumerate(cohort.units.tolist()):
             queue = self.messages.setdefault((channel, int(targets[at]), int(members[at])), deque())
-            queue.append(self.clocks.release(unit))
+            queue.append(self.clocks.release(self.actors.number(cohort.level, unit)))
 
     def receive(self, cohort: Cohort, handle: SlotHandle) -> None:
         members = spread(handle.member, len(cohort))
+        mine = numbers(self.plan, cohort, self.plan.channel(handle.channel).level)
         for at, unit in enumerate(cohort.units.tolist()):
-            self.clocks.acquire(unit, self.messages[handle.channel, unit, int(members[at])].popleft())
+            message = self.messages[handle.channel, int(mine[at]), int(members[at])].popleft()
+            self.clocks.acquire(self.actors.number(cohort.level, unit), message)
 
     def signal(self, cohort: Cohort, flag: str, to: Value, member: Value, amount: Value) -> None:
         count = len(cohort)
         targets, members, amounts = (spread(v, count) for v in (to, member, amount))
         for at, unit in enumerate(cohort.units.tolist()):
             past = self.signals.setdefault((flag, int(targets[at]), int(members[at])), [])
-            past.append((int(amounts[at]), self.clocks.release(unit)))
+            past.append((int(amounts[at]), self.clocks.release(self.actors.number(cohort.level, unit))))
 
-    def wait(self, cohort: Cohort, flag: str, member: Value, value: Value) -> None:
+    def wait(self, cohort: Cohort, flag: str, mine: Any, member: Value, value: Value) -> None:
         """A wait knows the signals that were needed to reach its value, in the order they came."""
         count = len(cohort)
         members, values = spread(member, count), spread(value, count)
         for at, unit in enumerate(cohort.units.tolist()):
             reached = 0
-            for amount, snapshot in self.signals.get((flag, unit, int(members[at])), []):
+            for amount, snapshot in self.signals.get((flag, int(mine[at]), int(members[at])), []):
                 if reached >= values[at]:
                     break
                 reached += amount
-                self.clocks.acquire(unit, snapshot)
+                self.clocks.acquire(self.actors.number(cohort.level, unit), snapshot)
 
-    def meet(self, keys: Any, units: Any) -> None:
+    def meet(self, keys: Any, units: Any, level: str | None) -> None:
         for key in np.unique(keys[units]):
-            self.clocks.meet(int(u) for u in units if keys[u] == key)
+            self.clocks.meet(self.actors.number(level, int(u)) for u in units if keys[u] == key)
 
-
-def _described(access: hb.Access) -> str:
-    word = "writes" if access.write else "reads"
-    where = f" at {access.label.place}" if access.label.place else ""
-    return f"unit {access.unit} {word} in '{statement_text(access.label)}'{where}"
+    def described(self, access: hb.Access) -> str:
+        word = "writes" if access.write else "reads"
+        where = f" at {access.label.place}" if access.label.place else ""
+        return f"{self.actors.label(access.unit)} {word} in '{statement_text(access.label)}'{where}"

@@ -20,7 +20,8 @@ from megatile.plan.model import Plan, PlanError
 _CLASSES: dict[str, type] = {
     name: getattr(model, name) for name in model.__all__ if is_dataclass(getattr(model, name))
 } | {"Place": Place}
-FORMAT = 1
+FORMAT = 2
+READ = (1, FORMAT)  # format 1 knows no levels
 
 
 def to_json(plan: Plan) -> str:
@@ -32,8 +33,8 @@ def from_json(text: str) -> Plan:
         document = json.loads(text)
     except (ValueError, TypeError, RecursionError) as error:
         raise PlanError(f"not JSON: {error}") from error
-    if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
-        raise PlanError(f"not a plan in format {FORMAT}")
+    if not isinstance(document, dict) or document.pop("format", None) not in READ:
+        raise PlanError(f"not a plan in format {' or '.join(map(str, READ))}")
     path, kernels = document.pop("path", None), document.pop("kernels", None)
     if path is not None:
         parse.note_library(path, kernels.get("algorithm", "") if isinstance(kernels, dict) else "")

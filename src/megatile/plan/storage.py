@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.dtypes import is_float, itemsize, numpy_dtype
-from megatile.plan.cohort import Cohort, SlotHandle, TileHandle, Value, lowest, pick, spread
+from megatile.plan.cohort import Cohort, SlotHandle, TileHandle, Value, lowest, numbers, pick, spread
 from megatile.plan.model import Channel, Plan, PlanError, Tile
 from megatile.plan.program import RegionCode
 
@@ -167,10 +167,17 @@ def resolve(
     start, shape = region_span(cohort, code, extents)
     if isinstance(handle, SlotHandle):
         store = slots[handle.channel]
-        lead = (cohort.units, handle.member, handle.sequence % store.channel.slots)
+        mine = numbers(plan, cohort, store.channel.level)
+        lead = (mine, handle.member, handle.sequence % store.channel.slots)
         if handle.ragged:
             return Access(None, lead, start, shape, None, (store, handle.dtype))
-        return Access(store.typed(handle.dtype, handle.shape), lead, start, shape, cohort.run)
+        return Access(
+            store.typed(handle.dtype, handle.shape),
+            lead,
+            start,
+            shape,
+            cohort.run if mine is cohort.units else None,
+        )
     return _tile_access(plan, cohort, code, handle, arrays, (start, shape), fresh)
 
 
@@ -192,7 +199,7 @@ def _tile_access(
             f"'{code.tile}' is a version of tile '{tile.name}' that has been overwritten",
             advice=f"give the tile more than {tile.versions} versions",
         )
-    own = code.at is None and not tile.shared
+    own = code.at is None and not tile.shared and tile.level == cohort.level
     owner: Value = cohort.units if own else owner_of(plan, cohort, code, tile)
     lead = (owner, version % tile.versions)
     return Access(arrays[tile.name], lead, *span, cohort.run if own else None)
@@ -200,7 +207,11 @@ def _tile_access(
 
 def owner_of(plan: Plan, cohort: Cohort, code: RegionCode, tile: Tile) -> Array:
     """Whose copy of a tile each unit of the cohort means."""
-    owner = spread(code.at(cohort.ints) if code.at else tile.owner.evaluate(cohort.ints), len(cohort))
+    if code.at:
+        found = code.at(cohort.ints)
+    else:
+        found = tile.owner.evaluate({"unit": numbers(plan, cohort, tile.level)})
+    owner = spread(found, len(cohort))
     wrong = (owner < 0) | (owner >= plan.owners(tile))
     if wrong.any():
         raise PlanError(

@@ -12,9 +12,21 @@ from megatile.core.dtypes import itemsize
 from megatile.core.errors import did_you_mean
 from megatile.core.expr import constant
 from megatile.core.operations import OPERATIONS, REDUCTIONS
-from megatile.plan.model import ENGINES, ROLES, Collective, Loop, Plan, PlanError, statements
+from megatile.plan.model import (
+    ENGINES,
+    ROLES,
+    Collective,
+    Level,
+    Loop,
+    Plan,
+    PlanError,
+    Signal,
+    Stream,
+    Tile,
+    statements,
+)
 from megatile.plan.names import check_names
-from megatile.plan.regions import write_of
+from megatile.plan.regions import regions_of, write_of
 from megatile.plan.statements import Compute, Receive, ReceiveAny
 from megatile.plan.text import statement_text
 
@@ -23,6 +35,12 @@ COLLECTIVES = ("barrier", "all_reduce", "broadcast")
 
 _SOUND: WeakValueDictionary[int, Plan] = WeakValueDictionary()
 """Plans that were looked at and found sound, by identity."""
+
+
+def one_level(plan: Plan, who: str) -> None:
+    """Refuse a plan of several levels where only one is known."""
+    if plan.levels:
+        raise PlanError(f"plan '{plan.name}' has several levels, which {who} does not know yet")
 
 
 def check_structure(plan: Plan) -> None:
@@ -35,18 +53,9 @@ def check_structure(plan: Plan) -> None:
 def _check(plan: Plan) -> None:
     if any(extent < 1 for extent in plan.grid):
         raise PlanError(f"plan '{plan.name}' has a grid of {plan.grid}: every extent must be at least 1")
-    covered = np.zeros(plan.units, dtype=np.int64)
-    for stream in plan.streams:
-        for run in stream.units:
-            if not run[2]:
-                raise PlanError(f"units {run} of a stream have step 0")
-            numbers = np.arange(*run)
-            if len(numbers) and (numbers.min() < 0 or numbers.max() >= plan.units):
-                raise PlanError(f"stream of unit {int(numbers.max())}, but there are {plan.units} units")
-            covered[numbers] += 1
-    if (covered != 1).any():
-        unit = int(np.argmax(covered != 1))
-        raise PlanError(f"unit {unit} has {int(covered[unit])} streams, not one")
+    check_levels(plan)
+    for level in plan.all_levels:
+        check_streams(plan, level)
     for tile in plan.tiles:
         if tile.role not in ROLES:
             raise PlanError(
@@ -82,6 +91,97 @@ def _check(plan: Plan) -> None:
         for statement in statements(stream.body):
             check_statement(statement, known)
     check_names(plan)
+    if plan.levels:
+        for stream in plan.streams:
+            check_owners(plan, stream)
+
+
+def check_levels(plan: Plan) -> None:
+    """Levels have names of their own and parents before them; what belongs to a level names one."""
+    seen: list[str] = []
+    for level in plan.all_levels:
+        if level.name in seen:
+            raise PlanError(
+                f"two levels have the name '{level.name}'", advice="the first is named by its scale"
+            )
+        if level.parent is not None and level.parent not in seen:
+            advice = did_you_mean(level.parent, seen, what="levels before it")
+            raise PlanError(f"level '{level.name}' has parent '{level.parent}'", advice=advice)
+        if any(extent < 1 for extent in level.grid) or (level.slots is not None and level.slots < 1):
+            raise PlanError(f"level '{level.name}' needs extents and slots of at least 1")
+        seen.append(level.name)
+    things: list[Any] = [*plan.tiles, *plan.channels, *plan.flags, *plan.groups, *plan.streams]
+    for thing in things:
+        what = f"{type(thing).__name__.lower()} {getattr(thing, 'name', '')}".rstrip()
+        if thing.level == plan.scale:
+            raise PlanError(f"{what} names the first level", advice="leave level= out")
+        level = plan.level(thing.level)
+        if isinstance(thing, Tile) and level.slots is not None and not thing.plain:
+            raise PlanError(
+                f"tile '{thing.name}' of level '{level.name}' must be local, without owner and offset: "
+                "it lies in the slot of its instance",
+                advice="inputs and outputs belong to a level above",
+            )
+
+
+def check_streams(plan: Plan, level: Level) -> None:
+    """The streams of a level cover its instances once; a plan of several levels may leave one out."""
+    streams = [stream for stream in plan.streams if plan.level(stream.level) is level]
+    if not streams and plan.levels:
+        return
+    word, count = ("unit" if level is plan.first else level.name), plan.instances(level.name)
+    covered = np.zeros(count, dtype=np.int64)
+    for run in (run for stream in streams for run in stream.units):
+        if not run[2]:
+            raise PlanError(f"units {run} of a stream have step 0")
+        numbers = np.arange(*run)
+        if len(numbers) and (numbers.min() < 0 or numbers.max() >= count):
+            raise PlanError(f"stream of {word} {int(numbers.max())}, but there are {count} {word}s")
+        covered[numbers] += 1
+    if (covered != 1).any():
+        at = int(np.argmax(covered != 1))
+        raise PlanError(f"{word} {at} has {int(covered[at])} streams, not one")
+
+
+def check_owners(plan: Plan, stream: Stream) -> None:
+    """What a stream names without saying whose it is belongs to its own level or to one above; a group to its
+    own, and so does a tile that gets new versions."""
+    level_of = {
+        (kind, thing.name): thing.level
+        for kind in ("tile", "channel", "flag", "group")
+        for thing in getattr(plan, f"{kind}s")
+    }
+    fresh = {
+        w.tile
+        for other in plan.streams
+        for s in statements(other.body)
+        if getattr(s, "fresh", False) and (w := write_of(s)) is not None
+    }
+    for statement in statements(stream.body):
+        used = [("tile", region.tile) for region in regions_of(statement) if region.at is None]
+        used += [
+            (kind, getattr(statement, kind))
+            for kind in ("channel", "group", "flag")
+            if hasattr(statement, kind) and not isinstance(statement, Signal)
+        ]
+        for kind, name in used:
+            level = level_of.get((kind, name), stream.level)
+            if level == stream.level:
+                continue
+            own, other = plan.level(stream.level).name, plan.level(level).name
+            if plan.per(stream.level, level) is None or kind == "group":
+                raise PlanError(
+                    f"{kind} '{name}' is of level '{other}', this stream of level '{own}': "
+                    + statement_text(statement),
+                    place=statement.place,
+                    advice="name what belongs to its own level or to one above, or say whose it is with at=",
+                )
+            if name in fresh and kind == "tile":
+                raise PlanError(
+                    f"tile '{name}' of level '{other}' gets new versions, so only its own level can name it: "
+                    + statement_text(statement),
+                    place=statement.place,
+                )
 
 
 def check_statement(statement: Any, known: Mapping[str, Mapping[str, Any]]) -> None:

@@ -29,6 +29,7 @@ from megatile.plan.model import (
     Compute,
     Free,
     If,
+    Level,
     Loop,
     MergeInt,
     MergeTile,
@@ -61,21 +62,35 @@ def from_text(text: str) -> Plan:
 def _plan_lines(plan: Plan) -> Iterator[str]:
     place = f", place={plan.place}" if plan.place != unit else ""
     yield f"plan({_string(plan.name)}, scale={_string(plan.scale)}, grid={plan.grid}{place})"
+    for level in plan.levels:
+        yield f"{level.name} = {_level(level)}"
     for tile in plan.tiles:
         yield f"{tile.name} = {_tile(tile)}"
     for channel in plan.channels:
         yield f"{channel.name} = {_channel(channel)}"
     for flag in plan.flags:
-        yield f"{flag.name} = flag(members={flag.members})"
+        yield f"{flag.name} = flag({', '.join([f'members={flag.members}', *_in_level(flag)])})"
     for group in plan.groups:
-        yield f"{group.name} = group({group.key})"
+        yield f"{group.name} = group({', '.join([str(group.key), *_in_level(group)])})"
     for stream in plan.streams:
-        yield f"with units({', '.join(map(str, stream.units))}):"
+        yield f"with units({', '.join([*map(str, stream.units), *_in_level(stream)])}):"
         yield from _block(stream.body, 1)
 
 
 def _string(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _level(level: Level) -> str:
+    parts = [f"scale={_string(level.scale)}", f"grid={level.grid}"]
+    parts += [f"place={level.place}"] if level.place != unit else []
+    parts += [f"parent={_string(level.parent)}"] if level.parent is not None else []
+    parts += [f"slots={level.slots}"] if level.slots is not None else []
+    return f"level({', '.join(parts)})"
+
+
+def _in_level(thing: Any) -> list[str]:
+    return [f"level={_string(thing.level)}"] if thing.level is not None else []
 
 
 def _tile(tile: Tile) -> str:
@@ -84,7 +99,7 @@ def _tile(tile: Tile) -> str:
     parts += [f"role={_string(tile.role)}"] if tile.role != "local" else []
     parts += [f"owner={tile.owner}"] if tile.owner != unit else []
     parts += [f"{key}={v}" for key, v in (("owners", tile.owners), ("offset", tile.offset)) if v is not None]
-    return f"tile({', '.join(parts)})"
+    return f"tile({', '.join(parts + _in_level(tile))})"
 
 
 def _channel(channel: Channel) -> str:
@@ -95,6 +110,7 @@ def _channel(channel: Channel) -> str:
     for key in ("offset", "credit_bytes", "chunk_bytes"):
         value = getattr(channel, key)
         parts += [f"{key}={value}"] if value is not None else []
+    parts += [*_in_level(channel), *(["installed=True"] if channel.installed else [])]
     return f"channel({', '.join(parts)})"
 
 

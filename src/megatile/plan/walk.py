@@ -9,18 +9,20 @@ the same result in any order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from megatile.core.errors import MegatileError
+from megatile.hda import HDA
 from megatile.plan.cohort import Cohort, Handle, TileHandle, merge, spread, uniform
 from megatile.plan.commands import Commands
 from megatile.plan.deadlock import PlanDeadlock, deadlock
-from megatile.plan.model import Plan
+from megatile.plan.model import Level, Plan
 from megatile.plan.program import KINDS, Instruction, Program, compile_stream
 from megatile.plan.queues import Queues
+from megatile.plan.residency import Residency
 
 Value = Any
 
@@ -32,17 +34,25 @@ class Walker(Commands):
 
     uneven = True
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: Plan, hda: HDA | None = None):
         self.plan = plan
         self.programs: list[Program] = [compile_stream(plan, stream) for stream in plan.streams]
-        self.queues = {channel.name: Queues(channel, plan.units) for channel in plan.channels}
-        self.flags = {f.name: np.zeros((plan.units, f.members), dtype=np.int64) for f in plan.flags}
+        self.queues = {
+            channel.name: Queues(channel, plan.instances(channel.level)) for channel in plan.channels
+        }
+        self.flags = {
+            f.name: np.zeros((plan.instances(f.level), f.members), dtype=np.int64) for f in plan.flags
+        }
+        self.flag_levels = {f.name: f.level for f in plan.flags}
         self.tile_names = {tile.name: tile for tile in plan.tiles}
-        everyone = np.arange(plan.units)
-        self.keys = {g.name: spread(g.key.evaluate({"unit": everyone}), plan.units) for g in plan.groups}
+        self.keys = {}
+        for group in plan.groups:
+            count = plan.instances(group.level)
+            self.keys[group.name] = spread(group.key.evaluate({"unit": np.arange(count)}), count)
+        self.residency = Residency(plan, hda)
         self.ready: list[Cohort] = []
         self.waiting: list[Cohort] = []
-        self.choices: dict[int, list[int]] = {}
+        self.choices: dict[Any, list[int]] = {}
         self.last_choice: dict[tuple[str, int], int] = {}
         self.steps: dict[str, Callable[[Cohort, Instruction], bool]] = {
             kind: getattr(self, f"step_{kind}")
@@ -55,11 +65,7 @@ class Walker(Commands):
     # --- running ---------------------------------------------------------------------------------
 
     def run(self) -> None:
-        for number, stream in enumerate(self.plan.streams):
-            units = np.concatenate([np.arange(*run) for run in stream.units] or [np.arange(0)])
-            if len(units):
-                handles: dict[str, Handle] = {name: TileHandle(name) for name in self.tile_names}
-                self.ready.append(Cohort(number, units, handles=handles))
+        self.start(self.residency.begin())
         while True:
             while self.ready:
                 self.advance(self.ready.pop())
@@ -67,6 +73,22 @@ class Walker(Commands):
                 return
             if not self.resume():
                 raise deadlock(self)
+
+    def start(self, instances: Iterable[tuple[Level, Any]]) -> None:
+        """Instances that come into being begin their streams."""
+        for level, numbers in instances:
+            for number, stream in enumerate(self.plan.streams):
+                if self.plan.level(stream.level) is not level:
+                    continue
+                units = np.concatenate([np.arange(*run) for run in stream.units] or [np.arange(0)])
+                units = (
+                    units
+                    if len(numbers) == self.plan.instances(level.name)
+                    else np.intersect1d(units, numbers)
+                )
+                if len(units):
+                    handles: dict[str, Handle] = {name: TileHandle(name) for name in self.tile_names}
+                    self.ready.append(Cohort(number, units, handles=handles, level=stream.level))
 
     def advance(self, cohort: Cohort) -> None:
         """Follow the cohort until it blocks, splits or ends."""
@@ -221,6 +243,7 @@ class Walker(Commands):
     def step_end(self, cohort: Cohort, instruction: Instruction) -> bool:
         for name in list(cohort.handles):
             self.unbind(cohort, name)
+        self.start(self.residency.finished(self.plan.level(cohort.level), cohort.units))
         return False
 
     def step_free(self, cohort: Cohort, instruction: Instruction) -> bool:

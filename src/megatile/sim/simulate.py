@@ -17,7 +17,7 @@ from megatile.core.errors import did_you_mean
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
 from megatile.plan.model import Plan
-from megatile.plan.structure import check_structure
+from megatile.plan.structure import check_structure, one_level
 from megatile.plan.walk import PlanDeadlock
 from megatile.sim.array_sends import NotRegular
 from megatile.sim.data import Scalars, assumed, observed, outputs, reads_scalars
@@ -84,6 +84,7 @@ def simulate(
         )
     hda = find_machine(machine) if isinstance(machine, str) else machine
     check_structure(plan)
+    one_level(plan, "simulate")
     if isinstance(data, Mapping):
         inputs, data = data, True
     with_data = inputs is not None if data is None else data
