@@ -58,7 +58,7 @@ def test_mistakes_are_one_clear_line(megatile, tmp_path):
     for arguments, words in (
         (("simulate", file, "-m", "nobody"), "nobody"),
         (("simulate", file, "-m", "dgx-h100", "--trace", tmp_path / "t.doc"), "t.doc"),
-        (("simulate", tmp_path / "none", "-m", "dgx-h100"), "cannot read"),
+        (("simulate", tmp_path / "none", "-m", "dgx-h100"), "cannot be read"),
     ):
         done = megatile("plan", *arguments)
         assert done.code == 1

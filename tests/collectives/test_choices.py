@@ -94,7 +94,7 @@ def test_entries_are_not_trusted(file, entry, words):
 
 
 def test_what_cannot_be_read_or_written_says_so(tmp_path):
-    with pytest.raises(CollectiveError, match="cannot read"):
+    with pytest.raises(CollectiveError, match="cannot be read"):
         predict("all_reduce", table=tmp_path, **ASKED)
     with pytest.raises(CollectiveError, match="cannot write"):
         predict("all_reduce", table=tmp_path / "none" / "t.json", **ASKED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -44,7 +45,11 @@ def test_defaults_give_way_to_the_entry():
     [
         ("defaults: {}", "declares no algorithms"),
         ("algorithms: {a: {modul: x}}", "unknown key 'modul'.*'module'"),
-        ("algorithms: [", "is not YAML"),
+        ("algorithms: [", r"ccl\.yaml:2: not valid YAML"),
+        ("algorithms: {1: {2: x}}", "unknown key '2'"),
+        ("algorithms: {[a]: {module: x}}", "a key must be a plain name"),
+        ("algorithms: {a: {n_slots: !!python/name:os.system x}}", "is not a plain value"),
+        ("[" * 5000, "nested too deeply"),
     ],
 )
 def test_bad_configurations(tmp_path, text, message):
@@ -52,6 +57,12 @@ def test_bad_configurations(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(CollectiveError, match=message):
         load_ccl_config(file)
+
+
+def test_keys_that_are_no_names():
+    for wrong in ({"algorithms": {1: {}}}, {None: 1, "algorithms": {}}):
+        with pytest.raises(CollectiveError, match="is no name"):
+            resolve_algorithm_config(wrong)
 
 
 ENTRY = "algorithms: {a: {module: megatile.collectives.kernels.ring_allreduce, topology: ring_1d%s}}"
@@ -79,7 +90,7 @@ def test_entries_that_cannot_be_installed(tmp_path, extra, options, message):
     else:
         file.write_text(ENTRY % extra)
     with pytest.raises(MegatileError, match=message):
-        kernel_plan(resolve_algorithm_config(load_ccl_config(file)), machine("ahbm"), **options)
+        kernel_plan(resolve_algorithm_config(load_ccl_config(file)), machine("ahbm"), trust=True, **options)
 
 
 def test_an_entry_needs_only_a_module_and_a_topology(tmp_path):
@@ -105,12 +116,37 @@ def test_unknown_names_list_what_exists():
     with pytest.raises(CollectiveError, match="did you mean 'ring_1d'"):
         resolve_topology("ring1d")
     with pytest.raises(CollectiveError, match="cannot be imported"):
-        resolve_mapper("no.such.module")
+        resolve_mapper("no.such.module", trust=True)
+
+
+@pytest.mark.parametrize("key", ["module", "mapper", "validator", "topology"])
+def test_code_that_a_file_names_is_not_run_without_the_users_word(tmp_path, monkeypatch, key):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / f"stranger_{key}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nf = print\n")
+    named = f"stranger_{key}" if key == "module" else f"stranger_{key}.f"
+    (tmp_path / "ccl.yaml").write_text(
+        "algorithms: {a: {module: megatile.collectives.kernels.ring_allreduce, topology: ring_1d}}"
+    )
+    config = resolve_algorithm_config(load_ccl_config(tmp_path / "ccl.yaml")) | {key: named}
+    with pytest.raises(CollectiveError, match=r"(would run its code|is an import path).*trust=True"):
+        kernel_plan(config, machine("ahbm"))
+    assert not (tmp_path / "ran").exists()
+    with contextlib.suppress(Exception):
+        kernel_plan(config, machine("ahbm"), trust=True)
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", [".", "", "..a", "os.system\0"])
+def test_names_that_no_module_has(name):
+    config = resolve_algorithm_config(CONFIG, "hello_send") | {"module": name}
+    for trust in (False, True):
+        with pytest.raises(CollectiveError, match=r"would run its code|cannot be imported"):
+            kernel_plan(config, machine("ahbm"), trust=trust)
 
 
 def test_import_paths():
-    assert resolve_mapper("megatile.collectives.mappers.all_pes") is resolve_mapper("all_pes")
-    assert resolve_validator("megatile.collectives.mappers:multi_pe_sip_local")
+    assert resolve_mapper("megatile.collectives.mappers.all_pes", trust=True) is resolve_mapper("all_pes")
+    assert resolve_validator("megatile.collectives.mappers:multi_pe_sip_local", trust=True)
 
 
 def test_install_plans_are_printable_and_point_back():

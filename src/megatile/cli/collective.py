@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from megatile.collectives.planner import Prediction
     from megatile.collectives.sweeps import Line
 
+MOST_RANKS = 1_000_000
 _BINARY = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -28,10 +30,11 @@ def read_size(text: str) -> int:
     from megatile.core.quantities import quantity
 
     plain = text.strip()
-    if plain.isdigit():
+    number, factor = (plain[:-1].strip(), _BINARY.get(plain[-1:].upper(), 0)) if plain else ("", 0)
+    if factor and re.fullmatch(r"[0-9]{1,30}", number):
+        return int(number) * factor
+    if re.fullmatch(r"[0-9]{1,30}", plain):
         return int(plain)
-    if plain[-1:].upper() in _BINARY and plain[:-1].strip().isdigit():
-        return int(plain[:-1]) * _BINARY[plain[-1].upper()]
     return round(quantity(plain, "bytes").value)
 
 
@@ -39,16 +42,16 @@ def read_ranks(text: str | None) -> int | list[int] | None:
     """``16`` (the first 16) or ``0,8,16-23`` (these units)."""
     if text is None:
         return None
-    if text.strip().isdigit():
-        return int(text)
     numbers: list[int] = []
-    try:
-        for part in text.split(","):
-            first, dash, last = part.partition("-")
-            numbers += range(int(first), int(last) + 1) if dash else [int(first)]
-    except ValueError:
-        raise MegatileError(f"'{text}' names no ranks", advice="write 16 or 0,8,16-23") from None
-    return numbers
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?", part)
+        if not found:
+            raise MegatileError(f"'{text[:80]}' names no ranks", advice="write 16 or 0,8,16-23")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last - first + len(numbers) > MOST_RANKS:
+            raise MegatileError(f"'{text[:80]}' names more than {MOST_RANKS} ranks")
+        numbers += range(first, last + 1)
+    return numbers[0] if len(numbers) == 1 and "," not in text and "-" not in text else numbers
 
 
 def _complete_operation(incomplete: str) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -45,9 +48,18 @@ def _root(
 def main() -> None:
     """Run the command line; a user's mistake is one message on stderr and exit code 1."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except MegatileError as problem:
         fail(problem)
+    except OSError as problem:
+        # What files can do wrong is said where they are opened: this is standard output.
+        if problem.errno not in (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT):
+            raise
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (nothing more to flush)
+        fail(MegatileError(f"cannot write the output: {problem.strerror}"))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import typer
 from megatile.cli.machine import Json, Set, load
 from megatile.cli.output import print_json
 from megatile.core.errors import MegatileError, Place
+from megatile.core.files import read_text
 
 if TYPE_CHECKING:
     from megatile.plan.model import Plan
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Look at plans.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(help="A plan as JSON (plan.to_json()) or text (str(plan)).")]
 
+LARGEST = 256 << 20
 ADVICE = "save a plan by plan.to_json() or str(plan)"
 
 
@@ -27,12 +29,7 @@ def read_plan(path: Path) -> Plan:
     """A plan from a file, in either form."""
     from megatile.plan.model import Plan
 
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as problem:
-        raise MegatileError(f"cannot read {path}: {problem.strerror}") from None
-    except UnicodeDecodeError:
-        raise MegatileError(f"cannot read {path}: it is not text", advice=ADVICE) from None
+    text = read_text(path, LARGEST, advice=ADVICE)
     try:
         with warnings.catch_warnings(record=True) as notes:
             warnings.simplefilter("always")

@@ -9,7 +9,6 @@ says is checked before it is used: it names algorithms that are registered here,
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +18,14 @@ from megatile.collectives.candidates import Candidate
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.registry import algorithms
 from megatile.core.errors import Place, did_you_mean
+from megatile.core.files import read_text, write_text
 from megatile.core.version import __version__
 from megatile.hda import HDA
 from megatile.timing.library import AUTO, PATHS
 
 Table = dict[str, Any] | str | Path
 FORMAT = 1
+LARGEST = 64 << 20
 _DIGITS = 12
 """So much of a machine's fingerprint stands in a key."""
 
@@ -104,11 +105,13 @@ def read_file(path: Path) -> dict[str, Any]:
     """The entries of a file; none if there is no such file yet, or another version wrote it."""
     place = Place(str(path))
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
+        if not path.exists():
+            return {}
+        document = json.loads(read_text(path, LARGEST, CollectiveError, "name another file"))
     except OSError as problem:
         raise CollectiveError(f"cannot read the table of choices: {problem.strerror}", place=place) from None
+    except CollectiveError:
+        raise
     except (ValueError, RecursionError):
         raise CollectiveError(
             "not a table of choices (no JSON)", place=place, advice="name another file"
@@ -127,12 +130,4 @@ def read_file(path: Path) -> dict[str, Any]:
 def write_file(path: Path, entries: dict[str, Any]) -> None:
     """All or nothing: readers find the old file or the new one."""
     document = {"format": FORMAT, "version": __version__, "choices": dict(sorted(entries.items()))}
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        os.replace(beside, path)
-    except OSError as problem:
-        beside.unlink(missing_ok=True)
-        raise CollectiveError(
-            f"cannot write the table of choices: {problem.strerror}", place=Place(str(path))
-        ) from None
+    write_text(path, json.dumps(document, indent=1) + "\n", CollectiveError)

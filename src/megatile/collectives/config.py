@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module, resources
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from megatile.collectives.job import CollectiveError
-from megatile.core.errors import Place, did_you_mean
+from megatile.collectives.registry import TRUST
+from megatile.core.errors import MachineError, Place, did_you_mean
+from megatile.core.files import read_text
 from megatile.core.quantities import whole
+from megatile.hda.document import parse_document
 
 KEYS = (
     "module",
@@ -53,26 +57,23 @@ LEAST = {
 SHAPE = "write kernel(t_ptr, …, tl) and kernel_args(*, n_elem, world_size, **config)"
 BACKPRESSURE = ("sleep",)
 """What a sender does while its queue is full: it sleeps until the credit wakes it."""
+LARGEST = 4 << 20
+_OWN_KERNELS = "megatile.collectives.kernels."
 NAMES = ("module", "topology", "mapper", "validator", "buffer_kind")
 
 
 def load_ccl_config(path: str | Path | None = None) -> dict[str, Any]:
     """The configuration from a file, or the one that comes with megatile."""
-    import yaml
-
     if path is None:
         text = resources.files("megatile.collectives").joinpath("ccl.yaml").read_text(encoding="utf-8")
         name = "ccl.yaml"
     else:
         name = str(path)
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except OSError as problem:
-            raise CollectiveError(f"cannot read {path}: {problem.strerror}") from None
+        text = read_text(path, LARGEST, CollectiveError)
     try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as problem:
-        raise CollectiveError(f"{name} is not YAML: {problem}") from None
+        data = parse_document(text, name).data
+    except MachineError as problem:
+        raise CollectiveError(problem.message, place=problem.place, advice=problem.advice) from None
     return check_config(data, name)
 
 
@@ -80,17 +81,17 @@ def check_config(data: Any, name: str = "ccl.yaml") -> dict[str, Any]:
     """Refuse what is not a configuration, with the entry and the key."""
     if not isinstance(data, Mapping) or not isinstance(data.get("algorithms"), Mapping):
         raise CollectiveError(f"{name} declares no algorithms", advice="write them under 'algorithms:'")
+    wrong = [key for key in (*data, *data["algorithms"]) if not isinstance(key, str)]
+    if wrong:
+        raise CollectiveError(f"the key {wrong[0]!r} is no name", place=Place(name), advice="write a name")
     for entry, values in {"defaults": data.get("defaults") or {}, **data["algorithms"]}.items():
         place = Place(name, path=entry)
         if not isinstance(values, Mapping):
             raise CollectiveError("an entry is keys and values", place=place)
         for key in values:
-            if (
-                key not in KEYS
-                and not key.startswith("kernel_")
-                and (entry, key) != ("defaults", "algorithm")
-            ):
-                advice = did_you_mean(key, KEYS, what="keys")
+            known = key in KEYS or (isinstance(key, str) and key.startswith("kernel_"))
+            if not known and (entry, key) != ("defaults", "algorithm"):
+                advice = did_you_mean(str(key), KEYS, what="keys")
                 raise CollectiveError(f"unknown key '{key}'", place=place, advice=advice)
         check_values(values, place)
     return dict(data)
@@ -114,13 +115,20 @@ def check_values(values: Mapping[str, Any], place: Place | None = None) -> None:
             raise CollectiveError(f"{key} cannot be {values[key]!r}", place=place, advice="use a name")
 
 
-def kernel_module(module: Any) -> Any:
-    """A module with ``kernel`` and ``kernel_args``, by its name or as it is."""
+def kernel_module(module: Any, *, trust: bool = False) -> Any:
+    """A module with ``kernel`` and ``kernel_args``: itself, or by name.
+
+    A name is that of a kernel of megatile, or of an entry point of the group ``megatile.kernels``; any other
+    module is imported, which runs its code, with ``trust=True`` only.
+    """
     found = module
     if isinstance(module, str):
+        installed = entry_points(group="megatile.kernels", name=module)
+        if not (trust or installed or module.startswith(_OWN_KERNELS)):
+            raise CollectiveError(f"importing the module '{module}' would run its code", advice=TRUST)
         try:
-            found = import_module(module)
-        except ImportError as problem:
+            found = next(iter(installed)).load() if installed else import_module(module)
+        except (ImportError, TypeError, ValueError) as problem:  # "." and "" are no names of modules
             raise CollectiveError(f"module '{module}' cannot be imported: {problem}") from None
     for needed in ("kernel", "kernel_args"):
         if not callable(getattr(found, needed, None)):

@@ -66,16 +66,24 @@ class SipInstallPlan:
 
 
 def build_install_plans(
-    world_size: int, algorithm: str, algorithm_config: Mapping[str, Any], spec: HDA | Mapping[str, Any] | str
+    world_size: int,
+    algorithm: str,
+    algorithm_config: Mapping[str, Any],
+    spec: HDA | Mapping[str, Any] | str,
+    *,
+    trust: bool = False,
 ) -> list[SipInstallPlan]:
-    """One plan per rank (= SIP): mapper × topology × the module's own ``neighbors`` if it brings them."""
+    """One plan per rank (= SIP): mapper × topology × the module's own ``neighbors`` if it brings them.
+
+    ``trust``: import what the configuration names by import path, which runs its code.
+    """
     hda = _machine(spec)
     floor = floor_of(hda)
     config = {**STANDARD, **algorithm_config}
-    _check(config, hda, floor, world_size)
-    mapper = resolve_mapper(config.get("mapper", "leader_only"))
+    _check(config, hda, floor, world_size, trust)
+    mapper = resolve_mapper(config.get("mapper", "leader_only"), trust=trust)
     seats = [(sip, cube, pe) for sip in range(world_size) for cube, pe in mapper(floor, sip)]
-    maps = neighbour_maps(config, _used(floor, world_size), len(seats))
+    maps = neighbour_maps(config, _used(floor, world_size), len(seats), trust)
     slots, size = int(config["n_slots"]), int(config["slot_size"])
     plans = []
     for sip in range(world_size):
@@ -102,7 +110,7 @@ def build_install_plans(
     return plans
 
 
-def _check(config: Mapping[str, Any], hda: HDA, floor: Floor, world_size: int) -> None:
+def _check(config: Mapping[str, Any], hda: HDA, floor: Floor, world_size: int, trust: bool) -> None:
     """Refuse what this machine cannot install."""
     check_values(config)
     if whole(world_size) is None or not 1 <= world_size <= floor.sip_count:
@@ -112,7 +120,7 @@ def _check(config: Mapping[str, Any], hda: HDA, floor: Floor, world_size: int) -
             f"root_cube {config['root_cube']} does not exist", advice=f"there are {floor.cubes}"
         )
     hda.memory(config["buffer_kind"])
-    resolve_validator(config["validator"])
+    resolve_validator(config["validator"], trust=trust)
     if "module" not in config:
         raise CollectiveError(
             "no module is named", advice="take the configuration of resolve_algorithm_config"
@@ -130,11 +138,15 @@ def _used(floor: Floor, world_size: int) -> Floor:
     return floor if world_size == floor.sip_count else Floor((world_size, 1), floor.mesh, floor.pes)
 
 
-def neighbour_maps(config: Mapping[str, Any], floor: Floor, count: int) -> list[dict[str, int]]:
+def neighbour_maps(
+    config: Mapping[str, Any], floor: Floor, count: int, trust: bool = False
+) -> list[dict[str, int]]:
     """Every participant's directions and peers (numbers of participants)."""
-    module = kernel_module(config["module"])
+    module = kernel_module(config["module"], trust=trust)
     own = getattr(module, "neighbors", None)
-    neighbors: Neighbors = own if own is not None else resolve_topology(config["topology"])(floor)
+    neighbors: Neighbors = (
+        own if own is not None else resolve_topology(config["topology"], trust=trust)(floor)
+    )
     maps = [dict(neighbors(i, count)) for i in range(count)]
     for i, entry in enumerate(maps):
         for direction, peer in entry.items():

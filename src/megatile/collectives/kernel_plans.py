@@ -18,23 +18,31 @@ from megatile.plan.model import Plan
 
 
 def kernel_plan(
-    config: Mapping[str, Any], machine: HDA, *, world_size: int | None = None, n_elem: int | None = None
+    config: Mapping[str, Any],
+    machine: HDA,
+    *,
+    world_size: int | None = None,
+    n_elem: int | None = None,
+    trust: bool = False,
 ) -> Plan:
     """The Plan of a configured kernel (``resolve_algorithm_config``) on all participating PEs.
 
     Tensor ``t`` holds ``n_elem`` elements per participant. Ranks are SIPs; their number is ``world_size``, or
-    that of the configuration, or all there are.
+    that of the configuration, or all there are. Import paths in the
+    configuration are code: they need ``trust``.
     """
     floor = floor_of(machine)
     size = world_size if world_size is not None else config.get("world_size") or floor.sip_count
     settings = {**config, "n_elem": n_elem if n_elem is not None else config.get("n_elem", 8)}
-    installs = build_install_plans(size, str(config.get("algorithm", "kernel")), settings, machine)
+    installs = build_install_plans(
+        size, str(config.get("algorithm", "kernel")), settings, machine, trust=trust
+    )
     places = [
         (plan.sip * floor.cubes + cube) * floor.pes + pe
         for plan in installs
         for cube, pe in plan.participating_pes
     ]
-    return read_installed(installs, places, settings)
+    return read_installed(installs, places, settings, trust)
 
 
 def plan_of_module(
@@ -52,7 +60,7 @@ def plan_of_module(
     options = {
         k: settings[k] for k in ("buffer_kind", "n_slots", "slot_size", "memory", "scratch") if k in settings
     }
-    found = kernel_module(module)
+    found = kernel_module(module, trust=True)  # the caller names it
     plan = read_kernel(
         found.kernel,
         [_tensor(settings), *found.kernel_args(**settings)],
@@ -78,10 +86,12 @@ def _tensor(settings: Mapping[str, Any]) -> Tensor:
     return Tensor("t", (int(settings["n_elem"]),), settings.get("dtype", "f16"), role="inout")
 
 
-def read_installed(installs: list[SipInstallPlan], places: list[int], config: Mapping[str, Any]) -> Plan:
+def read_installed(
+    installs: list[SipInstallPlan], places: list[int], config: Mapping[str, Any], trust: bool = False
+) -> Plan:
     """Read the kernel for the participants; PEs of one SIP and the SIPs themselves are the axes."""
     first = installs[0]
-    module = kernel_module(first.kernel_module)
+    module = kernel_module(first.kernel_module, trust=trust)
     each = len(first.participating_pes)
     cubes = {cube for cube, _ in first.participating_pes}
     per_cube = each // len(cubes)

@@ -68,23 +68,23 @@ def _expect(tensor: Any, world_size: int, each: int) -> None:
         )
 
 
-def resolve_mapper(name: str) -> Mapper:
-    """A mapper by registry name or import path."""
-    found: Mapper = _resolve(MAPPERS, name, "mapper")
+def resolve_mapper(name: str, *, trust: bool = False) -> Mapper:
+    """A mapper by registry name, or with ``trust`` by import path."""
+    found: Mapper = _resolve(MAPPERS, name, "mapper", trust)
     return found
 
 
-def resolve_validator(name: str) -> Validator:
-    """A validator by registry name or import path."""
-    found: Validator = _resolve(VALIDATORS, name, "validator")
+def resolve_validator(name: str, *, trust: bool = False) -> Validator:
+    """A validator by registry name, or with ``trust`` by import path."""
+    found: Validator = _resolve(VALIDATORS, name, "validator", trust)
     return found
 
 
-def _resolve(known: Registry[Any], name: str, what: str) -> Any:
+def _resolve(known: Registry[Any], name: str, what: str, trust: bool) -> Any:
     if name in known:
         return known[name]
     if "." in name or ":" in name:
-        return by_import_path(name, what)
+        return by_import_path(name, what, trust=trust)
     advice = did_you_mean(name, known, what=f"{what}s")
     listed = ", ".join(sorted(known))
     raise CollectiveError(f"unknown {what} '{name}'; there are {listed}", advice=advice)

@@ -140,12 +140,20 @@ def _imported(path: str) -> Algorithm:
     raise CollectiveError(f"'{path}' is not an algorithm", advice="decorate it with @algorithm(...)")
 
 
-def by_import_path(path: str, what: str) -> Any:
-    """``package.module:name`` or ``package.module.name``; failing says which part does not exist."""
+TRUST = "read it, then say trust=True; or install it with an entry point, or register it under a name"
+
+
+def by_import_path(path: str, what: str, *, trust: bool = True) -> Any:
+    """``package.module:name`` or ``package.module.name``; failing says which part does not exist.
+
+    Importing runs code: a path that comes out of a file needs the user's word (``trust``).
+    """
+    if not trust:
+        raise CollectiveError(f"{what} '{path}' is an import path, so it is code", advice=TRUST)
     module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
     try:
         return getattr(import_module(module), name)
-    except ImportError as problem:
+    except (ImportError, TypeError, ValueError) as problem:
         raise CollectiveError(f"{what} '{path}' cannot be imported: {problem}") from None
     except AttributeError:
         raise CollectiveError(

@@ -131,8 +131,8 @@ def topology_names() -> list[str]:
     return sorted([*TOPOLOGIES, *NESTED])
 
 
-def resolve_topology(name: Any) -> Callable[[Floor], Neighbors]:
-    """A topology by registry name or import path, as a function of the machine's floor.
+def resolve_topology(name: Any, *, trust: bool = True) -> Callable[[Floor], Neighbors]:
+    """A topology by registry name, or with ``trust`` by import path, as a function of the machine's floor.
 
     An imported one is a function ``(rank, world_size) -> {direction: peer}``.
     """
@@ -141,7 +141,7 @@ def resolve_topology(name: Any) -> Callable[[Floor], Neighbors]:
     if name in TOPOLOGIES:
         return lambda floor: _flat(name)
     if "." in str(name) or ":" in str(name):
-        own = by_import_path(str(name), "topology")
+        own = by_import_path(str(name), "topology", trust=trust)
         return lambda floor: own
     from megatile.core.errors import did_you_mean
 

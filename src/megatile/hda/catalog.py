@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatile.core.errors import MachineError, MegatileError, did_you_mean
+from megatile.core.files import exists
 
 if TYPE_CHECKING:
     from megatile.hda.hda import HDA
@@ -57,7 +58,7 @@ def machine(name_or_path: str | Path | HDA, **overrides: Any) -> HDA:
     if shipped is not None:
         return HDA.from_yaml(shipped, **{**probed(name), **overrides})
     path = Path(name)
-    if path.suffix not in (".yaml", ".yml") and not path.is_file():
+    if path.suffix not in (".yaml", ".yml") and not exists(path):
         raise MachineError(
             f"there is no machine '{name}'", advice=did_you_mean(name, machine_names(), what="machines")
         )

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from megatile.core.arithmetic import evaluate
 from megatile.core.errors import MachineError, MegatileError, did_you_mean
+from megatile.core.files import exists
 from megatile.hda import schema
 from megatile.hda.document import Document, Way, read_document
 from megatile.hda.probe import probed
@@ -51,7 +52,7 @@ def _base(document: Document, find: Finder) -> Document:
         raise document.error(f"extends needs the name or path of a machine, not {name!r}", ("extends",))
     beside = Path(document.file or ".").parent / name
     path = beside if Path(name).suffix in (".yaml", ".yml") else find(name)
-    if path is None or not path.is_file():
+    if path is None or not exists(path):
         raise document.error(
             f"there is no machine '{name}' to extend",
             ("extends",),
