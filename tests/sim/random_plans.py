@@ -51,7 +51,8 @@ class Rounds:
     def __init__(self, b, rng, n, size, x, y, z, memories) -> None:  # type: ignore[no-untyped-def]
         self.b, self.rng, self.n, self.size = b, rng, n, size
         self.x, self.y, self.z = x, y, z
-        self.memories = memories
+        self.memories, self.near = memories, memories[0]
+        self.engines = ["vector", "tensor"]
 
     def channel(self, source, members=1, least=1):  # type: ignore[no-untyped-def]
         rng = self.rng
@@ -72,7 +73,7 @@ class Rounds:
             elif kind == "fresh":
                 b.compute("abs", self.y, [self.z], fresh=True)
             else:
-                b.compute("exp", self.z, [self.z], engine=rng.choice(["vector", "tensor"]))
+                b.compute("exp", self.z, [self.z], engine=rng.choice(self.engines))
 
     def shift(self) -> None:
         by = self.rng.randrange(1, self.n)
@@ -179,7 +180,7 @@ class Rounds:
         """Loads from a memory that may be shared, and work; sometimes stores, or loads of some units only."""
         rng, b, n = self.rng, self.b, self.n
         x = b.tile(b.fresh("far"), (self.size,), "f32", memory=rng.choice(self.memories), role="inout")
-        y = b.tile(b.fresh("near"), (self.size,), "f32", memory="local", versions=rng.randint(1, 3))
+        y = b.tile(b.fresh("near"), (self.size,), "f32", memory=self.near, versions=rng.randint(1, 3))
         with b.loop(0, rng.randint(1, 5)):
             b.copy(y, x, fresh=True)
             if rng.random() < 0.3:
@@ -193,14 +194,14 @@ class Rounds:
         """Loads whose results are sent on, mostly; what is sent may also not wait for the load."""
         rng, b, n = self.rng, self.b, self.n
         far = b.tile(b.fresh("far"), (self.size,), "f32", memory=rng.choice(self.memories), role="inout")
-        near = b.tile(b.fresh("near"), (self.size,), "f32", memory="local", versions=rng.randint(1, 3))
+        near = b.tile(b.fresh("near"), (self.size,), "f32", memory=self.near, versions=rng.randint(1, 3))
         c = self.channel((unit - 1) % n)
         sent = near if rng.random() < 0.7 else self.z
         for _ in range(rng.randint(1, 2)):
             with b.loop(0, rng.randint(1, 5)):
                 b.copy(near, far, fresh=True)
                 if rng.random() < 0.5:
-                    b.compute("add", near, [near, near], engine=rng.choice(["vector", "tensor"]))
+                    b.compute("add", near, [near, near], engine=rng.choice(self.engines))
                 b.send(c, sent, to=(unit + 1) % n)
                 if rng.random() < 0.3:
                     b.receive(c, (self.size,), "f32", into=self.y, fresh=True)

@@ -77,7 +77,8 @@ class Transfer:
         self.env, self.servers, self.path, self.flow = servers.env, servers, path, flow
         wait = path.startup_ps + delay_ps
         left, landed = [], []
-        for index, size in enumerate(path.pieces(nbytes)):
+        alone = all(stage.resource is None for stage in path.stages)
+        for index, size in enumerate([nbytes] if alone else path.pieces(nbytes)):
             left.append(self.env.event())
             landed.append(self.env.event())
             self.env.process(self._piece(wait, size, number * PIECES + index, left[-1], landed[-1]))

@@ -12,7 +12,7 @@ depends on values can be read.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -22,10 +22,12 @@ import simpy
 from simpy_machine import DECIDE, PIECES, Bell, Process, Servers, Transfer
 
 from megatile.core.dtypes import dtype, is_float, numpy_dtype
+from megatile.core.errors import MegatileError
 from megatile.core.expr import Expr
 from megatile.core.operations import REDUCTIONS, apply, cast
 from megatile.hda import HDA
 from megatile.plan import model as pm
+from megatile.plan.regions import regions_of
 from megatile.timing.faults import Faults, current_faults
 from megatile.timing.resources import SIGNAL_BYTES, Resources
 
@@ -136,6 +138,7 @@ class Reader:
         self.env = simpy.Environment()
         self.servers = Servers(self.env, self.machine.fabric)
         self.last = 0
+        self.failed: list[MegatileError] = []
         self.tiles = {t.name: t for t in plan.tiles}
         self.queues: dict[tuple[str, int, int], Queue] = {}
         for channel in plan.channels:
@@ -149,6 +152,7 @@ class Reader:
         }
         self.meetings: dict[Any, Meeting] = {}
         self.over = _lying_over(plan)
+        self.seen = {t.name for t in plan.tiles if t.shared} | set(_reached(plan))
         self.data = None if inputs is None else _allocate(plan, inputs)
         self.units = [Unit(self, u, s) for s in plan.streams for run in s.units for u in range(*run)]
         self.units.sort(key=lambda u: u.number)
@@ -157,6 +161,8 @@ class Reader:
         for unit in self.units:
             self.env.process(unit.run())
         self.env.run()
+        if self.failed:
+            raise self.failed[0]
         stuck = [s for unit in self.units if not unit.done for s in unit.stuck()]
         choices = {u.number: u.choices for u in self.units if u.choices}
         outputs = None
@@ -202,8 +208,12 @@ class Unit:
         self.met: dict[str, int] = defaultdict(int)
 
     def run(self) -> Process:
-        yield self.env.timeout(self.machine.start_ps(self.number))
-        yield from self.block(self.stream.body)
+        try:
+            yield self.env.timeout(self.machine.start_ps(self.number))
+            yield from self.block(self.stream.body)
+        except MegatileError as error:
+            self.reader.failed.append(error)
+            return
         for name in list(self.names):
             if isinstance(self.names[name], Message):
                 self.unbind(name)
@@ -246,17 +256,22 @@ class Unit:
             meaning.holds -= 1
             if not meaning.holds:
                 users = [end for _, _, end in self.unfinished[meaning] if not end.processed]
-                self.env.process(self.give_back(meaning, users))
+                self.give_back(meaning, users)
 
-    def give_back(self, message: Message, users: list[simpy.Event]) -> Process:
-        """The slot is free when everybody who uses it has finished; the credit travels back."""
-        yield self.env.all_of(users)
-        self.reader.note(self.env.now)
+    def give_back(self, message: Message, users: list[simpy.Event]) -> None:
+        """The slot is free when everybody who uses it has finished; then the credit travels back."""
         queue = message.queue
         sender = queue.sender if 0 <= queue.sender < self.plan.units else self.number
-        yield self.env.timeout(self.machine.credit_ps(self.number, sender, queue.channel))
-        queue.credits.add(message.number)
-        queue.bell.ring()
+        travel = self.machine.credit_ps(self.number, sender, queue.channel)
+
+        def process() -> Process:
+            yield self.env.all_of(users)
+            self.reader.note(self.env.now)
+            yield self.env.timeout(travel)
+            queue.credits.add(message.number)
+            queue.bell.ring()
+
+        self.env.process(process())
 
     # storage
 
@@ -274,7 +289,7 @@ class Unit:
         owner = self.value(region.at if region.at is not None else tile.owner)
         unit = self.reader.nearest(tile, owner, self.number) if tile.shared else owner
         array = None if data is None else data[tile.name][owner, buffer][cut]
-        seen = region.at is not None or tile.shared
+        seen = tile.name in self.reader.seen
         return Block((tile.name, buffer, owner), bounds, seen, unit, tile.memory, array)
 
     def conflicts(self, block: Block, write: bool) -> list[simpy.Event]:
@@ -476,13 +491,14 @@ def _take(u: Unit, s: Any, record: Record, queue: Queue) -> None:
         u.finish(record)
         u.bind(s.name, message)
         return
+    u.machine.credit_ps(u.number, queue.sender, queue.channel)  # a way back that is cut is an error now
     write = u.renew(s, s.into)
     source = Block(message, None, False, u.number, queue.channel.memory)
 
     def arrived() -> None:
         if write.array is not None:
             write.array[...] = cast(message.data, dtype(write.array.dtype))
-        u.env.process(u.give_back(message, []))
+        u.give_back(message, [])
 
     u.copy(record, source, [], write, u.value(s.work.bytes), arrived)
 
@@ -526,12 +542,13 @@ def _signal(u: Unit, s: pm.Signal) -> Process:
     yield from ()
     record, to, amount = u.record(s), u.value(s.to), u.value(s.amount)
     key, before = (s.flag, to, u.value(s.member)), list(u.seen_by_others)
+    travel = u.machine.message_ps(u.number, to, SIGNAL_BYTES)
     record.start = u.env.now
 
     def process() -> Process:
         yield u.env.all_of(before)
         u.finish(record)
-        yield u.env.timeout(u.machine.message_ps(u.number, to, SIGNAL_BYTES))
+        yield u.env.timeout(travel)
         u.reader.note(u.env.now)
         u.reader.flags[key] += amount
         u.reader.raised[key].ring()
@@ -645,6 +662,15 @@ def _overlap(a: tuple[tuple[int, int], ...] | None, b: tuple[tuple[int, int], ..
     if a is None or b is None:
         return True
     return all(max(low, bottom) < min(high, top) for (low, high), (bottom, top) in zip(a, b, strict=True))
+
+
+def _reached(plan: pm.Plan) -> Iterator[str]:
+    """The tiles that some region names with ``at``."""
+    for stream in plan.streams:
+        for statement in pm.statements(stream.body):
+            for region in regions_of(statement):
+                if region.at is not None:
+                    yield region.tile
 
 
 def _lying_over(plan: pm.Plan) -> dict[str, list[str]]:

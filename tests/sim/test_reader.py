@@ -63,3 +63,18 @@ def test_pieces_of_a_lone_message_arrive_as_fast_as_one(granule: str | None) -> 
     run = read(b.finish(), toy(2, "ring", network={"granule": granule} if granule else {}))
     assert run.times(0) == [("Send", 0, 276)]
     assert run.times(1)[0][1] == 396
+
+
+def test_a_barrier_waits_for_what_others_will_get() -> None:
+    """A copy to oneself ends at 20 + 64 + 10; only then the barrier (2 x 100 ps) begins to count."""
+    b = PlanBuilder("get", scale="core", units=2)
+    x = b.tile("x", (64,), "f32", memory="local", role="input")
+    far, got = (b.tile(name, (64,), "f32", memory="local", role="output") for name in ("far", "got"))
+    b.copy(far, x)
+    b.barrier(b.group("all"))
+    b.copy(got, far.at(1 - unit))
+    values = np.arange(128, dtype="f4").reshape(2, 64)
+    run = read(b.finish(), toy(2), {"x": values})
+    assert run.times(0)[:2] == [("Compute", 0, 94), ("Collective", 0, 294)]
+    assert run.outputs is not None
+    np.testing.assert_array_equal(run.outputs["got"], values[::-1])

@@ -18,6 +18,7 @@ def toy(
     link_bandwidth: str = "1000 GB/s",
     control: bool = False,
     dma: dict[str, Any] | None = None,
+    vector: dict[str, Any] | None = None,
     network: dict[str, Any] | None = None,
     memory: list[dict[str, Any]] | None = None,
 ) -> HDA:
@@ -55,6 +56,7 @@ def toy(
                 "level": "core",
                 "throughput": {"any": "1 TFLOP/s"},
                 "startup": "5 ps",
+                **(vector or {}),
             },
             {
                 "name": "mat",

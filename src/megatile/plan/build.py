@@ -94,9 +94,12 @@ class PlanBuilder:
         stem = self.prefix + stem
         if not stem.isidentifier() or iskeyword(stem):
             raise PlanError(f"'{stem}' cannot be a name: the text form needs an identifier", place=self.place)
-        taken = self._counts.get(stem)
-        self._counts[stem] = (taken or 0) + 1
-        return stem if taken is None else f"{stem}_{taken}"
+        name = stem
+        while name in self._counts:
+            name = f"{stem}_{self._counts[stem]}"
+            self._counts[stem] += 1
+        self._counts[name] = 1
+        return name
 
     def tile(
         self,

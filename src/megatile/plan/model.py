@@ -94,11 +94,12 @@ lowest member).
 
 Between units
 -------------
-Only tiles with several sharers and regions with ``at`` are seen by more than one unit. Accesses to them by
-different units are ordered by: message (send before its receive), ``Signal``/``Wait`` (the k-th unit of count
-before the wait that needs it), ``Collective`` (everything before it on every member before everything after
-it). For this to hold, ``Send``, ``Signal`` and ``Collective`` take effect only after the unit's earlier
-accesses to such storage have finished. Two unordered accesses that overlap, one of them a write, are a race.
+Only tiles with several sharers, and tiles that some region of the plan names with ``at``, are seen by more
+than one unit (the owner's own accesses to them included). Accesses to them by different units are ordered by:
+message (send before its receive), ``Signal``/``Wait`` (the k-th unit of count before the wait that needs it),
+``Collective`` (everything before it on every member before everything after it). For this to hold, ``Send``,
+``Signal`` and ``Collective`` take effect only after the unit's earlier accesses to such storage have
+finished. Two unordered accesses that overlap, one of them a write, are a race.
 
 Groups and collectives
 ----------------------
@@ -116,13 +117,13 @@ compute engine takes ``compute_ps``, and first a turn on the engine where severa
 *Transfers* are copies (``Compute`` on ``dma``, ``Receive(into=)``; queue ``dma.0``) and messages (the queue
 of their virtual channel). The path of a copy begins where its first operand lies (its destination, if it has
 none). Where units share a DMA engine, a transfer takes a turn on it for startup + jitter + ``held_ps``. It
-then starts; after startup and jitter its head is at the first stage of its path. A path with a granule cuts
-it into pieces (``Path.pieces``), each of which begins ``occupied_ps`` after the one before and goes its own
-way: at a stage with a resource its head waits for a turn, the stage is busy for the piece's bytes, the head
-goes on after the latency; the tail has passed when the DMA engine and every stage have let it through. A
-transfer has *arrived* when the tails of all pieces have. Its source is free, and so is its engine, when all
-pieces have left: a piece has left ``occupied_ps`` after its head was at the first stage, later by what it
-waited for its first turn, and not before that turn.
+then starts; after startup and jitter its head is at the first stage of its path. A path with a granule and a
+resource cuts it into pieces (``Path.pieces``), whoever else uses that path; each piece begins ``occupied_ps``
+after the one before and goes its own way: at a stage with a resource its head waits for a turn, the stage is
+busy for the piece's bytes, the head goes on after the latency; the tail has passed when the DMA engine and
+every stage have let it through. A transfer has *arrived* when the tails of all pieces have. Its source is
+free, and so is its engine, when all pieces have left: a piece has left ``occupied_ps`` after its head was at
+the first stage, later by what it waited for its first turn, and not before that turn.
 
 A copy ends when it arrives, a send when it has left. A credit takes ``credit_ps`` from the slot being free, a
 signal ``message_ps`` from taking effect, a collective ``collective_ps`` from the last member taking part

@@ -1,0 +1,142 @@
+"""One case, read by SimPy and simulated: where they differ, in one line. As a script, a range of cases.
+
+python tests/sim/judge.py 0 2000
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from random_cases import Case, random_case
+from simpy_reader import Run, read
+
+from megatile.core.errors import MegatileError
+from megatile.plan import model as pm
+from megatile.sim import Deadlock, simulate
+from megatile.timing import Resources, faults
+
+NAMES: dict[type, str] = {
+    pm.Send: "send",
+    pm.ReceiveAny: "receive any",
+    pm.ReadScalar: "read_scalar",
+    pm.Signal: "signal",
+    pm.Wait: "wait",
+}
+Event = tuple[str, int | None, int | None]
+
+
+def name_of(record: Any, copied: bool) -> str:
+    statement = record.statement
+    if isinstance(statement, pm.Compute):
+        return statement.operation
+    if isinstance(statement, pm.Collective):
+        return statement.kind
+    if copied or isinstance(statement, pm.Receive):
+        return "receive" if statement.into is None else "receive into"
+    return NAMES[type(statement)]
+
+
+def expected(run: Run) -> list[Counter[Event]]:
+    """Per unit, every issued command with its start and end."""
+    units = []
+    for records in run.records:
+        found: Counter[Event] = Counter()
+        last = None
+        for record in records:
+            again = isinstance(record.statement, pm.ReceiveAny) and last is record.statement
+            name = name_of(record, again)
+            last = None if again else record.statement
+            found[name, None if name == "read_scalar" else record.start, record.end] += 1
+        units.append(found)
+    return units
+
+
+def observed(result: Any) -> dict[str, Counter[Event]]:
+    """The same out of a trace."""
+    trace = result.trace
+    units: dict[str, Counter[Event]] = {}
+    for event in trace:
+        start = None if event.operation == "read_scalar" else event.start_ps
+        units.setdefault(event.unit, Counter())[event.operation, start, event.end_ps] += 1
+    return units
+
+
+def disagreement(case: Case, **options: Any) -> str | None:
+    """What the simulator and the reader say differently of a case; None where they agree."""
+    f = case.faults
+    with faults(
+        link_down=f.link_down, slow_link=dict(f.slow_link), jitter=f.jitter, straggler=dict(f.straggler)
+    ):
+        try:
+            run: Any = read(case.plan, case.hda, case.inputs, assume=case.assume)
+        except MegatileError as error:
+            run = error
+        try:
+            result = simulate(case.plan, case.inputs, machine=case.hda, assume=case.assume, **options)
+        except Deadlock as deadlock:
+            return _stuck(run, deadlock)
+        except MegatileError as error:
+            return (
+                None
+                if type(error) is type(run)
+                else f"simulate fails: {error!r}, the reader gives {run!r:.80}"
+            )
+        if isinstance(run, MegatileError):
+            return f"the reader fails: {run!r}, simulate gives {result.time_ps} ps"
+        return _different(case, run, result)
+
+
+def _stuck(run: Any, deadlock: Deadlock) -> str | None:
+    if isinstance(run, MegatileError) or not run.stuck:
+        return f"simulate finds a deadlock, the reader none ({run!r:.60}): {deadlock}"
+    theirs = {(w.unit, w.lacks, w.channel, w.waits_on) for w in deadlock.graph.waiters}
+    units = {w.unit for w in deadlock.graph.waiters}
+    mine = {s.unit for s in run.stuck}
+    if len(units) != len(mine):
+        return f"stuck: units {sorted(mine)} by the reader, {sorted(theirs)} by simulate"
+    lacks = Counter((s.lacks, s.on) for s in {(s.unit, s.lacks, s.on): s for s in run.stuck}.values())
+    others = Counter((lack, on) for _, lack, on in {t[:3] for t in theirs})
+    return None if lacks == others else f"stuck: {dict(lacks)} by the reader, {dict(others)} by simulate"
+
+
+def _different(case: Case, run: Run, result: Any) -> str | None:
+    if run.stuck:
+        return f"the reader finds a deadlock, simulate none: {run.stuck}"
+    choices = {u: c for u, c in result.choices.items() if c}
+    if choices != run.choices:
+        return f"choices: {run.choices} by the reader, {choices} by simulate"
+    if run.time_ps != result.time_ps:
+        return f"time: {run.time_ps} ps by the reader, {result.time_ps} by simulate"
+    units, names = observed(result), Resources(case.hda, case.plan).names
+    for number, mine in enumerate(expected(run)):
+        missing = mine - units.get(names[number], Counter())
+        if missing:
+            return f"unit {number}: the reader has {sorted(missing.items(), key=str)[:3]}, simulate not"
+    for name, array in (run.outputs or {}).items() if result.outputs is not None else ():
+        if not np.array_equal(result.outputs[name], array, equal_nan=array.dtype.kind == "f"):
+            return f"data of '{name}' differ"
+    return None
+
+
+def main() -> None:
+    import sys
+
+    first, last = (int(a) for a in sys.argv[1:3])
+    engine = sys.argv[3] if len(sys.argv) > 3 else None
+    bad = 0
+    for seed in range(first, last):
+        case = random_case(seed)
+        try:
+            found = disagreement(case, engine=engine)
+        except Exception as error:  # the point is to see all of them
+            found = f"{type(error).__name__}: {error}"
+        if found:
+            bad += 1
+            print(seed, case.hda.name, *case.patterns, case.faults or "", "|", found, flush=True)
+    print(f"{last - first} cases, {bad} disagreements")
+
+
+if __name__ == "__main__":
+    main()
