@@ -11,11 +11,10 @@ import pytest
 from tests.test_layers import PACKAGE, imported_modules, is_type_checking, write_package
 
 KNOWN = {
-    "attention.flash attention.kernels",
     "collectives.algorithms collectives.registry",
     "core.attention_operations core.operations",
     "hda.catalog hda.hda",
-    "plan.fields plan.model plan.parse plan.parse_expr plan.serial plan.text",
+    "plan.fields plan.model plan.parse plan.serial plan.text",
 }
 """Cycles still to be ended; a package that imports its own modules stands for them. Only remove lines."""
 

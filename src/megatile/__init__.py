@@ -7,8 +7,9 @@
 Names are loaded when first used, so that importing the package stays light.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from megatile.core.public import PublicNames, add_names
 
 if TYPE_CHECKING:
     from megatile.attention import hamilton_attention as hamilton_attention
@@ -68,14 +69,8 @@ _WHERE = {
 }
 
 __all__ = list(_WHERE)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'megatile' has no attribute '{name}'")
-    value = getattr(import_module(_WHERE[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = PublicNames(__name__, _WHERE)
+add_names("megatile.attention", "megatile.compat.attention_names")
 
 
 def __dir__() -> list[str]:

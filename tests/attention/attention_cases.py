@@ -137,6 +137,18 @@ def allowed_errors(q, k, v, d_out, causal, exact):
     return [2.5 * (a.double() - b).abs().max().item() + 2e-3 for a, b in zip(single, exact, strict=True)]
 
 
+def check_low_precision(rank):
+    """Grouped heads in bf16 are as exact by every schedule, on one rank too: sums are made in f32."""
+    cases, heads = Cases(), (32, 4, 4, 32)
+    q, k, v, d_out = tensors(11, *[(1, 512, h, 16) for h in heads], dtype=torch.bfloat16)
+    exact = with_gradients(single_device, [x.double() for x in (q, k, v)], d_out.double())
+    for schedule in ("ring", "ulysses", "hamilton"):
+        arguments = {"schedule": schedule}
+        got = divided(q, k, v, d_out, arguments)
+        cases.compare(f"bf16 {schedule}", got, shards(exact, arguments), limit=6e-3)
+    return cases.failures, cases.count, cases.worst
+
+
 def check_masks(rank):
     """Windows, ALiBi, cross lengths, packed and short sequences, another dim of v, transports."""
     ranks, cases = dist.get_world_size(), Cases()

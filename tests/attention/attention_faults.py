@@ -16,7 +16,6 @@ from megatile.attention import (
     AttentionError,
     PeerError,
     RingComm,
-    forwards,
     hamilton_attention,
     make_schedule,
     shard_sequence,
@@ -24,6 +23,7 @@ from megatile.attention import (
 )
 from megatile.attention.communication import Communicator
 from megatile.attention.engine import Engine, _Gradients
+from megatile.compat import hamilton as forwards
 
 
 def check_errors(rank):
@@ -110,9 +110,16 @@ def check_errors(rank):
     with environment(MEGATILE_ATTENTION_DEBUG="1"):
         cases.refuses("unsharded", AttentionError, "the sequence was not divided", attend, same, same, same)
     with environment(MEGATILE_ATTENTION_TRANSPORT="pigeon"):
-        cases.refuses("transport", AttentionError, "no transport: 'pigeon'", attend, x, x, x)
+        cases.refuses("transport", AttentionError, "point_to_point, all_to_all_single", attend, x, x, x)
     with environment(**({"MEGATILE_ATTENTION_TRANSPORT": "pigeon"} if last else {})):
         cases.refuses("transport on one rank", AttentionError, bad, attend, x, x, x)
+    for name, value in (("CHECK", "no"), ("DEBUG", "true"), ("TIMEOUT", "soon"), ("TIMEOUT", "-1")):
+        with environment(**({f"MEGATILE_ATTENTION_{name}": value} if last else {})):
+            told = f"{bad}MEGATILE_ATTENTION_{name} is "
+            cases.refuses(f"{name}={value} on one rank", AttentionError, told, attend, x, x, x)
+    with environment(**({"MEGATILE_ATTENTION_TIMOUT": "3"} if last else {})):
+        told = f"{bad}there is no environment variable MEGATILE_ATTENTION_TIMOUT"
+        cases.refuses("unknown variable", AttentionError, told, attend, x, x, x)
     for name, value in (("schedule", "zigzac"), ("schedule", 3), ("layout", "spiral")):
         one = {name: value} if last else {}
         cases.refuses(f"whole {name} on one rank", AttentionError, bad, unshard_sequence, x, **one)
@@ -160,18 +167,21 @@ def check_errors(rank):
 def check_communication_classes(rank):
     """RingComm and A2AComm, and a call without the comparison of arguments."""
     cases, ranks = Cases(), dist.get_world_size()
-    ring = RingComm(dist.group.WORLD)
-    k, v = ring.send_recv_kv(torch.full((3,), float(rank)), torch.full((2, 2), -float(rank)))
-    cases.refuses("not awaited", AttentionError, "were not awaited", ring.commit)
-    ring.wait()
-    before = float((rank - 1) % ranks)
-    cases.compare("ring", [k, v], [torch.full((3,), before).double(), torch.full((2, 2), -before).double()])
-    everyone = A2AComm(dist.group.WORLD)
-    received = [torch.empty(p + 1, 2) for p in range(ranks)]
-    everyone.all_to_all([torch.full((rank + 1, 2), 10.0 * rank + p) for p in range(ranks)], received)
-    everyone.wait()
-    expected = [torch.full((p + 1, 2), 10.0 * p + rank).double() for p in range(ranks)]
-    cases.compare("all to all", received[:4], expected[:4])
+    for group in (dist.group.WORLD, None):
+        ring = RingComm(group)
+        k, v = ring.send_recv_kv(torch.full((3,), float(rank)), torch.full((2, 2), -float(rank)))
+        if ranks > 1:
+            cases.refuses("not awaited", AttentionError, "were not awaited", ring.commit)
+        ring.wait()
+        before = float((rank - 1) % ranks)
+        expected = [torch.full((3,), before).double(), torch.full((2, 2), -before).double()]
+        cases.compare("ring", [k, v], expected)
+        everyone = A2AComm(group)
+        received = [torch.full((p + 1, 2), float("nan")) for p in range(ranks)]
+        everyone.all_to_all([torch.full((rank + 1, 2), 10.0 * rank + p) for p in range(ranks)], received)
+        everyone.wait()
+        expected = [torch.full((p + 1, 2), 10.0 * p + rank).double() for p in range(ranks)]
+        cases.compare("all to all", received[:4], expected[:4])
     cases.refuses("too few", AttentionError, "one tensor per rank", everyone.all_to_all, [k], [k])
     q, k, v = tensors(2, *[(1, 4 * ranks, 2, 4)] * 3)
     exact = single_device(*(x.double() for x in (q, k, v)))

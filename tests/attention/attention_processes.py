@@ -16,7 +16,7 @@ _LOADED = [
     "torch",
     "torch.fx.experimental.symbolic_shapes",
     "torch.distributed",
-    "megatile.attention.forwards",
+    "megatile.compat.hamilton",
 ]
 _FORKS.set_forkserver_preload(_LOADED)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise, product
 
 import numpy as np
 import torch
@@ -32,6 +33,8 @@ def check_use(rank):
     cases = Cases()
     _check_layouts(cases)
     _check_contexts(cases)
+    if dist.get_world_size() > 1:
+        _check_tags(cases, rank)
     _check_mistakes_of_one_rank(cases, rank)
     _check_meshes(cases)
     if dist.get_world_size() > 3:
@@ -55,6 +58,60 @@ def _check_layouts(cases):
             own = position_ids(length, **arguments)
             if "cu_seqlens" not in arguments:
                 cases.compare(f"positions {arguments} {length}", [part[0, :, 0]], [2 * own.double()])
+
+
+def _check_tags(cases, rank):
+    """Tokens in another layout than the schedule's: refused where that is known, right where it is said."""
+    ranks = dist.get_world_size()
+    length = 8 * ranks + 3
+    boundaries = [0, 2 * ranks + 1, 2 * ranks + 2, length]
+    q, k, v, d_out = tensors(2, *[(1, length, 2, 4)] * 4)
+    exact = with_gradients(
+        lambda *x: single_device(*x, causal=True), [x.double() for x in (q, k, v)], d_out.double()
+    )
+    for schedule, layout in product(("ring", "hamilton", "direct"), ("contiguous", "zigzag", "striped")):
+        parts = [shard_sequence(x, layout=layout) for x in (q, k, v)]
+        plain, d_part = [x.clone() for x in parts], shard_sequence(d_out, layout=layout)
+        options = {"causal": True, "schedule": schedule}
+        if make_schedule(schedule, ranks).causal_layout != layout:
+            told = f"q was divided in {layout} layout over {ranks} ranks, schedule '{schedule}' expects"
+            cases.refuses(f"{schedule} {layout}", AttentionError, told, hamilton_attention, *parts, **options)
+            last = [x if rank == ranks - 1 else x.clone() for x in parts]
+            told = f"rank {ranks - 1}: {told}"
+            cases.refuses("the last rank knows", AttentionError, told, hamilton_attention, *last, **options)
+        for given in (parts, plain):
+            got = with_gradients(
+                lambda *x, o=options, y=layout: hamilton_attention(*x, layout=y, **o), given, d_part
+            )
+            cases.compare(f"{schedule} said {layout}", got, shards(exact, {"layout": layout}))
+        out = hamilton_attention(*parts, layout=("BSND", layout), **options)
+        told = f"was divided in {layout} layout"
+        other = "zigzag" if layout != "zigzag" else "striped"
+        cases.refuses("put together", AttentionError, told, unshard_sequence, out, layout=other)
+        cases.compare("put together", [unshard_sequence(out, layout=layout)], exact[:1])
+        with environment(MEGATILE_ATTENTION_DEBUG="1"):
+            told = "nothing says that q, k and v are divided in"
+            cases.refuses("debug", AttentionError, told, hamilton_attention, *plain, **options)
+            hamilton_attention(*plain, layout=layout, **options)
+    _check_slices(cases, [x[0] for x in (q, k, v)], boundaries)
+
+
+def _check_slices(cases, whole, boundaries):
+    """A pack that was cut into consecutive slices, whatever the documents are."""
+    for causal, schedule in product((False, True), ("ring", "zigzag", "hamilton")):
+        parts = [single_device(*(x[None, a:b].double() for x in whole), causal=causal)
+                 for a, b in pairwise(boundaries)]  # fmt: skip
+        exact, packed = torch.cat(parts, 1)[0], {"cu_seqlens": boundaries}
+        place = {"dim": 0, "layout": "slices", **packed}
+        tagged = [shard_sequence(x, **place) for x in whole]
+        options = {"causal": causal, "schedule": schedule, **packed}
+        told = "was divided in slices layout of 3 packed sequences"
+        cases.refuses("slices", AttentionError, told, hamilton_attention, *tagged, **options)
+        slices = [x.tensor_split(dist.get_world_size())[dist.get_rank()].clone() for x in whole]
+        out = hamilton_attention(*slices, layout="slices", **options)
+        cases.compare(f"slices {schedule} causal={causal}", [out], [shard_sequence(exact, **place)])
+        each = [shard_sequence(x, dim=0, causal=causal, schedule=schedule) for x in whole]
+        cases.refuses("one sequence", AttentionError, "was divided in", hamilton_attention, *each, **options)
 
 
 def _check_contexts(cases):
@@ -156,14 +213,14 @@ def _check_mistakes_of_one_rank(cases, rank):
     _check_differences(cases, wrong)
     y = x.transpose(1, 2)
     with environment(MEGATILE_ATTENTION_MERGE="fussed" if wrong else "torch"):
-        told = f"rank {ranks - 1}: MEGATILE_ATTENTION_MERGE names no way to merge"
+        told = f"rank {ranks - 1}: MEGATILE_ATTENTION_MERGE is one of fused, torch"
         cases.refuses("merges on one rank", AttentionError, told, hamilton_attention, y, y, y)
     integers = y.int() if wrong else y
     with environment(MEGATILE_ATTENTION_DEBUG="1"):
         cases.refuses(
             "whole numbers", AttentionError, "int32", hamilton_attention, integers, integers, integers
         )
-        packed = {"cu_seqlens": [0, "a"] if wrong else [0, 6 * ranks]}
+        packed = {"cu_seqlens": [0, "a"] if wrong else [0, 6 * ranks], "layout": "contiguous"}
         cases.refuses(
             "boundaries", AttentionError, "whole numbers", hamilton_attention, y[0], y[0], y[0], **packed
         )

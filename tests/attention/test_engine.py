@@ -43,7 +43,7 @@ def events(schedule, backward):
     pieces = make_schedule(schedule, 3).layout(False).pieces([12])
     division = division_for(routes, pieces, pieces, Mask(), [12], [12])
     recorder = Recorder()
-    engine = Engine(division, 0, recorder, recorder, KernelOptions(1.0, partial=True))
+    engine = Engine(division, 0, recorder, recorder, KernelOptions(1.0))
     q, (k, v) = torch.randn(1, 4, 1, 8).bfloat16(), torch.randn(2, 4, 1, 1, 8).bfloat16()
     out, lse, last = engine.forward(q, k, v)
     if backward:

@@ -166,7 +166,7 @@ def test_the_form_can_be_asked_for_and_seen(monkeypatch):
     monkeypatch.delenv("MEGATILE_ATTENTION_MERGE", raising=False)
     assert merge_form("cpu") == "torch"
     for form, message in (
-        ("fussed", "names no way to merge: 'fussed'.*did you mean 'fused'"),
+        ("fussed", "MERGE is one of fused, torch, got 'fussed'.*did you mean 'fused'"),
         ("fused", "is for GPUs, these tensors are on 'cpu'|needs Triton"),
     ):
         monkeypatch.setenv("MEGATILE_ATTENTION_MERGE", form)

@@ -14,7 +14,8 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from megatile.attention import _update_out_and_lse, flash, hamilton_attention  # noqa: E402
-from megatile.attention.kernels import Block, Blocked, CpuFlash, KernelOptions, choose_kernel  # noqa: E402
+from megatile.attention.flash import choose_kernel  # noqa: E402
+from megatile.attention.kernels import Block, Blocked, CpuFlash, KernelOptions  # noqa: E402
 from megatile.attention.merge import Accumulator  # noqa: E402
 from megatile.attention.schedules.bands import Band, Tile  # noqa: E402
 

@@ -127,7 +127,7 @@ def test_shards_and_positions_of_ranks_that_do_not_exist():
 
 def test_records_that_are_too_long_are_a_problem_and_not_cut():
     pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
-    from megatile.attention.agreement import RECORD_BYTES, _packed, _unpacked
+    from megatile.runtime.agreement import RECORD_BYTES, _packed, _unpacked
 
     assert _unpacked(_packed({"mask": [3, None], "problem": None})) == {"mask": [3, None], "problem": None}
     packed = _packed({"chunk lengths": list(range(1000)), "problem": None})

@@ -33,6 +33,8 @@ def jobs_of(ranks):
     jobs += [(names.check_forwards, (m, u)) for m, u in nodes if m * u == ranks]
     if ranks in (1, 2, 3, 4, 5):
         jobs.append((names.check_any_length, ()))
+    if ranks in (1, 2, 4):
+        jobs.append((cases.check_low_precision, ()))
     if ranks <= 3:
         jobs.append((cases.check_masks, ()))
     if ranks in (2, 4):

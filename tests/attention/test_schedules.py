@@ -23,8 +23,7 @@ from megatile.attention.schedules import (
 )
 from megatile.attention.schedules.bands import visible_columns, visible_pairs, visible_rows
 from megatile.attention.schedules.pieces import local_length, split
-from megatile.attention.schedules.summary import schedule_summary
-from megatile.attention.schedules.work import StepWork
+from megatile.attention.schedules.summary import StepWork, schedule_summary
 from megatile.collectives.decompositions import DecompositionError
 from megatile.core.errors import MegatileError
 

@@ -154,14 +154,12 @@ def test_transfers_that_happen_as_late_as_allowed_change_nothing(name, ranks, ca
     local = tuple(part(q, rank).shape[1] for rank in range(ranks))
     mask = Mask.of(causal, (-1, -1))
     ownership = Ownership.of(schedule, mask, causal, False, (length,), (length,), local, local)
-    options = KernelOptions(8**-0.5, partial=True)
+    options = KernelOptions(8**-0.5)
 
     def rank_work(rank):
         members = SimpleNamespace(rank=rank, size=ranks, group=object())
         inputs, d_part = [part(x, rank) for x in (q, k, v)], part(d_out, rank)
-        return with_gradients(
-            lambda *x: _attend(*x, members, schedule, ownership, options, None)[0], inputs, d_part
-        )
+        return with_gradients(lambda *x: _attend(*x, members, ownership, options, None)[0], inputs, d_part)
 
     for rank, got in enumerate(on_threads(ranks, rank_work, nccl)):
         for found, whole in zip(got, exact, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 from math import isfinite
@@ -14,14 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from megatile.attention.agreement import Record, checksum
-from megatile.attention.communication import choose_transport
 from megatile.attention.errors import AttentionError
 from megatile.attention.kernels import SUPPORTED, KernelOptions
 from megatile.attention.merge import merge_form
 from megatile.attention.ownership import packed_lengths
-from megatile.attention.schedules import Schedule
+from megatile.attention.schedules import Layout, Schedule
+from megatile.attention.schedules.pieces import LAYOUTS
+from megatile.attention.settings import problem_of_settings, setting
 from megatile.core.errors import did_you_mean
+from megatile.runtime.agreement import Members, Record
 
 _TENSOR_LAYOUTS = {"BSND": (0, 1, 2, 3), "BNSD": (0, 2, 1, 3), "SBND": (1, 0, 2, 3)}
 NO_WINDOW = (-1, -1)
@@ -86,12 +88,11 @@ def find_problem(
 
 def problem_between_ranks(*tensors: Tensor) -> str | None:
     """What works on one rank alone, but cannot be sent to others."""
-    try:
-        choose_transport(None, dense=False)  # one that was asked for must be known
-    except AttentionError as error:
-        return str(error)
+    problem = problem_of_settings()
+    if problem:
+        return problem
     if any(x.is_meta for x in tensors):
-        return "tensors of the device 'meta' have no content that ranks could exchange"
+        return "tensors of the device 'meta' have no data that ranks could exchange"
     if any(torch._C._functorch.is_batchedtensor(x) for x in tensors):
         return "torch.vmap cannot reach into other processes, use the batch dimension of q, k and v"
     return None
@@ -204,7 +205,7 @@ def make_record(
     cu_seqlens: Any,
 ) -> Record:
     """The fields that ranks compare; with MEGATILE_ATTENTION_DEBUG=1 a checksum of the keys too."""
-    debug = os.environ.get("MEGATILE_ATTENTION_DEBUG", "0") not in ("", "0")
+    debug = setting("DEBUG") == "1"
     return {
         "batch": q.shape[0],
         "query heads": q.shape[2],
@@ -223,6 +224,46 @@ def make_record(
         "key tokens": k.shape[1],
         "checksum": checksum(k) if debug and k.numel() else None,
     }
+
+
+def checksum(x: Tensor) -> str:
+    """A number that differs between tensors with different values, in practice."""
+    values = x.detach().double()
+    return f"{values.sum().item():.12e}/{values.abs().sum().item():.12e}"
+
+
+def refuse_unsharded(records: Sequence[Record]) -> None:
+    """Raise if two ranks hold the same keys: a whole sequence was given where a rank's own part belongs."""
+    seen: dict[str, list[int]] = defaultdict(list)
+    for rank, record in enumerate(records):
+        if record.get("checksum"):
+            seen[record["checksum"]].append(rank)
+    for ranks in seen.values():
+        if len(ranks) > 1:
+            names = ", ".join(map(str, ranks))
+            raise AttentionError(
+                f"ranks {names} hold the same keys: the sequence was not divided",
+                advice="give each rank its own part, for example shard_sequence(k, causal=…)",
+            )
+
+
+def agreed(
+    members: Members, record: Record, problem: str | None, x: Any, same: tuple[str, ...] = SAME
+) -> list[Record]:
+    """The records of all ranks; a problem or a difference on one of them is an error on all."""
+    compare = os.environ.get("MEGATILE_ATTENTION_CHECK") != "0"
+    records = members.agree(record, problem, device_of(x), same, compare)
+    return records if compare else [{**record, "checksum": None} for record in records]
+
+
+def read_layout(layout: Any) -> tuple[str, str | Layout | None, str | None]:
+    """The order of dimensions, how the tokens are divided (None: as the schedule does), and what is wrong."""
+    pair = list(layout) if isinstance(layout, (tuple, list)) else [layout]
+    division = [x for x in pair if isinstance(x, Layout) or (isinstance(x, str) and x in LAYOUTS)]
+    order = [x for x in pair if x not in division]
+    if len(division) > 1 or len(order) > 1 or not pair:
+        return "BSND", None, f"layout is an order of dimensions, a division of tokens or both, got {layout!r}"
+    return order[0] if order else "BSND", division[0] if division else None, None
 
 
 def device_of(x: Any) -> torch.device:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
 
-from megatile.attention.errors import AttentionError, PeerError
+from megatile.attention.errors import AttentionError
 from megatile.attention.schedules import make_schedule
+from megatile.runtime.processes import Started, read, run_processes
 
 DTYPES = {
     "f32": ("float32", 1e-5),
@@ -56,72 +51,38 @@ def run_bench(
     case: BenchCase,
     schedules: Sequence[str],
     progress: Callable[[str], None] = lambda _: None,
-    timeout: float = 600.0,
+    timeout: float = 3600.0,
+    started: Started | None = None,
 ) -> list[BenchRow]:
-    """Start the processes once and run all schedules in them, over gloo; ``progress`` hears each name."""
+    """Start the processes once and run all schedules in them, over gloo; ``progress`` hears each name.
+
+    ``timeout`` (seconds) bounds all of it. ``started`` is called with the process ids. A process that fails
+    raises :class:`LaunchError`, which names it.
+    """
     for name in schedules:
         make_schedule(name, case.processes)
     if case.dtype not in DTYPES:
         raise AttentionError(f"dtype must be one of {', '.join(DTYPES)}, got '{case.dtype}'")
     if case.heads % case.kv_heads:
         raise AttentionError(f"the {case.heads} heads are no multiple of the {case.kv_heads} KV heads")
-    task = {"case": asdict(case), "schedules": list(schedules), "port": _free_port(), "timeout": timeout}
-    with tempfile.TemporaryFile("w+") as complaints:
-        processes = [_started({**task, "rank": rank}, complaints) for rank in range(case.processes)]
-        try:
-            return _collect(processes[0], len(schedules), progress, complaints)
-        finally:
-            for process in processes:
-                _ended(process)
+    with tempfile.TemporaryDirectory(prefix="megatile-") as name:
+        folder, waiting = Path(name), list(enumerate(schedules))
 
+        def poll() -> None:
+            while waiting and (folder / f"start_{waiting[0][0]}").exists():
+                progress(waiting.pop(0)[1])
 
-def _started(task: dict[str, object], complaints: IO[str]) -> subprocess.Popen[str]:
-    source = str(Path(__file__).parents[2])
-    paths = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
-    process = subprocess.Popen(
-        [sys.executable, "-m", "megatile.attention.bench_rank"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=complaints,
-        text=True,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(task))
-    process.stdin.close()
-    return process
-
-
-def _collect(
-    first: subprocess.Popen[str], count: int, progress: Callable[[str], None], complaints: IO[str]
-) -> list[BenchRow]:
-    assert first.stdout is not None
-    rows: list[BenchRow] = []
-    for line in first.stdout:
-        said = json.loads(line)
-        if "start" in said:
-            progress(said["start"])
-        else:
-            rows.append(BenchRow(**said["row"]))
-    if len(rows) < count:
-        complaints.seek(0)
-        lines = complaints.read().strip().splitlines() or ["no message"]
-        raise PeerError(f"the benchmark failed: {lines[-1]}")
-    return rows
-
-
-def _ended(process: subprocess.Popen[str]) -> None:
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+        run_processes(
+            "megatile.attention.bench_rank",
+            folder,
+            case.processes,
+            what="the benchmark",
+            timeout=timeout,
+            threads=case.threads,
+            started=started,
+            poll=poll,
+            case=asdict(case),
+            schedules=list(schedules),
+        )
+        poll()
+        return [BenchRow(**read(folder / f"row_{number}")) for number in range(len(schedules))]

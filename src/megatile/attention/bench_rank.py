@@ -1,14 +1,12 @@
-"""One process of the benchmark, run as a module with its task as JSON on standard input."""
+"""What each process of the benchmark does."""
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,31 +17,19 @@ from megatile.attention.bench import DTYPES, BenchCase, BenchRow
 from megatile.attention.functional import hamilton_attention
 from megatile.attention.profile import Profile
 from megatile.attention.sharding import position_ids, shard_sequence
+from megatile.runtime.worker import write
 
 SAMPLED_ROWS = 32  # query rows per rank that are checked against the definition
 
 
-def main() -> None:
-    """Measure every schedule of the task; rank 0 prints a line of JSON before and after each."""
-    task = json.load(sys.stdin)
-    case, rank = BenchCase(**task["case"]), task["rank"]
-    torch.set_num_threads(case.threads)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://127.0.0.1:{task['port']}",
-        rank=rank,
-        world_size=case.processes,
-        timeout=timedelta(seconds=task["timeout"]),
-    )
-    for name in task["schedules"]:
-        _say(rank, {"start": name})
-        _say(rank, {"row": asdict(_measure(name, case))})
-    dist.destroy_process_group()
-
-
-def _say(rank: int, what: dict[str, Any]) -> None:
-    if rank == 0:
-        print(json.dumps(what), flush=True)
+def work(folder: Path, rank: int, settings: dict[str, Any]) -> None:
+    """Measure every schedule; rank 0 leaves a file before and one with the result after each."""
+    for number, name in enumerate(settings["schedules"]):
+        if rank == 0:
+            write(folder / f"start_{number}", name)
+        row = _measure(name, BenchCase(**settings["case"]))
+        if rank == 0:
+            write(folder / f"row_{number}", asdict(row))
 
 
 def _measure(name: str, case: BenchCase) -> BenchRow:
@@ -89,7 +75,3 @@ def _error(out: Tensor, whole: Sequence[Tensor], rows: Tensor, case: BenchCase) 
         scores = scores.masked_fill(hidden, float("-inf"))
     want = torch.einsum("bhij,bjhd->bihd", torch.softmax(scores, -1), v)
     return ((out[:, picked].double() - want).abs().max() / want.abs().max()).item()
-
-
-if __name__ == "__main__":
-    main()

@@ -9,11 +9,9 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from megatile.attention.agreement import Members, Record
 from megatile.attention.arguments import (
     NO_WINDOW,
-    SAME,
-    device_of,
+    agreed,
     find_problem,
     from_inner_order,
     make_record,
@@ -22,13 +20,15 @@ from megatile.attention.arguments import (
 )
 from megatile.attention.communication import Communicator, choose_transport
 from megatile.attention.engine import Chunks, Engine, Pair
-from megatile.attention.kernels import KernelOptions, choose_kernel
+from megatile.attention.flash import choose_kernel
+from megatile.attention.kernels import KernelOptions
 from megatile.attention.ownership import refuse_lengths
 from megatile.attention.profile import Profile
 from megatile.attention.schedules import Division, Layout, Mask, Piece, Schedule, cycle_schedule
 from megatile.attention.schedules.division import is_dense
 from megatile.attention.schedules.pieces import Pieces, cut, local_length, split
 from megatile.attention.schedules.routes import Held
+from megatile.runtime.agreement import Members, Record
 
 
 def kv_chunks(x: Tensor, count: int, *, causal: bool = False, dim: int = 1) -> list[Tensor]:
@@ -61,13 +61,13 @@ def run_chunks(
     if problem is None and not isinstance(cycles, str):
         schedule = cycle_schedule("given cycles", cycles, members.size)
     record: Record = {}
-    options = KernelOptions(1.0, partial=members.size > 1)
+    options = KernelOptions(1.0)
     if problem is None:
         options = replace(options, scale=max(1, q.shape[-1]) ** -0.5 if scale is None else float(scale))
         q, k, v = to_inner(q, layout), [to_inner(x, layout) for x in k], [to_inner(x, layout) for x in v]
         record = make_record(q, k[0], v[0], mask_text(causal, NO_WINDOW), schedule, options, None)
         record["chunk lengths"] = [[size, len(list(run))] for size, run in groupby(x.shape[1] for x in k)]
-    records = members.agree(record, problem, device_of(q), SAME)
+    records = agreed(members, record, problem, q)
     assert schedule is not None
     with torch.no_grad():
         out, lse = _forward(members, schedule, records, mask, q, k, v, options, profile)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,9 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megatile.attention.errors import AttentionError, PeerError
-from megatile.attention.failures import explained, wait_for_all
-from megatile.core.errors import did_you_mean
+from megatile.attention.errors import AttentionError
+from megatile.attention.settings import setting
+from megatile.runtime.errors import PeerError
+from megatile.runtime.failures import explained, wait_for_all
 
 
 @dataclass
@@ -148,88 +148,9 @@ _DENSE = {
 
 def choose_transport(group: dist.ProcessGroup | None, dense: bool) -> str:
     """The transport for a backend; ``MEGATILE_ATTENTION_TRANSPORT`` overrides it (on every rank)."""
-    asked = os.environ.get("MEGATILE_ATTENTION_TRANSPORT", "")
+    asked = setting("TRANSPORT")
     if asked:
-        if asked not in _TRANSPORTS:
-            raise AttentionError(
-                f"MEGATILE_ATTENTION_TRANSPORT names no transport: '{asked}'",
-                advice=did_you_mean(asked, _TRANSPORTS),
-            )
         return asked
     if group is None or not dense:
         return "point_to_point"
     return _DENSE.get(str(dist.get_backend(group)), "point_to_point")
-
-
-class RingComm:
-    """Send to the next rank of a ring and receive from the previous one."""
-
-    def __init__(self, process_group: dist.ProcessGroup):
-        self.group = process_group
-        self.rank = dist.get_rank(process_group)
-        self.world_size = dist.get_world_size(process_group)
-        self._noted: list[tuple[Callable[..., Any], Tensor, int]] = []
-        self._works: list[tuple[Any, int | None]] = []
-
-    def send_recv(self, to_send: Tensor, recv_tensor: Tensor | None = None) -> Tensor:
-        """Note both transfers for :meth:`commit` and :meth:`wait`. Returns the receiving tensor."""
-        result = torch.empty_like(to_send) if recv_tensor is None else recv_tensor
-        if self.world_size == 1:
-            result.copy_(to_send)
-            return result
-        self._noted.append((dist.isend, to_send.contiguous(), (self.rank + 1) % self.world_size))
-        self._noted.append((dist.irecv, result, (self.rank - 1) % self.world_size))
-        return result
-
-    def send_recv_kv(
-        self, k: Tensor, v: Tensor, k_buffer: Tensor | None = None, v_buffer: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Both of k and v, started at once."""
-        next_k, next_v = self.send_recv(k, k_buffer), self.send_recv(v, v_buffer)
-        self.commit()
-        return next_k, next_v
-
-    def commit(self) -> None:
-        """Start what was noted."""
-        if self._works:
-            raise AttentionError(
-                "the previous transfers of this RingComm were not awaited", advice="call wait()"
-            )
-        self._works = post_messages(self.group, self._noted, "a ring exchange")
-
-    def wait(self) -> None:
-        """Wait for what was started."""
-        wait_for_all(self._works, self.group, "a ring exchange")
-        self._noted, self._works = [], []
-
-
-class A2AComm:
-    """Every rank sends one tensor to every rank."""
-
-    def __init__(self, process_group: dist.ProcessGroup):
-        self.group = process_group
-        self.rank = dist.get_rank(process_group)
-        self.world_size = dist.get_world_size(process_group)
-        self._pending: tuple[Pending, list[Tensor]] | None = None
-
-    def all_to_all(self, send_tensors: list[Tensor], recv_tensors: list[Tensor]) -> None:
-        """Start; ``recv_tensors[p]`` holds what rank p sent to this one after :meth:`wait`."""
-        if len(send_tensors) != self.world_size or len(recv_tensors) != self.world_size:
-            raise AttentionError(f"all_to_all needs one tensor per rank, {self.world_size} of each kind")
-        recv_tensors[self.rank].copy_(send_tensors[self.rank])
-        others = [p for p in range(self.world_size) if p != self.rank]
-        sends = {p: send_tensors[p].reshape(-1) for p in others}
-        sizes = {p: recv_tensors[p].numel() for p in others}
-        transport = choose_transport(self.group, dense=True)
-        pending = Communicator(self.group, transport).exchange(
-            sends, sizes, send_tensors[self.rank], "an all-to-all"
-        )
-        self._pending = (pending, recv_tensors)
-
-    def wait(self) -> None:
-        """Wait until everything has arrived."""
-        if self._pending is not None:
-            pending, targets = self._pending
-            for peer, flat in pending.wait().items():
-                targets[peer].copy_(flat.view_as(targets[peer]))
-        self._pending = None

@@ -1,4 +1,4 @@
-"""The flash-attn package as a local kernel, on GPUs. Bands become its window sizes."""
+"""Which local kernel a call uses; the flash-attn package as one, on GPUs: bands become its windows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megatile.attention.kernels import Block, Gradients, KernelOptions, Part, part_of
+from megatile.attention.kernels import (
+    SUPPORTED,
+    Block,
+    Blocked,
+    CpuFlash,
+    Gradients,
+    Kernel,
+    KernelOptions,
+    Part,
+    part_of,
+)
 from megatile.attention.schedules.bands import Band, Tile
+
+
+def choose_kernel(q: Tensor, v: Tensor, options: KernelOptions) -> Kernel:
+    """flash-attn on GPUs where it is installed, torch's own on CPUs, plain operations otherwise.
+
+    Flash kernels scale scores after they hid some with -inf: a scale that is not above 0 would show those.
+    """
+    if options.scale > 0 and options.slopes is None and q.shape[-1] == v.shape[-1] and q.dtype in SUPPORTED:
+        if q.device.type == "cpu":
+            return CpuFlash()
+        if flash_attention_available(q):
+            return FlashAttention()
+    return Blocked()
 
 
 def flash_attention_available(q: Tensor) -> bool:

@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from megatile.attention.agreement import Members, refuse_unsharded
 from megatile.attention.arguments import (
-    SAME,
+    agreed,
     as_autocast,
-    device_of,
     find_problem,
     from_inner_order,
     make_record,
     mask_text,
     problem_between_ranks,
+    read_layout,
+    refuse_unsharded,
     to_inner,
 )
 from megatile.attention.choice import choose, machine_text, predicted
 from megatile.attention.communication import Communicator, choose_transport
 from megatile.attention.engine import Chunks, Engine
 from megatile.attention.errors import AttentionError
+from megatile.attention.flash import choose_kernel
 from megatile.attention.heads import HeadExchange, exchange_heads
-from megatile.attention.kernels import KernelOptions, attend_by_torch, choose_kernel
-from megatile.attention.ownership import Ownership, own_lengths, sequence_lengths
+from megatile.attention.kernels import KernelOptions, attend_by_torch
+from megatile.attention.ownership import (
+    Ownership,
+    laid_out,
+    layout_problem,
+    own_lengths,
+    sequence_lengths,
+    set_shard_tag,
+    shard_tag,
+)
 from megatile.attention.profile import Profile, span
-from megatile.attention.schedules import Mask, Schedule, make_schedule
+from megatile.attention.schedules import Layout, Mask, Schedule, make_schedule
 from megatile.attention.schedules.division import is_dense
 from megatile.attention.uncompiled import uncompiled
+from megatile.runtime.agreement import Members
 
 
 def hamilton_attention(
@@ -48,7 +58,7 @@ def hamilton_attention(
     max_seqlen: int | None = None,
     schedule: str | Schedule = "auto",
     machine: Any = None,
-    layout: str = "BSND",
+    layout: Any = "BSND",
     return_lse: bool = False,
     deterministic: bool = False,
     _profile: Profile | None = None,
@@ -64,78 +74,92 @@ def hamilton_attention(
     ``cu_seqlens`` packs sequences: the boundaries in the *whole* packed sequence (a pair for q and k if they
     differ); tensors are then [tokens, heads, dim] and every sequence is divided by itself. ``schedule`` is a
     name for :func:`make_schedule` or a Schedule; with ``machine``, "auto" takes the one predicted fastest
-    there. ``layout`` names the order of the dimensions: BSND, BNSD or SBND. ``return_lse`` adds the
-    log-sum-exp [batch, heads, tokens] in f32.
+    there. ``layout`` is the order of the dimensions (BSND, BNSD or SBND), how the tokens are divided if not
+    as the schedule does (contiguous, zigzag, striped, slices or a Layout), or both as a pair. ``return_lse``
+    adds the log-sum-exp [batch, heads, tokens] in f32.
 
         >>> out = hamilton_attention(q, k, v, causal=True)     # in every process of the group
     """
-    members = Members(group)
+    members = Members(group, AttentionError)
     q, k, v = as_autocast(q, k, v)
-    problem = _problem or find_problem(
-        q, k, v, causal, window_size, dropout_p, alibi_slopes, layout, cu_seqlens, softmax_scale
-    )
+    order, division, problem = read_layout(layout)
+    problem = _problem or problem or find_problem(
+        q, k, v, causal, window_size, dropout_p, alibi_slopes, order, cu_seqlens, softmax_scale
+    )  # fmt: skip
     chosen = None
     if members.size > 1 or schedule != "auto" or machine is not None:
         chosen, machine, problem = choose(schedule, members.size, machine, problem)
     scale = None if softmax_scale is None or problem else float(softmax_scale)
     whole = members.size == 1 and not (problem or return_lse or _profile)
     if whole and cu_seqlens is None and alibi_slopes is None:
-        out = attend_by_torch(q, k, v, layout, causal, window_size, scale)
+        out = attend_by_torch(q, k, v, order, causal, window_size, scale)
         if out is not None:
             return out
     if scale is None and problem is None:
         scale = max(1, q.shape[-1]) ** -0.5
     options = KernelOptions(1.0 if scale is None else scale, alibi_slopes, deterministic)
-    out, lse = _divided(
-        q, k, v, members, chosen, machine, problem, causal, window_size, options, cu_seqlens, layout, _profile
+    call = _Call(
+        members, chosen, machine, problem, causal, window_size, options, cu_seqlens, order, division, _profile
     )
+    out, lse = _divided(q, k, v, call)
     return (out, lse) if return_lse else out
 
 
+class _Call(NamedTuple):
+    """What a call of ``hamilton_attention`` was given besides its tensors."""
+
+    members: Members
+    schedule: Schedule | None
+    machine: Any
+    problem: str | None
+    causal: bool
+    window_size: tuple[int, int]
+    options: KernelOptions
+    cu_seqlens: Any
+    order: str
+    division: str | Layout | None
+    profile: Profile | None
+
+
 @uncompiled
-def _divided(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    members: Members,
-    chosen: Schedule | None,
-    machine: Any,
-    problem: str | None,
-    causal: bool,
-    window_size: tuple[int, int],
-    options: KernelOptions,
-    cu_seqlens: Any,
-    layout: str,
-    profile: Profile | None,
-) -> tuple[Tensor, Tensor]:
+def _divided(q: Tensor, k: Tensor, v: Tensor, call: _Call) -> tuple[Tensor, Tensor]:
     """Compare with the other ranks what each was given (also a problem), and attend."""
-    packed, record, slopes = cu_seqlens is not None, {}, options.slopes
-    problem = problem or (problem_between_ranks(q, k, v) if members.size > 1 else None)
+    members, options, tags = call.members, call.options, [shard_tag(x) for x in (q, k, v)]
+    packed, causal, record, problem = call.cu_seqlens is not None, False, {}, call.problem
+    if members.size > 1:
+        problem = problem or problem_between_ranks(q, k, v)
+    schedule, mask = call.schedule or make_schedule("auto", 1), Mask()
     if problem is None:
-        q, k, v = (to_inner(x, layout, packed) for x in (q, k, v))
-        causal = bool(causal)
-        record = make_record(q, k, v, mask_text(causal, window_size), chosen, options, cu_seqlens)
-        record["gradient"] = _wants_gradient(q, k, v)  # all ranks take part in the way back, or none
-        record["machine"] = machine_text(machine)
-    records = members.agree(record, problem, device_of(q), SAME)
-    chosen = chosen or make_schedule("auto", 1)
-    mask = Mask.of(causal, window_size)
+        q, k, v = (to_inner(x, call.order, packed) for x in (q, k, v))
+        causal = bool(call.causal)
+        mask = Mask.of(causal, call.window_size)
+        matters = packed or not mask.none or options.slopes is not None
+        problem = layout_problem(schedule, call.division, causal, tags, call.cu_seqlens, matters)
+    if problem is None:
+        schedule = laid_out(schedule, call.division)
+        record = make_record(q, k, v, mask_text(causal, call.window_size), schedule, options, call.cu_seqlens)
+        record["gradient"] = _wants_gradient(q, k, v)  # all ranks take part in the backward pass, or none
+        record["machine"] = machine_text(call.machine)
+    records = agreed(members, record, problem, q)
     refuse_unsharded(records)
-    cut = sequence_lengths(records, cu_seqlens)
-    if machine is not None:
-        chosen = predicted(machine, chosen, q, k, causal, sum(cut[0]), sum(cut[1]))
-    ownership = Ownership.of(chosen, mask, causal, slopes is not None, *cut, *own_lengths(records))
-    options = replace(options, partial=chosen.routes.exchanges > 0)
+    cut = sequence_lengths(records, call.cu_seqlens)
+    if call.machine is not None:
+        found = predicted(call.machine, schedule, q, k, causal, sum(cut[0]), sum(cut[1]))
+        schedule = laid_out(found, call.division)
+    biased = options.slopes is not None
+    ownership = Ownership.of(schedule, mask, causal, biased, *cut, *own_lengths(records))
     with torch.autocast(q.device.type, enabled=False):  # what is merged and summed in f32 stays there
-        out, lse = _attend(q, k, v, members, chosen, ownership, options, profile)
+        out, lse = _attend(q, k, v, members, ownership, options, call.profile)
     if packed:
-        return out.squeeze(0), lse.squeeze(0)
-    return out.permute(from_inner_order(layout)), lse
+        out, lse = out.squeeze(0), lse.squeeze(0)
+    else:
+        out = out.permute(from_inner_order(call.order))
+    return set_shard_tag(out, tags[0]), lse
 
 
 @dataclass
-class _Way:
-    """An engine and, once it went forward, the chunks it held last: the way back begins with them."""
+class _Run:
+    """An engine and, once it went forward, the chunks it held last: the backward pass begins with them."""
 
     engine: Engine
     last: Chunks = field(default_factory=dict)
@@ -145,20 +169,20 @@ class _Attention(torch.autograd.Function):
     """The engine's forward and backward."""
 
     @staticmethod
-    def forward(q: Tensor, k: Tensor, v: Tensor, way: _Way) -> tuple[Tensor, Tensor]:
-        out, lse, way.last = way.engine.forward(q, *_sequence_first(k, v, way.engine))
+    def forward(q: Tensor, k: Tensor, v: Tensor, run: _Run) -> tuple[Tensor, Tensor]:
+        out, lse, run.last = run.engine.forward(q, *_sequence_first(k, v, run.engine))
         return out, lse
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        q, k, v, ctx.way = inputs
+        q, k, v, ctx.run = inputs
         ctx.save_for_backward(q, k, v, *output)
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
-        engine, last = ctx.way.engine, ctx.way.last
+        engine, last = ctx.run.engine, ctx.run.last
         with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
             keys, values = _sequence_first(k, v, engine)
             d_q, home = engine.backward(d_out, q, keys, values, out, lse, last)
@@ -206,11 +230,11 @@ def _attend(
     k: Tensor,
     v: Tensor,
     members: Members,
-    schedule: Schedule,
     ownership: Ownership,
     options: KernelOptions,
     profile: Profile | None,
 ) -> tuple[Tensor, Tensor]:
+    schedule = ownership.schedule
     if schedule.heads == 1:
         return _run(q, k, v, engine_for(members, ownership, q, v, options, profile))
     width, heads = schedule.heads, q.shape[2]
@@ -237,7 +261,7 @@ def _attend(
 
 def _run(q: Tensor, k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
     if _wants_gradient(q, k, v):
-        out, lse = _Attention.apply(q, k, v, _Way(engine))
+        out, lse = _Attention.apply(q, k, v, _Run(engine))
     else:
         out, lse, _ = engine.forward(q, *_sequence_first(k, v, engine))
     return out, lse

@@ -27,16 +27,11 @@ SUPPORTED = (torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """What all blocks of a call share. ``slopes``: ALiBi, [H] or [B, H].
-
-    ``partial``: results will be merged with others, so a kernel that can should not round them to low
-    precision.
-    """
+    """What all blocks of a call share. ``slopes``: ALiBi, [H] or [B, H]."""
 
     scale: float
     slopes: Tensor | None = None
     deterministic: bool = False
-    partial: bool = False
 
 
 class Part(NamedTuple):
@@ -99,7 +94,10 @@ def row_blocks(tile: Tile, rows: int, columns: int, size: int = ROW_BLOCK) -> It
 
 
 class CpuFlash:
-    """torch's flash attention for CPUs: what ``scaled_dot_product_attention`` calls, with its lse."""
+    """torch's flash attention for CPUs: what ``scaled_dot_product_attention`` calls, with its lse.
+
+    It works in f32, whatever the tensors are: in low precision its gradients would be summed in it.
+    """
 
     def divide(self, tile: Tile, rows: int, columns: int) -> Iterator[Part]:
         whole = part_of(tile, (0, rows), (0, columns))
@@ -121,8 +119,7 @@ class CpuFlash:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, tile: Tile, options: KernelOptions
     ) -> tuple[Tensor, Tensor]:
-        if options.partial:
-            q, k, v = (x.float() for x in (q, k, v))
+        q, k, v = (x.float() for x in (q, k, v))
         causal, mask = _cpu_mask(tile.band, q, k)
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             *(x.transpose(1, 2) for x in (q, k, v)), 0.0, causal, attn_mask=mask, scale=options.scale
@@ -130,7 +127,7 @@ class CpuFlash:
         return out.transpose(1, 2), lse
 
     def backward(self, block: Block, tile: Tile, options: KernelOptions) -> Gradients:
-        tensors = [x.float() if options.partial else x for x in block[:5]]
+        tensors = [x.float() for x in block[:5]]
         causal, mask = _cpu_mask(tile.band, tensors[1], tensors[2])
         inner = (x.transpose(1, 2) for x in tensors)
         grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -204,21 +201,6 @@ def _scores(q: Tensor, k: Tensor, tile: Tile, options: KernelOptions) -> Tensor:
     return scores
 
 
-def choose_kernel(q: Tensor, v: Tensor, options: KernelOptions) -> Kernel:
-    """flash-attn on GPUs where it is installed, torch's own on CPUs, plain operations otherwise.
-
-    Flash kernels scale scores after they hid some with -inf: a scale that is not above 0 would show those.
-    """
-    if options.scale > 0 and options.slopes is None and q.shape[-1] == v.shape[-1] and q.dtype in SUPPORTED:
-        if q.device.type == "cpu":
-            return CpuFlash()
-        from megatile.attention.flash import FlashAttention, flash_attention_available
-
-        if flash_attention_available(q):
-            return FlashAttention()
-    return Blocked()
-
-
 def attend_by_torch(
     q: Tensor,
     k: Tensor,
@@ -234,7 +216,7 @@ def attend_by_torch(
     """
     if window_size != (-1, -1) or not q.is_cpu or q.size(3) != v.size(3) or not (q.numel() and k.numel()):
         return None
-    if scale is not None and scale <= 0:  # see choose_kernel
+    if scale is not None and scale <= 0:  # see flash.choose_kernel
         return None
     if layout == "BSND":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -242,8 +224,13 @@ def attend_by_torch(
         q, k, v = q.permute(1, 2, 0, 3), k.permute(1, 2, 0, 3), v.permute(1, 2, 0, 3)
     if causal and q.size(2) != k.size(2):
         return None
-    grouped = q.size(1) != k.size(1)
-    out = _torch_attention(q, k, v, None, 0.0, bool(causal), scale=scale, enable_gqa=grouped)
+    options = {"scale": scale, "enable_gqa": q.size(1) != k.size(1)}
+    if q.dtype == torch.float32:
+        out = _torch_attention(q, k, v, None, 0.0, bool(causal), **options)
+    else:  # see CpuFlash
+        with torch.autocast("cpu", enabled=False):
+            wide = (x.float() for x in (q, k, v))
+            out = _torch_attention(*wide, None, 0.0, bool(causal), **options).to(q.dtype)
     if layout == "BNSD":
         return out
     return out.transpose(1, 2) if layout == "BSND" else out.permute(2, 0, 1, 3)

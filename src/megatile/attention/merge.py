@@ -6,7 +6,6 @@ arithmetic is the same. ``MEGATILE_ATTENTION_MERGE`` chooses, ``merge_form`` tel
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import torch
@@ -14,59 +13,20 @@ from torch import Tensor
 
 from megatile.attention.errors import AttentionError
 from megatile.attention.schedules.division import Run
-from megatile.core.errors import did_you_mean
-
-FORMS = ("fused", "torch")
-
-
-def _update_out_and_lse(
-    out: Tensor | None, lse: Tensor | None, block_out: Tensor, block_lse: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Take a block into the result so far. ``out`` [B, S, H, D] and ``lse`` [B, S, H, 1] are kept in f32.
-
-    ``block_out`` [B, S, H, D] in any dtype and ``block_lse`` [B, H, S]. The sigmoid form neither overflows
-    nor loses digits when one part dominates; rows that have seen no key yet (lse -inf) take the block as it
-    is.
-    """
-    block_out, block_lse = block_out.to(torch.float32), _beside_rows(block_lse.to(torch.float32))
-    if out is None or lse is None:
-        return block_out, block_lse
-    return torch.lerp(out, block_out, _weight(block_lse - lse)), torch.logaddexp(lse, block_lse)
-
-
-def _beside_rows(lse: Tensor) -> Tensor:
-    """[B, H, S] as [B, S, H, 1]."""
-    return lse.transpose(-2, -1).unsqueeze(-1)
-
-
-def _weight(apart: Tensor) -> Tensor:
-    """The block's share of each row; not a number only where neither has seen a key."""
-    return torch.sigmoid(apart).nan_to_num_(0.0)
+from megatile.attention.settings import setting
+from megatile.runtime.torch_rules import merge_log_sums
 
 
 def _merge_rows(block_out: Tensor, block_lse: Tensor, out: Tensor, lse: Tensor, rest: Tensor) -> None:
-    """Take a block into ``out`` [B, S, H, D], ``lse`` and ``rest`` [B, H, S], in place.
-
-    The log-sum-exp is ``lse + rest``: what rounding takes from one stays in the other.
-    """
-    apart = (block_lse - lse).sub_(rest)
-    out.lerp_(block_out.to(torch.float32), _beside_rows(_weight(apart)))
-    larger = torch.maximum(lse, block_lse)
-    more = rest * (apart <= 0)
-    more = more.sub_(torch.nn.functional.logsigmoid(apart.abs_())).nan_to_num_(0.0)
-    torch.add(larger, more, out=lse)
-    moved = lse - larger
-    torch.add(larger - (lse - moved), more - moved, out=rest).nan_to_num_(0.0)
+    """Take a block into ``out`` [B, S, H, D], ``lse`` and ``rest`` [B, H, S], in place."""
+    share = merge_log_sums(lse, rest, block_lse)
+    out.lerp_(block_out.to(torch.float32), share.transpose(-2, -1).unsqueeze(-1))
 
 
 def merge_form(device: torch.device | str) -> str:
     """How results on a device are merged: ``fused`` (one Triton kernel) or ``torch`` (its operations)."""
     device = torch.device(device)
-    asked = os.environ.get("MEGATILE_ATTENTION_MERGE", "")
-    if asked and asked not in FORMS:
-        raise AttentionError(
-            f"MEGATILE_ATTENTION_MERGE names no way to merge: '{asked}'", advice=did_you_mean(asked, FORMS)
-        )
+    asked = setting("MERGE")
     if asked == "torch" or (not asked and device.type != "cuda"):
         return "torch"
     try:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
-from megatile.attention.agreement import Record
 from megatile.attention.errors import AttentionError
-from megatile.attention.schedules import Division, Mask, Schedule, division_for
+from megatile.attention.schedules import Division, Layout, Mask, Schedule, division_for
 from megatile.attention.schedules.pieces import Piece, Pieces, local_length
+from megatile.attention.settings import setting
+from megatile.core.errors import MegatileError
+from megatile.runtime.agreement import Record
 
 Lengths = tuple[int, ...]
+_TAG = "_megatile_layout"
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,80 @@ def _ownership(
             refuse_lengths(what, schedule, layout.name, lengths, local, expected)
     division = division_for(schedule.routes, outer[0], outer[1], mask, lengths_q, lengths_kv, biased)
     return Ownership(schedule, division, local_q, local_kv)
+
+
+class ShardTag(NamedTuple):
+    """How a tensor was divided: its layout, and the lengths of packed sequences (None: one sequence)."""
+
+    layout: Layout
+    packed: Lengths | None
+
+    def __str__(self) -> str:
+        packed = "" if self.packed is None else f" of {len(self.packed)} packed sequences"
+        heads = f", {self.layout.heads} ranks for the heads" if self.layout.heads > 1 else ""
+        return f"{self.layout.name} layout{packed} over {self.layout.ranks} ranks{heads}"
+
+
+def shard_tag(x: Any) -> ShardTag | None:
+    """The tag of a tensor that :func:`shard_sequence` made; what is computed from it has none."""
+    return getattr(x, _TAG, None)
+
+
+def set_shard_tag(x: Any, tag: ShardTag | None) -> Any:
+    """The same tensor with a tag."""
+    if tag is not None:
+        setattr(x, _TAG, tag)
+    return x
+
+
+def laid_out(schedule: Schedule, division: str | Layout | None) -> Schedule:
+    """The schedule for tokens that are divided in another way than its own."""
+    if division is None:
+        return schedule
+    if isinstance(division, Layout) and (division.ranks, division.heads) != (schedule.ranks, schedule.heads):
+        raise AttentionError(
+            f"the {ShardTag(division, None)} does not fit schedule '{schedule.name}', which has "
+            f"{schedule.heads} of {schedule.ranks} ranks for the heads"
+        )
+    name = division.name if isinstance(division, Layout) else division
+    found = replace(schedule, full_layout=name, causal_layout=name)
+    if isinstance(division, Layout) and found.layout(causal=False) != division:
+        raise AttentionError(f"the {ShardTag(division, None)} has other cycles than '{schedule.name}'")
+    return found
+
+
+def layout_problem(
+    schedule: Schedule,
+    division: str | Layout | None,
+    causal: bool,
+    tags: Sequence[ShardTag | None],
+    cu_seqlens: Any,
+    matters: bool,
+) -> str | None:
+    """Why the tokens of q, k and v cannot be what the schedule expects, or None.
+
+    Without a mask it does not ``matter`` which tokens a rank has, only how many.
+    """
+    try:
+        layout = laid_out(schedule, division).layout(causal)
+        lengths = (None, None) if cu_seqlens is None else packed_lengths(cu_seqlens)
+    except MegatileError as error:
+        return str(error)
+    if not matters or layout.ranks == 1:
+        return None
+    for name, tag, packed in zip("qkv", tags, (lengths[0], lengths[1], lengths[1]), strict=True):
+        if tag is not None and tag != (layout, packed):
+            other = " (other lengths)" if tag.packed and packed and tag.layout == layout else ""
+            return (
+                f"{name} was divided in {tag}{other}, schedule '{schedule.name}' expects "
+                f"{ShardTag(layout, packed)}: use the same schedule, causal and cu_seqlens, or say layout="
+            )
+    if division is None and None in tags and setting("DEBUG") == "1":
+        return (
+            f"nothing says that q, k and v are divided in {ShardTag(layout, lengths[0])}: "
+            f"say layout='{layout.name}', or whatever it is"
+        )
+    return None
 
 
 def sequence_lengths(records: Sequence[Record], cu_seqlens: Any) -> tuple[Lengths, Lengths]:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megatile.attention.agreement import Members, Record
-from megatile.attention.arguments import boundaries_text, device_of
+from megatile.attention.arguments import agreed, boundaries_text
 from megatile.attention.errors import AttentionError
-from megatile.attention.failures import wait_for
-from megatile.attention.ownership import sequence_lengths
+from megatile.attention.ownership import ShardTag, sequence_lengths, set_shard_tag, shard_tag
 from megatile.attention.schedules import Layout, Schedule, make_schedule, positions
 from megatile.attention.schedules.pieces import Pieces
 from megatile.core.errors import MegatileError
+from megatile.runtime.agreement import Members, Record
+from megatile.runtime.failures import wait_for
 
 
 class _Place(NamedTuple):
@@ -40,14 +41,18 @@ def shard_sequence(
     """This rank's part of a whole tensor along ``dim``, in the order its kernels want it. Differentiable.
 
     The layout follows from ``schedule`` and ``causal`` as in :func:`hamilton_attention`, or is named by
-    ``layout``. ``rank`` and ``ranks`` answer for a rank of a group that does not exist (yet).
+    ``layout``. ``rank`` and ``ranks`` answer for a rank of a group that does not exist (yet). The result
+    carries its layout: given to an attention that expects another one it is refused. What is computed from
+    it is a plain tensor.
     """
     problem = _problem(x, dim)
     if problem:
         raise AttentionError(problem)
     place = _place(group, causal, schedule, layout, rank, ranks)
-    where = _indices(place.layout, _lengths(x.shape[dim], cu_seqlens), place.rank)
-    return x.index_select(dim, where.to(x.device))
+    lengths = _lengths(x.shape[dim], cu_seqlens)
+    where = _indices(place.layout, lengths, place.rank)
+    tag = ShardTag(place.layout, None if cu_seqlens is None else tuple(lengths))
+    return set_shard_tag(x.index_select(dim, where.to(x.device)), tag)
 
 
 def unshard_sequence(
@@ -61,14 +66,17 @@ def unshard_sequence(
     cu_seqlens: Any = None,
 ) -> Tensor:
     """The whole tensor on every rank: the inverse of :func:`shard_sequence`. No gradient."""
-    members, problem, place = Members(group), _problem(x, dim), None
+    members, problem, place = Members(group, AttentionError), _problem(x, dim), None
     record: Record = {}
     try:
         place = _place(group, causal, schedule, layout, None, None)
         record = {} if problem else _record(x, dim, place.layout, cu_seqlens)
-    except MegatileError as error:  # all ranks are told, none may wait for this one
+    except MegatileError as error:  # reported to all ranks, none may wait for this one
         problem = problem or str(error)
-    records = members.agree(record, problem, device_of(x), ("shape", "dtype", "layout", "cu_seqlens"))
+    tag = shard_tag(x)
+    if tag is not None and place is not None and tag.layout != place.layout:
+        problem = problem or f"the tensor was divided in {tag}, not in {ShardTag(place.layout, tag.packed)}"
+    records = agreed(members, record, problem, x, ("shape", "dtype", "layout", "cu_seqlens"))
     assert place is not None
     sizes = [record["tokens"] for record in records]
     lengths = _lengths(sum(sizes), cu_seqlens)
@@ -111,7 +119,7 @@ def _place(
     rank: int | None,
     ranks: int | None,
 ) -> _Place:
-    members = Members(group) if rank is None or ranks is None else None
+    members = Members(group, AttentionError) if rank is None or ranks is None else None
     size = ranks if ranks is not None else members.size if members else 1
     me = rank if rank is not None else members.rank if members else 0
     if not 0 <= me < size:
@@ -168,7 +176,7 @@ def _lengths(length: int, cu_seqlens: Any) -> Sequence[int]:
 
 
 def _indices(layout: Layout, lengths: Sequence[int], rank: int) -> Tensor:
-    starts = [sum(lengths[:s]) for s in range(len(lengths))]
+    starts = [0, *accumulate(lengths)]
     pieces: Pieces = layout.pieces(lengths)[rank]
     rows = [starts[p.sequence] + x for p in pieces for x in positions([p])]
     return torch.tensor(rows, dtype=torch.long)

@@ -67,7 +67,7 @@ def bench(
     from importlib.util import find_spec
 
     from megatile.attention.bench import BenchCase, run_bench
-    from megatile.attention.errors import MissingTorchError
+    from megatile.runtime.errors import MissingTorchError
 
     if find_spec("torch") is None:
         raise MissingTorchError("the benchmark needs torch: pip install 'megatile[torch]'")

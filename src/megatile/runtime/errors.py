@@ -1,4 +1,4 @@
-"""What can go wrong when a plan runs on real processes."""
+"""What can go wrong on real processes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,16 @@ class LaunchError(MegatileError, RuntimeError):
         self.units = units
 
 
-class MissingTorchError(LaunchError):
-    """Real processes need torch, which is not installed."""
+class PeerError(MegatileError, RuntimeError):
+    """Another rank died, or did not arrive within the timeout. ``ranks`` are those at fault, where known."""
+
+    def __init__(self, message: str, *, ranks: tuple[int, ...] = (), advice: str | None = None):
+        super().__init__(message, advice=advice)
+        self.ranks = ranks
+
+
+class MissingTorchError(MegatileError, ImportError):
+    """torch is not installed."""
 
 
 class NoTorchRuleError(LaunchError):

@@ -19,7 +19,7 @@ from megatile.runtime.errors import LaunchError, MissingTorchError
 POLL_SECONDS = 0.02
 GRACE_SECONDS = 0.5
 """How long to wait for other reports after the first failure, so that the one at fault is named."""
-END_SECONDS = 10.0
+END_SECONDS = 2.0
 Started = Callable[[list[int]], None]
 
 
@@ -32,11 +32,14 @@ def run_processes(
     timeout: float,
     threads: int | None = None,
     started: Started | None = None,
+    poll: Callable[[], None] = lambda: None,
     **settings: Any,
 ) -> None:
     """``module.work(folder, unit, settings)`` in one process per unit, joined by gloo, until all are done.
 
-    ``what`` names the job in errors. A process that fails ends the others and raises :class:`LaunchError`.
+    ``what`` names the job in errors; ``poll`` is called many times a second. A process that fails ends the
+    others and raises :class:`LaunchError`. If this process ends in whatever way, so do they: their standard
+    input is a pipe that closes with it.
     """
     if importlib.util.find_spec("torch") is None:
         raise MissingTorchError("real processes need torch", advice="pip install 'megatile[torch]'")
@@ -51,10 +54,15 @@ def run_processes(
     command = [sys.executable, "-m", "megatile.runtime.worker", str(folder), module]
     with (folder / "output").open("wb") as output:
         parent = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     try:
-        _watch(what, units, parent, folder, timeout, started)
+        _watch(what, units, parent, folder, timeout, started, poll)
     finally:
         _end(parent)
 
@@ -62,12 +70,13 @@ def run_processes(
 def _end(parent: subprocess.Popen[bytes]) -> None:
     """End all processes. Their parent does it when asked, so that none is left when it is gone itself."""
     parent.terminate()
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         parent.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(parent.pid, signal.SIGKILL)
-        parent.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(parent.pid, signal.SIGKILL)
+    parent.wait()
+    if parent.stdin is not None:
+        parent.stdin.close()
 
 
 def read(path: Path) -> Any:
@@ -82,11 +91,13 @@ def _watch(
     folder: Path,
     timeout: float,
     started: Started | None,
+    poll: Callable[[], None],
 ) -> None:
     """Wait for all processes; raise as soon as one has failed, or when the time is over."""
     end = time.monotonic() + timeout
     while True:
         ended = parent.poll() is not None
+        poll()
         codes = [read(folder / f"exit_{unit}") for unit in range(units)]
         if all(code == 0 for code in codes):
             return

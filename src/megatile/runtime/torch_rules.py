@@ -199,14 +199,31 @@ def _columns(result: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return result[..., :-LSE_COLUMNS], result[..., -2:-1], result[..., -1:]
 
 
+def merge_log_sums(lse: Tensor, rest: Tensor, block: Tensor, block_rest: Tensor | None = None) -> Tensor:
+    """Take the log-sum-exps of a block into ``lse + rest``, in place; returns the block's share of each row.
+
+    What rounding takes from ``lse`` stays in ``rest``, so that thousands of merges are as exact as one. A
+    share is 0 where neither has seen a key.
+    """
+    apart = (block - lse).sub_(rest)
+    if block_rest is not None:
+        apart += block_rest
+    kept = torch.where(apart > 0, 0.0 if block_rest is None else block_rest, rest)
+    larger = torch.maximum(lse, block)
+    share = torch.sigmoid(apart).nan_to_num_(0.0)
+    more = kept.add_(torch.nn.functional.softplus(apart.abs_().neg_())).nan_to_num_(0.0)
+    torch.add(larger, more, out=lse)
+    moved = lse - larger
+    torch.add(larger - (lse - moved), more - moved, out=rest).nan_to_num_(0.0)
+    return share
+
+
 @rule("attention_merge")
 def merge(a: Tensor, b: Tensor) -> Tensor:
-    (out_a, lse_a, rest_a), (out_b, lse_b, rest_b) = _columns(a), _columns(b)
-    ahead = (lse_b - lse_a) + (rest_b - rest_a)
-    ahead = torch.where(lse_b.isneginf(), lse_b, ahead)  # where neither has seen a key, too
-    larger, rest = (torch.where(ahead > 0, y, x) for x, y in ((lse_a, lse_b), (rest_a, rest_b)))
-    sums = _exact_sum(larger, rest + torch.exp(-ahead.abs()).log1p())
-    return torch.cat([torch.lerp(out_a, out_b, torch.sigmoid(ahead)), *sums], dim=-1)
+    result = a.clone()
+    (out, lse, rest), (block, *sums) = _columns(result), _columns(b)
+    out.lerp_(block, merge_log_sums(lse, rest, *sums))
+    return result
 
 
 @rule("attention_start")

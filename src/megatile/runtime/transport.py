@@ -15,9 +15,9 @@ from torch import Tensor
 from megatile.plan.model import Plan, ReceiveAny, statements
 from megatile.runtime.control import Coming
 from megatile.runtime.errors import LaunchError
+from megatile.runtime.failures import explained, wait_for
 from megatile.runtime.inbox import Arriving
 from megatile.runtime.torch_rules import DTYPES
-from megatile.runtime.worker import PeerGone
 
 POLL_SECONDS = 0.002
 
@@ -61,12 +61,12 @@ class Transport:
             return
         queue = self.sending[channel, to, member]
         while len(queue) >= slots:
-            self.finished(queue.popleft()[0], to)
+            wait_for(queue.popleft()[0], _world(), to, f"a message to unit {to}")
         flat = message.reshape(-1).view(torch.uint8)
         try:
             queue.append((dist.isend(flat, dst=to, tag=self.tags[channel] + member), flat))
         except RuntimeError as error:
-            raise self._gone(to, error) from error
+            raise explained(error, _world(), to, f"a message to unit {to}") from error
 
     def receive(self, coming: Coming) -> Arriving:
         """Post a receive: what arrives is the next message of the queue that has no receive yet."""
@@ -79,7 +79,7 @@ class Transport:
         try:
             return _Incoming(self, coming, dist.irecv(flat, src=coming.source, tag=tag), buffer)
         except RuntimeError as error:
-            raise self._gone(coming.source, error) from error
+            raise explained(error, _world(), coming.source, _message_from(coming.source)) from error
 
     def choose(self, channel: str, members: Sequence[int]) -> int:
         """The first of ``members`` that has a message; waits for one."""
@@ -107,29 +107,25 @@ class Transport:
         process_group, members = self.groups[group]
         mine = data.contiguous().reshape(-1).view(torch.uint8)
         everyone = [torch.empty_like(mine) for _ in members]
-        try:
-            dist.all_gather(everyone, mine, group=process_group)
-        except RuntimeError as error:
-            raise self._gone(None, error) from error
+        work = dist.all_gather(everyone, mine, group=process_group, async_op=True)
+        wait_for(work, process_group, None, f"a collective of group '{group}'")
         return [x.view(data.dtype).reshape(data.shape) for x in everyone]
 
     def finish(self) -> None:
         """Everything sent has been taken."""
         for (_, to, _), queue in self.sending.items():
             while queue:
-                self.finished(queue.popleft()[0], to)
+                wait_for(queue.popleft()[0], _world(), to, f"a message to unit {to}")
 
-    def finished(self, work: Any, peer: int) -> None:
-        """Wait for a send or a receive."""
-        try:
-            work.wait()
-        except RuntimeError as error:
-            raise self._gone(peer, error) from error
 
-    def _gone(self, peer: int | None, error: RuntimeError) -> PeerGone:
-        who = "its group" if peer is None else f"unit {peer}"
-        first = (str(error).strip().splitlines() or ["no reason given"])[0][:200]
-        return PeerGone(f"communication with {who} failed: {first}", units=() if peer is None else (peer,))
+def _world() -> dist.ProcessGroup:
+    group = dist.group.WORLD
+    assert group is not None
+    return group
+
+
+def _message_from(source: int) -> str:
+    return f"a message from unit {source}"
 
 
 @dataclass
@@ -143,7 +139,8 @@ class _Incoming:
 
     def wait(self) -> Tensor:
         if self.work is not None:
-            self.transport.finished(self.work, self.coming.source)
+            source = self.coming.source
+            wait_for(self.work, _world(), source, _message_from(source))
         self.transport.taken[self.coming.channel, self.coming.member] += 1
         return self.buffer
 

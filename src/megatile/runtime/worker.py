@@ -11,8 +11,11 @@ import contextlib
 import importlib
 import json
 import os
+import select
+import shutil
 import signal
 import sys
+import threading
 import traceback
 from datetime import timedelta
 from pathlib import Path
@@ -22,15 +25,15 @@ import torch
 import torch.distributed as dist
 
 from megatile.core.errors import MegatileError
-from megatile.runtime.errors import LaunchError
+from megatile.runtime.errors import PeerError
 
-
-class PeerGone(LaunchError):
-    """Communication failed because of another process."""
+POLL_SECONDS = 0.02
+AFTER_SECONDS = 30.0
+"""How much later than the launcher the processes give up waiting: it says who is still at work."""
 
 
 def main(folder: Path, module: str) -> None:
-    """Fork the processes, tell their ids, and note how each of them ends."""
+    """Fork the processes, leave their ids, and note how each of them ends; all end with the launcher."""
     settings = json.loads((folder / "settings").read_text(encoding="utf-8"))
     job = importlib.import_module(module)
     units: dict[int, int] = {}
@@ -39,6 +42,7 @@ def main(folder: Path, module: str) -> None:
         child = os.fork()
         if child == 0:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            threading.Thread(target=_end_with_launcher, daemon=True).start()
             output = os.open(folder / f"output_{unit}", os.O_WRONLY | os.O_CREAT)
             os.dup2(output, 1)
             os.dup2(output, 2)
@@ -48,8 +52,13 @@ def main(folder: Path, module: str) -> None:
         units[child] = unit
     write(folder / "pids", list(units))
     while units:
-        child, status = os.wait()
-        write(folder / f"exit_{units.pop(child)}", os.waitstatus_to_exitcode(status))
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if child:
+            write(folder / f"exit_{units.pop(child)}", os.waitstatus_to_exitcode(status))
+        elif select.select([sys.stdin], [], [], POLL_SECONDS)[0]:  # it has closed: the launcher is gone
+            _end(units)
+            shutil.rmtree(folder, ignore_errors=True)
+            return
 
 
 def _end(units: dict[int, int]) -> None:
@@ -57,6 +66,12 @@ def _end(units: dict[int, int]) -> None:
     for child in units:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
+
+
+def _end_with_launcher() -> None:
+    """Also when the parent of this process is gone already."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def write(path: Path, value: Any) -> None:
@@ -71,7 +86,7 @@ def _work(job: Any, folder: Path, unit: int, settings: dict[str, Any]) -> int:
     torch.set_num_threads(settings["threads"])
     try:
         store = dist.FileStore(str(folder / "rendezvous"), settings["units"])
-        limit = timedelta(seconds=settings["timeout"])
+        limit = timedelta(seconds=settings["timeout"] + AFTER_SECONDS)
         dist.init_process_group("gloo", store=store, rank=unit, world_size=settings["units"], timeout=limit)
         job.work(folder, unit, settings)
         dist.barrier()
@@ -84,7 +99,7 @@ def _work(job: Any, folder: Path, unit: int, settings: dict[str, Any]) -> int:
 
 def _report(folder: Path, unit: int, error: BaseException) -> None:
     """``own``: this process is at fault, not one it talked to."""
-    own = not isinstance(error, PeerGone)
+    own = not isinstance(error, PeerError)
     text = str(error) if isinstance(error, MegatileError) else "".join(traceback.format_exception_only(error))
     write(folder / f"error_{unit}", {"own": own, "text": text.strip(), "trace": traceback.format_exc()})
 

@@ -108,8 +108,7 @@ def test_node_cycles_and_their_mappings(m, u):
     assert ranks_per_node(cycles) == m
     if u == 1:
         return
-    inter = calculate_inter_node_mapping(cycles)
-    back = calculate_inter_node_mapping(cycles, direction="in")
+    back, inter = calculate_inter_node_mapping(cycles)
     per_rank = [[e] if isinstance(e, tuple) else e for e in inter]
     for rank, pairs in enumerate(per_rank):
         for peer, chunk in pairs:
@@ -125,7 +124,16 @@ def test_node_cycles_and_their_mappings(m, u):
 
 
 def test_inter_node_mapping_example():
-    assert calculate_inter_node_mapping(gen_hamilton_circle_two_nodes(4)) == [(3, 1), (2, 0), (1, 1), (0, 0)]
+    incoming, outgoing = calculate_inter_node_mapping(gen_hamilton_circle_two_nodes(4))
+    assert outgoing == [(3, 1), (2, 0), (1, 1), (0, 0)]
+    assert incoming == [(3, 0), (2, 1), (1, 0), (0, 1)]
+
+
+@pytest.mark.parametrize(("n", "nodes"), [(8, 1), (16, 2), (24, 3), (32, 4), (4, 2), (12, 2)])
+def test_nodes_have_eight_ranks_unless_told_otherwise(n, nodes):
+    cycles = gen_hamilton_circle_two_nodes(n)
+    assert cycles == gen_hamilton_circle_two_nodes(n, nodes)
+    assert cycles.ranks_per_node == n // nodes
 
 
 def test_ranks_that_nodes_do_not_divide():

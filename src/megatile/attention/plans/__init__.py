@@ -10,8 +10,8 @@ out, lse = divided.outputs(execute(plan, divided.inputs(q, k, v)))
 from __future__ import annotations
 
 from megatile.attention.plans.backward import Backward
+from megatile.attention.plans.context import PlanContext
 from megatile.attention.plans.forward import Forward
-from megatile.attention.plans.ground import Ground
 from megatile.attention.plans.problem import Divided, Problem
 from megatile.attention.schedules import Schedule, ScheduleError, make_schedule
 from megatile.plan.model import Plan
@@ -44,10 +44,10 @@ def attention_plan(
     name = (
         f"attention {schedule.name} n={schedule.ranks} {mask} {problem.length}x{problem.heads}x{problem.dim}"
     )
-    ground = Ground(Divided(schedule, problem), name, memory, scale)
-    forward = Forward(ground)
-    following = Backward(ground, forward) if backward else None
+    context = PlanContext(Divided(schedule, problem), name, memory, scale)
+    forward = Forward(context)
+    following = Backward(context, forward) if backward else None
     last = forward.write()
     if following is not None:
         following.write(last)
-    return ground.builder.finish()
+    return context.builder.finish()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from megatile.attention.plans.context import Blocks, PlanContext, block
 from megatile.attention.plans.forward import Forward, at_step, constant_zero, keys_at
-from megatile.attention.plans.ground import Blocks, Ground, block
 from megatile.attention.plans.tables import Key
 from megatile.core.expr import IntLike
 from megatile.plan.build import Handle, Operand
@@ -23,35 +23,35 @@ class Backward:
     gradients go straight home.
     """
 
-    def __init__(self, ground: Ground, forward: Forward):
-        self.ground, self.forward = ground, forward
-        problem = ground.problem
+    def __init__(self, context: PlanContext, forward: Forward):
+        self.context, self.forward = context, forward
+        problem = context.problem
         q_own, kv_own = forward.q_own.shape, forward.kv_own.shape
-        self.d_out_own = ground.tile("d_out", q_own, problem.dtype, "input")  # type: ignore[arg-type]
-        self.d_q_own = ground.tile("d_q", q_own, "f32", "output")  # type: ignore[arg-type]
-        self.d_kv_own = ground.tile("d_kv", kv_own, "f32", "output")  # type: ignore[arg-type]
+        self.d_out_own = context.tile("d_out", q_own, problem.dtype, "input")  # type: ignore[arg-type]
+        self.d_q_own = context.tile("d_q", q_own, "f32", "output")  # type: ignore[arg-type]
+        self.d_kv_own = context.tile("d_kv", kv_own, "f32", "output")  # type: ignore[arg-type]
         self.d_out, self.d_q, self.d_kv = self.d_out_own, self.d_q_own, self.d_kv_own
-        if ground.divided.width > 1:
-            self.d_out = ground.tile("d_out_of_heads", forward.q_shape(problem.dim), problem.dtype)
-            self.d_q = ground.tile("d_q_of_heads", forward.q_shape(problem.dim), "f32")
-            self.d_kv = ground.tile("d_kv_of_heads", forward.kv.shape, "f32")  # type: ignore[arg-type]
+        if context.divided.width > 1:
+            self.d_out = context.tile("d_out_of_heads", forward.q_shape(problem.dim), problem.dtype)
+            self.d_q = context.tile("d_q_of_heads", forward.q_shape(problem.dim), "f32")
+            self.d_kv = context.tile("d_kv_of_heads", forward.kv.shape, "f32")  # type: ignore[arg-type]
         self.slots = forward.exchange.slots
-        self.home = ground.tile("d_chunks", ground.all_chunks_shape, "f32") if self.slots else None
-        self.local = [ground.tile(f"d_chunk_{j}", ground.chunk_shape, "f32") for j in self.slots]
+        self.home = context.tile("d_chunks", context.all_chunks_shape, "f32") if self.slots else None
+        self.local = [context.tile(f"d_chunk_{j}", context.chunk_shape, "f32") for j in self.slots]
 
     def write(self, last: list[Handle]) -> None:
-        ground, builder = self.ground, self.ground.builder
-        if ground.divided.width > 1:
+        context, builder = self.context, self.context.builder
+        if context.divided.width > 1:
             self.forward.exchange_q.to_heads(self.d_out_own, self.d_out, "heads_of_d_out")
         for tile in (self.d_q, self.d_kv, *([self.home] if self.home else [])):
             builder.compute("fill", tile, value=0)
         if self.slots:
-            self._relayed(last) if ground.routes.relays else self._direct()
-        for blocks in ground.own_blocks:
-            self._kernel(blocks, [ground.rank_key], self.forward.kv, self.d_kv)
+            self._relayed(last) if context.routes.relays else self._direct()
+        for blocks in context.own_blocks:
+            self._kernel(blocks, [context.rank_key], self.forward.kv, self.d_kv)
         if self.home is not None:
             self.forward.pack(self.home, self.d_kv, unpack=True)
-        if ground.divided.width > 1:
+        if context.divided.width > 1:
             self.forward.exchange_q.to_tokens(self.d_q, self.d_q_own, "tokens_of_d_q")
             self.forward.exchange_kv.to_tokens(self.d_kv, self.d_kv_own, "tokens_of_d_kv")
 
@@ -59,20 +59,20 @@ class Backward:
 
     def _relayed(self, last: list[Handle]) -> None:
         """Step s works on what was held at step s; then KV and its gradients go to the rank before."""
-        ground, builder, exchange = self.ground, self.ground.builder, self.forward.exchange
-        gradients = exchange.channel("d_chunks_back", ground.chunk_shape, "f32", reverse=True)
-        if ground.steps == 2:
+        context, builder, exchange = self.context, self.context.builder, self.forward.exchange
+        gradients = exchange.channel("d_chunks_back", context.chunk_shape, "f32", reverse=True)
+        if context.steps == 2:
             self._work(last, 1)
             self._send_back(gradients)
         else:
             chunks = exchange.channel(
-                "kv_chunks_back", ground.chunk_shape, ground.problem.dtype, reverse=True
+                "kv_chunks_back", context.chunk_shape, context.problem.dtype, reverse=True
             )
             self._back(chunks, last)
-            self._work(last, ground.steps - 1)
+            self._work(last, context.steps - 1)
             self._send_back(gradients)
             carried = {f"back_{j}": handle for j, handle in enumerate(self._receive(chunks, "kv_back"))}
-            with builder.loop(ground.steps - 2, 1, -1, index="step_back", **carried) as loop:
+            with builder.loop(context.steps - 2, 1, -1, index="step_back", **carried) as loop:
                 current: list[Any] = [loop.carried[name] for name in carried]
                 self._work(current, loop.index)
                 self._back(chunks, current)
@@ -90,20 +90,20 @@ class Backward:
     def _back(self, channel: Channel, held: list[Handle]) -> None:
         for slot in self.slots:
             to = self.forward.exchange.feeder_of(slot)
-            self.ground.builder.send(channel, held[slot], to=to, member=slot)
+            self.context.builder.send(channel, held[slot], to=to, member=slot)
 
     def _send_back(self, channel: Channel) -> None:
         self._back(channel, self.local)
 
     def _add_arrived(self, channel: Channel) -> None:
         for slot, arrived in enumerate(self._receive(channel, "d_arrived")):
-            self.ground.builder.compute("add", self.local[slot], [self.local[slot], arrived])
+            self.context.builder.compute("add", self.local[slot], [self.local[slot], arrived])
 
     def _receive(self, channel: Channel, name: str) -> list[Handle]:
-        element = "f32" if channel.name.startswith("d_") else self.ground.problem.dtype
-        shape = self.ground.chunk_shape
+        element = "f32" if channel.name.startswith("d_") else self.context.problem.dtype
+        shape = self.context.chunk_shape
         return [
-            self.ground.builder.receive(channel, shape, element, member=j, name=f"{name}_{j}")
+            self.context.builder.receive(channel, shape, element, member=j, name=f"{name}_{j}")
             for j in self.slots
         ]
 
@@ -111,10 +111,10 @@ class Backward:
 
     def _direct(self) -> None:
         """Exchange e brings the same chunks as in the forward pass; their gradients go straight home."""
-        ground, builder, exchange = self.ground, self.ground.builder, self.forward.exchange
-        chunks = exchange.channel("kv_chunks_again", ground.chunk_shape, ground.problem.dtype)
-        gradients = exchange.channel("d_chunks_home", ground.chunk_shape, "f32", reverse=True)
-        with builder.loop(1, ground.steps, index="step_again") as loop:
+        context, builder, exchange = self.context, self.context.builder, self.forward.exchange
+        chunks = exchange.channel("kv_chunks_again", context.chunk_shape, context.problem.dtype)
+        gradients = exchange.channel("d_chunks_home", context.chunk_shape, "f32", reverse=True)
+        with builder.loop(1, context.steps, index="step_again") as loop:
             for slot in self.slots:
                 to, place, chunk = exchange.numbers(slot, loop.index - 1)
                 builder.send(chunks, self.forward.own_chunk(chunk), to=to, member=place)
@@ -132,21 +132,21 @@ class Backward:
 
     def _work(self, held: list[Handle], step: IntLike) -> None:
         """Gradients of the chunks held, in ``local``, and the part of dQ that comes from them."""
-        ground = self.ground
+        context = self.context
         for slot, handle in enumerate(held):
-            ground.builder.compute("fill", self.local[slot], value=0)
-            keys = ground.slot_keys(slot, step)
-            for blocks in at_step(ground.slot_blocks[slot], step):
+            context.builder.compute("fill", self.local[slot], value=0)
+            keys = context.slot_keys(slot, step)
+            for blocks in at_step(context.slot_blocks[slot], step):
                 self._kernel(blocks, keys_at(keys, step), handle, self.local[slot])
 
     def _kernel(self, blocks: Blocks, keys: list[Key], kv: Handle, d_kv: Handle) -> None:
-        ground, forward = self.ground, self.forward
-        fields, there = ground.numbers(blocks, keys)
+        context, forward = self.context, self.forward
+        fields, there = context.numbers(blocks, keys)
         if constant_zero(there):
             return
-        heads, kv_heads = ground.own_heads
+        heads, kv_heads = context.own_heads
         rows, columns = (fields["q"], fields["rows"]), (fields["k"], fields["columns"])
-        with ground.only_where(there):
+        with context.only_where(there):
             mine = [
                 block(t, None, rows, (0, heads)) for t in (forward.q, forward.result, self.d_out, self.d_q)
             ]
@@ -157,5 +157,5 @@ class Backward:
                 ("attention_grad_q_add", d_q, Q_FLOPS),
             ):
                 reads: list[Operand] = [queries, theirs[0], result, d_out, target]
-                work = ground.work(fields, flops, queries, theirs[0], result, d_out, target)
-                ground.builder.compute(operation, target, reads, work=work, **ground.band(fields))
+                work = context.work(fields, flops, queries, theirs[0], result, d_out, target)
+                context.builder.compute(operation, target, reads, work=work, **context.band(fields))

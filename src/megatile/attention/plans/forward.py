@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.attention.plans.ground import Blocks, Ground, block
+from megatile.attention.plans.context import Blocks, PlanContext, block
 from megatile.attention.plans.heads import HeadExchange
 from megatile.attention.plans.problem import longest
 from megatile.attention.plans.tables import Key, shortest
@@ -24,9 +24,9 @@ FORWARD_FLOPS = 4
 class Exchange:
     """The messages of the routes: slot i of a rank goes to a peer's slot, in every exchange."""
 
-    def __init__(self, ground: Ground):
-        self.ground = ground
-        routes = ground.routes
+    def __init__(self, context: PlanContext):
+        self.context = context
+        routes = context.routes
         ranks, count = range(routes.ranks), len(routes.sends(0, 0)) if routes.exchanges else 0
         self.slots = range(count)
         numbers = np.zeros((3, count, len(ranks), routes.exchanges), dtype=int)
@@ -41,7 +41,7 @@ class Exchange:
 
     def feeder_of(self, slot: int) -> Expr:
         """The unit that feeds a slot: where the way back leads."""
-        return self.ground.unit_of(self.ground.by_rank(self.feeder[:, slot].tolist()))
+        return self.context.unit_of(self.context.by_rank(self.feeder[:, slot].tolist()))
 
     def sent_as(self, slot: int) -> int:
         """The number, among what the feeder of a slot sends, of what it sends to this slot."""
@@ -49,15 +49,15 @@ class Exchange:
 
     def channel(self, name: str, shape: tuple[int, ...], dtype: str, reverse: bool = False) -> Channel:
         """Queues, one per slot, fed by the peers that send to it; ``reverse``: by those it sends to."""
-        ground, ranks = self.ground, self.ground.routes.ranks
+        context, ranks = self.context, self.context.routes.ranks
         slots = np.arange(len(self.slots))[None, :]
         feeder = self.peer[:, :, 0].T if reverse else self.feeder
-        whole = Key(member * ranks + ground.rank, slots * ranks + ground.rank_key.values)
-        return ground.builder.channel(
+        whole = Key(member * ranks + context.rank, slots * ranks + context.rank_key.values)
+        return context.builder.channel(
             name,
-            source=ground.unit_of(shortest(feeder, [ground.rank_key, whole])),
+            source=context.unit_of(shortest(feeder, [context.rank_key, whole])),
             slot_bytes=int(np.prod(shape)) * itemsize(dtype),
-            memory=ground.memory,
+            memory=context.memory,
             members=len(self.slots),
         )
 
@@ -65,96 +65,96 @@ class Exchange:
         self, slot: int, exchange: IntLike, first: int = 0, count: int | None = None
     ) -> tuple[Expr, Expr, Expr]:
         """Receiving unit, its slot, and the chunk sent, in the current exchange of first..first+count-1."""
-        end = self.ground.steps - 1 if count is None else first + count
-        keys = self.ground.step_keys(exchange, first, end - first)
+        end = self.context.steps - 1 if count is None else first + count
+        keys = self.context.step_keys(exchange, first, end - first)
         found = (shortest(x[slot][:, first:end], keys) for x in (self.peer, self.member, self.chunk))
         peer, place, chunk = found
-        return self.ground.unit_of(peer), place, chunk
+        return self.context.unit_of(peer), place, chunk
 
 
 class Forward:
     """Writes the statements of a forward pass."""
 
-    def __init__(self, ground: Ground):
-        self.ground = ground
-        problem, divided = ground.problem, ground.divided
+    def __init__(self, context: PlanContext):
+        self.context = context
+        problem, divided = context.problem, context.divided
         queries, keys = divided.tokens
-        self.q_own = ground.tile(
+        self.q_own = context.tile(
             "q", (problem.batch, longest(queries), problem.heads, problem.dim), problem.dtype, "input"
         )
         kv_shape = (2, problem.batch, longest(keys), divided.kv_heads, problem.dim)
-        self.kv_own = ground.tile("kv", kv_shape, problem.dtype, "input")
-        self.out = ground.tile("out", self.q_own.shape, problem.dtype, "output")  # type: ignore[arg-type]
+        self.kv_own = context.tile("kv", kv_shape, problem.dtype, "input")
+        self.out = context.tile("out", self.q_own.shape, problem.dtype, "output")  # type: ignore[arg-type]
         lse_shape = (problem.batch, longest(queries), problem.heads, 1)
-        self.lse = ground.tile("lse", lse_shape, "f32", "output")
+        self.lse = context.tile("lse", lse_shape, "f32", "output")
         self.q, self.kv = self.q_own, self.kv_own
-        self.exchange_q = HeadExchange(ground, queries, problem.heads)
-        self.exchange_kv = HeadExchange(ground, keys, divided.kv_heads)
+        self.exchange_q = HeadExchange(context, queries, problem.heads)
+        self.exchange_kv = HeadExchange(context, keys, divided.kv_heads)
         if divided.width > 1:
-            self.q = ground.tile("q_of_heads", self.q_shape(problem.dim), problem.dtype)
-            rows = longest(list(ground.division.kv))
-            kv_inner = (2, problem.batch, rows, ground.kv_heads, problem.dim)
-            self.kv = ground.tile("kv_of_heads", kv_inner, problem.dtype)
-        self.result = ground.tile("result", self.q_shape(problem.dim + LSE_COLUMNS), "f32")
-        self.exchange = Exchange(ground)
+            self.q = context.tile("q_of_heads", self.q_shape(problem.dim), problem.dtype)
+            rows = longest(list(context.division.kv))
+            kv_inner = (2, problem.batch, rows, context.kv_heads, problem.dim)
+            self.kv = context.tile("kv_of_heads", kv_inner, problem.dtype)
+        self.result = context.tile("result", self.q_shape(problem.dim + LSE_COLUMNS), "f32")
+        self.exchange = Exchange(context)
         self.chunks = self._chunk_tile() if self.exchange.slots else None
 
     def q_shape(self, width: int) -> tuple[int, ...]:
         """The shape of tiles with the group's queries for the heads of one rank."""
-        ground = self.ground
-        heads = ground.divided.head_shares(ground.problem.heads)[0]
-        return (ground.problem.batch, longest(list(ground.division.q)), heads, width)
+        context = self.context
+        heads = context.divided.head_shares(context.problem.heads)[0]
+        return (context.problem.batch, longest(list(context.division.q)), heads, width)
 
     def _chunk_tile(self) -> Handle | None:
         """Chunks one after the other, where they are not whole blocks of the KV tile already."""
-        ground = self.ground
-        length = ground.chunk_length
+        context = self.context
+        length = context.chunk_length
         plain = all(
             rows == [(c * length, (c + 1) * length)]
-            for rank in range(ground.routes.ranks)
-            for c, rows in enumerate(ground.division.chunk_rows(rank))
+            for rank in range(context.routes.ranks)
+            for c, rows in enumerate(context.division.chunk_rows(rank))
         )
-        return None if plain else ground.tile("chunks", ground.all_chunks_shape, ground.problem.dtype)
+        return None if plain else context.tile("chunks", context.all_chunks_shape, context.problem.dtype)
 
     # --- the pass --------------------------------------------------------------------------------
 
     def write(self) -> list[Handle]:
         """The statements; returns the chunks held at the end."""
-        ground, builder = self.ground, self.ground.builder
-        if ground.divided.width > 1:
+        context, builder = self.context, self.context.builder
+        if context.divided.width > 1:
             self.exchange_q.to_heads(self.q_own, self.q, "heads_of_q")
             self.exchange_kv.to_heads(self.kv_own, self.kv, "heads_of_kv")
-        builder.compute("attention_start", self.result, width=ground.problem.dim + LSE_COLUMNS)
+        builder.compute("attention_start", self.result, width=context.problem.dim + LSE_COLUMNS)
         if not self.exchange.slots:
             self._own_kernels()
             self._finish()
             return []
         self.pack(self.chunks, self.kv)
-        channel = self.exchange.channel("kv_chunks", ground.chunk_shape, ground.problem.dtype)
+        channel = self.exchange.channel("kv_chunks", context.chunk_shape, context.problem.dtype)
         self._send_own(channel, 0)
         self._own_kernels()
         held = self._receive(channel)
         carried = {f"held_{j}": handle for j, handle in enumerate(held)}
-        with builder.loop(1, ground.steps - 1, index="step", **carried) as loop:  # type: ignore[arg-type]
+        with builder.loop(1, context.steps - 1, index="step", **carried) as loop:  # type: ignore[arg-type]
             current: list[Any] = [loop.carried[name] for name in carried]
             # Kernels first: a send may have to wait for a free slot, and nothing is issued while it does.
             self._kernels(current, loop.index)
-            if ground.routes.relays:
+            if context.routes.relays:
                 self._send_held(channel, current)
             else:
                 self._send_own(channel, loop.index)
             loop.next(**dict(zip(carried, self._receive(channel), strict=True)))
         last: list[Any] = [loop.carried[name] for name in carried]
-        self._kernels(last, ground.steps - 1)
+        self._kernels(last, context.steps - 1)
         self._finish()
         return last
 
     def pack(self, chunks: Handle | None, kv: Handle, unpack: bool = False) -> None:
         """Copy the runs of rows of each chunk together (or back, adding to what is there)."""
-        ground, builder = self.ground, self.ground.builder
-        for c, runs in enumerate(ground.chunk_runs if chunks is not None else []):
+        context, builder = self.context, self.context.builder
+        for c, runs in enumerate(context.chunk_runs if chunks is not None else []):
             for first, at, rows, there in runs:
-                with ground.only_where(there):
+                with context.only_where(there):
                     local = block(kv, None, None, (first, rows))
                     packed = block(chunks, (2 * c, 2), None, (at, rows))  # type: ignore[arg-type]
                     if unpack:
@@ -166,7 +166,7 @@ class Forward:
         """A chunk of the rank's own KV."""
         if self.chunks is not None:
             return block(self.chunks, (chunk * 2, 2))
-        length = self.ground.chunk_length
+        length = self.context.chunk_length
         first = chunk * length if isinstance(chunk, Expr) else Const(chunk * length)
         return block(self.kv, None, None, (first, length))
 
@@ -174,18 +174,18 @@ class Forward:
         first, count = (0, 1) if isinstance(exchange, int) else (0, None)
         for slot in self.exchange.slots:
             to, place, chunk = self.exchange.numbers(slot, exchange, first, count)
-            self.ground.builder.send(channel, self.own_chunk(chunk), to=to, member=place)
+            self.context.builder.send(channel, self.own_chunk(chunk), to=to, member=place)
 
     def _send_held(self, channel: Channel, held: list[Handle]) -> None:
         for slot in self.exchange.slots:
             to, place, _ = self.exchange.numbers(slot, 0, 0, 1)
-            self.ground.builder.send(channel, held[slot], to=to, member=place)
+            self.context.builder.send(channel, held[slot], to=to, member=place)
 
     def _receive(self, channel: Channel) -> list[Handle]:
-        ground = self.ground
+        context = self.context
         return [
-            ground.builder.receive(
-                channel, ground.chunk_shape, ground.problem.dtype, member=j, name=f"chunk_{j}"
+            context.builder.receive(
+                channel, context.chunk_shape, context.problem.dtype, member=j, name=f"chunk_{j}"
             )
             for j in self.exchange.slots
         ]
@@ -193,41 +193,41 @@ class Forward:
     # --- kernels ---------------------------------------------------------------------------------
 
     def _own_kernels(self) -> None:
-        for blocks in self.ground.own_blocks:
-            self.kernel(blocks, [self.ground.rank_key], self.kv)
+        for blocks in self.context.own_blocks:
+            self.kernel(blocks, [self.context.rank_key], self.kv)
 
     def _kernels(self, held: list[Handle], step: IntLike) -> None:
         for slot, handle in enumerate(held):
-            keys = self.ground.slot_keys(slot, step)
-            for blocks in at_step(self.ground.slot_blocks[slot], step):
+            keys = self.context.slot_keys(slot, step)
+            for blocks in at_step(self.context.slot_blocks[slot], step):
                 self.kernel(blocks, keys_at(keys, step), handle)
 
     def kernel(self, blocks: Blocks, keys: list[Key], kv: Handle) -> None:
         """``result[rows]`` takes in the attention of some queries over some keys."""
-        ground = self.ground
-        fields, there = ground.numbers(blocks, keys)
+        context = self.context
+        fields, there = context.numbers(blocks, keys)
         if constant_zero(there):
             return
-        heads, kv_heads = ground.own_heads
-        with ground.only_where(there):
+        heads, kv_heads = context.own_heads
+        with context.only_where(there):
             rows, columns = (fields["q"], fields["rows"]), (fields["k"], fields["columns"])
             queries = block(self.q, None, rows, (0, heads))
             keys_part = block(kv, None, None, columns, (0, kv_heads))
             result = block(self.result, None, rows, (0, heads))
             reads: list[Operand] = [queries, keys_part, result]
-            work = ground.work(fields, FORWARD_FLOPS, queries, keys_part, result)
-            ground.builder.compute("attention_add", result, reads, work=work, **ground.band(fields))
+            work = context.work(fields, FORWARD_FLOPS, queries, keys_part, result)
+            context.builder.compute("attention_add", result, reads, work=work, **context.band(fields))
 
     def _finish(self) -> None:
         """Outputs in the type of the inputs, log-sum-exps in f32; both go back to their tokens."""
-        ground, builder, dim = self.ground, self.ground.builder, self.ground.problem.dim
+        context, builder, dim = self.context, self.context.builder, self.context.problem.dim
         out, lse = self.out, self.lse
-        if ground.divided.width > 1:
-            out = ground.tile("out_of_heads", self.q_shape(dim), ground.problem.dtype)
-            lse = ground.tile("lse_of_heads", self.q_shape(1), "f32")
+        if context.divided.width > 1:
+            out = context.tile("out_of_heads", self.q_shape(dim), context.problem.dtype)
+            lse = context.tile("lse_of_heads", self.q_shape(1), "f32")
         builder.compute("cast", out, [block(self.result, None, None, None, (0, dim))])
         builder.copy(lse, block(self.result, None, None, None, (dim, 1)), engine="vector")
-        if ground.divided.width > 1:
+        if context.divided.width > 1:
             self.exchange_q.to_tokens(out, self.out, "tokens_of_out")
             self.exchange_q.to_tokens(lse, self.lse, "tokens_of_lse")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from megatile.attention.plans.ground import Ground, Span, block
+from megatile.attention.plans.context import PlanContext, Span, block
 from megatile.attention.plans.tables import Key, shortest
 from megatile.attention.schedules.pieces import Pieces, local_length
 from megatile.core.dtypes import itemsize
@@ -18,11 +18,11 @@ class HeadExchange:
     ``pieces`` are the tokens of every unit, ``heads`` the heads of the whole tensor.
     """
 
-    def __init__(self, ground: Ground, pieces: list[Pieces], heads: int):
-        self.ground = ground
-        self.width = ground.divided.width
+    def __init__(self, context: PlanContext, pieces: list[Pieces], heads: int):
+        self.context = context
+        self.width = context.divided.width
         self.lengths = [local_length(own) for own in pieces]
-        self.shares = ground.divided.head_shares(heads)
+        self.shares = context.divided.head_shares(heads)
 
     def to_heads(self, source: Handle, target: Handle, name: str) -> None:
         """``target`` gets the tokens of the whole group for my heads."""
@@ -33,7 +33,7 @@ class HeadExchange:
         self._exchange(source, target, name, to_heads=False)
 
     def _exchange(self, source: Handle, target: Handle, name: str, to_heads: bool) -> None:
-        builder, width = self.ground.builder, self.width
+        builder, width = self.context.builder, self.width
         lead = (None,) * (len(source.shape) - 3)
         size = max(1, *self.lengths) * self.shares[0] * source.shape[-1] * itemsize(source.dtype)
         for extent in source.shape[: len(lead)]:
@@ -43,7 +43,7 @@ class HeadExchange:
             name,
             source=first + (unit % width + (width - 1) - member) % width,
             slot_bytes=size,
-            memory=self.ground.memory,
+            memory=self.context.memory,
             members=max(1, width - 1),
             slots=1,
         )
@@ -78,13 +78,13 @@ class HeadExchange:
         return [u - u % width + (u % width + distance) % width for u in range(len(self.lengths))]
 
     def _tokens(self, distance: int) -> Expr:
-        return self.ground.by_unit([self.lengths[p] for p in self._peers(distance)])
+        return self.context.by_unit([self.lengths[p] for p in self._peers(distance)])
 
     def _offset(self, distance: int) -> Span:
         """The peer's tokens among those of the group."""
         peers, width = self._peers(distance), self.width
         before = [sum(self.lengths[p - p % width : p]) for p in peers]
-        return self.ground.by_unit(before), self._tokens(distance)
+        return self.context.by_unit(before), self._tokens(distance)
 
     def _heads(self, distance: int) -> Span:
         """The peer's heads among all of them."""

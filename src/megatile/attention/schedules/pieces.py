@@ -60,6 +60,22 @@ def cut(pieces: Sequence[Piece], begin: int, end: int) -> Pieces:
     return tuple(result)
 
 
+def cuts(pieces: Sequence[Piece], sizes: Sequence[int]) -> list[Pieces]:
+    """The tokens of ``pieces``, one after the other, in parts of these sizes."""
+    result, rest = [], list(reversed(pieces))
+    for size in sizes:
+        part = []
+        while size and rest:
+            piece = rest.pop()
+            if piece.length > size:
+                rest.append(piece.part(size, piece.length))
+                piece = piece.part(0, size)
+            part.append(piece)
+            size -= piece.length
+        result.append(tuple(part))
+    return result
+
+
 def positions(pieces: Sequence[Piece]) -> list[int]:
     """The position of each local token in its sequence, in local order."""
     return [p.start + i * p.stride for p in pieces for i in range(p.length)]
@@ -78,11 +94,12 @@ def _striped(length: int, ranks: int, sequence: int) -> list[list[Piece]]:
     return [[Piece(r, max(0, -((r - length) // ranks)), ranks, sequence)] for r in range(ranks)]
 
 
-_LAYOUTS: dict[str, Callable[[int, int, int], list[list[Piece]]]] = {
+_DIVIDE: dict[str, Callable[[int, int, int], list[list[Piece]]]] = {
     "contiguous": _contiguous,
     "zigzag": _zigzag,
     "striped": _striped,
 }
+LAYOUTS = (*_DIVIDE, "slices", "cycles")
 
 
 @dataclass(frozen=True)
@@ -91,8 +108,9 @@ class Layout:
 
     ``contiguous``: rank r holds block r of n. ``zigzag``: blocks r and 2n-1-r of 2n, which balances causal
     work. ``striped``: tokens r, r+n, r+2n, …. ``cycles``: block i·n+j of C·n belongs to rank ``cycles[i][j]``
-    as its chunk i. With ``heads`` > 1 each part is divided once more, consecutively, over the ranks that
-    share it.
+    as its chunk i. These divide every sequence by itself; ``slices`` cuts packed sequences, one after the
+    other, into n consecutive slices. With ``heads`` > 1 each part is divided once more, consecutively, over
+    the ranks that share it.
     """
 
     name: str
@@ -103,9 +121,8 @@ class Layout:
     def __post_init__(self) -> None:
         if self.name == "cycles" and not self.cycles:
             raise LayoutError("layout 'cycles' needs the cycles of a schedule, for example hamilton")
-        if self.name not in _LAYOUTS and self.name != "cycles":
-            known = [*_LAYOUTS, "cycles"]
-            raise LayoutError(f"there is no layout '{self.name}'", advice=did_you_mean(self.name, known))
+        if self.name not in LAYOUTS:
+            raise LayoutError(f"there is no layout '{self.name}'", advice=did_you_mean(self.name, LAYOUTS))
 
     def outer(self) -> Layout:
         """The layout over the groups of ranks that share a part."""
@@ -114,23 +131,24 @@ class Layout:
     def pieces(self, lengths: Sequence[int]) -> list[Pieces]:
         """Per rank, the pieces of all sequences (one after the other) it holds, in local order."""
         groups = self.ranks // self.heads
+        if self.name == "slices":
+            whole = [Piece(0, length, 1, sequence) for sequence, length in enumerate(lengths) if length]
+            slices = cuts(whole, split(sum(lengths), groups))
+            return [part for group in slices for part in self._among_heads(group)]
         held: list[list[Piece]] = [[] for _ in range(groups)]
         for sequence, length in enumerate(lengths):
             divided = self._divide(length, groups, sequence)
             for group in range(groups):
                 held[group] += [piece for piece in divided[group] if piece.length]
-        return [part for group in held for part in self._among_heads(group)]
+        return [part for own in held for part in self._among_heads(own)]
 
     def _divide(self, length: int, groups: int, sequence: int) -> list[list[Piece]]:
         if self.name != "cycles":
-            return _LAYOUTS[self.name](length, groups, sequence)
+            return _DIVIDE[self.name](length, groups, sequence)
         held: list[list[Piece]] = [[] for _ in range(groups)]
         for k, block in enumerate(blocks(length, len(self.cycles) * groups, sequence)):
             held[self.cycles[k // groups][k % groups]].append(block)
         return held
 
-    def _among_heads(self, group: list[Piece]) -> list[Pieces]:
-        ends = [0]
-        for size in split(local_length(group), self.heads):
-            ends.append(ends[-1] + size)
-        return [cut(group, ends[i], ends[i + 1]) for i in range(self.heads)]
+    def _among_heads(self, group: Sequence[Piece]) -> list[Pieces]:
+        return cuts(group, split(local_length(group), self.heads))

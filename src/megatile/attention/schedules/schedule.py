@@ -48,7 +48,9 @@ class Schedule:
 
     def layout(self, causal: bool) -> Layout:
         """How the sequence is divided over all ranks."""
-        return Layout(self.causal_layout if causal else self.full_layout, self.ranks, self.heads)
+        name = self.causal_layout if causal else self.full_layout
+        cycles = getattr(self.routes, "cycles", ()) if name == "cycles" else ()
+        return Layout(name, self.ranks, self.heads, cycles)
 
 
 @lru_cache(maxsize=256)

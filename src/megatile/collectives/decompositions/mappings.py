@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from megatile.collectives.decompositions.families import DecompositionError, clo
 from megatile.collectives.decompositions.paths import ranks_per_node
 
 Chunk = int | list[int]  # the doubled form sends two chunks over one link
-Direction = Literal["out", "in"]
+NodePairs = list[tuple[int, int]] | list[list[tuple[int, int]]]
 
 
 def calculate_out_mapping_circle(looping: Sequence[Sequence[int]]) -> list[list[Chunk]]:
@@ -43,24 +42,25 @@ def calculate_intra_node_in_mapping_two_nodes(path0: Sequence[Sequence[int]]) ->
 
 
 def calculate_inter_node_mapping(
-    looping: Sequence[Sequence[int]], m: int | None = None, direction: Direction = "out"
-) -> list[tuple[int, int]] | list[list[tuple[int, int]]]:
-    """Per rank the (peer, chunk) that crosses nodes: from the end of path c to its next start.
+    looping: Sequence[Sequence[int]], m: int | None = None
+) -> tuple[NodePairs, NodePairs]:
+    """What crosses nodes, from the end of path c to its next start, per rank: ``(in, out)``.
 
-    ``direction="in"`` gives (sender, chunk) instead of (receiver, chunk). In the doubled form every rank has
-    a list of two such pairs. ``m``, the ranks of a node, is found from the cycles when not given.
+    ``in`` has (sender, chunk), ``out`` (receiver, chunk). In the doubled form every rank has a list of two
+    such pairs. ``m``, the ranks of a node, is found from the cycles when not given.
     """
     n = _ranks(looping)
     m = m or ranks_per_node([list(cycle) for cycle in looping])
-    pairs: list[list[tuple[int, int]]] = [[] for _ in range(n)]
+    incoming: list[list[tuple[int, int]]] = [[] for _ in range(n)]
+    outgoing: list[list[tuple[int, int]]] = [[] for _ in range(n)]
     for c, cycle in enumerate(looping):
         for k in range(m - 1, n, m):
             sender, receiver = cycle[k], cycle[(k + 1) % n]
-            rank, peer = (sender, receiver) if direction == "out" else (receiver, sender)
-            pairs[rank].append((peer, c))
-    if all(len(p) == 1 for p in pairs):
-        return [p[0] for p in pairs]
-    return pairs
+            outgoing[sender].append((receiver, c))
+            incoming[receiver].append((sender, c))
+    if all(len(pairs) == 1 for pairs in outgoing):
+        return [pairs[0] for pairs in incoming], [pairs[0] for pairs in outgoing]
+    return incoming, outgoing
 
 
 def calculate_source_rank_per_iter(looping: Sequence[Sequence[int]]) -> list[list[list[bool]]]:

@@ -42,12 +42,16 @@ def gen_hamilton_path_local(m: int) -> PathFamily:
     return PathFamily([_without(cycle, m) for cycle in cycles], ranks=m, multiplicity=cycles.multiplicity)
 
 
-def gen_hamilton_circle_two_nodes(n: int, u: int = 2) -> NodeCycleFamily:
+def gen_hamilton_circle_two_nodes(n: int, u: int | None = None) -> NodeCycleFamily:
     """Cycles over n ranks on ``u`` nodes: each local path, the same on the next node, and so on.
+
+    Without ``u``: nodes of m = 8 ranks where they divide n, else two nodes.
 
     Inside every node each link carries one chunk, between nodes each rank's NIC carries one (two of each,
     half as large, in the doubled form).
     """
+    if u is None:
+        u = n // 8 if n > 0 and n % 8 == 0 else 2
     if u < 1 or n < 1 or n % u:
         raise DecompositionError(
             f"{n} ranks cannot be divided over {u} nodes",

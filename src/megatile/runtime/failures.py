@@ -11,8 +11,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from megatile.attention.errors import PeerError
-from megatile.attention.roll_call import GIVE_UP, WATCHER, Limit, Roll, Verdict, Wait
+from megatile.runtime.errors import PeerError
+from megatile.runtime.roll_call import GIVE_UP, WATCHER, Limit, Roll, Verdict, Wait
 
 STORE_SILENT = "does not answer (it keeps the rendezvous store)"
 STORE_GONE = "ended (it kept the rendezvous store, which no longer answers)"

@@ -16,8 +16,9 @@ from typing import Any
 
 from torch import Tensor
 
-from megatile.attention.agreement import Members
+from megatile.attention.errors import AttentionError
 from megatile.attention.functional import hamilton_attention
+from megatile.runtime.agreement import Members
 
 Function = Callable[..., Any]
 _PARTS = {"qkv": ("q", "k", "v"), "kv": ("k", "v")}
@@ -63,7 +64,7 @@ def _attend(schedule: str, given: dict[str, Any]) -> Any:
         given["_problem"] = _problem(x, len(names))
         given.update(zip(names, [x] * len(names) if given["_problem"] else x.unbind(-3), strict=True))
     if boundaries is not None:
-        given["cu_seqlens"] = _of_all_ranks(boundaries, Members(given["group"]).size)
+        given["cu_seqlens"] = _of_all_ranks(boundaries, Members(given["group"], AttentionError).size)
     out, lse = hamilton_attention(**given, schedule=schedule, return_lse=True)
     return (out, lse, None) if probabilities else out
 
@@ -76,7 +77,7 @@ def _of_all_ranks(boundaries: Any, ranks: int) -> Any:
 
 
 def _problem(x: Any, parts: int) -> str | None:
-    """Why a tensor is not [..., parts, heads, dim]; it is told to all ranks."""
+    """Why a tensor is not [..., parts, heads, dim]; reported to all ranks."""
     shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
     if isinstance(x, Tensor) and x.dim() >= 4 and x.shape[-3] == parts:
         return None

@@ -11,14 +11,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: there is nothing to watch")
 
-from megatile.attention.roll_call import WATCH_SECONDS, Limit, Roll, Verdict, Wait, Watcher  # noqa: E402
+from megatile.runtime.roll_call import WATCH_SECONDS, Limit, Roll, Verdict, Wait, Watcher  # noqa: E402
 
 PROGRAM = """
 import time
 
 import torch.distributed as dist
 
-from megatile.attention import roll_call
+from megatile.runtime import roll_call
 
 
 class Slow:

@@ -20,23 +20,19 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from megatile.attention.errors import AttentionError
-
 WATCH_SECONDS = 0.3
 GRACE_SECONDS = 3.0  # how long ranks have to answer
+TIMEOUT_VARIABLE = "MEGATILE_ATTENTION_TIMEOUT"
 NOTICED = 10**9  # more than there are calls
 
 
 def timeout_from_environment() -> timedelta | None:
-    """``MEGATILE_ATTENTION_TIMEOUT`` in seconds, or None: the group's own timeout holds."""
-    text = os.environ.get("MEGATILE_ATTENTION_TIMEOUT", "")
+    """The variable's seconds. None, also if it makes no sense: the group's own timeout holds."""
     try:
-        found = timedelta(seconds=float(text)) if text else None
+        found = timedelta(seconds=float(os.environ.get(TIMEOUT_VARIABLE, "")))
     except (ValueError, OverflowError):
-        found = timedelta(0)
-    if found is not None and found <= timedelta(0):
-        raise AttentionError(f"MEGATILE_ATTENTION_TIMEOUT is a number of seconds, got '{text}'")
-    return found
+        return None
+    return found if found > timedelta(0) else None
 
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
@@ -68,7 +64,7 @@ class Limit:
         begin = time.monotonic() if begin is None else begin
         bounded = own is not None or type(_backend(group)).__name__ == "ProcessGroupGloo"
         if own is not None and (groups is None or own <= groups):
-            return cls(begin, own.total_seconds(), "MEGATILE_ATTENTION_TIMEOUT", bounded)
+            return cls(begin, own.total_seconds(), TIMEOUT_VARIABLE, bounded)
         return cls(begin, None if groups is None else groups.total_seconds(), bounded=bounded)
 
     @property

@@ -42,7 +42,7 @@ class Blocks:
     numbers: dict[str, Array]
 
 
-class Ground:
+class PlanContext:
     """A builder with the symbols of a schedule.
 
     ``rank`` is the unit's place among the groups that share a part of the sequence, ``seat`` its place in

@@ -1,0 +1,1 @@
+"""Other people's names and formats. Nothing below imports this folder."""

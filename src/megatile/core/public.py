@@ -1,0 +1,46 @@
+"""Public names that are loaded when first used; a folder above may add names to a public module.
+
+A module says what it has, and asks for the rest:
+
+    __getattr__ = PublicNames(__name__, {"make_schedule": "megatile.attention.schedules"})
+
+``megatile`` itself, which lies outside the stack of folders, names the modules that add to others
+(:func:`add_names`): other people's spelling of functions stays in ``compat``, and nothing below imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from sys import modules
+from typing import Any
+
+_ADDED: dict[str, list[str]] = {}
+
+
+def add_names(module: str, provider: str) -> None:
+    """Let the public module ``module`` also have the names in ``NAMES`` (name → module) of ``provider``."""
+    if provider not in _ADDED.setdefault(module, []):
+        _ADDED[module].append(provider)
+
+
+class PublicNames:
+    """A module's ``__getattr__``: ``places`` says which module has which name."""
+
+    def __init__(self, module: str, places: Mapping[str, str]):
+        self.module, self._own = module, places
+
+    def places(self) -> dict[str, str]:
+        """All names, with those that others add."""
+        added = [import_module(provider).NAMES for provider in _ADDED.get(self.module, ())]
+        return {name: place for names in (*added, self._own) for name, place in names.items()}
+
+    def __call__(self, name: str) -> Any:
+        if name == "__all__":
+            return sorted(self.places())
+        place = self._own.get(name) or (None if name.startswith("__") else self.places().get(name))
+        if place is None:
+            raise AttributeError(f"module '{self.module}' has no attribute '{name}'")
+        value = getattr(import_module(place), name)
+        setattr(modules[self.module], name, value)
+        return value

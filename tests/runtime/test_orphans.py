@@ -1,0 +1,73 @@
+"""Who starts processes and ends in whatever way leaves none of them behind, nor their files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed: there are no processes")
+if not Path("/proc/self/environ").exists():
+    pytest.skip("processes are found by /proc", allow_module_level=True)
+
+BENCH = "attention bench --nproc 2 --seqlen 64 --heads 2 --dim 8 --schedule ring --repeats 1000000"
+LAUNCH = """
+import numpy as np
+from megatile.plan.build import PlanBuilder
+from megatile.runtime.launch import launch
+
+b = PlanBuilder("waiting", scale="device", units=2)
+x = b.tile("x", (1,), "f32", memory="l2", role="inout")
+flag = b.flag("never")
+b.wait(flag, 1)
+launch(b.finish(), inputs={"x": np.zeros((2, 1))})
+"""
+COMMANDS = {"bench": ["-m", "megatile", *BENCH.split()], "launch": ["-c", LAUNCH]}
+
+
+def marked(mark):
+    """The processes that have the mark in their environment; those that ended already do not count."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(condition, seconds):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+@pytest.mark.parametrize(
+    ("command", "how"), [("bench", "SIGTERM"), ("bench", "SIGINT"), ("launch", "SIGKILL")]
+)
+def test_nothing_is_left_behind_within_three_seconds(command, how, tmp_path):
+    mark = f"MARK_{uuid.uuid4().hex}"
+    environment = {**os.environ, mark: "1", "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(
+        [sys.executable, *COMMANDS[command]],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    # The process itself, the one that forks, and two workers that have met.
+    assert wait_until(lambda: len(marked(mark)) >= 4 and list(tmp_path.glob("*/rendezvous")), 60)
+    process.send_signal(getattr(signal, how))
+    process.wait(10)
+    left = wait_until(lambda: not marked(mark), 3)
+    for pid in marked(mark):
+        os.kill(pid, signal.SIGKILL)
+    assert left
+    assert wait_until(lambda: not list(tmp_path.iterdir()), 3)
