@@ -46,12 +46,21 @@ with scale("device"):
     check(x < 5 and not n == 3, text="small")
     breakpoint(unit=1)
     atomic("add", "A", (0, 0), cast(x, "f32") * 2.0)
+    atomic("cas", "f", (0,), x, expected=0, result="old")
+    atomicregion("max", a[0::8, 0::8], t[0::8, 0::8])
+    barrier("device", name="pair", group=old // 2, units=2)
+    barrier("device", units=(0, 1))
+    for turn in bounded(0, 64, 1):
+        if old > 3:
+            break
+        else:
+            continue
     for k in pipelined(0, n, 2, stages=3):
         for i, j in parallel(8, 8):
             y = select(i < j, exp2(t[i, j]), 0.5)
             t[i, j] = y - t[j, i] ** 2.0
     if x > 1:
-        pass
+        return
     else:
         with scale("block"):
             v = view("a", owner([[0, 2], span(0, 8, 1)], [[1], span(0, 8, 1)], [[], []], [[], []]), "block")

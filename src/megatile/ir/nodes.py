@@ -196,20 +196,42 @@ class Store(Node):
 
 @dataclass(frozen=True)
 class Atomic(Node):
-    """One element is combined with a value, indivisibly: ``op`` is add, max or min."""
+    """One element is combined with a value, indivisibly; ``result`` is the variable that gets the old one.
+
+    ``op`` is add, max, min, exchange, or cas, which stores the value only where ``expected`` is. Those with a
+    result order what units did before them: each sees what those before it had done.
+    """
 
     op: str
     target: str
     index: tuple[Expr, ...]
     value: Expr
+    expected: Expr | None = None
+    result: str | None = None
+
+
+@dataclass(frozen=True)
+class AtomicRegion(Node):
+    """Every element of ``to`` is combined with its element of ``source``, each indivisibly."""
+
+    op: str
+    to: Region = updates()
+    source: Region = reads()
 
 
 @dataclass(frozen=True)
 class Barrier(Node):
-    """All units of ``scale`` below the enclosing unit meet; release and acquire."""
+    """All units of ``scale`` below the enclosing unit meet; release and acquire.
+
+    ``units``: these ranks only, or so many of any rank. Barriers of different ``name`` or ``group`` are
+    different.
+    """
 
     scale: str
     axis: int | None = None
+    name: str = ""
+    group: Expr | None = None
+    units: int | tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -295,8 +317,23 @@ class Scale(Node):
 
 
 @dataclass(frozen=True)
+class Break(Node):
+    """The innermost loop ends."""
+
+
+@dataclass(frozen=True)
+class Continue(Node):
+    """The innermost loop goes on with its next iteration."""
+
+
+@dataclass(frozen=True)
+class Return(Node):
+    """The unit has done all of its region."""
+
+
+@dataclass(frozen=True)
 class Loop(Node):
-    """``kind``: serial, unroll, vectorized, pipelined or persistent."""
+    """``kind``: serial, unroll, vectorized, pipelined, persistent, or bounded (a ``while``)."""
 
     kind: str
     var: str
@@ -326,8 +363,9 @@ class If(Node):
 STATEMENTS: dict[str, type[Node]] = {
     kind.__name__: kind
     for kind in (
-        Alloc, View, Let, ReadScalar, Copy, Gemm, Fill, Reduce, Cumsum, Store, Atomic, Barrier, Signal,
-        Wait, Collective, Print, Check, Breakpoint, Scale, Loop, Parallel, If,
+        Alloc, View, Let, ReadScalar, Copy, Gemm, Fill, Reduce, Cumsum, Store, Atomic, AtomicRegion,
+        Barrier, Signal, Wait, Collective, Print, Check, Breakpoint, Break, Continue, Return,
+        Scale, Loop, Parallel, If,
     )
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from megatile.ir.program import Program
 from megatile.ir.typing import apply
 
 _STATEMENTS = {name.lower(): kind for name, kind in n.STATEMENTS.items()}
-_LOOPS = ("serial", "unroll", "vectorized", "pipelined", "persistent")
+_LOOPS = ("serial", "unroll", "vectorized", "pipelined", "persistent", "bounded")
 
 
 class ProgramSyntaxError(MegatileError, ValueError):
@@ -114,6 +114,8 @@ class _Parser(ExprReader):
         values.update({str(k.arg): self.value(k.value) for k in call.keywords})
         types = {f.name: str(f.type) for f in fields(kind)}
         raw = {name: self.raw(value, types[name]) for name, value in values.items()}
+        if raw.get("result") is not None:
+            self.types[raw["result"]] = self.types.get(raw["target"], "int")
         return kind(**given, **raw)
 
     @staticmethod
@@ -282,4 +284,7 @@ _READERS: dict[type, Callable[[_Parser, Any], n.Node]] = {
     ast.If: _Parser.branch,
     ast.With: _Parser.scale,
     ast.Expr: lambda p, s: p.call(s.value),
+    ast.Break: lambda p, s: n.Break(),
+    ast.Continue: lambda p, s: n.Continue(),
+    ast.Return: lambda p, s: n.Return(),
 }

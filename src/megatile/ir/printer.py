@@ -112,6 +112,9 @@ _HEADS: dict[type[n.Node], Callable[[Any], str]] = {
     n.Loop: _loop,
     n.Parallel: lambda s: f"for {', '.join(s.vars)} in parallel({', '.join(e.text() for e in s.extents)}):",
     n.If: lambda s: f"if {s.condition.text()}:",
+    n.Break: lambda s: "break",
+    n.Continue: lambda s: "continue",
+    n.Return: lambda s: "return",
 }
 
 

@@ -51,6 +51,8 @@ class _Verifier:
             self.defined.add(node.name)
         if isinstance(node, (n.Let, n.ReadScalar)):
             seen.add(node.name)
+        if isinstance(node, n.Atomic) and node.result is not None:
+            seen.add(node.result)
         for _, part in n.bodies(node):
             self.body(part, inner_scale, inner)
         if isinstance(

@@ -35,11 +35,13 @@ from megatile.language.tile.functions import (
     sqrt,
     tanh,
 )
-from megatile.language.tile.loops import Parallel, Persistent, Pipelined, serial, unroll, vectorized
+from megatile.language.tile.loops import Parallel, Persistent, Pipelined, bounded, serial, unroll, vectorized
 from megatile.language.tile.memory import alloc, alloc_fragment, alloc_local, alloc_shared, dynamic, view
 from megatile.language.tile.operations import (
     GemmWarpPolicy,
     atomic_add,
+    atomic_cas,
+    atomic_exchange,
     atomic_max,
     atomic_min,
     barrier,
@@ -91,9 +93,12 @@ __all__ = [
     "alloc_shared",
     "allreduce",
     "atomic_add",
+    "atomic_cas",
+    "atomic_exchange",
     "atomic_max",
     "atomic_min",
     "barrier",
+    "bounded",
     "breakpoint",
     "broadcast",
     "cast",

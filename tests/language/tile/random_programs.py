@@ -117,7 +117,7 @@ def draw_expression(rng: random.Random, depth: int) -> tuple[Any, ...]:
             [("a",), ("b",), ("number", round(rng.uniform(-1, 1), 2)), ("rank",), ("i",), ("j",)]
         )
     kind = rng.random()
-    if kind < 0.35:
+    if kind < 0.42:
         return (rng.choice(_UNARY + _POSITIVE), draw_expression(rng, depth - 1))
     if kind < 0.85:
         return (rng.choice(_BINARY), draw_expression(rng, depth - 1), draw_expression(rng, depth - 1))
@@ -655,6 +655,7 @@ class _GatherView:
         s.b[:] = f(owner).reshape(1, -1, 1)
 
 
+import tests.language.tile.random_control  # noqa: E402
 import tests.language.tile.random_numbers  # noqa: E402, F401  (more steps, which need the definitions above)
 
 # --- programs ------------------------------------------------------------------------------------------------------------------

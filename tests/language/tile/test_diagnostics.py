@@ -382,19 +382,72 @@ def parallel_in_parallel(A, B):
                 A[i, j] = 0.0
 
 
-@refused(r"'break' under a condition known only at run time")
-def break_at_run_time(A, B):
-    with T.Kernel(block=4) as bx:
+@refused(r"'break' in T.Parallel, under a condition known only at run time.*under 'if' or 'else'")
+def break_in_parallel(A, B):
+    with T.Kernel(block=4):
+        for i in T.Parallel(4):
+            for k in T.serial(4):
+                if A[i, k] > 0:
+                    break
+                B[i, k] = 1.0
+
+
+@refused(r"'break' of a loop around the T.Scale it stands in.*put what follows under 'if' instead")
+def break_of_a_larger_scale(A, B):
+    with T.Kernel(block=1, threads=128):
         for _k in T.serial(4):
-            if bx == 1:
-                break
+            with T.Scale("warp") as (w, _n):
+                if w == 1:
+                    break
+                T.clear(A)
 
 
-@refused(r"'while' on a value known only at run time.*T.serial")
-def while_at_run_time(A, B):
+@refused(r"'return' .*inside T.Scale\(\"warp\"\): the 'block' around it would go on.*under 'if'")
+def return_of_a_smaller_scale(A, B):
+    with T.Kernel(block=1, threads=128):
+        with T.Scale("warp") as (w, _n):
+            for k in T.serial(4):
+                if w == k:
+                    return
+        T.clear(A)
+
+
+@refused(r"a region follows one that units left: 'return'.*under 'if' instead of leaving it")
+def region_after_return(A, B):
+    with T.Kernel(device=2):
+        with T.Scale("device") as (d, _n):
+            for k in T.serial(4):
+                if d == k:
+                    return
+        with T.Scale("device"):
+            T.clear(T.view(A, layout=T.Replica))
+
+
+@refused(r"'return' in a function that a kernel calls.*return at its end")
+def return_inside_a_helper(A, B):
+    def helper(x):
+        for k in T.serial(4):
+            if x == k:
+                return
+
     with T.Kernel(block=4) as bx:
-        while bx < 3:
-            bx = bx + 1
+        helper(bx)
+
+
+@refused(r"a loop over Python values is left under a condition known only at run time.*T.serial")
+def break_of_a_python_list(A, B):
+    with T.Kernel(block=4) as bx:
+        for width in [1, 3, 5]:
+            if bx == width:
+                break
+            T.clear(A[width, 0:4])
+
+
+@refused(r"T.bounded with most=0.*whole number from 1")
+def while_without_turns(A, B):
+    with T.Kernel(block=4) as bx:
+        while T.bounded(bx < 3, 0):
+            T.clear(A)
 
 
 @refused(r"is known only when the program runs, and is needed as a Python number", "range(bx)")

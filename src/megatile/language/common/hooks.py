@@ -62,10 +62,13 @@ class Undefined:
     def __init__(self, name: str, place: Place | None):
         self._name, self._place = name, place
 
-    def _complain(self, *_: Any, **__: Any) -> NoReturn:
-        raise UnboundVariableError(
+    def _error(self) -> MegatileError:
+        return UnboundVariableError(
             f"'{self._name}' has no value here", place=self._place, advice="assign it before, on every path"
         )
+
+    def _complain(self, *_: Any, **__: Any) -> NoReturn:
+        raise self._error()
 
     def __repr__(self) -> str:
         return f"<{self._name} without a value>"

@@ -167,7 +167,9 @@ class Transformer(ast.NodeTransformer):
         used = loaded(self.root, skip=node)
         if looping or self.loops:
             used |= loaded(node)
-        return sorted(stored([node]) & used)
+        # What jumps out of it takes along everything that the body around it returns.
+        taken = set(self.state or ()) if not looping and jumps(node) else set()
+        return sorted(stored([node]) & used | taken)
 
     def body_function(
         self, name: str, first: list[str], names: list[str], body: list[ast.stmt], looping: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,6 +74,8 @@ class ProgramBuilder:
         self.symbols: list[str] = []
         self.bound: dict[str, int] = {}
         self.regions = 0
+        self.left = ""
+        """Why some units have left the kernel early."""
 
     # --- where we are -----------------------------------------------------------------------------
 
@@ -198,6 +200,28 @@ class ProgramBuilder:
                     advice="use it inside, or keep it in a tile",
                 )
 
+    def is_known(self, expr: Expr, more: Collection[str] = (), ranks: bool = True) -> bool:
+        """Whether a value means something here: its variables (or ``more``) live, its ranks are of this
+        scale."""
+        here = self.depth(self.scale) if ranks else 0
+        for node in walk(expr):
+            if ranks and isinstance(node, (Coord, Rank)) and self.depth(node.scale) > here:
+                return False
+            if isinstance(node, Symbol) and not (
+                node.name in more or node.name in self.symbols or self.in_scope(node.name)
+            ):
+                return False
+        return True
+
+    def leave_kernel(self, what: str) -> None:
+        """A unit ends here: allowed where no larger unit goes on after it."""
+        if len(self.scales) > 1:
+            raise ProgramError(
+                f"{what}, inside T.Scale(\"{self.scale}\"): the '{self.enclosing}' around it would go on",
+                advice="put what follows in the region under 'if'",
+            )
+        self.left = what
+
     def in_scope(self, name: str) -> bool:
         return any(name in body.variables for body in self.bodies)
 
@@ -235,6 +259,11 @@ class ProgramBuilder:
         self.bodies[-1].nodes.append(node)
 
     def enter_scale(self, scale: str, implied: bool = False) -> OpenScale:
+        if self.left and not self.scales:
+            raise ProgramError(
+                f"a region follows one that units left: {self.left}",
+                advice="put the rest of the first region under 'if' instead of leaving it",
+            )
         self.regions += 1
         self.bodies.append(Body())
         opened = OpenScale(scale, self.regions, implied, len(self.bodies))
@@ -256,13 +285,16 @@ class ProgramBuilder:
 
     def snapshot(self) -> dict[str, Any]:
         """The state to return to if what follows must be read again."""
-        bodies = [Body(list(b.nodes), set(b.variables)) for b in self.bodies]
+        bodies = [(b, list(b.nodes), set(b.variables)) for b in self.bodies]
         rest = {name: getattr(self, name).copy() for name in _RESTORED}
-        return {"bodies": bodies, "regions": self.regions, **rest}
+        return {"bodies": bodies, "regions": self.regions, "left": self.left, **rest}
 
     def restore(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
+        for body, nodes, variables in state["bodies"]:  # others hold on to the same bodies
+            body.nodes, body.variables = list(nodes), set(variables)
+        self.bodies = [body for body, _, _ in state["bodies"]]
 
 
 _RESTORED = ("scales", "parallel", "names", "tiles", "homes", "placements", "symbols")

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from megatile.core.dtypes import is_float
 from megatile.core.expr import Symbol, known
 from megatile.ir import layout as lay
 from megatile.ir import nodes as n
@@ -233,11 +234,27 @@ def _part_of(tile: Tile, dim: int) -> Any:
 
 
 def all_to_all(
-    out: Any, x: Any, *, dim: int = 0, axis: int | None = None, algorithm: str | None = None,
-    impl: str | None = None,
+    out: Any, x: Any, counts: Any = None, received: Any = None, *, dim: int = 0, axis: int | None = None,
+    algorithm: str | None = None, impl: str | None = None,
 ) -> None:  # fmt: skip
-    """Part ``j`` of ``x`` (along ``dim``) goes to unit ``j``, and becomes part ``rank`` of its ``out``."""
+    """Part ``j`` of ``x`` (along ``dim``) goes to unit ``j``, and becomes part ``rank`` of its ``out``.
+
+    Parts are equal, or ``counts[j]`` long, one after the other from the start of ``x``; those received lie
+    one after the other from the start of ``out``, and ``received`` gets how long each is.
+    """
     to, source = _own(out, "the result of T.all_to_all"), _own(x, "the source of T.all_to_all")
+    if counts is not None:
+        lengths = [_counts(c, axis) for c in (counts, received) if c is not None]
+        _emit(
+            "all_to_all",
+            [to, *lengths[1:]],
+            [source, lengths[0]],
+            axis,
+            dim=dim,
+            algorithm=algorithm,
+            impl=impl,
+        )
+        return
     if not same_extents(to.extents, source.extents):
         raise ProgramError(
             f"T.all_to_all: {to.text()} and {source.text()} have different shapes",
@@ -250,6 +267,16 @@ def all_to_all(
             advice="pad the tile, or choose another dim=",
         )
     _emit("all_to_all", [to], [source], axis, dim=dim, algorithm=algorithm, impl=impl)
+
+
+def _counts(value: Any, axis: int | None) -> Operand:
+    side = _own(value, "the counts of T.all_to_all")
+    if is_float(side.tile.dtype) or len(side.extents) != 1 or known(side.extents[0]) != _units(axis):
+        raise ProgramError(
+            f"T.all_to_all: {side.text()} of {side.tile.dtype} are no counts for {_units(axis)} units",
+            advice=f'T.alloc(({_units(axis)},), "i32", ...), one number for each unit',
+        )
+    return side
 
 
 def broadcast(

@@ -7,6 +7,27 @@ from typing import Any
 
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.frames import caller
+from megatile.language.tile.scalars import Value, as_expr
+
+MOST = 1 << 20
+"""Turns of a ``while`` without a bound of its own."""
+
+
+class Bounded(Value):
+    """The condition of a ``while``, with the turns it may take at most."""
+
+    __slots__ = ("most",)
+
+    def __init__(self, condition: Any, most: int):
+        super().__init__(as_expr(condition))
+        self.most = most
+
+
+def bounded(condition: Any, most: int) -> Any:
+    """``while T.bounded(x[0] < n, 64):`` takes at most 64 turns; one more is an error of the run."""
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise ProgramError(f"T.bounded with most={most!r}", advice="give a whole number from 1")
+    return Bounded(condition, most) if isinstance(condition, Value) else condition
 
 
 @dataclass

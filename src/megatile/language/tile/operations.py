@@ -214,30 +214,82 @@ def cumsum(
     )
 
 
-def _atomic(op: str, target: Any, value: Any) -> None:
-    if not isinstance(target, Ref) or not target.is_element:
-        raise ProgramError(f"T.atomic_{op} needs one element", advice=f"write T.atomic_{op}(x[i, j], value)")
-    current().store(n.Atomic, op=op, target=target.tile.name, index=target.index, value=as_expr(value))
-
-
-def atomic_add(target: Any, value: Any) -> None:
-    """Add to one element, indivisibly; the order among units does not matter."""
-    _atomic("add", target, value)
-
-
-def atomic_max(target: Any, value: Any) -> None:
-    _atomic("max", target, value)
-
-
-def atomic_min(target: Any, value: Any) -> None:
-    _atomic("min", target, value)
-
-
-def barrier(axis: int | None = None) -> None:
-    """All units of this scale under the enclosing unit meet here, and see each other's earlier writes and
-    puts."""
+def _atomic(op: str, target: Any, value: Any, fetch: bool, expected: Any = None) -> Any:
     builder = current()
-    builder.emit(n.Barrier, scale=builder.scale, axis=_axis(axis))
+    if isinstance(value, Tile) or (isinstance(value, Ref) and not value.is_element):
+        if fetch:
+            raise ProgramError(
+                f"T.atomic_{op} of a region has no single old value", advice="fetch element by element"
+            )
+        to, source = matched(operand(target, f"the target of T.atomic_{op}"), operand(value, "its source"))
+        builder.emit(n.AtomicRegion, op=op, to=to, source=source)
+        return None
+    if not isinstance(target, Ref) or not target.is_element:
+        raise ProgramError(
+            f"T.atomic_{op} needs one element, or a region and a tile",
+            advice=f"write T.atomic_{op}(x[i, j], value), or T.atomic_{op}(C[i, j], tile)",
+        )
+    name = builder.variable("old") if fetch else None
+    builder.store(
+        n.Atomic, op=op, target=target.tile.name, index=target.index, value=as_expr(value),
+        expected=_peer(expected), result=name,
+    )  # fmt: skip
+    return Value(Symbol(name, target.tile.dtype)) if name is not None else None
+
+
+def atomic_add(target: Any, value: Any, return_prev: bool = False) -> Any:
+    """Add to one element, indivisibly; the order among units does not matter. Given a region (or an anchor)
+    and a tile, every element of the one is added to the other.
+
+    With ``return_prev`` the value before is returned, and units are ordered as they come:
+    ``ticket = T.atomic_add(next[0], 1, return_prev=True)``.
+    """
+    return _atomic("add", target, value, return_prev)
+
+
+def atomic_max(target: Any, value: Any, return_prev: bool = False) -> Any:
+    """As ``atomic_add``, with the larger of the two."""
+    return _atomic("max", target, value, return_prev)
+
+
+def atomic_min(target: Any, value: Any, return_prev: bool = False) -> Any:
+    """As ``atomic_add``, with the smaller of the two."""
+    return _atomic("min", target, value, return_prev)
+
+
+def atomic_cas(target: Any, expected: Any, value: Any) -> Any:
+    """Store ``value`` in one element if it holds ``expected``, indivisibly; returns what it held."""
+    return _atomic("cas", target, value, True, expected)
+
+
+def atomic_exchange(target: Any, value: Any) -> Any:
+    """Store ``value`` in one element, indivisibly; returns what it held."""
+    return _atomic("exchange", target, value, True)
+
+
+def barrier(axis: int | None = None, *, name: str = "", group: Any = None, units: Any = None) -> None:
+    """All units of this scale under the enclosing unit meet here, and see each other's earlier writes and
+    puts.
+
+    ``units=(0, 1)`` lets only those ranks meet, ``units=4`` any four that come; ``name="full"`` and
+    ``group=rank // 4`` keep barriers apart: units meet at the one with their name and group.
+    """
+    builder = current()
+    if isinstance(units, range):
+        units = tuple(units)
+    ranks = tuple(units) if isinstance(units, (tuple, list)) else (units,)
+    size = builder.plan.count(builder.scale, builder.enclosing)
+    if units is not None and not all(type(u) is int and 0 <= u <= size for u in ranks):
+        raise ProgramError(
+            f"T.barrier with units={units!r}: there are {size} units of scale '{builder.scale}'",
+            advice="give ranks, units=(0, 1), or how many meet, units=4",
+        )
+    if group is not None and units is None:
+        raise ProgramError("T.barrier with group= and no units=", advice="say how many of a group meet")
+    builder.emit(
+        n.Barrier, scale=builder.scale, axis=_axis(axis), name=name, group=_peer(group),
+        units=ranks if isinstance(units, (tuple, list)) else units,
+    )  # fmt: skip
 
 
 def _flag(flag: Any, word: str) -> tuple[Tile, tuple[Expr, ...]]:

@@ -87,6 +87,7 @@ class ProgramFunction:
         try:
             with builder.active():
                 bind(self.function, builder.reader)(*arguments)
+                builder.close_implied()
                 program = _finished(builder, params)
         except MegatileError as error:
             raise located(error, builder.place).with_traceback(None) from None

@@ -6,17 +6,31 @@ Control flow on plain Python values happens while building, as written.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
 
-from megatile.core.errors import Place
+from megatile.core.errors import MegatileError, Place
 from megatile.core.expr import Expr, Symbol
 from megatile.ir import nodes as n
 from megatile.ir.expr import has_loads
-from megatile.language.common.hooks import CONTINUE, Hooks, Jump, LoopContext, Returned, State, Undefined
-from megatile.language.tile.builder import LargerScale, ProgramBuilder
+from megatile.language.common.hooks import (
+    BREAK,
+    CONTINUE,
+    Hooks,
+    Jump,
+    LoopContext,
+    Returned,
+    State,
+    UnboundVariableError,
+    Undefined,
+    after_loop,
+    ends_loop,
+)
+from megatile.language.common.transform import HOOKS
+from megatile.language.tile.builder import LargerScale, ProgramBuilder, located
 from megatile.language.tile.errors import ProgramError
-from megatile.language.tile.loops import ParallelRange, SerialRange
+from megatile.language.tile.loops import MOST, Bounded, ParallelRange, SerialRange
+from megatile.language.tile.python_errors import PYTHON_ERRORS, translated
 from megatile.language.tile.scalars import Value, as_expr, operate
 from megatile.language.tile.tiles import Ref, Tile
 
@@ -35,9 +49,43 @@ class Carried(Value):
         self.read = False
 
     @property
+    def variable(self) -> Symbol:
+        assert isinstance(self._expr, Symbol)
+        return self._expr
+
+    @property
     def expr(self) -> Expr:
         self.read = True
         return self._expr
+
+
+class OutOfScope(Undefined):
+    """A variable after the loop or branch that gave it a value known only inside."""
+
+    __slots__ = ()
+
+    def _error(self) -> MegatileError:
+        return UnboundVariableError(
+            f"'{self._name}' changes in a loop or branch and is used after it",
+            place=self._place,
+            advice="give it a number before the loop, use it inside, or keep it in a tile",
+        )
+
+
+@dataclass
+class OpenLoop:
+    """A loop whose body is being read, and what its variables were at the start of the body."""
+
+    names: tuple[str, ...] = ()
+    start: list[Any] = field(default_factory=list)
+    scales: int = 0
+    unrolled: bool = False
+    left_early: bool = False
+    """Whether a statement of the body leaves it before its end."""
+
+
+class NeedsLoop(BaseException):
+    """A loop being unrolled is left on a value known only at run time: it must stay a loop."""
 
 
 def _is_symbolic(value: Any) -> bool:
@@ -56,6 +104,9 @@ class Reader(Hooks):
     def __init__(self, builder: ProgramBuilder):
         super().__init__()
         self.builder = builder
+        self.loops: list[OpenLoop] = []
+        self.calls = 0
+        """How many of the user's own functions are being read inside each other."""
 
     def _here(self, place: Place) -> None:
         self.here = place
@@ -66,9 +117,32 @@ class Reader(Hooks):
 
     def call(self, place: Place, function: Any, /, *arguments: Any, **keywords: Any) -> Any:
         self.builder.place = place
-        result = super().call(place, function, *arguments, **keywords)
+        followed = self.follows(function) or HOOKS in getattr(
+            getattr(function, "__code__", None), "co_freevars", ()
+        )
+        self.calls += followed
+        try:
+            result = super().call(place, function, *arguments, **keywords)
+        except MegatileError as error:
+            if followed:
+                self._called(error, place)
+            raise
+        except PYTHON_ERRORS as error:
+            if not followed:
+                raise
+            problem = translated(error, self.builder.place, self.builder.tiles)
+            raise self._called(problem, place).with_traceback(None) from None
+        self.calls -= followed
         self.builder.place = place  # an error inside keeps the place where it happened
         return result
+
+    def _called(self, error: MegatileError, place: Place) -> MegatileError:
+        """An error inside a helper also says which line called it."""
+        located(error, self.builder.place)
+        if error.place is not None and str(error.place) != str(place):
+            error.message = f"{error.message} [called at {place}]"
+            error.args = (error.message, error.place, error.advice)
+        return error
 
     def getitem(self, place: Place, container: Any, index: Any) -> Any:
         if isinstance(container, Tile):
@@ -159,12 +233,13 @@ class Reader(Hooks):
         regions."""
         if self.builder.scales:
             return read()
-        before = self.builder.snapshot()
+        before, loops, calls = self.builder.snapshot(), list(self.loops), self.calls
         self.builder.open_implied()
         try:
             return read()
         except LargerScale:
             self.builder.restore(before)
+            self.loops, self.calls = loops, calls
             return read()
 
     def _branch(
@@ -182,11 +257,16 @@ class Reader(Hooks):
             results.append(after)
             parts.append(body)
             jumps.append(jump)
-        leaving = self._common_jump(jumps, place)
+        leaving, survivor = self._leave(jumps, parts, names, results, place)
         merged = tuple(
             self._merge(name, before, left, right, parts, span)
+            if survivor is None
+            else self._survive(name, before, (left, right)[survivor], parts[survivor], span)
             for name, before, left, right in zip(names, state, results[0], results[1], strict=True)
         )
+        if isinstance(leaving, Returned) and survivor is None:
+            left, right = (j.value for j in jumps if isinstance(j, Returned))
+            leaving = Returned(self._merge("result", None, left, right, parts, span), place)
         self.builder.append(n.If(test, tuple(parts[0].nodes), tuple(parts[1].nodes), span=span))
         return merged, leaving
 
@@ -196,30 +276,77 @@ class Reader(Hooks):
             return left
         if not (_is_scalar(left) and _is_scalar(right)):
             return _either(name, before, left, right, self.here)
+        values = as_expr(left), as_expr(right)
+        if isinstance(left, Value) and values[0] == values[1]:
+            return left
+        if not all(self.builder.is_known(v, part.variables) for v, part in zip(values, parts, strict=True)):
+            return OutOfScope(name, None)
         dtype = operate("select", Value(Symbol("c", "bool")), left, right).dtype
         variable = self.builder.variable(name)
-        for part, value in zip(parts, (left, right), strict=True):
-            part.nodes.append(n.Let(variable, as_expr(value), span=span))
+        for part, value in zip(parts, values, strict=True):
+            part.nodes.append(n.Let(variable, value, span=span))
         return Value(Symbol(variable, dtype))
 
-    def _common_jump(self, jumps: list[Jump | None], place: Place) -> Jump | None:
-        """Both sides end the body the same way (``if c: continue`` followed by more), or neither leaves
-        it."""
-        first, second = jumps
-        if first is second and first in (None, CONTINUE):
-            return first
-        returns = [j for j in jumps if isinstance(j, Returned) and j.value is None]
-        if len(returns) == 2:
-            return first
-        self._refuse_jump(first or second, place)
-        return None
+    def _survive(self, name: str, before: Any, value: Any, part: Any, span: Any) -> Any:
+        """The value of a variable after a branch of which only one side goes on."""
+        if value is before or not isinstance(value, Value) or not _is_scalar(value):
+            return value
+        if not self.builder.is_known(value.expr, part.variables):
+            return OutOfScope(name, None)
+        variable = self.builder.variable(name)
+        part.nodes.append(n.Let(variable, value.expr, span=span))
+        return Value(Symbol(variable, value.dtype))
 
-    def _refuse_jump(self, jump: Jump | None, place: Place) -> None:
-        if jump is not None and jump is not CONTINUE:
-            raise ProgramError(
-                f"'{jump.word}' under a condition known only at run time", place=place,
-                advice="put the statements that follow under 'if' or 'else' instead",
-            )  # fmt: skip
+    # --- jumps ------------------------------------------------------------------------------------
+
+    def _leave(
+        self, jumps: list[Jump | None], parts: list[Any], names: tuple[str, ...], results: list[State],
+        place: Place,
+    ) -> tuple[Jump | None, int | None]:  # fmt: skip
+        """The jump that both sides of a branch make, and the only side that goes on, if it is one.
+
+        A side that jumps elsewhere than the other gets a statement that does so when the program runs.
+        """
+        first, second = jumps
+        if first is second or (isinstance(first, Returned) and isinstance(second, Returned)):
+            return first, None
+        on = jumps.index(None) if None in jumps else jumps.index(CONTINUE) if CONTINUE in jumps else 1
+        self._emit_jump(jumps[1 - on], parts[1 - on], dict(zip(names, results[1 - on], strict=True)), place)
+        return jumps[on], on
+
+    def _emit_jump(self, jump: Jump | None, part: Any, values: dict[str, Any], place: Place) -> None:
+        assert jump is not None
+        builder, loop = self.builder, self.loops[-1] if self.loops else None
+        if loop is not None and loop.unrolled:
+            raise NeedsLoop
+        if builder.parallel:
+            self._refuse_jump(jump, place, "in T.Parallel", "put what follows under 'if' or 'else' instead")
+        if isinstance(jump, Returned):
+            if self.calls or jump.value is not None:
+                self._refuse_jump(jump, place, "in a function that a kernel calls", "return at its end")
+            builder.leave_kernel(f"'{jump.word}' under a condition known only at run time")
+            part.nodes.append(n.Return(span=builder.span()))
+            return
+        if loop is None or loop.scales != len(builder.scales):
+            self._refuse_jump(
+                jump,
+                place,
+                "of a loop around the T.Scale it stands in",
+                "put what follows under 'if' instead",
+            )
+        assert loop is not None
+        for name, start in zip(loop.names, loop.start, strict=True):
+            value = values.get(name, start)
+            if value is not start and isinstance(start, Carried) and _is_scalar(value):
+                part.nodes.append(n.Let(start.variable.name, as_expr(value), span=builder.span()))
+                start.read = True
+        loop.left_early = True
+        part.nodes.append((n.Break if jump is BREAK else n.Continue)(span=builder.span()))
+
+    def _refuse_jump(self, jump: Jump, place: Place, where: str, advice: str) -> NoReturn:
+        raise ProgramError(
+            f"'{jump.word}' {where}, under a condition known only at run time", place=place, advice=advice
+        )
 
     # --- loops ------------------------------------------------------------------------------------
 
@@ -234,57 +361,126 @@ class Reader(Hooks):
         if isinstance(iterable, SerialRange):
             if len(context.targets) == 1:
                 iterable = replace(iterable, name=_named(context.targets, (iterable.name,))[0])
-            return self._at_top(lambda: self._serial(place, iterable, body, names, state))
+            return self._at_top(lambda: self._serial(place, iterable, body, names, state, context))
         if isinstance(iterable, Value):
             raise ProgramError("a number cannot be looped over", place=place, advice="for k in T.serial(n)")
-        return super().for_(place, iterable, body, names, state, context)
+        return self._unrolled(
+            lambda: super(Reader, self).for_(place, iterable, body, names, state, context),
+            lambda: self._as_serial(place, iterable, body, names, state, context),
+        )
+
+    def _unrolled(self, unroll: Callable[[], _Result], stage: Callable[[], _Result]) -> _Result:
+        """A loop over Python values is unrolled, unless leaving it depends on a run-time value."""
+        before, loops, calls = self.builder.snapshot(), list(self.loops), self.calls
+        self.loops.append(OpenLoop(unrolled=True))
+        try:
+            result = unroll()
+        except NeedsLoop:
+            self.builder.restore(before)
+            self.loops, self.calls = loops, calls
+            return stage()
+        self.loops.pop()
+        return result
+
+    def _as_serial(
+        self, place: Place, iterable: Any, body: Callable[..., Any], names: tuple[str, ...], state: State,
+        context: LoopContext,
+    ) -> _Result:  # fmt: skip
+        if not isinstance(iterable, range):
+            raise ProgramError(
+                "a loop over Python values is left under a condition known only at run time", place=place,
+                advice="loop over T.serial(n) or range(n)",
+            )  # fmt: skip
+        loop = SerialRange("serial", iterable.start, iterable.stop, iterable.step, name="i")
+        return self.for_(place, loop, body, names, state, context)
 
     def while_(
         self, place: Place, test: Callable[..., Any], body: Callable[..., Any], names: tuple[str, ...],
         state: State, context: LoopContext,
     ) -> _Result:  # fmt: skip
-        if _is_symbolic(test(*state)):
-            raise ProgramError(
-                "'while' on a value known only at run time", place=place,
-                advice="loop a bounded number of times with T.serial(...) and put the condition in an 'if'",
-            )  # fmt: skip
-        return super().while_(place, test, body, names, state, context)
+        def unroll() -> _Result:
+            now = state
+            while True:
+                self._here(place)
+                condition = test(*now)
+                if _is_symbolic(condition):
+                    raise NeedsLoop
+                if not condition:
+                    return now, None
+                now, jump = body(*now)
+                if ends_loop(jump):
+                    return now, after_loop(jump)
+
+        def stage() -> _Result:
+            loop = SerialRange("bounded", 0, MOST, name="turn")
+
+            def turn(_: Value, *start: Any) -> _Result:
+                self._here(place)
+                condition = test(*start)
+                if isinstance(condition, Bounded):
+                    loop.stop = condition.most
+                self._here(place)
+                if _is_symbolic(condition):
+                    span = self.builder.span()
+                    stops = as_expr(operate("not", condition))
+                    self.builder.append(n.If(stops, (n.Break(span=span),), span=span))
+                    self.loops[-1].left_early = True
+                elif not condition:
+                    return start, BREAK
+                return body(*start)
+
+            return self._at_top(lambda: self._serial(place, loop, turn, names, state, context))
+
+        return self._unrolled(unroll, stage)
 
     def _serial(
-        self, place: Place, loop: SerialRange, body: Callable[..., Any], names: tuple[str, ...], state: State
-    ) -> _Result:
+        self, place: Place, loop: SerialRange, body: Callable[..., Any], names: tuple[str, ...], state: State,
+        context: LoopContext,
+    ) -> _Result:  # fmt: skip
         self._here(place)
-        bounds = tuple(as_expr(v) for v in (loop.start, loop.stop, loop.step))
-        for bound in bounds:
-            self.builder.check_expr(bound)
+        for bound in (loop.start, loop.stop, loop.step):
+            self.builder.check_expr(as_expr(bound))
         span = self.builder.span()
         variable = self.builder.fresh(loop.name or "i")
         start = self._carry(names, state)
         carried = [c for c in start if isinstance(c, Carried)]
-        with self.builder.body(variable, *(c._expr.name for c in carried)) as inner:  # type: ignore[attr-defined]
+        opened = OpenLoop(names, start, len(self.builder.scales))
+        self.loops.append(opened)
+        with self.builder.body(variable, *(c.variable.name for c in carried)) as inner:
             after, jump = body(Value(Symbol(variable)), *start)
-            self._refuse_jump(jump, place)
             final = tuple(
-                self._step(name, *values) for name, *values in zip(names, state, start, after, strict=True)
+                self._step(name, old, first, last, opened.left_early or name in context.live)
+                for name, old, first, last in zip(names, state, start, after, strict=True)
             )
+            if jump is not None and jump is not CONTINUE:
+                self._emit_jump(jump, inner, {}, place)
+        self.loops.pop()
         for one in carried:
             if one.read:
-                name = one._expr.name  # type: ignore[attr-defined]
+                name = one.variable.name
                 self.builder.bodies[-1].nodes.append(n.Let(name, as_expr(one.before), span=span))
                 self.builder.bodies[-1].variables.add(name)
-        start_, stop, step = bounds
-        node = n.Loop(loop.kind, variable, start_, stop, step, loop.stages, tuple(inner.nodes), span=span)
+        first, stop, step = (as_expr(v) for v in (loop.start, loop.stop, loop.step))
+        node = n.Loop(loop.kind, variable, first, stop, step, loop.stages, tuple(inner.nodes), span=span)
         self.builder.append(node)
-        return final, None
+        return tuple(self._outside(name, v) for name, v in zip(names, final, strict=True)), None
+
+    def _outside(self, name: str, value: Any) -> Any:
+        """What a variable is outside the loop that set it."""
+        known = not isinstance(value, Value) or self.builder.is_known(value.expr, ranks=False)
+        return value if known else OutOfScope(name, None)
 
     def _carry(self, names: tuple[str, ...], state: State) -> list[Any]:
         return [
-            Carried(self.builder.fresh(name), value) if _is_scalar(value) else value
+            Carried(self.builder.fresh(name), value)
+            if _is_scalar(value) and self.builder.is_known(as_expr(value))
+            else value
             for name, value in zip(names, state, strict=True)
         ]
 
-    def _step(self, name: str, before: Any, start: Any, after: Any) -> Any:
-        """What a variable is after the loop; one read and assigned in the body is carried round it."""
+    def _step(self, name: str, before: Any, start: Any, after: Any, kept: bool) -> Any:
+        """What a variable is after the loop; one read and assigned in the body is carried round it, and so is
+        one that is read after the loop (``kept``)."""
         if not isinstance(start, Carried):
             swapped = isinstance(start, Tile) and isinstance(after, Tile) and after is not start
             if swapped and after.name in self.builder.tiles and not self._made_here(after):
@@ -295,13 +491,14 @@ class Reader(Hooks):
             return after
         if after is start:
             return start if start.read else before
-        if not start.read:
+        known = _is_scalar(after) and self.builder.is_known(as_expr(after))
+        if not start.read and not (kept and known):
             return after
         if not _is_scalar(after):
             raise ProgramError(f"'{name}' changes its kind in a loop", advice="keep it a number")
-        variable = start._expr
-        self.builder.emit(n.Let, name=variable.name, value=as_expr(after))  # type: ignore[attr-defined]
-        return Value(variable)
+        start.read = True
+        self.builder.emit(n.Let, name=start.variable.name, value=as_expr(after))
+        return Value(start.variable)
 
     def _made_here(self, tile: Tile) -> bool:
         made = {
@@ -331,7 +528,8 @@ class Reader(Hooks):
         with self.builder.body(*variables) as inner:
             self.builder.parallel = list(variables)
             _, jump = body(items[0] if len(items) == 1 else tuple(items), *state)
-            self._refuse_jump(jump, place)
+            if jump is not None and jump is not CONTINUE:
+                self._refuse_jump(jump, place, "in T.Parallel", "T.serial runs one iteration after the other")
             self.builder.parallel = []
         extents = tuple(as_expr(e) for e in loop.extents)
         self.builder.append(n.Parallel(variables, extents, tuple(inner.nodes), span=span))

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from megatile.core.dtypes import dtype
+from megatile.core.expr import Const
 from megatile.core.forkjoin import meet
 from megatile.core.operations import OPERATIONS, cast
 from megatile.ir import nodes as n
 from megatile.ir.layout import Partial, cut
-from megatile.targets.interpret.errors import RunError
+from megatile.targets.interpret.errors import DeadlockError, OutOfBoundsError, RunError
 from megatile.targets.interpret.group import word_of
 from megatile.targets.interpret.units import Unit, describe
 
@@ -25,19 +27,44 @@ Parts = list[list[np.ndarray]]
 """Per unit, per operand."""
 
 
-def perform(machine: Interpreter, node: n.Collective, units: list[Unit]) -> None:
-    """All units have come: exchange their data."""
-    access = machine.access
-    for unit in units:
-        unit.node = node
-    sources = [[access.resolve(r, u) for r in node.source] for u in units]
-    data = [[np.array(access.read(t, u)) for t in targets] for u, targets in zip(units, sources, strict=True)]
+def check_same(machine: Interpreter, node: n.Collective, meeting: Any, unit: Unit) -> None:
+    """Units may come to one collective at different lines (both sides of an ``if``), but not to two."""
+    first, other = meeting.node, meeting.units()[0]
+    if _signature(first) == _signature(node):
+        return
+    lines = [f" (line {c.span.line})" if c.span else "" for c in (first, node)]
+    raise DeadlockError(
+        f"{describe(other, machine.launch)} is at {word_of(first)}{lines[0]}, "
+        f"{describe(unit, machine.launch)} at {word_of(node)}{lines[1]}: units that meet do the same",
+        advice="let all come to the same one, with the same op= and dim=",
+    )
+
+
+def _signature(node: n.Collective) -> Any:
+    return node.kind, node.op, node.fn, node.dim, len(node.source), len(node.to)
+
+
+def perform(machine: Interpreter, nodes: list[Any], units: list[Unit]) -> None:
+    """All units have come, each with a statement of its own: exchange their data."""
+    access, node = machine.access, nodes[0]
+    for unit, own in zip(units, nodes, strict=True):
+        unit.node = own
+    if node.kind == "all_to_all" and len(node.source) > 1:
+        _uneven_all_to_all(machine, nodes, units)
+        return
+    root = _root(machine, nodes, units) if node.kind == "broadcast" else None
+    givers = [(own, u) for own, u in zip(nodes, units, strict=True) if root is None or u is root]
+    sources = [[access.resolve(r, u) for r in own.source] for own, u in givers]
+    data = [
+        [np.array(access.read(t, u)) for t in targets]
+        for (_, u), targets in zip(givers, sources, strict=True)
+    ]
     meet(units)
     if node.kind not in _UNEVEN:
         _same_shapes(machine, node, units, data)
     results = _KINDS[node.kind](machine, node, units, data)
-    for unit, mine in zip(units, results, strict=True):
-        for region, value in zip(node.to, mine, strict=True):
+    for own, unit, mine in zip(nodes, units, results, strict=True):
+        for region, value in zip(own.to, mine, strict=True):
             target = access.resolve(region, unit)
             if value.size != math.prod(target.shape):
                 raise RunError(
@@ -55,7 +82,7 @@ def perform(machine: Interpreter, node: n.Collective, units: list[Unit]) -> None
 
 def _same_shapes(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> None:
     """What is combined element by element has one shape; uneven shards have not."""
-    for unit, mine in zip(units, data, strict=True):
+    for unit, mine in zip(units, data, strict=False):  # of a broadcast there is one
         for x, first in zip(mine, data[0], strict=True):
             if x.shape != first.shape:
                 raise RunError(
@@ -162,8 +189,44 @@ def _all_to_all(machine: Interpreter, node: n.Collective, units: list[Unit], dat
     return [[np.concatenate([p[rank] for p in pieces], axis=node.dim)] for rank in range(len(units))]
 
 
-def _broadcast(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> Parts:
-    roots = {int(machine.value(node.root, unit)) for unit in units}
+def _uneven_all_to_all(machine: Interpreter, nodes: list[n.Collective], units: list[Unit]) -> None:
+    """Parts as long as each unit's counts say."""
+    access, dim = machine.access, nodes[0].dim
+    counts, pieces = [], []
+    for node, unit in zip(nodes, units, strict=True):
+        mine = np.array(access.read(access.resolve(node.source[1], unit), unit)).astype(np.int64)
+        if (mine < 0).any():
+            raise RunError(f"T.all_to_all: counts {mine.tolist()}", advice="counts are at least 0")
+        part = access.resolve(_first(node.source[0], dim, int(mine.sum())), unit)
+        counts.append(mine)
+        pieces.append(np.split(np.array(access.read(part, unit)), np.cumsum(mine)[:-1], axis=dim))
+    meet(units)
+    for rank, (node, unit) in enumerate(zip(nodes, units, strict=True)):
+        whole = np.concatenate([p[rank] for p in pieces], axis=dim)
+        target = access.resolve(_first(node.to[0], dim, whole.shape[dim]), unit)
+        access.write(target, whole, unit)
+        for region in node.to[1:]:
+            access.write(access.resolve(region, unit), np.array([c[rank] for c in counts]), unit)
+    meet(units)
+
+
+def _first(region: n.Region, dim: int, length: int) -> n.Region:
+    """The first elements of a region along a dimension; more than it has are out of bounds."""
+    at = [number for number, d in enumerate(region.dims) if d.extent is not None][dim]
+    extent = region.dims[at].extent
+    if isinstance(extent, Const) and length > extent.value:
+        raise OutOfBoundsError(
+            f"T.all_to_all: {length} elements for '{region.source}', which has {extent.value} in dim {dim}",
+            advice="allocate as many as may come, or check the counts",
+        )
+    dims = list(region.dims)
+    dims[at] = replace(dims[at], extent=Const(length))
+    return replace(region, dims=tuple(dims))
+
+
+def _root(machine: Interpreter, nodes: list[n.Collective], units: list[Unit]) -> Unit:
+    """The unit whose tile a broadcast gives to all."""
+    roots = {int(machine.value(node.root, unit)) for node, unit in zip(nodes, units, strict=True)}
     if len(roots) != 1:
         raise RunError(
             f"T.broadcast: units name different roots {sorted(roots)}", advice="give all the same root"
@@ -173,7 +236,11 @@ def _broadcast(machine: Interpreter, node: n.Collective, units: list[Unit], data
         raise RunError(
             f"T.broadcast: root {root} of {len(units)} units", advice=f"ranks go from 0 to {len(units) - 1}"
         )
-    return [[data[root][0]] for _ in units]
+    return units[root]
+
+
+def _broadcast(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> Parts:
+    return [data[0] for _ in units]
 
 
 def _gather_view(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> Parts:

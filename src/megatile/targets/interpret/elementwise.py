@@ -172,13 +172,34 @@ class Elementwise:
         if self.machine.checks:
             self.machine.access.order(target, ATOMIC, at.unit, at.unit, points)
             self.check_written(target, index, at.unit)
-        for copy in range(*target.copies):
-            _ATOMIC[node.op].at(storage.array[copy], index, flat)
+        if node.result is not None:
+            at.vars[node.result] = self._fetched(node, at, storage, (target.copies[0], index), flat)
+        else:
+            for copy in range(*target.copies):
+                _ATOMIC[node.op].at(storage.array[copy], index, flat)
         if target.name.is_partial:
             storage.partial = True
         if self.machine.recorder is not None:
             for copy in range(*target.copies):
                 storage.note_writer(in_copy(copy, index), self.machine.recorder.entry(at.unit))
+
+    def _fetched(self, node: n.Atomic, at: Iterations, storage: Any, where: Any, values: np.ndarray) -> Any:
+        """The old values; iterations come one after the other, in their order."""
+        copy, index = where
+        array, old = storage.array[copy], np.empty_like(values)
+        expected = 0 if node.expected is None else self.machine.compile(node.expected)(at)
+        wanted = np.broadcast_to(np.asarray(expected), at.shape).reshape(-1)
+        for lane, element in enumerate(zip(*index, strict=True)):
+            old[lane] = array[element]
+            if node.op in _ATOMIC:
+                array[element] = _ATOMIC[node.op](old[lane], values[lane])
+            elif node.op == "exchange" or old[lane] == wanted[lane]:
+                array[element] = values[lane]
+            if at.lanes is None:  # units, not iterations, are ordered by it
+                clock = storage.ordered.setdefault((copy, *element), {})
+                at.unit.acquire(clock)
+                clock.update(at.unit.release())
+        return old.item() if not at.shape and old.dtype.kind in "iub" else old.reshape(at.shape)
 
     def let(self, node: n.Let, at: Iterations) -> None:
         value = self.machine.compile(node.value)(at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from megatile.ir import nodes as n
@@ -17,11 +18,16 @@ END_ADVICE = "let it wait (T.barrier) until others are done with its tiles"
 class Meeting:
     """A barrier or collective that some units have reached."""
 
-    def __init__(self, node: n.Node, ranks: range):
+    def __init__(self, node: n.Node, ranks: Sequence[int], needed: int):
         self.node = node
         self.ranks = ranks
+        self.needed = needed
+        """How many units must come."""
         self.arrived: dict[int, Unit] = {}
         self.nodes: dict[int, n.Node] = {}
+
+    def units(self) -> list[Unit]:
+        return [self.arrived[rank] for rank in sorted(self.arrived)]
 
     def missing(self) -> list[int]:
         return [r for r in self.ranks if r not in self.arrived]
@@ -96,20 +102,33 @@ class Group:
             )
         return member
 
-    def arrive(self, unit: Unit, node: n.Node, axis: int | None, key: Any) -> Meeting | None:
-        """Come to a meeting; the meeting when it is complete."""
+    def arrive(
+        self, unit: Unit, node: n.Node, axis: int | None, key: Any, only: int | tuple[int, ...] | None = None
+    ) -> Meeting | None:
+        """Come to a meeting of all, of ``only`` these ranks or so many; the meeting when it is complete."""
         rank = self.rank(unit)
-        ranks = self.line(rank, axis)
-        place = (key, ranks[0], axis)
+        line = self.line(rank, axis)
+        ranks = [line[o] for o in only if o < len(line)] if isinstance(only, tuple) else line
+        if rank not in ranks:
+            raise RunError(
+                f"{describe(unit, self.launch)} comes to a barrier of units {', '.join(map(str, ranks))}",
+                advice="let only those come to it: put it under 'if'",
+            )
+        place = (key, line[0], axis, only)
         meeting = self.meetings.get(place)
         if meeting is None:
-            meeting = self.meetings[place] = Meeting(node, ranks)
+            needed = only if isinstance(only, int) else len(ranks)
+            meeting = self.meetings[place] = Meeting(node, ranks, needed)
         meeting.arrived[rank] = unit
         meeting.nodes[rank] = node
-        if len(meeting.arrived) < len(ranks):
+        if len(meeting.arrived) < meeting.needed:
             return None
         del self.meetings[place]
         return meeting
+
+    def meeting(self, unit: Unit, axis: int | None, key: Any) -> Meeting:
+        """The meeting of all units that ``unit`` has come to."""
+        return self.meetings[key, self.line(self.rank(unit), axis)[0], axis, None]
 
     def leave(self, unit: Unit) -> None:
         """A unit has finished the region."""
@@ -123,7 +142,10 @@ class Group:
     def deserted(self) -> Meeting | None:
         """A meeting that can never be complete, because a unit has finished without it."""
         for meeting in self.meetings.values():
-            if any(rank in self.finished for rank in meeting.missing()):
+            missing = meeting.missing()
+            if len(missing) - sum(rank in self.finished for rank in missing) < meeting.needed - len(
+                meeting.arrived
+            ):
                 return meeting
         return None
 

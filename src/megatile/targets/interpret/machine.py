@@ -25,7 +25,7 @@ from megatile.targets.interpret.places import Places
 from megatile.targets.interpret.record import Recorder
 from megatile.targets.interpret.schedule import Schedule
 from megatile.targets.interpret.sharing import Sharing
-from megatile.targets.interpret.statements import HANDLERS, WAIT
+from megatile.targets.interpret.statements import HANDLERS, TURN, WAIT, LeaveBody
 from megatile.targets.interpret.units import Unit, describe
 
 Task = Generator[Any, None, None]
@@ -101,11 +101,13 @@ class Interpreter:
         assert unit.task is not None
         try:
             state = next(unit.task)
-        except StopIteration:
+        except (StopIteration, LeaveBody):
             self.finish(unit)
             return
         if state is None:
             self.schedule.add(unit)
+        elif state is TURN:
+            self.schedule.defer(unit)
 
     def wake(self, unit: Unit) -> None:
         unit.waiting = None

@@ -19,6 +19,7 @@ class Schedule(Protocol):
     """Whether puts arrive only when nothing else can happen (or at random), instead of at once."""
 
     def add(self, unit: Unit) -> None: ...
+    def defer(self, unit: Unit) -> None: ...
     def take(self) -> Unit: ...
     def __len__(self) -> int: ...
     def deliver_now(self) -> bool: ...
@@ -34,6 +35,8 @@ class RoundRobin:
 
     def add(self, unit: Unit) -> None:
         self.units.append(unit)
+
+    defer = add
 
     def take(self) -> Unit:
         return self.units.popleft()
@@ -57,6 +60,8 @@ class Random:
     def add(self, unit: Unit) -> None:
         self.units.append(unit)
 
+    defer = add
+
     def take(self) -> Unit:
         at = self.random.randrange(len(self.units))
         self.units[at], self.units[-1] = self.units[-1], self.units[at]
@@ -79,6 +84,9 @@ class Adversarial:
 
     def add(self, unit: Unit) -> None:
         self.units.append(unit)
+
+    def defer(self, unit: Unit) -> None:
+        self.units.insert(0, unit)
 
     def take(self) -> Unit:
         return self.units.pop()

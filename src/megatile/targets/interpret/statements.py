@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.core.forkjoin import meet
-from megatile.core.operations import OPERATIONS
+from megatile.core.operations import OPERATIONS, cast
 from megatile.core.operations import apply as apply_operation
 from megatile.ir import nodes as n
-from megatile.targets.interpret.collectives import perform
+from megatile.targets.interpret.collectives import check_same, perform
 from megatile.targets.interpret.elementwise import Iterations, filled
 from megatile.targets.interpret.errors import DeviceAssertionError, RunError, StaleSignalError
 from megatile.targets.interpret.group import Group
@@ -28,7 +28,19 @@ Handler = Callable[["Interpreter", Any, Unit], "Task | None"]
 HANDLERS: dict[type[n.Node], Handler] = {}
 WAIT = object()
 """Yielded by a unit that somebody else will wake."""
+TURN = object()
+"""Yielded by a unit in a ``while``: it may wait for what another unit does, so let others go first."""
 
+
+class LeaveBody(Exception):
+    """A Break, Continue or Return: statements that follow are passed over."""
+
+    def __init__(self, node: n.Node):
+        self.node = node
+
+
+_ATOMIC = {"add": np.add, "max": np.maximum, "min": np.minimum}
+_WORDS: dict[type[n.Node], str] = {n.Copy: "T.copy", n.AtomicRegion: "an atomic of regions"}
 _COMBINE = {"sum": "add", "abssum": "add", "max": "maximum", "absmax": "maximum", "min": "minimum"}
 
 
@@ -56,7 +68,27 @@ def _loop(machine: Interpreter, node: n.Loop, unit: Unit) -> Task:
     for index in range(start, stop, step):
         unit.node = node
         _set(machine, unit, node.var, index)
-        yield from machine.body(node.body, unit)
+        try:
+            yield from machine.body(node.body, unit)
+        except LeaveBody as jump:
+            if isinstance(jump.node, n.Break):
+                return
+            if isinstance(jump.node, n.Return):
+                raise
+        if node.kind == "bounded":
+            yield TURN
+    if node.kind == "bounded":
+        raise RunError(
+            f"a 'while' has not ended after {stop} turns",
+            advice="it may wait for something that never comes; T.bounded(condition, n) allows more turns",
+        )
+
+
+@rule(n.Break)
+@rule(n.Continue)
+@rule(n.Return)
+def _leave(machine: Interpreter, node: n.Node, unit: Unit) -> None:
+    raise LeaveBody(node)
 
 
 @rule(n.If)
@@ -127,6 +159,15 @@ def _atomic(machine: Interpreter, node: n.Atomic, unit: Unit) -> None:
     machine.elementwise.atomic(node, Iterations(unit, (), (), unit.vars))
 
 
+@rule(n.AtomicRegion)
+def _atomic_region(machine: Interpreter, node: n.AtomicRegion, unit: Unit) -> None:
+    access = machine.access
+    source, target = access.resolve(node.source, unit), access.resolve(node.to, unit)
+    _check_extents(node, target, source)
+    data = cast(access.read(source, unit).reshape(target.shape), target.storage.dtype)
+    access.combine(target, _ATOMIC[node.op], data, unit)
+
+
 def _element(machine: Interpreter, key: Any, name: str, index: tuple[Any, ...]) -> n.Region:
     region = machine.elements.get(id(key))
     if region is None:
@@ -153,13 +194,13 @@ def _copy(machine: Interpreter, node: n.Copy, unit: Unit) -> None:
     access.write(target, access.read(source, unit).reshape(target.shape), unit)
 
 
-def _check_extents(node: n.Copy, target: Target, source: Target) -> None:
+def _check_extents(node: n.Copy | n.AtomicRegion, target: Target, source: Target) -> None:
     left = [e for e in target.shape if e != 1]
     right = [e for e in source.shape if e != 1]
     if left != right:
         raise RunError(
-            f"T.copy: '{node.to.source}' {target.shape} and '{node.source.source}' {source.shape} have "
-            f"different shapes",
+            f"{_WORDS[type(node)]}: '{node.to.source}' {target.shape} and '{node.source.source}' "
+            f"{source.shape} have different shapes",
             advice="uneven shards differ between units: copy x.shape[d] elements",
         )
 
@@ -247,11 +288,12 @@ def _cumsum(machine: Interpreter, node: n.Cumsum, unit: Unit) -> None:
 def _barrier(machine: Interpreter, node: n.Barrier, unit: Unit) -> Task:
     group: Group = unit.group
     unit.waiting = ("barrier", node)
-    meeting = group.arrive(unit, node, node.axis, "barrier")
+    key = ("barrier", node.name, None if node.group is None else int(machine.value(node.group, unit)))
+    meeting = group.arrive(unit, node, node.axis, key, node.units)
     if meeting is None:
         yield WAIT
         return
-    units = [meeting.arrived[r] for r in meeting.ranks]
+    units = meeting.units()
     for one in units:
         machine.deliver_from(one)
     meet(units, [channel for one in units for channel in one.channels.values()])
@@ -266,12 +308,14 @@ def _barrier(machine: Interpreter, node: n.Barrier, unit: Unit) -> Task:
 def _collective(machine: Interpreter, node: n.Collective, unit: Unit) -> Task:
     group: Group = unit.group
     unit.waiting = ("collective", node)
-    meeting = group.arrive(unit, node, node.axis, id(node))
+    meeting = group.arrive(unit, node, node.axis, "collective")
+    first = meeting or group.meeting(unit, node.axis, "collective")
+    check_same(machine, node, first, unit)
     if meeting is None:
         yield WAIT
         return
-    units = [meeting.arrived[r] for r in meeting.ranks]
-    perform(machine, node, units)
+    units = meeting.units()
+    perform(machine, [meeting.nodes[r] for r in meeting.ranks], units)
     for one in units:
         if one is not unit:
             machine.wake(one)
@@ -327,18 +371,19 @@ def _wait(machine: Interpreter, node: n.Wait, unit: Unit) -> Task:
     while True:
         flags = storage.flags.get(at)
         seen = flags.count if flags else 0
-        if seen >= value:
-            break
-        if int(storage.array[at]) >= value:
+        before = int(storage.array[at]) - seen
+        if 0 < value <= before:
             raise StaleSignalError(
-                f"T.wait on '{node.flag}' for {value} is met by a signal of an earlier launch: this one "
-                f"has sent {seen}",
+                f"T.wait on '{node.flag}' for {value} is met by signals of an earlier launch: it began at "
+                f"{before}",
                 advice="clear the flags before the launch, or wait for a value that counts on",
             )
+        if before + seen >= value:
+            break
         unit.waiting = ("wait", node)
         machine.waiters.setdefault((id(storage), at), []).append(unit)
         yield WAIT
-    left = value
+    left = value - before
     for amount, clock in flags.arrived if flags else ():
         if left <= 0:
             break

@@ -37,6 +37,8 @@ class Storage:
         self.scattered: list[Any] | None = None
         """Per copy, the part that is valid after a reduce-scatter of a Partial view."""
         self.flags: dict[tuple[int, ...], Flags] = {}
+        self.ordered: dict[tuple[int, ...], dict[int, int]] = {}
+        """Per element, what its fetching atomics have ordered so far."""
         self.writers: np.ndarray | None = None
 
     @classmethod
