@@ -54,11 +54,15 @@ def inside(name: str, group: set[str]) -> bool:
 
 
 def test_modules_do_not_import_each_other() -> None:
-    assert cycles(PACKAGE) - KNOWN == set()
+    known = [set(line.split()) for line in KNOWN]
+    new = [line for line in cycles(PACKAGE) if not any(set(line.split()) <= group for group in known)]
+    assert new == []
 
 
 def test_the_list_of_known_cycles_shrinks() -> None:
-    assert KNOWN - cycles(PACKAGE) == set(), "ended: take it out of KNOWN"
+    found = [set(line.split()) for line in cycles(PACKAGE)]
+    ended = [line for line in KNOWN if not any(group <= set(line.split()) for group in found)]
+    assert ended == [], "take them out of KNOWN"
 
 
 @pytest.mark.parametrize(
