@@ -343,3 +343,137 @@ def loads_and_sends(n: int, rounds: int, slots: int, t: LoadTimes, r: RingTimes)
         env.process(unit(number))
     env.run()
     return end[0]
+
+
+# -- a ring in which every message is sent on, and loads before barriers --------------------------------
+
+
+@dataclass(frozen=True)
+class Hop:
+    """What a message from one rank to the next costs, and the credit that comes back for it."""
+
+    send_ps: int
+    flight_ps: int
+    credit_ps: int
+
+
+def forwarding_ring(
+    hops: Sequence[Hop], rounds: int, slots: int, start_ps: int, copy_ps: int, latency_ps: int, add_ps: int
+) -> int:
+    """Every rank loads its block, then ``rounds`` times sends on what came last and adds what comes next, and
+    stores the sum. ``hops[rank]`` is what its messages cost; a slot is free when its message has been added
+    and sent on. ``copy_ps`` and ``latency_ps`` are the load's and the store's."""
+    n = len(hops)
+    env = simpy.Environment()
+    data = [simpy.Store(env) for _ in range(n)]
+    credits = [simpy.Container(env, init=slots, capacity=slots) for _ in range(n)]
+    sending = [simpy.Resource(env) for _ in range(n)]
+    vector = [simpy.Resource(env) for _ in range(n)]
+    end = [0]
+
+    def load(done: simpy.Event) -> Process:
+        yield env.timeout(copy_ps + latency_ps)
+        done.succeed()
+
+    def send(rank: int, ready: simpy.Event | None, left: simpy.Event) -> Process:
+        with sending[rank].request() as turn:
+            yield turn
+            if ready is not None:
+                yield ready
+            yield env.timeout(hops[rank].send_ps)
+        left.succeed()
+        yield env.timeout(hops[rank].flight_ps)
+        yield data[(rank + 1) % n].put(env.now)
+
+    def add(rank: int, ready: simpy.Event, done: simpy.Event) -> Process:
+        with vector[rank].request() as turn:
+            yield turn
+            if not ready.processed:
+                yield ready
+            yield env.timeout(add_ps)
+        done.succeed()
+
+    def give_back(rank: int, added: simpy.Event, left: simpy.Event) -> Process:
+        yield added
+        yield left
+        yield env.timeout(hops[rank - 1].credit_ps)
+        yield credits[rank - 1].put(1)
+
+    def rank(number: int) -> Process:
+        yield env.timeout(start_ps)
+        loaded = env.event()
+        env.process(load(loaded))
+        added: simpy.Event | None = None
+        for _ in range(rounds):
+            yield credits[number].get(1)
+            left = env.event()
+            env.process(send(number, loaded if added is None else None, left))
+            if added is not None:
+                env.process(give_back(number, added, left))
+            yield data[number].get()
+            added = env.event()
+            env.process(add(number, loaded, added))
+        yield loaded if added is None else added
+        yield env.timeout(copy_ps + latency_ps)
+        end[0] = max(end[0], env.now)
+
+    for number in range(n):
+        env.process(rank(number))
+    env.run()
+    return end[0]
+
+
+def loads_and_barriers(n: int, rounds: int, loads: int, t: LoadTimes, barrier_ps: int) -> int:
+    """n units load ``loads`` blocks each from one memory that serves one load at a time, work on each, and
+    meet at a barrier; that ``rounds`` times. Every load has a buffer of its own, free again when the work on
+    it in the round before has been done."""
+    env = simpy.Environment()
+    memory = simpy.Resource(env)
+    dma = [simpy.Resource(env) for _ in range(n)]
+    vector = [simpy.Resource(env) for _ in range(n)]
+    meetings = [env.event() for _ in range(rounds)]
+    came = [0] * rounds
+    end = [0]
+
+    def load(unit: int, free: simpy.Event | None, done: simpy.Event) -> Process:
+        with dma[unit].request() as turn:
+            yield turn
+            if free is not None:
+                yield free
+            yield env.timeout(t.startup_ps)
+            with memory.request() as served:
+                yield served
+                yield env.timeout(t.memory_ps)
+        yield env.timeout(t.latency_ps)
+        done.succeed()
+
+    def work(unit: int, ready: simpy.Event, done: simpy.Event) -> Process:
+        with vector[unit].request() as turn:
+            yield turn
+            yield ready
+            yield env.timeout(t.work_ps)
+        done.succeed()
+        end[0] = max(end[0], env.now)
+
+    def meet(round_: int) -> Process:
+        yield env.timeout(barrier_ps)
+        meetings[round_].succeed()
+
+    def unit(number: int) -> Process:
+        used: list[simpy.Event | None] = [None] * loads
+        for round_ in range(rounds):
+            for k in range(loads):
+                loaded, done = env.event(), env.event()
+                env.process(load(number, used[k], loaded))
+                env.process(work(number, loaded, done))
+                used[k] = done
+            came[round_] += 1
+            if came[round_] == n:
+                env.process(meet(round_))
+            yield meetings[round_]
+        end[0] = max(end[0], env.now)
+
+    for number in range(n):
+        env.process(unit(number))
+    env.run()
+    return end[0]
