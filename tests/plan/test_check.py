@@ -171,7 +171,7 @@ def test_names_that_do_not_exist():
         return replace(plan, streams=(Stream(((0, 4, 1),), (statement,)),))
 
     place = Place("kernel.py", 9)
-    nothing = Compute("addd", Region("x"), place=place)
+    nothing = Compute("addd", Region("x"), source=place)
     fails(
         with_statement(nothing),
         "kernel.py:9: 'addd' is not among the operations.*did you mean 'add'",

@@ -14,8 +14,8 @@ from hypothesis import strategies as st  # noqa: E402
 
 from megatile.core.expr import unit  # noqa: E402
 from megatile.plan.build import PlanBuilder  # noqa: E402
+from megatile.plan.code import compile_stream  # noqa: E402
 from megatile.plan.execute import execute  # noqa: E402
-from megatile.plan.program import compile_stream  # noqa: E402
 from megatile.runtime.control import Scout  # noqa: E402
 from megatile.runtime.inbox import MOST_ANNOUNCED, Inbox  # noqa: E402
 from megatile.runtime.launch import launch  # noqa: E402

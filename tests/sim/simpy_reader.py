@@ -27,7 +27,7 @@ from megatile.core.expr import Expr
 from megatile.core.operations import REDUCTIONS, apply, cast
 from megatile.hda import HDA
 from megatile.plan import model as pm
-from megatile.plan.regions import regions_of
+from megatile.plan.statements import regions_of
 from megatile.timing.faults import Faults, current_faults
 from megatile.timing.resources import SIGNAL_BYTES, Resources
 

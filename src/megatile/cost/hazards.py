@@ -9,11 +9,11 @@ import numpy as np
 
 from megatile.core.expr import constant
 from megatile.cost.blocklog import EVERYTHING, BlockLog
+from megatile.plan.code import RegionCode
 from megatile.plan.cohort import Cohort, SlotHandle
 from megatile.plan.memory import aliases
 from megatile.plan.model import Plan, Region, Tile, statements
-from megatile.plan.program import RegionCode
-from megatile.plan.regions import regions_of
+from megatile.plan.statements import regions_of
 
 Array = Any
 # Tiles cut into more blocks than this get a log of recent accesses instead of a table of all blocks.

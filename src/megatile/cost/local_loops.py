@@ -19,7 +19,7 @@ from megatile.core.expr import constant, symbols
 from megatile.cost.periods import pace_of
 from megatile.plan.cohort import Cohort
 from megatile.plan.model import Compute, Loop, Plan, statements
-from megatile.plan.regions import regions_of
+from megatile.plan.statements import regions_of
 from megatile.plan.steady import Snapshot, advance, repeats, same_state, snapshot, works_only
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import numpy as np
 from megatile.core.expr import Binary, Expr, Symbol, constant, linear, symbols
 from megatile.plan.cohort import Cohort
 from megatile.plan.model import Compute, Loop, Receive, Send, Tile, statements
-from megatile.plan.regions import regions_of
+from megatile.plan.statements import regions_of
 from megatile.plan.steady import Snapshot, advance, repeats, same_state, snapshot
 
 if TYPE_CHECKING:

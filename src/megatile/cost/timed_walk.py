@@ -11,9 +11,9 @@ from megatile.cost.flows import Flows
 from megatile.cost.hazards import Hazards
 from megatile.cost.local_loops import LocalWatch, local_watch, skip_local
 from megatile.cost.periods import Watch, pass_time, watch_of
+from megatile.plan.code import Instruction, RegionCode
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread
 from megatile.plan.model import Channel, Compute, Plan, ReceiveAny, statements
-from megatile.plan.program import Instruction, RegionCode
 from megatile.plan.walk import Walker
 from megatile.timing.resources import PORTS, SIGNAL_BYTES, Resources
 

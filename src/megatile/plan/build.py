@@ -272,7 +272,7 @@ class PlanBuilder:
         self.add(Wait(flag.name, expr(value), expr(member), self.place))
 
     def barrier(self, group: Group) -> None:
-        self.add(Collective("barrier", group.name, place=self.place))
+        self.add(Collective("barrier", group.name, source=self.place))
 
     def collective(
         self,

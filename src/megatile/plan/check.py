@@ -19,10 +19,10 @@ import numpy as np
 from megatile.core.dtypes import itemsize
 from megatile.core.operations import OPERATIONS, OperationError
 from megatile.hda import HDA, machine
+from megatile.plan.code import Instruction, RegionCode
 from megatile.plan.cohort import Actors, Cohort, SlotHandle, Value, spread, uniform
 from megatile.plan.memory import check_memory, check_ranges
 from megatile.plan.model import Loop, Plan, PlanError, statements
-from megatile.plan.program import Instruction, RegionCode
 from megatile.plan.residency import copies
 from megatile.plan.statements import Compute
 from megatile.plan.steady import Snapshot, repeats, same_state, skip, snapshot, works_only
@@ -72,7 +72,7 @@ def check_machine(plan: Plan, hda: HDA) -> None:
             if isinstance(statement, Compute) and statement.engine not in kinds:
                 raise PlanError(
                     f"machine '{hda.name}' has no {statement.engine} engine for {statement.operation}",
-                    place=statement.place,
+                    place=statement.source,
                 )
 
 
@@ -195,7 +195,7 @@ class CountingWalk(Walker):
                 raise PlanError(
                     f"{int(left[unit, member])} messages from {sender} are never received on "
                     f"{queues.channel.label(member)} of {receiver}: {self.describe(instruction)}",
-                    place=self.place(instruction),
+                    place=self.source(instruction),
                 )
 
     def step_again(self, cohort: Cohort, instruction: Instruction) -> bool:

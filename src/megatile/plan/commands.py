@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from megatile.plan.code import Code, Instruction
 from megatile.plan.cohort import (
     Cohort,
     Handle,
@@ -20,7 +21,6 @@ from megatile.plan.cohort import (
 from megatile.plan.memo import KEPT
 from megatile.plan.model import Plan, PlanError
 from megatile.plan.neighbours import nobody_there
-from megatile.plan.program import Instruction, Program
 from megatile.plan.queues import Queues, Route
 from megatile.plan.text import statement_text
 
@@ -31,7 +31,7 @@ class Commands:
     """The commands of the walk; ``Walker`` adds the state and the control flow."""
 
     plan: Plan
-    programs: list[Program]
+    programs: list[Code]
     queues: dict[str, Queues]
     flags: dict[str, Any]
     keys: dict[str, Any]

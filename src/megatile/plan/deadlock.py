@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.core.errors import MegatileError
+from megatile.plan.code import Instruction
 from megatile.plan.cohort import Actors, Cohort, spread, uniform
 from megatile.plan.model import Statement
 from megatile.plan.neighbours import InvalidDirection, nobody_there
-from megatile.plan.program import Instruction
 from megatile.plan.text import statement_text
 from megatile.trace import Pointers, Waiter, WaitGraph
 
@@ -55,7 +55,9 @@ def deadlock(walker: Walker) -> MegatileError:
                 number = actors.number(cohort.level, int(cohort.units[at]))
                 waits.append((number, instruction.statement, reason))
     waits.sort(key=lambda wait: wait[0])
-    lines = [f"  {actors.label(u)} {why} at {s.place or statement_text(s)}" for u, s, why in waits[:REPORTED]]
+    lines = [
+        f"  {actors.label(u)} {why} at {s.source or statement_text(s)}" for u, s, why in waits[:REPORTED]
+    ]
     total = sum(len(c) for c in walker.waiting)
     more = [f"  ... and {total - REPORTED} more units"] if total > REPORTED else []
     lines += [
@@ -68,7 +70,7 @@ def deadlock(walker: Walker) -> MegatileError:
     graph = wait_graph(walker)
     dump = graph.pointer_lines(2 * REPORTED)
     text = "\n".join(["deadlock: nothing can proceed", *lines, *more, *dump])
-    return PlanDeadlock(text, waits, graph, place=waits[0][1].place if waits else None)
+    return PlanDeadlock(text, waits, graph, place=waits[0][1].source if waits else None)
 
 
 def wait_graph(walker: Walker) -> WaitGraph:
@@ -83,7 +85,7 @@ def wait_graph(walker: Walker) -> WaitGraph:
             label = getattr(instruction.statement, "channel", None) or instruction.kind
             lacks = LACKS.get(instruction.kind, "data")
             peer = actors.label(int(peers[at])) if peers[at] >= 0 else "nobody"
-            place = instruction.statement.place
+            place = instruction.statement.source
             where = f"{place.file}:{place.line}" if place is not None else ""
             own = actors.label(actors.number(cohort.level, unit))
             waiters.append(Waiter(own, instruction.kind, lacks, label, peer, where))
@@ -119,7 +121,7 @@ def waits_for_nobody(walker: Walker) -> InvalidDirection | None:
             member = int(spread(instruction.functions["member"](cohort.ints), len(cohort))[at])
             channel = walker.queues[statement.channel].channel  # type: ignore[union-attr]
             error = nobody_there(int(cohort.units[at]), channel, member, sending=False)
-            error.place = statement.place  # type: ignore[union-attr]
+            error.place = statement.source  # type: ignore[union-attr]
             return error
     return None
 

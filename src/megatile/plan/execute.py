@@ -13,6 +13,7 @@ import numpy as np
 
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.operations import OPERATIONS, Operation, cast
+from megatile.plan.code import Instruction, RegionCode
 from megatile.plan.cohort import Cohort, SlotHandle, Value, pick, spread
 from megatile.plan.commands import chooser
 from megatile.plan.compute import (
@@ -24,7 +25,6 @@ from megatile.plan.compute import (
     target_bytes,
 )
 from megatile.plan.model import Plan, PlanError
-from megatile.plan.program import Instruction, RegionCode
 from megatile.plan.races import RaceWatch
 from megatile.plan.storage import Access, SlotStore, alike, allocate, resolve
 from megatile.plan.structure import check_structure
@@ -370,7 +370,7 @@ class Executor(Walker):
                     raise PlanError(
                         f"units of group '{group}' meet at different collectives ({', '.join(words)}): "
                         + self.describe(instruction),
-                        place=statement.place,
+                        place=statement.source,
                     )
         return kinds
 

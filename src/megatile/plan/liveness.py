@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from megatile.plan.regions import regions_of
+from megatile.plan.spec import having
 from megatile.plan.statements import (
     CarryTile,
     Free,
     If,
     Loop,
     MergeTile,
-    Receive,
-    ReceiveAny,
     Statement,
+    binds,
+    regions_of,
     statements,
 )
 
@@ -35,9 +35,8 @@ def slot_names(body: Body) -> frozenset[str]:
     names: set[str] = set()
     flows: list[tuple[str, str]] = []
     for statement in statements(body):
-        if isinstance(statement, (Receive, ReceiveAny)) and statement.name:
-            names.add(statement.name)
-        elif isinstance(statement, Loop):
+        names |= set(having(statement, "binds"))
+        if isinstance(statement, Loop):
             for carry in statement.carries:
                 if isinstance(carry, CarryTile):
                     flows += [(carry.init, carry.name), (carry.next, carry.name)]
@@ -86,16 +85,8 @@ def _uses(body: Iterable[Statement]) -> set[str]:
 
 
 def _binds(body: Iterable[Statement]) -> set[str]:
-    """Names that the statements themselves bind, not counting inner scopes."""
-    names: set[str] = set()
-    for statement in body:
-        if isinstance(statement, (Receive, ReceiveAny)) and statement.name:
-            names.add(statement.name)
-        elif isinstance(statement, Loop):
-            names |= {c.name for c in _tile_carries(statement)}
-        elif isinstance(statement, If):
-            names |= {m.name for m in _tile_merges(statement)}
-    return names
+    """Names of tiles that the statements themselves bind, not counting inner scopes."""
+    return {name for statement in body for name in binds(statement)[0]}
 
 
 def _block(body: Body, live: frozenset[str], slots: frozenset[str]) -> Body:
@@ -110,7 +101,7 @@ def _block(body: Body, live: frozenset[str], slots: frozenset[str]) -> Body:
         elif isinstance(statement, If):
             statement, ends = _if(statement, frozenset(needed), ends, slots)
         if ends:
-            reversed_result.append(Free(tuple(sorted(ends)), statement.place))
+            reversed_result.append(Free(tuple(sorted(ends)), statement.source))
         reversed_result.append(statement)
         needed |= uses
     return tuple(reversed(reversed_result))
@@ -127,7 +118,7 @@ def _loop(loop: Loop, live: frozenset[str], ends: set[str], slots: frozenset[str
     body = _block(loop.body, after - frozenset(names - {c.next for c in carries}), slots)
     unused = sorted(n for n in names & slots if n not in inside)
     if unused:
-        body = (Free(tuple(unused), loop.place), *body)
+        body = (Free(tuple(unused), loop.source), *body)
     at_entry = {c.init for c in carries} & slots - outer - live - names
     ends = {n for n in ends if n in names or n in outer}
     return replace(loop, body=body, frees=tuple(sorted(at_entry))), ends
@@ -152,7 +143,7 @@ def _if(branch: If, live: frozenset[str], ends: set[str], slots: frozenset[str])
         needed = frozenset(live | sources | (outside_sources & ends))
         result = _block(body, needed, slots)
         unused = sorted(n for n in within - own if n not in _uses(body) and _bound_outside(n, sides))
-        results.append((Free(tuple(unused), branch.place), *result) if unused else result)
+        results.append((Free(tuple(unused), branch.source), *result) if unused else result)
     return replace(branch, body=results[0], orelse=results[1]), after_if
 
 

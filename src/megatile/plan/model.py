@@ -150,6 +150,7 @@ from typing import Any
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.expr import ZERO, Expr, unit
+from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, KEYWORD, part
 from megatile.plan.statements import (
     Attribute,
     CarryInt,
@@ -217,11 +218,11 @@ class Level:
     """Instances beside those of the plan's first level. See "Levels" above."""
 
     name: str
-    scale: str
-    grid: tuple[int, ...]
-    place: Expr = unit
-    parent: str | None = None
-    slots: int | None = None
+    scale: str = part("text")
+    grid: tuple[int, ...] = part("literal")
+    place: Expr = part("expr", KEYWORD, unit)
+    parent: str | None = part("text", KEYWORD, None)
+    slots: int | None = part("literal", KEYWORD, None)
 
     @property
     def count(self) -> int:
@@ -237,15 +238,15 @@ class Tile:
     """
 
     name: str
-    shape: tuple[int, ...]
-    dtype: str
-    memory: str
-    versions: int = 1
-    role: str = "local"
-    owner: Expr = unit
-    owners: int | None = None
-    offset: int | None = None
-    level: str | None = None
+    shape: tuple[int, ...] = part("literal", ARGUMENT, order=1)
+    dtype: str = part("word", ARGUMENT)
+    memory: str = part("text")
+    versions: int = part("literal", KEYWORD, 1)
+    role: str = part("text", KEYWORD, "local")
+    owner: Expr = part("expr", KEYWORD, unit)
+    owners: int | None = part("literal", KEYWORD, None)
+    offset: int | None = part("literal", KEYWORD, None)
+    level: str | None = part("text", KEYWORD, None)
 
     @property
     def elements(self) -> int:
@@ -278,17 +279,17 @@ class Channel:
     """
 
     name: str
-    members: int
-    source: Expr
-    slots: int
-    slot_bytes: int
-    memory: str
-    names: tuple[str, ...] = ()
-    offset: int | None = None
-    credit_bytes: int | None = None
-    chunk_bytes: int | None = None
-    level: str | None = None
-    installed: bool = False
+    members: int = part("literal", KEYWORD, omit=1, order=1)
+    source: Expr = part("expr")
+    slots: int = part("literal")
+    slot_bytes: int = part("literal")
+    memory: str = part("text")
+    names: tuple[str, ...] = part("texts", KEYWORD, (), order=1)
+    offset: int | None = part("literal", KEYWORD, None, order=1)
+    credit_bytes: int | None = part("literal", KEYWORD, None, order=1)
+    chunk_bytes: int | None = part("literal", KEYWORD, None, order=1)
+    level: str | None = part("text", KEYWORD, None, order=1)
+    installed: bool = part("literal", KEYWORD, False, order=1)
 
     def label(self, index: int) -> str:
         return f"{self.name}.{self.names[index]}" if index < len(self.names) else f"{self.name}[{index}]"
@@ -299,8 +300,8 @@ class Flag:
     """``members`` counters per unit, from 0, that ``Signal`` counts up and ``Wait`` waits for."""
 
     name: str
-    members: int = 1
-    level: str | None = None
+    members: int = part("literal", KEYWORD, 1, omit=ALWAYS)
+    level: str | None = part("text", KEYWORD, None)
 
 
 @dataclass(frozen=True)
@@ -308,17 +309,17 @@ class Group:
     """Units with equal ``key`` form one group; key -1 takes no part."""
 
     name: str
-    key: Expr = ZERO
-    level: str | None = None
+    key: Expr = part("expr", ARGUMENT, ZERO)
+    level: str | None = part("text", KEYWORD, None)
 
 
 @dataclass(frozen=True)
 class Stream:
     """Statements shared by the units of ``units``: arithmetic runs (start, stop, step)."""
 
-    units: tuple[tuple[int, int, int], ...]
-    body: tuple[Statement, ...]
-    level: str | None = None
+    units: tuple[tuple[int, int, int], ...] = part("literals", ARGUMENT)
+    body: tuple[Statement, ...] = part("body", HIDDEN)
+    level: str | None = part("text", KEYWORD, None)
 
     def unit_count(self) -> int:
         return sum(len(range(*run)) for run in self.units)
@@ -332,15 +333,15 @@ class Stream:
 class Plan:
     """See the module's text. ``grid``: the extents of the unit's coordinates, the first varying fastest."""
 
-    name: str
-    scale: str
-    grid: tuple[int, ...]
+    name: str = part("text", ARGUMENT)
+    scale: str = part("text")
+    grid: tuple[int, ...] = part("literal")
     tiles: tuple[Tile, ...] = ()
     channels: tuple[Channel, ...] = ()
     flags: tuple[Flag, ...] = ()
     groups: tuple[Group, ...] = ()
     streams: tuple[Stream, ...] = ()
-    place: Expr = unit
+    place: Expr = part("expr", KEYWORD, unit)
     levels: tuple[Level, ...] = ()
 
     @property

@@ -10,21 +10,8 @@ from typing import Any
 
 from megatile.core.errors import did_you_mean
 from megatile.core.expr import Expr, symbols
-from megatile.plan.model import (
-    CarryInt,
-    CarryTile,
-    If,
-    Loop,
-    MergeInt,
-    MergeTile,
-    Plan,
-    PlanError,
-    ReadScalar,
-    Receive,
-    ReceiveAny,
-    Statement,
-)
-from megatile.plan.regions import regions_of
+from megatile.plan.model import Plan, PlanError
+from megatile.plan.statements import CarryInt, CarryTile, If, Loop, MergeInt, Statement, binds, regions_of
 from megatile.plan.text import statement_text
 
 
@@ -62,37 +49,33 @@ def _block(body: tuple[Statement, ...], names: set[str], tiles: set[str]) -> Non
     """
     for statement in body:
         for region in regions_of(statement):
-            _tile(region.tile, tiles, statement.place)
+            _tile(region.tile, tiles, statement.source)
         where = statement_text(statement)
         for value in _expressions(statement):
-            _known(value, names, where, statement.place)
-        if isinstance(statement, (ReadScalar, ReceiveAny)):
-            names.add(statement.name if isinstance(statement, ReadScalar) else statement.chosen)
-        if isinstance(statement, (Receive, ReceiveAny)) and statement.name is not None:
-            tiles.add(statement.name)
-        elif isinstance(statement, Loop):
+            _known(value, names, where, statement.source)
+        if isinstance(statement, Loop):
             _loop(statement, names, tiles, where)
         elif isinstance(statement, If):
             _block(statement.body, names, tiles)
             _block(statement.orelse, names, tiles)
             for merge in statement.merges:
-                if isinstance(merge, MergeTile):
-                    tiles.add(merge.name)
                 if isinstance(merge, MergeInt):
                     for value in (merge.then, merge.orelse):
-                        _known(value, names, where, statement.place)
-                    names.add(merge.name)
+                        _known(value, names, where, statement.source)
+        bound_tiles, bound_ints = binds(statement)
+        tiles |= set(bound_tiles)
+        names |= set(bound_ints)
 
 
 def _loop(loop: Loop, names: set[str], tiles: set[str], where: str) -> None:
     tiles |= {carry.name for carry in loop.carries if isinstance(carry, CarryTile)}
     carries = [carry for carry in loop.carries if isinstance(carry, CarryInt)]
     for carry in carries:
-        _known(carry.init, names, where, loop.place)
+        _known(carry.init, names, where, loop.source)
     names |= {loop.index, *(carry.name for carry in carries)}
     _block(loop.body, names, tiles)
     for carry in carries:
-        _known(carry.next, names, where, loop.place)
+        _known(carry.next, names, where, loop.source)
 
 
 def _expressions(value: Any) -> Iterator[Expr]:

@@ -5,44 +5,32 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, replace
 from typing import Any
 
 from megatile.core.errors import MegatileError, Place, did_you_mean
-from megatile.core.expr import ONE, ZERO, ExprReader, expression, unit
+from megatile.core.expr import ExprReader
 from megatile.core.operations import OPERATIONS
 from megatile.plan.fields import check_fields
-from megatile.plan.model import (
+from megatile.plan.model import Channel, Flag, Group, Level, Plan, PlanError, Stream, Tile
+from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, KEYWORD, TARGET, Part, parts
+from megatile.plan.statements import (
+    COMMANDS,
     CarryInt,
     CarryTile,
-    Channel,
-    Collective,
     Compute,
-    Flag,
-    Free,
-    Group,
     If,
-    Level,
     Loop,
     MergeInt,
     MergeTile,
-    Plan,
-    PlanError,
-    ReadScalar,
-    Receive,
-    ReceiveAny,
     Region,
-    Send,
-    Signal,
     Statement,
-    Stream,
-    Tile,
-    Wait,
     Work,
 )
 
 _READER = ExprReader()
-tree_expr, tree_int = _READER.expr, _READER.number
+tree_expr = _READER.expr
 
 
 def tree_literal(node: ast.expr) -> Any:
@@ -56,24 +44,6 @@ def tree_literal(node: ast.expr) -> Any:
     if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
         return float(node.id)
     return tree_expr(node)
-
-
-WORK = ("flops", "bytes", "dtype")
-COMMANDS: dict[str, tuple[str, ...]] = {
-    "send": ("to", "member", *WORK),
-    "free": (),
-    "signal": ("to", "member", "amount"),
-    "wait": ("value", "member"),
-    "collective": ("read", "write", "reduction", "root", *WORK),
-}
-"""Every command that binds no name, with its keywords."""
-BINDINGS: dict[str, tuple[str, ...]] = {
-    "read_scalar": ("bound",),
-    "receive": ("member", "into", *WORK),
-    "receive_any": ("members", "into", *WORK),
-}
-
-__all__ = ["expression", "parse_plan"]
 
 
 def parse_plan(text: str) -> Plan:
@@ -138,90 +108,101 @@ class _Reader:
         head, self.at = first.value, first
         if ast.unparse(head.func) != "plan":
             raise self.error(first, "a plan begins with plan(...)")
-        given = self.known(head, "scale", "grid", "place", "path", "kernels")
-        grid = tuple(ast.literal_eval(given["grid"]))
-        plan = Plan(
-            ast.literal_eval(head.args[0]),
-            ast.literal_eval(given["scale"]),
-            grid,
-            place=tree_expr(given["place"]) if "place" in given else unit,
-        )
+        plan, given = self.construct(Plan, head, beside=("path", "kernels"))
         if "path" in given:
             kernels = ast.literal_eval(given["kernels"]) if "kernels" in given else ("",)
             note_library(ast.literal_eval(given["path"]), kernels[0])
-        declared: dict[str, list[Any]] = {"level": [], "tile": [], "channel": [], "flag": [], "group": []}
+        declared: dict[str, list[Any]] = {word: [] for word in DECLARED}
         streams: list[Stream] = []
         for node in tree.body[1:]:
             self.at = node
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-                kind, thing = self.declaration(node)
-                declared[kind].append(thing)
+                word = ast.unparse(node.value.func)
+                if word not in declared:
+                    raise self.error(node, f"'{word}' declares nothing")
+                made, _ = self.construct(DECLARED[word], node.value, name=ast.unparse(node.targets[0]))
+                declared[word].append(made)
             elif isinstance(node, ast.With):
                 streams.append(self.stream(node))
             else:
                 raise self.error(node, "neither a declaration nor a stream")
-        return replace(
-            plan,
-            levels=tuple(declared["level"]),
-            tiles=tuple(declared["tile"]),
-            channels=tuple(declared["channel"]),
-            flags=tuple(declared["flag"]),
-            groups=tuple(declared["group"]),
-            streams=tuple(streams),
-        )
+        things = {f"{word}s": tuple(made) for word, made in declared.items()}
+        return replace(plan, streams=tuple(streams), **things)
 
     def keywords(self, call: ast.Call) -> dict[str, ast.expr]:
         if any(k.arg is None for k in call.keywords):
             raise self.error(call, "'**' is no part of a plan")
         return {k.arg: k.value for k in call.keywords if k.arg}
 
-    def known(self, call: ast.Call, *allowed: str) -> dict[str, ast.expr]:
-        """The keywords of a command; one that it does not have is an error."""
-        given = self.keywords(call)
-        for name in given:
+    def construct(
+        self,
+        kind: type,
+        call: ast.Call,
+        targets: Sequence[ast.expr] = (),
+        beside: tuple[str, ...] = (),
+        **given: Any,
+    ) -> tuple[Any, dict[str, ast.expr]]:
+        """A part of the plan from its call, as its fields are declared; and the keywords ``beside`` them."""
+        keywords = self.keywords(call)
+        if kind is Compute and given["operation"] not in OPERATIONS:
+            raise self.error(call, f"'{given['operation']}' is no operation")
+        allowed = [*beside, *self.allowed(kind, given)]
+        for name in keywords:
             if name not in allowed:
-                word = ast.unparse(call.func)
-                error = self.error(call, f"'{word}' has no '{name}='")
+                error = self.error(call, f"'{ast.unparse(call.func)}' has no '{name}='")
                 error.advice = did_you_mean(name, allowed, what="keywords") if allowed else None
                 raise error
-        return given
+        arguments = list(call.args)
+        for p in parts(kind):
+            if p.name in given or p.shown == HIDDEN:
+                continue
+            if p.shown == TARGET:
+                # Of two alternatives, the one that may be left out is marked by a keyword.
+                marked = any(
+                    q.name in keywords for q in parts(kind) if (q.shown, q.order) == (TARGET, p.order)
+                )
+                mine = marked == (p.omit is None)
+                given[p.name] = _READ[p.kind](self, targets[p.order]) if mine else None
+            elif p.shown == ARGUMENT and p.kind in _MANY:
+                given[p.name], arguments = tuple(_MANY[p.kind](self, a) for a in arguments), []
+            elif p.shown == ARGUMENT:
+                given |= self.argument(p, arguments.pop(0))
+            elif p.kind in _KEYWORDS:
+                given[p.name] = _KEYWORDS[p.kind](self, keywords, given)
+            elif p.name in keywords:
+                given[p.name] = _READ[p.kind](self, keywords[p.name])
+            elif p.kind == "engine":
+                given[p.name] = OPERATIONS[given["operation"]].engine
+            elif p.omit is MISSING:
+                raise KeyError(p.name)
+            elif p.omit is not ALWAYS:
+                given[p.name] = p.omit
+        if arguments:
+            raise self.error(call, "too many arguments")
+        return kind(**given), keywords
 
-    def declaration(self, node: ast.Assign) -> tuple[str, Any]:
-        call = node.value
-        assert isinstance(call, ast.Call)
-        name, kind = ast.unparse(node.targets[0]), ast.unparse(call.func)
-        given = self.keywords(call)
-        if kind == "level":
-            return kind, Level(
-                name,
-                **{k: tree_expr(v) if k == "place" else ast.literal_eval(v) for k, v in given.items()},
-            )
-        if kind == "tile":
-            options: dict[str, Any] = {
-                k: tree_expr(v) if k == "owner" else ast.literal_eval(v) for k, v in given.items()
-            }
-            shape = tuple(ast.literal_eval(call.args[1]))
-            return kind, Tile(name, shape, ast.unparse(call.args[0]), **options)
-        if kind == "channel":
-            options = {k: tree_expr(v) if k == "source" else ast.literal_eval(v) for k, v in given.items()}
-            return kind, Channel(name, **({"members": 1} | options))
-        if kind == "flag":
-            given = self.known(call, "members", "level")
-            return kind, Flag(name, tree_int(given["members"]), self.in_level(given))
-        if kind == "group":
-            given = self.known(call, "level")
-            return kind, Group(name, tree_expr(call.args[0]), self.in_level(given))
-        raise self.error(node, f"'{kind}' declares nothing")
+    def allowed(self, kind: type, given: dict[str, Any]) -> Iterator[str]:
+        """The keywords that a part of a plan has."""
+        for p in parts(kind):
+            if p.kind == "work":
+                yield from WORK
+            elif p.kind == "attributes":
+                yield from OPERATIONS[given["operation"]].attributes
+            elif p.shown == KEYWORD or (p.shown == TARGET and p.omit is None):
+                yield p.name
+
+    def argument(self, p: Part, node: ast.expr) -> dict[str, Any]:
+        if p.kind != "typed":
+            return {p.name: _READ[p.kind](self, node)}
+        assert isinstance(node, ast.Subscript)
+        extents = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        return {p.name: tuple(map(tree_expr, extents)), "dtype": ast.unparse(node.value)}
 
     def stream(self, node: ast.With) -> Stream:
         call = node.items[0].context_expr
         if not (isinstance(call, ast.Call) and ast.unparse(call.func) == "units"):
             raise self.error(node, "a stream begins with 'with units(...)'")
-        units = tuple(ast.literal_eval(a) for a in call.args)
-        return Stream(units, self.block(node.body), self.in_level(self.known(call, "level")))
-
-    def in_level(self, given: dict[str, ast.expr]) -> str | None:
-        return ast.literal_eval(given["level"]) if "level" in given else None
+        return self.construct(Stream, call, body=self.block(node.body))[0]
 
     # --- statements ------------------------------------------------------------------------------
 
@@ -259,10 +240,8 @@ class _Reader:
             names = [ast.unparse(a) for a in call.args]
             if word == "frees":
                 frees = tuple(names)
-            elif word == "carry":
-                carries.append(CarryTile(*names))
             else:
-                carries.append(CarryInt(names[0], tree_expr(call.args[1]), tree_expr(call.args[2])))
+                carries.append(self.flow(call, CarryTile, CarryInt))
         body = self.block(node.body[at:])
         index = ast.unparse(node.target)
         return Loop(index, start, stop, body, step, tuple(carries), frees, self.place(node))
@@ -272,14 +251,14 @@ class _Reader:
         if isinstance(value, ast.Call):
             word = ast.unparse(value.func)
             if word in ("merge", "merge_int"):
-                self.merge(word, value, result)
+                self.merge(value, result)
                 return
             result.append(self.command(word, value, node))
             return
         targets, call = self.arrow(value)
         if call is None:
             raise self.error(node, "not a statement of a plan")
-        result.append(self.binding(targets, call, node))
+        result.append(self.command(ast.unparse(call.func), call, node, targets))
 
     def arrow(self, value: ast.expr) -> tuple[list[ast.expr], ast.Call | None]:
         """``a <- f()`` is ``a < -f()`` to Python; ``a, b <- f()`` is a tuple ending in one."""
@@ -291,97 +270,31 @@ class _Reader:
                 return [*targets[:-1], last.left], right.operand
         return targets, None
 
-    def merge(self, word: str, call: ast.Call, result: list[Statement]) -> None:
+    def merge(self, call: ast.Call, result: list[Statement]) -> None:
         if not result or not isinstance(result[-1], If):
             raise self.error(call, "a merge stands after its if")
-        name = ast.unparse(call.args[0])
-        merge: MergeTile | MergeInt
-        if word == "merge":
-            merge = MergeTile(name, ast.unparse(call.args[1]), ast.unparse(call.args[2]))
-        else:
-            merge = MergeInt(name, tree_expr(call.args[1]), tree_expr(call.args[2]))
-        result[-1] = replace(result[-1], merges=(*result[-1].merges, merge))
+        result[-1] = replace(result[-1], merges=(*result[-1].merges, self.flow(call, MergeTile, MergeInt)))
 
-    def work(self, given: dict[str, ast.expr]) -> Work:
-        flops, moved = given.pop("flops", None), given.pop("bytes", None)
-        dtype = given.pop("dtype", None)
-        return Work(
-            tree_expr(flops) if flops else ZERO,
-            tree_expr(moved) if moved else ZERO,
-            ast.literal_eval(dtype) if dtype else "f32",
-        )
+    def flow(self, call: ast.Call, of_tile: Any, of_int: Any) -> Any:
+        """What a loop carries or a branch merges."""
+        name, *values = call.args
+        if ast.unparse(call.func).endswith("_int"):
+            return of_int(ast.unparse(name), *map(tree_expr, values))
+        return of_tile(*map(ast.unparse, call.args))
 
-    def command(self, word: str, call: ast.Call, node: ast.AST) -> Statement:
-        if word not in COMMANDS:
-            raise self.error(node, f"'{word}' is no command")
-        given, place = self.known(call, *COMMANDS[word]), self.place(node)
-        first = ast.unparse(call.args[0]) if call.args else ""
-        member = tree_expr(given["member"]) if "member" in given else ZERO
-        if word == "send":
-            return Send(
-                first, tree_expr(given["to"]), member, self.region(call.args[1]), self.work(given), place
-            )
-        if word == "free":
-            return Free(tuple(ast.unparse(a) for a in call.args), place)
-        if word == "signal":
-            amount = tree_expr(given["amount"]) if "amount" in given else ONE
-            return Signal(first, tree_expr(given["to"]), member, amount, place)
-        if word == "wait":
-            return Wait(first, tree_expr(given["value"]), member, place)
-        read, write = (self.region(given[k]) if k in given else None for k in ("read", "write"))
-        reduction = ast.literal_eval(given["reduction"]) if "reduction" in given else "sum"
-        root = tree_expr(given["root"]) if "root" in given else ZERO
-        kind, group = ast.literal_eval(call.args[0]), ast.unparse(call.args[1])
-        return Collective(kind, group, read, write, reduction, root, self.work(given), place)
-
-    def binding(self, targets: list[ast.expr], call: ast.Call, node: ast.AST) -> Statement:
-        word = ast.unparse(call.func)
-        fresh = word.startswith("fresh.")
-        word = word.removeprefix("fresh.")
-        given, place = self.keywords(call), self.place(node)
-        if word in BINDINGS:
-            given = self.known(call, *BINDINGS[word])
-        if word == "read_scalar":
-            return ReadScalar(
-                ast.unparse(targets[0]), self.region(call.args[0]), tree_int(given["bound"]), place
-            )
-        if word in ("receive", "receive_any"):
-            return self.receive(word, targets, call, given, fresh, place)
-        if word not in OPERATIONS:
-            raise self.error(node, f"'{word}' is no operation")
-        work = self.work(given)
-        engine = given.pop("engine", None)
-        self.known(call, *WORK, "engine", *OPERATIONS[word].attributes)
-        attributes = tuple(sorted((k, tree_literal(v)) for k, v in given.items()))
-        reads = tuple(self.region(a) for a in call.args)
-        name = ast.literal_eval(engine) if engine else OPERATIONS[word].engine
-        return Compute(word, self.region(targets[0]), reads, attributes, name, work, fresh, place)
-
-    def receive(
-        self,
-        word: str,
-        targets: list[ast.expr],
-        call: ast.Call,
-        given: dict[str, ast.expr],
-        fresh: bool,
-        place: Place | None,
+    def command(
+        self, word: str, call: ast.Call, node: ast.AST, targets: Sequence[ast.expr] = ()
     ) -> Statement:
-        typed = call.args[1]
-        assert isinstance(typed, ast.Subscript)
-        extents = typed.slice.elts if isinstance(typed.slice, ast.Tuple) else [typed.slice]
-        channel, shape, dtype = (
-            ast.unparse(call.args[0]),
-            tuple(tree_expr(e) for e in extents),
-            ast.unparse(typed.value),
-        )
-        into = self.region(targets[0]) if "into" in given else None
-        name = None if into else ast.unparse(targets[0])
-        work = self.work(given)
-        if word == "receive":
-            member = tree_expr(given["member"]) if "member" in given else ZERO
-            return Receive(channel, member, name, shape, dtype, into, fresh, work, place)
-        members, chosen = tuple(ast.literal_eval(given["members"])), ast.unparse(targets[1])
-        return ReceiveAny(channel, members, name, chosen, shape, dtype, into, fresh, work, place)
+        source = self.place(node)
+        plain = word.removeprefix("fresh.")
+        kind = COMMANDS.get(plain)
+        binding = kind is None or any(p.shown == TARGET for p in parts(kind))
+        if binding != bool(targets) or plain == Compute.word:
+            raise self.error(node, f"'{word}' is no {'operation' if targets else 'command'}")
+        given: dict[str, Any] = {"fresh": True} if plain != word else {}
+        if kind is None:
+            kind, given["operation"] = Compute, plain
+        return self.construct(kind, call, targets, source=source, **given)[0]
 
     def region(self, node: ast.expr) -> Region:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
@@ -399,3 +312,27 @@ class _Reader:
             start.append(tree_expr(span.lower))
             shape.append(tree_expr(upper.operand))
         return Region(ast.unparse(node.value), tuple(start), tuple(shape))
+
+
+WORK = ("flops", "bytes", "dtype")
+
+
+def _work(reader: _Reader, keywords: dict[str, ast.expr], given: dict[str, Any]) -> Work:
+    read = {"flops": tree_expr, "bytes": tree_expr, "dtype": ast.literal_eval}
+    return Work(**{name: read[name](keywords[name]) for name in WORK if name in keywords})
+
+
+def _attributes(reader: _Reader, keywords: dict[str, ast.expr], given: dict[str, Any]) -> Any:
+    known = OPERATIONS[given["operation"]].attributes
+    return tuple(sorted((k, tree_literal(v)) for k, v in keywords.items() if k in known))
+
+
+_READ: dict[str, Callable[[_Reader, ast.expr], Any]] = {
+    "word": lambda reader, node: ast.unparse(node),
+    "expr": lambda reader, node: tree_expr(node),
+    "region": lambda reader, node: reader.region(node),
+    **dict.fromkeys(("text", "texts", "literal", "engine"), lambda reader, node: ast.literal_eval(node)),
+}
+_MANY = {"words": _READ["word"], "literals": _READ["literal"], "regions": _READ["region"]}
+_KEYWORDS = {"work": _work, "attributes": _attributes}
+DECLARED: dict[str, type] = {"level": Level, "tile": Tile, "channel": Channel, "flag": Flag, "group": Group}

@@ -10,10 +10,10 @@ import numpy as np
 
 from megatile.core import clocks as hb
 from megatile.core.errors import MegatileError
+from megatile.plan.code import Instruction, RegionCode
 from megatile.plan.cohort import Actors, Cohort, SlotHandle, TileHandle, Value, numbers, spread
 from megatile.plan.model import Plan, statements
-from megatile.plan.program import Instruction, RegionCode
-from megatile.plan.regions import regions_of
+from megatile.plan.statements import regions_of
 from megatile.plan.storage import Access
 from megatile.plan.text import statement_text
 
@@ -85,7 +85,7 @@ class RaceWatch:
         first, second = (self.described(a) for a in (other, access))
         return RaceError(
             f"race on tile '{storage[0]}' of owner {storage[1]}: {first} and {second} are not ordered",
-            place=access.label.place,
+            place=access.label.source,
             advice="put a barrier, a signal and wait, or a message between them",
         )
 
@@ -128,5 +128,5 @@ class RaceWatch:
 
     def described(self, access: hb.Access) -> str:
         word = "writes" if access.write else "reads"
-        where = f" at {access.label.place}" if access.label.place else ""
+        where = f" at {access.label.source}" if access.label.source else ""
         return f"{self.actors.label(access.unit)} {word} in '{statement_text(access.label)}'{where}"

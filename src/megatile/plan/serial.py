@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from megatile.core.errors import Place
-from megatile.core.expr import Expr
+from megatile.core.expr import Expr, expression
 from megatile.plan import model, parse
 from megatile.plan.fields import check_fields
 from megatile.plan.model import Plan, PlanError
@@ -83,7 +83,7 @@ def decode(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if "expr" in value:
-        return parse.expression(value["expr"])
+        return expression(value["expr"])
     if "float" in value:
         try:
             return float.fromhex(value["float"])
@@ -94,6 +94,8 @@ def decode(value: Any) -> Any:
     if kind is None:
         raise PlanError(f"'{title}' is no part of a plan")
     known = {entry.name for entry in fields(kind)}
+    if "place" in value and "place" not in known:  # what format 1 calls the source of a statement
+        value = {"source" if name == "place" else name: item for name, item in value.items()}
     unknown = set(value) - known - {"is"}
     if unknown:
         raise PlanError(f"{value['is']} has no field '{min(unknown)}'")

@@ -1,14 +1,19 @@
-"""The statements of a stream. What they mean is defined in ``model.py``; ``place`` is where a statement was
-written and no part of a plan's identity (neither of ``==`` nor of its hash)."""
+"""The statements of a stream. What they mean is defined in ``model.py``; ``source`` is where a statement was
+written and no part of a plan's identity (neither of ``==`` nor of its hash).
+
+A command is declared once, here: its ``word``, and for each field what it holds and where it is written
+(``spec.py``). What it does stands in ``commands.py``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Union
+from typing import Any, ClassVar, Union
 
 from megatile.core.errors import Place
 from megatile.core.expr import ONE, ZERO, Expr
+from megatile.plan.spec import ARGUMENT, HIDDEN, KEYWORD, TARGET, having, part
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,10 @@ class Work:
 Attribute = Union[int, float, str, bool, Expr]  # noqa: UP007
 
 
+def _source() -> Any:
+    return field(default=None, compare=False, repr=False)
+
+
 @dataclass(frozen=True)
 class Compute:
     """Apply ``operation`` (of ``core.operations``) to ``reads`` and put the result in ``write``.
@@ -45,26 +54,28 @@ class Compute:
     name.
     """
 
-    operation: str
-    write: Region
-    reads: tuple[Region, ...] = ()
-    attributes: tuple[tuple[str, Attribute], ...] = ()
-    engine: str = "vector"
-    work: Work = Work()
-    fresh: bool = False
-    place: Place | None = field(default=None, compare=False, repr=False)
+    word: ClassVar[str] = "compute"
+    operation: str = part("word", HIDDEN)
+    write: Region = part("region", TARGET, role="writes")
+    reads: tuple[Region, ...] = part("regions", ARGUMENT, (), role="reads")
+    attributes: tuple[tuple[str, Attribute], ...] = part("attributes", KEYWORD, ())
+    engine: str = part("engine", KEYWORD, "vector")
+    work: Work = part("work", KEYWORD, Work())
+    fresh: bool = part("fresh", HIDDEN, False)
+    source: Place | None = _source()
 
 
 @dataclass(frozen=True)
 class Send:
     """Send a region as one message to queue (``to``, ``member``) of ``channel``."""
 
-    channel: str
-    to: Expr
-    member: Expr
-    read: Region
-    work: Work = Work()
-    place: Place | None = field(default=None, compare=False, repr=False)
+    word: ClassVar[str] = "send"
+    channel: str = part("word", ARGUMENT, role="channel")
+    to: Expr = part("expr", decides=True)
+    member: Expr = part("expr", omit=ZERO, decides=True)
+    read: Region = part("region", ARGUMENT, role="reads")
+    work: Work = part("work", KEYWORD, Work(), decides=True)
+    source: Place | None = _source()
 
 
 @dataclass(frozen=True)
@@ -75,62 +86,67 @@ class Receive:
     ``into`` and ``fresh`` the copy begins a new version of the destination tile.
     """
 
-    channel: str
-    member: Expr
-    name: str | None
-    shape: tuple[Expr, ...]
-    dtype: str
-    into: Region | None = None
-    fresh: bool = False
-    work: Work = Work()
-    place: Place | None = field(default=None, compare=False, repr=False)
+    word: ClassVar[str] = "receive"
+    channel: str = part("word", ARGUMENT, role="channel")
+    member: Expr = part("expr", omit=ZERO, decides=True)
+    name: str | None = part("word", TARGET, role="binds")
+    shape: tuple[Expr, ...] = part("typed", ARGUMENT, decides=True)
+    dtype: str = part("word", HIDDEN)
+    into: Region | None = part("region", TARGET, None, role="writes")
+    fresh: bool = part("fresh", HIDDEN, False)
+    work: Work = part("work", KEYWORD, Work(), decides=True)
+    source: Place | None = _source()
 
 
 @dataclass(frozen=True)
 class ReceiveAny:
     """Like ``Receive`` from whichever of ``members`` has a message; ``chosen`` becomes the member taken."""
 
-    channel: str
-    members: tuple[int, ...]
-    name: str | None
-    chosen: str
-    shape: tuple[Expr, ...]
-    dtype: str
-    into: Region | None = None
-    fresh: bool = False
-    work: Work = Work()
-    place: Place | None = field(default=None, compare=False, repr=False)
+    word: ClassVar[str] = "receive_any"
+    channel: str = part("word", ARGUMENT, role="channel")
+    members: tuple[int, ...] = part("literal")
+    name: str | None = part("word", TARGET, role="binds")
+    chosen: str = part("word", TARGET, order=1, role="counts")
+    shape: tuple[Expr, ...] = part("typed", ARGUMENT)
+    dtype: str = part("word", HIDDEN)
+    into: Region | None = part("region", TARGET, None, role="writes")
+    fresh: bool = part("fresh", HIDDEN, False)
+    work: Work = part("work", KEYWORD, Work())
+    source: Place | None = _source()
 
 
 @dataclass(frozen=True)
 class ReadScalar:
     """Read one integer element; ``name`` is its value from here on. 0 <= value <= ``bound`` is checked."""
 
-    name: str
-    read: Region
-    bound: int
-    place: Place | None = field(default=None, compare=False, repr=False)
+    word: ClassVar[str] = "read_scalar"
+    name: str = part("word", TARGET, role="counts")
+    read: Region = part("region", ARGUMENT, role="reads")
+    bound: int = part("literal")
+    source: Place | None = _source()
 
 
 @dataclass(frozen=True)
 class Signal:
     """Count ``flag[member]`` of unit ``to`` up by ``amount``, after this unit's earlier shared accesses."""
 
-    flag: str
-    to: Expr
-    member: Expr = ZERO
-    amount: Expr = ONE
-    place: Place | None = field(default=None, compare=False, repr=False)
+    word: ClassVar[str] = "signal"
+    flag: str = part("word", ARGUMENT, role="flag")
+    to: Expr = part("expr")
+    member: Expr = part("expr", KEYWORD, ZERO)
+    amount: Expr = part("expr", KEYWORD, ONE)
+    source: Place | None = _source()
 
 
 @dataclass(frozen=True)
 class Wait:
     """Hold issue until my ``flag[member]`` is at least ``value``."""
 
-    flag: str
-    value: Expr
-    member: Expr = ZERO
-    place: Place | None = field(default=None, compare=False, repr=False)
+    word: ClassVar[str] = "wait"
+    flag: str = part("word", ARGUMENT, role="flag")
+    value: Expr = part("expr")
+    member: Expr = part("expr", KEYWORD, ZERO)
+    source: Place | None = _source()
 
 
 @dataclass(frozen=True)
@@ -138,14 +154,15 @@ class Collective:
     """All units of my group of ``group`` meet here: "barrier", "all_reduce" (``reduction``) or "broadcast"
     (from ``root``, the rank within the group in unit order)."""
 
-    kind: str
-    group: str
-    read: Region | None = None
-    write: Region | None = None
-    reduction: str = "sum"
-    root: Expr = ZERO
-    work: Work = Work()
-    place: Place | None = field(default=None, compare=False, repr=False)
+    word: ClassVar[str] = "collective"
+    kind: str = part("text", ARGUMENT)
+    group: str = part("word", ARGUMENT, role="group")
+    read: Region | None = part("region", KEYWORD, None, role="reads")
+    write: Region | None = part("region", KEYWORD, None, role="writes")
+    reduction: str = part("text", KEYWORD, "sum")
+    root: Expr = part("expr", KEYWORD, ZERO)
+    work: Work = part("work", KEYWORD, Work())
+    source: Place | None = _source()
 
 
 @dataclass(frozen=True)
@@ -154,8 +171,9 @@ class Free:
     finished.
     """
 
-    names: tuple[str, ...]
-    place: Place | None = field(default=None, compare=False, repr=False)
+    word: ClassVar[str] = "free"
+    names: tuple[str, ...] = part("words", ARGUMENT)
+    source: Place | None = _source()
 
 
 @dataclass(frozen=True)
@@ -186,13 +204,13 @@ class Loop:
     """
 
     index: str
-    start: Expr
-    stop: Expr
-    body: tuple[Statement, ...]
-    step: Expr = ONE
+    start: Expr = part("expr", HIDDEN, decides=True)
+    stop: Expr = part("expr", HIDDEN, decides=True)
+    body: tuple[Statement, ...] = part("body", HIDDEN)
+    step: Expr = part("expr", HIDDEN, ONE, decides=True)
     carries: tuple[CarryTile | CarryInt, ...] = ()
     frees: tuple[str, ...] = ()
-    place: Place | None = field(default=None, compare=False, repr=False)
+    source: Place | None = _source()
 
 
 @dataclass(frozen=True)
@@ -215,16 +233,16 @@ class MergeInt:
 class If:
     """``body`` where ``condition`` is not 0, else ``orelse``; each unit decides for itself."""
 
-    condition: Expr
+    condition: Expr = part("expr", HIDDEN, decides=True)
     body: tuple[Statement, ...] = ()
     orelse: tuple[Statement, ...] = ()
     merges: tuple[MergeTile | MergeInt, ...] = ()
-    place: Place | None = field(default=None, compare=False, repr=False)
+    source: Place | None = _source()
 
 
-Statement = Union[  # noqa: UP007
-    Compute, Send, Receive, ReceiveAny, ReadScalar, Signal, Wait, Collective, Free, Loop, If
-]
+Command = Union[Compute, Send, Receive, ReceiveAny, ReadScalar, Signal, Wait, Collective, Free]  # noqa: UP007
+Statement = Union[Command, Loop, If]  # noqa: UP007
+COMMANDS: dict[str, type] = {kind.word: kind for kind in Command.__args__}  # type: ignore[attr-defined]
 
 
 def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
@@ -236,3 +254,26 @@ def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
         elif isinstance(statement, If):
             yield from statements(statement.body)
             yield from statements(statement.orelse)
+
+
+def reads_of(statement: Statement) -> tuple[Region, ...]:
+    """The regions a command reads, in order; an accumulating operation lists its destination itself."""
+    return having(statement, "reads")
+
+
+def write_of(statement: Statement) -> Region | None:
+    """The region a command writes, if any."""
+    return next(iter(having(statement, "writes")), None)
+
+
+def regions_of(statement: Statement) -> tuple[Region, ...]:
+    return having(statement, "reads", "writes")
+
+
+def binds(statement: Statement) -> tuple[list[str], list[str]]:
+    """The names of tiles and of integers that are known after a statement, not counting inner scopes."""
+    flows: tuple[Any, ...] = statement.carries if isinstance(statement, Loop) else ()
+    flows = statement.merges if isinstance(statement, If) else flows
+    tiles = [*having(statement, "binds"), *(f.name for f in flows if isinstance(f, (CarryTile, MergeTile)))]
+    ints = [*having(statement, "counts"), *(f.name for f in flows if isinstance(f, (CarryInt, MergeInt)))]
+    return tiles, ints

@@ -22,29 +22,25 @@ from megatile.plan.model import (
     If,
     Loop,
     ReadScalar,
-    Receive,
     ReceiveAny,
-    Send,
     Signal,
     Statement,
     Wait,
+    Work,
     statements,
 )
+from megatile.plan.spec import parts
 
 
 def deciding(statement: Statement) -> list[Expr]:
     """The expressions of a statement that decide where control and messages go, not which elements they
     touch.
     """
-    if isinstance(statement, Send):
-        return [statement.to, statement.member, statement.work.bytes]
-    if isinstance(statement, Receive):
-        return [statement.member, *statement.shape, statement.work.bytes]
-    if isinstance(statement, Loop):
-        return [statement.start, statement.stop, statement.step]
-    if isinstance(statement, If):
-        return [statement.condition]
-    return []
+    found: list[Expr] = []
+    for p in parts(type(statement)):
+        value = getattr(statement, p.name) if p.decides else ()
+        found += [value.bytes] if isinstance(value, Work) else value if isinstance(value, tuple) else [value]
+    return found
 
 
 def stride(carry: CarryInt) -> int | None:

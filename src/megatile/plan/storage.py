@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from megatile.core.dtypes import is_float, itemsize, numpy_dtype
+from megatile.plan.code import RegionCode
 from megatile.plan.cohort import Cohort, SlotHandle, TileHandle, Value, lowest, numbers, pick, spread
 from megatile.plan.model import Channel, Plan, PlanError, Tile
-from megatile.plan.program import RegionCode
 
 Array = Any
 ALIGNMENT = 16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -12,22 +12,19 @@ from megatile.core.dtypes import itemsize
 from megatile.core.errors import did_you_mean
 from megatile.core.expr import constant
 from megatile.core.operations import OPERATIONS, REDUCTIONS
-from megatile.plan.model import (
-    ENGINES,
-    ROLES,
-    Collective,
-    Level,
-    Loop,
-    Plan,
-    PlanError,
-    Signal,
-    Stream,
-    Tile,
-    statements,
-)
+from megatile.plan.model import ENGINES, ROLES, Level, Plan, PlanError, Stream, Tile
 from megatile.plan.names import check_names
-from megatile.plan.regions import regions_of, write_of
-from megatile.plan.statements import Compute, Receive, ReceiveAny
+from megatile.plan.spec import having
+from megatile.plan.statements import (
+    Collective,
+    Compute,
+    Loop,
+    ReceiveAny,
+    Signal,
+    regions_of,
+    statements,
+    write_of,
+)
 from megatile.plan.text import statement_text
 
 COLLECTIVES = ("barrier", "all_reduce", "broadcast")
@@ -159,11 +156,10 @@ def check_owners(plan: Plan, stream: Stream) -> None:
     }
     for statement in statements(stream.body):
         used = [("tile", region.tile) for region in regions_of(statement) if region.at is None]
-        used += [
-            (kind, getattr(statement, kind))
-            for kind in ("channel", "group", "flag")
-            if hasattr(statement, kind) and not isinstance(statement, Signal)
-        ]
+        if not isinstance(statement, Signal):
+            used += [
+                (kind, name) for kind in ("channel", "group", "flag") for name in having(statement, kind)
+            ]
         for kind, name in used:
             level = level_of.get((kind, name), stream.level)
             if level == stream.level:
@@ -173,63 +169,75 @@ def check_owners(plan: Plan, stream: Stream) -> None:
                 raise PlanError(
                     f"{kind} '{name}' is of level '{other}', this stream of level '{own}': "
                     + statement_text(statement),
-                    place=statement.place,
+                    place=statement.source,
                     advice="name what belongs to its own level or to one above, or say whose it is with at=",
                 )
             if name in fresh and kind == "tile":
                 raise PlanError(
                     f"tile '{name}' of level '{other}' gets new versions, so only its own level can name it: "
                     + statement_text(statement),
-                    place=statement.place,
+                    place=statement.source,
                 )
 
 
 def check_statement(statement: Any, known: Mapping[str, Mapping[str, Any]]) -> None:
     """One statement, with what is declared of each kind by name."""
-    if isinstance(statement, Compute):
-        rule = OPERATIONS.find(statement.operation, statement.place)
-        if statement.engine not in ENGINES:
-            advice = did_you_mean(statement.engine, ENGINES, what="engines")
-            raise PlanError(f"there is no engine '{statement.engine}'", place=statement.place, advice=advice)
-        if len(statement.reads) != rule.operands:
-            message = f"{rule.name} takes {rule.operands} operands, not {len(statement.reads)}"
-            raise PlanError(message, place=statement.place)
-        for attribute, _ in statement.attributes:
-            if attribute not in rule.attributes:
-                raise PlanError(f"{rule.name} has no attribute '{attribute}'", place=statement.place)
-    if isinstance(statement, Loop) and constant(statement.step) == 0:
-        raise PlanError("a loop with step 0 never ends", place=statement.place)
     write = write_of(statement)
-    fresh = isinstance(statement, (Compute, Receive, ReceiveAny)) and statement.fresh
-    if fresh and write is not None and write.tile in known["shared"]:
-        raise PlanError(f"a new version of shared tile '{write.tile}'", place=statement.place)
+    if getattr(statement, "fresh", False) and write is not None and write.tile in known["shared"]:
+        raise PlanError(f"a new version of shared tile '{write.tile}'", place=statement.source)
     for kind in ("channel", "flag", "group"):
-        name = getattr(statement, kind, None)
-        if name is not None and name not in known[kind]:
-            advice = did_you_mean(name, known[kind], what=f"{kind}s")
-            raise PlanError(f"there is no {kind} '{name}'", place=statement.place, advice=advice)
-    if isinstance(statement, ReceiveAny):
-        channel = known["channel"][statement.channel]
-        wrong = [m for m in statement.members if not 0 <= m < channel.members]
-        if wrong or not statement.members:
-            which = f"member {wrong[0]}" if wrong else "no members to receive from"
-            raise PlanError(
-                f"channel '{channel.name}' has {channel.members} members; this command names {which}: "
-                + statement_text(statement),
-                place=statement.place,
-            )
-    if isinstance(statement, Collective):
-        check_collective(statement)
+        for name in having(statement, kind):
+            _one_of(name, known[kind], kind, statement)
+    rule = _RULES.get(type(statement))
+    if rule is not None:
+        rule(statement, known)
 
 
-def check_collective(statement: Collective) -> None:
-    if statement.kind not in COLLECTIVES:
-        advice = did_you_mean(statement.kind, COLLECTIVES, what="collectives")
-        raise PlanError(f"there is no collective '{statement.kind}'", place=statement.place, advice=advice)
-    if statement.kind != "barrier" and (statement.read is None or statement.write is None):
-        raise PlanError(f"{statement.kind} needs a region to read and one to write", place=statement.place)
-    if statement.reduction not in REDUCTIONS:
-        advice = did_you_mean(statement.reduction, REDUCTIONS, what="reductions")
+def _one_of(name: str, known: Any, what: str, statement: Any) -> None:
+    if name not in known:
+        advice = did_you_mean(name, known, what=f"{what}s")
+        raise PlanError(f"there is no {what} '{name}'", place=statement.source, advice=advice)
+
+
+def _compute(statement: Compute, known: Any) -> None:
+    rule = OPERATIONS.find(statement.operation, statement.source)
+    _one_of(statement.engine, ENGINES, "engine", statement)
+    if len(statement.reads) != rule.operands:
+        message = f"{rule.name} takes {rule.operands} operands, not {len(statement.reads)}"
+        raise PlanError(message, place=statement.source)
+    for attribute, _ in statement.attributes:
+        if attribute not in rule.attributes:
+            raise PlanError(f"{rule.name} has no attribute '{attribute}'", place=statement.source)
+
+
+def _loop(statement: Loop, known: Any) -> None:
+    if constant(statement.step) == 0:
+        raise PlanError("a loop with step 0 never ends", place=statement.source)
+
+
+def _receive_any(statement: ReceiveAny, known: Any) -> None:
+    channel = known["channel"][statement.channel]
+    wrong = [m for m in statement.members if not 0 <= m < channel.members]
+    if wrong or not statement.members:
+        which = f"member {wrong[0]}" if wrong else "no members to receive from"
         raise PlanError(
-            f"there is no reduction '{statement.reduction}'", place=statement.place, advice=advice
+            f"channel '{channel.name}' has {channel.members} members; this command names {which}: "
+            + statement_text(statement),
+            place=statement.source,
         )
+
+
+def _collective(statement: Collective, known: Any) -> None:
+    _one_of(statement.kind, COLLECTIVES, "collective", statement)
+    if statement.kind != "barrier" and (statement.read is None or statement.write is None):
+        raise PlanError(f"{statement.kind} needs a region to read and one to write", place=statement.source)
+    _one_of(statement.reduction, REDUCTIONS, "reduction", statement)
+
+
+_RULES: dict[type, Callable[[Any, Any], None]] = {
+    Compute: _compute,
+    Loop: _loop,
+    ReceiveAny: _receive_any,
+    Collective: _collective,
+}
+"""What is wrong with a statement besides names that are not declared."""

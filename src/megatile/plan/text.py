@@ -11,6 +11,7 @@
             free(message)
 
 A region is ``tile[start:+extent, ...]``, ``@ owner`` names another owner, ``fresh.add`` begins a new version.
+How each part is written is declared with its fields (``spec.py``).
 """
 
 from __future__ import annotations
@@ -19,34 +20,25 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from megatile.core.errors import Place
-from megatile.core.expr import ONE, ZERO, Expr, unit
+from megatile.core.expr import ZERO, Expr
 from megatile.core.operations import OPERATIONS
-from megatile.plan.model import (
+from megatile.plan.model import Plan
+from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, TARGET, parts
+from megatile.plan.statements import (
     CarryInt,
     CarryTile,
-    Channel,
-    Collective,
     Compute,
-    Free,
     If,
-    Level,
     Loop,
     MergeInt,
     MergeTile,
-    Plan,
-    ReadScalar,
-    Receive,
-    ReceiveAny,
     Region,
-    Send,
-    Signal,
     Statement,
-    Tile,
-    Wait,
     Work,
 )
 
 INDENT = "    "
+DECLARED = ("level", "tile", "channel", "flag", "group")
 
 
 def to_text(plan: Plan) -> str:
@@ -60,70 +52,19 @@ def from_text(text: str) -> Plan:
 
 
 def _plan_lines(plan: Plan) -> Iterator[str]:
-    place = f", place={plan.place}" if plan.place != unit else ""
-    yield f"plan({_string(plan.name)}, scale={_string(plan.scale)}, grid={plan.grid}{place})"
-    for level in plan.levels:
-        yield f"{level.name} = {_level(level)}"
-    for tile in plan.tiles:
-        yield f"{tile.name} = {_tile(tile)}"
-    for channel in plan.channels:
-        yield f"{channel.name} = {_channel(channel)}"
-    for flag in plan.flags:
-        yield f"{flag.name} = flag({', '.join([f'members={flag.members}', *_in_level(flag)])})"
-    for group in plan.groups:
-        yield f"{group.name} = group({', '.join([str(group.key), *_in_level(group)])})"
+    yield call_text("plan", plan)
+    for word in DECLARED:
+        for thing in getattr(plan, f"{word}s"):
+            yield f"{thing.name} = {call_text(word, thing)}"
     for stream in plan.streams:
-        yield f"with units({', '.join([*map(str, stream.units), *_in_level(stream)])}):"
+        yield f"with {call_text('units', stream)}:"
         yield from _block(stream.body, 1)
 
 
-def _string(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _level(level: Level) -> str:
-    parts = [f"scale={_string(level.scale)}", f"grid={level.grid}"]
-    parts += [f"place={level.place}"] if level.place != unit else []
-    parts += [f"parent={_string(level.parent)}"] if level.parent is not None else []
-    parts += [f"slots={level.slots}"] if level.slots is not None else []
-    return f"level({', '.join(parts)})"
-
-
-def _in_level(thing: Any) -> list[str]:
-    return [f"level={_string(thing.level)}"] if thing.level is not None else []
-
-
-def _tile(tile: Tile) -> str:
-    parts = [tile.dtype, str(tile.shape), f"memory={_string(tile.memory)}"]
-    parts += [f"versions={tile.versions}"] if tile.versions != 1 else []
-    parts += [f"role={_string(tile.role)}"] if tile.role != "local" else []
-    parts += [f"owner={tile.owner}"] if tile.owner != unit else []
-    parts += [f"{key}={v}" for key, v in (("owners", tile.owners), ("offset", tile.offset)) if v is not None]
-    return f"tile({', '.join(parts + _in_level(tile))})"
-
-
-def _channel(channel: Channel) -> str:
-    parts = [f"source={channel.source}", f"slots={channel.slots}", f"slot_bytes={channel.slot_bytes}"]
-    parts.append(f"memory={_string(channel.memory)}")
-    parts += [f"members={channel.members}"] if channel.members != 1 else []
-    parts += [f"names=({', '.join(map(_string, channel.names))},)"] if channel.names else []
-    for key in ("offset", "credit_bytes", "chunk_bytes"):
-        value = getattr(channel, key)
-        parts += [f"{key}={value}"] if value is not None else []
-    parts += [*_in_level(channel), *(["installed=True"] if channel.installed else [])]
-    return f"channel({', '.join(parts)})"
-
-
 def region_text(region: Region) -> str:
-    spans = [
-        f"{_tight(low)}:+{_atom(length)}" for low, length in zip(region.start, region.shape, strict=True)
-    ]
+    spans = [f"{low}:+{_atom(length)}" for low, length in zip(region.start, region.shape, strict=True)]
     text = f"{region.tile}[{', '.join(spans)}]" if spans else region.tile
     return f"{text} @ {_atom(region.at)}" if region.at is not None else text
-
-
-def _tight(node: Expr) -> str:
-    return node.text()
 
 
 def _atom(node: Expr) -> str:
@@ -131,82 +72,73 @@ def _atom(node: Expr) -> str:
     return node.text(99)
 
 
-def _work(work: Work, default: str) -> list[str]:
-    parts = [f"flops={work.flops}"] if work.flops != ZERO else []
-    parts += [f"bytes={work.bytes}"] if work.bytes != ZERO else []
-    return parts + ([f"dtype={_string(work.dtype)}"] if work.dtype != default else [])
+def _string(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, Expr):
-        return value.text()
-    return _string(value) if isinstance(value, str) else repr(value)
-
-
-def _call(name: str, *parts: str | list[str]) -> str:
-    flat = [p for part in parts for p in (part if isinstance(part, list) else [part])]
-    return f"{name}({', '.join(flat)})"
-
-
-def _compute(s: Compute) -> str:
-    engine = [f"engine={_string(s.engine)}"] if s.engine != OPERATIONS[s.operation].engine else []
-    attributes = [f"{key}={_value(value)}" for key, value in s.attributes]
-    name = f"fresh.{s.operation}" if s.fresh else s.operation
-    call = _call(name, [region_text(r) for r in s.reads], attributes, engine, _work(s.work, "f32"))
-    return f"{region_text(s.write)} <- {call}"
-
-
-def _named(key: str, value: Expr, default: Expr = ZERO) -> list[str]:
-    return [f"{key}={value}"] if value != default else []
-
-
-def _send(s: Send) -> str:
-    where = [f"to={s.to}", *_named("member", s.member)]
-    return _call("send", s.channel, region_text(s.read), where, _work(s.work, "f32"))
-
-
-def _typed(dtype: str, shape: tuple[Expr, ...]) -> str:
-    return f"{dtype}[{', '.join(e.text() for e in shape) or '()'}]"
-
-
-def _receive(s: Receive | ReceiveAny) -> str:
-    if isinstance(s, Receive):
-        which, word, name = _named("member", s.member), "receive", s.name
-    else:
-        which = [f"members={s.members}"]
-        word, name = "receive_any", f"{s.name}, {s.chosen}" if s.name else s.chosen
-    if s.into is None:
-        return f"{name} <- {_call(word, s.channel, _typed(s.dtype, s.shape), which, _work(s.work, 'f32'))}"
-    word = f"fresh.{word}" if s.fresh else word
-    target = region_text(s.into) + (f", {s.chosen}" if isinstance(s, ReceiveAny) else "")
-    into = ["into=True"]
     return (
-        f"{target} <- {_call(word, s.channel, _typed(s.dtype, s.shape), which, into, _work(s.work, 'f32'))}"
+        _string(value) if isinstance(value, str) else str(value) if isinstance(value, Expr) else repr(value)
     )
 
 
-def _collective(s: Collective) -> str:
-    parts = [f"read={region_text(s.read)}"] if s.read else []
-    parts += [f"write={region_text(s.write)}"] if s.write else []
-    parts += [f"reduction={_string(s.reduction)}"] if s.reduction != "sum" else []
-    return _call("collective", _string(s.kind), s.group, parts, _named("root", s.root), _work(s.work, "f32"))
+def _typed(shape: tuple[Expr, ...], owner: Any) -> str:
+    return f"{owner.dtype}[{', '.join(map(str, shape)) or '()'}]"
 
 
-def _signal(s: Signal) -> str:
-    return _call("signal", s.flag, f"to={s.to}", _named("member", s.member), _named("amount", s.amount, ONE))
-
-
-_SIMPLE: dict[type, Callable[[Any], str]] = {
-    Compute: _compute,
-    Send: _send,
-    Receive: _receive,
-    ReceiveAny: _receive,
-    ReadScalar: lambda s: f"{s.name} <- read_scalar({region_text(s.read)}, bound={s.bound})",
-    Signal: _signal,
-    Wait: lambda s: _call("wait", s.flag, f"value={s.value}", _named("member", s.member)),
-    Collective: _collective,
-    Free: lambda s: f"free({', '.join(s.names)})",
+_ONE: dict[str, Callable[[Any, Any], str]] = {
+    "word": lambda v, owner: v,
+    "text": lambda v, owner: _string(v),
+    "texts": lambda v, owner: f"({', '.join(map(_string, v))},)",
+    "literal": lambda v, owner: repr(v),
+    "expr": lambda v, owner: str(v),
+    "region": lambda v, owner: region_text(v),
+    "typed": _typed,
+    "engine": lambda v, owner: _string(v),
 }
+_MANY: dict[str, Callable[[Any], list[str]]] = {
+    "words": list,
+    "literals": lambda v: list(map(str, v)),
+    "regions": lambda v: list(map(region_text, v)),
+}
+"""Arguments that stand for several."""
+
+
+def _work(work: Work) -> list[str]:
+    found = [f"{key}={getattr(work, key)}" for key in ("flops", "bytes") if getattr(work, key) != ZERO]
+    return found + ([f"dtype={_string(work.dtype)}"] if work.dtype != "f32" else [])
+
+
+_KEYWORDS: dict[str, Callable[[Any], list[str]]] = {
+    "work": _work,
+    "attributes": lambda v: [f"{key}={_value(item)}" for key, item in v],
+}
+"""Fields that are several keywords."""
+
+
+def call_text(word: str, thing: Any) -> str:
+    """``target <- word(argument, keyword=value)``, as the fields are declared."""
+    targets: dict[int, str] = {}
+    arguments, keywords = [], []
+    for p in parts(type(thing)):
+        value = getattr(thing, p.name)
+        if p.shown == TARGET:
+            if value is None:
+                continue
+            if p.order not in targets and p.kind == "region" and p.omit is None:
+                keywords.append(f"{p.name}=True")
+            targets.setdefault(p.order, _ONE[p.kind](value, thing))
+        elif p.shown == ARGUMENT:
+            arguments += _MANY[p.kind](value) if p.kind in _MANY else [_ONE[p.kind](value, thing)]
+        elif p.kind in _KEYWORDS:
+            keywords += _KEYWORDS[p.kind](value)
+        elif p.shown != HIDDEN:
+            usual = OPERATIONS[thing.operation].engine if p.kind == "engine" else p.omit
+            if usual is ALWAYS or value != usual:
+                keywords.append(f"{p.name}={_ONE[p.kind](value, thing)}")
+    fresh = "fresh." if getattr(thing, "fresh", False) else ""
+    call = f"{fresh}{word}({', '.join(arguments + keywords)})"
+    return f"{', '.join(targets[order] for order in sorted(targets))} <- {call}" if targets else call
 
 
 def statement_text(statement: Statement) -> str:
@@ -215,11 +147,11 @@ def statement_text(statement: Statement) -> str:
         return f"for {statement.index} in range({statement.start}, {statement.stop}, {statement.step})"
     if isinstance(statement, If):
         return f"if {statement.condition}"
-    return _SIMPLE[type(statement)](statement)
+    return call_text(statement.operation if isinstance(statement, Compute) else statement.word, statement)
 
 
-def _comment(place: Place | None) -> str:
-    return f"  # {place.file}:{place.line}" if place and place.file and place.line else ""
+def _comment(source: Place | None) -> str:
+    return f"  # {source.file}:{source.line}" if source and source.file and source.line else ""
 
 
 def _block(body: tuple[Statement, ...], depth: int) -> Iterator[str]:
@@ -227,33 +159,23 @@ def _block(body: tuple[Statement, ...], depth: int) -> Iterator[str]:
     if not body:
         yield f"{pad}pass"
     for statement in body:
-        head = statement_text(statement)
+        colon = ":" if isinstance(statement, (Loop, If)) else ""
+        yield f"{pad}{statement_text(statement)}{colon}{_comment(statement.source)}"
         if isinstance(statement, Loop):
-            yield f"{pad}{head}:{_comment(statement.place)}"
-            yield from _loop_head(statement, pad + INDENT)
+            yield from (f"{pad}{INDENT}{_flow('carry', c)}" for c in statement.carries)
+            if statement.frees:
+                yield f"{pad}{INDENT}frees({', '.join(statement.frees)})"
             if statement.body or not (statement.carries or statement.frees):
                 yield from _block(statement.body, depth + 1)
         elif isinstance(statement, If):
-            yield f"{pad}{head}:{_comment(statement.place)}"
             yield from _block(statement.body, depth + 1)
             if statement.orelse:
                 yield f"{pad}else:"
                 yield from _block(statement.orelse, depth + 1)
             yield from (f"{pad}{_flow('merge', m)}" for m in statement.merges)
-        else:
-            yield f"{pad}{head}{_comment(statement.place)}"
-
-
-def _loop_head(loop: Loop, pad: str) -> Iterator[str]:
-    yield from (f"{pad}{_flow('carry', c)}" for c in loop.carries)
-    if loop.frees:
-        yield f"{pad}frees({', '.join(loop.frees)})"
 
 
 def _flow(word: str, flow: CarryTile | CarryInt | MergeTile | MergeInt) -> str:
-    if isinstance(flow, (CarryTile, CarryInt)):
-        first, second = flow.init, flow.next
-    else:
-        first, second = flow.then, flow.orelse
+    _, first, second = vars(flow).values()
     suffix = "_int" if isinstance(flow, (CarryInt, MergeInt)) else ""
     return f"{word}{suffix}({flow.name}, {first}, {second})"

@@ -16,13 +16,14 @@ import numpy as np
 
 from megatile.core.errors import MegatileError
 from megatile.hda import HDA
+from megatile.plan.code import Code, Instruction, compile_stream
 from megatile.plan.cohort import Cohort, Handle, TileHandle, merge, spread, uniform
 from megatile.plan.commands import Commands
 from megatile.plan.deadlock import PlanDeadlock, deadlock
 from megatile.plan.model import Level, Plan
-from megatile.plan.program import KINDS, Instruction, Program, compile_stream
 from megatile.plan.queues import Queues
 from megatile.plan.residency import Residency
+from megatile.plan.statements import COMMANDS
 
 Value = Any
 
@@ -36,7 +37,7 @@ class Walker(Commands):
 
     def __init__(self, plan: Plan, hda: HDA | None = None):
         self.plan = plan
-        self.programs: list[Program] = [compile_stream(plan, stream) for stream in plan.streams]
+        self.programs: list[Code] = [compile_stream(plan, stream) for stream in plan.streams]
         self.queues = {
             channel.name: Queues(channel, plan.instances(channel.level)) for channel in plan.channels
         }
@@ -57,7 +58,7 @@ class Walker(Commands):
         self.steps: dict[str, Callable[[Cohort, Instruction], bool]] = {
             kind: getattr(self, f"step_{kind}")
             for kind in (
-                *KINDS.values(),
+                *COMMANDS,
                 *("enter", "test", "again", "branch", "jump", "merge", "join", "end"),
             )
         }
@@ -100,11 +101,11 @@ class Walker(Commands):
                     return
             except MegatileError as error:
                 if error.place is None:
-                    error.place = self.place(instruction)
+                    error.place = self.source(instruction)
                 raise
 
-    def place(self, instruction: Instruction) -> Any:
-        return instruction.statement.place if instruction.statement is not None else None
+    def source(self, instruction: Instruction) -> Any:
+        return instruction.statement.source if instruction.statement is not None else None
 
     def resume(self) -> bool:
         """Let waiting cohorts go on: whole ones first, then joins, then parts of cohorts."""

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from megatile.plan.code import Instruction
 from megatile.plan.model import Channel
-from megatile.plan.program import Instruction
 
 
 class Control:

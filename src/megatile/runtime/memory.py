@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from megatile.plan.model import Plan, Tile, statements
-from megatile.plan.regions import regions_of
+from megatile.plan.statements import regions_of
 from megatile.runtime.torch_rules import DTYPES
 
 

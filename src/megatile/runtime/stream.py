@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from megatile.core.operations import REDUCTIONS
+from megatile.plan.code import Instruction, RegionCode, compile_stream
 from megatile.plan.model import Plan, PlanError
-from megatile.plan.program import Instruction, RegionCode, compile_stream
 from megatile.plan.text import statement_text
 from megatile.runtime.ahead import Ahead
 from megatile.runtime.control import Control, Scout
@@ -119,7 +119,7 @@ class UnitRun(Control):
         assert instruction.write is not None
         if statement.operation not in RULES:
             raise NoTorchRuleError(
-                f"operation '{statement.operation}' has no torch rule", place=statement.place
+                f"operation '{statement.operation}' has no torch rule", place=statement.source
             )
         reads = [self.region(code) for code in instruction.reads]
         target = self.region(instruction.write, statement.fresh)
@@ -178,7 +178,7 @@ class UnitRun(Control):
         self.ahead.written(self._tile_of(instruction.reads[0]))
         value = int(self.region(instruction.reads[0]).reshape(-1)[0].item())
         if not 0 <= value <= statement.bound:
-            raise PlanError(f"read_scalar gave {value}, outside 0..{statement.bound}", place=statement.place)
+            raise PlanError(f"read_scalar gave {value}, outside 0..{statement.bound}", place=statement.source)
         self.ints[statement.name] = value
         self.inbox.learn(value)
 

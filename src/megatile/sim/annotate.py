@@ -184,7 +184,7 @@ class UnitNotes:
             end_ps=max(start, end),
             bytes=int(nbytes),
             cause=cause[1],
-            source=source_of(row.statement.place),
+            source=source_of(row.statement.source),
             operand=self.a.operand_text(row, self.position),
         )
 

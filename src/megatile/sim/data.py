@@ -26,7 +26,7 @@ def assumed(assume: Mapping[str, Any] | None) -> Scalars:
         if assume is None or statement.name not in assume:
             raise TimingError(
                 f"the time depends on the value of '{statement.name}', which only the data knows",
-                place=statement.place,
+                place=statement.source,
                 advice=f"simulate with data, or with assume={{'{statement.name}': {statement.bound}}}",
             )
         given = np.asarray(assume[statement.name])
@@ -39,7 +39,7 @@ def assumed(assume: Mapping[str, Any] | None) -> Scalars:
             wrong = int(given.min() if given.min() < 0 else given.max())
             raise TimingError(
                 f"'{statement.name}' is assumed to be {wrong}, outside 0..{statement.bound}",
-                place=statement.place,
+                place=statement.source,
             )
         if not given.ndim:
             return int(given)

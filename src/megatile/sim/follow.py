@@ -26,7 +26,7 @@ def block(c: Cohort, body: tuple[Any, ...], mask: Mask) -> Walk:
     for statement in body:
         rule = _RULES.get(type(statement))
         if rule is None:
-            raise pm.PlanError(f"{type(statement).__name__} cannot be simulated", place=statement.place)
+            raise pm.PlanError(f"{type(statement).__name__} cannot be simulated", place=statement.source)
         yield from rule(c, statement, mask)
 
 

@@ -33,7 +33,7 @@ def _waiters(run: RunAhead, unit: UnitState) -> list[Waiter]:
     me = names[unit.unit]
     if operation[0] == GENERAL:
         op = operation[1]
-        source = source_of(op.row.statement.place)
+        source = source_of(op.row.statement.source)
         if op.kind in ("send", "receive"):
             lacks = "credit" if op.kind == "send" else "data"
             peer = op.link.receiver if op.kind == "send" else op.link.sender
@@ -47,7 +47,7 @@ def _waiters(run: RunAhead, unit: UnitState) -> list[Waiter]:
         return _missing(run, me, operation[1], operation[4].statement)
     if operation[0] == WAIT:
         statement = operation[3].statement
-        return [Waiter(me, "wait", "signal", str(statement.flag), "nobody", source_of(statement.place))]
+        return [Waiter(me, "wait", "signal", str(statement.flag), "nobody", source_of(statement.source))]
     if operation[0] == CONSUME:
         link = operation[1][5]
         return [
@@ -57,13 +57,13 @@ def _waiters(run: RunAhead, unit: UnitState) -> list[Waiter]:
                 "data",
                 link.label,
                 names[link.sender],
-                source_of(operation[1][6].statement.place),
+                source_of(operation[1][6].statement.source),
             )
         ]
     if operation[0] == TAKE:
-        link, source = operation[1][5], source_of(operation[4].statement.place)
+        link, source = operation[1][5], source_of(operation[4].statement.source)
         return [Waiter(me, "receive", "data", link.label, names[link.sender], source)]
-    source = source_of(operation[4].statement.place)
+    source = source_of(operation[4].statement.source)
     if operation[0] in (SEND, SHIP):
         link = operation[1][5]
         return [Waiter(me, "send", "credit", link.label, names[link.receiver], source)]
@@ -76,7 +76,7 @@ def _missing(run: RunAhead, me: str, key: Any, statement: Any) -> list[Waiter]:
     """Who has not come to a meeting."""
     names, label = run.program.machine.names, f"{statement.kind} {key[0]}"
     missing = [m for m in run.program.members[key[:2]] if m not in run.rules.meetings[key].came]
-    source = source_of(statement.place)
+    source = source_of(statement.source)
     return [Waiter(me, label, "barrier", key[0], names[m], source) for m in missing]
 
 

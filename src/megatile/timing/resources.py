@@ -137,7 +137,7 @@ class Resources:
         if engine is None:
             raise MissingDescriptionError(
                 f"machine '{self.hda.name}' describes no {statement.engine} engine",
-                place=statement.place,
+                place=statement.source,
                 advice="add one under 'engines' in the machine's file",
             )
         rate = engine.rate(statement.work.dtype)
@@ -145,7 +145,7 @@ class Resources:
             raise MissingDescriptionError(
                 f"engine '{engine.name}' of machine '{self.hda.name}' has no throughput for "
                 f"{statement.work.dtype}",
-                place=statement.place,
+                place=statement.source,
                 advice=f"it has {', '.join(sorted(engine.throughput)) or 'none'}",
             )
         duration = engine.startup_ps + serialise_ps(flops, rate * self.engines_per_unit(engine))
@@ -331,6 +331,6 @@ class Resources:
                 raise TimingError(
                     f"network '{leg.network.name}' of machine '{self.hda.name}' does not reduce "
                     f"'{statement.reduction}' by itself (it reduces {able})",
-                    place=statement.place,
+                    place=statement.source,
                     advice="use a collective algorithm, or another machine",
                 )

@@ -17,43 +17,24 @@ from megatile.core.expr import Expr, constant
 from megatile.plan.cohort import highest, lowest
 from megatile.plan.liveness import slot_names
 from megatile.plan.memo import Memo
-from megatile.plan.model import (
+from megatile.plan.model import Plan, PlanError, Stream
+from megatile.plan.spec import parts
+from megatile.plan.statements import (
     CarryInt,
     CarryTile,
-    Collective,
-    Compute,
-    Free,
     If,
     Loop,
     MergeInt,
     MergeTile,
-    Plan,
-    PlanError,
-    ReadScalar,
-    Receive,
-    ReceiveAny,
     Region,
-    Send,
-    Signal,
     Statement,
-    Stream,
-    Wait,
+    Work,
+    binds,
+    reads_of,
+    write_of,
 )
-from megatile.plan.regions import reads_of, write_of
 
 Function = Callable[[Any], Any]
-
-KINDS: dict[type, str] = {
-    Compute: "compute",
-    Send: "send",
-    Receive: "receive",
-    ReceiveAny: "receive_any",
-    ReadScalar: "read_scalar",
-    Signal: "signal",
-    Wait: "wait",
-    Collective: "collective",
-    Free: "free",
-}
 
 
 class RegionCode:
@@ -107,14 +88,14 @@ class Instruction:
 
 
 @dataclass(eq=False)
-class Program:
+class Code:
     """The instructions of one stream; ``body`` index ranges of loops are in their ``again`` instructions."""
 
     stream: Stream
     instructions: list[Instruction]
 
 
-def compile_stream(plan: Plan, stream: Stream) -> Program:
+def compile_stream(plan: Plan, stream: Stream) -> Code:
     compiler = _Compiler(slot_names(stream.body), Memo(plan.instances(stream.level)))
     compiler.block(stream.body)
     compiler.emit("end", None)
@@ -123,10 +104,10 @@ def compile_stream(plan: Plan, stream: Stream) -> Program:
         instruction.number = number
         for code in (*instruction.reads, *((instruction.write,) if instruction.write else ())):
             if code.tile not in declared and code.tile not in compiler.bound:
-                place = instruction.statement.place if instruction.statement else None
+                place = instruction.statement.source if instruction.statement else None
                 raise PlanError(f"there is no tile '{code.tile}' here", place=place)
     _mark_ragged(compiler.code)
-    return Program(stream, compiler.code)
+    return Code(stream, compiler.code)
 
 
 def _mark_ragged(code: list[Instruction]) -> None:
@@ -161,46 +142,19 @@ class _Compiler:
                 self.simple(statement)
 
     def simple(self, statement: Any) -> None:
-        instruction = self.emit(KINDS[type(statement)], statement)
+        instruction = self.emit(statement.word, statement)
         instruction.reads = tuple(RegionCode(r, self.memo) for r in reads_of(statement))
         write = write_of(statement)
         instruction.write = RegionCode(write, self.memo) if write is not None else None
-        for name in ("to", "member", "amount", "value", "root"):
-            value = getattr(statement, name, None)
-            if isinstance(value, Expr):
-                instruction.functions[name] = self.memo.function(value)
-        if isinstance(statement, (Receive, ReceiveAny)):
-            instruction.shape = tuple(self.memo.even(e) for e in statement.shape)
-            if statement.name:
-                self.bound.add(statement.name)
-        if isinstance(statement, Free):
-            instruction.names = statement.names
-        if isinstance(statement, Compute):
-            for key, attribute in statement.attributes:
-                if isinstance(attribute, Expr):
-                    instruction.varying[key] = self.memo.function(attribute)
-                else:
-                    instruction.attributes[key] = attribute
-        work = getattr(statement, "work", None)
-        if work is not None:
-            instruction.functions |= {
-                "flops": self.memo.function(work.flops),
-                "bytes": self.memo.function(work.bytes),
-            }
+        self.bound |= set(binds(statement)[0])
+        for p in parts(type(statement)):
+            compile_field = _COMPILE.get(p.kind)
+            if compile_field is not None:
+                compile_field(self.memo, instruction, p.name, getattr(statement, p.name))
 
     def scope(self, body: tuple[Statement, ...]) -> dict[str, tuple[str, ...]]:
         """Names that end with this body: all (``ended``), and those that may hold slots (``names``)."""
-        ended: list[str] = []
-        for statement in body:
-            if isinstance(statement, (Receive, ReceiveAny, ReadScalar)) and statement.name:
-                ended.append(statement.name)
-            if isinstance(statement, ReceiveAny):
-                ended.append(statement.chosen)
-            elif isinstance(statement, Loop):
-                ended += [c.name for c in statement.carries]
-            elif isinstance(statement, If):
-                ended += [m.name for m in statement.merges]
-        unique = tuple(dict.fromkeys(ended))
+        unique = tuple(dict.fromkeys(name for s in body for names in binds(s) for name in names))
         return {"ended": unique, "names": tuple(n for n in unique if n in self.slots)}
 
     def loop(self, loop: Loop) -> None:
@@ -258,3 +212,37 @@ class _Compiler:
         if tiles or ints or ended["ended"]:
             compiled = tuple((name, self.memo.function(value)) for name, value in ints)
             self.emit("merge", branch, tiles=tuple(tiles), ints=compiled, **ended)
+
+
+def _expr(memo: Memo, instruction: Instruction, name: str, value: Expr) -> None:
+    instruction.functions[name] = memo.function(value)
+
+
+def _typed(memo: Memo, instruction: Instruction, name: str, value: tuple[Expr, ...]) -> None:
+    instruction.shape = tuple(memo.even(e) for e in value)
+
+
+def _words(memo: Memo, instruction: Instruction, name: str, value: tuple[str, ...]) -> None:
+    instruction.names = value
+
+
+def _attributes(memo: Memo, instruction: Instruction, name: str, value: Any) -> None:
+    for key, attribute in value:
+        if isinstance(attribute, Expr):
+            instruction.varying[key] = memo.function(attribute)
+        else:
+            instruction.attributes[key] = attribute
+
+
+def _work(memo: Memo, instruction: Instruction, name: str, value: Work) -> None:
+    instruction.functions |= {"flops": memo.function(value.flops), "bytes": memo.function(value.bytes)}
+
+
+_COMPILE: dict[str, Callable[[Memo, Instruction, str, Any], None]] = {
+    "expr": _expr,
+    "typed": _typed,
+    "words": _words,
+    "attributes": _attributes,
+    "work": _work,
+}
+"""What becomes of a command's fields, by kind."""

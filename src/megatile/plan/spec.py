@@ -1,0 +1,86 @@
+"""How the parts of a plan declare their fields: text, reader, names, regions and checks follow from that.
+
+A field says what it holds (``kind``, a key of the tables in ``text.py`` and ``parse.py``) and where it is
+written: ``target <- word(argument, ..., keyword=value)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, field, fields
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+TARGET, ARGUMENT, KEYWORD, HIDDEN = "target", "argument", "keyword", ""
+ALWAYS = object()  # as ``omit``: written even where it is the default
+
+
+class Part(NamedTuple):
+    """One field. ``omit`` is the value at which a keyword is not written (MISSING: it always is); targets of
+    equal ``order`` are alternatives, the second of which adds ``field=True``.
+
+    ``role`` is what a command does with it: ``reads`` or ``writes`` regions, ``binds`` a tile or
+    ``counts`` an integer, refers to a declared ``channel``, ``flag`` or ``group``. Expressions that
+    ``decide`` say where control and messages go, not which elements they touch.
+    """
+
+    name: str
+    kind: str
+    shown: str
+    omit: Any
+    order: int
+    role: str
+    decides: bool
+
+
+def part(
+    kind: str,
+    shown: str = KEYWORD,
+    default: Any = MISSING,
+    *,
+    omit: Any = MISSING,
+    order: int = 0,
+    role: str = "",
+    decides: bool = False,
+) -> Any:
+    """A field of a part of a plan."""
+    kept = default if omit is MISSING else omit
+    metadata = {"part": Part("", kind, shown, kept, order, role, decides)}
+    return field(default=default, metadata=metadata)
+
+
+_PARTS: dict[type, tuple[Part, ...]] = {}
+_GETTERS: dict[tuple[Any, ...], Callable[[Any], tuple[Any, ...]]] = {}
+
+
+def parts(kind: type) -> tuple[Part, ...]:
+    """The fields of a class as they are declared, in the order in which they are written."""
+    known = _PARTS.get(kind)
+    if known is None:
+        found = [f.metadata["part"]._replace(name=f.name) for f in fields(kind) if "part" in f.metadata]
+        known = _PARTS[kind] = tuple(sorted(found, key=lambda p: p.order))
+    return known
+
+
+def _getter(kind: type, roles: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """A function that gives the values of the fields with these roles, without those that are None."""
+    found = [p for role in roles for p in parts(kind) if p.role == role]
+    gets = [(attrgetter(p.name), p.kind == "regions") for p in found]
+
+    def values(thing: Any) -> Iterator[Any]:
+        for get, many in gets:
+            value = get(thing)
+            if many:
+                yield from value
+            elif value is not None:
+                yield value
+
+    return lambda thing: tuple(values(thing))
+
+
+def having(thing: Any, *roles: str) -> tuple[Any, ...]:
+    """What a statement has in these roles."""
+    get = _GETTERS.get((type(thing), roles))
+    if get is None:
+        get = _GETTERS[type(thing), roles] = _getter(type(thing), roles)
+    return get(thing)
