@@ -16,7 +16,7 @@ from megatile.core.frozen import Frozen
 from megatile.hda import HDA
 from megatile.hda.model import Engine
 from megatile.timing.library import Library, links_of, moving_kernel
-from megatile.timing.view import Timing, View
+from megatile.timing.view import Origin, Timing, View
 
 PACKETS = 64
 NO_TIME = 1e30
@@ -58,7 +58,11 @@ class AttentionKernels(Timing):
             outside = hda.level(network.level).position > level.position
             more = start_ps // links_of(network) if outside else 0
             networks[network.name] = replace(seen, latency_ps=seen.latency_ps + more, granule=self.granule)
-        return replace(found, networks=networks, engines=tuple(map(self._computing, found.engines)))
+        figures = hda.kernel("attention")
+        said = hda.spec.kernels[0].source if figures is not None else "no figures in the machine file"
+        origins = {**found.origins, "tensor": Origin("measured" if figures else "assumed", str(said))}
+        engines = tuple(map(self._computing, found.engines))
+        return replace(found, networks=networks, engines=engines, origins=origins, roofline=False)
 
     def _computing(self, engine: Engine) -> Engine:
         if engine.kind != "tensor":

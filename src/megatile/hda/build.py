@@ -211,6 +211,7 @@ class _Builder(Figures):
             m.slices,
             self.bytes(m.page, (*way, "page")) if m.page else None,
             self.share(m.efficiency, (*way, "efficiency")),
+            m.roofline,
         )
 
     # networks

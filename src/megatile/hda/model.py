@@ -120,6 +120,8 @@ class MemoryLayer:
     slices: int = 1
     page: int | None = None
     efficiency: float = 1.0
+    roofline: bool | None = None
+    """Whether operands of commands cost its bandwidth; None: where it stands above the engine."""
 
     @property
     def available(self) -> int:

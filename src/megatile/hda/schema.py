@@ -204,6 +204,7 @@ class MemorySpec(_Part):
     slices: Count = 1
     page: Size | None = None
     efficiency: Share | None = None
+    roofline: bool | None = None
 
 
 TopologyName = Literal[

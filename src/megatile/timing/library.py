@@ -19,7 +19,7 @@ from functools import lru_cache
 from megatile.core.errors import did_you_mean
 from megatile.hda import HDA
 from megatile.hda.model import Engine, Network, Protocol
-from megatile.timing.view import Timing, TimingError, View
+from megatile.timing.view import Origin, Timing, TimingError, View
 
 PATHS = ("bulk", "line", "small", "switch")
 AUTO = "auto"
@@ -119,7 +119,7 @@ def _view(library: Library, hda: HDA, scale: str) -> View:
         return bare
     moved = bare.with_engine(moving_kernel(hda, scale))
     if protocol_of(hda, scale) is None:
-        return moved
+        return replace(moved, roofline=False)
     path = "bulk" if library.path == AUTO else library.path
     paid = costs(hda, path, library.algorithm)
     near_share = paid.share
@@ -140,7 +140,11 @@ def _view(library: Library, hda: HDA, scale: str) -> View:
     # A step is the whole way from data ready at the sender to data ready at the receiver, so it stands in
     # for the latencies of the memories and of the innermost network.
     counted = frozenset(m.name for m in hda.memories if m.level == level.name and not m.cache)
-    return replace(moved, networks=networks, counted=counted)
+    spec = hda.spec.protocol
+    source = str(spec.source) if spec is not None and spec.source else "protocol"
+    fitted = Origin("measured", f"fitted: {source}")
+    origins = {"messages": fitted, "launch": fitted}
+    return replace(moved, networks=networks, counted=counted, origins=origins, roofline=False)
 
 
 def links_of(network: Network) -> int:

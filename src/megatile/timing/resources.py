@@ -7,6 +7,7 @@ share); resources are numbered, and `Flows` finds out which of them more than on
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,8 @@ from megatile.hda.model import Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
 from megatile.timing.fabric import Fabric, Path, Stage, serialise_ps
 from megatile.timing.faults import FaultError, Faults
+from megatile.timing.origins import Origin, origins
+from megatile.timing.rules import Command, Operands, operands, rule_of
 from megatile.timing.view import Timing, TimingError
 
 CONTROL_BYTES = 64
@@ -70,6 +73,7 @@ class Resources:
         self._messages: dict[tuple[int, int, int], int] = {}
         self._memories: dict[str, tuple[MemoryLayer, float, bool]] = {}
         self._engines: dict[str, Engine | None] = {}
+        self._durations: dict[tuple[int, int], int] = {}
         self._reaches: dict[tuple[str, int], tuple[int, float]] = {}
 
     def _places(self) -> list[int]:
@@ -140,6 +144,12 @@ class Resources:
                 place=statement.source,
                 advice="add one under 'engines' in the machine's file",
             )
+        known = self._durations.get((id(statement), flops))
+        if known is None:
+            known = self._durations[id(statement), flops] = self._compute_ps(engine, statement, flops)
+        return self.faults.slower(unit, known) if self.faults.straggler else known
+
+    def _compute_ps(self, engine: Engine, statement: Any, flops: int) -> int:
         rate = engine.rate(statement.work.dtype)
         if rate is None:
             raise MissingDescriptionError(
@@ -148,8 +158,38 @@ class Resources:
                 place=statement.source,
                 advice=f"it has {', '.join(sorted(engine.throughput)) or 'none'}",
             )
-        duration = engine.startup_ps + serialise_ps(flops, rate * self.engines_per_unit(engine))
-        return self.faults.slower(unit, max(1, duration))
+        rate *= self.engines_per_unit(engine)
+        memory_ps = self._memory_ps(engine, statement, flops) if self.view.roofline else 0
+        command = Command(statement.operation, flops, statement.work.dtype, engine, rate, memory_ps)
+        return max(1, rule_of(statement.operation)(command))
+
+    def _memory_ps(self, engine: Engine, statement: Any, flops: int) -> int:
+        """How long the operands of a command take in the memories they lie in."""
+        found = self._operands.get(id(statement))
+        longest = 0
+        for name in found.bytes if found else ():
+            bandwidth = self._operand_bandwidth(name, engine)
+            if found and bandwidth is not None:
+                longest = max(longest, serialise_ps(found.scaled(name, flops), bandwidth))
+        return longest
+
+    @cached_property
+    def _operands(self) -> dict[int, Operands]:
+        return operands(self.plan)
+
+    def _operand_bandwidth(self, name: str, engine: Engine) -> float | None:
+        """What a unit has of a memory for its operands: all of it, or an even part where units of the plan
+        share it. None: the memory is as fast as the engine."""
+        layer, bandwidth, contended = self.memory(name)
+        above = self.hda.level(layer.level).position > self.hda.level(engine.level).position
+        if not (above if layer.roofline is None else layer.roofline):
+            return None
+        return bandwidth / self._sharers(layer.level) if contended else bandwidth
+
+    def _sharers(self, level: str) -> int:
+        """How many units of the plan stand in one unit of a level, at most."""
+        total = self.hda.level(level).total
+        return max(Counter(place * total // self.level.total for place in self.places).values(), default=1)
 
     def engine_resource(self, kind: str, unit: int) -> tuple[str, str, int] | None:
         """The shared engine behind a unit's engine, or None where the unit has its own."""
@@ -202,6 +242,11 @@ class Resources:
         else:
             side = 2 * "xyz".find(run.axis) + (run.step > 0) if run.axis in "xyz" else 0
         return PORTS * place + side
+
+    def origins(self) -> dict[str, Origin]:
+        """By class of commands (``gemm on tensor``, ``copies``, ``messages``, ``launch``), where their times
+        come from."""
+        return origins(self)
 
     # memories
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from megatile.core.errors import MegatileError
 from megatile.hda import HDA
@@ -18,6 +19,14 @@ from megatile.hda.model import Engine, Network
 
 class TimingError(MegatileError, ValueError):
     """A plan that cannot be timed on this machine; says why and what to do."""
+
+
+class Origin(NamedTuple):
+    """Where the times of a class of commands come from."""
+
+    kind: str
+    """``measured``, ``interpolated``, ``rule`` (follows from the machine's figures) or ``assumed``."""
+    source: str
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,10 @@ class View:
     """Memories whose latency is part of what a message pays on a network."""
     control: bool = True
     """Whether a launch travels the control path."""
+    roofline: bool = True
+    """Whether operands cost the bandwidth of memories; not where kernels were measured with all they do."""
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    """Where times come from that do not follow from the machine's parts, by class of commands."""
 
     def with_engine(self, engine: Engine) -> View:
         """The view in which ``engine`` moves the data; what launches it is counted elsewhere."""

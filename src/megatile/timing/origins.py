@@ -1,0 +1,45 @@
+"""Where times come from: measured, interpolated, a rule over figures of the machine file, or assumed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from megatile.plan import model as pm
+from megatile.timing.view import Origin
+
+if TYPE_CHECKING:
+    from megatile.timing.resources import Resources
+
+GUESSED = ("estimate", "assumed", "typical")
+"""Words by which a machine file says that a figure has no better source."""
+
+
+def origins(resources: Resources) -> dict[str, Origin]:
+    """By class of commands, where their times come from."""
+    hda, plan, known = resources.hda, resources.plan, resources.view.origins
+    found: dict[str, Origin] = {}
+    for s in (s for stream in plan.streams for s in pm.statements(stream.body) if isinstance(s, pm.Compute)):
+        engine = resources.engine(s.engine)
+        if s.engine == "dma":
+            found["copies"] = known.get("copies") or _origin(engine, hda.spec.engines, "bandwidth")
+        else:
+            own = known.get(s.engine) or _origin(engine, hda.spec.engines, "throughput")
+            found[f"{s.operation} on {s.engine}"] = own
+    if plan.channels:
+        outside = [n for n in hda.networks if hda.level(n.level).position > resources.level.position]
+        own = _origin(outside[0] if outside else None, hda.spec.networks, "bandwidth")
+        found["messages"] = known.get("messages", own)
+    if hda.control is not None and hda.control.launch:
+        stations = hda.spec.control.launch if hda.spec.control is not None else ()
+        found["launch"] = known.get("launch") or _origin(hda.control.launch[0], stations, "overhead")
+    return found
+
+
+def _origin(part: Any, specs: Any, figure: str) -> Origin:
+    """The origin of a figure of a machine's part: what the file says about it."""
+    if part is None:
+        return Origin("assumed", "the machine file does not describe it: it takes no time")
+    source = next((spec.source for spec in specs if part.name in (spec.name, spec.level)), None)
+    text = source.get(figure, "") if isinstance(source, dict) else source or ""
+    guessed = not text or any(word in text for word in GUESSED)
+    return Origin("assumed" if guessed else "rule", f"{part.name}: {text or 'no source'}")

@@ -1,0 +1,135 @@
+"""How long a command keeps a compute engine: a rule per operation, with every figure from the machine file.
+
+    @rule("softmax")
+    def softmax(c: Command) -> int:
+        return c.startup_ps + max(serialise_ps(5 * c.flops, c.rate), c.memory_ps)
+
+An operation without a rule of its own takes `roofline`: the longer of its work at the engine's rate and of
+its operands' bytes at the bandwidth of the memories they lie in. Memories that stand no higher than the
+engine (registers, scratchpads) are as fast as it, unless the machine file says ``roofline: true``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+from megatile.core.dtypes import itemsize
+from megatile.core.expr import Expr
+from megatile.core.registry import Registry
+from megatile.hda.model import Engine
+from megatile.plan import model as pm
+from megatile.timing.fabric import serialise_ps
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a rule knows: the operation with its work, the engine, and what its operands cost in memories."""
+
+    operation: str
+    flops: int
+    dtype: str
+    engine: Engine
+    rate: float
+    """Operations per second of all engines that a unit commands."""
+    memory_ps: int
+    """How long the operands' bytes take in their memories; 0 where these are as fast as the engine."""
+
+    @property
+    def startup_ps(self) -> int:
+        return self.engine.startup_ps
+
+
+Rule = Callable[[Command], int]
+RULES: Registry[Rule] = Registry("timing rules")
+
+
+def rule(*operations: str) -> Callable[[Rule], Rule]:
+    """Register ``f(command) -> picoseconds`` for operations."""
+
+    def register(function: Rule) -> Rule:
+        for name in operations:
+            RULES.add(name, function)
+        return function
+
+    return register
+
+
+def roofline(command: Command) -> int:
+    return command.startup_ps + max(serialise_ps(command.flops, command.rate), command.memory_ps)
+
+
+def rule_of(operation: str) -> Rule:
+    return RULES.get(operation, roofline)
+
+
+class Operands(NamedTuple):
+    """Bytes of a command's operands by memory, for so many floating point operations."""
+
+    bytes: dict[str, int]
+    flops: int
+
+    def scaled(self, memory: str, flops: int) -> float:
+        """Where extents vary (the last block of a loop), bytes go with the work."""
+        return self.bytes[memory] * (flops / self.flops if self.flops else 1)
+
+
+def operands(plan: pm.Plan) -> dict[int, Operands]:
+    """The operands of every compute command of a plan, by the statement's identity."""
+    found: dict[int, Operands] = {}
+    tiles = {t.name: (t.memory, t.shape, t.dtype) for t in plan.tiles}
+    for stream in plan.streams:
+        names: dict[str, tuple[str, tuple[Any, ...], str]] = dict(tiles)
+        _walk(plan, stream.body, names, found)
+    return found
+
+
+def _walk(plan: pm.Plan, body: Any, names: dict[str, Any], found: dict[int, Operands]) -> None:
+    for s in body:
+        if isinstance(s, (pm.Receive, pm.ReceiveAny)) and s.name:
+            names[s.name] = (plan.channel(s.channel).memory, s.shape, s.dtype)
+        elif isinstance(s, pm.Loop):
+            carried = [c for c in s.carries if isinstance(c, pm.CarryTile)]
+            names |= {c.name: names[c.init] for c in carried if c.init in names}
+            _walk(plan, s.body, names, found)
+        elif isinstance(s, pm.If):
+            _walk(plan, (*s.body, *s.orelse), names, found)
+            merged = [m for m in s.merges if isinstance(m, pm.MergeTile)]
+            names |= {m.name: names[m.then] for m in merged if m.then in names}
+        elif isinstance(s, pm.Compute) and s.engine != "dma":
+            found[id(s)] = Operands(_sizes(s, names), _sample(s.work.flops))
+
+
+def _sizes(command: pm.Compute, names: dict[str, Any]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for region in (*dict.fromkeys(command.reads), command.write):
+        if region.tile in names:
+            memory, shape, dtype = names[region.tile]
+            extents = [_sample(extent) for extent in region.shape or shape]
+            sizes[memory] = sizes.get(memory, 0) + prod(extents) * itemsize(dtype)
+    return sizes
+
+
+def _sample(value: Any) -> int:
+    """An extent with every symbol that it depends on at 0: in the first round of a loop blocks are full."""
+    if not isinstance(value, Expr):
+        return int(value)
+    for guess in (0, 1):  # 1 where something is divided by a symbol
+        try:
+            return max(0, int(value.evaluate(_All(guess))))
+        except (ZeroDivisionError, IndexError, ValueError):
+            continue
+    return 0
+
+
+class _All(dict[str, Any]):
+    """Every symbol has the same value."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__()
+        self.value = value
+
+    def __missing__(self, name: str) -> int:
+        return self.value

@@ -1,0 +1,115 @@
+"""How long commands take: the roofline holds for every one, rules can be added, origins are told."""
+
+import pytest
+
+import megatile as mt
+from megatile.hda import HDA, machine
+from megatile.plan.build import PlanBuilder
+from megatile.timing import Library, Resources
+from megatile.timing.rules import RULES, operands, rule
+
+H100 = machine("dgx-h100")
+MI = 1 << 20
+
+
+def adding(count, memory, scale="device", units=1):
+    b = PlanBuilder("adding", scale=scale, units=units)
+    x, y = (b.tile(name, (count,), "f32", memory=memory) for name in "xy")
+    b.compute("add", x, [x, y])
+    return b.finish()
+
+
+def test_adding_64_mi_floats_in_hbm_takes_their_bytes():
+    plan = adding(64 * MI, "hbm")
+    took = mt.simulate(plan, machine=H100).time_ps - Resources(H100, plan).start_ps(0)
+    bytes_ps = 3 * 4 * 64 * MI / H100.memory("hbm").effective_bandwidth * 1e12
+    assert took == pytest.approx(bytes_ps, rel=1e-4)
+    bounds = mt.price(plan, H100)
+    assert bounds.lower_ps <= took + Resources(H100, plan).start_ps(0) <= bounds.upper_ps
+
+
+def test_units_that_share_a_memory_have_an_even_part_of_it():
+    def per_unit(units):
+        plan = adding(MI, "hbm", "block", units)
+        return Resources(H100, plan).compute_ps(plan.streams[0].body[0], MI, 0)
+
+    assert per_unit(132) == pytest.approx(132 * per_unit(1), rel=0.01)
+    assert 132 * 3 * 4 * MI / (per_unit(132) * 1e-12) <= 1.001 * H100.memory("hbm").effective_bandwidth
+
+
+def test_scratchpads_are_as_fast_as_the_engine_unless_the_file_says_otherwise():
+    plan = adding(1024, "shared", "block")
+    command = plan.streams[0].body[0]
+    engine = next(e for e in H100.engines if e.kind == "vector")
+    plain = Resources(H100, plan).compute_ps(command, 1024, 0)
+    assert plain == pytest.approx(engine.startup_ps + 1024 / engine.rate("f32") * 1e12, abs=1)
+    bound = Resources(machine("dgx-h100", **{"memory.shared.roofline": True}), plan)
+    shared = H100.memory("shared")
+    expected = engine.startup_ps + 12 * 1024 / shared.effective_bandwidth * 1e12
+    assert bound.compute_ps(command, 1024, 0) == pytest.approx(expected, abs=1)
+
+
+def test_operands_by_memory_and_in_slots_of_queues():
+    b = PlanBuilder("mixed", scale="device", units=2)
+    x = b.tile("x", (256,), "f32", memory="hbm")
+    y = b.tile("y", (256,), "f16", memory="shared")
+    b.compute("copy", y, [x], engine="vector")
+    b.compute("mul", x, [x, x])
+    plan = b.finish()
+    first, second = (operands(plan)[id(s)].bytes for s in plan.streams[0].body)
+    assert first == {"hbm": 1024, "shared": 512}
+    assert second == {"hbm": 2048}, "a block is read once and written once"
+
+
+def test_bytes_go_with_the_work_where_blocks_vary():
+    b = PlanBuilder("tail", scale="device", units=1)
+    x = b.tile("x", (1000,), "f32", memory="hbm")
+    with b.loop(0, 4) as loop:
+        i = loop.index
+        length = 300 - (i // 3) * 200
+        part = x[i * 300 : i * 300 + length]
+        b.compute("add", part, [part, part])
+    plan = b.finish()
+    command = plan.streams[0].body[0].body[0]
+    resources = Resources(H100, plan)
+    startup = next(e for e in H100.engines if e.kind == "vector").startup_ps
+    full, tail = (resources.compute_ps(command, n, 0) - startup for n in (300, 100))
+    assert full == pytest.approx(3 * tail, abs=3)
+    assert full == pytest.approx(2400 / H100.memory("hbm").effective_bandwidth * 1e12, abs=1)
+
+
+def test_a_rule_of_ones_own():
+    plan = adding(1024, "shared", "block")
+    try:
+
+        @rule("add")
+        def slow(command):
+            return 1000 * command.startup_ps + command.flops
+
+        found = Resources(H100, plan).compute_ps(plan.streams[0].body[0], 1024, 0)
+    finally:
+        RULES._things.pop("add")
+    engine = next(e for e in H100.engines if e.kind == "vector")
+    assert found == 1000 * engine.startup_ps + 1024
+
+
+def test_origins():
+    plan = mt.collective("all_reduce", machine=H100, nbytes=1 << 20, algorithm="ring")
+    bare = Resources(H100, plan).origins()
+    assert bare["add on vector"].kind == bare["messages"].kind == "rule"
+    assert "nvlink" in bare["messages"].source
+    library = Resources(H100, plan, timing=Library("bulk", "ring")).origins()
+    assert library["messages"].kind == "measured"
+    assert "fit_protocol" in library["messages"].source
+    data = H100.to_dict()
+    for part in (*data["engines"], *data["networks"]):
+        part.pop("source")
+    silent = Resources(HDA.from_dict(data), plan).origins()
+    assert silent["add on vector"].kind == silent["messages"].kind == "assumed"
+
+
+def test_library_kernels_were_measured_with_their_reductions():
+    plan = adding(MI, "hbm")
+    command = plan.streams[0].body[0]
+    by_library = Resources(H100, plan, timing=Library("bulk")).compute_ps(command, MI, 0)
+    assert by_library < Resources(H100, plan).compute_ps(command, MI, 0)
