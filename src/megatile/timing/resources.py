@@ -69,7 +69,7 @@ class Resources:
         self.level = hda.level(hda.scale(plan.scale).level)
         self.places = self._places()
         self.fabric = Fabric(hda, self.faults, self.view.networks)
-        self._paths: dict[tuple[int, str, int, str, int | None], Path] = {}
+        self._paths: dict[tuple[Any, ...], Path] = {}
         self._messages: dict[tuple[int, int, int], int] = {}
         self._memories: dict[str, tuple[MemoryLayer, float, bool]] = {}
         self._engines: dict[str, Engine | None] = {}
@@ -274,32 +274,79 @@ class Resources:
             self._memories[name] = (layer, bandwidth, contended)
         return self._memories[name]
 
-    def _memory_stage(self, name: str, unit: int) -> Stage:
+    def _memory_stage(self, name: str, unit: int, instance: int | None = None) -> Stage:
         layer, bandwidth, contended = self.memory(name)
-        total = self.hda.level(layer.level).total
-        index = self.places[unit] * total // self.level.total if contended else self.places[unit]
-        key = ("memory", layer.name, index) if contended else None
+        if instance is None:
+            instance = self._instance(name, unit)
+        key = ("memory", layer.name, instance) if contended else None
         latency_ps = 0 if layer.name in self.view.counted else layer.latency_ps
         return Stage(None if key is None else self.fabric.resource(key), latency_ps, bandwidth)
 
-    # ways
+    def _instance(self, name: str, unit: int) -> int:
+        """The number of the memory that a unit sees, among those of the layer's level."""
+        return self.places[unit] * self.hda.level(self.memory(name)[0].level).total // self.level.total
+
+    def _together(self, unit: int, peer: int, *names: str) -> bool:
+        """Whether one of these memories is a single one for both units: each reaches it by itself."""
+        for name in names:
+            layer = self.memory(name)[0]
+            level = self.hda.level(layer.level)
+            inside = self.level.total // level.total
+            whole = inside > 1 and layer.shared and layer.slices < inside
+            if whole and self._instance(name, unit) == self._instance(name, peer):
+                return True
+        return False
+
+    # paths
 
     def path(self, unit: int, memory: str, peer: int, peer_memory: str, chunk: int | None = None) -> Path:
-        """The way of a transfer out of one unit's memory into another's (or its own).
+        """The path of a transfer out of one unit's memory into another's (or its own).
 
+        A memory that both units share is reached by each through its own port, not through the other.
         ``chunk``: bytes after which others may go first on shared links, besides the links' own granules.
         """
         key = (unit, memory, peer, peer_memory, chunk)
         if key not in self._paths:
             stages = [self._memory_stage(memory, unit)]
-            if self.places[unit] != self.places[peer]:
+            apart = self.places[unit] != self.places[peer]
+            if apart and not self._together(unit, peer, memory, peer_memory):
                 stages += self.fabric.stages(self.hardware(unit), self.hardware(peer))
             if not (memory == peer_memory and unit == peer):
                 stages.append(self._memory_stage(peer_memory, peer))
-            made = self._paths[key] = Path(tuple(stages), self.dma.startup_ps, self.dma.bandwidth)
-            if chunk is not None:
-                made.granule = min(chunk, made.granule or chunk)
+            self._paths[key] = self._made(tuple(stages), chunk)
         return self._paths[key]
+
+    def memory_path(
+        self,
+        unit: int,
+        memory: str,
+        instance: int,
+        write: bool = False,
+        local: str | None = None,
+        chunk: int | None = None,
+    ) -> Path:
+        """The path between a unit and one memory of a layer, by the number of the level's unit that has it:
+        into the unit's memory ``local`` (a read), or out of it (``write``). No other unit stands between."""
+        key = ("memory", unit, memory, instance, write, local, chunk)
+        if key not in self._paths:
+            level = self.hda.level(self.memory(memory)[0].level)
+            there, here = Unit(level.name, instance), self.hardware(unit)
+            if not 0 <= instance < level.total:
+                raise TimingError(f"machine '{self.hda.name}' has {level.total} of '{memory}', not {there}")
+            outer = min(level.total, self.level.total)
+            between: tuple[Stage, ...] = ()
+            if instance * outer // level.total != here.index * outer // self.level.total:
+                between = self.fabric.stages(*((here, there) if write else (there, here)))
+            far = (self._memory_stage(memory, unit, instance),)
+            near = (self._memory_stage(local, unit),) if local is not None else ()
+            self._paths[key] = self._made(near + between + far if write else far + between + near, chunk)
+        return self._paths[key]
+
+    def _made(self, stages: tuple[Stage, ...], chunk: int | None) -> Path:
+        made = Path(stages, self.dma.startup_ps, self.dma.bandwidth)
+        if chunk is not None:
+            made.granule = min(chunk, made.granule or chunk)
+        return made
 
     def credit_ps(self, receiver: int, sender: int, channel: pm.Channel) -> int:
         """How long a returned credit travels: latency of the way back and its own bytes."""
