@@ -95,7 +95,7 @@ def test_overlapping_events_all_arrive(tmp_path: Path) -> None:
 
 def test_a_simulated_collective_arrives_with_names(tmp_path: Path) -> None:
     plan = mt.collective("all_reduce", machine="dgx-h100", nbytes=1 << 20, algorithm="ring")
-    trace = mt.simulate(plan, machine="dgx-h100", bare=True).trace
+    trace = mt.simulate(plan, machine="dgx-h100").trace
     assert_loads(trace, tmp_path / "ring.json")
     sends, names, arguments = ask(
         tmp_path / "ring.json",

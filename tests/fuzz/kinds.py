@@ -1,0 +1,462 @@
+"""What is fuzzed: for every kind, how input number n of a seed is made, and what is done with it.
+
+A run may succeed or raise a `MegatileError`; everything else is a finding: another exception, a wrong answer
+(`AssertionError`), or too much time or memory (watched by the runner).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import importlib.util
+import io
+import json
+import linecache
+import os
+import random
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.fuzz import mutate
+from tests.sim.random_plans import random_plan
+
+import megatile as mt
+from megatile.core.errors import MegatileError
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = ROOT / "src" / "megatile" / "hda" / "machines"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """``make`` an input from a generator and the number; ``run`` it; ``show`` it as text for a report."""
+
+    make: Callable[[random.Random, int], Any]
+    run: Callable[[Any], None]
+
+
+KINDS: dict[str, Kind] = {}
+
+
+def kind(name: str, make: Callable[[random.Random, int], Any]) -> Callable[[Callable[[Any], None]], None]:
+    def register(run: Callable[[Any], None]) -> None:
+        KINDS[name] = Kind(make, run)
+
+    return register
+
+
+# machines
+
+
+@cache
+def machine_texts() -> list[str]:
+    small = [path.read_text(encoding="utf-8") for path in sorted(SHIPPED.glob("*.yaml"))]
+    data = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests" / "data").glob("*.yaml"))]
+    return [
+        *small,
+        *data,
+        "extends: dgx-h100\nname: mine\nnetworks:\n  - {name: nvlink, bandwidth: 9 GB/s}\n",
+    ]
+
+
+def _machine(rng: random.Random, _: int) -> str:
+    return mutate.text(rng, rng.choice(machine_texts()), machine_texts())
+
+
+@kind("yaml", _machine)
+def run_machine(text: str) -> None:
+    from megatile.hda import HDA
+    from megatile.hda.document import parse_document
+    from megatile.report.machine_text import machine_json, summary_row
+
+    hda = HDA.from_document(parse_document(text, "m.yaml"), {})
+    json.dumps(machine_json(hda), default=str)
+    assert summary_row(hda)["name"] == hda.name
+    assert HDA.from_dict(hda.to_dict()) == hda
+    leaf = hda.levels[0].name
+    if hda.count(leaf) > 1:
+        hda.route(f"{leaf}:0", f"{leaf}:{hda.count(leaf) - 1}")
+
+
+# plans
+
+
+@cache
+def plans() -> list[Any]:
+    made = [random_plan(seed) for seed in range(12)]
+    for operation, algorithm in (("all_reduce", "ring"), ("all_gather", "direct"), ("broadcast", "tree")):
+        made.append(mt.collective(operation, machine="mi300x-8", nbytes=96, algorithm=algorithm))
+    return made
+
+
+@cache
+def plan_texts() -> list[str]:
+    return [str(plan) for plan in plans()]
+
+
+@cache
+def plan_documents() -> list[str]:
+    return [plan.to_json() for plan in plans()]
+
+
+def _run_plan(plan: mt.Plan) -> None:
+    assert mt.Plan.from_json(plan.to_json()) == plan
+    assert mt.Plan.from_text(str(plan)) == plan
+    mt.check(plan)
+    if plan.units > 64:
+        return
+    inputs = {
+        tile.name: np.zeros((plan.units, *tile.shape), dtype=np.float32)
+        for tile in plan.tiles
+        if tile.role in ("input", "inout")
+    }
+    if sum(array.nbytes for array in inputs.values()) < 1 << 22:
+        mt.execute(plan, inputs)
+    mt.simulate(plan, machine="cpu" if plan.scale == "core" else "mi300x-8")
+
+
+@kind("plan_text", lambda rng, _: mutate.text(rng, rng.choice(plan_texts()), plan_texts()))
+def run_plan_text(text: str) -> None:
+    _run_plan(mt.Plan.from_text(text))
+
+
+@kind("plan_json", lambda rng, _: mutate.json_text(rng, rng.choice(plan_documents()), plan_documents()))
+def run_plan_json(text: str) -> None:
+    _run_plan(mt.Plan.from_json(text))
+
+
+# traces
+
+
+@cache
+def trace_files() -> list[tuple[str, bytes]]:
+    from megatile.trace import write_trace
+
+    plan = mt.collective("all_reduce", machine="mi300x-8", nbytes=96, algorithm="ring")
+    trace = mt.simulate(plan, machine="mi300x-8").trace
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("t.json", "t.json.gz", "t.jsonl", "t.jsonl.gz"):
+            found.append((name, write_trace(trace, Path(folder) / name).read_bytes()))
+    return found
+
+
+def _trace(rng: random.Random, _: int) -> tuple[str, bytes]:
+    name, content = rng.choice(trace_files())
+    if rng.random() < 0.3:
+        return name, mutate.data(rng, content)
+    text = (gzip.decompress(content) if name.endswith(".gz") else content).decode()
+    if name.startswith("t.jsonl"):
+        lines = text.split("\n")
+        at = rng.choice((0, rng.randrange(len(lines) - 1)))
+        lines[at] = mutate.json_text(rng, lines[at], lines[:-1])
+        text = "\n".join(lines)
+    else:
+        text = mutate.json_text(rng, text, [text])
+    changed = text.encode("utf-8", "replace")
+    return name, gzip.compress(changed) if name.endswith(".gz") else changed
+
+
+@kind("trace", _trace)
+def run_trace(case: tuple[str, bytes]) -> None:
+    from megatile.report import summary, summary_json
+    from megatile.trace import read_trace, why_slow, write_trace
+
+    name, content = case
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / name
+        file.write_bytes(content)
+        trace = read_trace(file)
+        for other in ("u.json", "u.jsonl"):
+            again = read_trace(write_trace(trace, Path(folder) / other))
+            assert len(again) == len(trace)
+            assert again.columns["end_ps"].tolist() == trace.columns["end_ps"].tolist()
+    assert summary(trace)
+    assert why_slow(trace)
+    json.dumps(summary_json(trace), allow_nan=False)
+
+
+# ccl.yaml
+
+
+@cache
+def ccl_texts() -> list[str]:
+    text = (ROOT / "src" / "megatile" / "collectives" / "ccl.yaml").read_text(encoding="utf-8")
+    entry = (
+        "algorithms:\n  a:\n    module: megatile.collectives.kernels.ring_allreduce\n    topology: ring_1d\n"
+    )
+    return [text, entry, entry + "    n_slots: 2\n    slot_size: 64\n    mapper: all_pes\n    kernel_x: 3\n"]
+
+
+@kind("ccl", lambda rng, _: mutate.text(rng, rng.choice(ccl_texts()), ccl_texts()))
+def run_ccl(text: str) -> None:
+    from megatile.collectives import kernel_plan, load_ccl_config, resolve_algorithm_config
+    from megatile.hda import machine
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "ccl.yaml"
+        file.write_text(text, encoding="utf-8", errors="replace")
+        config = load_ccl_config(file)
+    before = set(sys.modules)
+    for name in list(config["algorithms"])[:3]:
+        with contextlib.suppress(MegatileError):
+            plan = kernel_plan(resolve_algorithm_config(config, name), machine("ahbm"))
+            assert plan.units >= 1
+    strange = {n for n in set(sys.modules) - before if not n.startswith(("megatile", "numpy", "yaml"))}
+    assert not strange & {"os.system", "antigravity", "this"}
+
+
+# command lines
+
+LINES = [
+    "machines", "machines --json", "machine show dgx-h100", "machine show h100-cluster --set nodes=4 --json",
+    "machine show cpu --yaml", "machine check m.yaml", "machine diff dgx-h100 hgx-a100 --sources",
+    "machine route dgx-h100 gpu:0 gpu:7",
+    "collective all_reduce -m dgx-h100 -b 8 -e 1K -f 8 -a ring --no-check", "collective all_gather -b 64 --json -a ring",
+    "collective broadcast -m mi300x-8 -b 4K -a tree --ranks 0,2,4-6 -d bf16 -o max -r 1",
+    "plan show p.json", "plan show p.txt --json", "plan check p.json -m dgx-h100", "plan simulate p.json -m dgx-h100 --json",
+    "trace show t.json --limit 3", "trace show t.json --json", "trace convert t.json u.jsonl",
+    "attention plan -n 6 --schedule hamilton --causal --json", "attention plan -n 4 --seqlen 1K",
+    "attention predict -m mi300x-8 --seqlen 1K --schedule ring,hamilton --json", "--version", "--help",
+]  # fmt: skip
+
+
+@cache
+def folder_of_files() -> str:
+    """A folder with the files that the lines name."""
+    folder = tempfile.mkdtemp(prefix="megatile-fuzz-")
+    plan = mt.collective("all_reduce", machine="dgx-h100", nbytes=64, algorithm="ring")
+    Path(folder, "p.json").write_text(plan.to_json())
+    Path(folder, "p.txt").write_text(str(plan))
+    Path(folder, "m.yaml").write_text(mt.machine("cpu").to_yaml())
+    mt.simulate(plan, machine="dgx-h100").write_trace(Path(folder, "t.json"))
+    return folder
+
+
+def _line(rng: random.Random, _: int) -> list[str]:
+    words = sorted({word for line in LINES for word in line.split()})
+    words += [
+        "--png",
+        "a.png",
+        "--plot",
+        "--table",
+        "c.json",
+        "--explain",
+        "--check",
+        "--units",
+        "all",
+        "auto",
+    ]
+    line = mutate.arguments(rng, rng.choice(LINES).split(), words)
+    return [part for part in line if part not in ("bench", "--install-completion", "--show-completion")]
+
+
+@kind("command_line", _line)
+def run_line(line: list[str]) -> None:
+    from megatile.cli.main import main
+
+    before, argv = Path.cwd(), sys.argv
+    said = io.StringIO()
+    sys.argv = ["megatile", *line]
+    os.chdir(folder_of_files())
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            main()
+        code: Any = 0
+    except SystemExit as stopped:
+        code = stopped.code or 0
+    finally:
+        os.chdir(before)
+        sys.argv = argv
+    assert code in (0, 1, 2, 130), (code, said.getvalue()[-2000:])
+    assert "Traceback" not in said.getvalue(), said.getvalue()[-2000:]
+    assert code == 0 or said.getvalue().strip(), "a failure says nothing"
+
+
+# programs
+
+
+def with_module(text: str, use: Callable[[Any], None]) -> None:
+    """Import a module made of a text and use it; what Python itself says of the user's lines is no finding."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "fuzzed.py"
+        path.write_text(text, encoding="utf-8", errors="replace")
+        linecache.checkcache()
+        spec = importlib.util.spec_from_file_location("fuzzed", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["fuzzed"] = module
+        try:
+            spec.loader.exec_module(module)
+            use(module)
+        except MegatileError:
+            raise
+        except Exception as error:
+            # An error that Python raises in the user's own line is Python's to say.
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            if not isinstance(error, SyntaxError) and last.filename != str(path):
+                raise
+        finally:
+            sys.modules.pop("fuzzed", None)
+
+
+TILE_PROGRAMS = ['''
+import numpy as np
+import megatile as mt
+import megatile.language as T
+
+
+@T.program
+def gemm(A: T.Tensor((32, 64), "f32"), B: T.Tensor((64, 16), "f32"), C: T.Tensor((32, 16), "f32")):
+    with T.Kernel(device=2, block=(1, 2), threads=32) as (bx, by):
+        with T.Scale("device"):
+            a = T.view(A, layout=T.FullCol)
+            b = T.view(B, layout=T.FullRow)
+            c = T.view(C, layout=T.Replica)
+        with T.Scale("block"):
+            a_tile = T.alloc((16, 16), "f32", level="l1")
+            b_tile = T.alloc((16, 16), "f32", level="l1")
+            c_tile = T.alloc((16, 16), "f32", level="l0")
+            T.clear(c_tile)
+            for k in T.Pipelined(a.shape[1] // 16, num_stages=2):
+                T.copy(a_tile, a[by * 16, k * 16])
+                T.copy(b_tile, b[k * 16, bx * 16])
+                T.gemm(a_tile, b_tile, c_tile)
+            T.copy(c[by * 16, bx * 16], c_tile)
+        with T.Scale("device"):
+            T.allreduce(c)
+''', '''
+import megatile.language as T
+
+
+@T.program
+def add(A: T.Tensor((48,), "f32"), B: T.Tensor((48,), "f32"), C: T.Tensor((48,), "f32")):
+    with T.Kernel(block=3, threads=16) as bx:
+        x = T.alloc((16,), "f32", level="l1")
+        y = T.alloc((16,), "f32", level="l1")
+        T.copy(x, A[bx * 16])
+        T.copy(y, B[bx * 16])
+        for i in T.Parallel(16):
+            x[i] = x[i] + y[i] * 2
+        T.copy(C[bx * 16], x)
+''']  # fmt: skip
+
+
+def _tile(rng: random.Random, number: int) -> Any:
+    if number % 4 == 0:
+        return 1_000_000 + number  # the seed of a random program with its meaning in NumPy
+    return mutate.tokens(rng, rng.choice(TILE_PROGRAMS), TILE_PROGRAMS)
+
+
+@kind("tile_program", _tile)
+def run_tile(case: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if isinstance(case, int):
+            _run_random_program(case)
+            return
+        with_module(case, _use_programs)
+
+
+def _use_programs(module: Any) -> None:
+    for program in [v for v in vars(module).values() if hasattr(v, "build")][:1]:
+        shapes = [tuple(p.shape) for p in program.build().params]
+        if all(isinstance(d, int) for s in shapes for d in s) and sum(map(_size, shapes)) < 1 << 20:
+            mt.run(program, *(np.ones(s, "f4") for s in shapes), output=lambda text: None)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=object)) if shape else 1
+
+
+def _run_random_program(seed: int) -> None:
+    from tests.language.tile.random_programs import random_program
+
+    case = random_program(seed)
+    arrays, expected = case.arrays(), case.expected()
+    schedule = ("round-robin", "random", "adversarial")[seed % 3]
+    mt.run(case.program, *arrays, schedule=schedule, seed=seed, output=lambda text: None)
+    for got, wanted in zip(arrays[4:], expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-4, err_msg=str(case.steps))
+
+
+KERNELS = ['''
+from megatile.language import tl
+
+
+def kernel(t_ptr, n_elem, world_size, tl):
+    mine = t_ptr + tl.program_id(0) * n_elem * 2
+    total = current = tl.load(mine, shape=(n_elem,), dtype="f16")
+    for _ in range(world_size - 1):
+        tl.send(dir="E", src=current)
+        current = tl.recv(dir="W", shape=(n_elem,), dtype="f16")
+        total = total + current
+    tl.store(mine, total)
+''', '''
+from megatile.language import tl
+
+
+def kernel(t_ptr, n_elem, world_size, tl):
+    rank = tl.program_id(0)
+    mine = t_ptr + rank * n_elem * 2
+    x = tl.load(mine, shape=(n_elem,), dtype="f16")
+    if rank > 0:
+        x = x + tl.recv(dir="W", shape=(n_elem,), dtype="f16")
+    if rank < world_size - 1:
+        tl.send(dir="E", src=x)
+    for step in range(3):
+        x = tl.maximum(x, step) * 2
+    tl.store(mine, x)
+''']  # fmt: skip
+STEPS = ("branch", "shift", "ring", "count", "chain", "memory")
+
+
+def _kernel(rng: random.Random, number: int) -> Any:
+    if number % 4 == 0:
+        steps = [(rng.choice(STEPS), rng.randrange(4)) for _ in range(rng.randrange(1, 6))]
+        return rng.randrange(2, 6), steps, rng.randrange(2, 5)
+    return mutate.tokens(rng, rng.choice(KERNELS), KERNELS)
+
+
+@kind("tl_kernel", _kernel)
+def run_kernel(case: Any) -> None:
+    if isinstance(case, str):
+        with_module(case, _use_kernel)
+    else:
+        _run_random_kernel(*case)
+
+
+def _use_kernel(module: Any) -> None:
+    from megatile.language import tl
+
+    if not callable(getattr(module, "kernel", None)):
+        return
+    plan = tl.read_kernel(module.kernel, [tl.Tensor("t", (8,)), 8, 4], world_size=4)
+    mt.check(plan)
+    x = np.arange(32, dtype="f2").reshape(4, 8)
+    done = mt.execute(plan, {"t": x})["t"]
+    timed = mt.simulate(plan, {"t": x}, machine="ahbm")
+    assert timed.time_ps >= 0
+    np.testing.assert_array_equal(np.asarray(timed.outputs["t"]), done)
+
+
+def _run_random_kernel(units: int, steps: list[Any], slots: int) -> None:
+    from tests.language.kernel.test_random_kernels import ELEMENTS, kernel
+
+    from megatile.language import tl
+    from megatile.language.kernel.mock import run_kernel_in_mock
+
+    x = np.random.default_rng(units).integers(-3, 4, (units, ELEMENTS)).astype("f2")
+    plan = tl.read_kernel(kernel, [tl.Tensor("t", (ELEMENTS,)), steps], world_size=units, n_slots=slots)
+    mt.check(plan)
+    expected = np.stack(run_kernel_in_mock(kernel, units, "ring_1d", list(x), (steps,)))
+    np.testing.assert_array_equal(mt.execute(plan, {"t": x})["t"], expected)

@@ -1,0 +1,142 @@
+"""``python -m tests.fuzz.run``: seeded, resumable fuzzing of everything megatile reads.
+
+    make fuzz FUZZ_ARGS='--count 1000'                     1000 inputs of every kind
+    make fuzz FUZZ_ARGS='--kinds yaml,trace --minutes 30'   as many as fit
+    make fuzz FUZZ_ARGS='--replay yaml:4711'                one input again, shown
+
+Input n of a kind depends on seed, kind and n only. The state file remembers how far each kind came, so the next
+run goes on from there; findings are kept beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import json
+import random
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz.kinds import KINDS
+
+from megatile.core.errors import MegatileError
+from megatile.core.files import write_text
+
+SECONDS = 20
+MEMORY = 3 << 30
+
+
+class TooLong(BaseException):
+    """An input took more than its time."""
+
+
+@contextlib.contextmanager
+def within(seconds: int) -> Iterator[None]:
+    def stop(*_: Any) -> None:
+        raise TooLong(f"more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def make(kind: str, seed: int, number: int) -> Any:
+    """Input ``number`` of a kind."""
+    return KINDS[kind].make(random.Random(f"{seed} {kind} {number}"), number)
+
+
+def attempt(kind: str, value: Any, seconds: int = SECONDS) -> str | None:
+    """What is wrong with how an input is treated, or None."""
+    try:
+        with within(seconds):
+            KINDS[kind].run(value)
+    except MegatileError as error:
+        text = str(error)
+        return None if text.strip() else f"an empty {type(error).__name__}"
+    except TooLong as error:
+        return f"hang: {error}\n{_where(error)}"
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        return f"{type(error).__name__}: {str(error)[:500]}\n{_where(error)}"
+    return None
+
+
+def _where(error: BaseException) -> str:
+    return "".join(traceback.format_tb(error.__traceback__)[-4:])
+
+
+def limit_memory() -> None:
+    """A greedy input fails with MemoryError instead of taking the machine."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc").exists() else 0
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY,) * 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kinds", default=",".join(KINDS), help="names joined by commas")
+    parser.add_argument("--count", type=int, default=None, help="inputs of every kind, this time")
+    parser.add_argument("--minutes", type=float, default=None, help="time for all kinds together")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--state", type=Path, default=Path("out/fuzz.json"))
+    parser.add_argument("--replay", help="KIND:NUMBER")
+    asked = parser.parse_args()
+    if asked.replay:
+        name, _, number = asked.replay.partition(":")
+        value = make(name, asked.seed, int(number))
+        print(value)
+        print(attempt(name, value) or "fine")
+        return
+    names = asked.kinds.split(",")
+    unknown = [name for name in names if name not in KINDS]
+    if unknown:
+        parser.error(f"no kind {', '.join(unknown)}; there are {', '.join(KINDS)}")
+    sys.exit(fuzz(names, asked.seed, asked.count, asked.minutes, asked.state))
+
+
+def fuzz(names: list[str], seed: int, count: int | None, minutes: float | None, state: Path) -> int:
+    """Rounds of 50 inputs of each kind until the count or the time is reached; 1 if there is a finding."""
+    faulthandler.enable()
+    for name in names:  # what is imported and made once does not count as an input's time or memory
+        attempt(name, make(name, seed, 0), 600)
+    limit_memory()
+    state.parent.mkdir(parents=True, exist_ok=True)
+    document = json.loads(state.read_text()) if state.exists() else {}
+    done = document.setdefault(str(seed), {})
+    goal = {name: done.get(name, {}).get("inputs", 0) + (count or 10**12) for name in names}
+    until = time.monotonic() + 60 * (minutes if minutes is not None else 10**6 if count else 1)
+    found = 0
+    while time.monotonic() < until and any(done.get(n, {}).get("inputs", 0) < goal[n] for n in names):
+        for name in names:
+            entry = done.setdefault(name, {"inputs": 0, "findings": {}})
+            for number in range(entry["inputs"], min(entry["inputs"] + 50, goal[name])):
+                problem = attempt(name, make(name, seed, number))
+                entry["inputs"] = number + 1
+                if problem is not None:
+                    found += 1
+                    entry["findings"][str(number)] = problem
+                    print(f"{name}:{number} {problem}", flush=True)
+                if time.monotonic() > until:
+                    break
+            write_text(state, json.dumps(document, indent=1) + "\n")
+    for name in names:
+        entry = done.get(name, {"inputs": 0, "findings": {}})
+        print(f"{name:<14}{entry['inputs']:>9} inputs  {len(entry['findings']):>5} findings")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    main()
