@@ -10,6 +10,7 @@ PYTEST_ARGS ?= -n 2
 BENCH_ARGS ?=
 MATRIX_ARGS ?=
 DEMO_ARGS ?=
+FUZZ_ARGS ?= --minutes 5
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
@@ -23,12 +24,12 @@ export MPLBACKEND := Agg
 export MPLCONFIGDIR := $(abspath $(VENV))/matplotlib
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix bench lint format clean check-python
+.PHONY: help demo test matrix bench fuzz lint format clean check-python
 
 help: ## Print this list
 	@echo "make TARGET, where TARGET is one of"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "Variables: PYTHON=$(PYTHON)  TORCH=$(TORCH)  PYTEST_ARGS='$(PYTEST_ARGS)'  MATRIX_ARGS='$(MATRIX_ARGS)'  BENCH_ARGS='$(BENCH_ARGS)'  DEMO_ARGS='$(DEMO_ARGS)'"
+	@echo "Variables: PYTHON=$(PYTHON)  TORCH=$(TORCH)  PYTEST_ARGS='$(PYTEST_ARGS)'  MATRIX_ARGS='$(MATRIX_ARGS)'  BENCH_ARGS='$(BENCH_ARGS)'  DEMO_ARGS='$(DEMO_ARGS)'  FUZZ_ARGS='$(FUZZ_ARGS)'"
 
 demo: $(READY) ## Show what megatile does; pictures and traces go to out/
 	@$(BIN)/python examples/demo.py $(DEMO_ARGS)
@@ -41,6 +42,9 @@ matrix: $(READY) ## Every collective on every network for 1 to 64 ranks, proved;
 
 bench: $(READY) ## Measure, beside rivals where there are any; misses are printed
 	@$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
+
+fuzz: $(READY) ## Feed changed inputs of every kind; goes on where it stopped (out/fuzz.json)
+	@$(BIN)/python -m tests.fuzz.run $(FUZZ_ARGS)
 
 lint: $(READY) ## Formatting, lint, types and import layers only
 	$(BIN)/ruff format --check .

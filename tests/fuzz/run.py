@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import faulthandler
 import json
 import random
 import resource
@@ -109,7 +108,6 @@ def main() -> None:
 
 def fuzz(names: list[str], seed: int, count: int | None, minutes: float | None, state: Path) -> int:
     """Rounds of 50 inputs of each kind until the count or the time is reached; 1 if there is a finding."""
-    faulthandler.enable()
     for name in names:  # what is imported and made once does not count as an input's time or memory
         attempt(name, make(name, seed, 0), 600)
     limit_memory()

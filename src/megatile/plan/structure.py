@@ -51,6 +51,7 @@ def _check(plan: Plan) -> None:
     if any(extent < 1 for extent in plan.grid):
         raise PlanError(f"plan '{plan.name}' has a grid of {plan.grid}: every extent must be at least 1")
     check_levels(plan)
+    check_extent(plan)
     for level in plan.all_levels:
         check_streams(plan, level)
     for tile in plan.tiles:
@@ -118,6 +119,25 @@ def check_levels(plan: Plan) -> None:
                 f"tile '{thing.name}' of level '{level.name}' must be local, without owner and offset: "
                 "it lies in the slot of its instance",
                 advice="inputs and outputs belong to a level above",
+            )
+
+
+MOST_UNITS = 2**24
+MOST_SLOTS = 2**24
+"""Slots of all queues of a channel: each is followed on its own, with ten bytes."""
+
+
+def check_extent(plan: Plan) -> None:
+    """Refuse what could only be followed with more memory than a machine has."""
+    for level in plan.all_levels:
+        if (count := plan.instances(level.name)) > MOST_UNITS:
+            raise PlanError(f"plan '{plan.name}' has {count} units: more than {MOST_UNITS} are not followed")
+    for channel in plan.channels:
+        slots = plan.instances(channel.level) * max(1, channel.members) * max(1, channel.slots)
+        if slots > MOST_SLOTS:
+            raise PlanError(
+                f"channel '{channel.name}' has {slots} slots in all: more than {MOST_SLOTS} are not followed",
+                advice="fewer members or slots do the same where senders wait for credit",
             )
 
 

@@ -33,6 +33,10 @@ Function = Callable[[Any], Value]
 WEAK = ("bool", "int", "float")
 
 
+LARGEST = 2**63 - 1
+"""What the arrays that expressions are evaluated on can hold."""
+
+
 class ExprError(MegatileError, ValueError):
     """An expression used where its value must already be known, or not of this small arithmetic."""
 
@@ -183,6 +187,10 @@ class Expr(Arithmetic):
 class Const(Expr):
     value: Any  # a number
     dtype: str = "int"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.value, int) and not -LARGEST <= self.value <= LARGEST:
+            raise ExprError(f"the number {str(self.value)[:40]} is larger than 63 bits can hold")
 
     def function(self, *children: Function) -> Function:
         value = self.value

@@ -253,8 +253,7 @@ class Transformer(ast.NodeTransformer):
     def visit_With(self, node: ast.With, tail: ast.stmt | None = None) -> ast.stmt:
         items: list[ast.withitem] = []
         for item in node.items:
-            if items and self.is_target(item):
-                assert items[-1].optional_vars is not None
+            if items and items[-1].optional_vars is not None and self.is_target(item):
                 assert isinstance(item.context_expr, ast.Name)
                 extra = ast.Name(item.context_expr.id, ast.Store())
                 previous = items[-1].optional_vars

@@ -49,6 +49,9 @@ def shaped_as(part: Part, extents: tuple[int, ...]) -> Part:
     return part
 
 
+MOST_PIECES = 10_000
+
+
 def blocks_of(shape: tuple[int, ...], most: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Blocks of at most ``most`` elements that together are the shape, in memory order."""
     if prod(shape) <= most:
@@ -79,4 +82,10 @@ def pieces_of(
         )
     if slot_size < itemsize(element):
         raise tl.error(f"not even one element of {element} fits a slot of {slot_size} bytes")
-    return list(blocks_of(shape, slot_size // itemsize(element)))
+    most = slot_size // itemsize(element)
+    if prod(shape) > MOST_PIECES * most:
+        raise tl.error(
+            f"a tile of {nbytes} bytes in slots of {slot_size} bytes makes more than {MOST_PIECES} messages",
+            advice="give a larger slot_size",
+        )
+    return list(blocks_of(shape, most))

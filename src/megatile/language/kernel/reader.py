@@ -215,7 +215,7 @@ class Reader(Hooks):
         context: LoopContext,
     ) -> tuple[State, Jump | None]:
         concrete = isinstance(iterable, range)
-        if not (isinstance(iterable, SymRange) or (concrete and len(iterable) > 1)):
+        if not (isinstance(iterable, SymRange) or (concrete and bool(iterable[1:]))):
             return super().for_(place, iterable, body, names, state, context)
         mark, ranges, seen = self.mark(), dict(self.ranges), Snapshot(context.captures())
         try:

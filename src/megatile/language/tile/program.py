@@ -213,6 +213,8 @@ def _argument_place(function: Callable[..., Any], name: str) -> Place:
 
 def program(function: Callable[..., Any]) -> ProgramFunction:
     """Decorator of kernels; alias ``T.prim_func``."""
+    if not inspect.isfunction(function):
+        raise ProgramError(f"a program is made of a function, not of {type(function).__name__}")
     frame = inspect.currentframe()
     names = dict(frame.f_back.f_locals) if frame is not None and frame.f_back is not None else {}
     try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.expr import Const, Expr, difference, known, simplify
 from megatile.core.expr import Symbol as SymbolExpr
+from megatile.core.quantities import whole
 from megatile.ir.expr import Load
 from megatile.ir.layout import Layout
 from megatile.ir.nodes import Dim, Region, Store
@@ -50,6 +51,11 @@ class Tensor:
 
     def __init__(self, shape: Any, dtype: Any = "f32"):
         shape = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+        for extent in shape:
+            if whole(extent) is None and not isinstance(extent, Value):
+                raise ProgramError(
+                    f"{extent!r} is no extent of a tensor", advice='write T.Tensor((4, 8), "f32")'
+                )
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", dtype_name(dtype))
 

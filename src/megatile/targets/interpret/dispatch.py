@@ -8,8 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from megatile.ir.launch import Launch
+from megatile.targets.interpret.errors import RunError
 from megatile.targets.interpret.expressions import unflatten
 from megatile.targets.interpret.group import Group
+
+MOST_INSTANCES = 4_000_000
 
 WINDOW = 64
 """Instances started before any has finished, if none names another: those started can proceed."""
@@ -41,6 +44,11 @@ class Dispatcher:
         each = math.prod(self.counts[host - low : instance - low])
         places = math.prod(s.count for s in launch.scales[instance : launch.depth(launch.dispatch)])
         self.slots = max(launch.slots // places, 1) if launch.slots else each
+        if holders * each > MOST_INSTANCES:
+            raise RunError(
+                f"{holders * each} instances of '{group.scale}' are more than {MOST_INSTANCES}",
+                advice="run a smaller grid: the program is the same",
+            )
         self.queues = [deque(range(p * each, (p + 1) * each)) for p in range(holders)]
         self.running: list[set[int]] = [set() for _ in range(holders)]
 

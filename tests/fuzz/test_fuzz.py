@@ -1,0 +1,80 @@
+"""A short sample of the fuzzer, and the inputs that once broke something."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.fuzz.kinds import KINDS
+from tests.fuzz.run import attempt, fuzz, make
+
+SAMPLE = {"command_line": 12, "yaml": 40, "plan_text": 40, "plan_json": 40}
+BROKE = [
+    ("ccl", 91),
+    ("ccl", 456),
+    ("plan_json", 643),
+    ("plan_text", 387),
+    ("plan_text", 408),
+    ("tile_program", 121),
+    ("tile_program", 350),
+    ("tile_program", 441),
+    ("tile_program", 533),
+    ("tl_kernel", 13),
+    ("tl_kernel", 30),
+    ("tl_kernel", 470),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sample_of_every_kind(kind: str) -> None:
+    for number in range(10_000_000, 10_000_000 + SAMPLE.get(kind, 25)):
+        assert attempt(kind, make(kind, 1, number), 60) is None, f"--seed 1 --replay {kind}:{number}"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "number"), BROKE)
+def test_what_broke_once(kind: str, number: int) -> None:
+    assert attempt(kind, make(kind, 0, number), 60) is None
+
+
+def test_inputs_depend_on_seed_kind_and_number_only() -> None:
+    for kind in KINDS:
+        assert make(kind, 3, 17) == make(kind, 3, 17)
+    assert make("yaml", 3, 17) != make("yaml", 4, 17)
+
+
+def test_a_run_goes_on_where_the_last_one_stopped(tmp_path: Path, monkeypatch, capsys) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr("tests.fuzz.run.limit_memory", lambda: None)
+    monkeypatch.setattr("tests.fuzz.run.make", lambda kind, seed, number: number)
+    monkeypatch.setattr("tests.fuzz.run.attempt", lambda kind, value, *_: seen.append(value) or wrong(value))
+    assert fuzz(["yaml"], 0, 3, None, tmp_path / "s.json") == 0
+    assert fuzz(["yaml"], 0, 60, None, tmp_path / "s.json") == 1
+    assert seen[1:4] + seen[5:] == list(range(63))
+    entry = json.loads((tmp_path / "s.json").read_text())["0"]["yaml"]
+    assert entry == {"inputs": 63, "findings": {"7": "seven"}}
+    assert "63 inputs      1 findings" in capsys.readouterr().out
+
+
+def wrong(value: int) -> str | None:
+    return "seven" if value == 7 else None
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), MemoryError(), RecursionError(), AssertionError("no")])
+def test_what_is_no_clear_error_is_a_finding(monkeypatch, error: Exception) -> None:
+    def run(value: object) -> None:
+        raise error
+
+    monkeypatch.setitem(KINDS, "yaml", type(KINDS["yaml"])(KINDS["yaml"].make, run))
+    assert str(attempt("yaml", "")).startswith(type(error).__name__)
+
+
+def test_a_hang_is_a_finding(monkeypatch) -> None:
+    def run(value: object) -> None:
+        while True:
+            pass
+
+    monkeypatch.setitem(KINDS, "yaml", type(KINDS["yaml"])(KINDS["yaml"].make, run))
+    assert str(attempt("yaml", "", 1)).startswith("hang")
