@@ -22,10 +22,10 @@ from megatile.attention.schedules import (
     positions,
 )
 from megatile.attention.schedules.bands import visible_columns, visible_pairs, visible_rows
-from megatile.attention.schedules.pieces import local_length, split
 from megatile.attention.schedules.summary import StepWork, schedule_summary
 from megatile.collectives.decompositions import DecompositionError
 from megatile.core.errors import MegatileError
+from megatile.core.placement import local_length, split
 
 SIMPLE = ["ring", "zigzag", "striped", "direct", "hamilton"]
 

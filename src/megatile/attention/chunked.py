@@ -26,8 +26,8 @@ from megatile.attention.ownership import refuse_lengths
 from megatile.attention.profile import Profile
 from megatile.attention.schedules import Division, Layout, Mask, Piece, Schedule, cycle_schedule
 from megatile.attention.schedules.division import is_dense
-from megatile.attention.schedules.pieces import Pieces, cut, local_length, split
 from megatile.attention.schedules.routes import Held
+from megatile.core.placement import Pieces, cut_pieces, local_length, split
 from megatile.runtime.agreement import Members, Record
 
 
@@ -137,7 +137,7 @@ def _halves(held: Pieces, sizes: Sequence[int]) -> Iterator[Pieces]:
     first, second = 0, split(sum(sizes), 2)[0]
     for size in sizes:
         a, b = split(size, 2)
-        yield cut(held, first, first + a) + cut(held, second, second + b)
+        yield cut_pieces(held, first, first + a) + cut_pieces(held, second, second + b)
         first, second = first + a, second + b
 
 

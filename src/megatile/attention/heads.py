@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from megatile.attention.communication import Communicator
-from megatile.attention.schedules.pieces import split
+from megatile.core.placement import split
 
 
 @dataclass(frozen=True)

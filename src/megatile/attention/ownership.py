@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from megatile.attention.errors import AttentionError
 from megatile.attention.schedules import Division, Layout, Mask, Schedule, division_for
-from megatile.attention.schedules.pieces import Piece, Pieces, local_length
 from megatile.attention.settings import setting
 from megatile.core.errors import MegatileError
+from megatile.core.placement import Piece, Pieces, local_length
 from megatile.runtime.agreement import Record
 
 Lengths = tuple[int, ...]

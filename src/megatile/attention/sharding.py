@@ -14,8 +14,8 @@ from megatile.attention.arguments import agreed, boundaries_text
 from megatile.attention.errors import AttentionError
 from megatile.attention.ownership import ShardTag, sequence_lengths, set_shard_tag, shard_tag
 from megatile.attention.schedules import Layout, Schedule, make_schedule, positions
-from megatile.attention.schedules.pieces import Pieces
 from megatile.core.errors import MegatileError
+from megatile.core.placement import Pieces
 from megatile.runtime.agreement import Members, Record
 from megatile.runtime.failures import wait_for
 

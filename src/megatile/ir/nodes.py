@@ -12,8 +12,8 @@ from typing import Any
 
 from megatile.core.errors import Place
 from megatile.core.expr import Const, Expr
+from megatile.core.placement import Layout
 from megatile.ir.expr import loads
-from megatile.ir.layout import Layout
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any
 
+from megatile.core import placement as lay
 from megatile.core.errors import MegatileError, Place
 from megatile.core.expr import OPERATORS, Call, Const, Expr, ExprReader, Symbol
-from megatile.ir import layout as lay
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import Launch, LaunchScale, Param
@@ -271,7 +271,7 @@ def _numbers(call: ast.Call) -> list[Any]:
 
 _VALUES: dict[str, Callable[[_Parser, ast.Call], Any]] = {
     "shard": lambda p, c: lay.Shard(*_numbers(c)),
-    "replica": lambda p, c: lay.Replica(),
+    "replica": lambda p, c: lay.Replicate(),
     "partial": lambda p, c: lay.Partial(*_numbers(c)),
     "mesh": lambda p, c: lay.Mesh(tuple(p.value(a) for a in c.args)),
     "owner": _owner,

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
+from megatile.core import placement as lay
 from megatile.core.expr import Expr
-from megatile.ir import layout as lay
 from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT, Launch, Param
 
@@ -39,7 +39,7 @@ def show_layout(layout: lay.Layout) -> str:
 
 _LAYOUT: dict[type, Callable[[Any], str]] = {
     lay.Shard: lambda v: f"shard({v.dim})" if v.axis is None else f"shard({v.dim}, {v.axis})",
-    lay.Replica: lambda v: "replica()",
+    lay.Replicate: lambda v: "replica()",
     lay.Partial: lambda v: f'partial("{v.op}")',
     lay.Mesh: lambda v: f"mesh({', '.join(show_layout(a) for a in v.axes)})",
     lay.Owner: lambda v: f"owner({', '.join(_owned(s) for s in v.sets)})",

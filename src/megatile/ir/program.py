@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from megatile.core.placement import Layout
 from megatile.ir.launch import ROOT, Launch, Param
-from megatile.ir.layout import Layout
 from megatile.ir.nodes import Alloc, Node, View, walk
 from megatile.ir.printer import show
 

@@ -2,7 +2,8 @@
 
 from types import FunctionType
 
-from megatile.ir.layout import Partial, Replica, Shard
+from megatile.core.placement import Partial, Shard
+from megatile.core.placement import Replicate as Replica
 from megatile.language.tile.collectives import (
     all_to_all,
     allgather,

@@ -365,6 +365,38 @@ def test_uneven_shards() -> None:
 
 
 @pytest.mark.parametrize(
+    ("order", "owner"),
+    [
+        ("zigzag", [0, 0, 1, 1, 2, 3, 3, 2, 1, 0]),
+        ("striped", [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]),
+    ],
+)
+def test_shards_in_other_orders(order: str, owner: list[int]) -> None:
+    @T.program
+    def p(X: T.Tensor((10,), "i32")):
+        with T.Kernel(device=4):
+            with T.Scale("device") as (r, _):
+                x = T.view(X, layout=T.Shard(0, order=order))
+                for i in T.serial(x.shape[0]):
+                    x[i] = r
+
+    x = zeros(10, dtype=np.int32)
+    mt.run(p, x)
+    np.testing.assert_array_equal(x, owner)
+
+
+def test_an_order_that_does_not_exist() -> None:
+    @T.program
+    def p(X: T.Tensor((10,), "i32")):
+        with T.Kernel(device=4):
+            with T.Scale("device"):
+                T.view(X, layout=T.Shard(0, order="spiral"))
+
+    with pytest.raises(ProgramError, match=r"order='spiral'.*contiguous, zigzag, striped"):
+        mt.run(p, zeros(10, dtype=np.int32))
+
+
+@pytest.mark.parametrize(
     "owner",
     [
         lambda i, j: i % 2 + 2 * (j // 4),

@@ -13,10 +13,10 @@ import numpy as np
 from megatile.attention.plans.problem import Divided
 from megatile.attention.plans.tables import Key, shortest
 from megatile.attention.schedules.division import KernelCall
-from megatile.attention.schedules.pieces import local_length
 from megatile.attention.schedules.routes import CycleRoutes, Held
 from megatile.core.attention_operations import UNLIMITED
 from megatile.core.expr import ZERO, Const, Expr, IntLike, constant, expr, unit
+from megatile.core.placement import local_length
 from megatile.plan.build import Handle, Part, PlanBuilder
 from megatile.plan.model import Region, Work
 

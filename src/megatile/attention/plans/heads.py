@@ -6,9 +6,9 @@ import numpy as np
 
 from megatile.attention.plans.context import PlanContext, Span, block
 from megatile.attention.plans.tables import Key, shortest
-from megatile.attention.schedules.pieces import Pieces, local_length
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import Expr, member, unit
+from megatile.core.placement import Pieces, local_length
 from megatile.plan.build import Handle
 
 

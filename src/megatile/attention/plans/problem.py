@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from megatile.attention.schedules import Division, Mask, Schedule, ScheduleError, division_for, positions
-from megatile.attention.schedules.pieces import Layout, Pieces, local_length, split
+from megatile.attention.schedules.pieces import Layout
 from megatile.core.dtypes import dtype as dtype_name
+from megatile.core.placement import Pieces, local_length, split
 
 Array = Any
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from megatile.attention.schedules.bands import Band, Mask, Tile
 from megatile.attention.schedules.division import Division, KernelCall, division_for
-from megatile.attention.schedules.pieces import Layout, LayoutError, Piece, positions
+from megatile.attention.schedules.pieces import Layout, LayoutError
 from megatile.attention.schedules.routes import CycleRoutes, DirectRoutes, Held, Routes, Transfer
 from megatile.attention.schedules.schedule import (
     Schedule,
@@ -14,6 +14,7 @@ from megatile.attention.schedules.schedule import (
     schedule_names,
 )
 from megatile.attention.schedules.summary import schedule_summary
+from megatile.core.placement import Piece, positions
 
 __all__ = [
     "Band",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from megatile.attention.schedules.pieces import Piece
+from megatile.core.placement import Piece
 
 
 class Band(NamedTuple):

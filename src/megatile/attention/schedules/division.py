@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from megatile.attention.schedules.bands import FULL, Band, Mask, Tile, visible_pairs
-from megatile.attention.schedules.pieces import Piece, Pieces, cut, local_length, split
 from megatile.attention.schedules.routes import Held, Routes
+from megatile.core.placement import Piece, Pieces, cut_pieces, local_length, split
 
 EVERYTHING = Tile(FULL)
 OWN = -1  # stands for the rank's own KV, not cut into chunks
@@ -205,7 +205,7 @@ def _chunks(pieces: Pieces, count: int) -> list[Pieces]:
     for piece in pieces:
         at = 0
         for c, size in enumerate(split(piece.length, count)):
-            chunks[c] += cut([piece], at, at + size)
+            chunks[c] += cut_pieces([piece], at, at + size)
             at += size
     return [tuple(chunk) for chunk in chunks]
 

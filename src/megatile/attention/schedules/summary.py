@@ -9,8 +9,8 @@ import numpy as np
 
 from megatile.attention.schedules.bands import Mask
 from megatile.attention.schedules.division import Division, division_for
-from megatile.attention.schedules.pieces import Piece, Pieces
 from megatile.attention.schedules.schedule import Schedule, ScheduleError
+from megatile.core.placement import Piece, Pieces
 
 MOST_TOKENS = 2**62  # integers of arrays end soon after
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from megatile.core.expr import Const, Expr, applied, rebuild, simplify
+from megatile.core.placement import Mesh, Replicate, Shard, has_copies
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load, Rank
 from megatile.ir.launch import ROOT
-from megatile.ir.layout import Mesh, Replica, Shard, has_copies
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
 from megatile.ir.program import Binding, Program, bindings
 
@@ -20,7 +20,7 @@ class ResolveViews:
     """``v = view("A", shard(1), "device"); copy(t, v[anchor(0, 8), anchor(k * 4, 4)])`` →
     ``copy(t, A[anchor(0, 8), anchor(rank("device", "launch") * 64 + k * 4, 4, (rank + 1) * 64)])``.
 
-    Shard, Mesh and Replica views are replaced; the View statements stay, for they say how storages are
+    Shard, Mesh and Replicate views are replaced; the View statements stay, for they say how storages are
     placed.
     Partial views, owner functions and regions of other units (put, get, flags, collectives) keep their views.
     """
@@ -69,7 +69,7 @@ class _Resolver:
         """Copies of a Mesh hold different parts; those views stay."""
         views = binding.views
         return binding.is_view and all(
-            isinstance(v.layout, (Shard, Replica))
+            isinstance(v.layout, (Shard, Replicate))
             or (isinstance(v.layout, Mesh) and not has_copies(v.layout))
             for v in views
         )

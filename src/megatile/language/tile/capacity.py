@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatile.core.dtypes import itemsize
+from megatile.core.placement import has_copies
 from megatile.core.quantities import format_bytes
 from megatile.hda import HDA
 from megatile.ir import nodes as n
-from megatile.ir.layout import has_copies
 from megatile.ir.passes.lint import Finding
 from megatile.ir.passes.pipeline import stages
 from megatile.ir.program import Program, placements

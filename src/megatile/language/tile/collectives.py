@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from megatile.core import placement as lay
 from megatile.core.dtypes import is_float
 from megatile.core.expr import Symbol, known
-from megatile.ir import layout as lay
 from megatile.ir import nodes as n
 from megatile.ir.expr import Rank as RankExpr
 from megatile.language.tile import functions as m

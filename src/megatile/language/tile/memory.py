@@ -6,10 +6,10 @@ import inspect
 import math
 from typing import Any
 
+from megatile.core import placement as lay
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.errors import MegatileError
 from megatile.core.expr import Const, Expr, applied, simplify
-from megatile.ir import layout as lay
 from megatile.ir import nodes as n
 from megatile.ir.expr import Rank as RankExpr
 from megatile.ir.printer import show_layout
@@ -126,17 +126,17 @@ def add_view(builder: ProgramBuilder, x: Tile, layout: lay.Layout) -> Tile:
 
 def _resolve(builder: ProgramBuilder, x: Tile, layout: Any, scale: str) -> lay.Layout:
     extents = builder.plan.grid(scale, x.scale)
-    if layout is lay.Replica or layout is lay.Partial:
+    if layout is lay.Replicate or layout is lay.Partial:
         layout = layout()
     if isinstance(layout, (tuple, list)):
-        axes = tuple(lay.Replica() if a is lay.Replica else a for a in layout)
-        if len(axes) != len(extents) or not all(isinstance(a, (lay.Shard, lay.Replica)) for a in axes):
+        axes = tuple(lay.Replicate() if a is lay.Replicate else a for a in layout)
+        if len(axes) != len(extents) or not all(isinstance(a, (lay.Shard, lay.Replicate)) for a in axes):
             raise ProgramError(
                 f"layout={layout!r}: scale '{scale}' has {len(extents)} dimensions",
                 advice="give T.Shard(d) or T.Replica for each of them",
             )
         layout = lay.Mesh(axes)
-    if isinstance(layout, (lay.Shard, lay.Replica, lay.Partial, lay.Mesh)):
+    if isinstance(layout, (lay.Shard, lay.Replicate, lay.Partial, lay.Mesh)):
         return _checked(x, layout, extents)
     if callable(layout):
         shape = tuple(int(e) for e in x.bound)
@@ -181,7 +181,15 @@ def _checked(x: Tile, layout: lay.Layout, extents: tuple[int, ...]) -> lay.Layou
             )
     if isinstance(layout, lay.Partial) and layout.op not in ("sum", "max", "min"):
         raise ProgramError(f"T.Partial('{layout.op}')", advice="sum, max or min")
-    return layout
+    ordered = [s for s in shards if isinstance(s, lay.Shard) and s.order != "contiguous"]
+    if not ordered:
+        return layout
+    if ordered[0].order not in lay.ORDERS or layout is not ordered[0] or UNKNOWN in x.bound:
+        raise ProgramError(
+            f"T.Shard(order={ordered[0].order!r}) of '{x.name}'",
+            advice=f"one of {', '.join(lay.ORDERS)}, for a tile of known shape and all units of the scale",
+        )
+    return lay.written_out(ordered[0], tuple(int(e) for e in x.bound), extents)
 
 
 def _local_shape(

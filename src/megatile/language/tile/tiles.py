@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.expr import Const, Expr, difference, known, simplify
 from megatile.core.expr import Symbol as SymbolExpr
+from megatile.core.placement import Layout
 from megatile.core.quantities import whole
 from megatile.ir.expr import Load
-from megatile.ir.layout import Layout
 from megatile.ir.nodes import Dim, Region, Store
 from megatile.ir.printer import show_region
 from megatile.language.tile.errors import ProgramError

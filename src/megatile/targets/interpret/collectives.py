@@ -14,8 +14,8 @@ from megatile.core.dtypes import dtype
 from megatile.core.expr import Const
 from megatile.core.forkjoin import meet
 from megatile.core.operations import OPERATIONS, cast
+from megatile.core.placement import Partial, cut
 from megatile.ir import nodes as n
-from megatile.ir.layout import Partial, cut
 from megatile.targets.interpret.errors import DeadlockError, OutOfBoundsError, RunError
 from megatile.targets.interpret.group import word_of
 from megatile.targets.interpret.units import Unit, describe

@@ -10,9 +10,9 @@ import numpy as np
 from megatile.core.expr import DIVISIONS, OPERATORS, WEAK, Applied, Const, Expr, Symbol
 from megatile.core.operations import OPERATIONS
 from megatile.core.operations import cast as cast_array
+from megatile.core.placement import coordinates
 from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import Launch
-from megatile.ir.layout import coordinates
 from megatile.ir.typing import promote
 from megatile.targets.interpret.errors import RunError
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from megatile.core.placement import coordinates
 from megatile.ir import nodes as n
 from megatile.ir.launch import Launch
-from megatile.ir.layout import coordinates
 from megatile.targets.interpret.errors import DataRaceError, DeadlockError, RunError
 from megatile.targets.interpret.units import Unit, describe
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.placement import Part, Partial, Share, has_copies, is_whole, part
 from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT
-from megatile.ir.layout import Part, Partial, Share, has_copies, is_whole, part
 from megatile.ir.program import Binding, Program, bindings, placements
 from megatile.targets.interpret.expressions import flatten, unflatten
 from megatile.targets.interpret.storage import Storage

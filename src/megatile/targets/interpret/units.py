@@ -6,8 +6,8 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from megatile.core.forkjoin import Agent, Strand
+from megatile.core.placement import coordinates
 from megatile.ir.launch import Launch
-from megatile.ir.layout import coordinates
 from megatile.ir.nodes import Node
 
 if TYPE_CHECKING:

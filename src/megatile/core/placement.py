@@ -1,15 +1,16 @@
-"""Placements: how a tile or tensor is divided over the units of one scale.
+"""Placements: how a tile, tensor or sequence is divided over the units of one scale.
 
 Every layout answers the same question, ``parts(shape, extents)``: which indices of each dimension
-belong to each unit. A dimension's share is ``(start, stop)`` or a tuple of indices.
+belong to each unit. A dimension's share is ``(start, stop)`` or an array of indices. ``ORDERS`` are the ways
+of sharing out one dimension, as pieces that each unit holds one after the other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,17 +22,19 @@ Part = tuple[Share, ...]
 
 @dataclass(frozen=True)
 class Shard:
-    """Dimension ``dim`` is cut into equal runs (the last may be short or empty).
+    """Dimension ``dim`` is cut into equal runs (the last may be short or empty), or shared out in another of
+    ``ORDERS``.
 
     On a scale of several dimensions ``axis`` chooses the axis of units that shares the work.
     """
 
     dim: int
     axis: int | None = None
+    order: str = "contiguous"
 
 
 @dataclass(frozen=True)
-class Replica:
+class Replicate:
     """Every unit has its own full copy."""
 
 
@@ -46,7 +49,7 @@ class Partial:
 class Mesh:
     """One layout for each axis of a scale with several dimensions."""
 
-    axes: tuple[Shard | Replica, ...]
+    axes: tuple[Shard | Replicate, ...]
 
 
 @dataclass(frozen=True)
@@ -56,19 +59,19 @@ class Owner:
     sets: tuple[tuple[tuple[int, ...], ...], ...]
 
 
-Layout = Shard | Replica | Partial | Mesh | Owner
+Layout = Shard | Replicate | Partial | Mesh | Owner
 
 
 def has_copies(layout: Layout) -> bool:
     """True if several units hold the same elements, so that each needs a storage of its own."""
     if isinstance(layout, Mesh):
-        return any(isinstance(axis, Replica) for axis in layout.axes)
-    return isinstance(layout, (Replica, Partial))
+        return any(isinstance(axis, Replicate) for axis in layout.axes)
+    return isinstance(layout, (Replicate, Partial))
 
 
 def is_whole(layout: Layout) -> bool:
     """True if every unit sees all elements."""
-    return isinstance(layout, (Replica, Partial))
+    return isinstance(layout, (Replicate, Partial))
 
 
 def cut(length: int, units: int, rank: int) -> tuple[int, int]:
@@ -94,7 +97,7 @@ def part(layout: Layout, shape: tuple[int, ...], extents: tuple[int, ...], rank:
         units, place = math.prod(extents), rank
         if layout.axis is not None:
             units, place = extents[layout.axis], coords[layout.axis]
-        whole[layout.dim] = cut(shape[layout.dim], units, place)
+        whole[layout.dim] = _share(layout.order, shape[layout.dim], units, place)
     elif isinstance(layout, Mesh):
         for axis, one in enumerate(layout.axes):
             if isinstance(one, Shard):
@@ -104,6 +107,22 @@ def part(layout: Layout, shape: tuple[int, ...], extents: tuple[int, ...], rank:
     elif isinstance(layout, Owner):
         whole = [_as_share(indices) for indices in layout.sets[rank]]
     return tuple(whole)
+
+
+def _share(order: str, length: int, units: int, rank: int) -> Share:
+    if order == "contiguous":
+        return cut(length, units, rank)
+    return _as_share(tuple(positions(ORDERS[order](length, units, 0)[rank])))
+
+
+def written_out(shard: Shard, shape: tuple[int, ...], extents: tuple[int, ...]) -> Owner:
+    """A placement by the indices that each unit holds."""
+    return Owner(
+        tuple(
+            tuple(tuple(range(*s)) if isinstance(s, tuple) else tuple(s.tolist()) for s in held)
+            for held in (part(shard, shape, extents, rank) for rank in range(math.prod(extents)))
+        )
+    )
 
 
 def _as_share(indices: tuple[int, ...]) -> Share:
@@ -169,3 +188,93 @@ def _product_sets(owners: np.ndarray, shape: tuple[int, ...], unit: int) -> tupl
             advice="let the owner be computed from each index separately, e.g. (i // m) + r * (j // n)",
         )
     return tuple(tuple(int(i) for i in s) for s in sets)
+
+
+class Piece(NamedTuple):
+    """``length`` tokens of one sequence at positions start, start+stride, start+2·stride, …"""
+
+    start: int
+    length: int
+    stride: int = 1
+    sequence: int = 0
+
+    def part(self, begin: int, end: int) -> Piece:
+        """The tokens with local numbers begin..end-1 of this piece."""
+        return self._replace(start=self.start + begin * self.stride, length=end - begin)
+
+
+Pieces = tuple[Piece, ...]
+
+
+def split(length: int, parts: int) -> list[int]:
+    """``length`` in ``parts`` sizes that differ by at most one, the larger ones first."""
+    quotient, remainder = divmod(length, parts)
+    return [quotient + (i < remainder) for i in range(parts)]
+
+
+def blocks(length: int, parts: int, sequence: int = 0) -> list[Piece]:
+    """The sequence cut into ``parts`` consecutive pieces."""
+    pieces, start = [], 0
+    for size in split(length, parts):
+        pieces.append(Piece(start, size, 1, sequence))
+        start += size
+    return pieces
+
+
+def local_length(pieces: Sequence[Piece]) -> int:
+    """How many tokens a rank holds."""
+    return sum(piece.length for piece in pieces)
+
+
+def cut_pieces(pieces: Sequence[Piece], begin: int, end: int) -> Pieces:
+    """The tokens with local numbers begin..end-1 of a rank that holds ``pieces`` one after the other."""
+    result, at = [], 0
+    for piece in pieces:
+        low, high = max(begin, at), min(end, at + piece.length)
+        if low < high:
+            result.append(piece.part(low - at, high - at))
+        at += piece.length
+    return tuple(result)
+
+
+def cuts(pieces: Sequence[Piece], sizes: Sequence[int]) -> list[Pieces]:
+    """The tokens of ``pieces``, one after the other, in parts of these sizes."""
+    result, rest = [], list(reversed(pieces))
+    for size in sizes:
+        part = []
+        while size and rest:
+            piece = rest.pop()
+            if piece.length > size:
+                rest.append(piece.part(size, piece.length))
+                piece = piece.part(0, size)
+            part.append(piece)
+            size -= piece.length
+        result.append(tuple(part))
+    return result
+
+
+def positions(pieces: Sequence[Piece]) -> list[int]:
+    """The position of each local token in its sequence, in local order."""
+    return [p.start + i * p.stride for p in pieces for i in range(p.length)]
+
+
+def _contiguous(length: int, ranks: int, sequence: int) -> list[list[Piece]]:
+    return [[block] for block in blocks(length, ranks, sequence)]
+
+
+def _zigzag(length: int, ranks: int, sequence: int) -> list[list[Piece]]:
+    halves = blocks(length, 2 * ranks, sequence)
+    return [[halves[r], halves[2 * ranks - 1 - r]] for r in range(ranks)]
+
+
+def _striped(length: int, ranks: int, sequence: int) -> list[list[Piece]]:
+    return [[Piece(r, max(0, -((r - length) // ranks)), ranks, sequence)] for r in range(ranks)]
+
+
+ORDERS: dict[str, Callable[[int, int, int], list[list[Piece]]]] = {
+    "contiguous": _contiguous,
+    "zigzag": _zigzag,
+    "striped": _striped,
+}
+"""Ways of sharing out one dimension: rank r holds block r of n; blocks r and 2n-1-r of 2n, which balances
+causal work; elements r, r+n, r+2n, …"""

@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatile.core.errors import MegatileError
-from megatile.ir.layout import Mesh, Replica, Shard, coordinates, from_function, part, share_length
+from megatile.core.placement import (
+    ORDERS,
+    Mesh,
+    Replicate,
+    Shard,
+    coordinates,
+    from_function,
+    part,
+    positions,
+    share_length,
+    written_out,
+)
 
 
 def indices(share) -> list[int]:
@@ -32,8 +43,8 @@ def test_a_mesh_cuts_along_its_axes(rows: int, columns: int, x: int, y: int) -> 
 
 def test_axes_and_replicas() -> None:
     assert part(Shard(0, axis=1), (8,), (2, 4), 5) == ((4, 6),)
-    assert part(Mesh((Replica(), Shard(0))), (8,), (2, 4), 5) == ((4, 6),)
-    assert part(Replica(), (8,), (4,), 3) == ((0, 8),)
+    assert part(Mesh((Replicate(), Shard(0))), (8,), (2, 4), 5) == ((4, 6),)
+    assert part(Replicate(), (8,), (4,), 3) == ((0, 8),)
     assert coordinates(5, (2, 4)) == (1, 2)
 
 
@@ -64,3 +75,21 @@ def test_owner_functions_for_single_indices_and_coordinates() -> None:
 def test_wrong_owners(owner, message: str) -> None:
     with pytest.raises(MegatileError, match=message):
         from_function(owner, (8,), (2,))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@given(length=st.integers(0, 40), units=st.integers(1, 9))
+def test_every_order_shares_out_every_element_once(order: str, length: int, units: int) -> None:
+    pieces = ORDERS[order](length, units, 0)
+    assert sorted(p for held in pieces for p in positions(held)) == list(range(length))
+    shard = Shard(0, order=order)
+    shares = [indices(part(shard, (length,), (units,), rank)[0]) for rank in range(units)]
+    assert sorted(i for share in shares for i in share) == list(range(length))
+    if order != "contiguous":
+        assert shares == [positions(held) for held in pieces]
+    assert [list(held[0]) for held in written_out(shard, (length,), (units,)).sets] == shares
+
+
+def test_zigzag_balances_causal_work() -> None:
+    work = [sum(i + 1 for i in positions(held)) for held in ORDERS["zigzag"](64, 4, 0)]
+    assert len(set(work)) == 1
