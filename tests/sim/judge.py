@@ -14,6 +14,7 @@ from simpy_reader import Run, read
 
 from megatile.core.errors import MegatileError
 from megatile.plan import model as pm
+from megatile.plan.deadlock import PlanDeadlock
 from megatile.sim import Deadlock, simulate
 from megatile.timing import Resources, faults
 
@@ -75,7 +76,7 @@ def disagreement(case: Case, **options: Any) -> str | None:
             run = error
         try:
             result = simulate(case.plan, case.inputs, machine=case.hda, assume=case.assume, **options)
-        except Deadlock as deadlock:
+        except PlanDeadlock as deadlock:
             return _stuck(run, deadlock)
         except MegatileError as error:
             return (
@@ -88,9 +89,11 @@ def disagreement(case: Case, **options: Any) -> str | None:
         return _different(case, run, result)
 
 
-def _stuck(run: Any, deadlock: Deadlock) -> str | None:
+def _stuck(run: Any, deadlock: PlanDeadlock) -> str | None:
     if isinstance(run, MegatileError) or not run.stuck:
         return f"simulate finds a deadlock, the reader none ({run!r:.60}): {deadlock}"
+    if not isinstance(deadlock, Deadlock):
+        return None  # found while the data were computed, without times
     theirs = {(w.unit, w.lacks, w.channel, w.waits_on) for w in deadlock.graph.waiters}
     units = {w.unit for w in deadlock.graph.waiters}
     mine = {s.unit for s in run.stuck}

@@ -34,12 +34,14 @@ class Bell:
 
 
 class Servers:
-    """Resources by number (or key), each first come, first served by as many as it is wide."""
+    """What all launches on a machine share: resources by key, each first come, first served by as many as it
+    is wide, and who holds which hardware unit."""
 
-    def __init__(self, env: simpy.Environment, fabric: Any) -> None:
-        self.env = env
-        self.fabric = fabric
-        self._known: dict[int, simpy.Resource] = {}
+    def __init__(self) -> None:
+        self.env = simpy.Environment()
+        self.holders: dict[Any, simpy.Event] = {}
+        """Per hardware unit, the end of the last unit of a plan that was submitted to it."""
+        self._known: dict[Any, simpy.Resource] = {}
         self._asking: dict[int, list[tuple[Any, simpy.Event]]] = defaultdict(list)
 
     def later(self, priority: int) -> simpy.Event:
@@ -49,15 +51,16 @@ class Servers:
         self.env.schedule(event, priority)
         return event
 
-    def turn(self, resource: int, key: tuple[int, ...], busy_ps: int) -> Process:
+    def turn(self, fabric: Any, resource: int, key: tuple[int, ...], busy_ps: int) -> Process:
         """Ask for a server and return when it is got; it is given back after ``busy_ps`` by itself."""
         mine = self.env.event()
         heappush(self._asking[self.env.now], (key, mine))
         self.later(REQUEST).callbacks.append(self._next)
         yield mine
-        if resource not in self._known:
-            self._known[resource] = simpy.Resource(self.env, self.fabric.widths[resource])
-        server = self._known[resource]
+        name = fabric.keys[resource]
+        if name not in self._known:
+            self._known[name] = simpy.Resource(self.env, fabric.widths[resource])
+        server = self._known[name]
         request = server.request()
         yield request
         self.env.process(self._hold(server, request, busy_ps))
@@ -73,8 +76,8 @@ class Servers:
 class Transfer:
     """A transfer over a path that starts now: ``left`` when its source is free, ``landed`` on arrival."""
 
-    def __init__(self, servers: Servers, path: Any, nbytes: int, flow: int, number: int, delay_ps: int):
-        self.env, self.servers, self.path, self.flow = servers.env, servers, path, flow
+    def __init__(self, turn: Any, env: Any, path: Any, nbytes: int, flow: int, number: int, delay_ps: int):
+        self.env, self.turn, self.path, self.flow = env, turn, path, flow
         wait = path.startup_ps + delay_ps
         left, landed = [], []
         alone = all(stage.resource is None for stage in path.stages)
@@ -102,7 +105,7 @@ class Transfer:
         for hop, stage in enumerate(path.stages):
             if stage.resource is not None:
                 asked = env.now
-                yield from self.servers.turn(stage.resource, (self.flow, number, hop), busy[hop])
+                yield from self.turn(stage.resource, (self.flow, number, hop), busy[hop])
                 if not gone:
                     # Until its first turn the message stands at the source: all of it leaves that much later.
                     waited = env.now - asked

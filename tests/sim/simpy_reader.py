@@ -123,7 +123,10 @@ class Block:
 
 
 class Reader:
-    """All units of one plan on one machine."""
+    """One launch of a plan on a machine, on which others may run too (they share ``servers``).
+
+    A launch is submitted at ``at_ps``. A unit begins when the control message has reached it and the units of
+    earlier launches on the same hardware have ended."""
 
     def __init__(
         self,
@@ -132,11 +135,15 @@ class Reader:
         inputs: Mapping[str, Any] | None = None,
         assume: Mapping[str, Any] | None = None,
         faults: Faults | None = None,
+        servers: Servers | None = None,
+        launch: int = 0,
+        at_ps: int = 0,
+        installed: bool = False,
     ) -> None:
-        self.plan, self.assume = plan, assume or {}
-        self.machine = Resources(hda, plan, faults or current_faults())
-        self.env = simpy.Environment()
-        self.servers = Servers(self.env, self.machine.fabric)
+        self.plan, self.assume, self.launch, self.at_ps = plan, assume or {}, launch, at_ps
+        self.machine = Resources(hda, plan, faults or current_faults(), installed=installed)
+        self.servers = servers or Servers()
+        self.env = self.servers.env
         self.last = 0
         self.failed: list[MegatileError] = []
         self.tiles = {t.name: t for t in plan.tiles}
@@ -157,10 +164,13 @@ class Reader:
         self.units = [Unit(self, u, s) for s in plan.streams for run in s.units for u in range(*run)]
         self.units.sort(key=lambda u: u.number)
 
-    def run(self) -> Run:
         for unit in self.units:
             self.env.process(unit.run())
-        self.env.run()
+
+    def turn(self, resource: int, key: tuple[int, ...], busy_ps: int) -> Process:
+        yield from self.servers.turn(self.machine.fabric, resource, (self.launch, *key), busy_ps)
+
+    def found(self) -> Run:
         if self.failed:
             raise self.failed[0]
         stuck = [s for unit in self.units if not unit.done for s in unit.stuck()]
@@ -201,6 +211,11 @@ class Unit:
         self.waits: list[Stuck] = []
         self.done = False
         self.engines: dict[str, simpy.Event] = {}
+        self.ends: list[simpy.Event] = []
+        holders, here = reader.servers.holders, reader.machine.hardware(number)
+        alone = not reader.machine.crowded
+        self.before, self.over = holders.get(here) if alone else None, reader.env.event()
+        holders[here] = self.over
         self.unfinished: dict[Any, list[tuple[Any, bool, simpy.Event]]] = defaultdict(list)
         self.seen_by_others: list[simpy.Event] = []
         self.copies = self.computes = 0
@@ -209,7 +224,9 @@ class Unit:
 
     def run(self) -> Process:
         try:
-            yield self.env.timeout(self.machine.start_ps(self.number))
+            yield self.env.timeout(self.reader.at_ps + self.machine.start_ps(self.number))
+            if self.before is not None:
+                yield self.before
             yield from self.block(self.stream.body)
         except MegatileError as error:
             self.reader.failed.append(error)
@@ -219,6 +236,8 @@ class Unit:
                 self.unbind(name)
         self.done = True
         self.reader.note(self.env.now)
+        yield self.env.all_of(self.ends)
+        self.over.succeed()
 
     def block(self, body: tuple[Any, ...]) -> Process:
         for statement in body:
@@ -342,6 +361,7 @@ class Unit:
         """Queue a command on an engine. ``work`` begins when the command may start; it triggers the event it
         is given when the command ends, and is over when the engine is free again."""
         end = self.env.event()
+        self.ends.append(end)
         waits = [*self.hazards(reads, writes), *more]
         self.mark(reads, writes, end)
         if engine in self.engines:
@@ -367,9 +387,9 @@ class Unit:
         shared = self.shared_engine("dma")
         if shared is not None:
             busy = path.startup_ps + jitter + path.held_ps(nbytes)
-            yield from self.reader.servers.turn(shared, (flow, number * PIECES, -1), busy)
+            yield from self.reader.turn(shared, (flow, number * PIECES, -1), busy)
         record.start = self.env.now
-        return Transfer(self.reader.servers, path, nbytes, flow, number, jitter)
+        return Transfer(self.reader.turn, self.env, path, nbytes, flow, number, jitter)
 
     def copy(
         self, record: Record, source: Block, reads: list[Block], write: Block, nbytes: int, arrived: Any
@@ -429,7 +449,7 @@ def _compute(u: Unit, s: pm.Compute) -> Process:
 
     def work(end: simpy.Event) -> Process:
         if shared is not None:
-            yield from u.reader.servers.turn(shared, key, busy)
+            yield from u.reader.turn(shared, key, busy)
         record.start = u.env.now
         yield u.env.timeout(busy)
         put()
@@ -707,4 +727,23 @@ def read(
     faults: Faults | None = None,
 ) -> Run:
     """Read a plan on a machine; see the module's text."""
-    return Reader(plan, hda, inputs, assume, faults).run()
+    (run,) = read_all([(plan, 0)], hda, inputs, assume=assume, faults=faults)
+    return run
+
+
+def read_all(
+    launches: list[tuple[pm.Plan, int]],
+    hda: HDA,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    installed: bool = False,
+    **options: Any,
+) -> list[Run]:
+    """Read plans that are submitted to one machine at these times, in that order."""
+    servers = Servers()
+    readers = [
+        Reader(plan, hda, inputs, servers=servers, launch=n, at_ps=at, installed=installed, **options)
+        for n, (plan, at) in enumerate(launches)
+    ]
+    servers.env.run()
+    return [reader.found() for reader in readers]
