@@ -247,11 +247,13 @@ class Signal(Node):
 
 @dataclass(frozen=True)
 class Wait(Node):
-    """Until this unit's flag is at least ``value``."""
+    """Until this unit's flag is at least ``value``; with ``phase``, which is the number of signals that end a
+    phase, until the phase of parity ``value`` has ended."""
 
     flag: str
     index: tuple[Expr, ...]
     value: Expr
+    phase: int | None = None
 
 
 @dataclass(frozen=True)
@@ -309,6 +311,14 @@ class Breakpoint(Node):
 
 
 @dataclass(frozen=True)
+class Hint(Node):
+    """How a target may do what is said elsewhere (a swizzle, a layout); data never depends on it."""
+
+    word: str
+    text: str = ""
+
+
+@dataclass(frozen=True)
 class Scale(Node):
     """The body on every unit of ``scale`` below the current one; one region is one phase."""
 
@@ -346,11 +356,13 @@ class Loop(Node):
 
 @dataclass(frozen=True)
 class Parallel(Node):
-    """Elementwise code: all iterations at once, none depending on another."""
+    """Elementwise code: all iterations at once, none depending on another; ``in_step`` (threads of a block),
+    every statement is done by all before the next begins, so that they may."""
 
     vars: tuple[str, ...]
     extents: tuple[Expr, ...]
     body: tuple[Node, ...] = ()
+    in_step: bool = False
 
 
 @dataclass(frozen=True)
@@ -364,7 +376,7 @@ STATEMENTS: dict[str, type[Node]] = {
     kind.__name__: kind
     for kind in (
         Alloc, View, Let, ReadScalar, Copy, Gemm, Fill, Reduce, Cumsum, Store, Atomic, AtomicRegion,
-        Barrier, Signal, Wait, Collective, Print, Check, Breakpoint, Break, Continue, Return,
+        Barrier, Signal, Wait, Collective, Print, Check, Breakpoint, Hint, Break, Continue, Return,
         Scale, Loop, Parallel, If,
     )
 }  # fmt: skip

@@ -55,7 +55,7 @@ class _Parser(ExprReader):
 
     def program(self, tree: ast.FunctionDef) -> Program:
         params = tuple(self.param(a) for a in tree.args.args)
-        machine, symbols, launch = "", (), None
+        machine, symbols, launch, padded = "", (), None, False
         rest = list(tree.body)
         while rest and isinstance(rest[0], ast.Expr) and isinstance(rest[0].value, ast.Call):
             call = rest[0].value
@@ -64,6 +64,8 @@ class _Parser(ExprReader):
                 machine = ast.literal_eval(call.args[0])
             elif head == "symbols":
                 symbols = tuple(a.id for a in call.args)  # type: ignore[attr-defined]
+            elif head == "padded":
+                padded = True
             elif head == "launch":
                 launch = self.launch(call)
             else:
@@ -71,7 +73,7 @@ class _Parser(ExprReader):
             rest.pop(0)
         if launch is None:
             raise _fail(tree.body[0], "a Program begins with launch(...)")
-        return Program(tree.name, params, launch, self.body(rest), machine, symbols)
+        return Program(tree.name, params, launch, self.body(rest), machine, symbols, padded)
 
     def param(self, arg: ast.arg) -> Param:
         annotation = arg.annotation
@@ -158,8 +160,8 @@ class _Parser(ExprReader):
         for name in names:
             self.types[name] = "int"
         arguments = tuple(self.expr(a) for a in tree.iter.args)
-        if head == "parallel":
-            return n.Parallel(names, arguments, self.body(tree.body))
+        if head in ("parallel", "in_step"):
+            return n.Parallel(names, arguments, self.body(tree.body), head == "in_step")
         if head not in _LOOPS:
             raise _fail(tree.iter, "unknown loop")
         stages = ast.literal_eval(tree.iter.keywords[0].value) if tree.iter.keywords else 1

@@ -110,7 +110,10 @@ _HEADS: dict[type[n.Node], Callable[[Any], str]] = {
     n.Store: lambda s: f"{s.target}[{', '.join(i.text() for i in s.index)}] = {s.value.text()}",
     n.Scale: lambda s: f'with scale("{s.scale}"):',
     n.Loop: _loop,
-    n.Parallel: lambda s: f"for {', '.join(s.vars)} in parallel({', '.join(e.text() for e in s.extents)}):",
+    n.Parallel: lambda s: (
+        f"for {', '.join(s.vars)} in {'in_step' if s.in_step else 'parallel'}"
+        f"({', '.join(e.text() for e in s.extents)}):"
+    ),
     n.If: lambda s: f"if {s.condition.text()}:",
     n.Break: lambda s: "break",
     n.Continue: lambda s: "continue",
@@ -160,6 +163,8 @@ def show(program: Program) -> str:
     lines = [f"def {program.name}({', '.join(map(_param, program.params))}):"]
     if program.machine:
         lines.append(f'    machine("{program.machine}")')
+    if program.padded:
+        lines.append("    padded()")
     if program.symbols:
         lines.append(f"    symbols({', '.join(program.symbols)})")
     lines.append("    " + _launch(program.launch))

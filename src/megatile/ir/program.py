@@ -20,6 +20,8 @@ class Program:
     body: tuple[Node, ...]
     machine: str = ""
     symbols: tuple[str, ...] = ()
+    padded: bool = False
+    """Whether elements outside a tensor read as zero and are not written, whatever the statement."""
     warnings: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:

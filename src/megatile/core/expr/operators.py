@@ -108,6 +108,7 @@ _ALL = (
     *(Operator(name, 1) for name in ("floor", "ceil")),
     *(Operator(name, 1, 0, "float") for name in _FLOAT),
     Operator("cast", 1, 0, "cast"),
+    Operator("bitcast", 1, 0, "cast"),
 )  # fmt: skip
 OPERATORS: dict[str, Operator] = {operator.name: operator for operator in _ALL}
 DIVISIONS = ("//", "%", "ceildiv")

@@ -368,8 +368,8 @@ class Call(Expr):
     def text(self, outer: int = 0) -> str:
         if self.operator == "neg":
             return _negated(self.args[0], outer)
-        if self.operator == "cast":
-            return f'cast({self.args[0].text()}, "{self.dtype}")'
+        if self.operator in ("cast", "bitcast"):
+            return f'{self.operator}({self.args[0].text()}, "{self.dtype}")'
         own = OPERATORS[self.operator].binding
         if not own:
             return f"{self.operator}({', '.join(arg.text() for arg in self.args)})"

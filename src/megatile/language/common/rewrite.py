@@ -15,6 +15,7 @@ What becomes what (``B`` is the hooks, ``p`` the place)::
     a and b, a or b, not a        B.boolean(p, "and", (lambda: a, lambda: b)), B.not_(p, a)
     x if c else y                 B.choose(p, c, lambda: x, lambda: y)
     a[i], a[i] = v, a[i] += v     B.getitem(p, a, i), B.setitem(p, a, i, v), B.augment_item(p, "+", a, i, v)
+    x: a = v, x: a                x = B.declare(p, "x", v, lambda: a, True), B.declare(p, "x", x, lambda: a, False)
     x = v, x += v                 x = B.assign(p, "x", v), x = B.assign(p, "x", B.augment(p, "+", x, v))
     f"{x}"                        B.formatted(p, x)
     assert c, m                   B.assert_(p, c, lambda: m)

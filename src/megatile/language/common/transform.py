@@ -283,9 +283,15 @@ class Transformer(ast.NodeTransformer):
         return ast.copy_location(ast.Assign(node.targets, value), node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | list[ast.stmt]:
-        if node.value is None:
-            return ast.copy_location(ast.Pass(), node)
-        return self.visit_Assign(ast.copy_location(ast.Assign([node.target], node.value), node))
+        if not isinstance(node.target, ast.Name):
+            if node.value is None:
+                return ast.copy_location(ast.Pass(), node)
+            return self.visit_Assign(ast.copy_location(ast.Assign([node.target], node.value), node))
+        name, given = node.target.id, node.value is not None
+        value = self.value(node.value) if node.value is not None else load(name)
+        annotation = thunk(self.value(node.annotation))
+        value = self.hook("declare", node, ast.Constant(name), value, annotation, ast.Constant(given))
+        return ast.copy_location(ast.Assign([node.target], value), node)
 
     def store_item(self, target: ast.Subscript, value: ast.expr, node: ast.stmt) -> ast.AST:
         call = self.hook("setitem", node, self.value(target.value), self.index(target.slice), value)

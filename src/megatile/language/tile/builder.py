@@ -76,6 +76,7 @@ class ProgramBuilder:
         self.regions = 0
         self.left = ""
         """Why some units have left the kernel early."""
+        self.padded = False
 
     # --- where we are -----------------------------------------------------------------------------
 

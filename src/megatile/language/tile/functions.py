@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.dtypes import is_float, numpy_dtype
+from megatile.core.dtypes import is_float, itemsize, numpy_dtype
+from megatile.core.expr import WEAK, applied
 from megatile.ir.typing import cast as cast_expr
+from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.scalars import Value, as_expr, as_value, operate
 
 
@@ -76,6 +78,17 @@ def if_then_else(condition: Any, then: Any, orelse: Any) -> Any:
 def cast(x: Any, dtype: Any) -> Any:
     """``x`` rounded to another dtype."""
     return as_value(cast_expr(as_expr(x), dtype_name(dtype)))
+
+
+def bitcast(x: Any, dtype: Any) -> Any:
+    """The bits of ``x`` read as another dtype of the same size."""
+    value, name = as_expr(x), dtype_name(dtype)
+    if value.dtype in WEAK or itemsize(value.dtype) != itemsize(name):
+        raise ProgramError(
+            f"the bits of {value.dtype} cannot be read as {name}",
+            advice="both have the same size; cast a number first: T.cast(x, 'f32')",
+        )
+    return as_value(applied("bitcast", (value,), name))
 
 
 def infinity(dtype: Any = "f32") -> float:

@@ -43,12 +43,12 @@ def alloc(shape: Any, dtype: Any = "f32", level: str = "l0") -> Tile:
         raise ProgramError("T.alloc inside T.Parallel", advice="allocate before the loop")
     tile = Tile(builder, builder.fresh("tile"), shape, shape, name, builder.scale, layer)
     builder.tiles[tile.name] = tile
-    _note_home(builder, tile)
+    note_home(builder, tile)
     builder.emit(n.Alloc, name=tile.name, shape=shape, dtype=name, level=layer, scale=builder.scale)
     return tile
 
 
-def _note_home(builder: ProgramBuilder, tile: Tile) -> None:
+def note_home(builder: ProgramBuilder, tile: Tile) -> None:
     """Tiles of a dispatched unit (and below) end with its region."""
     for opened in builder.scales:
         if builder.plan.is_private(opened.scale):

@@ -150,7 +150,10 @@ def _fill(to: Any, value: Any, impl: str | None, what: str) -> None:
     current().emit(n.Fill, to=target.region(), value=as_expr(value), impl=impl)
 
 
-def _reduce(op: str, source: Any, out: Any, dim: int, clear: bool, impl: str | None) -> None:
+def reduce(
+    op: str, source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None
+) -> None:
+    """Reduction ``op`` of ``source`` over ``dim`` into ``out``."""
     left, right = fixed(source, f"the source of T.reduce_{op}"), fixed(out, f"the result of T.reduce_{op}")
     rank = len(left.extents)
     if not -rank <= dim < rank:
@@ -173,24 +176,24 @@ def _reduce(op: str, source: Any, out: Any, dim: int, clear: bool, impl: str | N
 
 def reduce_sum(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
     """Sum over ``dim`` into ``out``; with ``clear=False`` added to what is there."""
-    _reduce("sum", source, out, dim, clear, impl)
+    reduce("sum", source, out, dim, clear, impl)
 
 
 def reduce_max(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
     """Maximum over ``dim`` into ``out``; with ``clear=False`` the maximum with what is there."""
-    _reduce("max", source, out, dim, clear, impl)
+    reduce("max", source, out, dim, clear, impl)
 
 
 def reduce_min(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
-    _reduce("min", source, out, dim, clear, impl)
+    reduce("min", source, out, dim, clear, impl)
 
 
 def reduce_absmax(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
-    _reduce("absmax", source, out, dim, clear, impl)
+    reduce("absmax", source, out, dim, clear, impl)
 
 
 def reduce_abssum(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
-    _reduce("abssum", source, out, dim, clear, impl)
+    reduce("abssum", source, out, dim, clear, impl)
 
 
 def cumsum(

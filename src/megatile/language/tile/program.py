@@ -88,7 +88,7 @@ class ProgramFunction:
             with builder.active():
                 bind(self.function, builder.reader)(*arguments)
                 builder.close_implied()
-                program = _finished(builder, params)
+                program = finished(builder, params)
         except MegatileError as error:
             raise located(error, builder.place).with_traceback(None) from None
         except PYTHON_ERRORS as error:
@@ -135,7 +135,7 @@ class ProgramFunction:
         )
 
 
-def _finished(builder: ProgramBuilder, params: tuple[Param, ...]) -> Program:
+def finished(builder: ProgramBuilder, params: tuple[Param, ...]) -> Program:
     """The Program: flags marked, memory counted, structure and known mistakes checked."""
     if builder.launch is None:
         raise ProgramError(
@@ -145,7 +145,7 @@ def _finished(builder: ProgramBuilder, params: tuple[Param, ...]) -> Program:
     flags = {t.storage.name for t in builder.tiles.values() if t.storage.flag}
     body = rewrite_nodes(tuple(builder.bodies[0].nodes), lambda node: _mark(node, flags))
     program = Program(
-        builder.name, params, builder.launch, body, builder.machine.name, tuple(builder.symbols)
+        builder.name, params, builder.launch, body, builder.machine.name, tuple(builder.symbols), builder.padded
     )
     verify(program)
     for message, span, advice in find_mistakes(program):
@@ -168,7 +168,7 @@ def _sentence(message: str, span: n.Span | None, advice: str) -> str:
 def _annotations(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors of a kernel's arguments; ``names`` are those around it, for annotations kept as text."""
     tensors: dict[str, Tensor] = {}
-    annotations = _evaluated(function, names)
+    annotations = evaluated_annotations(function, names)
     for name in inspect.signature(function).parameters:
         annotation = annotations.get(name)
         if not isinstance(annotation, Tensor):
@@ -182,7 +182,7 @@ def _annotations(function: Callable[..., Any], names: Mapping[str, Any]) -> dict
     return tensors
 
 
-def _evaluated(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
+def evaluated_annotations(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
     """Annotations; under ``from __future__ import annotations`` they are texts."""
     try:
         return inspect.get_annotations(function, locals=dict(names), eval_str=True)

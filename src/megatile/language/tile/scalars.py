@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.expr import DIVISIONS, OPERATORS, WEAK, Arithmetic, Call, Const, Expr, simplify
-from megatile.ir.typing import apply
+from megatile.ir.typing import apply, cast
 from megatile.language.tile.errors import ProgramError
 
 _OF_NUMPY = {
@@ -54,6 +55,10 @@ class Value(Arithmetic):
     @property
     def dtype(self) -> str:
         return self.expr.dtype
+
+    def astype(self, dtype: Any) -> Any:
+        """This value rounded to another dtype."""
+        return as_value(cast(self.expr, dtype_name(dtype)))
 
     def __truediv__(self, other: Any) -> Any:
         return operate("/", self, other)

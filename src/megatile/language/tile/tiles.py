@@ -193,7 +193,7 @@ def _dim(tile: Tile, d: int, item: Any) -> Dim:
             raise ProgramError(
                 f"index {d} of '{tile.name}' is {start.dtype}", advice="indices are whole numbers: // not /"
             )
-        _check_index(tile, d, start)
+        check_index(tile, d, start)
         return Dim(start)
     if item.step not in (None, 1):
         raise ProgramError(
@@ -217,7 +217,7 @@ def _dim(tile: Tile, d: int, item: Any) -> Dim:
     return Dim(start, extent)
 
 
-def _check_index(tile: Tile, d: int, start: Expr) -> None:
+def check_index(tile: Tile, d: int, start: Expr) -> None:
     number = known(start)
     if number is not None and not 0 <= number < max(tile.bound[d], 1):
         raise ProgramError(

@@ -55,6 +55,7 @@ class Iterations:
     touched: list[Touch] = field(default_factory=list)
     words: Wording = ITERATIONS
     path: tuple[Any, ...] = ()
+    in_step: bool = False
 
     def __post_init__(self) -> None:
         self.path = self.path or self.unit.path
@@ -66,6 +67,33 @@ class Iterations:
     def numbers(self) -> np.ndarray:
         """The number of each iteration."""
         return np.arange(int(np.prod(self.extents))) if self.lanes is None else self.lanes
+
+
+    def where(self, wanted: np.ndarray) -> Iterations:
+        """The iterations for which a condition (one truth each) holds."""
+        chosen = np.flatnonzero(wanted)
+        variables = {}
+        for name, value in self.vars.items():
+            if isinstance(value, np.ndarray) and value.ndim:
+                value = np.broadcast_to(value, self.shape).reshape(-1)[chosen]
+            variables[name] = value
+        path = tuple(p[chosen] if isinstance(p, np.ndarray) else p for p in self.path)
+        return Iterations(
+            self.unit, self.names, self.extents, variables, self.numbers()[chosen], self.touched, self.words,
+            path, self.in_step,
+        )  # fmt: skip
+
+    def divided(self, condition: Any, *sides: Any) -> list[np.ndarray]:
+        """Each side computed where the condition holds, or does not, and zero elsewhere."""
+        flat = np.broadcast_to(np.asarray(condition, bool), self.shape).reshape(-1)
+        results = []
+        for wanted, side in zip((flat, ~flat), sides, strict=True):
+            value = np.asarray(side(self.where(wanted))) if wanted.any() else np.zeros(())
+            result = np.zeros(len(flat), value.dtype)
+            if wanted.any():
+                result[wanted] = value.reshape(-1) if value.ndim else value
+            results.append(result.reshape(self.shape))
+        return results
 
 
 @dataclass(frozen=True)
@@ -91,7 +119,7 @@ class Elementwise:
         extents = tuple(int(self.machine.compile(e)(unit)) for e in node.extents)
         if any(e < 0 for e in extents):
             raise RunError(f"T.Parallel over extents {extents}", advice="extents are at least 0: T.max(n, 0)")
-        if id(node) not in self.prepared:
+        if id(node) not in self.prepared and not node.in_step:
             self.prepared.add(id(node))
             self.watched |= watched(node, self.machine.places.names)
         if 0 in extents:
@@ -100,7 +128,7 @@ class Elementwise:
         variables = dict(unit.vars)
         for d, (name, extent) in enumerate(zip(node.vars, extents, strict=True)):
             variables[name] = np.arange(extent).reshape((1,) * d + (extent,) + (1,) * (rank - d - 1))
-        iterations = Iterations(unit, node.vars, extents, variables)
+        iterations = Iterations(unit, node.vars, extents, variables, in_step=node.in_step)
         self.body(node.body, iterations)
         if iterations.touched and self.machine.checks:
             check_independent(iterations.touched, extents, ITERATIONS)
@@ -146,10 +174,12 @@ class Elementwise:
             data = self._to_region(data, slices, at)
             self.machine.access.write(target, data, at.unit)
             return
+        if id(node) not in self.watched:
+            at, value = self._inside(node.target, node.index, at, value)
         target, index, points = self._lanes(node, node.target, node.index, at)
         flat = np.broadcast_to(np.asarray(value), at.shape).reshape(-1)
         numbers = self._element_numbers(target, points)
-        if self.machine.checks:
+        if self.machine.checks and not at.in_step:
             check_unique(node.target, target.storage.shape, numbers, at.words)
         self.touch(node, target, numbers, at, "write")
         if self.machine.checks:
@@ -166,6 +196,7 @@ class Elementwise:
 
     def atomic(self, node: n.Atomic, at: Iterations) -> None:
         value = self.machine.compile(node.value)(at)
+        at, value = self._inside(node.target, node.index, at, value)
         target, index, points = self._lanes(node, node.target, node.index, at)
         storage = target.storage
         flat = cast(np.broadcast_to(np.asarray(value), at.shape).reshape(-1), storage.dtype)
@@ -215,23 +246,11 @@ class Elementwise:
         flat = np.broadcast_to(condition, at.shape).reshape(-1).astype(bool)
         results: list[Iterations] = []
         for wanted, body in ((flat, node.body), (~flat, node.orelse)):
-            inner = self._under(at, wanted)
+            inner = at.where(wanted)
             if body and wanted.any():
                 self.body(body, inner)
             results.append(inner)
         self._merge(at, flat, results)
-
-    def _under(self, at: Iterations, wanted: np.ndarray) -> Iterations:
-        """The iterations for which a condition holds."""
-        chosen = np.flatnonzero(wanted)
-        variables = {}
-        for name, value in at.vars.items():
-            if isinstance(value, np.ndarray) and value.ndim:
-                value = np.broadcast_to(value, at.shape).reshape(-1)[chosen]
-            variables[name] = value
-        path = tuple(p[chosen] if isinstance(p, np.ndarray) else p for p in at.path)
-        lanes = at.numbers()[chosen]
-        return Iterations(at.unit, at.names, at.extents, variables, lanes, at.touched, at.words, path)
 
     def _merge(self, at: Iterations, flat: np.ndarray, results: list[Iterations]) -> None:
         """Variables set under the condition, or against it, as arrays over all iterations."""
@@ -283,6 +302,13 @@ class Elementwise:
             target = self.machine.access.resolve(slices.region, at.unit, context=at)
             data = self.machine.access.read(target, at.unit)
             return self._from_region(data, slices, at)
+        inner, lanes = self._inside(expr.source, expr.index, at, None)
+        if lanes is not None:
+            result = np.zeros(len(at.numbers()), self.machine.places.storage(
+                self.machine.places.names[expr.source], at.unit).array.dtype)  # fmt: skip
+            if lanes.any():
+                result[lanes] = self.load(expr, inner).reshape(-1)
+            return result.reshape(at.shape)
         target, index, points = self._lanes(expr, expr.source, expr.index, at)
         self.touch(expr, target, self._element_numbers(target, points), at, "read")
         if self.machine.checks:
@@ -386,6 +412,24 @@ class Elementwise:
         items = [(int(c.min()), int(c.max()) + 1) if c.size else (0, 0) for c in columns]
         points = np.column_stack([np.full(len(columns[0]), copies[0]), *columns]) if columns else None
         return Target(name, storage, copies, items, at.shape), tuple(columns), points  # type: ignore[return-value]
+
+    def _inside(
+        self, source: str, index: tuple[Expr, ...], at: Iterations, value: Any
+    ) -> tuple[Iterations, Any]:
+        """The iterations whose element of a padded tensor exists, with their values (or, for a load, which
+        they are)."""
+        if source not in self.machine.padded:
+            return at, value
+        inside = np.ones(at.shape, bool)
+        for expr, extent in zip(index, self.machine.places.names[source].binding.shape, strict=True):
+            number = np.asarray(self.machine.compile(expr)(at))
+            inside &= (number >= 0) & (number < extent)
+        if inside.all():
+            return at, value
+        flat = inside.reshape(-1)
+        if value is None:
+            return at.where(flat), flat
+        return at.where(flat), np.broadcast_to(np.asarray(value), at.shape).reshape(-1)[flat]
 
     def _element_numbers(self, target: Target, points: np.ndarray) -> np.ndarray:
         return np.ravel_multi_index(tuple(points[:, 1:].T), target.storage.shape)

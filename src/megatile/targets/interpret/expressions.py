@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.dtypes import numpy_dtype
 from megatile.core.expr import DIVISIONS, OPERATORS, WEAK, Applied, Const, Expr, Symbol
 from megatile.core.operations import OPERATIONS
 from megatile.core.operations import cast as cast_array
 from megatile.core.placement import coordinates
-from megatile.ir.expr import Coord, Load, Rank
+from megatile.ir.expr import Coord, Load, Rank, has_loads
 from megatile.ir.launch import Launch
 from megatile.ir.typing import promote
 from megatile.targets.interpret.errors import RunError
@@ -60,6 +61,11 @@ def is_plain(value: Any) -> bool:
 def operation(expr: Any) -> Callable[[list[Any]], Any]:
     """What an operator does with evaluated arguments: the result is rounded to the type of the node."""
     op, types = expr.operator, [a.dtype for a in expr.args]
+    if op == "bitcast":
+        source, target = numpy_dtype(types[0]), numpy_dtype(expr.dtype)
+        return lambda values: np.ascontiguousarray(np.asarray(values[0], source)).view(target).reshape(
+            np.shape(values[0])
+        )
     if op == "cast":
         return lambda values: cast_array(values[0], expr.dtype)
     data = range(1, 3) if op == "select" else range(len(types))
@@ -132,12 +138,46 @@ class Compiler:
 
     def apply(self, expr: Any) -> Evaluate:
         arguments = [self(a) for a in expr.args]
+        if expr.operator == "select" and any(map(has_loads, expr.args[1:])):
+            return self._chosen(expr, arguments)
+        if expr.operator in ("and", "or") and has_loads(expr.args[1]):
+            return self._both(expr.operator == "and", arguments)
         if len(arguments) == 2 and expr.operator in ("+", "*", "-") and expr.dtype == "int":
             left, right = arguments
             function = _DIRECT[expr.operator]
             return lambda context: function(left(context), right(context))
         compute = operation(expr)
         return lambda context: compute([a(context) for a in arguments])
+
+
+    def _chosen(self, expr: Any, arguments: list[Evaluate]) -> Evaluate:
+        """A choice whose sides read elements: each side only where it is chosen, so that a condition can guard
+        an index."""
+        condition, then, orelse = arguments
+        compute = operation(expr)
+
+        def choose(context: Any) -> Any:
+            chosen = condition(context)
+            if np.size(chosen) == 1:
+                value = (then if np.all(chosen) else orelse)(context)
+                return compute([True, value, value]) if expr.dtype not in WEAK else value
+            return compute([np.broadcast_to(chosen, context.shape), *context.divided(chosen, then, orelse)])
+
+        return choose
+
+    def _both(self, wanted: bool, arguments: list[Evaluate]) -> Evaluate:
+        """``and``/``or`` whose second side reads elements: only where the first does not decide."""
+        first, second = arguments
+
+        def both(context: Any) -> Any:
+            left = first(context)
+            if np.size(left) == 1:
+                return second(context) if bool(np.all(left)) == wanted else not wanted
+            undecided = np.asarray(left, bool) == wanted
+            right, _ = context.divided(undecided, second, lambda _: not wanted)
+            return np.where(np.broadcast_to(undecided, context.shape), right, not wanted).astype(bool)
+
+        return both
 
 
 _COMPILERS: dict[type, Callable[[Compiler, Any], Evaluate]] = {

@@ -46,6 +46,7 @@ class Interpreter:
         self.output = output
         self.on_breakpoint = on_breakpoint
         self.places = Places(program)
+        self.padded = {p.name for p in program.params} if program.padded else set()
         self.keep: list[Any] = []
         self.compile = Compiler(program.launch, self._load)
         self.access = Accessor(self)

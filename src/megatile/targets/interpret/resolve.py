@@ -143,6 +143,8 @@ class Resolver:
             length = min(length, _value(axis.limit, context))
         at = _value(axis.start, context)
         if axis.extent is None:
+            if not 0 <= at < length and region.source in self.machine.padded:
+                return Found((0, 0))
             if not 0 <= at < length:
                 raise _outside(region, axis, at, at + 1, length)
             return Found(_shift(share, at, at + 1))
@@ -158,7 +160,9 @@ class Resolver:
         else:
             at += moved[0] if moved is not None else 0
             item, part = _clip(at, size, length)
-        if part is not None and not axis.anchored:
+        if part is not None and region.source in self.machine.padded:
+            excused = True
+        elif part is not None and not axis.anchored:
             raise _outside(region, axis, at, at + size, length)
         if part is not None and size and _is_empty(item) and not excused:
             raise _outside(region, axis, at, at + size, length, entirely=True)

@@ -371,14 +371,17 @@ def _wait(machine: Interpreter, node: n.Wait, unit: Unit) -> Task:
     while True:
         flags = storage.flags.get(at)
         seen = flags.count if flags else 0
+        if node.phase is not None and seen // node.phase % 2 != value % 2:
+            value = seen // node.phase * node.phase
+            break
         before = int(storage.array[at]) - seen
-        if 0 < value <= before:
+        if node.phase is None and 0 < value <= before:
             raise StaleSignalError(
                 f"T.wait on '{node.flag}' for {value} is met by signals of an earlier launch: it began at "
                 f"{before}",
                 advice="clear the flags before the launch, or wait for a value that counts on",
             )
-        if before + seen >= value:
+        if node.phase is None and before + seen >= value:
             break
         unit.waiting = ("wait", node)
         machine.waiters.setdefault((id(storage), at), []).append(unit)
@@ -406,6 +409,11 @@ def _print(machine: Interpreter, node: n.Print, unit: Unit) -> None:
         else:
             values.append(str(np.asarray(machine.value(value, unit))))
     machine.say(unit, filled(node.text, values))
+
+
+@rule(n.Hint)
+def _hint(machine: Interpreter, node: n.Hint, unit: Unit) -> None:
+    """Data never depends on a hint."""
 
 
 @rule(n.Check)

@@ -1,0 +1,343 @@
+"""Runs the examples of a TileLang (or TileScale) checkout, unedited but for their sizes, on this computer.
+
+    python benchmarks/tilelang_examples.py CHECKOUT [--only TEXT] [--results FILE] [--table docs/tilelang.md]
+
+Each file runs in a process of its own with a limit of CPU time and memory. Sizes are made small by name (``M``,
+``seq_len``, ``heads`` ...) in default arguments, options of argparse, assignments and calls outside kernels; kernels
+are read from the file as they stand. The results go to FILE, line by line; files that are in it already are not run
+again, unless ``--again`` asks for them. A file counts as
+
+* *builds* if at least one of its kernels became a Program and none was refused;
+* *equals* if it ran to its end, ran a kernel, and made at least one comparison with its reference, all of which held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+import resource
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+CAPS = {
+    "m": 256, "n": 256, "k": 256, "batch": 1, "b": 1, "batch_size": 1, "bs": 1, "heads": 4, "h": 4, "head": 4, "num_heads": 4,
+    "n_heads": 4, "h_q": 16, "head_kv": 1, "seq_len": 256, "seqlen": 256, "s": 256, "sq": 256, "skv": 256, "seq_q": 256, "seq_kv": 256,
+    "n_ctx": 256, "q_seqlen": 256, "k_seqlen": 256, "kv_seqlen": 256, "seqlen_q": 256, "seqlen_k": 256, "seqlen_kv": 256,
+    "kv_ctx": 256, "kv_seq_len": 256, "seq_len_kv": 256, "max_seqlen": 256, "total_len": 256, "sequence_length": 256,
+    "seq": 256, "t": 256, "hidden": 512, "hidden_size": 512, "num_tokens": 64, "tokens": 64, "topk": 64, "hq": 16, "hv": 4, "hk": 1,
+    "ngroups": 1, "nheads": 2, "groups": 2, "dim": 128, "max_seqlen_q": 256, "max_seqlen_k": 256, "max_seqlen_kv": 256,
+    "max_cache_seqlen": 512, "cache_seqlen": 256, "max_seq_len": 256, "n_chunk": 2, "context_size": 256,
+    "s_q": 64, "s_kv": 256, "num_experts": 8, "out_channel": 64, "c": 64, "f": 64,
+}  # fmt: skip
+"""The largest size of a name, in lower case."""
+
+SIZES: dict[str, dict[str, Any]] = {}
+"""Sizes of single files, where those above do not fit: ``{"gemm/x.py": {"M": 128}}``."""
+
+
+class Smaller(ast.NodeTransformer):
+    """Makes sizes small; counts the assertions that are made."""
+
+    def __init__(self, sizes: dict[str, Any], functions: dict[str, list[str]]):
+        self.sizes = {k.lower(): v for k, v in sizes.items()}
+        self.functions = functions
+
+    def small(self, name: str | None, value: ast.expr) -> ast.expr:
+        if name is None or not isinstance(value, ast.Constant) or isinstance(value.value, bool):
+            return value
+        key = name.lower().lstrip("-").replace("-", "_")
+        if key in self.sizes:
+            return ast.copy_location(ast.Constant(self.sizes[key]), value)
+        if isinstance(value.value, int) and value.value > CAPS.get(key, value.value):
+            return ast.copy_location(ast.Constant(CAPS[key]), value)
+        return value
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        if any("jit" in ast.unparse(d) or "prim_func" in ast.unparse(d) for d in node.decorator_list):
+            return node
+        arguments = [*node.args.posonlyargs, *node.args.args]
+        for argument, at in zip(reversed(arguments), reversed(range(len(node.args.defaults))), strict=False):
+            node.args.defaults[at] = self.small(argument.arg, node.args.defaults[at])
+        return self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        self.generic_visit(node)
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                node.value = self.small(target.id, node.value)
+            elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                node.value.elts = [
+                    self.small(t.id if isinstance(t, ast.Name) else None, v)
+                    for t, v in zip(target.elts, node.value.elts, strict=False)
+                ]
+        return node
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        option = None
+        if name == "add_argument":
+            option = next((a.value for a in reversed(node.args) if isinstance(a, ast.Constant)), None)
+        for keyword in node.keywords:
+            keyword.value = self.small(option if keyword.arg == "default" else keyword.arg, keyword.value)
+        if name in self.functions:
+            for at, parameter in enumerate(self.functions[name][: len(node.args)]):
+                node.args[at] = self.small(parameter, node.args[at])
+        return node
+
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        test = ast.Call(ast.Name("__compared", ast.Load()), [node.test], [])
+        return ast.copy_location(ast.Assert(ast.copy_location(test, node.test), node.msg), node)
+
+
+def _is_kernel(node: ast.FunctionDef) -> bool:
+    return any("jit" in ast.unparse(d) or "prim_func" in ast.unparse(d) or "macro" in ast.unparse(d) for d in node.decorator_list)
+
+
+def smaller(path: Path, sizes: dict[str, Any]) -> Any:
+    tree = ast.parse(path.read_text())
+    functions = {
+        node.name: [a.arg for a in node.args.args]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and not _is_kernel(node)
+    }
+    return compile(ast.fix_missing_locations(Smaller(sizes, functions).visit(tree)), str(path), "exec")
+
+
+# --- one file, in its own process -------------------------------------------------------------------
+
+
+class Record:
+    """What happened while a file ran."""
+
+    def __init__(self) -> None:
+        self.built = self.refused = self.ran = self.held = self.failed = 0
+        self.notes: list[str] = []
+
+    def compared(self, truth: Any) -> Any:
+        good = bool(truth)
+        self.held, self.failed = self.held + good, self.failed + (not good)
+        return truth
+
+    def counting(self, function: Any, raises: bool) -> Any:
+        def counted(*arguments: Any, **keywords: Any) -> Any:
+            try:
+                result = function(*arguments, **keywords)
+            except AssertionError:
+                self.failed += 1
+                raise
+            return self.compared(True) and result if raises else self.compared(result)
+
+        return counted
+
+
+def watch(record: Record) -> None:
+    """Count kernels and comparisons."""
+    import torch
+
+    from megatile.compat.tilelang import arrays, kernel, modules, source, takeover
+
+    build = source.Source.build
+
+    def counted_build(self: Any, *arguments: Any) -> Any:
+        try:
+            built = build(self, *arguments)
+        except Exception:
+            record.refused += 1
+            raise
+        record.built += 1
+        return built
+
+    source.Source.build = counted_build
+    execute = kernel.execute
+
+    def counted_execute(*arguments: Any) -> None:
+        execute(*arguments)
+        record.ran += 1
+
+    kernel.execute = counted_execute
+    close = record.counting(arrays.assert_close, True)
+    kernel.assert_close = arrays.assert_close = modules.assert_close = close
+    torch.testing.assert_close = record.counting(torch.testing.assert_close, True)
+    torch.allclose = record.counting(torch.allclose, False)
+    torch.equal = record.counting(torch.equal, False)
+    quick = lambda *_, **__: 1.0  # noqa: E731  (time is not the question here)
+    kernel.do_bench = modules.do_bench = kernel.Profiler.do_bench = quick
+    modules.CONTENTS["tilelang"]["do_bench"] = modules.CONTENTS["tilelang.profiler"]["do_bench"] = quick
+    takeover.install()
+
+
+def preload() -> None:
+    """Import what every file needs, once."""
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    warnings.simplefilter("ignore")
+    import torch
+    import torch.nn.functional
+    import torch.testing
+
+    import megatile.compat.tilelang.modules
+    from megatile.hda import machine
+
+    torch.set_num_threads(1)
+    machine(os.environ.get("MEGATILE_MACHINE", "dgx-h100"))
+
+
+def run_one(path: Path, sizes: dict[str, Any]) -> dict[str, Any]:
+    record, error = Record(), ""
+    os.chdir(path.parent)
+    sys.path.insert(0, str(path.parent))
+    sys.argv = [str(path)]
+    watch(record)
+    main = type(sys)("__main__")
+    main.__dict__.update(__file__=str(path), __compared=record.compared)
+    sys.modules["__main__"] = main
+    try:
+        exec(smaller(path, sizes), main.__dict__)
+    except SystemExit as stop:
+        error = "" if stop.code in (None, 0) else f"exits with {stop.code}"
+    except BaseException as problem:
+        error = _sentence(problem)
+        if os.environ.get("TRACE"):
+            traceback.print_exc()
+    return {"built": record.built, "refused": record.refused, "ran": record.ran, "held": record.held,
+            "failed": record.failed, "error": error}  # fmt: skip
+
+
+def _sentence(problem: BaseException) -> str:
+    message = getattr(problem, "message", None) or str(problem).strip().split("\n")[0]
+    place = getattr(problem, "place", None)
+    line = f" (line {place.line})" if place is not None and getattr(place, "line", None) else ""
+    if not line and problem.__traceback__ is not None:
+        last = traceback.extract_tb(problem.__traceback__)[-1]
+        line = f" ({Path(last.filename).name}:{last.lineno})"
+    return f"{type(problem).__name__}: {message}{line}"[:300]
+
+
+# --- all files ----------------------------------------------------------------------------------------
+
+
+def example_files(checkout: Path, below: str) -> list[Path]:
+    """The example files that hold a kernel."""
+    found = []
+    for path in sorted((checkout / below).rglob("*.py")):
+        if re.search(r"\b\w+\.(Kernel|ClusterKernel)\(", path.read_text(errors="ignore")):
+            found.append(path)
+    return found
+
+
+def start(path: Path, root: Path, seconds: int, memory: int, page: Path) -> int:
+    """A child that runs one file and writes what happened to ``page``; everything is imported before it is made."""
+    child = os.fork()
+    if child:
+        return child
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+    resource.setrlimit(resource.RLIMIT_AS, (memory << 30, memory << 30))
+    output = os.open(os.environ.get("TRACE") or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    page.write_text(json.dumps(run_one(path, SIZES.get(str(path.relative_to(root)), {}))))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def finished(path: Path, root: Path, status: int, seconds: int, page: Path) -> dict[str, Any]:
+    row = {"file": str(path.relative_to(root)), "built": 0, "refused": 0, "ran": 0, "held": 0, "failed": 0}
+    if page.exists() and page.stat().st_size:
+        return row | json.loads(page.read_text())
+    signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    return row | {"error": f"more than {seconds} s of CPU time" if signal in (9, 24) else f"ended by signal {signal}"}
+
+
+def run_all(paths: list[Path], root: Path, seconds: int, memory: int, workers: int) -> Iterator[dict[str, Any]]:
+    """The results, as they come; ``workers`` files at a time."""
+    running: dict[int, tuple[Path, Path]] = {}
+    pending = list(paths)
+    with tempfile.TemporaryDirectory() as folder:
+        while pending or running:
+            while pending and len(running) < workers:
+                path, page = pending.pop(0), Path(folder, f"{len(pending)}.json")
+                running[start(path, root, seconds, memory, page)] = path, page
+            child, status = os.wait()
+            path, page = running.pop(child)
+            yield finished(path, root, status, seconds, page)
+
+
+def builds(row: dict[str, Any]) -> bool:
+    return row["built"] > 0 and not row["refused"]
+
+
+def equals(row: dict[str, Any]) -> bool:
+    return builds(row) and row["ran"] > 0 and row["held"] > 0 and not row["failed"] and not row["error"]
+
+
+def reason(row: dict[str, Any]) -> str:
+    if equals(row):
+        return ""
+    if row["error"]:
+        return str(row["error"])
+    if row["failed"]:
+        return f"{row['failed']} comparisons do not hold"
+    return "runs, and compares nothing with a reference" if row["ran"] else "runs no kernel when it is started"
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = ["| file | builds | equals | otherwise |", "|---|---|---|---|"]
+    for row in sorted(rows, key=lambda r: r["file"]):
+        text = reason(row).replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+        lines.append(f"| `{row['file']}` | {'yes' if builds(row) else 'no'} | {'yes' if equals(row) else 'no'} | {text} |")
+    return "\n".join(lines)
+
+
+def write_table(page: Path, title: str, rows: list[dict[str, Any]]) -> None:
+    """Replace the table between the comments ``<!-- title -->`` and ``<!-- end -->`` of a page."""
+    total, built, equal = len(rows), sum(map(builds, rows)), sum(map(equals, rows))
+    new = f"{built} of {total} files build, {equal} equal their own reference.\n\n{table(rows)}"
+    pattern = re.compile(rf"(<!-- {title} -->\n).*?(<!-- end -->)", re.S)
+    page.write_text(pattern.sub(lambda m: f"{m[1]}{new}\n{m[2]}", page.read_text()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout", nargs="?", type=Path)
+    parser.add_argument("--below", default="examples")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--results", type=Path, default=Path("tilelang_examples.jsonl"))
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--title", default="tilelang")
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--memory", type=int, default=8, help="GiB")
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    if options.checkout is None:
+        parser.error("give the path of a checkout")
+    root = (options.checkout / options.below).resolve()
+    results: dict[str, dict[str, Any]] = {}
+    if options.results.exists():
+        results = {row["file"]: row for row in map(json.loads, options.results.read_text().splitlines())}
+    files = example_files(options.checkout.resolve(), options.below)
+    wanted = [p for p in files if re.search(options.only, str(p.relative_to(root)))]
+    pending = [p for p in wanted if options.again or str(p.relative_to(root)) not in results]
+    preload()
+    with options.results.open("a") as out:
+        for row in run_all(pending, root, options.seconds, options.memory, options.workers):
+            results[row["file"]] = row
+            out.write(json.dumps(row) + "\n")
+            out.flush()
+            print(f"{'equals' if equals(row) else 'builds' if builds(row) else '-':7}{row['file']}: {reason(row)}", flush=True)
+    rows = [results[str(p.relative_to(root))] for p in files if str(p.relative_to(root)) in results]
+    print(f"{sum(map(builds, rows))} of {len(rows)} build, {sum(map(equals, rows))} equal")
+    if options.table:
+        write_table(options.table, options.title, rows)
+
+
+if __name__ == "__main__":
+    main()

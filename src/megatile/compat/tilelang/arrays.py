@@ -1,0 +1,110 @@
+"""Arrays of kernels: torch where it is installed, otherwise NumPy; made to order, compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from megatile.compat.tilelang.buffers import TensorType
+from megatile.core.dtypes import dtype as short_name
+from megatile.core.dtypes import is_float, numpy_dtype
+from megatile.core.errors import MegatileError
+
+
+class MismatchError(MegatileError, AssertionError):
+    """Results that are not those of the reference."""
+
+
+class TensorSupplyType(Enum):
+    """What arrays are filled with."""
+
+    Integer = 1
+    Uniform = 2
+    Normal = 3
+    Randn = 4
+    Zero = 5
+    One = 6
+    Auto = 7
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch
+
+
+def new_array(kind: TensorType, beside: Iterable[Any] = (), supply: Any = TensorSupplyType.Zero) -> Any:
+    """An array of a type: NumPy if those beside it are, otherwise torch where it is installed."""
+    shape = tuple(int(e) for e in kind.shape)
+    torch = None if any(isinstance(a, np.ndarray) for a in beside) else _torch()
+    values = _values(shape, kind.dtype.short, supply)
+    if torch is None:
+        return values.astype(numpy_dtype(kind.dtype.short))
+    return torch.from_numpy(values).to(kind.dtype.as_torch())
+
+
+def _values(shape: tuple[int, ...], element: str, supply: Any) -> np.ndarray:
+    random = np.random.default_rng(0)
+    kind = getattr(supply, "name", str(supply))
+    if kind in ("Zero", "One"):
+        return np.full(shape, float(kind == "One"), np.float32)
+    if element == "bool":
+        return random.integers(0, 2, shape).astype(np.float32)
+    if not is_float(element):
+        low = 0 if element[0] == "u" else -2
+        return random.integers(low, 3, shape).astype(np.float32)
+    if kind == "Integer":
+        return random.integers(-2, 3, shape).astype(np.float32)
+    if kind == "Uniform":
+        return random.uniform(-1, 1, shape).astype(np.float32)
+    return random.standard_normal(shape, np.float32)
+
+
+def array_for(array: Any, element: str) -> Any:
+    """An array as a parameter of dtype ``element`` takes it: packed elements are read by their bytes."""
+    if array is None:
+        raise MegatileError("an argument is None, and the kernel uses it", advice="give an array")
+    given = short_name(array.dtype)
+    if given == element or isinstance(array, np.ndarray):
+        return array
+    pair = {given, element}
+    if pair in ({"i8", "u8"}, {"i8", "bool"}, {"u8", "bool"}, {"i32", "u32"}, {"i64", "u64"}):
+        return array.view(getattr(_torch(), numpy_dtype(element).name))
+    return array
+
+
+def as_sequence(results: Any) -> list[Any]:
+    if results is None:
+        return []
+    return list(results) if isinstance(results, (tuple, list)) else [results]
+
+
+def _plain(array: Any) -> np.ndarray:
+    if hasattr(array, "detach"):
+        array = array.detach().float() if array.dtype.is_floating_point else array.detach()
+        return np.asarray(array)
+    return np.asarray(array, dtype=np.float64)
+
+
+def assert_close(
+    one: Any, other: Any, rtol: float = 1e-2, atol: float = 1e-3, max_mismatched_ratio: float = 0.001,
+    verbose: bool = False, equal_nan: bool = True, **_: Any,
+) -> bool:  # fmt: skip
+    """Two arrays agree, but for a share of the elements."""
+    left, right = _plain(one), _plain(other)
+    if left.shape != right.shape:
+        raise MismatchError(f"shapes {left.shape} and {right.shape} differ", advice="compare equal shapes")
+    wrong = ~np.isclose(left, right, rtol=rtol, atol=atol, equal_nan=equal_nan)
+    share = wrong.mean() if wrong.size else 0.0
+    if share > max_mismatched_ratio:
+        where = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise MismatchError(
+            f"{share:.2%} of the elements differ, first at {where}: {left[where]} and {right[where]}",
+            advice=f"at most {max_mismatched_ratio:.2%} may differ by more than {atol} + {rtol} of the value",
+        )
+    return True

@@ -1,0 +1,290 @@
+"""Tensors, tiles and variables in TileLang's spelling: ``T.Tensor``, ``T.alloc_*``, ``T.empty``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from megatile.compat.tilelang.dtypes import dtype as Dtype
+from megatile.ir import nodes as n
+from megatile.core.expr import Const, difference, known, rebuild, simplify
+from megatile.core.expr import Symbol as Var
+from megatile.core.expr import expr as integer
+from megatile.ir.launch import ROOT
+from megatile.ir.nodes import Dim
+from megatile.language.tile.builder import ProgramBuilder, current
+from megatile.language.tile.errors import ProgramError
+from megatile.language.tile.memory import memory_layer, note_home
+from megatile.language.tile.operations import copy as copy_into
+from megatile.language.tile.scalars import Value, as_expr, as_value
+from megatile.language.tile.tiles import Ref, Symbol, Tile, check_index
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """What ``T.Tensor((M, K), T.float16)`` says of an argument."""
+
+    shape: tuple[Any, ...]
+    dtype: Dtype
+    strides: tuple[Any, ...] | None = None
+
+
+class TensorProxy:
+    """``T.Tensor(shape, dtype)`` and ``T.Tensor[shape, dtype]``."""
+
+    def __call__(self, shape: Any = (), dtype: Any = "float32", strides: Any = None, **_: Any) -> TensorType:
+        return TensorType(extents_of(shape), Dtype(dtype), strides)
+
+    def __getitem__(self, items: Any) -> TensorType:
+        if isinstance(items, tuple) and len(items) == 2 and isinstance(items[1], (str, type)):
+            return self(*items)
+        return self(items)
+
+
+class StridedTensorProxy(TensorProxy):
+    """``T.StridedTensor(shape, strides, dtype)``: elements are found by index, wherever they lie."""
+
+    def __call__(self, shape: Any = (), strides: Any = None, dtype: Any = "float32", **_: Any) -> TensorType:
+        return TensorType(extents_of(shape), Dtype(dtype), strides)
+
+
+def extents_of(shape: Any) -> tuple[Any, ...]:
+    return tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+
+
+def resolved(value: Any, bound: dict[str, int]) -> Any:
+    """A number where the symbolic extents in it are known, otherwise the value itself."""
+    if not isinstance(value, Value):
+        return value
+    return as_value(substituted(value.expr, bound))
+
+
+def substituted(expr: Any, bound: dict[str, int]) -> Any:
+    def known_number(node: Any) -> Any:
+        return integer(bound[node.name]) if isinstance(node, Var) and node.name in bound else node
+
+    return simplify(rebuild(expr, known_number))
+
+
+class Buffer(Tile):
+    """A tile whose slices may reach over the edge: zero is read there, and nothing is written."""
+
+    def __getitem__(self, index: Any) -> Ref:
+        items = index if isinstance(index, tuple) else (index,)
+        if any(item is Ellipsis for item in items):
+            at = next(i for i, item in enumerate(items) if item is Ellipsis)
+            items = (*items[:at], *(slice(None),) * (self.ndim - len(items) + 1), *items[at + 1 :])
+        if len(items) > self.ndim:
+            raise ProgramError(
+                f"'{self.name}' has {self.ndim} dimensions, and {len(items)} indices are given",
+                advice=f"its shape is {tuple(self.shape)}",
+            )
+        items = (*items, *(slice(None),) * (self.ndim - len(items)))
+        return Ref(self, tuple(self._dim(d, item) for d, item in enumerate(items)))
+
+    def _dim(self, d: int, item: Any) -> Dim:
+        if not isinstance(item, slice):
+            start = simplify(as_expr(item))
+            if self.level != "tensor":
+                check_index(self, d, start)
+            return Dim(start)
+        if item.step not in (None, 1):
+            raise ProgramError(f"'{self.name}' is sliced with step {item.step}", advice="use a step of 1")
+        start = simplify(as_expr(0 if item.start is None else item.start))
+        stop = as_expr(self.shape[d] if item.stop is None else item.stop)
+        extent = difference(stop, start)
+        if (known(extent) or 0) < 0:
+            raise ProgramError(
+                f"the slice of dimension {d} of '{self.name}' has length {known(extent)}",
+                advice="write x[low:high]",
+            )
+        return Dim(start, extent, True)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        ref = self[index]
+        if isinstance(value, Tile) or (isinstance(value, Ref) and not value.is_element):
+            copy_into(ref, value)
+        elif not ref.is_element:
+            current().emit(n.Fill, to=n.Region(self.name, ref.dims), value=as_expr(value))
+        else:
+            current().store(n.Store, target=self.name, index=ref.index, value=as_expr(value))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def scope(self) -> str:
+        return {"tensor": "global", "l1": "shared.dyn"}.get(self.level, "local.fragment")
+
+    @property
+    def strides(self) -> tuple[Any, ...]:
+        steps, step = [], 1
+        for extent in reversed(self.shape):
+            steps.append(step)
+            step = step * extent
+        return tuple(reversed(steps))
+
+
+class Variable(Ref):
+    """``x = T.alloc_var(T.int32)``: assigning to the name stores, reading it loads."""
+
+    def __init__(self, tile: Tile):
+        super().__init__(tile, (Dim(integer(0)),))
+
+    def __getitem__(self, index: Any) -> Ref:
+        return self.tile[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.tile[index] = value
+
+    def store(self, value: Any) -> None:
+        self.tile[0] = value
+
+
+@dataclass
+class Barrier:
+    """mbarriers: how many arrivals end a phase of each, over one flag tile."""
+
+    tile: Buffer
+    counts: tuple[int, ...]
+
+    def __getitem__(self, index: Any) -> BarrierElement:
+        return BarrierElement(self, index)
+
+
+@dataclass
+class BarrierElement:
+    barrier: Barrier
+    index: Any
+
+
+@dataclass
+class KernelState:
+    """What TileLang's spelling needs to remember beside the Program being built."""
+
+    tensors: dict[str, Buffer] = field(default_factory=dict)
+    private: set[str] = field(default_factory=set)
+    """Tiles that every thread has for itself where the kernel names threads."""
+    made: set[str] = field(default_factory=set)
+    """Tensors that the program makes itself: outputs and workspaces."""
+    threads: tuple[int, ...] = ()
+    programs: list[Any] = field(default_factory=list)
+    roles: list[Any] = field(default_factory=list)
+
+
+def state() -> KernelState:
+    """The state beside ``current()``."""
+    found = getattr(current(), "tilelang", None)
+    if found is None:
+        raise ProgramError(
+            "TileLang's words stand in a kernel of the tile language T",
+            advice="write megatile.tilelang.language as T in the whole kernel, or use megatile.language",
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def declare(builder: ProgramBuilder, name: str, shape: Any, dtype: Any, strides: Any = None) -> Buffer:
+    """A tensor in global memory under a name of its own."""
+    extents = tuple(resolved(e, builder.bound) for e in extents_of(shape))
+    for extent in extents:
+        if isinstance(extent, Value):
+            raise ProgramError(
+                f"the shape of '{name}' has the unknown extent {extent!r}",
+                advice="give it by name: .compile(M=1024), or call with arrays whose shapes show it",
+            )
+    extents = tuple(int(e) for e in extents)
+    name = builder.fresh(name)
+    buffer = Buffer(builder, name, extents, extents, Dtype(dtype).short, ROOT, "tensor")
+    builder.tiles[name] = builder.tilelang.tensors[name] = buffer  # type: ignore[attr-defined]
+    return buffer
+
+
+def empty(*shape: Any, dtype: Any = "float32") -> Buffer:
+    """A tensor that the program makes; returned ones are its results."""
+    if len(shape) == 2 and isinstance(shape[0], (tuple, list)):
+        shape, dtype = shape[0], shape[1]
+    elif len(shape) == 1 and isinstance(shape[0], (tuple, list)):
+        shape = tuple(shape[0])
+    buffer = declare(current(), "made", shape, dtype)
+    state().made.add(buffer.name)
+    return buffer
+
+
+def alloc_global(shape: Any, dtype: Any = "float32", scope: str = "global") -> Buffer:
+    """A workspace in global memory."""
+    return empty(extents_of(shape), dtype)
+
+
+def allocate(shape: Any, dtype: Any, level: str, private: bool = False, flag: bool = False) -> Buffer:
+    builder = current()
+    extents = tuple(resolved(e, builder.bound) for e in extents_of(shape))
+    for extent in extents:
+        if isinstance(extent, Value) or int(extent) < 1:
+            raise ProgramError(
+                f"a tile of shape {extents!r}",
+                advice="extents of tiles are whole numbers from 1, known while building",
+            )
+    extents = tuple(int(e) for e in extents)
+    layer = memory_layer(builder, level)
+    if not builder.scales:
+        builder.open_implied()
+    name = builder.fresh("tile")
+    buffer = Buffer(builder, name, extents, extents, Dtype(dtype).short, builder.scale, layer, flag=flag)
+    builder.tiles[name] = buffer
+    note_home(builder, buffer)
+    builder.emit(
+        n.Alloc, name=name, shape=extents, dtype=buffer.dtype, level=layer, scale=builder.scale, flag=flag
+    )
+    if private:
+        state().private.add(name)
+    return buffer
+
+
+def alloc_shared(shape: Any, dtype: Any = "float32", scope: str = "shared.dyn") -> Buffer:
+    """A tile in shared memory."""
+    return allocate(shape, dtype, "l1")
+
+
+def alloc_fragment(shape: Any, dtype: Any = "float32", scope: str = "local.fragment") -> Buffer:
+    """A tile in registers, spread over the threads of the block."""
+    return allocate(shape, dtype, "l0", private=scope == "local")
+
+
+def alloc_local(shape: Any, dtype: Any = "float32", scope: str = "local") -> Buffer:
+    """A tile in the registers of each thread."""
+    return allocate(shape, dtype, "l0", private=True)
+
+
+def alloc_tmem(shape: Any, dtype: Any = "float32") -> Buffer:
+    """A tile in tensor memory, which machines without it keep in registers."""
+    return allocate(shape, dtype, "l0")
+
+
+def alloc_var(dtype: Any, *args: Any, scope: str = "local.var", init: Any = None) -> Variable:
+    """A number that changes: ``x = T.alloc_var(T.int32); x = x + 1``."""
+    for value in args:
+        if not isinstance(value, str):
+            init = value
+    variable = Variable(allocate((1,), dtype, "l0", private=True))
+    variable.store(0 if init is None else init)
+    return variable
+
+
+def alloc_barrier(arrive_count: Any) -> Barrier:
+    """mbarriers, one for each count."""
+    counts = tuple(arrive_count) if isinstance(arrive_count, (list, tuple)) else (arrive_count,)
+    tile = allocate((len(counts),), "int32", "l1", flag=True)
+    return Barrier(tile, tuple(int(c) for c in counts))
+
+
+def symbols(names: str, dtype: Any = "int32") -> Any:
+    """``M, N = T.const("M, N")``: extents known when the kernel is called or compiled."""
+    found = tuple(Symbol(name) for name in names.replace(",", " ").split())
+    return found[0] if len(found) == 1 else found
+
+
+def constant(value: Any) -> int | None:
+    """The number a value is, if it is known while building."""
+    expr = as_expr(value)
+    return int(expr.value) if isinstance(expr, Const) else None

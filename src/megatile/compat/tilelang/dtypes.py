@@ -1,0 +1,97 @@
+"""TileLang's element types: ``T.float16`` is a name, a cast and a description in one.
+
+>>> float16.bits, float16 == "f16", str(float16)
+(16, True, 'float16')
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megatile.core.dtypes import DtypeError, itemsize
+from megatile.core.dtypes import dtype as short_name
+from megatile.language.tile.functions import cast
+
+_BITS = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "float4_e2m1_unpacked": 4, "uint1": 1, "int2": 2, "uint2": 2}
+_ALIASES = {
+    "half": "float16", "float": "float32", "double": "float64", "int": "int32", "uint": "uint32",
+    "long": "int64", "short": "int16", "tfloat32": "float32", "float8_e4m3": "float8_e4m3fn",
+    "float8_e4m3fnuz": "float8_e4m3fn", "float8_e5m2fnuz": "float8_e5m2", "boolean": "bool",
+    "f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16", "i8": "int8", "i16": "int16",
+    "i32": "int32", "i64": "int64", "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
+    "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "e8m0": "float8_e8m0fnu", "i4": "int4",
+}  # fmt: skip
+
+
+def _long_name(spelling: Any) -> str:
+    """TileLang's own name of an element type, from any spelling of it."""
+    if isinstance(spelling, type) and spelling in (int, float, bool):
+        spelling = {int: "int32", float: "float32", bool: "bool"}[spelling]
+    text = str.__str__(spelling) if isinstance(spelling, str) else str(getattr(spelling, "name", spelling))
+    text = text.removeprefix("torch.")
+    return _ALIASES.get(text, text)
+
+
+class dtype(str):
+    """An element type; equal to every spelling of itself, and a cast when called."""
+
+    def __new__(cls, spelling: Any) -> dtype:
+        return super().__new__(cls, _long_name(spelling))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and str.__eq__(_plain(self), _long_name(other)) or _same(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(_plain(self))
+
+    def __call__(self, value: Any = 0, *_: Any) -> Any:
+        return cast(value, self.short)
+
+    @property
+    def short(self) -> str:
+        """The name in megatile's Programs."""
+        return short_name(_plain(self))
+
+    @property
+    def bits(self) -> int:
+        return _BITS.get(_plain(self)) or 8 * itemsize(self.short)
+
+    @property
+    def bytes(self) -> int:
+        return (self.bits + 7) // 8
+
+    itemsize = bytes
+    lanes = 1
+
+    def as_torch(self) -> Any:
+        """The torch dtype of the same name."""
+        import torch
+
+        return getattr(torch, _plain(self))
+
+    torch = as_torch
+
+
+def _plain(text: str) -> str:
+    return str.__str__(text)
+
+
+def _same(one: dtype, other: object) -> bool:
+    if isinstance(other, str) or not hasattr(other, "itemsize"):
+        return False
+    try:
+        return short_name(other) == one.short
+    except DtypeError:
+        return False
+
+
+NAMES = (
+    "float64 float32 float16 bfloat16 float8_e4m3fn float8_e4m3 float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz "
+    "float8_e8m0fnu float4_e2m1fn tfloat32 int64 int32 int16 int8 int4 uint64 uint32 uint16 uint8 half float "
+    "double int uint long short bool"
+).split()
+
+globals().update({name: dtype(name) for name in NAMES})

@@ -1,0 +1,143 @@
+"""Scalar functions in TileLang's spelling."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from megatile.compat.tilelang.dtypes import dtype as Dtype
+from megatile.core.dtypes import is_float, numpy_dtype
+from megatile.language.tile import functions as f
+from megatile.language.tile.scalars import Value, as_expr, as_value, operate
+
+
+def _operator(op: str) -> Any:
+    def function(a: Any, b: Any, *_: Any) -> Any:
+        return operate(op, a, b)
+
+    function.__name__ = op
+    return function
+
+
+floordiv, floormod = _operator("//"), _operator("%")
+shift_left, shift_right = _operator("<<"), _operator(">>")
+bitwise_and, bitwise_or, bitwise_xor = _operator("&"), _operator("|"), _operator("^")
+Div, fdiv = _operator("/"), _operator("/")
+
+
+def truncdiv(a: Any, b: Any) -> Any:
+    return floordiv(a, b)
+
+
+def truncmod(a: Any, b: Any) -> Any:
+    return floormod(a, b)
+
+
+def bitwise_not(a: Any) -> Any:
+    return ~a
+
+
+def Cast(dtype: Any, value: Any) -> Any:
+    """``value`` as another dtype (the dtype first)."""
+    return cast(value, dtype)
+
+
+def cast(value: Any, dtype: Any, *_: Any) -> Any:
+    return f.cast(value, Dtype(dtype).short)
+
+
+def reinterpret(value: Any, dtype: Any) -> Any:
+    """The bits of ``value`` read as another dtype (in either order of the arguments)."""
+    if isinstance(value, (str, Dtype)):
+        value, dtype = dtype, value
+    return f.bitcast(value, Dtype(dtype).short)
+
+
+def infinity(dtype: Any = "float32") -> Any:
+    """The infinity of a dtype."""
+    short = Dtype(dtype).short
+    return float("inf") if is_float(short) else int(np.iinfo(numpy_dtype(short)).max)
+
+
+def max_value(dtype: Any) -> Any:
+    short = Dtype(dtype).short
+    if is_float(short):
+        import ml_dtypes
+
+        return float(ml_dtypes.finfo(numpy_dtype(short)).max)
+    return int(np.iinfo(numpy_dtype(short)).max)
+
+
+def min_value(dtype: Any) -> Any:
+    short = Dtype(dtype).short
+    return -max_value(dtype) if is_float(short) else int(np.iinfo(numpy_dtype(short)).min)
+
+
+def power(x: Any, y: Any) -> Any:
+    return operate("**", x, y) if isinstance(x, Value) or isinstance(y, Value) else x**y
+
+
+def log10(x: Any) -> Any:
+    return f.log(x) / math.log(10)
+
+
+def log1p(x: Any) -> Any:
+    return f.log(x + 1)
+
+
+def tan(x: Any) -> Any:
+    return f.sin(x) / f.cos(x)
+
+
+def fast_rcp(x: Any) -> Any:
+    return 1.0 / x
+
+
+def isnan(x: Any) -> Any:
+    return operate("!=", x, x)
+
+
+def isinf(x: Any) -> Any:
+    return operate("==", f.abs(x), float("inf"))
+
+
+def round(x: Any, *_: Any) -> Any:
+    """The nearest whole number, halves to the even one."""
+    low = f.floor(x)
+    rest = x - low
+    odd = operate("!=", operate("*", f.floor(low * 0.5), 2.0), low)
+    return f.if_then_else(operate("or", rest > 0.5, operate("and", operate("==", rest, 0.5), odd)), low + 1.0, low)
+
+
+def trunc(x: Any) -> Any:
+    return f.if_then_else(x < 0, f.ceil(x), f.floor(x))
+
+
+def likely(condition: Any, *_: Any) -> Any:
+    return condition
+
+
+def any_of(first: Any, *rest: Any) -> Any:
+    for value in rest:
+        first = operate("or", first, value)
+    return first
+
+
+def all_of(first: Any, *rest: Any) -> Any:
+    for value in rest:
+        first = operate("and", first, value)
+    return first
+
+
+def Not(value: Any) -> Any:
+    return operate("not", value) if isinstance(value, Value) else not value
+
+
+def fma(a: Any, b: Any, c: Any) -> Any:
+    return a * b + c
+
+
+def value_of(number: Any, dtype: Any) -> Any:
+    return as_value(as_expr(cast(number, dtype)))

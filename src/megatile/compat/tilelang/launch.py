@@ -1,0 +1,112 @@
+"""``T.Kernel`` in TileLang's spelling; a program may have several, one after the other."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from megatile.compat.tilelang import buffers as b
+from megatile.compat.tilelang.threads import thread_variables, with_threads
+from megatile.ir import nodes as n
+from megatile.core.expr import Symbol as Var
+from megatile.ir.expr import Coord
+from megatile.ir.launch import Param
+from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
+from megatile.language.tile.builder import Body, current
+from megatile.language.tile.errors import ProgramError
+from megatile.language.tile.launch import instance_of, launch_of
+from megatile.language.tile.program import finished
+from megatile.language.tile.scalars import Coordinate, Value
+
+
+class Kernel:
+    """``with T.Kernel(gx, gy, threads=128) as (bx, by):``."""
+
+    def __init__(self, *grid: Any, threads: Any = None, is_cpu: bool = False, prelude: Any = None,
+                 cluster_dims: Any = None):  # fmt: skip
+        self.grid = grid
+        self.threads = threads
+
+    def __enter__(self) -> Any:
+        builder, state = current(), b.state()
+        grid = tuple(b.resolved(e, builder.bound) for e in self.grid) or (1,)
+        for extent in grid:
+            if isinstance(extent, Value):
+                raise ProgramError(
+                    f"the launch has the unknown extent {extent!r}",
+                    advice="give it by name, or call with arrays whose shapes show it",
+                )
+        threads = 128 if self.threads is None else self.threads
+        state.threads = tuple(int(b.resolved(e, builder.bound)) for e in b.extents_of(threads))
+        scales = {"block": tuple(int(e) for e in grid), "threads": math.prod(state.threads)}
+        builder.instance = instance_of(builder.machine, scales)
+        builder.launch = launch_of(builder.instance)
+        for name in thread_variables(state.threads):
+            builder.names.add(name)
+            builder.bodies[0].variables.add(name)
+        dispatch = builder.launch.dispatch
+        extents = builder.launch.extents(dispatch)
+        coords = tuple(Value(Coord(dispatch, a)) for a in range(len(extents)))
+        self.coords = Coordinate(Coord(dispatch, 0)) if len(coords) == 1 else coords
+        state.coords, state.grid = coords, extents  # type: ignore[attr-defined]
+        return self.coords
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is None:
+            current().close_implied()
+            self.finish()
+
+    def finish(self) -> None:
+        """The statements so far are one Program; the builder is ready for the next launch."""
+        builder, state = current(), b.state()
+        body = tuple(builder.bodies[0].nodes)
+        if builder.bound:
+            body = rewrite_nodes(body, lambda node: with_numbers(node, builder.bound))
+        body = with_threads(body, state)
+        builder.bodies[0].nodes = list(body)
+        used = {region.source for node in n.walk(body) for _, region in n.regions(node)}
+        params = tuple(
+            Param(name, tuple(tensor.shape), tensor.dtype)
+            for name, tensor in state.tensors.items()
+            if name in used
+        )
+        state.programs.append(finished(builder, params))
+        builder.launch = builder.instance = None
+        builder.bodies, builder.scales, builder.homes, builder.placements = [Body()], [], {}, {}
+
+
+def with_numbers(node: n.Node, bound: dict[str, int]) -> n.Node:
+    """Expressions made before their symbolic extents were known, with the numbers put in."""
+    return rewrite_expressions(node, lambda e: b.substituted(e, bound))
+
+
+def get_thread_binding(dim: int = 0) -> Value:
+    """The thread's index."""
+    state = b.state()
+    if dim >= len(state.threads):
+        raise ProgramError(
+            f"T.get_thread_binding({dim}): the launch has {len(state.threads)} dimensions of threads",
+            advice="T.Kernel(..., threads=(x, y))",
+        )
+    return Value(Var(thread_variables(state.threads)[dim]))
+
+
+def get_thread_bindings() -> list[Value]:
+    return [get_thread_binding(d) for d in range(len(b.state().threads))]
+
+
+def get_block_binding(dim: int = 0) -> Any:
+    return b.state().coords[dim]  # type: ignore[attr-defined]
+
+
+def get_block_bindings() -> list[Any]:
+    return list(b.state().coords)  # type: ignore[attr-defined]
+
+
+def get_thread_extent(dim: int = 0) -> int:
+    return b.state().threads[dim]
+
+
+def get_block_extent(dim: int = 0) -> int:
+    return int(b.state().grid[dim])  # type: ignore[attr-defined]
+

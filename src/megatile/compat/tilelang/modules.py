@@ -1,0 +1,131 @@
+"""What each module of TileLang holds, in megatile's terms."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+import megatile.compat.tilelang as tilelang
+from megatile.compat.tilelang import cpu_torch, language
+from megatile.compat.tilelang.arrays import TensorSupplyType, assert_close, new_array
+from megatile.compat.tilelang.dtypes import dtype
+from megatile.compat.tilelang.source import PrimFunc
+from megatile.compat.tilelang.kernel import Profiler, do_bench
+from megatile.compat.tilelang.tuning import AutoTuner, autotune, set_autotune_inputs
+from megatile.language.tile.operations import GemmWarpPolicy
+
+
+def _same(function: Any = None, *_: Any, **__: Any) -> Any:
+    """A decorator that asks for hardware: the function itself."""
+    return function if callable(function) else _same
+
+
+def _first(value: Any, *_: Any, **__: Any) -> Any:
+    return value
+
+
+def _layout(*_: Any, **__: Any) -> Any:
+    """A layout: data does not depend on it."""
+    return SimpleNamespace(name="layout", shape=())
+
+
+def set_random_seed(seed: int = 42) -> None:
+    import random
+
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        import torch
+    except ImportError:
+        return
+    torch.manual_seed(seed)
+
+
+def run_tests() -> None:
+    """``tilelang.testing.main()``: the functions ``test_*`` of the main module."""
+    for name, function in list(vars(sys.modules["__main__"]).items()):
+        if name.startswith("test_") and callable(function):
+            function()
+
+
+def get_tensor_supply(kind: Any = TensorSupplyType.Integer) -> Any:
+    return functools.partial(_supplied, kind)
+
+
+def _supplied(kind: Any, param: Any, *_: Any) -> Any:
+    return new_array(param, (), kind)
+
+
+def torch_assert_close(a: Any, b: Any, rtol: float = 1e-2, atol: float = 1e-3, **keywords: Any) -> bool:
+    return assert_close(a, b, rtol=rtol, atol=atol, **keywords)
+
+
+def determine_fp8_type(*_: Any) -> Any:
+    return dtype("float8_e4m3fn")
+
+
+def determine_torch_fp8_type(*_: Any) -> Any:
+    return dtype("float8_e4m3fn").as_torch()
+
+
+def cuda_architecture(*_: Any) -> Any:
+    """What TileLang's cost tools ask of a GPU."""
+    found = cpu_torch.properties()
+    return SimpleNamespace(
+        name=found.name, compute_max_core=found.multi_processor_count, sm_version=90, warp_size=32,
+        smem_cap=228 << 10, reg_cap=65536, target=SimpleNamespace(kind=SimpleNamespace(name="cuda")), platform="CUDA",
+    )  # fmt: skip
+
+
+_DRIVER = SimpleNamespace(
+    get_num_sms=lambda *_: cpu_torch.properties().multi_processor_count, get_cuda_device_properties=cpu_torch.properties
+)
+_TESTING = {
+    name: _same
+    for name in "requires_cuda requires_rocm requires_package requires_gfx requires_llvm requires_metal "
+    "requires_cuda_compute_version requires_cuda_compute_version_eq requires_cuda_compute_version_ge "
+    "requires_cuda_compute_version_lt requires_cuda_compute_version_le requires_cuda_compute_version_gt".split()
+}
+_LAYOUTS = {
+    name: _layout
+    for name in "make_swizzled_layout make_volta_swizzled_layout make_wgmma_swizzled_layout make_linear_layout "
+    "make_full_bank_swizzled_layout make_half_bank_swizzled_layout make_quarter_bank_swizzled_layout Layout Fragment "
+    "make_cutlass_metadata_layout make_mma_swizzle_layout make_tcgen05mma_swizzled_layout make_gemm_fragment_8x8".split()
+}
+_ASSERT = {"torch_assert_close": torch_assert_close}
+
+CONTENTS: dict[str, Any] = {
+    "tilelang": vars(tilelang) | _LAYOUTS | {"__name__": None, "__path__": None, "__file__": None, "__spec__": None,
+                                             "__loader__": None, "__package__": None},
+    "tilelang.language": language,
+    "tilelang.language.fp8": {"determine_fp8_type": determine_fp8_type,
+                              "determine_torch_fp8_type": determine_torch_fp8_type},
+    "tilelang.language.dtypes": {"dtype": dtype, "_TORCH_DTYPE_TO_STR": {}} | {n: dtype(n) for n in language.NAMES},
+    "tilelang.profiler": {"do_bench": do_bench, "Profiler": Profiler, "TensorSupplyType": TensorSupplyType},
+    "tilelang.autotuner": {"autotune": autotune, "AutoTuner": AutoTuner, "set_autotune_inputs": set_autotune_inputs,
+                           "__all__": ["autotune", "AutoTuner", "set_autotune_inputs"]},
+    "tilelang.testing": _TESTING | _ASSERT | {"main": run_tests, "set_random_seed": set_random_seed,
+                                              "process_func": _first, "regression": _first},
+    "tilelang.math": {"next_power_of_2": tilelang.next_power_of_2, "cdiv": tilelang.cdiv},
+    "tilelang.layout": _LAYOUTS,
+    "tilelang.utils": {},
+    "tilelang.utils.tensor": _ASSERT | {"get_tensor_supply": get_tensor_supply, "TensorSupplyType": TensorSupplyType},
+    "tilelang.utils.target": {"check_cuda_availability": lambda: True, "check_hip_availability": lambda: False,
+                              "determine_target": lambda *_, **__: "cuda"},
+    "tilelang.transform": {"PassConfigKey": tilelang.PassConfigKey, "simplify_prim_func": _same},
+    "tilelang.tileop": {},
+    "tilelang.tileop.base": {"GemmWarpPolicy": GemmWarpPolicy},
+    "tilelang.carver": {},
+    "tilelang.carver.arch": {"CUDA": cuda_architecture, "CDNA": cuda_architecture, "driver": _DRIVER},
+    "tilelang.engine": {},
+    "tilelang.engine.callback": {"register_cuda_postproc_callback": _same, "register_hip_postproc_callback": _same},
+    "tilelang.cuda": {},
+    "tilelang.cuda.intrinsics": _LAYOUTS,
+    "tilelang.env": {"TILELANG_CACHE_DIR": "", "env": SimpleNamespace()},
+    "tvm": {"DataType": dtype},
+    "tvm.tirx": {"PrimFunc": PrimFunc},
+}  # fmt: skip

@@ -1,0 +1,218 @@
+"""Tile operations in TileLang's order: the source first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megatile.compat.tilelang import buffers as b
+from megatile.ir import nodes as n
+from megatile.core.expr import Binary, Expr, known, simplify
+from megatile.core.expr import Symbol as Var
+from megatile.language.tile import operations as ops
+from megatile.language.tile.builder import current
+from megatile.language.tile.errors import ProgramError
+from megatile.language.tile.operations import GemmWarpPolicy
+from megatile.language.tile.regions import Operand, operand
+from megatile.language.tile.scalars import Value, as_expr
+from megatile.language.tile.tiles import Ref
+
+
+def _region(value: Any) -> Any:
+    """A variable is its one element, a barrier's index an element of it."""
+    return value.tile if isinstance(value, b.Variable) else value
+
+
+def copy(src: Any, dst: Any, *_: Any, **__: Any) -> None:
+    """Copy ``src`` to ``dst``, converting the dtype. How it is done on a GPU (TMA, width) is no matter here."""
+    ops.copy(_region(dst), _region(src))
+
+
+def async_copy(src: Any, dst: Any, *_: Any, **__: Any) -> None:
+    copy(src, dst)
+
+
+def transpose(src: Any, dst: Any) -> None:
+    """``dst[j, i] = src[i, j]``."""
+    left, right = operand(src, "the source of T.transpose"), operand(dst, "the destination of T.transpose")
+    builder = current()
+    rows, columns = left.extents[-2:]
+    i, j = builder.fresh("i"), builder.fresh("j")
+    value = as_expr(_element(left, [Var(i), Var(j)]))
+    target = _element(right, [Var(j), Var(i)])
+    _parallel((i, j), (rows, columns), lambda: builder.store(
+        n.Store, target=target.tile.name, index=target.index, value=value
+    ))  # fmt: skip
+
+
+def _element(side: Operand, indices: list[Any]) -> Ref:
+    """The element of a region at positions inside it."""
+    pending = list(indices)
+    dims = []
+    for dim in side.dims:
+        if dim.extent is None:
+            dims.append(n.Dim(dim.start))
+        else:
+            dims.append(n.Dim(simplify(Binary("+", dim.start, pending.pop(0)))))
+    return Ref(side.tile, tuple(dims))
+
+
+def _parallel(names: tuple[str, ...], extents: tuple[Expr, ...], emit: Any) -> None:
+    builder = current()
+    span = builder.span()
+    if not builder.scales:
+        builder.open_implied()
+    with builder.body(*names) as inner:
+        outer, builder.parallel = builder.parallel, [*builder.parallel, *names]
+        emit()
+        builder.parallel = outer
+    builder.append(n.Parallel(names, extents, tuple(inner.nodes), span=span))
+
+
+def gemm(
+    A: Any, B: Any, C: Any, transpose_A: bool = False, transpose_B: bool = False,
+    policy: Any = GemmWarpPolicy.Square, clear_accum: Any = False, k_pack: int = 1, wg_wait: int = 0,
+    mbar: Any = None, **_: Any,
+) -> None:  # fmt: skip
+    """``C += A @ B``."""
+    if isinstance(clear_accum, Value):
+        builder = current()
+        with builder.body() as inner:
+            ops.clear(C)
+        builder.append(n.If(as_expr(clear_accum), tuple(inner.nodes), (), span=builder.span()))
+        clear_accum = False
+    ops.gemm(A, B, C, transpose_A, transpose_B, _policy(policy), bool(clear_accum))
+    if mbar is not None:
+        from megatile.compat.tilelang.synchronise import barrier_arrive
+
+        barrier_arrive(mbar)
+
+
+wgmma_gemm = gemm
+
+
+def tcgen05_gemm(A: Any, B: Any, C: Any, *arguments: Any, mbar: Any = None, **keywords: Any) -> None:
+    gemm(A, B, C, *arguments, mbar=mbar, **keywords)
+
+
+def _policy(policy: Any) -> Any:
+    return policy if isinstance(policy, GemmWarpPolicy) else GemmWarpPolicy.Square
+
+
+def fill(buffer: Any, value: Any, *_: Any, **__: Any) -> None:
+    """Every element becomes ``value``; of one element, that one."""
+    ops.fill(_region(buffer), value)
+
+
+def clear(buffer: Any, *_: Any, **__: Any) -> None:
+    fill(buffer, 0)
+
+
+def reduce(buffer: Any, out: Any, reduce_type: str, dim: int = -1, clear: bool = True, *_: Any, **__: Any) -> None:
+    ops.reduce(reduce_type, buffer, _region(out), dim, clear)
+
+
+def _reduction(op: str) -> Any:
+    def reduction(buffer: Any, out: Any, dim: int = -1, clear: bool = True, *_: Any, **__: Any) -> None:
+        reduce(buffer, out, op, dim, clear)
+
+    reduction.__name__ = f"reduce_{op}"
+    reduction.__doc__ = f"The {op} over ``dim``; without ``clear`` it continues from ``out``."
+    return reduction
+
+
+reduce_sum, reduce_max, reduce_min = _reduction("sum"), _reduction("max"), _reduction("min")
+reduce_abssum, reduce_absmax = _reduction("abssum"), _reduction("absmax")
+
+
+def cumsum(src: Any, dst: Any = None, dim: int = 0, reverse: bool = False) -> None:
+    ops.cumsum(src, dst, dim, reverse)
+
+
+# --- atomics --------------------------------------------------------------------------------------
+
+
+def _atomic(op: str, dst: Any, value: Any, return_prev: bool) -> Any:
+    if isinstance(dst, b.Variable):
+        dst = dst.tile[0]
+    if isinstance(dst, Ref) and dst.is_element and not isinstance(value, b.Buffer):
+        if return_prev:
+            return ops.fetch(op, dst, value)
+        ops.atomic(op, dst, value)
+        return None
+    left = operand(dst, f"the destination of T.atomic_{op}")
+    builder = current()
+    right = operand(value, f"the value of T.atomic_{op}") if not isinstance(value, (int, float)) else None
+    extents = right.extents if right is not None and left.is_anchor else left.extents
+    if left.is_anchor and right is not None:
+        spare = len(left.dims) - len(extents)
+        dims = (*left.dims[:spare], *(n.Dim(d.start, e, True) for d, e in zip(left.dims[spare:], extents)))
+        left = Operand(left.tile, dims)
+    names = tuple(builder.fresh(word) for word in "ijlm"[: len(extents)])
+    indices = [Var(name) for name in names]
+    target = _element(left, indices)
+    number = as_expr(_element(right, _squeezed(right, left, indices)) if right is not None else value)
+    _parallel(names, extents, lambda: builder.store(
+        n.Atomic, op=op, target=target.tile.name, index=target.index, value=number
+    ))  # fmt: skip
+    return None
+
+
+def _squeezed(right: Operand, left: Operand, indices: list[Any]) -> list[Any]:
+    """Indices of the value for those of the destination: extents of one are left out on either side."""
+    if len(right.extents) == len(indices):
+        return indices
+    kept = [i for i, e in zip(indices, left.extents, strict=True) if known(e) != 1]
+    pending = iter(kept)
+    return [Const0 if known(e) == 1 else next(pending) for e in right.extents]
+
+
+Const0 = as_expr(0)
+
+
+def atomic_add(
+    dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, use_tma: bool = False
+) -> Any:
+    """Add to an element or to every element of a region, indivisibly; the value before if it is asked for."""
+    return _atomic("add", dst, value, return_prev)
+
+
+def atomic_max(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False) -> Any:
+    return _atomic("max", dst, value, return_prev)
+
+
+def atomic_min(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False) -> Any:
+    return _atomic("min", dst, value, return_prev)
+
+
+def _vector_add(count: int) -> Any:
+    def add(dst: Any, value: Any, return_prev: bool = False) -> None:
+        for k in range(count):
+            atomic_add(_moved(dst, k), _moved(value, k))
+
+    return add
+
+
+def _moved(ref: Any, by: int) -> Any:
+    """The element ``by`` places further in the last dimension."""
+    *front, last = ref.dims
+    return Ref(ref.tile, (*front, n.Dim(simplify(Binary("+", last.start, as_expr(by))))))
+
+
+atomic_addx2, atomic_addx4 = _vector_add(2), _vector_add(4)
+
+
+def atomic_load(src: Any, memory_order: str = "seq_cst") -> Any:
+    return src
+
+
+def atomic_store(dst: Any, src: Any, memory_order: str = "seq_cst") -> None:
+    dst.tile[tuple(Value(i) for i in dst.index)] = src
+
+
+def refuse(what: str, instead: str) -> Any:
+    """A word that has no meaning here yet."""
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise ProgramError(f"T.{what} is not known to megatile", advice=instead)
+
+    return refused

@@ -1,0 +1,95 @@
+"""Reads a kernel in TileLang's spelling: variables that are stored to, annotations that declare, macros."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from typing import Any
+
+from megatile.compat.tilelang import buffers as b
+from megatile.core.errors import Place
+from megatile.ir import nodes as n
+from megatile.core.expr import Symbol as Var
+from megatile.language.common.hooks import Undefined
+from megatile.language.common.rewrite import bind
+from megatile.language.tile.builder import ProgramBuilder, current
+from megatile.language.tile.loops import serial
+from megatile.language.tile.reader import Reader
+from megatile.language.tile.scalars import Value
+from megatile.language.tile.tiles import Ref, Tile
+
+
+class Macro:
+    """A function under ``@T.macro``, read into the kernels that call it."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function = function
+        self.__name__ = function.__name__
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        builder = current()
+        return builder.reader.call(builder.place, self, *arguments, **keywords)
+
+
+class TileLangReader(Reader):
+    """The hooks of the rewriter for TileLang's spelling."""
+
+    def __init__(self, builder: ProgramBuilder):
+        super().__init__(builder)
+        self.variables: list[dict[str, b.Variable]] = [{}]
+
+    def follows(self, function: Any) -> bool:
+        return False  # helpers are Python; only macros are read
+
+    def call(self, place: Place, function: Any, /, *arguments: Any, **keywords: Any) -> Any:
+        if function is builtins.range:
+            return serial(*arguments)
+        if isinstance(function, Macro):
+            self.variables.append({})
+            try:
+                return super().call(place, bind(function.function, self), *arguments, **keywords)
+            finally:
+                self.variables.pop()
+        return super().call(place, function, *arguments, **keywords)
+
+    def assign(self, place: Place, name: str, value: Any) -> Any:
+        scope = self.variables[-1]
+        if isinstance(value, b.Variable) and value.tile.name not in {v.tile.name for v in scope.values()}:
+            scope[name] = value
+            self.builder.rename(value.tile, name)
+            return value
+        if name in scope:
+            if value is not scope[name]:
+                self._here(place)
+                scope[name].store(value)
+            return scope[name]
+        if isinstance(value, b.Barrier):
+            self.builder.rename(value.tile, name)
+        if isinstance(value, Ref) and value.is_element and self.builder.scales:
+            self._here(place)
+            variable = self.builder.variable(name)
+            self.builder.emit(n.Let, name=variable, value=value.expr)
+            return Value(Var(variable, value.dtype))
+        return super().assign(place, name, value)
+
+    def declare(
+        self, place: Place, name: str, value: Any, annotation: Callable[[], Any], given: bool
+    ) -> Any:
+        """``A: T.Tensor(shape, dtype)`` declares an argument, ``x: T.int32 = 0`` a variable."""
+        self._here(place)
+        kind = annotation()
+        if isinstance(kind, b.TensorProxy):
+            kind = kind()
+        if isinstance(kind, b.TensorType):
+            return self.builder.tilelang.function.tensor(self.builder, name, kind, value)  # type: ignore[attr-defined]
+        if isinstance(kind, b.Dtype) and given:
+            if name in self.variables[-1]:
+                return self.assign(place, name, value)
+            return self.assign(place, name, b.alloc_var(kind, init=value))
+        if given:
+            return self.assign(place, name, value)
+        return value if not isinstance(value, Undefined) else Undefined(name, place)
+
+    def _carry(self, names: tuple[str, ...], state: Any) -> list[Any]:
+        carried = super()._carry(names, state)
+        return [s if isinstance(s, (b.Variable, Tile)) else c for s, c in zip(state, carried, strict=True)]

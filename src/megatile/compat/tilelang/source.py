@@ -1,0 +1,288 @@
+"""``@T.prim_func`` and ``@tilelang.jit``: functions that become Programs when their shapes are known."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import os
+import textwrap
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from megatile.compat.tilelang import buffers as b
+from megatile.compat.tilelang.reader import TileLangReader
+from megatile.core.errors import MegatileError
+from megatile.hda import machine as find_machine
+from megatile.ir.program import Program
+from megatile.language.common.rewrite import bind
+from megatile.language.tile.builder import ProgramBuilder, located
+from megatile.language.tile.errors import ProgramError, ProgramWarning
+from megatile.language.tile.program import DEFAULT_MACHINE, evaluated_annotations
+from megatile.language.tile.python_errors import PYTHON_ERRORS, translated
+from megatile.language.tile.scalars import Value
+from megatile.language.tile.tiles import Symbol
+
+MISSING = object()
+
+
+def current_machine() -> Any:
+    """The machine that kernels are built for: ``MEGATILE_MACHINE``, or the default one."""
+    return find_machine(os.environ.get("MEGATILE_MACHINE", DEFAULT_MACHINE))
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a function became: Programs to run in turn, its tensors, and which of them are its results."""
+
+    programs: tuple[Program, ...]
+    tensors: dict[str, b.TensorType]
+    arguments: tuple[str, ...]
+    """Tensors that the caller gives, in order."""
+    results: tuple[str, ...]
+    single: bool = True
+
+
+class Source:
+    """A Python function in TileLang's spelling, and what it becomes for given shapes and numbers."""
+
+    def __init__(self, function: Callable[..., Any], names: Mapping[str, Any] | None = None):
+        self.function = function
+        self.__name__ = function.__name__
+        self.signature = inspect.signature(function)
+        self.annotations = evaluated_annotations(function, names or {})
+        self.arguments: dict[str, Any] = {}
+
+    def build(self, given: Mapping[str, Any], bound: Mapping[str, int]) -> Built:
+        """Programs for arguments (arrays, numbers) and symbolic extents by name."""
+        builder = ProgramBuilder(current_machine(), self.__name__)
+        builder.reader = TileLangReader(builder)
+        builder.bound = dict(bound)
+        builder.padded = True
+        state = builder.tilelang = b.KernelState()  # type: ignore[attr-defined]
+        state.function = self  # type: ignore[attr-defined]
+        self.declared: dict[str, b.Buffer] = {}
+        self.builder = builder
+        try:
+            with builder.active():
+                values = self._values(builder, given)
+                result = bind(self.function, builder.reader)(**values)
+        except MegatileError as error:
+            raise located(error, builder.place).with_traceback(None) from None
+        except PYTHON_ERRORS as error:
+            if os.environ.get("MEGATILE_DEBUG"):
+                raise
+            raise translated(error, builder.place, builder.tiles).with_traceback(None) from None
+        if not state.programs:
+            raise ProgramError(
+                f"'{self.__name__}' has no launch", advice="put its statements under 'with T.Kernel(...):'"
+            )
+        for text in dict.fromkeys(w for p in state.programs for w in p.warnings):
+            warnings.warn(text, ProgramWarning, stacklevel=4)
+        return self._built(state, result)
+
+    def _values(self, builder: ProgramBuilder, given: Mapping[str, Any]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, parameter in self.signature.parameters.items():
+            kind = self.annotations.get(name)
+            kind = kind() if isinstance(kind, b.TensorProxy) else kind
+            value = given.get(name, MISSING)
+            if isinstance(kind, b.TensorType):
+                value = self.tensor(builder, name, kind, value)
+            elif value is MISSING:
+                value = MISSING if parameter.default is inspect.Parameter.empty else parameter.default
+            elif isinstance(kind, b.Dtype) and isinstance(value, (int, float)) and "float" in kind:
+                value = float(value)
+            values[name] = value
+        return values
+
+    def tensor(self, builder: ProgramBuilder, name: str, kind: b.TensorType, value: Any) -> b.Buffer:
+        """Declare an argument; the shape of its array binds the symbolic extents of its type."""
+        if isinstance(value, b.Buffer):
+            return value
+        shape = getattr(value, "shape", None) if value is not MISSING else None
+        if shape is not None:
+            bind_shape(name, kind, tuple(shape), builder.bound)
+        buffer = b.declare(builder, name, kind.shape, kind.dtype)
+        self.declared[name] = buffer
+        return buffer
+
+    def _built(self, state: b.KernelState, result: Any) -> Built:
+        returned = result if isinstance(result, (tuple, list)) else () if result is None else (result,)
+        tensors = {name: b.TensorType(t.shape, b.Dtype(t.dtype)) for name, t in state.tensors.items()}
+        arguments = tuple(self.declared[name].name for name in self.signature.parameters if name in self.declared)
+        results = tuple(t.name for t in returned if isinstance(t, b.Buffer))
+        return Built(tuple(state.programs), tensors, arguments, results, not isinstance(result, (tuple, list)))
+
+
+def bind_shape(name: str, kind: b.TensorType, shape: tuple[int, ...], bound: dict[str, int]) -> None:
+    """Symbolic extents that an array's shape shows; what is known must agree."""
+    if len(kind.shape) != len(shape):
+        raise ProgramError(
+            f"'{name}' has {len(shape)} dimensions, and {len(kind.shape)} are declared",
+            advice=f"its shape is {shape}, the declared one {kind.shape}",
+        )
+    for d, (wanted, extent) in enumerate(zip(kind.shape, shape, strict=True)):
+        if isinstance(wanted, Symbol) and wanted.name not in bound:
+            bound[wanted.name] = int(extent)
+        number = b.resolved(wanted, bound)
+        if not isinstance(number, Value) and int(number) != int(extent):
+            raise ProgramError(
+                f"dimension {d} of '{name}' is {extent}, and {number} is declared",
+                advice="give an array of the declared shape",
+            )
+
+
+class PrimFunc(Source):
+    """A function under ``@T.prim_func``: all its arguments have types."""
+
+    def __init__(self, function: Callable[..., Any], names: Mapping[str, Any] | None = None):
+        super().__init__(function, names)
+        self.kinds = {
+            name: kind() if isinstance(kind, b.TensorProxy) else kind
+            for name, kind in ((name, self.annotations.get(name)) for name in self.signature.parameters)
+        }
+        for name, kind in self.kinds.items():
+            if kind is None:
+                raise ProgramError(
+                    f"argument '{name}' of '{self.__name__}' has no type",
+                    advice=f"write {name}: T.Tensor((M, N), T.float32), or {name}: T.int32 for a number",
+                )
+
+    @property
+    def script(self) -> Callable[[], str]:
+        return lambda: "\n".join(str(p) for p in self.build({}, {}).programs)
+
+    def __str__(self) -> str:
+        return self.script()
+
+
+def prim_func(function: Any = None, **_: Any) -> Any:
+    """Decorator of kernels whose arguments have types."""
+    if function is None:
+        return prim_func
+    return PrimFunc(function, frame_names())
+
+
+def frame_names() -> dict[str, Any]:
+    """The names around the decorated function, for annotations kept as text."""
+    frame = inspect.currentframe()
+    outer = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
+    return dict(outer.f_locals) if outer is not None else {}
+
+
+def is_eager(function: Callable[..., Any]) -> bool:
+    """Whether the function is itself a kernel, instead of returning one."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    pending: list[ast.AST] = list(tree.body[0].body)  # type: ignore[attr-defined]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            continue
+        if isinstance(node, ast.With):
+            for item in node.items:
+                text = ast.unparse(item.context_expr)
+                if "Kernel(" in text:
+                    return True
+        pending.extend(ast.iter_child_nodes(node))
+    return False
+
+
+class JIT:
+    """What ``@tilelang.jit`` makes of a function; calling it runs the kernel, or gives one to run."""
+
+    def __init__(self, function: Callable[..., Any], out_idx: Any = None, **options: Any):
+        functools.update_wrapper(self, function)
+        self.function = self.func = function
+        self.out_idx = out_idx
+        self.options = options
+        self.eager = is_eager(function)
+        self.mode = "eager" if self.eager else "lazy"
+        self.signature = inspect.signature(function)
+        self.source = Source(function, frame_names()) if self.eager else None
+        self.kernels: dict[Any, Any] = {}
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def compile(self, *arguments: Any, **keywords: Any) -> Any:
+        """A kernel for these numbers and shapes, to be called with arrays."""
+        from megatile.compat.tilelang.kernel import EagerKernel, JITKernel
+
+        if not self.eager:
+            return JITKernel(self.get_tir(*arguments, **keywords), self.out_idx)
+        assert self.source is not None
+        given, bound = self._split(arguments, keywords)
+        return EagerKernel(self.source, given, bound)
+
+    def _split(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+        """Arguments by name, and symbolic extents among the keywords."""
+        known = {k: v for k, v in keywords.items() if k in self.signature.parameters}
+        bound = {k: int(v) for k, v in keywords.items() if k not in self.signature.parameters}
+        return dict(self.signature.bind_partial(*arguments, **known).arguments), bound
+
+    def get_tir(self, *arguments: Any, **keywords: Any) -> Any:
+        """The kernel as a function of its arrays."""
+        if self.eager:
+            return self.compile(*arguments, **keywords)
+        result = self.function(*arguments, **keywords)
+        if not isinstance(result, PrimFunc):
+            raise ProgramError(
+                f"'{self.__name__}' returns {type(result).__name__}, not a kernel",
+                advice="return a function under @T.prim_func, or launch with T.Kernel in the function itself",
+            )
+        return result
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        keywords.update(keywords.pop("__tune_params", {}))
+        if not self.eager:
+            key = _key(arguments, keywords)
+            if key is None or key not in self.kernels:
+                kernel = self.compile(*arguments, **keywords)
+                if key is None:
+                    return kernel
+                self.kernels[key] = kernel
+            return self.kernels[key]
+        given, bound = self._split(arguments, keywords)
+        from megatile.compat.tilelang.kernel import EagerKernel
+
+        assert self.source is not None
+        return EagerKernel(self.source, given, bound).run(given)
+
+    def get_kernel_source(self, *arguments: Any, **keywords: Any) -> str:
+        return str(self.compile(*arguments, **keywords).get_kernel_source())
+
+    def par_compile(self, configs: Any, **_: Any) -> list[Any]:
+        return [self.compile(**c) if isinstance(c, Mapping) else self.compile(*c) for c in configs]
+
+
+def _key(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    key = (arguments, tuple(sorted(keywords.items())))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def jit(function: Any = None, *, out_idx: Any = None, **options: Any) -> Any:
+    """Decorator: a function that is a kernel, or that returns one."""
+    if function is None:
+        return functools.partial(jit, out_idx=out_idx, **options)
+    if isinstance(function, PrimFunc):
+        from megatile.compat.tilelang.kernel import JITKernel
+
+        return JITKernel(function, out_idx)
+    return JIT(function, out_idx, **options)
+
+
+def compile(function: Any, out_idx: Any = None, **_: Any) -> Any:
+    """A kernel from a function under ``@T.prim_func``."""
+    from megatile.compat.tilelang.kernel import JITKernel
+
+    return JITKernel(function, out_idx) if isinstance(function, PrimFunc) else function
