@@ -2,13 +2,14 @@
 
     python benchmarks/tilelang_examples.py CHECKOUT [--only TEXT] [--results FILE] [--table docs/tilelang.md]
 
-Each file runs in a process of its own with a limit of CPU time and memory. Sizes are made small by name (``M``,
-``seq_len``, ``heads`` ...) in default arguments, options of argparse, assignments and calls outside kernels; kernels
-are read from the file as they stand. The results go to FILE, line by line; files that are in it already are not run
-again, unless ``--again`` asks for them. A file counts as
+Each file runs in a process of its own with a limit of CPU time and memory. Sizes are made small by name
+(``M``, ``seq_len``, ``heads`` ...) in default arguments, options of argparse, assignments and calls outside
+kernels; kernels are read from the file as they stand. The results go to FILE, line by line; files that are
+in it already are not run again, unless ``--again`` asks for them. A file counts as
 
 * *builds* if at least one of its kernels became a Program and none was refused;
-* *equals* if it ran to its end, ran a kernel, and made at least one comparison with its reference, all of which held.
+* *equals* if it ran to its end, ran a kernel, and made at least one comparison with its reference, all of
+  which held.
 """
 
 from __future__ import annotations
@@ -27,16 +28,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-CAPS = {
-    "m": 256, "n": 256, "k": 256, "batch": 1, "b": 1, "batch_size": 1, "bs": 1, "heads": 4, "h": 4, "head": 4, "num_heads": 4,
-    "n_heads": 4, "h_q": 16, "head_kv": 1, "seq_len": 256, "seqlen": 256, "s": 256, "sq": 256, "skv": 256, "seq_q": 256, "seq_kv": 256,
-    "n_ctx": 256, "q_seqlen": 256, "k_seqlen": 256, "kv_seqlen": 256, "seqlen_q": 256, "seqlen_k": 256, "seqlen_kv": 256,
-    "kv_ctx": 256, "kv_seq_len": 256, "seq_len_kv": 256, "max_seqlen": 256, "total_len": 256, "sequence_length": 256,
-    "seq": 256, "t": 256, "hidden": 512, "hidden_size": 512, "num_tokens": 64, "tokens": 64, "topk": 64, "hq": 16, "hv": 4, "hk": 1,
-    "ngroups": 1, "nheads": 2, "groups": 2, "dim": 128, "max_seqlen_q": 256, "max_seqlen_k": 256, "max_seqlen_kv": 256,
-    "max_cache_seqlen": 512, "cache_seqlen": 256, "max_seq_len": 256, "n_chunk": 2, "context_size": 256,
-    "s_q": 64, "s_kv": 256, "num_experts": 8, "out_channel": 64, "c": 64, "f": 64,
-}  # fmt: skip
+_LARGEST = {
+    1: "batch b batch_size bs head_kv hk ngroups",
+    2: "nheads groups n_chunk",
+    4: "heads h head num_heads n_heads hv",
+    8: "num_experts",
+    16: "h_q hq",
+    64: "num_tokens tokens topk s_q out_channel c f",
+    128: "dim",
+    256: (
+        "m n k seq_len seqlen s sq skv seq_q seq_kv n_ctx q_seqlen k_seqlen kv_seqlen seqlen_q "
+        "seqlen_k seqlen_kv kv_ctx kv_seq_len seq_len_kv max_seqlen total_len sequence_length seq "
+        "t max_seqlen_q max_seqlen_k max_seqlen_kv cache_seqlen max_seq_len context_size s_kv "
+    ),
+    512: "hidden hidden_size max_cache_seqlen",
+}
+CAPS = {name: size for size, names in _LARGEST.items() for name in names.split()}
 """The largest size of a name, in lower case."""
 
 SIZES: dict[str, dict[str, Any]] = {}
@@ -94,12 +101,15 @@ class Smaller(ast.NodeTransformer):
         return node
 
     def visit_Assert(self, node: ast.Assert) -> Any:
-        test = ast.Call(ast.Name("__compared", ast.Load()), [node.test], [])
+        test = ast.Call(ast.Name("megatile_compared", ast.Load()), [node.test], [])
         return ast.copy_location(ast.Assert(ast.copy_location(test, node.test), node.msg), node)
 
 
 def _is_kernel(node: ast.FunctionDef) -> bool:
-    return any("jit" in ast.unparse(d) or "prim_func" in ast.unparse(d) or "macro" in ast.unparse(d) for d in node.decorator_list)
+    return any(
+        "jit" in ast.unparse(d) or "prim_func" in ast.unparse(d) or "macro" in ast.unparse(d)
+        for d in node.decorator_list
+    )
 
 
 def smaller(path: Path, sizes: dict[str, Any]) -> Any:
@@ -183,7 +193,6 @@ def preload() -> None:
     import torch.nn.functional
     import torch.testing
 
-    import megatile.compat.tilelang.modules
     from megatile.hda import machine
 
     torch.set_num_threads(1)
@@ -197,7 +206,7 @@ def run_one(path: Path, sizes: dict[str, Any]) -> dict[str, Any]:
     sys.argv = [str(path)]
     watch(record)
     main = type(sys)("__main__")
-    main.__dict__.update(__file__=str(path), __compared=record.compared)
+    main.__dict__.update(__file__=str(path), megatile_compared=record.compared)
     sys.modules["__main__"] = main
     try:
         exec(smaller(path, sizes), main.__dict__)
@@ -253,10 +262,14 @@ def finished(path: Path, root: Path, status: int, seconds: int, page: Path) -> d
     if page.exists() and page.stat().st_size:
         return row | json.loads(page.read_text())
     signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    return row | {"error": f"more than {seconds} s of CPU time" if signal in (9, 24) else f"ended by signal {signal}"}
+    return row | {
+        "error": f"more than {seconds} s of CPU time" if signal in (9, 24) else f"ended by signal {signal}"
+    }
 
 
-def run_all(paths: list[Path], root: Path, seconds: int, memory: int, workers: int) -> Iterator[dict[str, Any]]:
+def run_all(
+    paths: list[Path], root: Path, seconds: int, memory: int, workers: int
+) -> Iterator[dict[str, Any]]:
     """The results, as they come; ``workers`` files at a time."""
     running: dict[int, tuple[Path, Path]] = {}
     pending = list(paths)
@@ -285,14 +298,18 @@ def reason(row: dict[str, Any]) -> str:
         return str(row["error"])
     if row["failed"]:
         return f"{row['failed']} comparisons do not hold"
-    return "runs, and compares nothing with a reference" if row["ran"] else "runs no kernel when it is started"
+    return (
+        "runs, and compares nothing with a reference" if row["ran"] else "runs no kernel when it is started"
+    )
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     lines = ["| file | builds | equals | otherwise |", "|---|---|---|---|"]
     for row in sorted(rows, key=lambda r: r["file"]):
         text = reason(row).replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
-        lines.append(f"| `{row['file']}` | {'yes' if builds(row) else 'no'} | {'yes' if equals(row) else 'no'} | {text} |")
+        lines.append(
+            f"| `{row['file']}` | {'yes' if builds(row) else 'no'} | {'yes' if equals(row) else 'no'} | {text} |"
+        )
     return "\n".join(lines)
 
 
@@ -305,7 +322,9 @@ def write_table(page: Path, title: str, rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("checkout", nargs="?", type=Path)
     parser.add_argument("--below", default="examples")
     parser.add_argument("--only", default="")
@@ -332,7 +351,10 @@ def main() -> None:
             results[row["file"]] = row
             out.write(json.dumps(row) + "\n")
             out.flush()
-            print(f"{'equals' if equals(row) else 'builds' if builds(row) else '-':7}{row['file']}: {reason(row)}", flush=True)
+            print(
+                f"{'equals' if equals(row) else 'builds' if builds(row) else '-':7}{row['file']}: {reason(row)}",
+                flush=True,
+            )
     rows = [results[str(p.relative_to(root))] for p in files if str(p.relative_to(root)) in results]
     print(f"{sum(map(builds, rows))} of {len(rows)} build, {sum(map(equals, rows))} equal")
     if options.table:

@@ -13,6 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "megatile"
 
 ALLOWED = {
+    "tilelang": "compat",
     "compat": "attention tune report",
     "attention": "parallel runtime collectives sim cost plan hda",
     "parallel": "runtime collectives",

@@ -41,11 +41,13 @@ with scale("device"):
     barrier("device", axis=0)
     signal("f", (1,), dst=0, amount=2)
     wait("f", (1,), n)
+    wait("f", (0,), 1, phase=2)
+    hint("use_swizzle", text='panel_size=10, order="row"')
     collective("allreduce", "device", (t[0::8, 0],), (t[0::8, 0],), op="fn", fn=merge("m", (max(a0, b0),)))
     print("{} {}", values=(x, t[0::1, 0::8]), unit=0)
     check(x < 5 and not n == 3, text="small")
     breakpoint(unit=1)
-    atomic("add", "A", (0, 0), cast(x, "f32") * 2.0)
+    atomic("add", "A", (0, 0), cast(x, "f32") * bitcast(f[0], "f32"))
     atomic("cas", "f", (0,), x, expected=0, result="old")
     atomicregion("max", a[0::8, 0::8], t[0::8, 0::8])
     barrier("device", name="pair", group=old // 2, units=2)
@@ -55,6 +57,8 @@ with scale("device"):
             break
         else:
             continue
+    for s in in_step(8):
+        t[s, 0] = t[s, 1]
     for k in pipelined(0, n, 2, stages=3):
         for i, j in parallel(8, 8):
             y = select(i < j, exp2(t[i, j]), 0.5)
@@ -70,6 +74,7 @@ with scale("device"):
 def test_everything_parses_back() -> None:
     p = program(EVERYTHING)
     assert parse(str(p)) == p
+    assert parse(str(replace(p, padded=True))) == replace(p, padded=True)
     verify(p)
     kinds = {type(node) for node in n.walk(p.body)}
     assert kinds == set(n.STATEMENTS.values())

@@ -250,8 +250,8 @@ class _Parser(ExprReader):
         head = _name_of(tree)
         if head in ("coord", "rank"):
             return {"coord": Coord, "rank": Rank}[head](*(ast.literal_eval(a) for a in tree.args))
-        if head == "cast":
-            return Call("cast", (self.expr(tree.args[0]),), ast.literal_eval(tree.args[1]))
+        if head in ("cast", "bitcast"):
+            return Call(head, (self.expr(tree.args[0]),), ast.literal_eval(tree.args[1]))
         if head not in OPERATORS:
             raise _fail(tree, "unknown function")
         return apply(head, *(self.expr(a) for a in tree.args))

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from megatile.compat.tilelang.dtypes import dtype as Dtype
-from megatile.ir import nodes as n
 from megatile.core.expr import Const, difference, known, rebuild, simplify
 from megatile.core.expr import Symbol as Var
 from megatile.core.expr import expr as integer
+from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT
 from megatile.ir.nodes import Dim
 from megatile.language.tile.builder import ProgramBuilder, current
@@ -44,8 +44,9 @@ class TensorProxy:
 class StridedTensorProxy(TensorProxy):
     """``T.StridedTensor(shape, strides, dtype)``: elements are found by index, wherever they lie."""
 
-    def __call__(self, shape: Any = (), strides: Any = None, dtype: Any = "float32", **_: Any) -> TensorType:
-        return TensorType(extents_of(shape), Dtype(dtype), strides)
+    def __call__(self, shape: Any = (), *rest: Any, **keywords: Any) -> TensorType:
+        strides, dtype = (*rest, None, None)[:2]
+        return super().__call__(shape, keywords.get("dtype", dtype or "float32"), strides)
 
 
 def extents_of(shape: Any) -> tuple[Any, ...]:
@@ -181,7 +182,7 @@ def state() -> KernelState:
             "TileLang's words stand in a kernel of the tile language T",
             advice="write megatile.tilelang.language as T in the whole kernel, or use megatile.language",
         )
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def declare(builder: ProgramBuilder, name: str, shape: Any, dtype: Any, strides: Any = None) -> Buffer:
@@ -203,7 +204,7 @@ def declare(builder: ProgramBuilder, name: str, shape: Any, dtype: Any, strides:
 def empty(*shape: Any, dtype: Any = "float32") -> Buffer:
     """A tensor that the program makes; returned ones are its results."""
     if len(shape) == 2 and isinstance(shape[0], (tuple, list)):
-        shape, dtype = shape[0], shape[1]
+        shape, dtype = tuple(shape[0]), shape[1]
     elif len(shape) == 1 and isinstance(shape[0], (tuple, list)):
         shape = tuple(shape[0])
     buffer = declare(current(), "made", shape, dtype)

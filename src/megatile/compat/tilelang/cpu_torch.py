@@ -5,6 +5,7 @@ What it says of the GPU (name, multiprocessors, memory) comes from the machine t
 
 from __future__ import annotations
 
+import os
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,8 @@ _INSTALLED: list[Any] = []
 
 
 def install() -> None:
-    """Change torch once; without torch there is nothing to do."""
+    """Change torch once; without torch there is nothing to do. Triton interprets its kernels."""
+    os.environ.setdefault("TRITON_INTERPRET", "1")
     try:
         import torch
         from torch.overrides import TorchFunctionMode
@@ -38,11 +40,17 @@ def install() -> None:
     mode = OnCpu()
     mode.__enter__()
     _INSTALLED.append(mode)
-    for name, value in _answers(torch).items():
+    for name, value in _answers().items():
         setattr(torch.cuda, name, value)
-    torch.Tensor.is_cuda = property(lambda self: True)  # type: ignore[assignment,method-assign]
-    torch.nn.Module.cuda = lambda self, *_, **__: self  # type: ignore[assignment,method-assign,misc]
-    torch.set_default_device = lambda *_, **__: None  # type: ignore[assignment]
+    torch.Tensor.is_cuda = property(lambda self: True)
+    torch.nn.Module.cuda = lambda self, *_, **__: self
+    torch.set_default_device = lambda *_, **__: None
+
+    class Generator(torch.Generator):
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return super().__new__(cls, _on_cpu(torch, device))
+
+    torch.Generator = Generator
 
 
 def _on_cpu(torch: Any, value: Any) -> Any:
@@ -100,16 +108,15 @@ def properties() -> Any:
     )  # fmt: skip
 
 
-def _answers(torch: Any) -> dict[str, Any]:
-    def nothing(*_: Any, **__: Any) -> None:
-        """The CPU needs none of it."""
+def _nothing() -> Any:
+    """A function of its own (torch tells functions apart) for what the CPU does not need."""
+    return lambda *_, **__: None
 
-    answers: dict[str, Any] = dict.fromkeys(
-        ("synchronize", "empty_cache", "init", "set_device", "reset_peak_memory_stats", "manual_seed", "manual_seed_all"),
-        nothing,
-    )
+
+def _answers() -> dict[str, Any]:
     stream = _Stream()
-    return answers | {
+    quiet = "synchronize empty_cache init set_device reset_peak_memory_stats manual_seed manual_seed_all"
+    return {name: _nothing() for name in quiet.split()} | {
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
@@ -124,9 +131,5 @@ def _answers(torch: Any) -> dict[str, Any]:
         "default_stream": lambda *_: stream,
         "memory_allocated": lambda *_: 0,
         "max_memory_allocated": lambda *_: 0,
-        "manual_seed": lambda seed: torch.manual_seed(seed),
-        "manual_seed_all": lambda seed: torch.manual_seed(seed),
         "is_initialized": lambda: True,
-        "nvtx": SimpleNamespace(range_start=nothing, range_end=nothing, range_push=nothing, range_pop=nothing),
-        "profiler": SimpleNamespace(start=nothing, stop=nothing),
     }

@@ -12,7 +12,15 @@ from megatile.core.dtypes import DtypeError, itemsize
 from megatile.core.dtypes import dtype as short_name
 from megatile.language.tile.functions import cast
 
-_BITS = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "float4_e2m1_unpacked": 4, "uint1": 1, "int2": 2, "uint2": 2}
+_BITS = {
+    "int4": 4,
+    "uint4": 4,
+    "float4_e2m1fn": 4,
+    "float4_e2m1_unpacked": 4,
+    "uint1": 1,
+    "int2": 2,
+    "uint2": 2,
+}
 _ALIASES = {
     "half": "float16", "float": "float32", "double": "float64", "int": "int32", "uint": "uint32",
     "long": "int64", "short": "int16", "tfloat32": "float32", "float8_e4m3": "float8_e4m3fn",
@@ -39,7 +47,7 @@ class dtype(str):
         return super().__new__(cls, _long_name(spelling))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, str) and str.__eq__(_plain(self), _long_name(other)) or _same(self, other)
+        return (isinstance(other, str) and str.__eq__(_plain(self), _long_name(other))) or _same(self, other)
 
     def __ne__(self, other: object) -> bool:
         return not self == other

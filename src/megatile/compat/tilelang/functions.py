@@ -10,7 +10,7 @@ import numpy as np
 from megatile.compat.tilelang.dtypes import dtype as Dtype
 from megatile.core.dtypes import is_float, numpy_dtype
 from megatile.language.tile import functions as f
-from megatile.language.tile.scalars import Value, as_expr, as_value, operate
+from megatile.language.tile.scalars import Value, operate
 
 
 def _operator(op: str) -> Any:
@@ -108,7 +108,9 @@ def round(x: Any, *_: Any) -> Any:
     low = f.floor(x)
     rest = x - low
     odd = operate("!=", operate("*", f.floor(low * 0.5), 2.0), low)
-    return f.if_then_else(operate("or", rest > 0.5, operate("and", operate("==", rest, 0.5), odd)), low + 1.0, low)
+    return f.if_then_else(
+        operate("or", rest > 0.5, operate("and", operate("==", rest, 0.5), odd)), low + 1.0, low
+    )
 
 
 def trunc(x: Any) -> Any:
@@ -139,5 +141,6 @@ def fma(a: Any, b: Any, c: Any) -> Any:
     return a * b + c
 
 
-def value_of(number: Any, dtype: Any) -> Any:
-    return as_value(as_expr(cast(number, dtype)))
+def const_value(number: Any, dtype: Any = "int32", *_: Any) -> Any:
+    """A number of a dtype: ``tirx.const``."""
+    return cast(number, dtype)

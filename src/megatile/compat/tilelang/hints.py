@@ -8,6 +8,15 @@ from megatile.ir import nodes as n
 from megatile.language.tile.builder import current
 
 
+class Layout:
+    """Where elements lie in memory; data does not depend on it."""
+
+    name = "layout"
+
+    def __init__(self, shape: Any = (), *_: Any, **__: Any):
+        self.shape = shape
+
+
 def hint(word: str) -> Any:
     """A function that keeps its word and arguments as a statement that changes no data."""
 
@@ -24,4 +33,10 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{_text(k)}: {_text(v)}" for k, v in value.items())
     name = getattr(value, "name", None)
-    return str(name) if isinstance(name, str) else str(value) if isinstance(value, (int, float, str, bool)) else type(value).__name__
+    return (
+        str(name)
+        if isinstance(name, str)
+        else str(value)
+        if isinstance(value, (int, float, str, bool))
+        else type(value).__name__
+    )

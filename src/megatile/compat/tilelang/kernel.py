@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
-from megatile.compat.tilelang.arrays import TensorSupplyType, array_for, assert_close, new_array, as_sequence
+from megatile.compat.tilelang.arrays import TensorSupplyType, array_for, as_sequence, assert_close, new_array
 from megatile.compat.tilelang.source import Built, PrimFunc, Source, bind_shape
 from megatile.core.errors import MegatileError
 from megatile.language.tile.errors import ProgramError
@@ -97,7 +97,9 @@ class EagerKernel(Kernel):
         return None if not results else results[0] if built.single else tuple(results)
 
     def __call__(self, *arrays: Any, **keywords: Any) -> Any:
-        names = [n for n in self.source.signature.parameters if n not in self.given or _is_array(self.given[n])]
+        names = [
+            n for n in self.source.signature.parameters if n not in self.given or _is_array(self.given[n])
+        ]
         given = {**self.given, **dict(zip(names, arrays, strict=False)), **keywords}
         return self.run(given)
 
@@ -151,7 +153,10 @@ class JITKernel(Kernel):
         names = [name for name in self.names if name not in self.results]
         if len(arrays) == len(self.names):
             names = self.names
-        given = {**dict(zip(names, arrays, strict=False)), **{k: v for k, v in keywords.items() if k in names}}
+        given = {
+            **dict(zip(names, arrays, strict=False)),
+            **{k: v for k, v in keywords.items() if k in names},
+        }
         missing = [name for name in names if name not in given]
         if missing or len(arrays) > len(names):
             raise ProgramError(
@@ -246,7 +251,9 @@ class Profiler:
             for one, other in zip(as_sequence(self.kernel(*inputs)), first, strict=True):
                 assert_close(one, other, rtol=0, atol=0, max_mismatched_ratio=0)
 
-    def do_bench(self, func: Callable[..., Any] | None = None, *_: Any, input_tensors: Any = None, **__: Any) -> float:
+    def do_bench(
+        self, func: Callable[..., Any] | None = None, *_: Any, input_tensors: Any = None, **__: Any
+    ) -> float:
         """Milliseconds of one call, measured on this computer's CPU (not a prediction of a GPU)."""
         inputs = list(self._get_inputs() if input_tensors is None else input_tensors)
         return do_bench(lambda: (func or self.kernel)(*inputs))

@@ -7,8 +7,8 @@ from typing import Any
 
 from megatile.compat.tilelang import buffers as b
 from megatile.compat.tilelang.threads import thread_variables, with_threads
-from megatile.ir import nodes as n
 from megatile.core.expr import Symbol as Var
+from megatile.ir import nodes as n
 from megatile.ir.expr import Coord
 from megatile.ir.launch import Param
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
@@ -75,6 +75,9 @@ class Kernel:
         builder.bodies, builder.scales, builder.homes, builder.placements = [Body()], [], {}, {}
 
 
+ClusterKernel = Kernel
+
+
 def with_numbers(node: n.Node, bound: dict[str, int]) -> n.Node:
     """Expressions made before their symbolic extents were known, with the numbers put in."""
     return rewrite_expressions(node, lambda e: b.substituted(e, bound))
@@ -109,4 +112,3 @@ def get_thread_extent(dim: int = 0) -> int:
 
 def get_block_extent(dim: int = 0) -> int:
     return int(b.state().grid[dim])  # type: ignore[attr-defined]
-

@@ -8,7 +8,6 @@ from megatile.compat.tilelang import buffers as b
 from megatile.language.tile import loops
 
 
-
 def _values(bounds: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(b.resolved(x, b.current().bound) for x in bounds)
 
@@ -66,5 +65,3 @@ class PersistentRange:
             found.append(number % extent)
             number = number // extent
         return tuple(reversed(found))
-
-

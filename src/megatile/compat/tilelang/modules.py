@@ -13,10 +13,12 @@ import megatile.compat.tilelang as tilelang
 from megatile.compat.tilelang import cpu_torch, language
 from megatile.compat.tilelang.arrays import TensorSupplyType, assert_close, new_array
 from megatile.compat.tilelang.dtypes import dtype
-from megatile.compat.tilelang.source import PrimFunc
+from megatile.compat.tilelang.hints import Layout
 from megatile.compat.tilelang.kernel import Profiler, do_bench
+from megatile.compat.tilelang.source import PrimFunc
 from megatile.compat.tilelang.tuning import AutoTuner, autotune, set_autotune_inputs
 from megatile.language.tile.operations import GemmWarpPolicy
+from megatile.language.tile.scalars import Value
 
 
 def _same(function: Any = None, *_: Any, **__: Any) -> Any:
@@ -26,11 +28,6 @@ def _same(function: Any = None, *_: Any, **__: Any) -> Any:
 
 def _first(value: Any, *_: Any, **__: Any) -> Any:
     return value
-
-
-def _layout(*_: Any, **__: Any) -> Any:
-    """A layout: data does not depend on it."""
-    return SimpleNamespace(name="layout", shape=())
 
 
 def set_random_seed(seed: int = 42) -> None:
@@ -82,7 +79,8 @@ def cuda_architecture(*_: Any) -> Any:
 
 
 _DRIVER = SimpleNamespace(
-    get_num_sms=lambda *_: cpu_torch.properties().multi_processor_count, get_cuda_device_properties=cpu_torch.properties
+    get_num_sms=lambda *_: cpu_torch.properties().multi_processor_count,
+    get_cuda_device_properties=cpu_torch.properties,
 )
 _TESTING = {
     name: _same
@@ -91,12 +89,19 @@ _TESTING = {
     "requires_cuda_compute_version_lt requires_cuda_compute_version_le requires_cuda_compute_version_gt".split()
 }
 _LAYOUTS = {
-    name: _layout
+    name: Layout
     for name in "make_swizzled_layout make_volta_swizzled_layout make_wgmma_swizzled_layout make_linear_layout "
     "make_full_bank_swizzled_layout make_half_bank_swizzled_layout make_quarter_bank_swizzled_layout Layout Fragment "
     "make_cutlass_metadata_layout make_mma_swizzle_layout make_tcgen05mma_swizzled_layout make_gemm_fragment_8x8".split()
 }
 _ASSERT = {"torch_assert_close": torch_assert_close}
+
+_TIRX = (
+    {"PrimFunc": PrimFunc, "const": language.WORDS["const_value"], "PrimExpr": Value, "Var": Value}
+    | {name: language.WORDS[name] for name in "reinterpret Select Cast if_then_else".split()}
+    | {"Min": language.WORDS["min"], "Max": language.WORDS["max"]}
+)
+_TVM = {"DataType": dtype, "tirx": SimpleNamespace(**_TIRX), "tir": SimpleNamespace(**_TIRX)}
 
 CONTENTS: dict[str, Any] = {
     "tilelang": vars(tilelang) | _LAYOUTS | {"__name__": None, "__path__": None, "__file__": None, "__spec__": None,
@@ -126,6 +131,7 @@ CONTENTS: dict[str, Any] = {
     "tilelang.cuda": {},
     "tilelang.cuda.intrinsics": _LAYOUTS,
     "tilelang.env": {"TILELANG_CACHE_DIR": "", "env": SimpleNamespace()},
-    "tvm": {"DataType": dtype},
-    "tvm.tirx": {"PrimFunc": PrimFunc},
+    "tilelang.tvm": _TVM,
+    "tvm": _TVM,
+    "tvm.tirx": _TIRX,
 }  # fmt: skip

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
-from megatile.ir import nodes as n
 from megatile.core.expr import Binary, Expr, known, simplify
 from megatile.core.expr import Symbol as Var
+from megatile.ir import nodes as n
 from megatile.language.tile import operations as ops
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
@@ -22,9 +22,12 @@ def _region(value: Any) -> Any:
     return value.tile if isinstance(value, b.Variable) else value
 
 
-def copy(src: Any, dst: Any, *_: Any, **__: Any) -> None:
-    """Copy ``src`` to ``dst``, converting the dtype. How it is done on a GPU (TMA, width) is no matter here."""
+def copy(src: Any, dst: Any, *_: Any, barrier: Any = None, **__: Any) -> None:
+    """Copy ``src`` to ``dst``, converting the dtype; how a GPU does it (TMA, width) is no matter here."""
     ops.copy(_region(dst), _region(src))
+
+
+tma_copy = copy
 
 
 def async_copy(src: Any, dst: Any, *_: Any, **__: Any) -> None:
@@ -88,10 +91,7 @@ def gemm(
 
 
 wgmma_gemm = gemm
-
-
-def tcgen05_gemm(A: Any, B: Any, C: Any, *arguments: Any, mbar: Any = None, **keywords: Any) -> None:
-    gemm(A, B, C, *arguments, mbar=mbar, **keywords)
+tcgen05_gemm = gemm
 
 
 def _policy(policy: Any) -> Any:
@@ -107,7 +107,9 @@ def clear(buffer: Any, *_: Any, **__: Any) -> None:
     fill(buffer, 0)
 
 
-def reduce(buffer: Any, out: Any, reduce_type: str, dim: int = -1, clear: bool = True, *_: Any, **__: Any) -> None:
+def reduce(
+    buffer: Any, out: Any, reduce_type: str, dim: int = -1, clear: bool = True, *_: Any, **__: Any
+) -> None:
     ops.reduce(reduce_type, buffer, _region(out), dim, clear)
 
 
@@ -145,7 +147,10 @@ def _atomic(op: str, dst: Any, value: Any, return_prev: bool) -> Any:
     extents = right.extents if right is not None and left.is_anchor else left.extents
     if left.is_anchor and right is not None:
         spare = len(left.dims) - len(extents)
-        dims = (*left.dims[:spare], *(n.Dim(d.start, e, True) for d, e in zip(left.dims[spare:], extents)))
+        dims = (
+            *left.dims[:spare],
+            *(n.Dim(d.start, e, True) for d, e in zip(left.dims[spare:], extents, strict=True)),
+        )
         left = Operand(left.tile, dims)
     names = tuple(builder.fresh(word) for word in "ijlm"[: len(extents)])
     indices = [Var(name) for name in names]
@@ -209,10 +214,14 @@ def atomic_store(dst: Any, src: Any, memory_order: str = "seq_cst") -> None:
     dst.tile[tuple(Value(i) for i in dst.index)] = src
 
 
-def refuse(what: str, instead: str) -> Any:
-    """A word that has no meaning here yet."""
-
+def _read_again(name: str, what: str) -> Any:
     def refused(*_: Any, **__: Any) -> Any:
-        raise ProgramError(f"T.{what} is not known to megatile", advice=instead)
+        raise ProgramError(f"T.{name}: {what}", advice="write the elements in a T.Parallel loop")
 
     return refused
+
+
+view = _read_again("view", "a tile read with another shape or dtype has no meaning in a Program yet")
+reshape = _read_again("reshape", "a tile read with another shape has no meaning in a Program yet")
+im2col = _read_again("im2col", "the windows of a convolution have no operation of their own yet")
+reduce_bitand, reduce_bitor, reduce_bitxor = _reduction("bitand"), _reduction("bitor"), _reduction("bitxor")

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
+from megatile.compat.tilelang.loops import PersistentRange
 from megatile.core.errors import Place
-from megatile.ir import nodes as n
 from megatile.core.expr import Symbol as Var
+from megatile.ir import nodes as n
 from megatile.language.common.hooks import Undefined
 from megatile.language.common.rewrite import bind
 from megatile.language.tile.builder import ProgramBuilder, current
@@ -72,9 +73,7 @@ class TileLangReader(Reader):
             return Value(Var(variable, value.dtype))
         return super().assign(place, name, value)
 
-    def declare(
-        self, place: Place, name: str, value: Any, annotation: Callable[[], Any], given: bool
-    ) -> Any:
+    def declare(self, place: Place, name: str, value: Any, annotation: Callable[[], Any], given: bool) -> Any:
         """``A: T.Tensor(shape, dtype)`` declares an argument, ``x: T.int32 = 0`` a variable."""
         self._here(place)
         kind = annotation()
@@ -89,6 +88,16 @@ class TileLangReader(Reader):
         if given:
             return self.assign(place, name, value)
         return value if not isinstance(value, Undefined) else Undefined(name, place)
+
+    def for_(
+        self, place: Place, iterable: Any, body: Callable[..., Any], names: tuple[str, ...], state: Any,
+        context: Any,
+    ) -> Any:  # fmt: skip
+        if isinstance(iterable, PersistentRange):
+            tiles, inner = iterable, body
+            iterable = tiles.flat()
+            body = lambda number, *rest: inner(tiles.coordinates(number), *rest)  # noqa: E731
+        return super().for_(place, iterable, body, names, state, context)
 
     def _carry(self, names: tuple[str, ...], state: Any) -> list[Any]:
         carried = super()._carry(names, state)

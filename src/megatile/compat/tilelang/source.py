@@ -112,9 +112,13 @@ class Source:
     def _built(self, state: b.KernelState, result: Any) -> Built:
         returned = result if isinstance(result, (tuple, list)) else () if result is None else (result,)
         tensors = {name: b.TensorType(t.shape, b.Dtype(t.dtype)) for name, t in state.tensors.items()}
-        arguments = tuple(self.declared[name].name for name in self.signature.parameters if name in self.declared)
+        arguments = tuple(
+            self.declared[name].name for name in self.signature.parameters if name in self.declared
+        )
         results = tuple(t.name for t in returned if isinstance(t, b.Buffer))
-        return Built(tuple(state.programs), tensors, arguments, results, not isinstance(result, (tuple, list)))
+        return Built(
+            tuple(state.programs), tensors, arguments, results, not isinstance(result, (tuple, list))
+        )
 
 
 def bind_shape(name: str, kind: b.TensorType, shape: tuple[int, ...], bound: dict[str, int]) -> None:
@@ -198,6 +202,7 @@ class JIT:
 
     def __init__(self, function: Callable[..., Any], out_idx: Any = None, **options: Any):
         functools.update_wrapper(self, function)
+        self.__name__ = function.__name__
         self.function = self.func = function
         self.out_idx = out_idx
         self.options = options
@@ -220,7 +225,9 @@ class JIT:
         given, bound = self._split(arguments, keywords)
         return EagerKernel(self.source, given, bound)
 
-    def _split(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+    def _split(
+        self, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, int]]:
         """Arguments by name, and symbolic extents among the keywords."""
         known = {k: v for k, v in keywords.items() if k in self.signature.parameters}
         bound = {k: int(v) for k, v in keywords.items() if k not in self.signature.parameters}

@@ -24,22 +24,23 @@ def _element(barrier: Any) -> tuple[b.Barrier, Any]:
     if isinstance(barrier, b.BarrierElement):
         return barrier.barrier, barrier.index
     raise ProgramError(
-        f"{barrier!r} is no barrier", advice="make it with T.alloc_barrier(arrive_count=...), index it with [i]"
+        f"{barrier!r} is no barrier",
+        advice="make it with T.alloc_barrier(arrive_count=...), index it with [i]",
     )
 
 
-def barrier_arrive(barrier: Any, *_: Any, **__: Any) -> None:
+def barrier_arrive(mbarrier: Any, *_: Any, **__: Any) -> None:
     """All threads of this role arrive; a phase ends when its arrivals are complete."""
-    one, index = _element(barrier)
+    one, index = _element(mbarrier)
     state = b.state()
     threads = state.roles[-1] if state.roles else math.prod(state.threads)
     amount = min(min(one.counts), threads)
     current().emit(n.Signal, flag=one.tile.name, index=(as_expr(index),), amount=as_expr(amount))
 
 
-def barrier_wait(barrier: Any, parity: Any = 0, *_: Any) -> None:
+def barrier_wait(mbarrier: Any, parity: Any = 0, *_: Any) -> None:
     """Until the phase of this parity is complete."""
-    one, index = _element(barrier)
+    one, index = _element(mbarrier)
     current().emit(
         n.Wait, flag=one.tile.name, index=(as_expr(index),), value=as_expr(parity), phase=min(one.counts)
     )
@@ -52,3 +53,8 @@ def ws(*groups: int) -> Iterator[None]:
     state.roles.append(128 * max(len(groups), 1))
     yield
     state.roles.pop()
+
+
+def tcgen05_mma_arrive(mbar: Any, *_: Any, **__: Any) -> None:
+    """The matrix unit arrives when the products before are done: at once."""
+    barrier_arrive(mbar)

@@ -11,6 +11,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from megatile.language.tile.errors import ProgramError
+
 _ROOTS = ("tilelang", "tvm", "tilescale")
 
 
@@ -18,9 +20,11 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds ``tilelang`` (and the little of ``tvm`` that its programs name) in megatile."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name.split(".")[0] in _ROOTS and name in modules():
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
+        if name.split(".")[0] not in _ROOTS:
+            return None
+        if name not in modules():
+            _MODULES[name] = _module(name, {})
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: Any) -> ModuleType:
         return modules()[spec.name]
@@ -60,7 +64,9 @@ def _module(name: str, contents: Any) -> ModuleType:
     module.__file__ = f"<megatile as {name}>"
     if isinstance(contents, ModuleType):
         names = getattr(contents, "__all__", None) or [n for n in vars(contents) if not n.startswith("__")]
-        contents = {n: getattr(contents, n) for n in names} | {"__getattr__": getattr(contents, "__getattr__", None)}
+        contents = {n: getattr(contents, n) for n in names} | {
+            "__getattr__": getattr(contents, "__getattr__", None)
+        }
     for key, value in contents.items():
         if value is not None and key not in ("__builtins__", "__doc__", "__cached__"):
             setattr(module, key, value)
@@ -69,5 +75,32 @@ def _module(name: str, contents: Any) -> ModuleType:
     return module
 
 
+class Missing:
+    """A name of TileLang that megatile has not; it may be imported, and complains when it is used."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __getattr__(self, word: str) -> Missing:
+        if word.startswith("__"):
+            raise AttributeError(word)
+        return Missing(f"{self.name}.{word}")
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise ProgramError(
+            f"{self.name} has no counterpart in megatile", advice="docs/tilelang.md lists what there is"
+        )
+
+    def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
+        return (object,)
+
+    def __or__(self, other: Any) -> Any:
+        return self
+
+    __ror__ = __or__
+
+
 def _missing(module: str, word: str) -> Any:
-    raise AttributeError(f"{module}.{word} is not in megatile's TileLang spelling")
+    if word.startswith("__"):
+        raise AttributeError(f"{module}.{word}")
+    return Missing(f"{module}.{word}")

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from megatile.ir import nodes as n
 from megatile.core.expr import Expr, rebuild, symbols
 from megatile.core.expr import Symbol as Var
 from megatile.core.expr import expr as integer
+from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
 
@@ -42,8 +42,9 @@ def _private(body: tuple[n.Node, ...], names: tuple[str, ...], state: KernelStat
     own = tuple(Var(name) for name in names)
 
     def load(expr: Expr) -> Expr:
-        mine = isinstance(expr, Load) and expr.source in state.private
-        return replace(expr, index=(*own, *expr.index)) if mine else expr  # type: ignore[union-attr,arg-type]
+        if isinstance(expr, Load) and expr.source in state.private:
+            return replace(expr, index=(*own, *expr.index))
+        return expr
 
     def region(value: n.Region) -> n.Region:
         if value.source not in state.private:

@@ -79,8 +79,9 @@ class AutoTuner:
     def run(self, *_: Any, **__: Any) -> Any:
         from megatile.compat.tilelang.source import compile
 
+        known = inspect.signature(self.function).parameters
         config = dict(next(iter(self.configs)))
-        kernel = compile(self.function(**config), self.out_idx)
+        kernel = compile(self.function(**{k: v for k, v in config.items() if k in known}), self.out_idx)
         kernel.config = config
         kernel.kernel, kernel.libcode, kernel.latency = kernel, "", None
         return kernel

@@ -139,9 +139,7 @@ class Hooks:
     def assign(self, place: Place, name: str, value: Any) -> Any:
         return value
 
-    def declare(
-        self, place: Place, name: str, value: Any, annotation: Callable[[], Any], given: bool
-    ) -> Any:
+    def declare(self, place: Place, name: str, value: Any, annotation: Callable[[], Any], given: bool) -> Any:
         """``name: annotation = value``; without a value, ``value`` is what the name means so far."""
         return self.assign(place, name, value) if given else value
 

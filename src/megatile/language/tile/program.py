@@ -145,7 +145,13 @@ def finished(builder: ProgramBuilder, params: tuple[Param, ...]) -> Program:
     flags = {t.storage.name for t in builder.tiles.values() if t.storage.flag}
     body = rewrite_nodes(tuple(builder.bodies[0].nodes), lambda node: _mark(node, flags))
     program = Program(
-        builder.name, params, builder.launch, body, builder.machine.name, tuple(builder.symbols), builder.padded
+        builder.name,
+        params,
+        builder.launch,
+        body,
+        builder.machine.name,
+        tuple(builder.symbols),
+        builder.padded,
     )
     verify(program)
     for message, span, advice in find_mistakes(program):

@@ -68,7 +68,6 @@ class Iterations:
         """The number of each iteration."""
         return np.arange(int(np.prod(self.extents))) if self.lanes is None else self.lanes
 
-
     def where(self, wanted: np.ndarray) -> Iterations:
         """The iterations for which a condition (one truth each) holds."""
         chosen = np.flatnonzero(wanted)

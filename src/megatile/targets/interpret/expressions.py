@@ -63,8 +63,8 @@ def operation(expr: Any) -> Callable[[list[Any]], Any]:
     op, types = expr.operator, [a.dtype for a in expr.args]
     if op == "bitcast":
         source, target = numpy_dtype(types[0]), numpy_dtype(expr.dtype)
-        return lambda values: np.ascontiguousarray(np.asarray(values[0], source)).view(target).reshape(
-            np.shape(values[0])
+        return lambda values: (
+            np.ascontiguousarray(np.asarray(values[0], source)).view(target).reshape(np.shape(values[0]))
         )
     if op == "cast":
         return lambda values: cast_array(values[0], expr.dtype)
@@ -148,7 +148,6 @@ class Compiler:
             return lambda context: function(left(context), right(context))
         compute = operation(expr)
         return lambda context: compute([a(context) for a in arguments])
-
 
     def _chosen(self, expr: Any, arguments: list[Evaluate]) -> Evaluate:
         """A choice whose sides read elements: each side only where it is chosen, so that a condition can guard
