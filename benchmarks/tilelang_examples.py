@@ -193,6 +193,7 @@ def preload() -> None:
     import torch.nn.functional
     import torch.testing
 
+    import megatile.compat.tilelang.modules  # noqa: F401
     from megatile.hda import machine
 
     torch.set_num_threads(1)
@@ -243,7 +244,7 @@ def example_files(checkout: Path, below: str) -> list[Path]:
 
 
 def start(path: Path, root: Path, seconds: int, memory: int, page: Path) -> int:
-    """A child that runs one file and writes what happened to ``page``; everything is imported before it is made."""
+    """A child that runs one file and writes what happened to ``page``; imports are done before it is made."""
     child = os.fork()
     if child:
         return child
@@ -307,9 +308,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = ["| file | builds | equals | otherwise |", "|---|---|---|---|"]
     for row in sorted(rows, key=lambda r: r["file"]):
         text = reason(row).replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
-        lines.append(
-            f"| `{row['file']}` | {'yes' if builds(row) else 'no'} | {'yes' if equals(row) else 'no'} | {text} |"
-        )
+        built, equal = ("yes" if truth else "no" for truth in (builds(row), equals(row)))
+        lines.append(f"| `{row['file']}` | {built} | {equal} | {text} |")
     return "\n".join(lines)
 
 
@@ -351,10 +351,8 @@ def main() -> None:
             results[row["file"]] = row
             out.write(json.dumps(row) + "\n")
             out.flush()
-            print(
-                f"{'equals' if equals(row) else 'builds' if builds(row) else '-':7}{row['file']}: {reason(row)}",
-                flush=True,
-            )
+            word = "equals" if equals(row) else "builds" if builds(row) else "-"
+            print(f"{word:7}{row['file']}: {reason(row)}", flush=True)
     rows = [results[str(p.relative_to(root))] for p in files if str(p.relative_to(root)) in results]
     print(f"{sum(map(builds, rows))} of {len(rows)} build, {sum(map(equals, rows))} equal")
     if options.table:

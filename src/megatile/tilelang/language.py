@@ -2,3 +2,4 @@
 
 from megatile.compat.tilelang.language import *  # noqa: F403
 from megatile.compat.tilelang.language import __all__ as __all__
+from megatile.compat.tilelang.language import __getattr__ as __getattr__

@@ -39,9 +39,22 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 disable_cache = enable_cache = set_log_level = _nothing
-__version__ = "0.1.8"
-
 __all__ = [
-    "AutoTuner", "DataType", "JITImpl", "JITKernel", "PassConfigKey", "Profiler", "TensorSupplyType", "autotune",
-    "cdiv", "compile", "do_bench", "jit", "language", "next_power_of_2",
-]  # fmt: skip
+    "AutoTuner",
+    "DataType",
+    "JITImpl",
+    "JITKernel",
+    "PassConfigKey",
+    "Profiler",
+    "TensorSupplyType",
+    "autotune",
+    "cdiv",
+    "compile",
+    "disable_cache",
+    "do_bench",
+    "enable_cache",
+    "jit",
+    "language",
+    "next_power_of_2",
+    "set_log_level",
+]

@@ -165,13 +165,22 @@ class KernelState:
     """What TileLang's spelling needs to remember beside the Program being built."""
 
     tensors: dict[str, Buffer] = field(default_factory=dict)
-    private: set[str] = field(default_factory=set)
+    local: list[Buffer] = field(default_factory=list)
     """Tiles that every thread has for itself where the kernel names threads."""
-    made: set[str] = field(default_factory=set)
-    """Tensors that the program makes itself: outputs and workspaces."""
     threads: tuple[int, ...] = ()
     programs: list[Any] = field(default_factory=list)
     roles: list[Any] = field(default_factory=list)
+
+    @property
+    def private(self) -> set[str]:
+        return {tile.name for tile in self.local}
+
+    def renamed(self, tensor: Buffer, name: str) -> None:
+        """A tensor that the program makes gets the name of the variable it is assigned to."""
+        builder = tensor.builder
+        del self.tensors[tensor.name], builder.tiles[tensor.name]
+        tensor.name = name
+        self.tensors[name] = builder.tiles[name] = tensor
 
 
 def state() -> KernelState:
@@ -208,7 +217,6 @@ def empty(*shape: Any, dtype: Any = "float32") -> Buffer:
     elif len(shape) == 1 and isinstance(shape[0], (tuple, list)):
         shape = tuple(shape[0])
     buffer = declare(current(), "made", shape, dtype)
-    state().made.add(buffer.name)
     return buffer
 
 
@@ -238,7 +246,7 @@ def allocate(shape: Any, dtype: Any, level: str, private: bool = False, flag: bo
         n.Alloc, name=name, shape=extents, dtype=buffer.dtype, level=layer, scale=builder.scale, flag=flag
     )
     if private:
-        state().private.add(name)
+        state().local.append(buffer)
     return buffer
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from megatile.core.dtypes import DtypeError, itemsize
 from megatile.core.dtypes import dtype as short_name
 from megatile.language.tile.functions import cast
@@ -33,9 +35,12 @@ _ALIASES = {
 
 def _long_name(spelling: Any) -> str:
     """TileLang's own name of an element type, from any spelling of it."""
-    if isinstance(spelling, type) and spelling in (int, float, bool):
-        spelling = {int: "int32", float: "float32", bool: "bool"}[spelling]
-    text = str.__str__(spelling) if isinstance(spelling, str) else str(getattr(spelling, "name", spelling))
+    if isinstance(spelling, str):
+        text = str.__str__(spelling)
+    elif isinstance(spelling, type):
+        text = {int: "int32", float: "float32", bool: "bool"}.get(spelling) or np.dtype(spelling).name
+    else:
+        text = str(getattr(spelling, "name", spelling))
     text = text.removeprefix("torch.")
     return _ALIASES.get(text, text)
 

@@ -74,7 +74,8 @@ def cuda_architecture(*_: Any) -> Any:
     found = cpu_torch.properties()
     return SimpleNamespace(
         name=found.name, compute_max_core=found.multi_processor_count, sm_version=90, warp_size=32,
-        smem_cap=228 << 10, reg_cap=65536, target=SimpleNamespace(kind=SimpleNamespace(name="cuda")), platform="CUDA",
+        smem_cap=228 << 10, reg_cap=65536, platform="CUDA",
+        target=SimpleNamespace(kind=SimpleNamespace(name="cuda")),
     )  # fmt: skip
 
 
@@ -86,52 +87,64 @@ _TESTING = {
     name: _same
     for name in "requires_cuda requires_rocm requires_package requires_gfx requires_llvm requires_metal "
     "requires_cuda_compute_version requires_cuda_compute_version_eq requires_cuda_compute_version_ge "
-    "requires_cuda_compute_version_lt requires_cuda_compute_version_le requires_cuda_compute_version_gt".split()
+    "requires_cuda_compute_version_lt requires_cuda_compute_version_le "
+    "requires_cuda_compute_version_gt".split()
 }
 _LAYOUTS = {
     name: Layout
-    for name in "make_swizzled_layout make_volta_swizzled_layout make_wgmma_swizzled_layout make_linear_layout "
-    "make_full_bank_swizzled_layout make_half_bank_swizzled_layout make_quarter_bank_swizzled_layout Layout Fragment "
-    "make_cutlass_metadata_layout make_mma_swizzle_layout make_tcgen05mma_swizzled_layout make_gemm_fragment_8x8".split()
+    for name in "make_swizzled_layout make_volta_swizzled_layout make_wgmma_swizzled_layout "
+    "make_linear_layout make_full_bank_swizzled_layout make_half_bank_swizzled_layout "
+    "make_quarter_bank_swizzled_layout Layout Fragment make_cutlass_metadata_layout "
+    "make_mma_swizzle_layout make_tcgen05mma_swizzled_layout make_gemm_fragment_8x8".split()
 }
 _ASSERT = {"torch_assert_close": torch_assert_close}
-
-_TIRX = (
-    {"PrimFunc": PrimFunc, "const": language.WORDS["const_value"], "PrimExpr": Value, "Var": Value}
-    | {name: language.WORDS[name] for name in "reinterpret Select Cast if_then_else".split()}
-    | {"Min": language.WORDS["min"], "Max": language.WORDS["max"]}
-)
+_WORDS = language.WORDS
+_TIRX = {
+    "PrimFunc": PrimFunc, "const": _WORDS["const_value"], "PrimExpr": Value, "Var": Value,
+    "Min": _WORDS["min"], "Max": _WORDS["max"],
+} | {name: _WORDS[name] for name in "reinterpret Select Cast if_then_else".split()}  # fmt: skip
 _TVM = {"DataType": dtype, "tirx": SimpleNamespace(**_TIRX), "tir": SimpleNamespace(**_TIRX)}
+_FP8 = {"determine_fp8_type": determine_fp8_type, "determine_torch_fp8_type": determine_torch_fp8_type}
+_TUNER = {"autotune": autotune, "AutoTuner": AutoTuner, "set_autotune_inputs": set_autotune_inputs}
+_POSTPROCESS = {"register_cuda_postproc_callback": _same, "register_hip_postproc_callback": _same}
+_BENCH = {"do_bench": do_bench, "Profiler": Profiler, "TensorSupplyType": TensorSupplyType}
+_SUPPLY = {"get_tensor_supply": get_tensor_supply, "TensorSupplyType": TensorSupplyType}
+_ARCH = {"CUDA": cuda_architecture, "CDNA": cuda_architecture, "driver": _DRIVER}
+_TARGET = {
+    "check_cuda_availability": lambda: True,
+    "check_hip_availability": lambda: False,
+    "determine_target": lambda *_, **__: "cuda",
+}
+_RUN = {
+    "main": run_tests,
+    "set_random_seed": set_random_seed,
+    "process_func": _first,
+    "regression": _first,
+}
 
 CONTENTS: dict[str, Any] = {
-    "tilelang": vars(tilelang) | _LAYOUTS | {"__name__": None, "__path__": None, "__file__": None, "__spec__": None,
-                                             "__loader__": None, "__package__": None},
+    "tilelang": {n: getattr(tilelang, n) for n in tilelang.__all__ if n != "language"} | _LAYOUTS,
     "tilelang.language": language,
-    "tilelang.language.fp8": {"determine_fp8_type": determine_fp8_type,
-                              "determine_torch_fp8_type": determine_torch_fp8_type},
-    "tilelang.language.dtypes": {"dtype": dtype, "_TORCH_DTYPE_TO_STR": {}} | {n: dtype(n) for n in language.NAMES},
-    "tilelang.profiler": {"do_bench": do_bench, "Profiler": Profiler, "TensorSupplyType": TensorSupplyType},
-    "tilelang.autotuner": {"autotune": autotune, "AutoTuner": AutoTuner, "set_autotune_inputs": set_autotune_inputs,
-                           "__all__": ["autotune", "AutoTuner", "set_autotune_inputs"]},
-    "tilelang.testing": _TESTING | _ASSERT | {"main": run_tests, "set_random_seed": set_random_seed,
-                                              "process_func": _first, "regression": _first},
+    "tilelang.language.fp8": _FP8,
+    "tilelang.language.dtypes": {"dtype": dtype} | {n: dtype(n) for n in language.NAMES},
+    "tilelang.profiler": _BENCH,
+    "tilelang.autotuner": _TUNER | {"__all__": list(_TUNER)},
+    "tilelang.testing": _TESTING | _ASSERT | _RUN,
     "tilelang.math": {"next_power_of_2": tilelang.next_power_of_2, "cdiv": tilelang.cdiv},
     "tilelang.layout": _LAYOUTS,
     "tilelang.utils": {},
-    "tilelang.utils.tensor": _ASSERT | {"get_tensor_supply": get_tensor_supply, "TensorSupplyType": TensorSupplyType},
-    "tilelang.utils.target": {"check_cuda_availability": lambda: True, "check_hip_availability": lambda: False,
-                              "determine_target": lambda *_, **__: "cuda"},
+    "tilelang.utils.tensor": _ASSERT | _SUPPLY,
+    "tilelang.utils.target": _TARGET,
     "tilelang.transform": {"PassConfigKey": tilelang.PassConfigKey, "simplify_prim_func": _same},
     "tilelang.tileop": {},
     "tilelang.tileop.base": {"GemmWarpPolicy": GemmWarpPolicy},
     "tilelang.carver": {},
-    "tilelang.carver.arch": {"CUDA": cuda_architecture, "CDNA": cuda_architecture, "driver": _DRIVER},
+    "tilelang.carver.arch": _ARCH,
     "tilelang.engine": {},
-    "tilelang.engine.callback": {"register_cuda_postproc_callback": _same, "register_hip_postproc_callback": _same},
+    "tilelang.engine.callback": _POSTPROCESS,
     "tilelang.cuda": {},
     "tilelang.cuda.intrinsics": _LAYOUTS,
-    "tilelang.env": {"TILELANG_CACHE_DIR": "", "env": SimpleNamespace()},
     "tilelang.tvm": _TVM,
     "tvm": _TVM,
     "tvm.tirx": _TIRX,
-}  # fmt: skip
+}

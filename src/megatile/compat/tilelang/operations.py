@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
-from megatile.core.expr import Binary, Expr, known, simplify
+from megatile.core.expr import Binary, Expr, simplify
 from megatile.core.expr import Symbol as Var
 from megatile.ir import nodes as n
 from megatile.language.tile import operations as ops
@@ -133,60 +133,24 @@ def cumsum(src: Any, dst: Any = None, dim: int = 0, reverse: bool = False) -> No
 # --- atomics --------------------------------------------------------------------------------------
 
 
-def _atomic(op: str, dst: Any, value: Any, return_prev: bool) -> Any:
-    if isinstance(dst, b.Variable):
-        dst = dst.tile[0]
-    if isinstance(dst, Ref) and dst.is_element and not isinstance(value, b.Buffer):
-        if return_prev:
-            return ops.fetch(op, dst, value)
-        ops.atomic(op, dst, value)
-        return None
-    left = operand(dst, f"the destination of T.atomic_{op}")
-    builder = current()
-    right = operand(value, f"the value of T.atomic_{op}") if not isinstance(value, (int, float)) else None
-    extents = right.extents if right is not None and left.is_anchor else left.extents
-    if left.is_anchor and right is not None:
-        spare = len(left.dims) - len(extents)
-        dims = (
-            *left.dims[:spare],
-            *(n.Dim(d.start, e, True) for d, e in zip(left.dims[spare:], extents, strict=True)),
-        )
-        left = Operand(left.tile, dims)
-    names = tuple(builder.fresh(word) for word in "ijlm"[: len(extents)])
-    indices = [Var(name) for name in names]
-    target = _element(left, indices)
-    number = as_expr(_element(right, _squeezed(right, left, indices)) if right is not None else value)
-    _parallel(names, extents, lambda: builder.store(
-        n.Atomic, op=op, target=target.tile.name, index=target.index, value=number
-    ))  # fmt: skip
-    return None
-
-
-def _squeezed(right: Operand, left: Operand, indices: list[Any]) -> list[Any]:
-    """Indices of the value for those of the destination: extents of one are left out on either side."""
-    if len(right.extents) == len(indices):
-        return indices
-    kept = [i for i, e in zip(indices, left.extents, strict=True) if known(e) != 1]
-    pending = iter(kept)
-    return [Const0 if known(e) == 1 else next(pending) for e in right.extents]
-
-
-Const0 = as_expr(0)
+def _atomic(word: str, dst: Any, value: Any, return_prev: bool) -> Any:
+    target = dst.tile[0] if isinstance(dst, b.Variable) else dst
+    return getattr(ops, word)(target, value, return_prev)
 
 
 def atomic_add(
     dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, use_tma: bool = False
 ) -> Any:
     """Add to an element or to every element of a region, indivisibly; the value before if it is asked for."""
-    return _atomic("add", dst, value, return_prev)
+    return _atomic("atomic_add", dst, value, return_prev)
 
 
 def atomic_max(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False) -> Any:
-    return _atomic("max", dst, value, return_prev)
+    return _atomic("atomic_max", dst, value, return_prev)
 
 
 def atomic_min(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False) -> Any:
-    return _atomic("min", dst, value, return_prev)
+    return _atomic("atomic_min", dst, value, return_prev)
 
 
 def _vector_add(count: int) -> Any:

@@ -64,6 +64,9 @@ class TileLangReader(Reader):
                 self._here(place)
                 scope[name].store(value)
             return scope[name]
+        if isinstance(value, b.Buffer) and value.name.startswith("made"):
+            self.builder.tilelang.renamed(value, self.builder.fresh(name))  # type: ignore[attr-defined]
+            return value
         if isinstance(value, b.Barrier):
             self.builder.rename(value.tile, name)
         if isinstance(value, Ref) and value.is_element and self.builder.scales:

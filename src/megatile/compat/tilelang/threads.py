@@ -39,24 +39,25 @@ def with_threads(body: tuple[n.Node, ...], state: KernelState) -> tuple[n.Node, 
 
 def _private(body: tuple[n.Node, ...], names: tuple[str, ...], state: KernelState) -> tuple[n.Node, ...]:
     """Tiles of each thread get dimensions of threads, and every access its own index there."""
+    private = state.private
     own = tuple(Var(name) for name in names)
 
     def load(expr: Expr) -> Expr:
-        if isinstance(expr, Load) and expr.source in state.private:
+        if isinstance(expr, Load) and expr.source in private:
             return replace(expr, index=(*own, *expr.index))
         return expr
 
     def region(value: n.Region) -> n.Region:
-        if value.source not in state.private:
+        if value.source not in private:
             return value
         every = tuple(n.Dim(integer(0), integer(extent)) for extent in state.threads)
         return replace(value, dims=(*every, *value.dims))
 
     def change(node: n.Node) -> n.Node:
         node = rewrite_expressions(node, lambda e: rebuild(e, load))
-        if isinstance(node, n.Alloc) and node.name in state.private:
+        if isinstance(node, n.Alloc) and node.name in private:
             return replace(node, shape=(*state.threads, *node.shape))
-        if isinstance(node, (n.Store, n.Atomic)) and node.target in state.private:
+        if isinstance(node, (n.Store, n.Atomic)) and node.target in private:
             return replace(node, index=(*own, *node.index))
         if isinstance(node, n.Fill):
             return replace(node, to=region(node.to))

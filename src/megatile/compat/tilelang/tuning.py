@@ -34,8 +34,7 @@ class Tuned:
         return {name: first[name] for name in tunable}
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        known = {k: v for k, v in keywords.items()}
-        config = self._config(arguments, known)
+        config = self._config(arguments, keywords)
         result = self.inner(*arguments, **{**config, **keywords})
         if hasattr(result, "config"):
             result.config = config

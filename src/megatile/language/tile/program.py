@@ -191,7 +191,10 @@ def _annotations(function: Callable[..., Any], names: Mapping[str, Any]) -> dict
 def evaluated_annotations(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
     """Annotations; under ``from __future__ import annotations`` they are texts."""
     try:
-        return inspect.get_annotations(function, locals=dict(names), eval_str=True)
+        found = inspect.get_annotations(function)
+        if any(type(annotation) is str for annotation in found.values()):
+            found = inspect.get_annotations(function, locals=dict(names), eval_str=True)
+        return found
     except MegatileError:
         raise
     except Exception as error:

@@ -173,8 +173,7 @@ class Elementwise:
             data = self._to_region(data, slices, at)
             self.machine.access.write(target, data, at.unit)
             return
-        if id(node) not in self.watched:
-            at, value = self._inside(node.target, node.index, at, value)
+        at, value = self._inside(node.target, node.index, at, value)
         target, index, points = self._lanes(node, node.target, node.index, at)
         flat = np.broadcast_to(np.asarray(value), at.shape).reshape(-1)
         numbers = self._element_numbers(target, points)

@@ -150,8 +150,8 @@ class Compiler:
         return lambda context: compute([a(context) for a in arguments])
 
     def _chosen(self, expr: Any, arguments: list[Evaluate]) -> Evaluate:
-        """A choice whose sides read elements: each side only where it is chosen, so that a condition can guard
-        an index."""
+        """A choice whose sides read elements: each side only where it is chosen, so that a condition can
+        guard an index."""
         condition, then, orelse = arguments
         compute = operation(expr)
 

@@ -371,10 +371,10 @@ def _wait(machine: Interpreter, node: n.Wait, unit: Unit) -> Task:
     while True:
         flags = storage.flags.get(at)
         seen = flags.count if flags else 0
-        if node.phase is not None and seen // node.phase % 2 != value % 2:
-            value = seen // node.phase * node.phase
-            break
         before = int(storage.array[at]) - seen
+        if node.phase is not None and (before + seen) // node.phase % 2 != value % 2:
+            value = (before + seen) // node.phase * node.phase
+            break
         if node.phase is None and 0 < value <= before:
             raise StaleSignalError(
                 f"T.wait on '{node.flag}' for {value} is met by signals of an earlier launch: it began at "

@@ -1,0 +1,228 @@
+"""Small kernels in TileLang's spelling, against NumPy and torch."""
+
+import numpy as np
+import pytest
+
+import megatile.tilelang as tilelang
+import megatile.tilelang.language as T
+from megatile.core.errors import MegatileError
+from megatile.language.tile.errors import ProgramError
+
+
+@tilelang.jit
+def scaled_product(A, B, rows, columns, inner, dtype=T.float16):
+    M, N, K = T.const("M, N, K")
+    A: T.Tensor((M, K), dtype)
+    B: T.Tensor((K, N), dtype)
+    C = T.empty((M, N), T.float32)
+    with T.Kernel(T.ceildiv(N, columns), T.ceildiv(M, rows), threads=128) as (bx, by):
+        a = T.alloc_shared((rows, inner), dtype)
+        b = T.alloc_shared((inner, columns), dtype)
+        c = T.alloc_fragment((rows, columns), T.float32)
+        T.use_swizzle(panel_size=8)
+        T.clear(c)
+        for k in T.Pipelined(T.ceildiv(K, inner), num_stages=2):
+            T.copy(A[by * rows, k * inner], a)
+            T.copy(B[k * inner : (k + 1) * inner, bx * columns : (bx + 1) * columns], b)
+            T.gemm(a, b, c)
+        for i, j in T.Parallel(rows, columns):
+            c[i, j] = T.max(c[i, j] * 2.0, 0)
+        T.copy(c, C[by * rows, bx * columns])
+    return C
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 64), (33, 70, 17), (1, 5, 3)])
+def test_a_kernel_that_declares_its_tensors_runs_when_it_is_called(shape):
+    m, n, k = shape
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype("f2") for s in ((m, k), (k, n)))
+    found = scaled_product(a, b, 32, 32, 16)
+    wanted = np.maximum(2 * (a.astype("f4") @ b.astype("f4")), 0)
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_extents_are_given_by_name_and_hints_stay_in_the_program():
+    kernel = scaled_product.compile(M=64, N=32, K=32, rows=32, columns=32, inner=16)
+    text = kernel.get_kernel_source()
+    assert text.startswith("// megatile writes no GPU code yet")
+    assert "hint(\"use_swizzle\", text='panel_size=8')" in text
+    with pytest.raises(ProgramError, match="unknown extent"):
+        scaled_product.compile(M=64, rows=32, columns=32, inner=16).get_kernel_source()
+
+
+def test_shapes_that_do_not_agree_are_refused():
+    with pytest.raises(ProgramError, match=r"dimension 0 of 'B' is 9, and 8 is declared"):
+        scaled_product(np.zeros((4, 8), "f2"), np.zeros((9, 4), "f2"), 32, 32, 16)
+
+
+@tilelang.jit(out_idx=[-1])
+def row_sums(columns, width):
+    rows = T.dynamic("rows")
+
+    @T.prim_func
+    def main(A: T.Tensor((rows, columns), T.float32), factor: T.float32, B: T.Tensor([rows], T.float32)):
+        with T.Kernel(rows, threads=32) as row:
+            part = T.alloc_fragment((width,), T.float32)
+            total = T.alloc_fragment((1,), T.float32)
+            count: T.int32 = 0
+            T.clear(total)
+            for k in range(T.ceildiv(columns, width)):
+                T.copy(A[row, k * width : (k + 1) * width], part)
+                T.reduce_sum(part, total, dim=0, clear=False)
+                count = count + 1
+            B[row] = total[0] * factor + count
+
+    return main
+
+
+def test_a_kernel_that_is_returned_takes_numbers_and_gives_its_results():
+    kernel = row_sums(37, 8)
+    assert row_sums(37, 8) is kernel
+    for rows in (1, 5):
+        a = np.arange(rows * 37, dtype="f4").reshape(rows, 37)
+        np.testing.assert_allclose(kernel(a, 0.5), a.sum(1) * 0.5 + 5)
+    with pytest.raises(ProgramError, match=r"takes 2 arguments \(A, factor\), and 1 are given"):
+        kernel(np.zeros((2, 37), "f4"))
+
+
+@tilelang.jit
+def guarded(A, index):
+    n, m = T.const("n, m")
+    A: T.Tensor((n,), T.float32)
+    index: T.Tensor((m,), T.int32)
+    out = T.empty((m,), T.float32)
+    beyond = T.empty((m,), T.float32)
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(m):
+            out[i] = T.if_then_else(index[i] >= 0, A[index[i]], -1.0)
+            beyond[i] = A[i + 2]
+            beyond[i + m] = 1.0
+    return out, beyond
+
+
+def test_a_condition_guards_an_index_and_the_edge_is_padded():
+    a = np.arange(5, dtype="f4") + 1
+    index = np.array([3, -1, 0, -7], "i4")
+    out, beyond = guarded(a, index)
+    np.testing.assert_array_equal(out, [4, -1, 1, -1])
+    np.testing.assert_array_equal(beyond, [3, 4, 5, 0])
+
+
+@tilelang.jit
+def threads_of_a_block(A, B):
+    n = T.const("n")
+    A: T.Tensor((n,), T.float32)
+    B: T.Tensor((n,), T.float32)
+    with T.Kernel(T.ceildiv(n, 32), threads=32) as bx:
+        tx = T.get_thread_binding()
+        shared = T.alloc_shared((32,), T.float32)
+        mine = T.alloc_local((2,), T.float32)
+        mine[0] = A[bx * 32 + tx]
+        shared[tx] = mine[0]
+        T.sync_threads()
+        mine[1] = shared[31 - tx]
+        if tx % 2 == 0:
+            mine[1] = mine[1] * 10
+        B[bx * 32 + tx] = mine[0] + mine[1]
+
+
+def test_threads_run_in_step_with_tiles_of_their_own():
+    a = np.arange(48, dtype="f4")
+    b = np.zeros(48, "f4")
+    threads_of_a_block(a, b)
+    padded = np.zeros(64, "f4")
+    padded[:48] = a
+    turned = padded.reshape(2, 32)[:, ::-1] * np.where(np.arange(32) % 2 == 0, 10, 1)
+    np.testing.assert_array_equal(b, (padded + turned.reshape(-1))[:48])
+
+
+@tilelang.jit
+def two_launches(A):
+    n = T.const("n")
+    A: T.Tensor((n,), T.float32)
+    between = T.alloc_global((n,), T.float32)
+    out = T.empty((n,), T.float32)
+    with T.Kernel(n, threads=32) as i:
+        between[i] = A[i] * 2
+    with T.Kernel(n, threads=32) as i:
+        out[i] = between[n - 1 - i] + 1
+    return out
+
+
+def test_one_program_may_launch_twice():
+    a = np.arange(6, dtype="f4")
+    np.testing.assert_array_equal(two_launches(a), a[::-1] * 2 + 1)
+
+
+@tilelang.jit
+def roles(A):
+    n = T.const("n")
+    A: T.Tensor((n, 16), T.float32)
+    out = T.empty((16,), T.float32)
+    with T.Kernel(1, threads=256):
+        shared = T.alloc_shared((16,), T.float32)
+        total = T.alloc_fragment((16,), T.float32)
+        full = T.alloc_barrier(arrive_count=128)
+        empty = T.alloc_barrier(arrive_count=128)
+        with T.ws(1):
+            T.clear(total)
+        for k in T.serial(n):
+            with T.ws(0):
+                T.barrier_wait(empty, (k + 1) % 2)
+                T.copy(A[k, 0], shared)
+                T.barrier_arrive(full)
+            with T.ws(1):
+                T.barrier_wait(full, k % 2)
+                for i in T.Parallel(16):
+                    total[i] += shared[i]
+                T.barrier_arrive(empty)
+        with T.ws(1):
+            T.copy(total, out)
+    return out
+
+
+def test_barriers_have_phases():
+    a = np.arange(48, dtype="f4").reshape(3, 16)
+    np.testing.assert_array_equal(roles(a), a.sum(0))
+
+
+def test_reinterpret_reads_the_bits():
+    @tilelang.jit
+    def bits(A):
+        n = T.const("n")
+        A: T.Tensor((n,), T.float32)
+        out = T.empty((n,), T.int32)
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(n):
+                out[i] = T.reinterpret(A[i], T.int32)
+        return out
+
+    a = np.array([1.0, -2.5, 0.0], "f4")
+    np.testing.assert_array_equal(bits(a), a.view("i4"))
+
+
+def test_an_unknown_word_is_told_with_what_is_near():
+    with pytest.raises(MegatileError, match=r"T\.alloc_fragmnt is not in megatile's TileLang spelling"):
+        _ = T.alloc_fragmnt
+
+
+def test_dtypes_are_names_and_descriptions():
+    assert T.float16 == "float16" == T.float16
+    assert T.float16 == "f16"
+    assert T.float16 != T.bfloat16
+    assert (T.float16.bits, T.int32.bytes, str(T.float)) == (16, 4, "float32")
+    assert T.dtype(np.float32) == T.float32
+    torch = pytest.importorskip("torch", reason="needs torch")
+    assert T.dtype(torch.bfloat16) == T.bfloat16
+    assert T.float16.as_torch() is torch.float16
+
+
+def test_profiler_compares_with_a_reference():
+    torch = pytest.importorskip("torch", reason="needs torch")
+    kernel = scaled_product.compile(M=40, N=32, K=32, rows=32, columns=32, inner=16)
+    profiler = kernel.get_profiler()
+    profiler.assert_allclose(lambda a, b: torch.relu(2 * (a.float() @ b.float())))
+    with pytest.raises(AssertionError, match="of the elements differ"):
+        profiler.assert_allclose(lambda a, b: a.float() @ b.float())
+    assert profiler.do_bench() > 0
