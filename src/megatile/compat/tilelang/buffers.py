@@ -216,8 +216,7 @@ def empty(*shape: Any, dtype: Any = "float32") -> Buffer:
         shape, dtype = tuple(shape[0]), shape[1]
     elif len(shape) == 1 and isinstance(shape[0], (tuple, list)):
         shape = tuple(shape[0])
-    buffer = declare(current(), "made", shape, dtype)
-    return buffer
+    return declare(current(), "made", shape, dtype)
 
 
 def alloc_global(shape: Any, dtype: Any = "float32", scope: str = "global") -> Buffer:

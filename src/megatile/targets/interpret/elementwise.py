@@ -174,6 +174,8 @@ class Elementwise:
             self.machine.access.write(target, data, at.unit)
             return
         at, value = self._inside(node.target, node.index, at, value)
+        if 0 in at.shape:
+            return
         target, index, points = self._lanes(node, node.target, node.index, at)
         flat = np.broadcast_to(np.asarray(value), at.shape).reshape(-1)
         numbers = self._element_numbers(target, points)
@@ -195,6 +197,8 @@ class Elementwise:
     def atomic(self, node: n.Atomic, at: Iterations) -> None:
         value = self.machine.compile(node.value)(at)
         at, value = self._inside(node.target, node.index, at, value)
+        if 0 in at.shape:
+            return
         target, index, points = self._lanes(node, node.target, node.index, at)
         storage = target.storage
         flat = cast(np.broadcast_to(np.asarray(value), at.shape).reshape(-1), storage.dtype)
