@@ -25,7 +25,7 @@ def test_spellings_of_dtypes():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_dtype_round_trips_through_numpy(name):
-    assert dtype(numpy_dtype(name)) == name
+    assert dtype(numpy_dtype(name)) == ("f32" if name == "tf32" else name)  # NumPy has no tf32
 
 
 def test_leading_axes_are_a_batch():

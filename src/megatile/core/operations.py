@@ -66,6 +66,8 @@ def cast(array: Array, to: str) -> Array:
     """Convert as the target type rounds; floats beyond an integer type's range are clipped."""
     target = numpy_dtype(to)
     array = np.asarray(array)
+    if to == "tf32":
+        return _tf32(array)
     if array.dtype == target:
         return array
     if not is_float(to) and to != "bool" and array.dtype.kind not in "iub":
@@ -74,9 +76,23 @@ def cast(array: Array, to: str) -> Array:
         return array.astype(target)
 
 
+def _tf32(array: Array) -> Array:
+    """Floats rounded to the 10 bits that tf32 has behind the point, ties to even."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        whole = np.ascontiguousarray(array, np.float32)
+    bits = whole.view(np.uint32)
+    rounded = ((bits + (0xFFF + ((bits >> 13) & 1))) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isfinite(whole), rounded, whole).reshape(array.shape)
+
+
 def _whole(array: Array, target: np.dtype[Any]) -> Array:
     """Floats cut to whole numbers of a type; NaN gives 0, what is out of range the nearest end."""
-    limits = np.iinfo(target)
+    if target.kind in "iu":
+        limits: Any = np.iinfo(target)
+    else:  # of 4 bits
+        import ml_dtypes
+
+        limits = ml_dtypes.iinfo(target)
     array = np.nan_to_num(array, nan=0.0)
     inside = np.clip(array, limits.min, limits.max)
     top = array >= limits.max  # which may lie between two floats

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from megatile.cost.timed_walk import Enough, TimedWalk, receives_any
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
-from megatile.plan.model import Plan
+from megatile.plan.model import Plan, require_plan
 from megatile.plan.structure import check_structure, one_level
 from megatile.timing.resources import Resources
 from megatile.timing.view import Timing, as_timing
@@ -60,6 +60,7 @@ def price(
     Values read by ``ReadScalar`` are taken to be ``assume[name]``, or their bound. ``timing`` and ``launch``
     are those of ``simulate``.
     """
+    require_plan(plan, "price")
     check_structure(plan)
     one_level(plan, "price")
     found = find_machine(hda)

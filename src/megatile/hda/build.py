@@ -212,6 +212,7 @@ class _Builder(Figures):
             self.bytes(m.page, (*way, "page")) if m.page else None,
             self.share(m.efficiency, (*way, "efficiency")),
             m.roofline,
+            self.bytes(m.per_thread, (*way, "per_thread")) if m.per_thread else None,
         )
 
     # networks

@@ -122,6 +122,8 @@ class MemoryLayer:
     efficiency: float = 1.0
     roofline: bool | None = None
     """Whether operands of commands cost its bandwidth; None: where it stands above the engine."""
+    per_thread: int | None = None
+    """The most bytes that one thread can have of it."""
 
     @property
     def available(self) -> int:

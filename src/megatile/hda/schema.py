@@ -205,6 +205,7 @@ class MemorySpec(_Part):
     page: Size | None = None
     efficiency: Share | None = None
     roofline: bool | None = None
+    per_thread: Size | None = None
 
 
 TopologyName = Literal[

@@ -16,6 +16,8 @@ class Param:
     name: str
     shape: tuple[int | str, ...]
     dtype: str
+    is_input: bool = False
+    """Whether nothing may write it."""
 
 
 @dataclass(frozen=True)

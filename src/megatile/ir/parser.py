@@ -77,12 +77,15 @@ class _Parser(ExprReader):
 
     def param(self, arg: ast.arg) -> Param:
         annotation = arg.annotation
+        is_input = isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "input"
+        if is_input:
+            annotation = annotation.slice  # type: ignore[union-attr]
         if not isinstance(annotation, ast.Subscript) or not isinstance(annotation.value, ast.Name):
             raise _fail(arg, "a parameter is written name: dtype[shape]")
         inner = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
         shape = tuple(e.id if isinstance(e, ast.Name) else ast.literal_eval(e) for e in inner)
         self.types[arg.arg] = annotation.value.id
-        return Param(arg.arg, shape, annotation.value.id)
+        return Param(arg.arg, shape, annotation.value.id, is_input)
 
     def launch(self, call: ast.Call) -> Launch:
         scales, rest = [], {}

@@ -140,7 +140,8 @@ def _lines(body: tuple[n.Node, ...], depth: int) -> Iterator[str]:
 
 
 def _param(param: Param) -> str:
-    return f"{param.name}: {param.dtype}[{', '.join(map(str, param.shape))}]"
+    text = f"{param.dtype}[{', '.join(map(str, param.shape))}]"
+    return f"{param.name}: {f'input[{text}]' if param.is_input else text}"
 
 
 def _launch(launch: Launch) -> str:

@@ -35,7 +35,9 @@ def promote(left: str, right: str) -> str:
     if "bool" in (left, right):
         return right if left == "bool" else left
     if itemsize(left) == itemsize(right):  # bf16 with f16, f8e4m3 with f8e5m2, i8 with u8
-        return "f32" if is_float(left) else "i32"
+        if is_float(left):
+            return "f32"
+        return "i32" if itemsize(left) < 4 else "i64"
     return left if itemsize(left) > itemsize(right) else right
 
 

@@ -12,6 +12,7 @@ from megatile.language.tile.collectives import (
     lse_merge,
     reduce_scatter,
 )
+from megatile.language.tile.dtypes import OBJECTS as _OBJECTS
 from megatile.language.tile.frames import without_frames
 from megatile.language.tile.functions import (
     abs,
@@ -66,7 +67,7 @@ from megatile.language.tile.operations import print_ as print
 from megatile.language.tile.program import macro, program
 from megatile.language.tile.python_errors import WORDS as _WORDS
 from megatile.language.tile.scales import Kernel, Scale
-from megatile.language.tile.tiles import Tensor
+from megatile.language.tile.tiles import Input, Tensor
 
 FullRow = Shard(0)
 FullCol = Shard(1)
@@ -76,6 +77,7 @@ __all__ = [
     "FullCol",
     "FullRow",
     "GemmWarpPolicy",
+    "Input",
     "Kernel",
     "Parallel",
     "Partial",
@@ -147,7 +149,9 @@ __all__ = [
     "vectorized",
     "view",
     "wait",
+    *_OBJECTS,
 ]
+globals().update(_OBJECTS)
 
 for _word in set(__all__) - {"macro", "program", "prim_func"}:  # which look at their caller's frame
     if isinstance(globals()[_word], FunctionType):

@@ -22,7 +22,7 @@ from megatile.hda import HDA, machine
 from megatile.plan.code import Instruction, RegionCode
 from megatile.plan.cohort import Actors, Cohort, SlotHandle, Value, spread, uniform
 from megatile.plan.memory import check_memory, check_ranges
-from megatile.plan.model import Loop, Plan, PlanError, statements
+from megatile.plan.model import Loop, Plan, PlanError, require_plan, statements
 from megatile.plan.residency import copies
 from megatile.plan.statements import Compute
 from megatile.plan.steady import Snapshot, repeats, same_state, skip, snapshot, works_only
@@ -47,6 +47,7 @@ def check(plan: Plan, hda: HDA | str | None = None, *, assume: Mapping[str, int]
     ``hda`` is a machine or the name of one.
     Values read by ``ReadScalar`` are taken to be ``assume[name]``, or their bound.
     """
+    require_plan(plan, "check")
     check_structure(plan)
     check_ranges(plan)
     if hda is not None:

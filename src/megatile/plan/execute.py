@@ -24,7 +24,7 @@ from megatile.plan.compute import (
     reduce_values,
     target_bytes,
 )
-from megatile.plan.model import Plan, PlanError
+from megatile.plan.model import Plan, PlanError, require_plan
 from megatile.plan.races import RaceWatch
 from megatile.plan.storage import Access, SlotStore, alike, allocate, resolve
 from megatile.plan.structure import check_structure
@@ -57,6 +57,7 @@ def execute(
     ``ReceiveAny`` takes; without it members are tried in turn, and outputs that depend on that are reported
     by an ``OrderWarning``. ``races=False`` leaves out the race check on storage that several units use.
     """
+    require_plan(plan, "execute")
     check_structure(plan)
     run = Executor(plan, inputs or {}, order=order, races=races)
     run.run()

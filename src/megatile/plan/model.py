@@ -438,3 +438,16 @@ class Plan:
         from megatile.plan.serial import digest
 
         return digest(self)
+
+
+def require_plan(value: Any, word: str) -> None:
+    """One clear sentence where something else is given for a Plan."""
+    if isinstance(value, Plan):
+        return
+    name = getattr(value, "__name__", None) or getattr(value, "name", None)
+    if hasattr(value, "tensors") or hasattr(value, "params"):
+        raise PlanError(
+            f"mt.{word} takes a Plan, and '{name}' is a tile program",
+            advice="mt.run runs and checks it on arrays; tile programs are not lowered to Plans yet",
+        )
+    raise PlanError(f"mt.{word} takes a Plan, not {type(value).__name__}", advice="mt.PlanBuilder makes one")

@@ -20,7 +20,7 @@ from megatile.core.dtypes import is_float, numpy_dtype
 from megatile.core.errors import did_you_mean
 from megatile.core.operations import cast
 from megatile.plan.execute import Results
-from megatile.plan.model import Plan, PlanError, Tile
+from megatile.plan.model import Plan, PlanError, Tile, require_plan
 from megatile.plan.structure import one_level
 from megatile.runtime.errors import LaunchError
 from megatile.runtime.processes import Started, read, run_processes
@@ -48,6 +48,7 @@ def launch(
     ``threads`` are those of one process (the cores divided among them, unless given). ``started`` is called
     with the process ids. A failure raises :class:`LaunchError` with the ``units`` at fault.
     """
+    require_plan(plan, "launch")
     one_level(plan, "launch")
     if nproc is not None and nproc != plan.units:
         raise LaunchError(

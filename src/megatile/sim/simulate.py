@@ -16,7 +16,7 @@ from typing import Any
 from megatile.core.errors import did_you_mean
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
-from megatile.plan.model import Plan
+from megatile.plan.model import Plan, require_plan
 from megatile.plan.structure import check_structure, one_level
 from megatile.plan.walk import PlanDeadlock
 from megatile.sim.array_sends import NotRegular
@@ -73,6 +73,7 @@ def simulate(
     ``with faults(...)`` apply. ``loads`` counts what links and engines do in the same run, so that
     `Result.links` and `Result.work_ps` need no recorded one.
     """
+    require_plan(plan, "simulate")
     if engine is not None and engine not in ENGINES:
         raise TimingError(
             f"there is no evaluator '{engine}'", advice=did_you_mean(engine, ENGINES, what="evaluators")

@@ -135,7 +135,7 @@ def test_a_mistake_is_named_under_every_schedule(
         with warnings.catch_warnings():
             warnings.simplefilter("error", ProgramWarning)
             with pytest.raises((MegatileError, ProgramWarning), match=f"(?s){message}") as caught:
-                module.main(schedule=schedule, seed=seed)
+                module.main(schedule=schedule, seed=seed, strict_bounds=True)
         if isinstance(caught.value, MegatileError):
             assert caught.value.advice
             assert caught.value.place is not None and caught.value.place.file == str(tmp_path / "mutated.py")

@@ -95,6 +95,57 @@ def reversed_copy(program: Program) -> Iterator[Finding]:
             )
 
 
+def written_input(program: Program) -> Iterator[Finding]:
+    """A statement that writes an argument declared as T.Input."""
+    base, inputs = _bases(program), {p.name for p in program.params if p.is_input}
+    for node in n.walk(program.body):
+        for name in sorted(_writes(node, base) & inputs):
+            yield (
+                f"'{name}' is an input (T.Input) and is written",
+                node.span,
+                "the destination comes first: T.copy(to, source); an argument to be written is a T.Tensor",
+            )
+
+
+def overwritten_argument(program: Program) -> Iterator[Finding]:
+    """A tile that only holds a constant is copied over a tensor, and then used as if it held data: the order
+    of TileLang."""
+    base = _bases(program)
+    tensors, nodes = {p.name for p in program.params}, list(n.walk(program.body))
+    for at, node in enumerate(nodes):
+        if not isinstance(node, n.Copy) or base[node.to.source] not in tensors:
+            continue
+        tile = base[node.source.source]
+        before = [m for m in nodes[:at] if tile in _writes(m, base)]
+        if tile in tensors or not before or not all(isinstance(m, n.Fill) for m in before):
+            continue
+        after = nodes[at + 1 :]
+        filled = any(isinstance(m, n.Copy) and base[m.to.source] == tile for m in after)
+        if filled or any(tile in _reads(m, base) and not isinstance(m, n.Copy) for m in after):
+            yield (
+                f"T.copy overwrites tensor '{base[node.to.source]}' with '{tile}', which is only filled so "
+                f"far and used afterwards: the order looks reversed",
+                node.span,
+                f"the destination comes first: T.copy({node.source.source}, {node.to.source}[...])",
+            )
+
+
+def nothing_written(program: Program) -> Iterator[Finding]:
+    """Copies and products that end in tiles: no argument gets a result."""
+    base, nodes = _bases(program), list(n.walk(program.body))
+    written = {name for node in nodes for name in _writes(node, base)}
+    copies = [node for node in nodes if isinstance(node, n.Copy)]
+    shown = any(isinstance(node, (n.Print, n.Check, n.Breakpoint)) for node in nodes)
+    if copies and not shown and not written & {p.name for p in program.params}:
+        last = copies[-1]
+        yield (
+            "nothing is written to any argument: what the program computes is lost",
+            last.span,
+            f"the destination comes first: T.copy({last.source.source}, {last.to.source}) writes "
+            f"'{last.source.source}'",
+        )
+
+
 def dropped_maximum(program: Program) -> Iterator[Finding]:
     """A running maximum is saved, filled again, and the saved one used only to rescale."""
     base = _bases(program)
@@ -178,5 +229,11 @@ def _takes_log(node: n.Node) -> bool:
     )
 
 
-MISTAKES: tuple[Rule, ...] = (pipeline_conflicts, reversed_copy)
-WARNINGS: tuple[Rule, ...] = (reduced_accumulator, dropped_maximum, merge_without_maximum)
+MISTAKES: tuple[Rule, ...] = (pipeline_conflicts, reversed_copy, written_input)
+WARNINGS: tuple[Rule, ...] = (
+    reduced_accumulator,
+    dropped_maximum,
+    merge_without_maximum,
+    overwritten_argument,
+    nothing_written,
+)

@@ -12,6 +12,7 @@ from megatile.core.expr import Expr, Symbol, walk
 from megatile.hda import Instance
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Rank
+from megatile.ir.implementations import check_implementation
 from megatile.ir.launch import ROOT, Launch
 from megatile.ir.nodes import Node, Span
 from megatile.language.tile.errors import ProgramError
@@ -162,6 +163,8 @@ class ProgramBuilder:
 
     def emit(self, kind: type[Node], /, **fields: Any) -> Node:
         """Add a statement; tile operations outside any scale open the dispatched one."""
+        if fields.get("impl") is not None:
+            check_implementation(kind.__name__, fields["impl"])
         node = kind(**fields, span=self.span())
         if not self.scales:
             self.open_implied()

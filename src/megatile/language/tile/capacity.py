@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from megatile.core.dtypes import itemsize
+from megatile.core.dtypes import bits
 from megatile.core.placement import has_copies
 from megatile.core.quantities import format_bytes
 from megatile.hda import HDA
 from megatile.ir import nodes as n
+from megatile.ir.launch import Launch
 from megatile.ir.passes.lint import Finding
 from megatile.ir.passes.pipeline import stages
 from megatile.ir.program import Program, placements
@@ -42,7 +43,23 @@ def checked_memory(machine: HDA, program: Program) -> dict[str, int]:
                 place=node.span.place() if node.span else None,
                 advice="use smaller tiles, a smaller dtype, or another level",
             )
+        threads = _threads(program.launch, use.home)
+        most = machine.memory(node.level).per_thread
+        if most is not None and threads > 1 and used[place] > most * threads:
+            raise ProgramError(
+                f"the tiles of one {use.home} need {-(-used[place] // threads)} B of '{node.level}' in each "
+                f"of its {threads} threads, but a thread has at most {most} B "
+                f"(last: '{node.name}', {node.dtype}{list(node.shape)})",
+                place=node.span.place() if node.span else None,
+                advice="launch more threads, use smaller tiles, or another level",
+            )
     return {level: size for (home, level), size in used.items() if home == program.launch.dispatch}
+
+
+def _threads(launch: Launch, home: str) -> int:
+    """Threads of a unit, if the launch says how many."""
+    named = launch.scales[launch.depth("thread") - 1].named
+    return launch.count("thread", home) if named and launch.depth("thread") >= launch.depth(home) else 1
 
 
 def shallow_pipelines(machine: HDA, program: Program) -> Iterator[Finding]:
@@ -72,7 +89,7 @@ def _uses(program: Program) -> Iterator[Use]:
     copies, launch = _copies(program), program.launch
     for node in n.walk(program.body):
         if isinstance(node, n.Alloc):
-            size = math.prod(node.shape) * itemsize(node.dtype) * copies.get(node.name, 1)
+            size = math.ceil(math.prod(node.shape) * bits(node.dtype) / 8) * copies.get(node.name, 1)
             home = node.scale
             if launch.depth(home) > launch.depth(launch.dispatch):
                 size *= launch.count(home, launch.dispatch)

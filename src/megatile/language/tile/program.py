@@ -112,7 +112,12 @@ class ProgramFunction:
             builder.tiles[name] = tile
             tiles.append(tile)
             params.append(
-                Param(name, tuple(e.name if isinstance(e, Symbol) else e for e in shape), tensor.dtype)
+                Param(
+                    name,
+                    tuple(e.name if isinstance(e, Symbol) else e for e in shape),
+                    tensor.dtype,
+                    tensor.is_input,
+                )
             )
         return tuple(params), tiles
 
@@ -223,7 +228,10 @@ def _argument_place(function: Callable[..., Any], name: str) -> Place:
 def program(function: Callable[..., Any]) -> ProgramFunction:
     """Decorator of kernels; alias ``T.prim_func``."""
     if not inspect.isfunction(function):
-        raise ProgramError(f"a program is made of a function, not of {type(function).__name__}")
+        raise ProgramError(
+            f"a program is made of a function, not of {type(function).__name__}",
+            advice="write @T.program above a def",
+        )
     frame = inspect.currentframe()
     names = dict(frame.f_back.f_locals) if frame is not None and frame.f_back is not None else {}
     try:

@@ -157,11 +157,16 @@ def as_expr(value: Any) -> Expr:
     if name is not None and hasattr(value, "shape"):
         raise ProgramError(
             f"'{name}' is a whole tile where a single number is needed",
-            advice=f"write for i in T.Parallel({', '.join(map(str, value.shape))}): ... {name}[i] ...",
+            advice=_each_element(name, value.shape),
         )
     raise ProgramError(
         f"{value!r} is not a number of the program", advice="use numbers, indices and tile elements"
     )
+
+
+def _each_element(name: str, shape: tuple[Any, ...]) -> str:
+    letters = ", ".join("ijklmn"[: len(shape)]) if len(shape) <= 6 else "*i"
+    return f"write for {letters} in T.Parallel({', '.join(map(str, shape))}): ... {name}[{letters}] ..."
 
 
 def as_value(expr: Expr) -> Any:

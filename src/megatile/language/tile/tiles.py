@@ -48,16 +48,31 @@ class Tensor:
 
     shape: tuple[Any, ...]
     dtype: str
+    is_input: bool = False
 
-    def __init__(self, shape: Any, dtype: Any = "f32"):
+    def __init__(self, shape: Any, dtype: Any = "f32", is_input: bool = False):
         shape = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
         for extent in shape:
-            if whole(extent) is None and not isinstance(extent, Value):
+            if not isinstance(extent, Value) and whole(extent) is None:
                 raise ProgramError(
                     f"{extent!r} is no extent of a tensor", advice='write T.Tensor((4, 8), "f32")'
                 )
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", dtype_name(dtype))
+        object.__setattr__(self, "is_input", is_input)
+
+
+@dataclass(frozen=True)
+class InputArray:
+    """An array that the caller wants to keep as it is."""
+
+    array: Any
+
+
+def Input(what: Any, dtype: Any = "f32") -> Any:
+    """Something that is only read: ``A: T.Input((M, K), "f16")`` in a kernel's head, where a write is refused
+    while building, or ``mt.run(kernel, T.Input(a), b)`` for an array."""
+    return InputArray(what) if hasattr(what, "dtype") else Tensor(what, dtype, is_input=True)
 
 
 @dataclass(eq=False)
@@ -208,7 +223,8 @@ def _dim(tile: Tile, d: int, item: Any) -> Dim:
             f"the slice of dimension {d} of '{tile.name}' has length {length}", advice="write x[low:high]"
         )
     low, limit = known(start), tile.bound[d]
-    if low is not None and (low < 0 or (length is not None and low + length > limit)):
+    beyond = low is not None and length is not None and low + length > limit and not tile.storage.is_tensor
+    if low is not None and (low < 0 or beyond):  # over the edge of a tensor are zeros
         end = "" if length is None else str(low + length)
         raise ProgramError(
             f"'{tile.name}[{low}:{end}]' is out of bounds: dimension {d} has {limit} elements",

@@ -245,6 +245,8 @@ def _broadcast(machine: Interpreter, node: n.Collective, units: list[Unit], data
 
 def _gather_view(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> Parts:
     """The parts lie in one storage already; the meeting makes them visible."""
+    for unit in units:
+        machine.places.storage(machine.places.names[node.to[0].source], unit).gathered = True
     return data
 
 

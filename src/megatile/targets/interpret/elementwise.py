@@ -413,7 +413,8 @@ class Elementwise:
         copies = machine.places.copies(name, at.unit)
         items = [(int(c.min()), int(c.max()) + 1) if c.size else (0, 0) for c in columns]
         points = np.column_stack([np.full(len(columns[0]), copies[0]), *columns]) if columns else None
-        return Target(name, storage, copies, items, at.shape), tuple(columns), points  # type: ignore[return-value]
+        target = machine.access.at_home(Target(name, storage, copies, items, at.shape), at.unit)
+        return target, tuple(columns), points  # type: ignore[return-value]
 
     def _inside(
         self, source: str, index: tuple[Expr, ...], at: Iterations, value: Any

@@ -25,6 +25,10 @@ class OutOfBoundsError(RunError):
     """An element outside a tensor or tile."""
 
 
+class RemoteAccessError(RunError):
+    """A unit touches memory of another device as if it were its own."""
+
+
 class ReplicaMismatchError(RunError):
     """Copies that must agree do not."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
@@ -14,6 +15,7 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.ir.launch import ROOT
 from megatile.ir.program import Program
+from megatile.language.tile.errors import ProgramWarning
 from megatile.targets.interpret.access import Accessor
 from megatile.targets.interpret.batch import can_batch
 from megatile.targets.interpret.dispatch import WINDOW, Dispatcher, is_dispatched
@@ -48,6 +50,9 @@ class Interpreter:
         self.places = Places(program)
         self.padded = {p.name for p in program.params} if program.padded else set()
         self.keep: list[Any] = []
+        self.strict_bounds = False
+        self.noted: set[int] = set()
+        """Regions whose slices were found to reach over an edge."""
         self.compile = Compiler(program.launch, self._load)
         self.access = Accessor(self)
         self.elementwise = Elementwise(self)
@@ -61,6 +66,7 @@ class Interpreter:
         self.suspicion: RunError | None = None
         """A read of something unwritten, unless it turns out to be a race with the unit that writes it."""
         self.steps = 0
+        self.running: n.Node | None = None
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -133,7 +139,7 @@ class Interpreter:
 
     def body(self, body: tuple[n.Node, ...], unit: Unit) -> Task:
         for node in body:
-            unit.node = node
+            unit.node = self.running = node
             try:
                 result = HANDLERS[type(node)](self, node, unit)
                 if result is None:
@@ -235,6 +241,12 @@ class Interpreter:
 
     def value(self, expr: Expr, unit: Unit) -> Any:
         return expr.value if isinstance(expr, Const) else self.compile(expr)(unit)
+
+    def note(self, message: str, advice: str | None, node: n.Node | None = None) -> None:
+        """Something allowed that was hardly meant."""
+        node = node or self.running
+        where = f"{node.span.file}:{node.span.line}: " if node is not None and node.span else ""
+        warnings.warn(f"{where}{message} (try: {advice})", ProgramWarning, stacklevel=2)
 
     def say(self, unit: Unit, text: str) -> None:
         self.output(f"[{describe(unit, self.launch)}] {text}")

@@ -54,6 +54,10 @@ class Name:
         self.is_partial = any(isinstance(v.layout, Partial) for v in binding.views)
         self.private = alloc is not None and launch.is_private(self.owner)
 
+    def views_of(self, part: Name) -> bool:
+        """Whether it is that part, or a view inside it."""
+        return self.binding.views[: len(part.binding.views)] == part.binding.views
+
 
 class Places:
     """Finds storages; creates the tiles of a unit when they are first needed."""
@@ -68,12 +72,20 @@ class Places:
             name: Name(program, b, layouts.get(b.base, {}), allocs.get(b.base)) for name, b in table.items()
         }
         self.frame: dict[Any, Storage] = {}
+        self.sharded = {n.base: n for n in reversed(self.names.values()) if self._divides_devices(n)}
+        """Tensors whose parts lie on different devices: the view that says so."""
         self.parts: dict[Any, Part | None] = {}
         self.made: dict[Any, Storage] | None = None
         """All tiles that were made, by name and owner, if somebody wants to know."""
         valid = {base: self._valid_parts(base) for base in layouts}
         for one in self.names.values():
             one.valid = valid.get(one.base)
+
+    def _divides_devices(self, name: Name) -> bool:
+        views = name.binding.views
+        if name.alloc is not None or len(views) != 1 or views[0].scale != "device":
+            return False
+        return not is_whole(views[0].layout) and not has_copies(views[0].layout)
 
     def _valid_parts(self, base: str) -> list[Any] | None:
         """The elements that each copy of a tile holds: those that the unit sees through its view."""

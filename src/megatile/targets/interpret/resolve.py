@@ -10,10 +10,10 @@ import numpy as np
 
 from megatile.core.expr import Const, Expr
 from megatile.ir.nodes import Dim, Region
-from megatile.targets.interpret.errors import OutOfBoundsError, RunError
+from megatile.targets.interpret.errors import OutOfBoundsError, RemoteAccessError, RunError
 from megatile.targets.interpret.places import Name
 from megatile.targets.interpret.storage import Storage
-from megatile.targets.interpret.units import Unit
+from megatile.targets.interpret.units import Unit, describe
 
 if TYPE_CHECKING:
     from megatile.targets.interpret.machine import Interpreter
@@ -109,14 +109,33 @@ class Resolver:
         places, owner = self.machine.places, home or unit
         storage, copies = places.storage(plan.name, owner), places.copies(plan.name, owner)
         if plan.fixed is not None:
-            return Target(plan.name, storage, copies, *plan.fixed)
+            target = Target(plan.name, storage, copies, *plan.fixed)
+            return target if home is not None else self.at_home(target, unit)
         shares = places.share(plan.name, owner) or tuple((0, length) for length in storage.shape)
         origin = places.share(plan.along, unit) if plan.along is not None else None
         found = []
         for axis, share in zip(plan.axes, shares, strict=True):
             moved = origin[axis.number - plan.spare] if origin and axis.number >= plan.spare else None
-            found.append(self._axis(plan.region, axis, share, moved, context or unit))
-        return Target(plan.name, storage, copies, *_together(found))
+            found.append(self._axis(plan.region, axis, share, moved, context or unit, context is not None))
+        target = Target(plan.name, storage, copies, *_together(found))
+        return target if home is not None else self.at_home(target, unit)
+
+    def at_home(self, target: Target, unit: Unit) -> Target:
+        """The target, if it lies where the unit can touch it: not in the part of another device."""
+        places = self.machine.places
+        mine = places.sharded.get(target.name.base)
+        if mine is None or unit.depth < mine.depth or target.name.views_of(mine) or target.storage.gathered:
+            return target
+        for d, (item, share) in enumerate(zip(target.items, places.share(mine, unit) or (), strict=True)):
+            if not target.is_empty and not _inside(item, share):
+                low, high = (item[0], item[1]) if isinstance(item, tuple) else (item[0], item[-1] + 1)
+                raise RemoteAccessError(
+                    f"{describe(unit, self.machine.launch)} touches '{target.name.name}' at {low}:{high} of "
+                    f"dimension {d}, in the part of another {mine.binding.scale}",
+                    advice=f"'{mine.name}' is its own part; T.copy(..., src=rank) gets from another's view, "
+                    "dst=rank puts into it, and T.allgather makes all parts visible",
+                )
+        return target
 
     def _prepare(self, region: Region) -> RegionPlan:
         names = self.machine.places.names
@@ -136,8 +155,11 @@ class Resolver:
     def _number(self, expr: Expr) -> Number:
         return int(expr.value) if isinstance(expr, Const) else self.machine.compile(expr)
 
-    def _axis(self, region: Region, axis: Axis, share: Any, moved: Any, context: Any) -> Found:
-        """One dimension; ``moved`` is the part of a view that an anchor goes along with."""
+    def _axis(
+        self, region: Region, axis: Axis, share: Any, moved: Any, context: Any, elementwise: bool
+    ) -> Found:
+        """One dimension; ``moved`` is the part of a view that an anchor goes along with. The elements of
+        iterations are no bulk copy: all of them must be inside."""
         length = share[1] - share[0] if isinstance(share, tuple) else len(share)
         if axis.limit is not None:
             length = min(length, _value(axis.limit, context))
@@ -162,11 +184,31 @@ class Resolver:
             item, part = _clip(at, size, length)
         if part is not None and region.source in self.machine.padded:
             excused = True
-        elif part is not None and not axis.anchored:
+        elif part is not None and elementwise:
             raise _outside(region, axis, at, at + size, length)
-        if part is not None and size and _is_empty(item) and not excused:
-            raise _outside(region, axis, at, at + size, length, entirely=True)
+        if part is not None and not excused:
+            self._over_the_edge(region, axis, (at, at + size), length, bool(size) and _is_empty(item))
         return Found(_shift(share, *item) if isinstance(item, tuple) else _pick(share, item), size, part)
+
+    def _over_the_edge(
+        self, region: Region, axis: Axis, where: tuple[int, int], length: int, entirely: bool
+    ) -> None:
+        """Beyond tensors are zeros, as bulk copies have it, unless the run is strict; tiles end there."""
+        machine = self.machine
+        pads = machine.places.names[region.source].alloc is None and not machine.strict_bounds
+        if not pads and (entirely or not axis.anchored):
+            raise _outside(region, axis, *where, length, entirely and axis.anchored)
+        if not axis.anchored and id(region) not in machine.noted:
+            machine.noted.add(id(region))
+            error = _outside(region, axis, *where, length)
+            machine.note(f"{error.message}: it is padded with zeros there, and not written", error.advice)
+
+
+def _inside(item: Any, share: Any) -> bool:
+    if isinstance(item, tuple) and isinstance(share, tuple):
+        return bool(share[0] <= item[0] and item[1] <= share[1])
+    indices = np.arange(*item) if isinstance(item, tuple) else item
+    return bool(np.isin(indices, np.arange(*share) if isinstance(share, tuple) else share).all())
 
 
 def _value(number: Number, context: Any) -> int:
@@ -211,7 +253,7 @@ def _outside(
             f"{where} lies entirely outside: dimension {axis.number} has {length} elements",
             advice="check the loop bound or the origin of the anchor",
         )
-    advice = "an anchor such as A[i, j] may reach over the edge, a slice may not"
+    advice = "an anchor such as A[i, j] may reach over the edge, a slice is meant to fit"
     if axis.extent is None:
         advice = "check the index, or guard it: if i < n"
     return OutOfBoundsError(

@@ -17,16 +17,17 @@ from megatile.ir import nodes as n
 from megatile.ir.launch import Param
 from megatile.ir.program import Program
 from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
+from megatile.language.tile.tiles import InputArray
 from megatile.targets.interpret.access import assembled, same
 from megatile.targets.interpret.errors import ArgumentError, PartialError, ReplicaMismatchError, RunError
 from megatile.targets.interpret.group import word_of
 from megatile.targets.interpret.machine import Interpreter
 from megatile.targets.interpret.record import Recorder, Write
-from megatile.targets.interpret.schedule import schedule_of
+from megatile.targets.interpret.schedule import Schedule, schedule_of
 from megatile.targets.interpret.storage import Storage
 
 
-@dataclass
+@dataclass(repr=False)
 class RunResult:
     """What a run left besides the data: lines printed, steps taken, and, if recorded, who wrote what."""
 
@@ -34,6 +35,13 @@ class RunResult:
     steps: int
     printed: list[str] = field(default_factory=list)
     recorder: Recorder | None = None
+
+    def __repr__(self) -> str:
+        lines = f", {len(self.printed)} lines printed" if self.printed else ""
+        recorded = ", recorded" if self.recorder is not None else ""
+        return (
+            f"<run of '{self.program.name}' on {self.program.machine}: {self.steps} steps{lines}{recorded}>"
+        )
 
     def last_write(self, name: str, *index: int, copy: int = 0, unit: int | None = None) -> Write | None:
         """Who wrote an element of a tensor or tile, or a scalar, last, and when; None if nobody did.
@@ -48,26 +56,31 @@ class RunResult:
 
 def run(
     prog: ProgramFunction | Program, *arrays: Any, machine: str | HDA = DEFAULT_MACHINE,
-    schedule: str = "round-robin", seed: int = 0, checks: bool = True, record: bool = False,
-    output: Callable[[str], Any] | TextIO | None = None, on_breakpoint: Callable[..., None] | None = None,
+    schedule: str = "round-robin", seed: int = 0, checks: bool = True, strict_bounds: bool = False,
+    record: bool = False, output: Callable[[str], Any] | TextIO | None = None,
+    on_breakpoint: Callable[..., None] | None = None,
 ) -> RunResult:  # fmt: skip
     """Run a program on NumPy arrays; results are in the arrays afterwards.
 
     ``schedule`` is how units interleave: ``round-robin``, ``random`` (by ``seed``) or ``adversarial``
     (puts arrive
     as late as they may). A correct program gives the same result with all. ``record`` keeps who wrote what.
+    What is read of a tensor over its edge is zero and what is written there is dropped, as bulk copies do;
+    with ``strict_bounds`` a region entirely outside, or a slice over the edge, is an error. An array given as
+    ``T.Input(a)`` may not be written.
     """
     try:
-        return _run(prog, arrays, machine, schedule, seed, checks, record, output, on_breakpoint)
+        order = schedule_of(schedule, seed)
+        return _run(prog, arrays, machine, order, checks, strict_bounds, record, output, on_breakpoint)
     except MegatileError as error:
         raise error.with_traceback(None) from None
 
 
 def _run(
-    prog: ProgramFunction | Program, arrays: tuple[Any, ...], machine: str | HDA, schedule: str, seed: int,
-    checks: bool, record: bool, output: Any, on_breakpoint: Any,
+    prog: ProgramFunction | Program, arrays: tuple[Any, ...], machine: str | HDA, schedule: Schedule,
+    checks: bool, strict_bounds: bool, record: bool, output: Any, on_breakpoint: Any,
 ) -> RunResult:  # fmt: skip
-    views = [_as_array(a) for a in arrays]
+    views = [_as_array(a.array if isinstance(a, InputArray) else a) for a in arrays]
     program = _built(prog, views, machine)
     _check_arguments(program, views)
     check_algorithms(program)
@@ -80,10 +93,13 @@ def _run(
         else:
             (output or print)(text)
 
-    interpreter = Interpreter(program, schedule_of(schedule, seed), checks, say, on_breakpoint)
+    interpreter = Interpreter(program, schedule, checks, say, on_breakpoint)
+    interpreter.strict_bounds = strict_bounds
     if record:
         interpreter.recorder = Recorder(interpreter)
     _check_writable(program, views, interpreter.sharing.constant)
+    given = [p.name for p, a in zip(program.params, arrays, strict=True) if isinstance(a, InputArray)]
+    _check_inputs(interpreter, [name for name in given if name not in interpreter.sharing.constant])
     tensors = {}
     for param, array in zip(program.params, views, strict=True):
         copies = interpreter.places.names[param.name].copies
@@ -162,6 +178,18 @@ def _check_writable(program: Program, arrays: list[np.ndarray], constant: set[st
             raise ArgumentError(
                 f"'{param.name}' is written, and its array is read-only", advice="give a copy: x.copy()"
             )
+
+
+def _check_inputs(interpreter: Interpreter, written: list[str]) -> None:
+    for node in n.walk(interpreter.program.body) if written else ():
+        for kind, region in n.regions(node):
+            name = interpreter.sharing.base(region.source)
+            if kind != "read" and name in written:
+                raise ArgumentError(
+                    f"'{name}' is given as T.Input, and this statement writes it",
+                    place=node.span.place() if node.span else None,
+                    advice="T.copy takes the destination first; give an array to be written without T.Input",
+                )
 
 
 def _result(interpreter: Interpreter, param: Param, storage: Storage) -> np.ndarray:

@@ -32,6 +32,8 @@ class Storage:
         self.dtype = dtype
         self.history = History(array.ndim)
         self.partial = False
+        self.gathered = False
+        """Whether units have been given each other's parts."""
         self.reduced = False
         """Whether its partial terms have been reduced into another tile."""
         self.scattered: list[Any] | None = None
