@@ -159,4 +159,4 @@ def test_check_notes_what_is_left_out(megatile, tmp_path):
     HDA.from_dict(data).to_yaml(file)
     done = megatile("machine", "check", file)
     assert done.code == 0
-    assert "note: engines.ports: 4 channels serve 7 links" in done.out
+    assert "note: engines.ports: 4 channels serve 7 links" in done.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -163,7 +164,7 @@ def check(
                 hda = load(file)
                 print(f"{file}: fine, {hda!r}")
                 for gap in gaps(hda):
-                    print(f"note: {gap.path}: {gap.message} (try: {gap.advice})")
+                    print(f"note: {gap.path}: {gap.message} (try: {gap.advice})", file=sys.stderr)
     if any(found.values()):
         raise typer.Exit(1)
 
