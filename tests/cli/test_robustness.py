@@ -122,3 +122,10 @@ def test_an_output_that_is_full_is_one_sentence(arguments) -> None:
 def test_a_plan_in_a_file_is_still_read(megatile, tmp_path) -> None:
     (tmp_path / "p.json").write_text(collective("all_reduce", machine="dgx-h100", nbytes=64).to_json())
     assert megatile("plan", "check", tmp_path / "p.json").code == 0
+
+
+def test_what_would_take_for_ever_says_what_is_too_large(megatile) -> None:
+    sizes = megatile("collective", "all_reduce", "-b", 1, "-e", "1G", "-f", 1.001)
+    assert "more than 1000 sizes from 1 bytes on" in one_error(sizes)
+    ranks = megatile("attention", "plan", "--ranks", 1000)
+    assert "hamilton over 1000 ranks sends 998001000 chunks" in one_error(ranks)

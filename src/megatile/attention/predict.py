@@ -21,6 +21,7 @@ from megatile.attention.schedules import ScheduleError, make_schedule
 from megatile.attention.view import AttentionKernels
 from megatile.collectives.decompositions import DecompositionError
 from megatile.collectives.geometry import nearest_memory
+from megatile.core.progress import tell
 from megatile.core.quantities import format_time
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
@@ -249,7 +250,8 @@ def predict(
     wanted: Sequence[str] = list(schedules or schedules_for(hda, count, problem, scale))
     found: list[Prediction] = []
     unfit: list[tuple[str, str]] = []
-    for name in wanted:
+    for number, name in enumerate(wanted):
+        tell(f"{name}, {problem.length} tokens", number, len(wanted))
         try:
             found.append(predict_one(hda, problem, name, count, backward, scale))
         except (ScheduleError, DecompositionError) as error:

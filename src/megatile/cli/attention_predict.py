@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 from megatile.cli.machine import Json, Set, _complete_machine, load
 from megatile.cli.output import print_json
 from megatile.core.errors import MegatileError
+from megatile.core.progress import shown
 from megatile.report.canvas import check_target
 
 if TYPE_CHECKING:
@@ -101,9 +101,10 @@ def predict(
     names = None if schedule is None else read_names(schedule)
     found = []
     lengths = read_lengths(seqlen)
-    for length in _progress(lengths, "predicting"):
+    for length in lengths:
         problem = Problem(length, heads, dim, kv_heads, batch=batch, causal=causal, dtype=dtype)
-        found.append(compare(hda, problem, schedules=names, ranks=ranks, backward=backward))
+        with shown(f"{len(lengths)} lengths"):
+            found.append(compare(hda, problem, schedules=names, ranks=ranks, backward=backward))
         if not json:
             print(f"{found[-1]}\n", flush=True)
     if json:
@@ -142,13 +143,3 @@ def _plot(found: list[Comparison], path: Path) -> None:
     mask = "causal" if last.problem.causal else "full"
     title = f"{mask} attention on {last.machine}; below: {last.problem.length} tokens"
     draw_prediction(times, loads, bars, path, title, {name: p.links for name, p in shown.items()})
-
-
-def _progress(work: list[Any], what: str) -> Iterable[Any]:
-    """A progress bar on a terminal's stderr; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        return work
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(work, what, console=Console(stderr=True), transient=True)

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,12 +16,14 @@ import typer
 from megatile.cli.machine import Json, Set, _complete_machine, load
 from megatile.cli.output import print_json
 from megatile.core.errors import MegatileError
+from megatile.core.progress import shown
 from megatile.report.canvas import SUFFIXES, check_folder
 
 if TYPE_CHECKING:
     from megatile.collectives.planner import Prediction
     from megatile.collectives.sweeps import Line
 
+MOST_SIZES = 1000
 MOST_RANKS = 1_000_000
 _BINARY = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -126,7 +129,7 @@ def collective(
     fields |= {"among": None if among is None else _names(among)}
     work = sweep(operation, hda, every, names, verify=check, **fields)
     with _notes():
-        found = list(_progress(work, len(every) * len(names)))
+        found = _progress(work, len(every) * len(names))
     lines = [line for line, _ in found]
     if json:
         print_json([_record(line, prediction, explain) for line, prediction in found])
@@ -219,21 +222,26 @@ def _whole_elements(sizes: Iterable[int], dtype: str) -> list[int]:
     from megatile.core.dtypes import itemsize
 
     unit = itemsize(dtype_name(dtype))
+    sizes = list(islice(sizes, MOST_SIZES + 1))
+    if len(sizes) > MOST_SIZES:
+        raise MegatileError(
+            f"more than {MOST_SIZES} sizes from {sizes[0]} bytes on",
+            advice="use a larger -f, or a smaller range",
+        )
     whole = list(dict.fromkeys(size // unit * unit for size in sizes if size >= unit or size == 0))
     if not whole:
         raise MegatileError(f"no {dtype} fits into these sizes", advice=f"let -e be at least {unit}")
     return whole
 
 
-def _progress(work: Iterator[tuple[Line, Prediction]], total: int) -> Iterator[tuple[Line, Prediction]]:
-    """A progress bar on a terminal's stderr; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield from work
-        return
-    from rich.console import Console
-    from rich.progress import track
-
-    yield from track(work, "predicting", total=total, console=Console(stderr=True), transient=True)
+def _progress(work: Iterator[tuple[Line, Prediction]], total: int) -> list[tuple[Line, Prediction]]:
+    """All of it, under a bar that moves from candidate to candidate."""
+    found = []
+    with shown(f"{total} predictions") as advance:
+        for line in work:
+            found.append(line)
+            advance()
+    return found
 
 
 def _print_table(machine: str, first: Prediction, lines: list[Line]) -> None:

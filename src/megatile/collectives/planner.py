@@ -23,6 +23,7 @@ from megatile.collectives.ranking import Floors, named, plan_of, rank, timing_of
 from megatile.collectives.registry import find_algorithm
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize
+from megatile.core.progress import Listener, shown
 from megatile.hda import HDA
 from megatile.plan.model import Plan
 from megatile.sim import simulate
@@ -72,7 +73,7 @@ def make_job(
     *,
     machine: HDA,
     scale: str = "device",
-    nbytes: int = 0,
+    nbytes: int | str | None = None,
     dtype: Any = "f32",
     ranks: Ranks = None,
     **fields: Any,
@@ -80,7 +81,9 @@ def make_job(
     """The job that the arguments of ``collective`` describe."""
     name = dtype_name(dtype)
     size = itemsize(name)
-    nbytes = read_bytes(nbytes)
+    if nbytes is None and operation_name(op) != "barrier":
+        raise CollectiveError(f"{op} of how many bytes?", advice='give nbytes=1 << 20 or nbytes="1 MiB"')
+    nbytes = read_bytes(0 if nbytes is None else nbytes)
     if nbytes % size:
         raise CollectiveError(
             f"{nbytes} bytes are not a whole number of {name}",
@@ -107,14 +110,19 @@ def make_job(
 
 @overload
 def collective(
-    op: str, *, machine: HDA | str, nbytes: int = 0, explain: Literal[False] = False, **options: Any
+    op: str,
+    *,
+    machine: HDA | str,
+    nbytes: int | str | None = None,
+    explain: Literal[False] = False,
+    **options: Any,
 ) -> Plan: ...
 @overload
 def collective(
-    op: str, *, machine: HDA | str, nbytes: int = 0, explain: Literal[True], **options: Any
+    op: str, *, machine: HDA | str, nbytes: int | str | None = None, explain: Literal[True], **options: Any
 ) -> tuple[Plan, Explanation]: ...
 def collective(
-    op: str, *, machine: HDA | str, nbytes: int = 0, explain: bool = False, **options: Any
+    op: str, *, machine: HDA | str, nbytes: int | str | None = None, explain: bool = False, **options: Any
 ) -> Plan | tuple[Plan, Explanation]:
     """The plan of collective ``op`` over ``ranks`` (all units of ``scale``) of a machine.
 
@@ -134,7 +142,7 @@ def predict(
     op: str,
     *,
     machine: HDA | str,
-    nbytes: int = 0,
+    nbytes: int | str | None = None,
     algorithm: str = "auto",
     path: str | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -143,9 +151,13 @@ def predict(
     table: Table | None = None,
     floors: Floors | None = None,
     timed: bool = True,
+    progress: bool | Listener = False,
     **fields: Any,
 ) -> Prediction:
     """Like ``collective``, with the predicted time.
+
+    ``progress`` (as of ``collective``) shows a bar on stderr while candidates are priced and simulated, or
+    calls a function with (what, done, of).
 
     ``path`` fixes the protocol's path, ``among`` the algorithms that ``auto`` may take; ``launch=False``
     leaves the host's launch out, as captured graphs do. ``table`` (a dict, or the name of a file that is
@@ -158,7 +170,13 @@ def predict(
     if algorithm == "auto" or library:
         choices = Choices(table, hda, job, algorithm, among=among, launch=launch, path=path)
         found = choices.find()
-        ranking = [found] if found is not None else _chosen(hda, job, library, among, launch, floors, path)
+        if found is not None:
+            ranking = [found]
+        elif progress:
+            with shown(f"predicting {job.operation}", progress):
+                ranking = _chosen(hda, job, library, among, launch, floors, path)
+        else:
+            ranking = _chosen(hda, job, library, among, launch, floors, path)
         if found is None:
             choices.keep(ranking[0])
     else:

@@ -14,6 +14,7 @@ from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.libraries import RING_PIECE, channels_in_use, reason_against, steps_saved
 from megatile.collectives.registry import Algorithm, algorithms, find_algorithm
 from megatile.core.errors import MegatileError
+from megatile.core.progress import tell
 from megatile.cost.price import lower_bound
 from megatile.hda import HDA
 from megatile.plan.model import Plan
@@ -86,9 +87,10 @@ def rank(
     timed = [_timed(hda, job, guess, launch, library)] if guess else []
     priced: list[Candidate] = []
     unfit: list[Candidate] = []
-    for known in algorithms().values():
+    for number, known in enumerate(algorithms().values()):
         if among is not None and known.name not in among:
             continue
+        tell(f"pricing {known.name}", number, len(algorithms()))
         reason = known.reason_against(job) or _too_large(known, job)
         if reason is None:
             for way in _ways(hda, job, known, path):
@@ -110,11 +112,13 @@ def rank(
     prices = {(c.label, c.path): c.price_ps for c in usable}
     timed = [replace(c, price_ps=prices.get((c.label, c.path))) for c in timed]
     done = {(c.label, c.path) for c in timed}
-    for candidate in usable if job.ranks <= FEW else usable[:FINALISTS]:
+    finalists = usable if job.ranks <= FEW else usable[:FINALISTS]
+    for number, candidate in enumerate(finalists):
         # A price is a lower bound: what costs more than the fastest so far need not be simulated. What costs
         # as much may be as fast, and of those the choice must not depend on what was tried first.
         fastest = min((c.time_ps or 0 for c in timed), default=1 << 62)
         if (candidate.label, candidate.path) not in done and (candidate.price_ps or 0) <= fastest:
+            tell(f"simulating {candidate.label}", number, len(finalists))
             timed.append(_timed(hda, job, candidate, launch, library))
             done.add((candidate.label, candidate.path))
     rest = [c for c in usable if (c.label, c.path) not in done]

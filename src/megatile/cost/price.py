@@ -1,4 +1,4 @@
-"""``price(plan, hda)``: bounds on a plan's time, without simulating it.
+"""``price(plan, machine)``: bounds on a plan's time, without simulating it.
 
     lower <= simulated <= upper, and lower == upper where nothing contends
 
@@ -49,7 +49,7 @@ class Price:
 
 def price(
     plan: Plan,
-    hda: HDA | str,
+    machine: HDA | str,
     *,
     assume: Mapping[str, int] | None = None,
     timing: Timing | None = None,
@@ -63,7 +63,7 @@ def price(
     require_plan(plan, "price")
     check_structure(plan)
     one_level(plan, "price")
-    found = find_machine(hda)
+    found = find_machine(machine)
     options = as_timing(timing).options(found, plan.scale)
     each = [_price(plan, Resources(found, plan, timing=option), assume or {}, launch) for option in options]
     fastest = min(each, key=lambda p: p.upper_ps)
@@ -87,7 +87,7 @@ def _price(plan: Plan, machine: Resources, assume: Mapping[str, int], launch: bo
 
 def lower_bound(
     plan: Plan,
-    hda: HDA | str,
+    machine: HDA | str,
     enough_ps: int | None = None,
     *,
     launch: bool = True,
@@ -97,7 +97,7 @@ def lower_bound(
     answer is then some time above that, and still a lower bound.
     """
     check_structure(plan)
-    found = find_machine(hda)
+    found = find_machine(machine)
     seen = [Resources(found, plan, timing=t) for t in as_timing(timing).options(found, plan.scale)]
     return min(machine.whole_ps(_lower_bound(plan, machine, enough_ps), launch) for machine in seen)
 

@@ -67,6 +67,8 @@ class HDA(Places):
         hw_abstr: HardwareAbstraction | Sequence[ScaleView] | Sequence[Mapping[str, Any]],
         **parts: Any,
     ):
+        if hw_spec is None or hw_abstr is None:
+            raise MachineError("a machine needs hw_spec and hw_abstr", advice="HDA.from_yaml reads a file")
         scales = hw_abstr.scales if isinstance(hw_abstr, HardwareAbstraction) else list(hw_abstr)
         document = Document(_plain({"hw_spec": hw_spec, "hw_abstr": scales, **parts}))
         self._set(load.validate(document), document)

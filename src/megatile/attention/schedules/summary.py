@@ -12,6 +12,7 @@ from megatile.attention.schedules.division import Division, division_for
 from megatile.attention.schedules.schedule import Schedule, ScheduleError
 from megatile.core.placement import Piece, Pieces
 
+MOST_SENT = 50_000_000
 MOST_TOKENS = 2**62  # integers of arrays end soon after
 
 
@@ -23,6 +24,12 @@ def schedule_summary(schedule: Schedule, length: int = 0, causal: bool = False) 
     length = length or schedule.ranks * routes.chunks * 2
     if length >= MOST_TOKENS:
         raise ScheduleError(f"{length} tokens are more than can be counted")
+    moved = schedule.ranks * routes.chunks * routes.exchanges
+    if moved > MOST_SENT:
+        raise ScheduleError(
+            f"{schedule.name} over {schedule.ranks} ranks sends {moved} chunks, too many to list",
+            advice="ask for fewer ranks; a larger schedule has the same form",
+        )
     layout = schedule.layout(causal).outer()
     pieces = layout.pieces([length])
     division = division_for(routes, pieces, pieces, Mask.of(causal), [length], [length])

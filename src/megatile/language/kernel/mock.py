@@ -22,6 +22,7 @@ from megatile.core.dtypes import itemsize, numpy_dtype
 from megatile.core.errors import MegatileError, Place
 from megatile.core.expr import expr
 from megatile.core.operations import apply
+from megatile.core.quantities import whole
 from megatile.language.kernel.blocks import pieces_of
 from megatile.language.kernel.context import QUEUES
 from megatile.language.kernel.directions import IpcqDeadlock, Wiring, neighbor_maps, wiring
@@ -342,6 +343,9 @@ def run_kernel_in_mock(
     ``read_kernel`` (``n_slots=None``: without bounds), and so are the errors: a direction without a neighbour
     is an ``IpcqInvalidDirection``, no progress an ``IpcqDeadlock``.
     """
+    if not callable(kernel_fn) or whole(world_size) is None or not hasattr(inputs, "__len__"):
+        given = ", ".join(type(x).__name__ for x in (kernel_fn, world_size, inputs))
+        raise KernelError(f"a kernel, a number of ranks and their inputs are needed, not {given}")
     if len(inputs) != world_size:
         raise KernelError(f"{len(inputs)} inputs for {world_size} ranks")
     if world_size < 1:

@@ -1,0 +1,67 @@
+"""The public names: None given to any function is one clear error; every name is documented."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+
+import megatile as mt
+import megatile.language as T
+from megatile.core.errors import MegatileError
+
+FUNCTIONS = [
+    name
+    for name in mt.__all__
+    if inspect.isfunction(getattr(mt, name)) and inspect.signature(getattr(mt, name)).parameters
+]
+NEEDS_NOTHING = {"faults"}
+ATTENTION = {"hamilton_attention", "shard_sequence", "unshard_sequence"}
+
+
+@pytest.mark.parametrize("name", [n for n in FUNCTIONS if n not in NEEDS_NOTHING] + ["HDA", "Session"])
+def test_none_is_one_clear_error(name: str) -> None:
+    if name in ATTENTION:
+        pytest.importorskip("torch", reason="needs torch")
+    thing = getattr(mt, name)
+    kinds = inspect.signature(thing).parameters.values()
+    positional = [None for p in kinds if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    positional += [None for p in kinds if p.kind is p.VAR_POSITIONAL]
+    named = {p.name: None for p in kinds if p.default is p.empty and p.kind is p.KEYWORD_ONLY}
+    with pytest.raises(MegatileError) as caught:
+        thing(*positional, **named)
+    assert len(str(caught.value)) > 20
+
+
+def test_a_collective_says_how_many_bytes() -> None:
+    with pytest.raises(MegatileError, match="all_reduce of how many bytes"):
+        mt.collective("all_reduce", machine="dgx-h100")
+    assert mt.collective("barrier", machine="dgx-h100").units == 8
+    assert mt.collective("all_reduce", machine="dgx-h100", nbytes=0).units == 8
+
+
+def test_a_price_names_its_machine_as_its_neighbours_do() -> None:
+    plan = mt.collective("all_reduce", machine="dgx-h100", nbytes=1024, algorithm="ring")
+    assert mt.price(plan, machine="dgx-h100") == mt.price(plan, "dgx-h100")
+
+
+def test_a_run_prints_one_line() -> None:
+    @T.program
+    def twice(A: T.Tensor((8,), "f32")):
+        with T.Kernel(block=1, threads=8):
+            x = T.alloc((8,), "f32", level="l1")
+            T.copy(x, A[0])
+            for i in T.Parallel(8):
+                x[i] = x[i] * 2
+            T.copy(A[0], x)
+
+    shown = repr(mt.run(twice, np.ones(8, "f4")))
+    assert "twice" in shown
+    assert "\n" not in shown
+    assert len(shown) < 110
+
+
+def test_everything_public_is_documented() -> None:
+    undocumented = [n for n in mt.__all__ if n != "__version__" and not inspect.getdoc(getattr(mt, n))]
+    assert undocumented == []
