@@ -13,7 +13,7 @@ from megatile.collectives import predict
     [
         ({"nbytes": -4}, "-4 is not a size in bytes"),
         ({"nbytes": 64.0}, "64.0 is not a size in bytes"),
-        ({"nbytes": None}, "None is not a size"),
+        ({"nbytes": None}, "of how many bytes"),
         ({"nbytes": "many"}, "many"),
         ({"nbytes": 10}, "8 or 12"),
         ({"ranks": 99}, "there is no unit 98"),
