@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from itertools import pairwise, product
+from functools import partial
+from itertools import accumulate, pairwise, product
 
 import torch
 import torch.distributed as dist
@@ -214,14 +215,16 @@ def _check_lengths(cases, ranks):
 
 
 def _check_packed(cases, ranks):
-    boundaries = [0, 2 * ranks + 1, 2 * ranks + 2, 7 * ranks]
-    q, k, v, d_out = tensors(5, *[(boundaries[-1], 2, 4)] * 4)
-    for causal in (False, True):
+    few, many = [0, 2 * ranks + 1, 2 * ranks + 2, 7 * ranks], [0, *accumulate(5 * i % 23 for i in range(12))]
+    masks = (False, (-1, -1)), (True, (-1, -1)), (True, (3, 0))
+    for boundaries, (causal, window) in product((few, many), masks):
+        q, k, v, d_out = tensors(5, *[(boundaries[-1], 2, 4)] * 4)
 
-        def packed(*x, c=causal):
-            parts = [single_device(*(y[None, a:b] for y in x), causal=c) for a, b in pairwise(boundaries)]
+        def packed(*x, bounds=boundaries, **mask):
+            parts = [single_device(*(y[None, a:b] for y in x), **mask) for a, b in pairwise(bounds)]
             return torch.cat(parts, 1)[0]
 
+        packed = partial(packed, causal=causal, window=window)
         exact = with_gradients(packed, [x.double() for x in (q, k, v)], d_out.double())
         for schedule in ("hamilton", "ring", "striped", "ulysses"):
             arguments = {
@@ -232,6 +235,7 @@ def _check_packed(cases, ranks):
             }
             parts = [shard_sequence(x, **arguments) for x in (q, k, v)]
             call = {name: value for name, value in arguments.items() if name != "dim"}
+            call["window_size"] = window
             local = with_gradients(
                 lambda *x, c=call: hamilton_attention(*x, **c), parts, shard_sequence(d_out, **arguments)
             )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import types
+from contextlib import contextmanager
+from itertools import pairwise
 
 import pytest
 
@@ -14,10 +16,13 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from megatile.attention import _update_out_and_lse, flash, hamilton_attention  # noqa: E402
+from megatile.attention.engine import Engine  # noqa: E402
 from megatile.attention.flash import choose_kernel  # noqa: E402
 from megatile.attention.kernels import Block, Blocked, CpuFlash, KernelOptions  # noqa: E402
 from megatile.attention.merge import Accumulator  # noqa: E402
+from megatile.attention.schedules import Mask, division_for, make_schedule  # noqa: E402
 from megatile.attention.schedules.bands import Band, Tile  # noqa: E402
+from megatile.core.placement import local_length  # noqa: E402
 
 bands = st.builds(
     Band, st.one_of(st.none(), st.integers(-12, 12)), st.one_of(st.none(), st.integers(-12, 12))
@@ -174,24 +179,63 @@ def stand_in():
         for target, grad in zip((dq, dk, dv), grads, strict=True):
             target.copy_(grad)
 
+    def parts(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k):
+        assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
+        both = [list(pairwise(x.tolist())) for x in (cu_seqlens_q, cu_seqlens_k)]
+        assert [max(b - a for a, b in x) for x in both] == [max_seqlen_q, max_seqlen_k]
+        return [(slice(*rows), slice(*columns)) for rows, columns in zip(*both, strict=True)]
+
+    def _flash_attn_varlen_forward(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
+        window_size_left, window_size_right, softcap, alibi_slopes, return_softmax,
+    ):  # fmt: skip
+        package.calls.append("many")
+        given = dropout_p, softmax_scale, causal, window_size_left, window_size_right
+        got = [
+            _flash_attn_forward(q[None, r], k[None, c], v[None, c], *given, softcap, None, False)
+            for r, c in parts(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+        ]
+        return torch.cat([x[0][0] for x in got]), torch.cat([x[1][0] for x in got], 1), None, None
+
+    def _flash_attn_varlen_backward(
+        dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+        dropout_p, softmax_scale, causal, window_size_left, window_size_right, softcap, alibi_slopes,
+        deterministic, rng_state=None,
+    ):  # fmt: skip
+        package.calls.append("many")
+        for r, c in parts(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k):
+            _flash_attn_backward(
+                dout[None, r], q[None, r], k[None, c], v[None, c], out[None, r], softmax_lse[None, :, r],
+                dq[None, r], dk[None, c], dv[None, c], dropout_p, softmax_scale, causal, window_size_left,
+                window_size_right, softcap, None, deterministic,
+            )  # fmt: skip
+
     package = types.ModuleType("flash_attn")
-    package.flash_attn_interface = types.SimpleNamespace(
-        _flash_attn_forward=_flash_attn_forward, _flash_attn_backward=_flash_attn_backward
-    )
+    package.calls = []
+    functions = (_flash_attn_forward, _flash_attn_backward)
+    functions += (_flash_attn_varlen_forward, _flash_attn_varlen_backward)
+    package.flash_attn_interface = types.SimpleNamespace(**{f.__name__: f for f in functions})
     return package
+
+
+@contextmanager
+def flash_attn():
+    """The stand-in in the place of the package."""
+    before = sys.modules.get("flash_attn")
+    sys.modules["flash_attn"] = package = stand_in()
+    flash._interface.cache_clear()
+    try:
+        yield package
+    finally:
+        flash._interface.cache_clear()
+        sys.modules.pop("flash_attn") if before is None else sys.modules.update(flash_attn=before)
 
 
 @settings(max_examples=60, deadline=None)
 @given(bands, st.integers(1, 10), st.integers(1, 10))
 def test_bands_as_windows_of_flash_attn(band, rows, columns):
-    before = sys.modules.get("flash_attn")
-    sys.modules["flash_attn"] = stand_in()
-    flash._interface.cache_clear()
-    try:
+    with flash_attn():
         compare(flash.FlashAttention(), Tile(band), rows, columns)
-    finally:
-        flash._interface.cache_clear()
-        sys.modules.pop("flash_attn") if before is None else sys.modules.update(flash_attn=before)
 
 
 def test_one_rank_needs_no_process_group_and_equals_torch():
@@ -202,3 +246,97 @@ def test_one_rank_needs_no_process_group_and_equals_torch():
         for causal in (False, True):
             want = F.scaled_dot_product_attention(*inner, is_causal=causal).transpose(1, 2)
             torch.testing.assert_close(hamilton_attention(q, k, v, causal=causal), want, rtol=0, atol=1e-5)
+
+
+LENGTHS = [3, 0, 17, 1, 40, 8, 8, 25, 2, 33]
+
+
+def pack(ranks, name="zigzag", causal=True, window=(-1, -1), rank=0, lengths=LENGTHS):
+    schedule = make_schedule(name, ranks)
+    pieces = schedule.layout(causal).pieces(lengths)
+    division = division_for(schedule.routes, pieces, pieces, Mask.of(causal, window), lengths, lengths)
+    return division, local_length(pieces[rank])
+
+
+class Echo:
+    """Stands in for the other ranks: what comes from them is what this one sent, or of that kind."""
+
+    def exchange(self, sends, sizes, like, doing):
+        generator = torch.Generator().manual_seed(sum(sizes.values()))
+        received = {p: torch.randn(n, generator=generator).to(like.dtype) for p, n in sizes.items()}
+        return types.SimpleNamespace(wait=lambda: received)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [(-1, -1), (4, 0)])
+@pytest.mark.parametrize("name", ["zigzag", "hamilton", "direct"])
+@pytest.mark.parametrize("kernel", [CpuFlash, Blocked, flash.FlashAttention])
+def test_documents_that_share_kernel_calls_change_nothing(kernel, name, window, causal, monkeypatch):
+    """Against the same engine with one call per document, all three kernels, forward and backward."""
+    results, alone = [], lambda self, step, _: (self.division.calls(step, self.rank), ())
+    for together in (True, False):
+        division, tokens = pack(3, name, causal, window)
+        q, d_out = torch.randn(2, 1, tokens, 4, 8, generator=torch.Generator().manual_seed(1))
+        k, v = torch.randn(2, tokens, 1, 2, 8, generator=torch.Generator().manual_seed(2))
+        engine = Engine(division, 0, Echo(), kernel(), KernelOptions(0.3))
+        if not together:
+            monkeypatch.setattr(Engine, "_work", alone)
+        with flash_attn():
+            out, lse, last = engine.forward(q, k, v)
+            d_q, (d_k, d_v) = engine.backward(d_out, q, k, v, out, lse, last)
+        results.append((out, lse, d_q, d_k, d_v))
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["zigzag", "ring"])
+def test_a_step_of_a_pack_is_one_varlen_call(name):
+    division, tokens = pack(3, name, causal=name == "zigzag")
+    q, k, v = torch.randn(1, tokens, 2, 8), *torch.randn(2, tokens, 1, 2, 8)
+    engine = Engine(division, 0, Echo(), flash.FlashAttention(), KernelOptions(0.3))
+    with flash_attn() as package:
+        out, lse, last = engine.forward(q, k, v)
+        assert package.calls == ["many"] * 3
+        engine.backward(out, q, k, v, out, lse, last)
+        assert package.calls == ["many"] * 6
+
+
+def test_kernels_of_many_documents_do_not_grow_with_their_number(monkeypatch):
+    """On CPUs one call for each size of document (a power of two), however many there are."""
+    counts, forward = [], CpuFlash.forward
+    monkeypatch.setattr(CpuFlash, "forward", lambda self, *x: counts.append(1) or forward(self, *x))
+    found = []
+    for documents in (100, 400):
+        lengths = [20 + 7 * i % 40 for i in range(documents)]
+        division, tokens = pack(2, lengths=lengths)
+        q, (k, v) = torch.randn(1, tokens, 2, 8), torch.randn(2, tokens, 1, 2, 8)
+        counts.clear()
+        Engine(division, 0, Echo(), CpuFlash(), KernelOptions(0.3)).forward(q, k, v)
+        found.append(len(counts))
+    assert found[0] == found[1] < 16
+
+
+@pytest.mark.parametrize("name", ["zigzag", "hamilton"])
+def test_planning_a_pack_grows_with_its_documents_and_no_faster(name, monkeypatch):
+    tiles, tile = [], Mask.tile
+    monkeypatch.setattr(Mask, "tile", lambda self, *x: tiles.append(1) or tile(self, *x))
+    found = []
+    for documents in (200, 400):
+        division, _ = pack(4, name, lengths=[30 + i % 50 for i in range(documents)])
+        tiles.clear()
+        for step in range(4):
+            division.calls(step, 1)
+        found.append(len(tiles))
+    assert found[0] > 200
+    assert found[1] < 2.2 * found[0]
+
+
+@pytest.mark.parametrize("ranks", [3, 8])
+def test_chunks_of_a_pack_are_equally_long(ranks):
+    division, _ = pack(ranks, "hamilton", lengths=[5] * 100)
+    for rank in range(ranks):
+        lengths = [local_length(chunk) for chunk in division.chunks[rank]]
+        assert max(lengths) - min(lengths) <= 1
+        rows = division.chunk_rows(rank)
+        held = [sum(end - begin for begin, end in runs) for runs in rows]
+        assert held == [local_length(chunk) for chunk in division.chunks[rank]]

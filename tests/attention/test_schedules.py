@@ -253,8 +253,8 @@ def test_causal_work_is_balanced_and_needs_two_kernels():
     assert all(len(division.calls(0, rank)) == 1 for rank in range(ranks))
     total = sum(division.pairs(step, rank) for step in range(ranks) for rank in range(ranks))
     assert total == length * (length + 1) // 2
-    assert division.flops(3, 0, heads=2, dim=64) == 4 * 2 * 64 * (length // ranks) ** 2 // 2
-    assert set(division.link_bytes(2, 2, 64, 2).values()) == {2 * 2 * 64 * 2 * length // ranks // (ranks - 1)}
+    assert division.pairs(3, 0) == (length // ranks) ** 2 // 2
+    assert set(division.link_tokens(2).values()) == {length // ranks // (ranks - 1)}
 
 
 def test_split_and_lengths():

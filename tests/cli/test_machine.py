@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from megatile.collectives.toy import chips
 from megatile.hda import HDA, machine, machine_names
 
 BAD = """\
@@ -150,13 +149,3 @@ def test_completion_offers_machines(megatile):
     from megatile.cli.machine import _complete_machine
 
     assert _complete_machine("dg") == ["dgx-h100"]
-
-
-def test_check_notes_what_is_left_out(megatile, tmp_path):
-    data = chips("full_mesh", 8).to_dict()
-    data["engines"][-1]["channels"] = 4
-    file = tmp_path / "mine.yaml"
-    HDA.from_dict(data).to_yaml(file)
-    done = megatile("machine", "check", file)
-    assert done.code == 0
-    assert "note: engines.ports: 4 channels serve 7 links" in done.err

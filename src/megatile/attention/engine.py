@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from megatile.attention.communication import Communicator, Pending
 from megatile.attention.kernels import Block, Kernel, KernelOptions
 from megatile.attention.merge import Accumulator
+from megatile.attention.packed import Batch, batches
 from megatile.attention.profile import Profile, span
 from megatile.attention.schedules.division import OWN, Division, KernelCall, Run
 from megatile.attention.schedules.routes import Held, Transfer
@@ -47,8 +49,15 @@ class Engine:
                         routes.sends(step, self.rank), routes.receives(step, self.rank), source, k, v
                     )
             with span(self.profile, "computation"):
-                for call in self.division.calls(step, self.rank):
+                alone, together = self._work(step, q.shape[2] * q.shape[3])
+                for call in alone:
                     self._forward_call(call, q, self._keys(step, call, (k, v), held), result)
+                if together and q.numel():
+                    keys = self._all_keys(step, (k, v), held)
+                    for batch in together:
+                        parts = q[0], keys[0][:, 0], keys[1][:, 0]
+                        out, lse = self.kernel.forward_many(*parts, batch, self.options)
+                        result.add(batch.runs, out[None], lse[None])
             if pending is not None:
                 with span(self.profile, "communication"):
                     held = self._arrived(pending, routes.receives(step, self.rank), k, v)
@@ -114,6 +123,26 @@ class Engine:
         if going is not None:
             grads.bring_home(self._arrived(going, routes.sends(routes.exchanges - 1, rank), *grads.home))
 
+    def _work(self, step: int, width: int) -> tuple[Sequence[KernelCall], Sequence[Batch]]:
+        """The kernel calls of a step; those of packed sequences that can share a call do."""
+        calls = self.division.calls(step, self.rank)
+        if len(self.division.shift) == 1 or self.division.biased or len(calls) < 2:
+            return calls, ()
+        memo, key = self.division.batches, (step, self.rank, type(self.kernel), width)
+        if key not in memo:
+            order = self.division.routes.held(step, self.rank) if step else ()
+            offsets = [0, *accumulate(self.division.chunk_length(h) for h in order)]
+            memo[key] = batches(calls, offsets, lambda segment: self.kernel.kind(segment, width))
+        found: tuple[Sequence[KernelCall], Sequence[Batch]] = memo[key]
+        return found
+
+    def _all_keys(self, step: int, own: Pair, held: Chunks) -> Pair:
+        """All keys and values of a step, one slot after the other."""
+        if not step:
+            return own
+        order = self.division.routes.held(step, self.rank)
+        return _pair(_joined([held[h][side] for h in order]) for side in (0, 1))
+
     def _forward_call(self, call: KernelCall, q: Tensor, keys: Pair, result: Accumulator) -> None:
         queries = _batch_rows(q, call.q)
         k, v = (x.transpose(0, 1) for x in keys)
@@ -174,12 +203,34 @@ class _Gradients:
         """
         engine = self.engine
         order = engine.division.routes.held(step, engine.rank) if step else ()
-        local: Chunks = {h: _pair(torch.zeros_like(x, dtype=torch.float32) for x in held[h]) for h in order}
-        for call in engine.division.calls(step, engine.rank):
+        local, whole = self._zeros(order, held)
+        alone, together = engine._work(step, self.q.shape[2] * self.q.shape[3])
+        if together and self.q.numel():
+            target = whole if step else self.home
+            self._calls(together, engine._all_keys(step, self.pair, held), target)
+        for call in alone:
             keys = engine._keys(step, call, self.pair, held)
             targets = [((self.home if slot == OWN else local[order[slot]]), a, b) for slot, a, b in call.kv]
             self._call(call, keys, targets)
         return local
+
+    def _zeros(self, order: Sequence[Held], held: Chunks) -> tuple[Chunks, Pair]:
+        """Gradients of the chunks held, and those of all of them one after the other."""
+        lengths = [len(held[h][0]) for h in order]
+        whole = _pair(x.new_zeros((sum(lengths), *x.shape[1:]), dtype=torch.float32) for x in self.pair)
+        parts = zip(*(x.split(lengths) for x in whole), strict=True)
+        return dict(zip(order, parts, strict=True)), whole
+
+    def _calls(self, together: Sequence[Batch], keys: Pair, target: Pair) -> None:
+        """The documents of each batch in one kernel call."""
+        for batch in together:
+            k, v = (x[:, 0] for x in keys)
+            block = Block(self.d_out[0], self.q[0], k, v, self.out[0], self.lse[0])
+            d_q, d_k, d_v = self.engine.kernel.backward_many(block, batch, self.engine.options)
+            rows, columns = (torch.from_numpy(x).to(k.device) for x in (batch.rows, batch.columns))
+            self.d_q[0].index_add_(0, rows, d_q.float())
+            for side, grad in enumerate((d_k, d_v)):
+                target[side][:, 0].index_add_(0, columns, grad.float())
 
     def bring_home(self, chunks: Mapping[Held, Pair]) -> None:
         """Add gradients of the rank's own chunks to those of its KV."""

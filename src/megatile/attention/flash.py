@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -18,10 +19,10 @@ from megatile.attention.kernels import (
     Gradients,
     Kernel,
     KernelOptions,
-    Part,
-    part_of,
+    Visible,
 )
-from megatile.attention.schedules.bands import Band, Tile
+from megatile.attention.packed import Batch, Segment
+from megatile.attention.schedules.bands import Band, Part, Tile, part_of
 
 
 def choose_kernel(q: Tensor, v: Tensor, options: KernelOptions) -> Kernel:
@@ -71,9 +72,10 @@ class FlashAttention:
             yield part
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, tile: Tile, options: KernelOptions
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, options: KernelOptions
     ) -> tuple[Tensor, Tensor]:
-        window = window_of(tile.band, q.shape[1], k.shape[1])
+        assert isinstance(visible, Tile)
+        window = window_of(visible.band, q.shape[1], k.shape[1])
         got = _call(
             _interface()._flash_attn_forward,
             q=q,
@@ -82,12 +84,12 @@ class FlashAttention:
             return_softmax=False,
             **_common(options, window),
         )
-        # Since 2.7: out, lse, …; before: out, q, k, v, out_padded, lse, ….
-        return (got[0], got[1]) if len(got) == 4 else (got[0], got[5])
+        return _out_and_lse(got)
 
-    def backward(self, block: Block, tile: Tile, options: KernelOptions) -> Gradients:
+    def backward(self, block: Block, visible: Visible, options: KernelOptions) -> Gradients:
+        assert isinstance(visible, Tile)
         d_q, d_k, d_v = (torch.empty_like(x) for x in (block.q, block.k, block.v))
-        window = window_of(tile.band, block.q.shape[1], block.k.shape[1])
+        window = window_of(visible.band, block.q.shape[1], block.k.shape[1])
         _call(
             _interface()._flash_attn_backward,
             dout=block.d_out,
@@ -104,6 +106,59 @@ class FlashAttention:
             **_common(options, window),
         )
         return d_q, d_k, d_v
+
+    def kind(self, segment: Segment, width: int = 0) -> Hashable:
+        return window_of(segment.band, segment.rows, segment.columns)
+
+    def forward_many(
+        self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, options: KernelOptions
+    ) -> tuple[Tensor, Tensor]:
+        got = _call(
+            _interface()._flash_attn_varlen_forward,
+            q=batch.take(q, True),
+            k=batch.take(k, False),
+            v=batch.take(v, False),
+            return_softmax=False,
+            **_lengths(batch, q.device),
+            **_common(options, self.kind(batch.segments[0])),  # type: ignore[arg-type]
+        )
+        return _out_and_lse(got)
+
+    def backward_many(self, block: Block, batch: Batch, options: KernelOptions) -> Gradients:
+        q, k, v = batch.take(block.q, True), batch.take(block.k, False), batch.take(block.v, False)
+        d_q, d_k, d_v = (torch.empty_like(x) for x in (q, k, v))
+        _call(
+            _interface()._flash_attn_varlen_backward,
+            dout=batch.take(block.d_out, True),
+            q=q,
+            k=k,
+            v=v,
+            out=batch.take(block.out, True),
+            softmax_lse=batch.take(block.lse.transpose(0, 1), True).transpose(0, 1).contiguous(),
+            dq=d_q,
+            dk=d_k,
+            dv=d_v,
+            deterministic=options.deterministic,
+            rng_state=None,
+            **_lengths(batch, q.device),
+            **_common(options, self.kind(batch.segments[0])),  # type: ignore[arg-type]
+        )
+        return d_q, d_k, d_v
+
+
+def _lengths(batch: Batch, device: torch.device) -> dict[str, Any]:
+    """Boundaries and longest documents, as the varlen functions want them."""
+    found: dict[str, Any] = {}
+    for name, lengths in zip("qk", zip(*(s[:2] for s in batch.segments), strict=True), strict=True):
+        ends = [0, *accumulate(lengths)]
+        found[f"cu_seqlens_{name}"] = torch.tensor(ends, dtype=torch.int32, device=device)
+        found[f"max_seqlen_{name}"] = max(lengths)
+    return found
+
+
+def _out_and_lse(got: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+    """Since 2.7: out, lse, …; before: out, q, k, v, out_padded, lse, …."""
+    return (got[0], got[1]) if len(got) == 4 else (got[0], got[5])
 
 
 def _common(options: KernelOptions, window: tuple[int, int]) -> dict[str, Any]:

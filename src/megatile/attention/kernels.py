@@ -5,23 +5,18 @@ Tensors are [B, S, H, D] (any strides), KV may have fewer heads (GQA), log-sum-e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-from megatile.attention.schedules.bands import (
-    Band,
-    Tile,
-    limited,
-    moved,
-    visible_columns,
-    visible_rows,
-)
+from megatile.attention.packed import CAUSAL, Batch, Segment
+from megatile.attention.schedules.bands import Band, Part, Tile, part_of
 
 ROW_BLOCK = 256  # rows handled at once where a mask or scores are written to memory
+MOST_ELEMENTS = 2**15  # of a document that shares a call: copying larger ones costs more than a call
 SUPPORTED = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -32,14 +27,6 @@ class KernelOptions:
     scale: float
     slopes: Tensor | None = None
     deterministic: bool = False
-
-
-class Part(NamedTuple):
-    """A rectangle of a block that a kernel does in one go: rows and columns from..to."""
-
-    rows: tuple[int, int]
-    columns: tuple[int, int]
-    tile: Tile
 
 
 class Block(NamedTuple):
@@ -54,35 +41,32 @@ class Block(NamedTuple):
 
 
 Gradients = tuple[Tensor, Tensor, Tensor]  # of q, k and v
+Visible: TypeAlias = "Tile | Tensor"  # or the pairs that are hidden, [batch, rows, columns]
 
 
 class Kernel(Protocol):
-    """``divide`` cuts a block into parts in which every row sees a key; the others do one part."""
+    """``divide`` cuts a block into parts in which every row sees a key; the others do one part.
+
+    ``kind`` says which blocks of queries of this ``width`` may share a call (None: one that is done alone).
+    ``forward_many`` and ``backward_many`` do those of a batch, whose rows and columns they take out of
+    [tokens, heads, dim] and [heads, tokens].
+    """
 
     def divide(self, tile: Tile, rows: int, columns: int) -> Iterator[Part]: ...
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, tile: Tile, options: KernelOptions
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, options: KernelOptions
     ) -> tuple[Tensor, Tensor]: ...
 
-    def backward(self, block: Block, tile: Tile, options: KernelOptions) -> Gradients: ...
+    def backward(self, block: Block, visible: Visible, options: KernelOptions) -> Gradients: ...
 
+    def kind(self, segment: Segment, width: int) -> Hashable: ...
 
-def part_of(tile: Tile, rows: tuple[int, int], columns: tuple[int, int]) -> Part | None:
-    """The visible rectangle of a tile inside these rows and columns, or None."""
-    for _ in range(2):  # cutting columns can free rows and the other way round
-        height, width = rows[1] - rows[0], columns[1] - columns[0]
-        if height <= 0 or width <= 0:
-            return None
-        band = moved(tile.band, rows[0], columns[0])
-        first, end = visible_rows(band, height, width)
-        left, right = visible_columns(band, height, width)
-        rows, columns = (rows[0] + first, rows[0] + end), (columns[0] + left, columns[0] + right)
-    height, width = rows[1] - rows[0], columns[1] - columns[0]
-    if height <= 0 or width <= 0:
-        return None
-    band = limited(moved(tile.band, rows[0], columns[0]), height, width)
-    return Part(rows, columns, Tile(band, tile.stride, tile.offset + tile.stride * (columns[0] - rows[0])))
+    def forward_many(
+        self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, options: KernelOptions
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def backward_many(self, block: Block, batch: Batch, options: KernelOptions) -> Gradients: ...
 
 
 def row_blocks(tile: Tile, rows: int, columns: int, size: int = ROW_BLOCK) -> Iterator[Part]:
@@ -93,7 +77,35 @@ def row_blocks(tile: Tile, rows: int, columns: int, size: int = ROW_BLOCK) -> It
             yield part
 
 
-class CpuFlash:
+class Filled:
+    """Batches by filling documents of similar size up to the longest of them, for kernels of one block."""
+
+    def kind(self, segment: Segment, width: int) -> Hashable:
+        if (segment.rows + segment.columns) * width > MOST_ELEMENTS:
+            return None
+        return segment.rows.bit_length(), segment.columns.bit_length(), segment.band == CAUSAL
+
+    def forward_many(
+        self: Kernel, q: Tensor, k: Tensor, v: Tensor, batch: Batch, options: KernelOptions
+    ) -> tuple[Tensor, Tensor]:
+        padding = batch.padding
+        filled = batch.fill(q, True), batch.fill(k, False), batch.fill(v, False)
+        out, lse = self.forward(*filled, padding.mask(q.device), options)
+        return padding.strip(out, True), padding.strip(lse.transpose(1, 2), True).transpose(0, 1)
+
+    def backward_many(self: Kernel, block: Block, batch: Batch, options: KernelOptions) -> Gradients:
+        padding = batch.padding
+        # Rows that are filled in have no gradient and weigh nothing.
+        d_out = batch.fill(block.d_out, True, 0.0)
+        lse = batch.fill(block.lse.transpose(0, 1), True, float("inf")).transpose(1, 2)
+        q, out = batch.fill(block.q, True), batch.fill(block.out, True)
+        k, v = batch.fill(block.k, False), batch.fill(block.v, False)
+        grads = self.backward(Block(d_out, q, k, v, out, lse), padding.mask(q.device), options)
+        d_q, d_k, d_v = (padding.strip(x, rows) for x, rows in zip(grads, (True, False, False), strict=True))
+        return d_q, d_k, d_v
+
+
+class CpuFlash(Filled):
     """torch's flash attention for CPUs: what ``scaled_dot_product_attention`` calls, with its lse.
 
     It works in f32, whatever the tensors are: in low precision its gradients would be summed in it.
@@ -104,7 +116,7 @@ class CpuFlash:
         if whole is None:
             return
         band = whole.tile.band
-        if band.full or band == (None, 0):
+        if band.full or band == CAUSAL:
             yield whole
         elif band.lower is None and band.upper is not None:
             # Columns that every row sees, then a square causal rest: no mask has to be written.
@@ -117,18 +129,18 @@ class CpuFlash:
             yield from row_blocks(tile, rows, columns)
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, tile: Tile, options: KernelOptions
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, options: KernelOptions
     ) -> tuple[Tensor, Tensor]:
         q, k, v = (x.float() for x in (q, k, v))
-        causal, mask = _cpu_mask(tile.band, q, k)
+        causal, mask = _cpu_mask(visible, q, k)
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             *(x.transpose(1, 2) for x in (q, k, v)), 0.0, causal, attn_mask=mask, scale=options.scale
         )
         return out.transpose(1, 2), lse
 
-    def backward(self, block: Block, tile: Tile, options: KernelOptions) -> Gradients:
+    def backward(self, block: Block, visible: Visible, options: KernelOptions) -> Gradients:
         tensors = [x.float() for x in block[:5]]
-        causal, mask = _cpu_mask(tile.band, tensors[1], tensors[2])
+        causal, mask = _cpu_mask(visible, tensors[1], tensors[2])
         inner = (x.transpose(1, 2) for x in tensors)
         grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             *inner, block.lse.contiguous(), 0.0, causal, attn_mask=mask, scale=options.scale
@@ -137,14 +149,17 @@ class CpuFlash:
         return d_q, d_k, d_v
 
 
-def _cpu_mask(band: Band, q: Tensor, k: Tensor) -> tuple[bool, Tensor | None]:
-    if band.full:
-        return False, None
-    if band == (None, 0):
-        return True, None
-    distance = torch.arange(k.shape[1])[None, :] - torch.arange(q.shape[1])[:, None]
-    mask = torch.zeros(distance.shape, dtype=q.dtype)
-    return False, mask.masked_fill_(_hidden(distance, band), float("-inf"))
+def _cpu_mask(visible: Visible, q: Tensor, k: Tensor) -> tuple[bool, Tensor | None]:
+    """Whether the kernel's own causal mask will do, and the mask where it will not."""
+    if isinstance(visible, Tile):
+        band = visible.band
+        if band.full or band == CAUSAL:
+            return not band.full, None
+        hidden = _hidden(torch.arange(k.shape[1])[None, :] - torch.arange(q.shape[1])[:, None], band)
+    else:
+        hidden = visible[:, None]
+    mask = torch.zeros(hidden.shape, dtype=q.dtype)
+    return False, mask.masked_fill_(hidden, float("-inf"))
 
 
 def _hidden(distance: Tensor, band: Band) -> Tensor:
@@ -156,25 +171,25 @@ def _hidden(distance: Tensor, band: Band) -> Tensor:
     return hidden
 
 
-class Blocked:
+class Blocked(Filled):
     """Plain tensor operations in f32, some rows at a time: any device, any mask, ALiBi, any dim of v."""
 
     def divide(self, tile: Tile, rows: int, columns: int) -> Iterator[Part]:
         return row_blocks(tile, rows, columns)
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, tile: Tile, options: KernelOptions
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, options: KernelOptions
     ) -> tuple[Tensor, Tensor]:
-        scores = _scores(q, k, tile, options)
+        scores = _scores(q, k, visible, options)
         lse = torch.logsumexp(scores, dim=-1)
         weights = torch.exp(scores - lse.unsqueeze(-1))
         out = torch.einsum("bhgij,bjhd->bihgd", weights, v.float()).flatten(2, 3)
         return out, lse.flatten(1, 2)
 
-    def backward(self, block: Block, tile: Tile, options: KernelOptions) -> Gradients:
+    def backward(self, block: Block, visible: Visible, options: KernelOptions) -> Gradients:
         d_out, q, k, v, out, lse = block
         groups = (k.shape[2], q.shape[2] // k.shape[2])
-        scores = _scores(q, k, tile, options)
+        scores = _scores(q, k, visible, options)
         weights = torch.exp(scores - lse.unflatten(1, groups).unsqueeze(-1))
         d_out, out, queries = (x.float().unflatten(2, groups) for x in (d_out, out, q))
         delta = torch.einsum("bihgd,bihgd->bhgi", d_out, out).unsqueeze(-1)
@@ -186,18 +201,20 @@ class Blocked:
         return d_q, d_k, d_v
 
 
-def _scores(q: Tensor, k: Tensor, tile: Tile, options: KernelOptions) -> Tensor:
+def _scores(q: Tensor, k: Tensor, visible: Visible, options: KernelOptions) -> Tensor:
     """[B, KV heads, queries per KV head, rows, columns] in f32, -inf where hidden."""
     groups = (k.shape[2], q.shape[2] // k.shape[2])
     scores = torch.einsum("bihgd,bjhd->bhgij", q.float().unflatten(2, groups), k.float()) * options.scale
     rows = torch.arange(q.shape[1], device=q.device)[:, None]
     distance = torch.arange(k.shape[1], device=q.device)[None, :] - rows
-    if options.slopes is not None:
-        away = (tile.stride * distance + tile.offset).abs().float()
+    if options.slopes is not None and isinstance(visible, Tile):
+        away = (visible.stride * distance + visible.offset).abs().float()
         slopes = options.slopes.float().unflatten(-1, groups)[..., None, None]
         scores = scores - slopes * away
-    if not tile.band.full:
-        scores = scores.masked_fill(_hidden(distance, tile.band), float("-inf"))
+    if not isinstance(visible, Tile):
+        return scores.masked_fill(visible[:, None, None], float("-inf"))
+    if not visible.band.full:
+        scores = scores.masked_fill(_hidden(distance, visible.band), float("-inf"))
     return scores
 
 

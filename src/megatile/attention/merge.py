@@ -48,6 +48,9 @@ def merge_form(device: torch.device | str) -> str:
     return "fused"
 
 
+FEW_RUNS = 8  # of rows that are merged where they are; more are taken out and put back
+
+
 class Accumulator:
     """The result of one rank's queries while keys arrive: f32, rows without any key are 0 with lse -inf.
 
@@ -72,6 +75,12 @@ class Accumulator:
             self._state = block_out.to(torch.float32), lse, torch.zeros_like(lse)
             return
         out, lse, rest = self._started()
+        if len(runs) > FEW_RUNS:
+            rows = torch.cat([torch.arange(*run, device=out.device) for run in runs])
+            here = out[:, rows], lse[:, :, rows], rest[:, :, rows]
+            self._merge(block_out, block_lse, *here)
+            out[:, rows], lse[:, :, rows], rest[:, :, rows] = here
+            return
         at = 0
         for begin, end in runs:
             block = slice(at, at + end - begin)

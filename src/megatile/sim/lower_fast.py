@@ -13,6 +13,7 @@ from megatile.sim.lower import operations
 from megatile.sim.lowering import Lowering, Made, same, transfer_times
 from megatile.sim.program import MEET, PUT, SIGNAL, WAIT, at, column
 from megatile.sim.rows import Row
+from megatile.timing.resources import SIGNAL_BYTES
 
 # puts and gets
 
@@ -67,7 +68,7 @@ def signals(low: Lowering, row: Row) -> Made:
             unit, to = low.units[i], at(row.to, i)
             number = low.program.flag((row.statement.flag, to, at(row.member, i)))
             if number is not None:
-                infos[i] = (number, low.machine.signal_ps(unit, to))
+                infos[i] = (number, low.machine.message_ps(unit, to, SIGNAL_BYTES))
         known = (*fields, infos)
         if row.mask is None:
             low.flags[id(row.statement)] = known

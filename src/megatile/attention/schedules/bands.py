@@ -129,3 +129,28 @@ def _below(limit: int, rows: int, columns: int) -> int:
     growing = max(0, full - first)
     start = first + limit + 1
     return growing * start + growing * (growing - 1) // 2 + max(0, rows - max(full, first)) * columns
+
+
+class Part(NamedTuple):
+    """A rectangle of a block that a kernel does in one go: rows and columns from..to."""
+
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    tile: Tile
+
+
+def part_of(tile: Tile, rows: tuple[int, int], columns: tuple[int, int]) -> Part | None:
+    """The visible rectangle of a tile inside these rows and columns, or None."""
+    for _ in range(2):  # cutting columns can free rows and the other way round
+        height, width = rows[1] - rows[0], columns[1] - columns[0]
+        if height <= 0 or width <= 0:
+            return None
+        band = moved(tile.band, rows[0], columns[0])
+        first, end = visible_rows(band, height, width)
+        left, right = visible_columns(band, height, width)
+        rows, columns = (rows[0] + first, rows[0] + end), (columns[0] + left, columns[0] + right)
+    height, width = rows[1] - rows[0], columns[1] - columns[0]
+    if height <= 0 or width <= 0:
+        return None
+    band = limited(moved(tile.band, rows[0], columns[0]), height, width)
+    return Part(rows, columns, Tile(band, tile.stride, tile.offset + tile.stride * (columns[0] - rows[0])))

@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
 from megatile.attention.schedules.bands import FULL, Band, Mask, Tile, visible_pairs
 from megatile.attention.schedules.routes import Held, Routes
-from megatile.core.placement import Piece, Pieces, cut_pieces, local_length, split
+from megatile.core.placement import Piece, Pieces, cuts, local_length, split
 
 EVERYTHING = Tile(FULL)
 OWN = -1  # stands for the rank's own KV, not cut into chunks
@@ -49,7 +50,8 @@ class Division:
 
     ``q[r]`` are the query pieces of rank r, ``chunks[r][c]`` the pieces of its KV chunk c, ``kv[r]`` its own
     KV in local order. ``shift[s]`` is the key length minus the query length of sequence s. ``biased``: tiles
-    need distances (ALiBi), so that nothing is joined across pieces.
+    need distances (ALiBi), so that nothing is joined across pieces. ``batches`` is a memo of those who work
+    by it.
     """
 
     routes: Routes
@@ -61,6 +63,8 @@ class Division:
     biased: bool = False
     _memo: dict[tuple[int, int], list[KernelCall]] = field(default_factory=dict, repr=False, compare=False)
     _unmasked: dict[Any, list[KernelCall]] = field(default_factory=dict, repr=False, compare=False)
+    batches: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    _by_sequence: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -72,12 +76,19 @@ class Division:
         shift: Sequence[int],
         biased: bool = False,
     ) -> Division:
-        """Cut each rank's KV into the routes' chunks: part c of every piece."""
-        chunks = tuple(tuple(_chunks(pieces, routes.chunks)) for pieces in kv)
+        """Cut each rank's KV into the routes' chunks: part c of every piece.
+
+        Of packed sequences chunk c is part c of all of it, so that short sequences are not torn into pieces.
+        """
+        cut = _packed_chunks if len(shift) > 1 else _chunks
+        chunks = tuple(tuple(cut(pieces, routes.chunks)) for pieces in kv)
         return cls(routes, tuple(q), tuple(kv), chunks, mask, tuple(shift), biased)
 
     def chunk_rows(self, rank: int) -> list[list[Run]]:
         """Per chunk, the local KV rows of ``rank`` that it consists of."""
+        if len(self.shift) > 1:
+            ends = [0, *accumulate(split(local_length(self.kv[rank]), self.routes.chunks))]
+            return [[run] if run[0] < run[1] else [] for run in pairwise(ends)]
         rows: list[list[Run]] = [[] for _ in range(self.routes.chunks)]
         at = 0
         for piece in self.kv[rank]:
@@ -133,15 +144,6 @@ class Division:
         """Tokens of every chunk, [source, chunk]."""
         return np.array([[local_length(pieces) for pieces in own] for own in self.chunks], dtype=np.int64)
 
-    def flops(self, step: int, rank: int, heads: int, dim: int) -> int:
-        """Multiplications and additions of a rank's forward kernels at a step, for one batch entry."""
-        return 4 * heads * dim * self.pairs(step, rank)
-
-    def link_bytes(self, exchange: int, kv_heads: int, dim: int, itemsize: int) -> dict[tuple[int, int], int]:
-        """Bytes of K and V that each link carries in an exchange, for one batch entry."""
-        per_token = 2 * kv_heads * dim * itemsize
-        return {link: tokens * per_token for link, tokens in self.link_tokens(exchange).items()}
-
     def _own_calls(self, rank: int) -> list[KernelCall]:
         q, kv = self.q[rank], self.kv[rank]
         causal_only = self.mask.purely_causal and not self.biased and not any(self.shift)
@@ -157,15 +159,23 @@ class Division:
         causal = Tile(Band(None, 0))
         return [KernelCall((run,), ((OWN, *run),), causal) for run in runs.values() if run[0] < run[1]]
 
+    def _queries(self, rank: int) -> dict[int, list[tuple[Run, Piece]]]:
+        """The query pieces of a rank with their rows, by sequence."""
+        if rank not in self._by_sequence:
+            found = self._by_sequence[rank] = defaultdict(list)
+            for run, piece in _numbered(self.q[rank]):
+                found[piece.sequence].append((run, piece))
+        return self._by_sequence[rank]
+
     def _calls(self, rank: int, keys: Sequence[tuple[int, Pieces]]) -> list[KernelCall]:
         calls: list[KernelCall] = []
         together: dict[tuple[Run, ...], list[KeyRun]] = defaultdict(list)
-        queries = _numbered(self.q[rank])
+        queries = self._queries(rank)
         for slot, pieces in keys:
             for (k_begin, k_end), k_piece in _numbered(pieces):
                 key: KeyRun = (slot, k_begin, k_end)
                 seen_by = []
-                for q_run, q_piece in queries:
+                for q_run, q_piece in queries.get(k_piece.sequence, ()):
                     tile = self.mask.tile(q_piece, k_piece, self.shift[k_piece.sequence])
                     if tile is None:
                         continue
@@ -201,13 +211,12 @@ def is_dense(routes: Routes) -> bool:
 
 
 def _chunks(pieces: Pieces, count: int) -> list[Pieces]:
-    chunks: list[list[Piece]] = [[] for _ in range(count)]
-    for piece in pieces:
-        at = 0
-        for c, size in enumerate(split(piece.length, count)):
-            chunks[c] += cut_pieces([piece], at, at + size)
-            at += size
-    return [tuple(chunk) for chunk in chunks]
+    parts = [cuts([piece], split(piece.length, count)) for piece in pieces]
+    return [tuple(part for own in parts for part in own[c]) for c in range(count)]
+
+
+def _packed_chunks(pieces: Pieces, count: int) -> list[Pieces]:
+    return cuts(pieces, split(local_length(pieces), count))
 
 
 def _numbered(pieces: Pieces) -> list[tuple[Run, Piece]]:

@@ -1,0 +1,153 @@
+"""Many small blocks in one kernel call: the documents of a pack at one step.
+
+A batch has its queries and its keys one document after the other, as the varlen functions of flash-attn
+want them. Kernels without such a function fill the documents up to one length (:class:`Padding`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from megatile.attention.schedules.bands import FULL, Band, Tile, part_of
+from megatile.attention.schedules.division import OWN, KernelCall, Run
+
+Array = Any
+CAUSAL = Band(None, 0)
+
+
+class Segment(NamedTuple):
+    """One document: how many rows and columns it has, and which pairs of them are visible."""
+
+    rows: int
+    columns: int
+    band: Band
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Documents with no common query row. ``rows`` are local ones, ``columns`` those of all keys held."""
+
+    segments: tuple[Segment, ...]
+    runs: tuple[Run, ...]
+    rows: Array
+    columns: Array
+
+    def take(self, x: Tensor, rows: bool) -> Tensor:
+        """The rows (or columns) of the batch, one document after the other."""
+        return x.index_select(0, torch.from_numpy(self.rows if rows else self.columns).to(x.device))
+
+    def fill(self, x: Tensor, rows: bool, value: float | None = None) -> Tensor:
+        """The same as [documents, longest, …]; places that are filled in hold ``value``, or anything."""
+        places = self.padding.rows if rows else self.padding.columns
+        wanted = (self.rows if rows else self.columns)[np.maximum(places, 0).ravel()]
+        filled = x.index_select(0, torch.from_numpy(wanted).to(x.device))
+        if value is not None:
+            filled[torch.from_numpy(places.ravel() < 0).to(x.device)] = value
+        return filled.unflatten(0, places.shape)
+
+    @cached_property
+    def padding(self) -> Padding:
+        return Padding.of(self.segments)
+
+
+def batches(
+    calls: Sequence[KernelCall], offsets: Sequence[int], key_of: Callable[[Segment], Hashable]
+) -> tuple[list[KernelCall], list[Batch]]:
+    """Calls that stay alone, and the others by kind. ``offsets``: where each slot begins among all keys.
+
+    ``key_of`` names the kind of a segment, None for one that is better done alone.
+    """
+    alone: list[KernelCall] = []
+    kinds: dict[Hashable, list[list[tuple[int, int, Segment, Array, Array]]]] = defaultdict(list)
+    for call in sorted(calls, key=lambda call: call.q):
+        part = part_of(call.tile, (0, call.rows), (0, call.columns))
+        if part is None:
+            continue
+        (top, bottom), (left, right) = part.rows, part.columns
+        # A causal document of one row stays a causal one, like the others.
+        band = call.tile.band if (top, left) == (0, 0) else part.tile.band
+        segment = Segment(bottom - top, right - left, band)
+        kind = key_of(segment)
+        if kind is None:
+            alone.append(call)
+            continue
+        rows = _expanded(call.q)[top:bottom]
+        keys = [(begin + offset, end + offset) for slot, begin, end in call.kv
+                for offset in [0 if slot == OWN else offsets[slot]]]  # fmt: skip
+        item = (int(rows[0]), int(rows[-1]) + 1, segment, rows, _expanded(keys)[left:right])
+        layers = kinds[kind]
+        free = next((layer for layer in layers if layer[-1][1] <= item[0]), None)
+        layers.append([item]) if free is None else free.append(item)
+    found = []
+    for layers in kinds.values():
+        for layer in layers:
+            rows, columns = (np.concatenate([item[i] for item in layer]) for i in (3, 4))
+            found.append(Batch(tuple(item[2] for item in layer), _runs(rows), rows, columns))
+    return alone, found
+
+
+def _expanded(runs: Sequence[Run]) -> Array:
+    return np.concatenate([np.arange(begin, end) for begin, end in runs])
+
+
+def _runs(rows: Array) -> tuple[Run, ...]:
+    """Rows as runs of consecutive ones."""
+    breaks = np.flatnonzero(np.diff(rows) != 1) + 1
+    starts, ends = [0, *breaks.tolist()], [*breaks.tolist(), len(rows)]
+    return tuple((int(rows[a]), int(rows[b - 1]) + 1) for a, b in zip(starts, ends, strict=True))
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Documents side by side, filled up to the longest: [documents, rows] and [documents, columns].
+
+    ``tile`` is the mask of all of them where one will do, else ``hidden`` [documents, rows, columns] is it.
+    """
+
+    rows: Array
+    columns: Array
+    tile: Tile
+    hidden: Array | None
+
+    @classmethod
+    def of(cls, segments: Sequence[Segment]) -> Padding:
+        heights, widths = (np.array([s[i] for s in segments]) for i in (0, 1))
+        rows, columns = _places(heights), _places(widths)
+        bands = {s.band for s in segments}
+        causal = bands == {CAUSAL} and (heights == widths).all()  # only rows that are filled in see too much
+        if causal or (bands == {FULL} and (columns >= 0).all()):
+            return cls(rows, columns, Tile(CAUSAL if causal else FULL), None)
+        hidden = np.broadcast_to((columns < 0)[:, None, :], (*rows.shape, columns.shape[1])).copy()
+        distance = np.arange(columns.shape[1])[None, :] - np.arange(rows.shape[1])[:, None]
+        for document, segment in enumerate(segments):
+            lower, upper = segment.band
+            inside = hidden[document, : segment.rows]
+            if lower is not None:
+                inside |= (distance < lower)[: segment.rows]
+            if upper is not None:
+                inside |= (distance > upper)[: segment.rows]
+        return cls(rows, columns, Tile(FULL), hidden)
+
+    def mask(self, device: torch.device) -> Tile | Tensor:
+        """The mask of all documents, as kernels want it."""
+        return self.tile if self.hidden is None else torch.from_numpy(self.hidden).to(device)
+
+    def strip(self, x: Tensor, rows: bool) -> Tensor:
+        """What was filled up, one document after the other."""
+        places = np.flatnonzero((self.rows if rows else self.columns) >= 0)
+        return x.flatten(0, 1).index_select(0, torch.from_numpy(places).to(x.device))
+
+
+def _places(lengths: Array) -> Array:
+    """Where the tokens of each document are, one document after the other; -1 where it has none."""
+    at = np.arange(int(lengths.max()))[None, :]
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])[:, None]
+    return np.where(at < lengths[:, None], starts + at, -1)
