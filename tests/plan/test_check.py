@@ -12,8 +12,8 @@ from megatile.core.expr import eq, expr, select, unit
 from megatile.core.registry import UnknownNameError
 from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
+from megatile.plan.follow import PlanDeadlock
 from megatile.plan.model import Compute, Plan, PlanError, Region, Stream
-from megatile.plan.walk import PlanDeadlock
 
 
 def builder(units=4, **options):

@@ -8,8 +8,8 @@ from toys import toy
 from megatile.core.errors import Place
 from megatile.core.expr import eq, unit
 from megatile.plan.build import PlanBuilder
+from megatile.plan.follow import PlanDeadlock
 from megatile.plan.model import Plan
-from megatile.plan.walk import PlanDeadlock
 from megatile.sim import Deadlock, simulate
 
 

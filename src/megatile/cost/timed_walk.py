@@ -13,8 +13,8 @@ from megatile.cost.local_loops import LocalWatch, local_watch, skip_local
 from megatile.cost.periods import Watch, pass_time, watch_of
 from megatile.plan.code import Instruction, RegionCode
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread
+from megatile.plan.follow import Follower
 from megatile.plan.model import Channel, Compute, Plan, ReceiveAny, statements
-from megatile.plan.walk import Walker
 from megatile.timing.resources import PORTS, SIGNAL_BYTES, Resources
 
 SHORT = 16
@@ -37,7 +37,7 @@ def receives_any(plan: Plan) -> frozenset[str]:
     )
 
 
-class TimedWalk(Walker):
+class TimedWalk(Follower):
     """The walk with clocks. ``careful`` takes blocks that may overlap to overlap; ``patient=False`` waits
     for nothing whose order the timed run decides."""
 

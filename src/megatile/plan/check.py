@@ -21,6 +21,7 @@ from megatile.core.operations import OPERATIONS, OperationError
 from megatile.hda import HDA, machine
 from megatile.plan.code import Instruction, RegionCode
 from megatile.plan.cohort import Actors, Cohort, SlotHandle, Value, spread, uniform
+from megatile.plan.follow import Follower
 from megatile.plan.memory import check_memory, check_ranges
 from megatile.plan.model import Loop, Plan, PlanError, require_plan, statements
 from megatile.plan.residency import copies
@@ -28,7 +29,6 @@ from megatile.plan.statements import Compute
 from megatile.plan.steady import Snapshot, repeats, same_state, skip, snapshot, works_only
 from megatile.plan.storage import alike, owner_of, region_span
 from megatile.plan.structure import check_structure
-from megatile.plan.walk import Walker
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def check_machine(plan: Plan, hda: HDA) -> None:
                 )
 
 
-class CountingWalk(Walker):
+class CountingWalk(Follower):
     """The walk without data: counts messages, follows slots, looks at regions and shapes."""
 
     ragged = True
@@ -161,6 +161,15 @@ class CountingWalk(Walker):
         self.check_bytes(cohort, instruction, handle.shape, handle.dtype)
         if instruction.write is not None:
             self.shape_of(cohort, instruction, instruction.write)
+
+    def on_collective(self, group: str, parts: list[tuple[Cohort, Instruction]]) -> None:
+        seen: dict[int, tuple[int, ...]] = {}
+        for cohort, instruction in parts:
+            codes = (*instruction.reads, *((instruction.write,) if instruction.write else ()))
+            shapes = [self.shape_of(cohort, instruction, code) for code in codes]
+            if instruction.statement.kind != "barrier":  # type: ignore[union-attr]
+                read, write = shapes
+                self.agree(group, cohort, instruction, read, write, seen)
 
     def dtype_of(self, cohort: Cohort, name: str) -> str:
         handle = cohort.handles[name]

@@ -1,4 +1,4 @@
-"""What the walk does at each command: queues, slots, flags, groups. Control flow is in ``walk.py``."""
+"""What the walk does at each command: queues, slots, flags, groups. Control flow is in ``follow.py``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Value = Any
 
 
 class Commands:
-    """The commands of the walk; ``Walker`` adds the state and the control flow."""
+    """The commands of the walk; ``Follower`` adds the state and the control flow."""
 
     plan: Plan
     programs: list[Code]
@@ -376,10 +376,54 @@ class Commands:
         if statement.kind == "broadcast":
             self.check_root(cohort, instruction, np.bincount(keys[keys >= 0])[keys[cohort.units]])
         if len(cohort) == int((keys >= 0).sum()):
+            self.collectives_of(statement.group, [(cohort, instruction)])
             self.on_collective(statement.group, [(cohort, instruction)])
             cohort.pc += 1
             return True
         return self.block(cohort)
+
+    def collectives_of(
+        self, group: str, parts: list[tuple[Cohort, Instruction]]
+    ) -> dict[int, tuple[str, str]]:
+        """What each group that meets is doing; all its units must do the same."""
+        kinds: dict[int, tuple[str, str]] = {}
+        for cohort, instruction in parts:
+            statement: Any = instruction.statement
+            kind = (statement.kind, statement.reduction)
+            for key in np.unique(self.keys[group][cohort.units]).tolist():
+                if kinds.setdefault(key, kind) != kind:
+                    words = sorted(
+                        {kinds[key][0], kind[0]} if kinds[key][0] != kind[0] else {kinds[key][1], kind[1]}
+                    )
+                    raise PlanError(
+                        f"units of group '{group}' meet at different collectives ({', '.join(words)}): "
+                        + self.describe(instruction),
+                        place=statement.source,
+                    )
+        return kinds
+
+    def agree(
+        self,
+        group: str,
+        cohort: Cohort,
+        instruction: Instruction,
+        read: tuple[Value, ...],
+        write: tuple[Value, ...],
+        seen: dict[int, tuple[int, ...]],
+    ) -> None:
+        """What the units of a group give and take at a collective has one shape; ``seen``: by group."""
+        if isinstance(self.handle(cohort, instruction.write.tile), SlotHandle):  # type: ignore[union-attr]
+            raise PlanError(f"a received message cannot be written: {self.describe(instruction)}")
+        count = len(cohort)
+        rows = [np.stack([spread(e, count) for e in shape], axis=1).tolist() if shape else [[]] * count
+                for shape in (read, write)]  # fmt: skip
+        for key, given, taken in zip(self.keys[group][cohort.units].tolist(), *rows, strict=True):
+            for found in (given, taken):
+                if seen.setdefault(key, tuple(found)) != tuple(found):
+                    raise PlanError(
+                        f"units of group '{group}' give and take shapes {seen[key]} and {tuple(found)}: "
+                        + self.describe(instruction)
+                    )
 
     def check_root(self, cohort: Cohort, instruction: Instruction, sizes: Any) -> None:
         """The root of a broadcast is a number within its group."""
@@ -417,6 +461,7 @@ class Commands:
                     cohorts.append(stay)
                 parts.append((cohort, self.instruction(cohort)))
             if parts:
+                self.collectives_of(group, parts)
                 self.on_collective(group, parts)
                 for cohort, _ in parts:
                     cohort.pc += 1

@@ -16,8 +16,8 @@ from megatile.plan.text import statement_text
 from megatile.trace import Pointers, Waiter, WaitGraph
 
 if TYPE_CHECKING:
+    from megatile.plan.follow import Follower
     from megatile.plan.queues import Queues
-    from megatile.plan.walk import Walker
 
 REPORTED = 8
 LACKS = {"send": "credit", "wait": "signal", "collective": "barrier"}
@@ -40,7 +40,7 @@ class PlanDeadlock(MegatileError, RuntimeError):
         self.graph = graph or WaitGraph(())
 
 
-def deadlock(walker: Walker) -> MegatileError:
+def deadlock(walker: Follower) -> MegatileError:
     """Who waits for whom, on what, and where that is written; or that somebody waits for nobody."""
     alone = waits_for_nobody(walker)
     if alone is not None:
@@ -73,7 +73,7 @@ def deadlock(walker: Walker) -> MegatileError:
     return PlanDeadlock(text, waits, graph, place=waits[0][1].source if waits else None)
 
 
-def wait_graph(walker: Walker) -> WaitGraph:
+def wait_graph(walker: Follower) -> WaitGraph:
     """The state of the walk: every waiting unit, and both ends of every queue that one of them uses."""
     waiters, waiting, actors = [], set(), Actors(walker.plan)
     for cohort in walker.waiting:
@@ -109,7 +109,7 @@ def _pointers(queues: Queues, waiting: set[tuple[str, int]], actors: Actors) -> 
             yield Pointers(here, label, there, 0, freed, sent, 0, channel.slots)
 
 
-def waits_for_nobody(walker: Walker) -> InvalidDirection | None:
+def waits_for_nobody(walker: Follower) -> InvalidDirection | None:
     """The error of a unit that receives where it has no neighbour, if there is one."""
     for cohort in sorted(walker.waiting, key=lambda c: int(c.units.min())):
         instruction = walker.instruction(cohort)
@@ -126,7 +126,7 @@ def waits_for_nobody(walker: Walker) -> InvalidDirection | None:
     return None
 
 
-def waited_for(walker: Walker, cohort: Cohort) -> Any:
+def waited_for(walker: Follower, cohort: Cohort) -> Any:
     """The actor that each unit of a blocked cohort waits for (-1: not a single one)."""
     instruction, env = walker.instruction(cohort), cohort.ints
     if instruction.kind not in ("send", "receive"):
@@ -141,7 +141,7 @@ def waited_for(walker: Walker, cohort: Cohort) -> Any:
     return np.where(np.asarray(found) >= 0, np.asarray(found) + first, found)
 
 
-def find_cycle(walker: Walker) -> list[int]:
+def find_cycle(walker: Follower) -> list[int]:
     """Units that wait for each other in a circle, if there are some; the first is repeated at the end."""
     actors = Actors(walker.plan)
     following = np.full(actors.count, -1, dtype=np.int64)
@@ -159,7 +159,7 @@ def find_cycle(walker: Walker) -> list[int]:
     return []
 
 
-def reason_of(walker: Walker, cohort: Cohort, instruction: Instruction) -> str:
+def reason_of(walker: Follower, cohort: Cohort, instruction: Instruction) -> str:
     statement: Any = instruction.statement
     env, unit, actors = cohort.ints, int(cohort.units[0]), Actors(walker.plan)
     if instruction.kind == "send":

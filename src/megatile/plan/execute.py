@@ -24,11 +24,11 @@ from megatile.plan.compute import (
     reduce_values,
     target_bytes,
 )
+from megatile.plan.follow import Follower
 from megatile.plan.model import Plan, PlanError, require_plan
 from megatile.plan.races import RaceWatch
 from megatile.plan.storage import Access, SlotStore, alike, allocate, resolve
 from megatile.plan.structure import check_structure
-from megatile.plan.walk import Walker
 
 Array = Any
 
@@ -79,7 +79,7 @@ def _same(a: Array, b: Array) -> bool:
     return a.tobytes() == b.tobytes() or bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
 
 
-class Executor(Walker):
+class Executor(Follower):
     """The walk with data."""
 
     uneven = False
@@ -341,8 +341,12 @@ class Executor(Walker):
             for alike in self.alike(cohort, instruction)
         ]
         values: dict[int, Array] = {}
+        shapes: dict[int, tuple[int, ...]] = {}
         for cohort, instruction in moving:
             read = self.access(cohort, instruction, instruction.reads[0], False)
+            assert instruction.write is not None
+            write = self.access(cohort, instruction, instruction.write, True)
+            self.agree(group, cohort, instruction, read.shape, write.shape, shapes)
             values |= {int(u): read.one(i).copy() for i, u in enumerate(cohort.units)}
         for cohort, instruction in moving:
             self.finish_collective(group, cohort, instruction, kinds, values)
@@ -354,26 +358,6 @@ class Executor(Walker):
         if not any(shapes):
             return [cohort]
         return [cohort.part(chosen) for chosen, _ in alike(shapes, len(cohort))]
-
-    def collectives_of(
-        self, group: str, parts: list[tuple[Cohort, Instruction]]
-    ) -> dict[int, tuple[str, str]]:
-        """What each group that meets is doing; all its units must do the same."""
-        kinds: dict[int, tuple[str, str]] = {}
-        for cohort, instruction in parts:
-            statement: Any = instruction.statement
-            kind = (statement.kind, statement.reduction)
-            for key in np.unique(self.keys[group][cohort.units]).tolist():
-                if kinds.setdefault(key, kind) != kind:
-                    words = sorted(
-                        {kinds[key][0], kind[0]} if kinds[key][0] != kind[0] else {kinds[key][1], kind[1]}
-                    )
-                    raise PlanError(
-                        f"units of group '{group}' meet at different collectives ({', '.join(words)}): "
-                        + self.describe(instruction),
-                        place=statement.source,
-                    )
-        return kinds
 
     def finish_collective(
         self,

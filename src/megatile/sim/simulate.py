@@ -16,9 +16,9 @@ from typing import Any
 from megatile.core.errors import did_you_mean
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
+from megatile.plan.follow import PlanDeadlock
 from megatile.plan.model import Plan, require_plan
 from megatile.plan.structure import check_structure, one_level
-from megatile.plan.walk import PlanDeadlock
 from megatile.sim.array_sends import NotRegular
 from megatile.sim.data import Scalars, assumed, observed, outputs, reads_scalars
 from megatile.sim.evaluate import arrays, bucket, has_any, run_ahead

@@ -8,7 +8,18 @@ from typing import Any
 
 from megatile.core.errors import Place
 from megatile.core.expr.operators import OPERATORS
-from megatile.core.expr.tree import Expr, ExprError, Symbol, binary, constant, expr, select, table
+from megatile.core.expr.tree import (
+    Expr,
+    ExprError,
+    Symbol,
+    binary,
+    ceil_div,
+    constant,
+    expr,
+    ne,
+    select,
+    table,
+)
 
 SYMBOLS: dict[type, str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
@@ -16,6 +27,14 @@ SYMBOLS: dict[type, str] = {
     ast.Or: "or", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
     ast.USub: "neg", ast.Not: "not",
 }  # fmt: skip
+
+
+_SPELT_OUT: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "and": lambda a, b: ne(a, 0) & ne(b, 0),
+    "or": lambda a, b: ne(a, 0) | ne(b, 0),
+    "ceildiv": ceil_div,
+}
+"""What Plans say with the operators they have."""
 
 
 class ExprReader:
@@ -46,6 +65,8 @@ class ExprReader:
             return -args[0]
         if len(args) != 2 or OPERATORS[operator].rule is None:
             raise self.fail(tree)
+        if operator in _SPELT_OUT:
+            return _SPELT_OUT[operator](*args)
         return binary(operator, *args)
 
     def function(self, tree: ast.Call) -> Expr:

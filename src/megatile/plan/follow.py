@@ -27,10 +27,10 @@ from megatile.plan.statements import COMMANDS
 
 Value = Any
 
-__all__ = ["PlanDeadlock", "Queues", "Walker"]
+__all__ = ["Follower", "PlanDeadlock", "Queues"]
 
 
-class Walker(Commands):
+class Follower(Commands):
     """See the module's text. ``uneven`` lets units in different iterations of a loop walk together."""
 
     uneven = True

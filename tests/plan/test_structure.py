@@ -1,0 +1,126 @@
+"""Plans that do not hang together are refused by everything that takes a plan, not only by ``check``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import megatile as mt
+from megatile.plan.build import PlanBuilder
+from megatile.plan.check import check
+from megatile.plan.execute import execute
+from megatile.plan.model import Plan, PlanError
+from megatile.plan.structure import check_structure
+
+HEAD = """plan("wrong", scale="pe", grid=(2,))
+x = tile(f32, (8,), memory="tcm", role="inout")
+q = channel(source=1 - unit, slots=2, slot_bytes=32, memory="tcm")
+all = group(0)
+with units((0, 2, 1)):
+"""
+EXCHANGE = """
+    send(q, x, to=1 - unit, bytes=32)
+    m <- receive(q, f32[8], bytes=32)
+"""
+WRONG = {
+    "rank of a tile": ("    x[0:+1, 0:+1] <- fill(value=0.0)", "'x' has 1 dimensions, not 2"),
+    "rank of a message": (EXCHANGE + "    x[0:+2] <- copy(m[0:+1, 0:+2])", "'m' has 1 dimensions, not 2"),
+    "rank of a carried message": (
+        EXCHANGE
+        + "    for k in range(0, 2, 1):\n        carry(c, m, m)\n        x[0:+1] <- copy(c[0:+1, 0:+1])",
+        "'c' has 1 dimensions, not 2",
+    ),
+    "use after free": (EXCHANGE + "    free(m)\n    x <- copy(m)", "'m' has ended before: x <- copy"),
+    "use after both branches freed": (
+        EXCHANGE + "    if unit:\n        free(m)\n    else:\n        free(m)\n    x <- copy(m)",
+        "'m' has ended before",
+    ),
+    "use after a loop freed": (
+        EXCHANGE + "    for k in range(0, 1, 1):\n        free(m)\n    x <- copy(m)",
+        "'m' has ended before",
+    ),
+    "a message outside its loop": (
+        "    for k in range(0, 2, 1):" + EXCHANGE.replace("\n    ", "\n        ") + "    x <- copy(m)",
+        "there is no tile 'm' here",
+    ),
+    "a loop index outside its loop": (
+        "    for k in range(0, 2, 1):\n        pass\n    x[k:+1] <- fill(value=0.0)",
+        "'k' is no integer that is known in",
+    ),
+    "an index named like a receive": (
+        "    for m in range(0, 2, 1):" + EXCHANGE.replace("\n    ", "\n        "),
+        "'m' is bound here, but it is already an integer",
+    ),
+    "a receive named like an index": (
+        EXCHANGE + "    for m in range(0, 2, 1):\n        pass",
+        "'m' is bound here, but it is already a tile",
+    ),
+    "a loop index used twice": (
+        "    for k in range(0, 2, 1):\n        for k in range(0, 2, 1):\n            pass",
+        "'k' is bound here, but it is already an integer",
+    ),
+    "a message named like a tile": (
+        EXCHANGE.replace("m <-", "x <-"),
+        "'x' is bound here, but it is already a declared tile",
+    ),
+    "an index named unit": ("    for unit in range(0, 2, 1):\n        pass", "'unit' is bound here"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_refused_by_all(what):
+    text, message = WRONG[what]
+    plan = Plan.from_text(HEAD + text.lstrip("\n") + "\n")
+    everyone = [
+        check_structure,
+        check,
+        lambda p: execute(p, {"x": np.zeros((2, 8), "f4")}),
+        lambda p: mt.simulate(p, machine="ahbm"),
+        lambda p: mt.price(p, mt.machine("ahbm")),
+    ]
+    for one in everyone:
+        with pytest.raises(PlanError, match=message):
+            one(plan)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        EXCHANGE + "    if unit:\n        free(m)",
+        EXCHANGE + "    for k in range(0, unit, 1):\n        free(m)",
+        EXCHANGE + "    m <- receive(q, f32[8], bytes=32)",
+        "    for k in range(0, 2, 1):\n        pass\n    for k in range(0, 2, 1):\n        pass",
+    ],
+)
+def test_not_refused(text):
+    check_structure(Plan.from_text(HEAD + text.lstrip("\n") + "\n"))
+
+
+@pytest.mark.parametrize(
+    ("read", "write", "message"),
+    [
+        ("x[4:+8]", "x", "has no elements 4:12"),
+        ("x", "x[0:+9]", "has no elements 0:9"),
+        ("x[unit:+8]", "x", "has no elements"),
+        ("x[0:+4]", "x[0:+8]", r"shapes \(4,\) and \(8,\)"),
+        ("x[0:+(4 + unit)]", "x[0:+(4 + unit)]", r"shapes \(4,\) and \(5,\)"),
+    ],
+)
+def test_regions_of_collectives(read, write, message):
+    plan = Plan.from_text(HEAD + f'    collective("all_reduce", all, read={read}, write={write}, bytes=32)\n')
+    with pytest.raises(PlanError, match=message):
+        check(plan)
+    with pytest.raises(PlanError, match=message):
+        execute(plan, {"x": np.zeros((2, 8), "f4")})
+
+
+def test_collectives_that_differ_are_found_by_check():
+    b = PlanBuilder("differ", scale="pe", units=2)
+    x = b.tile("x", (8,), "f32", memory="tcm", role="inout")
+    g = b.group("g")
+    with b.stream([0]):
+        b.collective("all_reduce", g, x, x)
+    with b.stream([1]):
+        b.collective("all_reduce", g, x, x, reduction="max")
+    with pytest.raises(PlanError, match="meet at different collectives"):
+        check(b.finish())
