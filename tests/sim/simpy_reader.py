@@ -218,7 +218,7 @@ class Unit:
         holders[here] = self.over
         self.unfinished: dict[Any, list[tuple[Any, bool, simpy.Event]]] = defaultdict(list)
         self.seen_by_others: list[simpy.Event] = []
-        self.copies = self.computes = 0
+        self.copies = 0  # and commands on shared engines, which count with them
         self.meeting: tuple[Meeting, tuple[int, ...]] | None = None
         self.met: dict[str, int] = defaultdict(int)
 
@@ -444,8 +444,8 @@ def _compute(u: Unit, s: pm.Compute) -> Process:
         return
     busy = u.machine.compute_ps(s, u.value(s.work.flops), u.number)
     shared = u.shared_engine(s.engine)
-    key = (len(u.reader.queues) + u.plan.units + u.number, u.computes * PIECES, 0)
-    u.computes += 1
+    key = (len(u.reader.queues) + u.plan.units + u.number, u.copies * PIECES, 0)
+    u.copies += shared is not None
 
     def work(end: simpy.Event) -> Process:
         if shared is not None:
@@ -677,8 +677,13 @@ _RULES: dict[type, Callable[[Unit, Any], Process]] = {
 }
 
 
-def _overlap(a: tuple[tuple[int, int], ...] | None, b: tuple[tuple[int, int], ...] | None) -> bool:
+Bounds = tuple[tuple[int, int], ...] | None
+
+
+def _overlap(a: Bounds, b: Bounds) -> bool:
     """Whether two blocks of one storage share an element; None is all of it."""
+    if any(low >= high for bounds in (a, b) for low, high in bounds or ()):
+        return False
     if a is None or b is None:
         return True
     return all(max(low, bottom) < min(high, top) for (low, high), (bottom, top) in zip(a, b, strict=True))

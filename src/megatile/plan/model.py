@@ -130,13 +130,13 @@ signal ``message_ps`` from taking effect, a collective ``collective_ps`` from th
 (after its hazards and its accesses to storage that others see). The plan ends with the last end of a command,
 arrival of a message or signal, and end of a stream; credits on their way do not count.
 
-*Order.* Within one picosecond come first all ends, arrivals, credits and the issue they allow; then
-receive-from-any decides; then requests for turns, one at a time, and what a turn brings about in the same
-picosecond comes before the next. Requests go by (flow, number, stage): messages of a queue are a flow
-(channels in order, then receiving unit, then member), then come the copies of each unit, then its commands on
-shared compute engines; each flow is numbered from 0 in issue order, pieces in order within, and a turn on the
-DMA engine before the stages. Jitter depends on flow and number too. A resource serves first come, first
-served, as many at a time as it is wide.
+*Order.* Within one picosecond come first all ends, arrivals, credits and the issue they allow; then receive-
+from-any decides; then requests for turns, one at a time, and what a turn brings about in the same picosecond
+comes before the next. Requests go by (flow, number, stage): messages of a queue are a flow (channels in
+order, then receiving unit, then member), then come the copies of each unit, then its commands on shared
+compute engines; each flow is numbered from 0 in issue order (a unit's copies and such commands together),
+pieces in order within, and a turn on the DMA engine before the stages. Jitter depends on flow and number too.
+A resource serves first come, first served, as many at a time as it is wide.
 """
 
 from __future__ import annotations
