@@ -403,6 +403,7 @@ class Unit:
             moving = yield from self.transfer(record, path, nbytes, flow, number)
             self.env.process(arrive(moving.landed, end))
             yield moving.left
+            self.reader.note(self.env.now)
 
         def arrive(landed: simpy.Event, end: simpy.Event) -> Process:
             yield landed

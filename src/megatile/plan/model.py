@@ -127,8 +127,8 @@ the first stage, later by what it waited for its first turn, and not before that
 
 A copy ends when it arrives, a send when it has left. A credit takes ``credit_ps`` from the slot being free, a
 signal ``message_ps`` from taking effect, a collective ``collective_ps`` from the last member taking part
-(after its hazards and its accesses to storage that others see). The plan ends with the last end of a command,
-arrival of a message or signal, and end of a stream; credits on their way do not count.
+(after its hazards and its accesses to storage that others see). The plan ends with the last end of a command
+or stream, arrival of a message or signal, and engine becoming free; credits on their way do not count.
 
 *Order.* Within one picosecond come first all ends, arrivals, credits and the issue they allow; then receive-
 from-any decides; then requests for turns, one at a time, and what a turn brings about in the same picosecond
