@@ -21,7 +21,7 @@ def test_plan_as_json(megatile):
     shown = megatile("attention", "plan", "--ranks", 6, "--schedule", "hamilton:3x2", "--causal", "--json")
     plan = json.loads(shown.out)
     assert plan["layout"] == "zigzag"
-    assert len(plan["cycles"]) == plan["chunks of KV"] == 6
+    assert len(plan["cycles"]) == plan["chunks_of_KV"] == 6
     assert [step["step"] for step in plan["steps"]] == list(range(6))
 
 
@@ -39,12 +39,14 @@ def test_mistakes(megatile, tmp_path):
 def test_bench_runs_checks_and_prints(megatile):
     small = ["--nproc", 2, "--seqlen", 66, "--heads", 2, "--dim", 8, "--repeats", 1, "--causal", "--backward"]
     shown = megatile("attention", "bench", "--schedule", "zigzag,hamilton", *small, "--json")
-    rows = json.loads(shown.out)
+    rows = json.loads(shown.out)["rows"]
     assert [row["schedule"] for row in rows] == ["zigzag", "hamilton"]
-    assert all(row["correct"] and row["error"] < 1e-5 and row["seconds"] > 0 for row in rows)
-    (heads,) = json.loads(megatile("attention", "bench", "--schedule", "ulysses", *small, "--json").out)
+    assert all(row["correct"] and row["error"] < 1e-5 and row["time_s"] > 0 for row in rows)
+    (heads,) = json.loads(megatile("attention", "bench", "--schedule", "ulysses", *small, "--json").out)[
+        "rows"
+    ]
     assert heads["correct"]
-    assert heads["communication"] > 0
+    assert heads["communication_s"] > 0
     twice = megatile("attention", "bench", "--schedule", "ring,ring", *small)
     assert twice.code == 0
     assert twice.err.splitlines()[:2] == ["1/2 ring …", "2/2 ring …"]

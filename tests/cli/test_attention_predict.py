@@ -45,7 +45,7 @@ def test_json_and_picture(tmp_path):
         "--schedule",
         "zigzag,hamilton",
     ]
-    found = json.loads(run(*options, "--json", "--plot", str(picture)))
+    found = json.loads(run(*options, "--json", "--plot", str(picture)))["rows"]
     assert [entry["length"] for entry in found] == [2000, 4000]
     assert found[0]["baseline"] == "zigzag"
     row = found[0]["schedules"][1]
@@ -88,10 +88,10 @@ def test_odd_problems():
     assert "one device has nothing to exchange" in run("--ranks", "1", "--seqlen", "7")
     cpu = run("--machine", "cpu", "--seqlen", "64", "--heads", "2", "--dim", "16", "--dtype", "f32")
     assert "on 1 device of cpu" in cpu
-    few = json.loads(run("--seqlen", "7", "--heads", "4", "--kv-heads", "2", "--json"))
+    few = json.loads(run("--seqlen", "7", "--heads", "4", "--kv-heads", "2", "--json"))["rows"]
     names = {row["schedule"] for row in few[0]["schedules"]}
     assert {"ring", "hamilton", "direct"} <= names
     assert "ulysses" not in names
-    long = json.loads(run("--seqlen", "10M", "--schedule", "ring,hamilton", "--json"))
+    long = json.loads(run("--seqlen", "10M", "--schedule", "ring,hamilton", "--json"))["rows"]
     assert long[0]["winner"] == "hamilton"
     assert all(row["exposed_us"] >= 0 for row in long[0]["schedules"])

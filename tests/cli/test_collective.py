@@ -35,8 +35,8 @@ def test_json_plot_trace_explain(tmp_path):
         "collective", "all_gather", "-m", "mi300x-8", "-b", "1MiB", "--json", "--plot", plot, "--trace", trace
     )
     assert result.exit_code == 0
-    (line,) = json.loads(result.stdout)
-    assert line["size"] == 1 << 20
+    (line,) = json.loads(result.stdout)["rows"]
+    assert line["size_bytes"] == 1 << 20
     assert line["wrong"] == 0
     assert plot.stat().st_size > 1000
     assert json.loads(trace.read_text())
@@ -64,7 +64,7 @@ def test_plan_show_and_check(tmp_path):
 def lines(*arguments):
     done = run("collective", "all_reduce", "-m", "mi300x-8", "--no-check", "--json", *arguments)
     assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
+    return json.loads(done.stdout)["rows"]
 
 
 def test_among_path_and_graph():
@@ -122,8 +122,8 @@ def test_all_to_all_needs_no_options(megatile):
 
 
 def test_a_barrier_has_no_bandwidth():
-    (line,) = json.loads(run("collective", "barrier", "-b", "2M", "--json").stdout)
-    assert (line["algbw"], line["busbw"]) == (0, 0)
+    (line,) = json.loads(run("collective", "barrier", "-b", "2M", "--json").stdout)["rows"]
+    assert (line["algbw_gb_per_s"], line["busbw_gb_per_s"]) == (0, 0)
 
 
 def test_among_without_auto_is_refused(megatile):
@@ -147,8 +147,8 @@ def test_a_buffer_larger_than_any_memory_is_refused(megatile):
 
 def test_no_bytes_is_a_size_and_less_than_an_element_is_none(megatile):
     sizes = [
-        line["size"]
-        for line in json.loads(run("collective", "all_reduce", "-b", 0, "-e", 8, "--json").stdout)
+        line["size_bytes"]
+        for line in json.loads(run("collective", "all_reduce", "-b", 0, "-e", 8, "--json").stdout)["rows"]
     ]
     assert sizes == [0, 4, 8]
     refused = megatile("collective", "all_reduce", "-m", "dgx-h100", "-b", 1, "-e", 3)

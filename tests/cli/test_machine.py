@@ -31,9 +31,9 @@ def test_machines_lists_every_shipped_machine(megatile):
 
 
 def test_machines_as_json(megatile):
-    rows = {row["name"]: row for row in json.loads(megatile("machines", "--json").out)}
+    rows = {row["name"]: row for row in json.loads(megatile("machines", "--json").out)["rows"]}
     assert rows["dgx-h100"]["devices"] == 8
-    assert rows["dgx-h100"]["blocks per device"] == 132
+    assert rows["dgx-h100"]["blocks_per_device"] == 132
     assert rows["h100-cluster"]["parameters"]["nodes"] == 4
 
 
@@ -87,7 +87,7 @@ def test_pictures(megatile, tmp_path: Path, suffix: str):
         (["dgx-h100", "--set", "gpus=many"], "a whole number is needed, not 'many'"),
         (["dgx-h100", "--set", "networks.nvlnk.bandwidth=1 GB/s"], "did you mean 'nvlink'?"),
         (["dgx-h100", "--set", "networks.nvlink.bandwith=1 GB/s"], "did you mean 'bandwidth'?"),
-        (["missing.yaml"], "missing.yaml: the file cannot be read: No such file or directory"),
+        (["missing.yaml"], "missing.yaml: cannot be read: No such file or directory"),
         (["dgx-h100", "--svg", "a.png"], "'a.png' does not end in .svg (try: write --svg NAME.svg)"),
     ],
 )
@@ -112,7 +112,8 @@ def test_check_names_every_problem_with_its_line(megatile, tmp_path: Path):
         f"{file}:10: networks.n.topology: 'tors' is not known here (try: did you mean 'torus'?)",
         f"{file}:10: networks.n.bandwidth: unit 'GBs' in '1 GBs' is unknown (try: did you mean 'GB/s'?)",
     ]
-    problems = json.loads(megatile("machine", "check", file, "--json").out)[str(file)]
+    (row,) = json.loads(megatile("machine", "check", file, "--json").out)["rows"]
+    problems = row["problems"]
     assert [p["line"] for p in problems] == [6, 6, 10, 10]
 
 
@@ -137,7 +138,7 @@ def test_diff_shows_values_and_not_sources(megatile):
 
 def test_diff_of_equal_machines(megatile):
     assert megatile("machine", "diff", "ahbm", "ahbm").out == "ahbm and ahbm are the same machine\n"
-    assert json.loads(megatile("machine", "diff", "ahbm", "ahbm", "--json").out) == []
+    assert json.loads(megatile("machine", "diff", "ahbm", "ahbm", "--json").out)["rows"] == []
 
 
 def test_help_teaches(megatile):
@@ -149,3 +150,17 @@ def test_completion_offers_machines(megatile):
     from megatile.cli.machine import _complete_machine
 
     assert _complete_machine("dg") == ["dgx-h100"]
+
+
+def test_a_route_is_shown_leg_by_leg(megatile):
+    shown = megatile("machine", "route", "dgx-h100", "gpu:0", "gpu:7")
+    assert shown.code == 0
+    assert "1 along up, 1 along down" in shown.out
+    found = machine("h100-cluster", nodes=4).route("gpu:0", "gpu:31")
+    line = ("machine", "route", "h100-cluster", "gpu:0", "gpu:31", "--set", "nodes=4", "--json")
+    data = json.loads(megatile(*line).out)
+    assert data["schema"] == "megatile.machine.route/1"
+    assert (data["hops"], data["latency_ps"]) == (found.hop_count, found.latency_ps)
+    assert sum(leg["latency_ps"] for leg in data["legs"]) == found.latency_ps
+    assert "are one unit" in megatile("machine", "route", "cpu", "core:0", "core:0").out
+    assert megatile("machine", "route", "dgx-h100", "gpu:0", "gpu:99").code == 1

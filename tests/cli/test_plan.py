@@ -29,7 +29,7 @@ def test_simulate_says_what_collective_says(megatile, tmp_path):
             "collective", "all_reduce", "-m", "mi300x-8", "-b", 4096, "-a", "ring", "--out-of-place", "--json"
         ).out
     )
-    assert lines[0]["time_us"] == wanted.time_ps / 1e6
+    assert lines["rows"][0]["time_us"] == wanted.time_ps / 1e6
 
 
 def test_simulate_by_a_library_captured_and_traced(megatile, tmp_path):
@@ -93,3 +93,27 @@ def test_a_broken_plan_is_named_with_what_to_do(megatile, tmp_path, text):
     assert done.code == 1
     assert done.err.startswith(f"error: {file}")
     assert "(try: " in done.err
+
+
+@pytest.mark.parametrize("name", ["p.json", "p.txt"])
+def test_a_plan_is_saved_and_read_again(megatile, tmp_path, name):
+    line = (
+        "plan",
+        "save",
+        "all_reduce",
+        tmp_path / name,
+        "-m",
+        "dgx-h100",
+        "-b",
+        "1MiB",
+        "-a",
+        "ring",
+        "--ranks",
+        4,
+    )
+    saved = megatile(*line)
+    assert saved.code == 0
+    assert "of 4 units written to" in saved.out
+    wanted = mt.collective("all_reduce", machine="dgx-h100", nbytes=1 << 20, algorithm="ring", ranks=4)
+    assert megatile("plan", "show", tmp_path / name).out == str(wanted)
+    assert megatile("plan", "save", "all_reduce", tmp_path / "p.doc", "-m", "cpu", "-b", 64).code == 1

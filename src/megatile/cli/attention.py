@@ -44,7 +44,7 @@ def plan(
     summary = schedule_summary(found, read_length(seqlen, 0), causal)
     if png is not None:
         _draw(summary["cycles"], check_target(png), found)
-    print_json(summary) if json else _show(summary)
+    print_json("attention.plan", summary) if json else _show(summary)
 
 
 @app.command()
@@ -85,11 +85,16 @@ def bench(
     )
     rows = run_bench(case, names, _progress(len(names), json))
     if json:
-        print_json([vars(row) for row in rows])
+        print_json("attention.bench", [_with_units(row) for row in rows])
     else:
         _show_bench(rows, case)
     if not all(row.correct for row in rows):
         raise MegatileError("a schedule gave wrong results: see the column 'error'")
+
+
+def _with_units(row: Any) -> dict[str, Any]:
+    times = {"seconds": "time_s", "communication": "communication_s", "computation": "computation_s"}
+    return {times.get(key, key): value for key, value in vars(row).items()}
 
 
 def _progress(count: int, quiet: bool) -> Any:

@@ -108,7 +108,7 @@ def predict(
         if not json:
             print(f"{found[-1]}\n", flush=True)
     if json:
-        print_json([_as_dict(comparison) for comparison in found])
+        print_json("attention.predict", [_as_dict(comparison) for comparison in found])
     if plot is not None:
         _plot(found, plot)
         print(f"picture written to {plot}", file=sys.stderr)

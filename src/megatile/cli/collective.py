@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from megatile.cli.machine import Json, Set, _complete_machine, load
-from megatile.cli.output import print_json
+from megatile.cli.output import print_json, print_table
 from megatile.core.errors import MegatileError
 from megatile.core.progress import shown
 from megatile.report.canvas import SUFFIXES, check_folder
@@ -132,7 +132,7 @@ def collective(
         found = _progress(work, len(every) * len(names))
     lines = [line for line, _ in found]
     if json:
-        print_json([_record(line, prediction, explain) for line, prediction in found])
+        print_json("collective", [_record(line, prediction, explain) for line, prediction in found])
     else:
         _print_table(hda.name, found[0][1], lines)
         _print_in_network([prediction for _, prediction in found])
@@ -171,10 +171,14 @@ def _can_write(path: Path | None, kinds: tuple[str, ...]) -> None:
     check_folder(path)
 
 
+_WITH_UNITS = {"size": "size_bytes", "algbw": "algbw_gb_per_s", "busbw": "busbw_gb_per_s"}
+
+
 def _record(line: Line, prediction: Prediction, explain: bool) -> dict[str, Any]:
+    named = {_WITH_UNITS.get(key, key): value for key, value in line.as_dict().items()}
     if not explain or prediction.explanation is None:
-        return line.as_dict()
-    return line.as_dict() | {"candidates": prediction.explanation.as_dicts()}
+        return named
+    return named | {"candidates": prediction.explanation.as_dicts()}
 
 
 def _algorithms(operation: str, asked: str, hda: Any, size: int, fields: dict[str, Any]) -> list[str]:
@@ -245,8 +249,6 @@ def _progress(work: Iterator[tuple[Line, Prediction]], total: int) -> list[tuple
 
 
 def _print_table(machine: str, first: Prediction, lines: list[Line]) -> None:
-    from megatile.trace import text_table
-
     job = first.job
     place = "in place" if job.in_place else "out of place"
     print(f"# {job.operation} on {machine}: {job.ranks} ranks of scale {job.scale}, {place}, predicted")
@@ -269,7 +271,7 @@ def _print_table(machine: str, first: Prediction, lines: list[Line]) -> None:
         )
         for x in lines
     ]  # fmt: skip
-    print(text_table(head, rows))
+    print_table(head, rows, left=0)
     average = sum(x.busbw for x in lines) / len(lines)
     print(f"# Avg bus bandwidth: {average:.4g} GB/s")
 

@@ -1,4 +1,4 @@
-"""``megatile machines`` and ``megatile machine show|check|diff``."""
+"""``megatile machines`` and ``megatile machine show|check|diff|route``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.output import console, print_json
+from megatile.cli.output import console, print_json, print_table
 from megatile.core.errors import MegatileError
+from megatile.core.quantities import format_rate, format_time
 
 if TYPE_CHECKING:
     from megatile.hda import HDA
@@ -71,20 +72,16 @@ def machines(json: Json = False) -> None:
 
     rows = [summary_row(machine(name)) for name in machine_names()]
     if json:
-        print_json(rows)
+        print_json("machines", rows)
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
     columns = ["name", "devices", "blocks per device", "peak per device", "memory", "network", "parameters"]
-    for column in columns:
-        table.add_column(column, justify="right" if column in columns[1:3] else "left")
-    for row in rows:
-        parameters = ", ".join(f"{k}={v}" for k, v in row["parameters"].items())
-        table.add_row(*(str(row[c]) for c in columns[:-1]), parameters)
-    console().print(table)
+    shown = [
+        (*(row[c] for c in columns[:-1]), ", ".join(f"{k}={v}" for k, v in row["parameters"].items()))
+        for row in rows
+    ]
+    print_table(columns, shown, left=len(columns))
     print(
-        "\nmegatile machine show NAME tells more; --set changes a parameter; a YAML file works like a name."
+        "\nmegatile machine show NAME shows more; --set changes a parameter; a YAML file works like a name."
     )
 
 
@@ -108,7 +105,7 @@ def show(
         if path is not None:
             _picture(hda, path, ".svg" if path is svg else ".png")
     if json:
-        print_json(machine_json(hda))
+        print_json("machine", machine_json(hda))
     elif yaml:
         print(hda.to_yaml(), end="")
     else:
@@ -152,7 +149,9 @@ def check(
 
     found = {str(file): problems(file) for file in files}
     if json:
-        print_json({file: [_problem_json(p) for p in list_] for file, list_ in found.items()})
+        print_json(
+            "machine.check", [{"file": f, "problems": list(map(_problem_json, p))} for f, p in found.items()]
+        )
     else:
         for file, list_ in found.items():
             for problem in list_:
@@ -185,17 +184,50 @@ def diff(
 
     rows = differences(load(a), load(b), sources)
     if json:
-        print_json([{"path": path, "a": left, "b": right} for path, left, right in rows])
+        print_json("machine.diff", [{"path": path, "a": left, "b": right} for path, left, right in rows])
         return
     if not rows:
         print(f"{a} and {b} are the same machine")
         return
-    from rich.table import Table
+    shown = [(path, *("–" if side is None else side for side in sides)) for path, *sides in rows]
+    print_table(("value", a, b), shown, left=3)
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("value")
-    table.add_column(a)
-    table.add_column(b)
-    for path, left, right in rows:
-        table.add_row(path, *("–" if side is None else str(side) for side in (left, right)))
-    console().print(table)
+
+@app.command()
+def route(
+    name: Name,
+    a: Annotated[str, typer.Argument(help="A unit: gpu:0, device:3, core:17, …")],
+    b: Annotated[str, typer.Argument(help="Another unit.")],
+    via: Annotated[str | None, typer.Option(help="Only over this network.")] = None,
+    settings: Set = None,
+    json: Json = False,
+) -> None:
+    """The way between two units of a machine: networks, links, latency, bandwidth.
+
+    Example: megatile machine route dgx-h100 gpu:0 gpu:7
+    """
+    from megatile.report.machine_text import route_rows
+
+    hda = load(name, settings)
+    found = hda.route(a, b, via)
+    rows = route_rows(found)
+    total = {
+        "hops": found.hop_count,
+        "latency_ps": found.latency_ps,
+        "bandwidth_bytes_per_s": found.bandwidth,
+    }
+    if json:
+        print_json("machine.route", {"machine": hda.name, "from": a, "to": b, **total, "legs": rows})
+        return
+    if not rows:
+        print(f"{a} and {b} are one unit: nothing is crossed")
+        return
+    shown = [
+        (row["network"], row["inside"], row["steps"], row["hops"], format_time(row["latency_ps"]),
+         format_rate(row["bandwidth_bytes_per_s"])) for row in rows
+    ]  # fmt: skip
+    print_table(("network", "inside", "steps", "links", "latency", "bandwidth"), shown, left=3)
+    print(
+        f"{a} to {b}: {found.hop_count} links, {format_time(found.latency_ps)}, "
+        f"{format_rate(found.bandwidth)} at the narrowest"
+    )

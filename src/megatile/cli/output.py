@@ -3,20 +3,51 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from megatile.core.errors import MegatileError
 
+JSON_SCHEMA = 1
+"""Counts up when a key changes its name or meaning; new keys do not count."""
 
-def print_json(value: Any) -> None:
-    """Stable JSON for scripts."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+
+def print_json(kind: str, value: Any) -> None:
+    """Stable JSON for scripts: an object that names its schema; a list stands under ``rows``.
+
+    Keys are words joined by ``_``, and end in the unit of their number: ``time_us``, ``size_bytes``.
+    """
+    content = _plain(value if isinstance(value, Mapping) else {"rows": value})
+    schema = {"schema": f"megatile.{kind}/{JSON_SCHEMA}"}
+    print(json.dumps(schema | content, indent=2, ensure_ascii=False))
 
 
 def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else str(value)
+    """Plain data with plain keys; what JSON has no number for (infinity) is null."""
+    if isinstance(value, Mapping):
+        return {str(key).replace(" ", "_"): _plain(member) for key, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(member) for member in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def print_table(
+    headers: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None, left: int = 1
+) -> None:
+    """A table for people; all columns but the first ``left`` are aligned to the right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    for number, header in enumerate(headers):
+        table.add_column(Text(header), justify="left" if number < left else "right")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    console().print(table)
 
 
 def fail(problem: MegatileError) -> NoReturn:

@@ -1,4 +1,4 @@
-"""``megatile plan show|check|simulate FILE``: look at plans that were saved as JSON or text."""
+"""``megatile plan save|show|check|simulate``: look at plans that were saved as JSON or text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import typer
 from megatile.cli.machine import Json, Set, load
 from megatile.cli.output import print_json
 from megatile.core.errors import MegatileError, Place
-from megatile.core.files import read_text
+from megatile.core.files import read_text, write_text
+from megatile.report.canvas import check_folder
 
 if TYPE_CHECKING:
     from megatile.plan.model import Plan
@@ -22,7 +23,7 @@ app = typer.Typer(help="Look at plans.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(help="A plan as JSON (plan.to_json()) or text (str(plan)).")]
 
 LARGEST = 256 << 20
-ADVICE = "save a plan by plan.to_json() or str(plan)"
+ADVICE = "save a plan by 'megatile plan save', plan.to_json() or str(plan)"
 
 
 def read_plan(path: Path) -> Plan:
@@ -52,6 +53,40 @@ def show(file: File, json: Json = False) -> None:
 
 
 @app.command()
+def save(
+    operation: Annotated[str, typer.Argument(help="all_reduce, all_gather, …")],
+    file: Annotated[Path, typer.Argument(help="The file to write: NAME.json, or NAME.txt for text.")],
+    size: Annotated[str, typer.Option("-b", "--size", help="Bytes of the buffer: 1MiB.")],
+    machine: Annotated[str, typer.Option("-m", "--machine", help="A shipped machine or a YAML file.")],
+    algorithm: Annotated[str, typer.Option("-a", "--algorithm", help="A name, or auto.")] = "auto",
+    scale: Annotated[str, typer.Option(help="What the ranks are: device, block, pe, …")] = "device",
+    ranks: Annotated[str | None, typer.Option(help="How many, or which: 16 or 0,8,16-23.")] = None,
+    settings: Set = None,
+) -> None:
+    """Save the plan of a collective, to look at, check and simulate.
+
+    Example: megatile plan save all_reduce ring.json -m dgx-h100 -b 1MiB -a ring
+    """
+    from megatile.cli.collective import read_ranks, read_size
+    from megatile.collectives.planner import collective
+
+    if file.suffix not in (".json", ".txt"):
+        raise MegatileError(f"'{file}' names no plan file", advice="end the name in .json or .txt")
+    check_folder(file)
+    hda = load(machine, settings)
+    plan = collective(
+        operation,
+        machine=hda,
+        nbytes=read_size(size),
+        algorithm=algorithm,
+        scale=scale,
+        ranks=read_ranks(ranks),
+    )
+    write_text(file, plan.to_json() + "\n" if file.suffix == ".json" else str(plan))
+    print(f"plan '{plan.name}' of {plan.units} units written to {file}")
+
+
+@app.command()
 def check(
     file: File,
     machine: Annotated[str | None, typer.Option("-m", "--machine", help="Also check that it fits.")] = None,
@@ -64,7 +99,7 @@ def check(
     plan = read_plan(file)
     seen = check_plan(plan, load(machine, settings) if machine else None)
     if json:
-        print_json({"plan": plan.name, **vars(seen)})
+        print_json("plan.check", {"plan": plan.name, **vars(seen)})
         return
     print(f"{file}: fine, {seen.units} units, {seen.streams} streams, {seen.messages} messages")
 
@@ -94,12 +129,13 @@ def simulate(
     result = simulate_plan(plan, machine=hda, timing=timing, launch=not graph)
     if json:
         print_json(
+            "plan.simulate",
             {
                 "plan": plan.name,
                 "machine": hda.name,
                 "path": getattr(result.timing, "path", None),
                 "time_ps": result.time_ps,
-            }
+            },
         )
     else:
         print(result.summary())

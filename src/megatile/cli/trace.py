@@ -38,7 +38,7 @@ def show(
         check_target(png)
     trace = read_trace(file)
     if json:
-        print_json(summary_json(trace, limit))
+        print_json("trace", summary_json(trace, limit))
     else:
         print(summary(trace))
         print()

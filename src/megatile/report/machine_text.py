@@ -7,6 +7,7 @@ from typing import Any
 
 from megatile.core.quantities import format_bytes, format_rate, format_time
 from megatile.hda import HDA, Engine, Level, MemoryLayer, Network
+from megatile.hda.routing import Route
 from megatile.report.machine_words import DTYPES, number, operations, peak
 
 
@@ -180,3 +181,21 @@ def _differ(a: Any, b: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
             yield from _differ(a.get(key), b.get(key), f"{path}.{key}" if path else key)
     elif a != b:
         yield path, a, b
+
+
+def route_rows(route: Route) -> list[dict[str, Any]]:
+    """A route leg by leg: the network, inside which unit, the steps along its axes, links and their cost."""
+    rows = []
+    for leg in route.legs:
+        hops = sum(run.hops for run in leg.runs)
+        rows.append(
+            {
+                "network": leg.network.name,
+                "inside": f"{leg.network.level}:{leg.owner}",
+                "steps": ", ".join(f"{run.hops} along {run.axis}" for run in leg.runs),
+                "hops": hops,
+                "latency_ps": hops * leg.network.latency_ps + max(0, hops - 1) * leg.network.hop_overhead_ps,
+                "bandwidth_bytes_per_s": leg.network.effective_bandwidth,
+            }
+        )
+    return rows
