@@ -1,8 +1,9 @@
 """The machine of the SimPy reader: time in whole picoseconds, servers, transfers.
 
-Within one picosecond: first everything that happens (ends, deliveries, credits, issue), then the decisions of
-receive-from-any, then requests for servers, one by one in the order of their keys; whatever a request brings
-about in the same picosecond happens before the next request. SimPy's priorities say exactly that.
+Within one picosecond: first everything that happens (ends, deliveries, credits, issue), then instances take
+the slots that have become free, then receive-from-any decides, then requests for servers, one by one in the
+order of their keys; whatever a request brings about in the same picosecond happens before the next request.
+SimPy's priorities say exactly that.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import simpy
 
 Process = Generator[Any, Any, Any]
-DECIDE, REQUEST = 2, 3
+DISPATCH, DECIDE, REQUEST = 2, 3, 4
 """SimPy runs what has the lower number first; what just happens has 0 or 1."""
 PIECES = 2048
 """Message numbers are spread by this, so that the pieces of a message have numbers of their own."""

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import simpy
-from simpy_machine import DECIDE, PIECES, Bell, Process, Servers, Transfer
+from simpy_machine import DECIDE, DISPATCH, PIECES, Bell, Process, Servers, Transfer
 
 from megatile.core.dtypes import dtype, is_float, numpy_dtype
 from megatile.core.errors import MegatileError
-from megatile.core.expr import Expr
+from megatile.core.expr import Expr, unit
 from megatile.core.operations import REDUCTIONS, apply, cast
 from megatile.hda import HDA
 from megatile.plan import model as pm
@@ -141,7 +141,8 @@ class Reader:
         installed: bool = False,
     ) -> None:
         self.plan, self.assume, self.launch, self.at_ps = plan, assume or {}, launch, at_ps
-        self.machine = Resources(hda, plan, faults or current_faults(), installed=installed)
+        self.levels = Levels(self, hda, faults or current_faults(), installed)
+        self.fabric = self.levels.views[plan.first.name].fabric
         self.servers = servers or Servers()
         self.env = self.servers.env
         self.last = 0
@@ -149,32 +150,31 @@ class Reader:
         self.tiles = {t.name: t for t in plan.tiles}
         self.queues: dict[tuple[str, int, int], Queue] = {}
         for channel in plan.channels:
-            for unit, member in product(range(plan.units), range(channel.members)):
+            for to, member in product(range(plan.instances(channel.level)), range(channel.members)):
                 number = len(self.queues)
-                self.queues[channel.name, unit, member] = Queue(self.env, channel, number, unit, member)
+                self.queues[channel.name, to, member] = Queue(self.env, channel, number, to, member)
         self.flags: dict[Any, int] = defaultdict(int)
         self.raised: dict[Any, Bell] = defaultdict(lambda: Bell(self.env))
         self.keys = {
-            g.name: [int(g.key.evaluate({"unit": u})) for u in range(plan.units)] for g in plan.groups
+            g.name: [int(g.key.evaluate({"unit": u})) for u in range(plan.instances(g.level))]
+            for g in plan.groups
         }
         self.meetings: dict[Any, Meeting] = {}
         self.over = _lying_over(plan)
-        self.seen = {t.name for t in plan.tiles if t.shared} | set(_reached(plan))
+        self.seen = {t.name for t in plan.tiles if t.shared} | set(_reached(plan, self.tiles))
         self.data = None if inputs is None else _allocate(plan, inputs)
         self.units = [Unit(self, u, s) for s in plan.streams for run in s.units for u in range(*run)]
-        self.units.sort(key=lambda u: u.number)
-
-        for unit in self.units:
-            self.env.process(unit.run())
+        self.units.sort(key=lambda u: u.index)
+        self.levels.begin()
 
     def turn(self, resource: int, key: tuple[int, ...], busy_ps: int) -> Process:
-        yield from self.servers.turn(self.machine.fabric, resource, (self.launch, *key), busy_ps)
+        yield from self.servers.turn(self.fabric, resource, (self.launch, *key), busy_ps)
 
     def found(self) -> Run:
         if self.failed:
             raise self.failed[0]
         stuck = [s for unit in self.units if not unit.done for s in unit.stuck()]
-        choices = {u.number: u.choices for u in self.units if u.choices}
+        choices = {u.index: u.choices for u in self.units if u.choices}
         outputs = None
         if self.data is not None:
             outputs = {t.name: self._output(t) for t in self.plan.tiles if t.role in ("output", "inout")}
@@ -182,19 +182,89 @@ class Reader:
 
     def _output(self, tile: pm.Tile) -> Any:
         assert self.data is not None
-        owned = self.data[tile.name]
-        versions = [0 if tile.shared else u.names[tile.name].number for u in self.units]
+        owned, level = self.data[tile.name], self.plan.level(tile.level).name
+        own = [u.names[tile.name] for u in self.units if u.level.name == level and not tile.shared]
+        versions = [v.number for v in own if isinstance(v, Version)] or [0] * len(owned)
         return np.stack([owned[i, versions[i] % tile.versions] for i in range(len(owned))])
 
     def note(self, time: int) -> None:
         self.last = max(self.last, time)
 
-    def nearest(self, tile: pm.Tile, owner: int, unit: int) -> int:
-        """A unit that stands at a copy of a tile: oneself if one owns it, else the first that does."""
-        owners = [int(tile.owner.evaluate({"unit": u})) for u in range(self.plan.units)]
-        if owners[unit] == owner:
-            return unit
-        return owners.index(owner) if owner in owners else unit
+
+class Levels:
+    """Which instances of a plan's levels are there, and where: those of a level with slots take turns."""
+
+    def __init__(self, reader: Reader, hda: HDA, faults: Faults, installed: bool) -> None:
+        self.reader, self.hda, self.plan = reader, hda, reader.plan
+        self.views: dict[str, Resources] = {}
+        self.first: dict[str, int] = {}
+        """The machine as each level sees it, and the number of its first instance among all."""
+        self.total = 0
+        for level in self.plan.all_levels:
+            count = self.plan.instances(level.name)
+            self.first[level.name], self.total = self.total, self.total + count
+            place = level.place if level == self.plan.first else unit % hda.count(level.scale)
+            alone = replace(self.plan, scale=level.scale, grid=(count,), place=place, levels=())
+            view = self.views[level.name] = Resources(hda, alone, faults, installed=installed)
+            view.fabric = next(iter(self.views.values())).fabric
+        self.waiting: dict[Any, list[int]] = {}
+        self.free: dict[Any, list[tuple[int, int]]] = {}
+        self.parts: dict[Any, int] = {}
+        self.slot: dict[Any, tuple[Any, tuple[int, int]]] = {}
+
+    def begin(self) -> None:
+        for level in self.plan.all_levels:
+            if level.parent is None:
+                self.enter(level, list(range(level.count)), 0)
+
+    def enter(self, level: pm.Level, numbers: list[int], above: int) -> None:
+        """These instances may begin below hardware unit ``above``; without a free slot they wait."""
+        below = self.hda.count(level.scale)
+        if level.parent is not None:
+            below //= self.hda.count(self.plan.level(level.parent).scale)
+        if level.slots is None:
+            for number in numbers:
+                place = int(level.place.evaluate({"unit": number % level.count}))
+                self.start(level, number, above * below + place if level.parent else place)
+            return
+        pool = (level.name, above)
+        if pool not in self.free:
+            self.free[pool] = [(above * below + u, k) for u in range(below) for k in range(level.slots)]
+            self.waiting[pool] = []
+        self.waiting[pool] += numbers
+        self.dispatch(level, pool)
+
+    def dispatch(self, level: pm.Level, pool: Any) -> None:
+        """By number, to the first free slot."""
+        while self.waiting[pool] and self.free[pool]:
+            self.free[pool].sort()
+            number, slot = self.waiting[pool].pop(0), self.free[pool].pop(0)
+            self.slot[level.name, number] = pool, slot
+            self.start(level, number, slot[0])
+
+    def start(self, level: pm.Level, number: int, place: int) -> None:
+        self.views[level.name].places[number] = place
+        own = [u for u in self.reader.units if u.level == level and u.number == number]
+        below = [child for child in self.plan.all_levels if child.parent == level.name]
+        self.parts[level.name, number] = len(own) + sum(child.count for child in below)
+        for instance in own:
+            self.reader.env.process(instance.run())
+            instance.over.callbacks.append(lambda _: self.ended(level, number))
+        for child in below:
+            first = number * child.count
+            self.enter(child, list(range(first, first + child.count)), place)
+
+    def ended(self, level: pm.Level, number: int) -> None:
+        """The stream of an instance, or all that is in one below it, has ended."""
+        self.parts[level.name, number] -= 1
+        if self.parts[level.name, number]:
+            return
+        if (level.name, number) in self.slot:
+            pool, slot = self.slot.pop((level.name, number))
+            self.free[pool].append(slot)
+            self.reader.servers.later(DISPATCH).callbacks.append(lambda _: self.dispatch(level, pool))
+        if level.parent is not None:
+            self.ended(self.plan.level(level.parent), number // level.count)
 
 
 class Unit:
@@ -202,7 +272,9 @@ class Unit:
 
     def __init__(self, reader: Reader, number: int, stream: pm.Stream) -> None:
         self.reader, self.env, self.number, self.stream = reader, reader.env, number, stream
-        self.machine, self.plan = reader.machine, reader.plan
+        self.plan, self.level = reader.plan, reader.plan.level(stream.level)
+        self.machine = reader.levels.views[self.level.name]
+        self.index = reader.levels.first[self.level.name] + number
         self.ints: dict[str, int] = {"unit": number}
         self.names: dict[str, Version | Message] = {n: Version(t, 0) for n, t in reader.tiles.items()}
         self.bound: list[str] = []
@@ -212,8 +284,8 @@ class Unit:
         self.done = False
         self.engines: dict[str, simpy.Event] = {}
         self.ends: list[simpy.Event] = []
-        holders, here = reader.servers.holders, reader.machine.hardware(number)
-        alone = not reader.machine.crowded
+        holders, here = reader.servers.holders, self.machine.hardware(number)
+        alone = not self.plan.levels and not self.machine.crowded
         self.before, self.over = holders.get(here) if alone else None, reader.env.event()
         holders[here] = self.over
         self.unfinished: dict[Any, list[tuple[Any, bool, simpy.Event]]] = defaultdict(list)
@@ -224,7 +296,8 @@ class Unit:
 
     def run(self) -> Process:
         try:
-            yield self.env.timeout(self.reader.at_ps + self.machine.start_ps(self.number))
+            start = self.reader.at_ps + self.machine.start_ps(self.number)
+            yield self.env.timeout(max(0, start - self.env.now))
             if self.before is not None:
                 yield self.before
             yield from self.block(self.stream.body)
@@ -254,6 +327,33 @@ class Unit:
                 self.unbind(name)
                 self.ints.pop(name, None)
 
+    # instances
+
+    def above(self, level: str | None) -> int:
+        """The number of the instance of a level that this one is, or belongs to."""
+        per = self.plan.per(self.level.name, level)
+        assert per is not None, f"{level} is not above {self.level.name}"
+        return self.number // per
+
+    def stand(self, level: str | None, instance: int) -> int:
+        """The instance of this unit's own level that stands where an instance of some level is: the one it
+        belongs to; this unit if it belongs to it; else the first that does."""
+        per = self.plan.per(self.level.name, level)
+        if per is not None:
+            return self.number if self.number // per == instance else instance * per
+        below = self.plan.per(level, self.level.name)
+        return self.number if below is None else instance // below
+
+    def nearest(self, tile: pm.Tile, owner: int) -> int:
+        """Where a copy of a tile is: with oneself if one owns it, else with the first who does."""
+        if not tile.shared:
+            return self.stand(tile.level, owner)
+        count = self.plan.instances(tile.level)
+        owners = [int(tile.owner.evaluate({"unit": u})) for u in range(count)]
+        if self.plan.per(self.level.name, tile.level) and owners[self.above(tile.level)] == owner:
+            return self.number
+        return self.stand(tile.level, owners.index(owner)) if owner in owners else self.number
+
     # values and names
 
     def value(self, expression: Any) -> int:
@@ -280,8 +380,10 @@ class Unit:
     def give_back(self, message: Message, users: list[simpy.Event]) -> None:
         """The slot is free when everybody who uses it has finished; then the credit travels back."""
         queue = message.queue
-        sender = queue.sender if 0 <= queue.sender < self.plan.units else self.number
-        travel = self.machine.credit_ps(self.number, sender, queue.channel)
+        channel = queue.channel
+        there = 0 <= queue.sender < self.plan.instances(channel.level)
+        sender = self.stand(channel.level, queue.sender) if there else self.number
+        travel = self.machine.credit_ps(self.number, sender, channel)
 
         def process() -> Process:
             yield self.env.all_of(users)
@@ -305,11 +407,14 @@ class Unit:
             array = None if data is None else meaning.data[cut]
             return Block(meaning, bounds, False, self.number, meaning.queue.channel.memory, array)
         tile, buffer = meaning.tile, meaning.number % meaning.tile.versions
-        owner = self.value(region.at if region.at is not None else tile.owner)
-        unit = self.reader.nearest(tile, owner, self.number) if tile.shared else owner
+        if region.at is not None:
+            owner = self.value(region.at)
+        else:
+            owner = int(tile.owner.evaluate({"unit": self.above(tile.level)}))
         array = None if data is None else data[tile.name][owner, buffer][cut]
         seen = tile.name in self.reader.seen
-        return Block((tile.name, buffer, owner), bounds, seen, unit, tile.memory, array)
+        stands = self.nearest(tile, owner)
+        return Block((tile.name, buffer, owner), bounds, seen, stands, tile.memory, array)
 
     def conflicts(self, block: Block, write: bool) -> list[simpy.Event]:
         """The ends of this unit's unfinished commands that an access must wait for."""
@@ -396,7 +501,7 @@ class Unit:
     ) -> None:
         """A copy by the DMA engine: the engine is free when the source is, the copy ends on arrival."""
         path = self.machine.path(source.unit, source.memory, write.unit, write.memory)
-        flow, number = len(self.reader.queues) + self.number, self.copies
+        flow, number = len(self.reader.queues) + self.index, self.copies
         self.copies += 1
 
         def work(end: simpy.Event) -> Process:
@@ -419,11 +524,11 @@ class Unit:
             return self.waits
         meeting, members = self.meeting
         absent = tuple(m for m in members if m not in meeting.came)
-        return [Stuck(self.number, "barrier", self.waits[0].on, absent)]
+        return [Stuck(self.index, "barrier", self.waits[0].on, absent)]
 
     def hold_up(self, lacks: str, on: str, *peers: int) -> None:
         """What issue waits for from here on."""
-        self.waits = [Stuck(self.number, lacks, on, peers)]
+        self.waits = [Stuck(self.index, lacks, on, peers)]
 
 
 # --- what the statements mean ---------------------------------------------------------------------------
@@ -445,7 +550,7 @@ def _compute(u: Unit, s: pm.Compute) -> Process:
         return
     busy = u.machine.compute_ps(s, u.value(s.work.flops), u.number)
     shared = u.shared_engine(s.engine)
-    key = (len(u.reader.queues) + u.plan.units + u.number, u.copies * PIECES, 0)
+    key = (len(u.reader.queues) + u.reader.levels.total + u.index, u.copies * PIECES, 0)
     u.copies += shared is not None
 
     def work(end: simpy.Event) -> Process:
@@ -463,14 +568,15 @@ def _compute(u: Unit, s: pm.Compute) -> Process:
 def _send(u: Unit, s: pm.Send) -> Process:
     record, to, member = u.record(s), u.value(s.to), u.value(s.member)
     queue = u.reader.queues[s.channel, to, member]
-    assert queue.sender == u.number, f"unit {u.number} does not feed {queue.label} of unit {to}"
     number, channel = queue.sent, queue.channel
+    assert queue.sender == u.above(channel.level), f"{u.number} does not feed {queue.label} of unit {to}"
     queue.sent += 1
     while number >= channel.slots and number - channel.slots not in queue.credits:
         u.hold_up("credit", queue.label, to)
         yield queue.bell.event
     read, nbytes = u.region(s.read), u.value(s.work.bytes)
-    path = u.machine.path(u.number, read.memory, to, channel.memory, channel.chunk_bytes)
+    peer = u.stand(channel.level, to)
+    path = u.machine.path(u.number, read.memory, peer, channel.memory, channel.chunk_bytes)
 
     def work(end: simpy.Event) -> Process:
         moving = yield from u.transfer(record, path, nbytes, queue.number, number)
@@ -486,13 +592,14 @@ def _send(u: Unit, s: pm.Send) -> Process:
         queue.arrived.append((u.env.now, message))
         queue.bell.ring()
 
-    engine = f"dma.{u.machine.virtual_channel(s.channel, u.number, to)}"
+    engine = f"dma.{u.machine.virtual_channel(s.channel, u.number, peer)}"
     u.issue(engine, [read], [], work, *u.seen_by_others)
 
 
 def _receive(u: Unit, s: pm.Receive) -> Process:
     record = u.record(s)
-    queue = u.reader.queues[s.channel, u.number, u.value(s.member)]
+    here = u.above(u.plan.channel(s.channel).level)
+    queue = u.reader.queues[s.channel, here, u.value(s.member)]
     if s.into is None:
         record.start = u.env.now
     while len(queue.arrived) <= queue.taken:
@@ -512,7 +619,8 @@ def _take(u: Unit, s: Any, record: Record, queue: Queue) -> None:
         u.finish(record)
         u.bind(s.name, message)
         return
-    u.machine.credit_ps(u.number, queue.sender, queue.channel)  # a way back that is cut is an error now
+    back = u.stand(queue.channel.level, queue.sender)
+    u.machine.credit_ps(u.number, back, queue.channel)  # a way back that is cut is an error now
     write = u.renew(s, s.into)
     source = Block(message, None, False, u.number, queue.channel.memory)
 
@@ -527,20 +635,21 @@ def _take(u: Unit, s: Any, record: Record, queue: Queue) -> None:
 def _receive_any(u: Unit, s: pm.ReceiveAny) -> Process:
     record = u.record(s)
     record.start = u.env.now
-    queues = [u.reader.queues[s.channel, u.number, m] for m in s.members]
+    here = u.above(u.plan.channel(s.channel).level)
+    queues = [u.reader.queues[s.channel, here, m] for m in s.members]
     while True:
         yield u.reader.servers.later(DECIDE)  # everything that arrives in this picosecond has arrived
         heads = [(q.arrived[q.taken][0], q.member) for q in queues if len(q.arrived) > q.taken]
         if heads:
             break
-        u.waits = [Stuck(u.number, "data", q.label, (q.sender,)) for q in queues]
+        u.waits = [Stuck(u.index, "data", q.label, (q.sender,)) for q in queues]
         yield u.env.any_of([q.bell.event for q in queues])
     chosen = min(heads)[1]
     u.choices.append(chosen)
     u.ints[s.chosen] = chosen
     u.bound.append(s.chosen)
     u.finish(record)
-    _take(u, s, record if s.into is None else u.record(s), u.reader.queues[s.channel, u.number, chosen])
+    _take(u, s, record if s.into is None else u.record(s), u.reader.queues[s.channel, here, chosen])
 
 
 def _read_scalar(u: Unit, s: pm.ReadScalar) -> Process:
@@ -563,7 +672,8 @@ def _signal(u: Unit, s: pm.Signal) -> Process:
     yield from ()
     record, to, amount = u.record(s), u.value(s.to), u.value(s.amount)
     key, before = (s.flag, to, u.value(s.member)), list(u.seen_by_others)
-    travel = u.machine.message_ps(u.number, to, SIGNAL_BYTES)
+    level = next(f.level for f in u.plan.flags if f.name == s.flag)
+    travel = u.machine.message_ps(u.number, u.stand(level, to), SIGNAL_BYTES)
     record.start = u.env.now
 
     def process() -> Process:
@@ -580,7 +690,8 @@ def _signal(u: Unit, s: pm.Signal) -> Process:
 def _wait(u: Unit, s: pm.Wait) -> Process:
     record = u.record(s)
     record.start = u.env.now
-    key, value = (s.flag, u.number, u.value(s.member)), u.value(s.value)
+    level = next(f.level for f in u.plan.flags if f.name == s.flag)
+    key, value = (s.flag, u.above(level), u.value(s.member)), u.value(s.value)
     while u.reader.flags[key] < value:
         u.hold_up("signal", s.flag)
         yield u.reader.raised[key].event
@@ -690,12 +801,13 @@ def _overlap(a: Bounds, b: Bounds) -> bool:
     return all(max(low, bottom) < min(high, top) for (low, high), (bottom, top) in zip(a, b, strict=True))
 
 
-def _reached(plan: pm.Plan) -> Iterator[str]:
-    """The tiles that some region names with ``at``."""
+def _reached(plan: pm.Plan, tiles: Mapping[str, pm.Tile]) -> Iterator[str]:
+    """The tiles that some region names with ``at``, or that streams of other levels name."""
     for stream in plan.streams:
         for statement in pm.statements(stream.body):
             for region in regions_of(statement):
-                if region.at is not None:
+                tile = tiles.get(region.tile)
+                if tile is not None and (region.at is not None or tile.level != stream.level):
                     yield region.tile
 
 

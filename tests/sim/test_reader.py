@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from simpy_reader import read
+from simpy_reader import read, read_all
 from toys import ring, toy
 
-from megatile.core.expr import unit
+from megatile.core.expr import Const, Expr, unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
 from megatile.sim import simulate
@@ -78,3 +78,45 @@ def test_a_barrier_waits_for_what_others_will_get() -> None:
     assert run.times(0)[:2] == [("Compute", 0, 94), ("Collective", 0, 294)]
     assert run.outputs is not None
     np.testing.assert_array_equal(run.outputs["got"], values[::-1])
+
+
+def blocks(count: int, slots: int | None, length: Expr) -> Plan:
+    """Blocks of a launch on the cores of one box; block k adds up ``length`` floats."""
+    b = PlanBuilder("blocks", scale="device", units=1)
+    level = b.level("block", scale="core", grid=count, parent="device", slots=slots)
+    t = b.tile("t", (64,), "f32", memory="local", level=level)
+    with b.stream(level=level):
+        b.compute("add", t[0:length], [t[0:length], t[0:length]])
+    return b.finish()
+
+
+def test_blocks_take_the_first_slot_that_becomes_free() -> None:
+    """Four cores; block k takes 5 + (7 k mod 40) + 1 ps. What a list scheduler does, by hand."""
+    run = read(blocks(11, 1, unit * 7 % 40 + 1), toy(4))
+    free = [0] * 4
+    for block in range(11):
+        core = free.index(min(free))
+        start, free[core] = free[core], free[core] + 5 + block * 7 % 40 + 1
+        assert run.times(block) == [("Compute", start, free[core])]
+    assert run.time_ps == max(free)
+
+
+def test_two_slots_share_the_engines_of_a_core() -> None:
+    """Two blocks at a time on each of four cores, one vector engine each: 21 ps for 16 floats."""
+    run = read(blocks(8, 2, Const(16)), toy(4))
+    assert [run.times(block)[0][1:] for block in range(8)] == [(0, 21), (21, 42)] * 4
+
+
+def test_launches_on_different_cores_overlap_and_those_on_the_same_queue() -> None:
+    def work(at: int) -> Plan:
+        b = PlanBuilder("work", scale="core", units=2, placement=unit + at)
+        t = b.tile("t", (16,), "f32", memory="local")
+        b.compute("add", t, [t, t])
+        return b.finish()
+
+    runs = read_all([(work(0), 0), (work(2), 0), (work(1), 3)], toy(4))
+    assert [[run.times(u)[0][1:] for u in range(2)] for run in runs] == [
+        [(0, 21), (0, 21)],
+        [(0, 21), (0, 21)],
+        [(21, 42), (21, 42)],
+    ]
