@@ -6,10 +6,12 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 import megatile as mt
+import megatile.language as T
 from harness import Row, at_most, bench, best_of, growth, ratio_at_most
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -32,6 +34,21 @@ def small_blocks(blocks: int) -> float:
     return best_of(lambda: mt.run(program, a, b, c))
 
 
+def every_core(side: int) -> Any:
+    """A copy, a parallel loop and a copy on every core of a square."""
+
+    @T.program
+    def kernel(A: T.Tensor((side * side, 16), "f32"), B: T.Tensor((side * side, 16), "f32")):
+        with T.Kernel(block=(side, side)) as (x, y):
+            t = T.alloc((16,), "f32")
+            T.copy(t, A[y * side + x, 0])
+            for i in T.Parallel(16):
+                t[i] = t[i] * 2.0 + 1.0
+            T.copy(B[y * side + x, 0], t)
+
+    return kernel
+
+
 @bench("language")
 def programs() -> Iterator[Row]:
     rng = np.random.default_rng(0)
@@ -46,7 +63,20 @@ def programs() -> Iterator[Row]:
     running = best_of(lambda: mt.run(gemm, a, b, c))
     yield Row("GEMM 1024 in tiles of 128, checked", running, "s", best_of(lambda: a @ b), "NumPy", at_most(3))
 
+    half, other = (x.astype(np.float16) for x in (a, b))
+    result = np.empty_like(a)
+    gemm16 = example("21_gemm_block").gemm(1024, 1024, 1024, 128, 128, 64, "f16")
+    running = best_of(lambda: mt.run(gemm16, half, other, result))
+    rival = best_of(lambda: half.astype(np.float32) @ other.astype(np.float32))
+    yield Row("GEMM 1024 of f16, checked", running, "s", rival, "NumPy in f32", ratio_at_most(3))
+
     yield from growth("small blocks, checked", small_blocks, 100, "s", bar=ratio_at_most(12))
+    yield Row("10 000 small blocks, checked", small_blocks(10_000), "s", bar=at_most(1))
+    cores = np.ones((40_000, 16), np.float32)
+    wafer = every_core(200)
+    wafer.build("cerebras-wse2")
+    running = best_of(lambda: mt.run(wafer, cores, np.empty_like(cores), machine="cerebras-wse2"))
+    yield Row("40 000 cores of a wafer, 3 statements each, checked", running, "s", bar=at_most(1))
 
     q, k, v = rng.standard_normal((3, 1, 1, 2048, 64), dtype=np.float32)
     out, lse = np.empty_like(q), np.empty((1, 1, 2048), np.float32)

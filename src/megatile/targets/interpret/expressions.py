@@ -127,9 +127,14 @@ class Compiler:
 
     def coord(self, expr: Coord) -> Evaluate:
         at, extents, axis = self.launch.depth(expr.scale) - 1, self.launch.extents(expr.scale), expr.axis
-        if len(extents) == 1:
-            return lambda context: context.path[at]
-        return lambda context: coordinates(context.path[at], extents)[axis]
+
+        def coord(context: Any) -> Any:
+            number = context.path[at]
+            if hasattr(number, "coords"):  # of all units at once
+                return number.coords[axis]
+            return number if len(extents) == 1 else coordinates(number, extents)[axis]
+
+        return coord
 
     def rank(self, expr: Rank) -> Evaluate:
         low, high = self.launch.depth(expr.within), self.launch.depth(expr.scale)

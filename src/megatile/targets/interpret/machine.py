@@ -23,6 +23,7 @@ from megatile.targets.interpret.elementwise import Elementwise, Iterations
 from megatile.targets.interpret.errors import DataRaceError, DeadlockError, RunError
 from megatile.targets.interpret.expressions import Compiler, Evaluate, unflatten
 from megatile.targets.interpret.group import Group, word_of
+from megatile.targets.interpret.lockstep import Lockstep, can_run
 from megatile.targets.interpret.places import Places
 from megatile.targets.interpret.record import Recorder
 from megatile.targets.interpret.schedule import Schedule
@@ -164,6 +165,9 @@ class Interpreter:
                 self.elementwise.run_units(node, unit, counts)
             yield None
             return
+        if can_run(self, node, unit, group.size) and Lockstep(self, node).run():
+            yield None
+            return
         unit.fork()
         unit.waiting = ("region", node)
         if is_dispatched(self.launch, low, high):
@@ -234,6 +238,8 @@ class Interpreter:
         def load(context: Any) -> Any:
             if isinstance(context, Iterations):
                 return self.elementwise.load(expr, context)
+            if isinstance(context, Lockstep):
+                return context.load(expr)
             target = self.access.resolve(region, context)
             return self.access.read(target, context)
 

@@ -1,0 +1,670 @@
+"""Blocks of a launch that do not talk to each other, in lockstep: every statement once, on arrays that have
+the grid of the launch in front.
+
+Which launches qualify is read off the text (``can_run``). What the text cannot tell, whether two units touch
+one element, an index is outside or something is read unwritten, is watched: then everything is put back and
+the units run one by one, which says what is wrong and where.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megatile.core.dtypes import accumulator, dtype, numpy_dtype
+from megatile.core.expr import Const, Expr, Symbol, walk
+from megatile.core.operations import OPERATIONS, cast
+from megatile.ir import nodes as n
+from megatile.ir.expr import Coord, Load, Rank, has_loads
+from megatile.targets.interpret.dependence import watched
+from megatile.targets.interpret.errors import RunError
+from megatile.targets.interpret.storage import Storage
+from megatile.targets.interpret.units import Unit
+
+if TYPE_CHECKING:
+    from megatile.targets.interpret.machine import Interpreter
+
+FEWEST = 8
+"""Units below which it is not worth while."""
+LONGEST = 2048
+"""Inner extent of products that are made at once."""
+CHUNK_BYTES = 1 << 26
+"""Tiles of the units that run at once."""
+_KINDS = (n.Alloc, n.Copy, n.Fill, n.Gemm, n.Reduce, n.Cumsum, n.Let, n.Store, n.Loop, n.Parallel)
+_COMBINE = {"sum": "add", "abssum": "add", "max": "maximum", "absmax": "maximum", "min": "minimum"}
+
+
+class Doubt(Exception):
+    """Something that the units, one by one, must settle."""
+
+
+# --- which launches ---------------------------------------------------------------------------------
+
+
+def can_run(machine: Interpreter, node: n.Scale, unit: Unit, size: int) -> bool:
+    """Whether the units of a region of the whole launch qualify, by the text of their body."""
+    if unit.parent is not None or size < FEWEST or machine.recorder is not None:
+        return False
+    inside = list(n.walk(node.body))
+    if not all(isinstance(one, _KINDS) for one in inside):
+        return False
+    return all(_is_plain(machine, name, node.scale) for one in inside for name in _names(one)) and all(
+        _fits(machine, one, varying) for one, varying in _with_varying(node.body)
+    )
+
+
+def _names(node: n.Node) -> set[str]:
+    return {region.source for _, region in n.regions(node)}
+
+
+def _is_plain(machine: Interpreter, name: str, scale: str) -> bool:
+    """A tensor as it is, or a tile of the unit itself."""
+    found = machine.places.names[name]
+    if found.binding.views or found.copies > 1 or found.base in machine.places.sharded:
+        return False
+    return found.alloc is None or (found.owner == scale and found.base in machine.sharing.raceless)
+
+
+def _with_varying(body: tuple[n.Node, ...]) -> Iterator[tuple[n.Node, set[str]]]:
+    """Every statement, with the variables that may differ between units."""
+    every = list(n.walk(body))
+    lets = [one for one in every if isinstance(one, n.Let)]
+    varying: set[str] = set()
+    for _ in lets:  # a variable may be set from one that is set later in a loop
+        varying |= {one.name for one in lets if not _is_uniform(one.value, varying)}
+    for one in every:
+        yield one, varying
+
+
+def _is_uniform(expr: Expr, varying: set[str]) -> bool:
+    return not any(
+        isinstance(part, (Coord, Rank, Load)) or (isinstance(part, Symbol) and part.name in varying)
+        for part in walk(expr)
+    )
+
+
+def _fits(machine: Interpreter, node: n.Node, varying: set[str]) -> bool:
+    if isinstance(node, n.Loop):
+        bounds = (node.start, node.stop, node.step)
+        return node.kind != "bounded" and all(_is_uniform(e, varying) for e in bounds)
+    if isinstance(node, n.Parallel):
+        return (
+            all(_is_uniform(e, varying) for e in node.extents)
+            and all(isinstance(one, (n.Store, n.Let)) for one in node.body)
+            and not watched(node, machine.places.names)
+            and all(_is_own(one.index, node.vars) for one in node.body if isinstance(one, n.Store))
+        )
+    if isinstance(node, n.Copy) and (node.dst is not None or node.src is not None):
+        return False
+    return all(
+        _region_fits(machine, region, varying)
+        for _, region in n.regions(node)
+        if not _is_element(node, region)
+    )
+
+
+def _is_element(node: n.Node, region: n.Region) -> bool:
+    return isinstance(node, (n.Store, n.Let)) or not any(d.extent is not None for d in region.dims)
+
+
+def _region_fits(machine: Interpreter, region: n.Region, varying: set[str]) -> bool:
+    if region.along is not None or any(has_loads(e) for e in region.expressions()):
+        return False
+    private = machine.places.names[region.source].alloc is not None
+    for dim in region.dims:
+        if dim.limit is not None or (dim.extent is not None and not _is_uniform(dim.extent, varying)):
+            return False
+        if private and not _is_uniform(dim.start, varying):
+            return False
+    return True
+
+
+def _is_own(index: tuple[Expr, ...], variables: tuple[str, ...]) -> bool:
+    """Whether every iteration writes an element of its own: each variable stands alone in a dimension, or
+    with something added that no variable changes."""
+    found: list[str] = []
+    for expr in index:
+        if has_loads(expr):
+            return False
+        used = [p.name for p in walk(expr) if isinstance(p, Symbol) and p.name in variables]
+        if len(used) > 1 or (used and not _only_added(expr, used[0])):
+            return False
+        found += used
+    return sorted(found) == sorted(variables)
+
+
+def _only_added(expr: Expr, name: str) -> bool:
+    """``name`` plus terms without it."""
+    if isinstance(expr, Symbol):
+        return expr.name == name
+    if getattr(expr, "operator", None) != "+":
+        return False
+    holding = [a for a in expr.args if any(isinstance(p, Symbol) and p.name == name for p in walk(a))]  # type: ignore[attr-defined]
+    return len(holding) == 1 and _only_added(holding[0], name)
+
+
+# --- running ----------------------------------------------------------------------------------------
+
+
+class GridIndex:
+    """The number of every unit below its parent at one scale: its coordinates apart, x first."""
+
+    __array_ufunc__ = None  # arrays leave the sum to it
+
+    def __init__(self, coords: list[Any], extents: tuple[int, ...]):
+        self.coords = coords
+        self.flat: Any = 0
+        for coord, extent in zip(reversed(coords), reversed(extents), strict=True):
+            self.flat = self.flat * extent + coord
+
+    def __radd__(self, other: Any) -> Any:
+        return other + self.flat
+
+
+class Tile:
+    """A tile of every unit: ``array`` has the grid in front, 1 where all units have the same."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str):
+        self.shape, self.dtype = shape, dtype
+        self._array: Any = None
+        self.products: list[tuple[Any, Any]] = []
+        """Matrix products still to be added: several are one with a longer inner dimension."""
+        self.owned = False
+        self.written: Any = np.zeros(shape, bool)
+
+    @property
+    def array(self) -> Any:
+        if self.products:
+            left = np.concatenate([a for a, _ in self.products], -1)
+            right = np.concatenate([b for _, b in self.products], -2)
+            self.products = []
+            total = _products(left, right)
+            total += self._array
+            self._array, self.owned = total, True
+        return self._array
+
+    @array.setter
+    def array(self, value: Any) -> None:
+        self._array, self.products = value, []
+
+    def add_product(self, a: Any, b: Any) -> None:
+        """``a @ b`` is added, sooner or later."""
+        inner = sum(left.shape[-1] for left, _ in self.products)
+        if self.products and (inner > LONGEST or [x.shape for x in self.products[0]] != [a.shape, b.shape]):
+            self.array = self.array
+        self.products.append((a, b))
+
+
+class Lockstep:
+    """All units of a region; ``vars``, ``path`` and ``shape`` are what expressions are evaluated in."""
+
+    def __init__(self, machine: Interpreter, node: n.Scale):
+        self.machine, self.node = machine, node
+        self.scales = machine.launch.scales[: machine.launch.depth(node.scale)]
+        self.vars: dict[str, Any] = {}
+        self.tiles: dict[str, Tile] = {}
+        self.watch: dict[str, Watch] = {}
+        self.names: tuple[str, ...] = ()
+        self.extents: tuple[int, ...] = ()
+
+    def run(self) -> bool:
+        """Run all units; False, with everything as before, if they must run one by one."""
+        saved = {
+            name: s.array.copy() for name, s in self._tensors() if name not in self.machine.sharing.constant
+        }
+        try:
+            for grid in self._chunks():
+                self._enter(grid)
+                self.body(self.node.body)
+        except (Doubt, RunError):  # which the units then meet again, one by one
+            for name, storage in self._tensors():
+                if name in saved:
+                    storage.array[...] = saved[name]
+            return False
+        return True
+
+    def _tensors(self) -> Iterator[tuple[str, Storage]]:
+        places = self.machine.places
+        return ((p.name, places.frame[p.name, ()]) for p in self.machine.program.params)
+
+    def _chunks(self) -> Iterator[list[tuple[int, int]]]:
+        """The grid, its slowest dimension first, in pieces whose tiles are not too large."""
+        extents = [e for scale in self.scales for e in reversed(scale.extents)]
+        allocs = [one for one in n.walk(self.node.body) if isinstance(one, n.Alloc)]
+        each = sum(math.prod(a.shape) * numpy_dtype(a.dtype).itemsize for a in allocs)
+        longest = max(range(len(extents)), key=lambda d: extents[d])
+        rest = math.prod(extents) // extents[longest]
+        most = max(CHUNK_BYTES // max(each * rest, 1), 1)
+        for low in range(0, extents[longest], most):
+            pieces = [(0, e) for e in extents]
+            pieces[longest] = (low, min(low + most, extents[longest]))
+            yield pieces
+
+    def _enter(self, pieces: list[tuple[int, int]]) -> None:
+        self.grid = tuple(high - low for low, high in pieces)
+        rank, at = len(pieces), 0
+        self._indices: list[tuple[list[Any], tuple[int, ...]]] = []
+        for scale in self.scales:
+            coords = []
+            for _ in scale.extents:
+                shape = [1] * rank
+                shape[at] = -1
+                coords.append(np.arange(*pieces[at]).reshape(shape))
+                at += 1
+            self._indices.append((list(reversed(coords)), scale.extents))
+        flat: Any = 0
+        for coords, extents in self._indices:
+            flat = flat * math.prod(extents) + GridIndex(coords, extents).flat
+        self.numbers = np.broadcast_to(flat, self.grid)
+        self.vars, self.tiles = {}, {}
+        self._iterate((), ())
+
+    def _iterate(self, names: tuple[str, ...], extents: tuple[int, ...]) -> None:
+        """Elementwise iterations stand behind the grid."""
+        self.names, self.extents = names, extents
+        self.shape = (*self.grid, *extents)
+        more = (1,) * len(extents)
+        self.path = tuple(
+            GridIndex([c.reshape(c.shape + more) for c in coords], own) for coords, own in self._indices
+        )
+        for d, (name, extent) in enumerate(zip(names, extents, strict=True)):
+            shape = [1] * len(self.shape)
+            shape[len(self.grid) + d] = extent
+            self.vars[name] = np.arange(extent).reshape(shape)
+
+    def value(self, expr: Expr) -> Any:
+        return expr.value if isinstance(expr, Const) else self.machine.compile(expr)(self)
+
+    def divided(self, chosen: Any, then: Callable[[Any], Any], orelse: Callable[[Any], Any]) -> Any:
+        return then(self), orelse(self)
+
+    def body(self, body: tuple[n.Node, ...]) -> None:
+        for node in body:
+            self.machine.steps += 1
+            _STATEMENTS[type(node)](self, node)
+
+    # --- statements ---------------------------------------------------------------------------------
+
+    def alloc(self, node: n.Alloc) -> None:
+        self.tiles[node.name] = Tile(node.shape, node.dtype)
+
+    def let(self, node: n.Let) -> None:
+        self.vars[node.name] = self.value(node.value)
+
+    def loop(self, node: n.Loop) -> None:
+        for index in range(*(int(self.value(e)) for e in (node.start, node.stop, node.step))):
+            self.vars[node.var] = index
+            self.body(node.body)
+
+    def parallel(self, node: n.Parallel) -> None:
+        extents = tuple(int(self.value(e)) for e in node.extents)
+        if any(e < 0 for e in extents):
+            raise Doubt
+        before = {name: v for name, v in self.vars.items() if isinstance(v, np.ndarray)}
+        for name, value in before.items():
+            self.vars[name] = value.reshape(value.shape + (1,) * len(extents))
+        if 0 not in extents:
+            self._iterate(node.vars, extents)
+            self.body(node.body)
+        self._iterate((), ())
+        self.vars |= before
+
+    def store(self, node: n.Store) -> None:
+        value = np.asarray(self.value(node.value))
+        tile = self.tiles.get(node.target)
+        whole = tile is not None and self._is_whole(node.index, tile.shape)
+        if tile is not None and whole:
+            self._set(tile, self._grown(value, len(self.grid) + len(self.extents)))
+            return
+        array, index = self._elements(node.target, node.index, write=True)
+        array[index] = cast(np.broadcast_to(value, self.shape), self._dtype(node.target))
+
+    def copy(self, node: n.Copy) -> None:
+        source, target = self.read(node.source), self._extents(node.to)
+        self.write(node.to, self._reshaped(source, self._extents(node.source), target))
+
+    def fill(self, node: n.Fill) -> None:
+        value = np.asarray(self.value(node.value))
+        extents = self._extents(node.to)
+        grid = value.shape if value.ndim else (1,) * len(self.grid)
+        self.write(node.to, np.broadcast_to(value.reshape(grid + (1,) * len(extents)), (*grid, *extents)))
+
+    def gemm(self, node: n.Gemm) -> None:
+        a, b = self._matrix(node.a), self._matrix(node.b)
+        a = a.swapaxes(-1, -2) if node.transpose_a else a
+        b = b.swapaxes(-1, -2) if node.transpose_b else b
+        extents = self._extents(node.c)
+        if a.shape[-1] != b.shape[-2] or (a.shape[-2], b.shape[-1]) != extents[-2:]:
+            raise Doubt
+        tile, wide = self.tiles.get(node.c.source), numpy_dtype(accumulator(dtype(a.dtype)))
+        if tile is not None and not node.clear and tile.shape == extents and numpy_dtype(tile.dtype) == wide:
+            if not tile.written.all():
+                raise Doubt
+            tile.add_product(a.astype(wide), b.astype(wide))
+            return
+        result = _products(a, b)
+        if not node.clear:
+            result += self._matrix(node.c).astype(result.dtype, copy=False)
+        self.write(node.c, result.reshape(result.shape[:-2] + extents) if len(extents) > 2 else result)
+
+    def _matrix(self, region: n.Region) -> Any:
+        data, extents = self.read(region), self._extents(region)
+        return data.reshape(data.shape[: len(self.grid)] + extents[-2:])
+
+    def reduce(self, node: n.Reduce) -> None:
+        data, extents = self.read(node.source), self._extents(node.to)
+        axis = node.dim - len(self._extents(node.source))
+        result = OPERATIONS[node.op].meaning(data, axis=axis)
+        result = result.reshape(result.shape[: len(self.grid)] + extents)
+        if not node.clear:
+            old = self.read(node.to).astype(result.dtype)
+            result = OPERATIONS[_COMBINE[node.op]].meaning(result, old)
+        self.write(node.to, result)
+
+    def cumsum(self, node: n.Cumsum) -> None:
+        data = self.read(node.source)
+        axis = node.dim - len(self._extents(node.source))
+        data = np.flip(data, axis) if node.reverse else data
+        result = OPERATIONS["cumsum"].meaning(data, axis=axis)
+        self.write(node.to, np.flip(result, axis) if node.reverse else result)
+
+    # --- regions ------------------------------------------------------------------------------------
+
+    def _dtype(self, name: str) -> str:
+        tile = self.tiles.get(name)
+        return tile.dtype if tile is not None else self._storage(name).dtype
+
+    def _storage(self, name: str) -> Storage:
+        return self.machine.places.frame[name, ()]
+
+    def _extents(self, region: n.Region) -> tuple[int, ...]:
+        return tuple(int(self.value(e)) for e in region.extents)
+
+    def _reshaped(self, data: Any, mine: tuple[int, ...], wanted: tuple[int, ...]) -> Any:
+        if mine == wanted:
+            return data
+        if [e for e in mine if e != 1] != [e for e in wanted if e != 1]:
+            raise Doubt
+        return data.reshape(data.shape[: len(self.grid)] + wanted)
+
+    def read(self, region: n.Region) -> Any:
+        """The elements of a region, the grid in front (1 where all units read the same)."""
+        tile = self.tiles.get(region.source)
+        if tile is None:
+            return self._box(region, write=None)
+        index, inside = self._tile_index(region, tile)
+        if not inside or not tile.written[index].all():
+            raise Doubt
+        everywhere = (Ellipsis, *index)
+        return tile.array[everywhere]
+
+    def write(self, region: n.Region, data: Any) -> None:
+        tile = self.tiles.get(region.source)
+        if tile is None:
+            self._box(region, write=cast(data, self._dtype(region.source)))
+            return
+        index, inside = self._tile_index(region, tile)
+        if not inside:
+            raise Doubt
+        if data.shape[len(self.grid) :] == tile.shape and all(isinstance(i, slice) for i in index):
+            self._set(tile, data)
+            return
+        self._own(tile)
+        everywhere = (Ellipsis, *index)
+        tile.array[everywhere] = cast(data, tile.dtype)
+        tile.written[index] = True
+
+    def _set(self, tile: Tile, data: Any) -> None:
+        """The whole tile becomes ``data``, which may be a window on a tensor that nothing writes."""
+        array = cast(data, tile.dtype)
+        window = array is data or array.base is not None
+        tile.array, tile.owned = (
+            (array.copy() if window and not self._is_constant(data) else array),
+            not window,
+        )
+        tile.written[...] = True
+
+    def _is_constant(self, data: Any) -> bool:
+        return any(
+            np.may_share_memory(data, s.array)
+            for name, s in self._tensors()
+            if name in self.machine.sharing.constant
+        )
+
+    def _own(self, tile: Tile) -> None:
+        """Every unit's own elements, to be changed in place."""
+        full = (*self.grid, *tile.shape)
+        if tile.array is None:
+            tile.array = np.zeros(full, numpy_dtype(tile.dtype))
+        elif not tile.owned or tile.array.shape != full:
+            tile.array = np.broadcast_to(tile.array, full).copy()
+        tile.owned = True
+
+    def _tile_index(self, region: n.Region, tile: Tile) -> tuple[tuple[Any, ...], bool]:
+        index: list[Any] = []
+        inside = True
+        for dim, length in zip(region.dims, tile.shape, strict=True):
+            start = int(self.value(dim.start))
+            size = 1 if dim.extent is None else int(self.value(dim.extent))
+            inside = inside and start >= 0 and start + size <= length
+            index.append(start if dim.extent is None else slice(start, start + size))
+        return tuple(index), inside
+
+    def _box(self, region: n.Region, write: Any) -> Any:
+        """A region of a tensor for every unit: a strided window where it is inside, else its elements."""
+        storage = self._storage(region.source)
+        array, extents = storage.array[0], self._extents(region)
+        starts = [np.asarray(self.value(d.start)) for d in region.dims]
+        sizes = [None if d.extent is None else int(self.value(d.extent)) for d in region.dims]
+        inside = all(
+            s.min() >= 0 and s.max() + (1 if z is None else z) <= length
+            for s, z, length in zip(starts, sizes, array.shape, strict=True)
+        )
+        if inside and all(z != 0 for z in sizes):
+            view = _window(array, starts, sizes, self.grid, keep=write is not None)
+            if view is not None:
+                self._watched(
+                    region.source, lambda a: _window(a, starts, sizes, self.grid, True), write is not None
+                )
+                if write is None:
+                    return view if region.source in self.machine.sharing.constant else view.copy()
+                view[...] = write
+                return None
+        if not inside and (
+            self.machine.strict_bounds or not all(d.anchored or d.extent is None for d in region.dims)
+        ):
+            raise Doubt
+        return self._points(region.source, array, starts, sizes, extents, write)
+
+    def _points(
+        self, name: str, array: Any, starts: list[Any], sizes: list[Any], extents: tuple[int, ...], write: Any
+    ) -> Any:
+        """A region by the indices of its elements; over the edge are zeros."""
+        shape, rank, at = (*self.grid, *extents), len(extents), 0
+        index, valid = [], np.ones(shape, bool)
+        for start, size, length in zip(starts, sizes, array.shape, strict=True):
+            base = start.reshape(start.shape + (1,) * rank) if start.ndim else start
+            if size is not None:
+                base = base + np.arange(size).reshape((-1,) + (1,) * (rank - at - 1))
+                at += 1
+            elif start.min() < 0 or start.max() >= length:
+                raise Doubt
+            valid &= (base >= 0) & (base < length)
+            index.append(np.broadcast_to(base, shape))
+        picked = tuple(i[valid] for i in index)
+        owner = np.broadcast_to(self.numbers.reshape(self.grid + (1,) * rank), shape)[valid]
+        self._watched(
+            name, lambda a: a[picked], write is not None, owner, lambda a, v: a.__setitem__(picked, v)
+        )
+        if write is not None:
+            array[picked] = np.broadcast_to(write, shape)[valid]
+            return None
+        data = np.zeros(shape, array.dtype)
+        data[valid] = array[picked]
+        return data
+
+    # --- elements -----------------------------------------------------------------------------------
+
+    def _grown(self, value: Any, rank: int) -> Any:
+        value = value if value.ndim == rank else value.reshape((1,) * (rank - value.ndim) + value.shape)
+        return np.broadcast_to(value, value.shape[: len(self.grid)] + self.extents)
+
+    def _is_whole(self, index: tuple[Expr, ...], shape: tuple[int, ...]) -> bool:
+        """Whether iterations go over all of a tile, dimension by dimension."""
+        names = tuple(i.name if isinstance(i, Symbol) else "" for i in index)
+        return bool(self.names) and names == self.names and shape == self.extents
+
+    def load(self, expr: Load) -> Any:
+        tile = self.tiles.get(expr.source)
+        if tile is not None and self._is_whole(expr.index, tile.shape) and tile.written.all():
+            return tile.array
+        array, index = self._elements(expr.source, expr.index, write=False)
+        data = array[index]
+        return data.item() if data.ndim == 0 and data.dtype.kind in "iub" else data
+
+    def _elements(self, name: str, index: tuple[Expr, ...], write: bool) -> tuple[Any, tuple[Any, ...]]:
+        """An array, and where in it the elements of all units and iterations are."""
+        tile = self.tiles.get(name)
+        values = [np.asarray(self.value(i)) for i in index]
+        lengths = tile.shape if tile is not None else self._storage(name).shape
+        if any(
+            v.size and (v.min() < 0 or v.max() >= length) for v, length in zip(values, lengths, strict=True)
+        ):
+            raise Doubt
+        if tile is None:
+            array = self._storage(name).array[0]
+            full = np.broadcast_shapes(self.shape, *(v.shape for v in values)) if write else self.shape
+            picked = tuple(np.broadcast_to(v, full) for v in values)
+            more = (1,) * len(self.extents)
+            owner = np.broadcast_to(self.numbers.reshape(self.grid + more), full)
+            self._watched(name, lambda a: a[picked], write, owner, _put(picked))
+            return array, picked
+        flat = tuple(v[(0,) * len(self.grid)] if set(v.shape[: len(self.grid)]) == {1} else v for v in values)
+        uniform = all(f.ndim <= len(self.extents) for f in flat)
+        if not write and not tile.written[flat if uniform else ...].all():
+            raise Doubt
+        self._own(tile)
+        if write:
+            tile.written[flat if uniform else ...] |= uniform
+            if not uniform and not tile.written.all():
+                raise Doubt
+        units = [
+            np.arange(e).reshape((-1,) + (1,) * (len(self.shape) - d - 1)) for d, e in enumerate(self.grid)
+        ]
+        return tile.array, (*units, *values)
+
+    def _watched(
+        self, name: str, at: Callable[[Any], Any], write: bool, owner: Any = None, put: Any = None
+    ) -> None:
+        """Note who touches the elements; two units may not, if one of them writes."""
+        if name in self.machine.sharing.constant or not self.machine.checks:
+            return
+        watch = self.watch.get(name)
+        if watch is None:
+            watch = self.watch[name] = Watch(self._storage(name).shape)
+        if owner is None:
+            window = at(watch.writer)
+            owner = np.broadcast_to(
+                self.numbers.reshape(self.grid + (1,) * (window.ndim - len(self.grid))), window.shape
+            )
+        watch.touch(at, owner, write, put or (lambda a, v: at(a).__setitem__(..., v)))
+
+
+def _put(index: Any) -> Callable[[Any, Any], None]:
+    return lambda array, value: array.__setitem__(index, value)
+
+
+class Watch:
+    """Which unit wrote, and which read, every element of a tensor: -1 none, -2 several."""
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.writer, self.reader = np.full(shape, -1, np.int64), np.full(shape, -1, np.int64)
+
+    def touch(
+        self, at: Callable[[Any], Any], owner: Any, write: bool, put: Callable[[Any, Any], None]
+    ) -> None:
+        wrote = at(self.writer)
+        if ((wrote != -1) & (wrote != owner)).any():
+            raise Doubt
+        if write:
+            read = at(self.reader)
+            if ((read != -1) & (read != owner)).any():
+                raise Doubt
+            put(self.writer, owner)
+            if (at(self.writer) != owner).any():  # two units wrote it at once
+                raise Doubt
+            return
+        before = at(self.reader).copy()
+        put(self.reader, owner)
+        again = at(self.reader)
+        shared = (again != owner) | ((before != -1) & (before != owner))
+        if shared.any():
+            put(self.reader, np.where(shared, -2, owner))
+
+
+def _products(a: Any, b: Any) -> Any:
+    """Matrix products of all units. Where rows depend on some dimensions of the grid and columns on others,
+    they are one large product."""
+    grid = len(a.shape) - 2
+    rows = [d for d in range(grid) if a.shape[d] > 1]
+    columns = [d for d in range(grid) if b.shape[d] > 1]
+    meaning = OPERATIONS["gemm"].meaning
+    if set(rows) & set(columns):
+        return meaning(a, b)
+    (m, k), n_ = a.shape[-2:], b.shape[-1]
+    left = a.reshape([a.shape[d] for d in rows] + [m, k]).reshape(-1, k)
+    right = np.moveaxis(b.reshape([b.shape[d] for d in columns] + [k, n_]), -2, 0).reshape(k, -1)
+    product = meaning(left, right)
+    product = product.reshape([a.shape[d] for d in rows] + [m] + [b.shape[d] for d in columns] + [n_])
+    at = {d: number for number, d in enumerate(rows)} | {d: len(rows) + 1 + i for i, d in enumerate(columns)}
+    order = [at[d] for d in sorted(at)] + [len(rows), product.ndim - 1]
+    shape = [max(a.shape[d], b.shape[d]) for d in range(grid)]
+    kept = product.transpose(order)
+    return kept[tuple(slice(None) if s > 1 else np.newaxis for s in shape)] if grid else kept
+
+
+def _window(array: Any, starts: list[Any], sizes: list[Any], grid: tuple[int, ...], keep: bool) -> Any:
+    """The region of every unit as one strided array; None if its starts are not evenly spaced.
+
+    ``keep`` has an entry for every unit; else dimensions of the grid that make no difference have 1.
+    """
+    strides = [0] * len(grid)
+    first = 0
+    for start, stride in zip(starts, array.strides, strict=True):
+        origin = start.reshape(-1)[0] if start.ndim else start[()]
+        first += int(origin) * stride
+        if not start.ndim:
+            continue
+        even: Any = int(origin)
+        for axis, extent in enumerate(start.shape):
+            if extent > 1:
+                step = int(np.take(start, 1, axis).reshape(-1)[0] - origin)
+                shape = [1] * start.ndim
+                shape[axis] = extent
+                even = even + step * np.arange(extent).reshape(shape)
+                strides[axis] += step * stride
+        if not np.array_equal(start, np.broadcast_to(even, start.shape)):
+            return None
+    shape = [e if keep or s else 1 for e, s in zip(grid, strides, strict=True)]
+    inner = [(z, s) for z, s in zip(sizes, array.strides, strict=True) if z is not None]
+    flat = array.reshape(-1).view(array.dtype)[first // array.itemsize :]
+    return np.lib.stride_tricks.as_strided(
+        flat, (*shape, *(z for z, _ in inner)), (*strides, *(s for _, s in inner))
+    )
+
+
+_STATEMENTS: dict[type[n.Node], Callable[[Lockstep, Any], None]] = {
+    n.Alloc: Lockstep.alloc,
+    n.Let: Lockstep.let,
+    n.Loop: Lockstep.loop,
+    n.Parallel: Lockstep.parallel,
+    n.Store: Lockstep.store,
+    n.Copy: Lockstep.copy,
+    n.Fill: Lockstep.fill,
+    n.Gemm: Lockstep.gemm,
+    n.Reduce: Lockstep.reduce,
+    n.Cumsum: Lockstep.cumsum,
+}
