@@ -1,7 +1,10 @@
 """Set-up for all tests: pictures without a screen, property tests without a stopwatch."""
 
 import os
+from collections.abc import Callable
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -9,3 +12,20 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # A busy machine must not make a property test fail.
 settings.register_profile("megatile", deadline=None)
 settings.load_profile("megatile")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="Write the golden texts anew.")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
+    """Compare a text with a file; with ``--update-golden`` write the file instead."""
+
+    def compare(file: Path, text: str) -> None:
+        if request.config.getoption("--update-golden"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        assert text == file.read_text(encoding="utf-8"), f"pytest --update-golden writes {file.name} anew"
+
+    return compare

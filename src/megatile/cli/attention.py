@@ -54,13 +54,13 @@ def bench(
         str, typer.Option(help="Schedules, separated by commas.")
     ] = "ring,zigzag,direct,hamilton",
     seqlen: Annotated[str, typer.Option(help="Tokens of the whole sequence: 8192 or 10K.")] = "4096",
-    heads: Annotated[int, typer.Option(min=1)] = 8,
+    heads: Annotated[int, typer.Option(min=1, help="Query heads.")] = 8,
     kv_heads: Annotated[int | None, typer.Option(min=1, help="Default: as many as heads.")] = None,
     dim: Annotated[int, typer.Option(min=1, help="Size of a head.")] = 64,
     dtype: Annotated[str, typer.Option(help="f32, bf16 or f16.")] = "f32",
     causal: Causal = False,
     backward: Annotated[bool, typer.Option("--backward", help="Forward and backward.")] = False,
-    repeats: Annotated[int, typer.Option(min=1)] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs; the best counts.")] = 3,
     json: Json = False,
 ) -> None:
     """Time schedules with real processes (gloo), and check their results."""

@@ -83,9 +83,9 @@ def collective(
     algorithm: Annotated[str, typer.Option("-a", "--algorithm", help="Names, auto, nccl, all.")] = "auto",
     scale: Annotated[str, typer.Option(help="What the ranks are: device, block, pe, …")] = "device",
     ranks: Annotated[str | None, typer.Option(help="How many, or which: 16 or 0,8,16-23.")] = None,
-    dtype: Annotated[str, typer.Option("-d", "--dtype")] = "f32",
+    dtype: Annotated[str, typer.Option("-d", "--dtype", help="Of the elements.")] = "f32",
     redop: Annotated[str, typer.Option("-o", "--op", help="sum, max, min, prod or avg.")] = "sum",
-    root: Annotated[int, typer.Option("-r", "--root")] = 0,
+    root: Annotated[int, typer.Option("-r", "--root", help="Of broadcast, reduce, gather, scatter.")] = 0,
     in_place: Annotated[
         bool | None,
         typer.Option(

@@ -34,25 +34,14 @@ _SOUND: WeakValueDictionary[int, Plan] = WeakValueDictionary()
 """Plans that were looked at and found sound, by identity."""
 
 
-def need_plan(plan: object) -> None:
-    """One sentence for whatever is no Plan."""
-    if not isinstance(plan, Plan):
-        raise PlanError(
-            f"a Plan is needed here, not {type(plan).__name__}",
-            advice="collective, tl.read_kernel and PlanBuilder make plans; mt.run runs tile programs",
-        )
-
-
 def one_level(plan: Plan, who: str) -> None:
     """Refuse a plan of several levels where only one is known."""
-    need_plan(plan)
     if plan.levels:
         raise PlanError(f"plan '{plan.name}' has several levels, which {who} does not know yet")
 
 
 def check_structure(plan: Plan) -> None:
     """Streams cover the units once; declarations are sound. A plan never changes, so once is enough."""
-    need_plan(plan)
     if _SOUND.get(id(plan)) is not plan:
         _check(plan)
         _SOUND[id(plan)] = plan
