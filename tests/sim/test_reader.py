@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from random_levels import random_levels
 from simpy_reader import read, read_all
 from toys import ring, toy
 
 from megatile.core.expr import Const, Expr, unit
 from megatile.plan.build import PlanBuilder
+from megatile.plan.check import check
+from megatile.plan.deadlock import PlanDeadlock
+from megatile.plan.execute import execute
 from megatile.plan.model import Plan
 from megatile.sim import simulate
 
@@ -120,3 +124,19 @@ def test_launches_on_different_cores_overlap_and_those_on_the_same_queue() -> No
         [(0, 21), (0, 21)],
         [(21, 42), (21, 42)],
     ]
+
+
+@pytest.mark.parametrize("first", [0, 60])
+def test_levels_are_read_as_they_are_checked_and_executed(first: int) -> None:
+    """Stuck or not as `check` says, and with the data that `execute` computes without time."""
+    for seed in range(first, first + 20):
+        case = random_levels(seed)
+        run = read(case.plan, case.hda, case.inputs, faults=case.faults)
+        try:
+            check(case.plan, case.hda)
+            assert not run.stuck, seed
+        except PlanDeadlock:
+            assert run.stuck, seed
+        if case.inputs is not None and not run.stuck:
+            assert run.outputs is not None
+            np.testing.assert_array_equal(run.outputs["x"], execute(case.plan, case.inputs)["x"])
