@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,3 +94,40 @@ def test_plan_and_mock_agree_on_deadlocks(units, steps, slots):
         except MegatileError as error:
             found.append(type(error))
     assert found[0] == found[1]
+
+
+def kept_for_later(t_ptr, rounds, when, tl):
+    mine = t_ptr + tl.rank * ELEMENTS * 2
+    x = tl.load(mine, (ELEMENTS,))
+    tl.send(dir="E", src=x)
+    kept = tl.recv(dir="W", shape=(ELEMENTS,))
+    for step in range(rounds):
+        tl.send(dir="E", src=x)
+        got = tl.recv(dir="W", shape=(ELEMENTS,))
+        if step % 3 == when:
+            x = x + kept
+        elif when == 2:
+            kept = got
+    tl.store(mine, x)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 6])
+@pytest.mark.parametrize(("rounds", "when"), [(1, 0), (2, 0), (5, 0), (5, 1), (3, 2), (5, 2), (5, 9)])
+def test_a_message_is_held_where_it_may_be_used_later(rounds, when, slots):
+    """Also in a run that does not use it: mock and plan agree on who waits for a slot for ever."""
+    arguments = [tl.Tensor("t", (ELEMENTS,)), rounds, when]
+    plan = tl.read_kernel(kept_for_later, arguments, world_size=3, n_slots=slots)
+    x = list(np.arange(3 * ELEMENTS, dtype="f2").reshape(3, ELEMENTS))
+    found = []
+    for go in (
+        lambda: check(plan),
+        lambda: run_kernel_in_mock(kept_for_later, 3, "ring_1d", x, (rounds, when), n_slots=slots),
+    ):
+        try:
+            go()
+            found.append(None)
+        except MegatileError as error:
+            found.append(type(error))
+    assert found[0] == found[1]
+    if slots == 6:
+        assert found == [None, None]

@@ -30,8 +30,10 @@ from megatile.language.kernel.math import Math
 from megatile.language.kernel.mock_record import Event, Memory, Message, Record
 from megatile.language.kernel.python_errors import PYTHON_ERRORS, explained, raised_at, user_place
 from megatile.language.kernel.symbols import KernelError
-from megatile.language.kernel.values import RecvFuture, Ref, TileRef
-from megatile.plan.model import Channel, PlanError
+from megatile.language.kernel.to_plan import read_kernel
+from megatile.language.kernel.values import RecvFuture, Ref, Tensor, TileRef
+from megatile.plan.check import check
+from megatile.plan.model import Channel, PlanError, ReadScalar, ReceiveAny, statements
 
 Array = Any
 TENSOR = 1 << 52
@@ -61,6 +63,12 @@ class MockTile(TileRef):
         values = {"name": "tile", "shape": tuple(data.shape), "dtype": dtype, "space": space, "tl": tl}
         for key, value in (values | {"addr": addr, "data": data, "message": message}).items():
             object.__setattr__(self, key, value)
+
+    def __del__(self) -> None:
+        """The kernel has no name for the tile any more."""
+        message = getattr(self, "message", None)
+        if message is not None:
+            self.tl.world.record.add(self.tl.rank, Event("end", None, 0, message=message))
 
 
 class MockTl(Math):
@@ -361,8 +369,37 @@ def run_kernel_in_mock(
         context = MockTl(rank, world)
         workers.append(greenlet(lambda tl=context: _worker(kernel_fn, kernel_args, tl)))
     world.run(workers)
+    if n_slots is not None and not world.record.replays(bounded=True, to_the_end=True):
+        _as_a_plan(kernel_fn, kernel_args, world, topology, algo_module)
     parts = np.split(world.data, world_size)
     return [part.view(arrays[0].dtype).reshape(arrays[0].shape) for part in parts]
+
+
+def _as_a_plan(
+    kernel_fn: Callable[..., Any], arguments: Sequence[Any], world: World, topology: Any, algo_module: Any
+) -> None:
+    """A name holds its message as long as it may be used, also where this run did not use it. Where that
+    matters, the kernel is read as a plan (if it can be, and does not depend on data), which knows."""
+    units, pes = len(world.record.ranks), world.pes_per_cube
+    assert world.slots is not None
+    try:
+        plan = read_kernel(
+            kernel_fn,
+            [Tensor("t", world.shape, world.element), *arguments],
+            grid=(pes, units // pes) if pes < units else (units,),
+            topology=topology,
+            neighbors=getattr(algo_module, "neighbors", None),
+            n_slots=world.slots,
+            slot_size=world.slot_size,
+            split=world.split,
+        )
+        body = [s for stream in plan.streams for s in statements(stream.body)]
+        if not any(isinstance(s, (ReadScalar, ReceiveAny)) for s in body):
+            check(plan)
+    except IpcqDeadlock:
+        raise
+    except MegatileError:
+        return
 
 
 def _worker(kernel_fn: Callable[..., Any], kernel_args: Sequence[Any], tl: MockTl) -> None:

@@ -36,7 +36,7 @@ class Message:
 
 @dataclass
 class Event:
-    """One thing a rank did: ``kind`` is send, receive, any, use, read or write."""
+    """One thing a rank did: ``kind`` is send, receive, any, use, read, write, or end (of a name)."""
 
     kind: str
     place: Place | None
@@ -69,16 +69,17 @@ class Record:
     def verify(self, bounded: bool) -> None:
         """Raise what a plan would raise; nothing if all is well."""
         remote = any(e.owner not in (-1, rank) for rank, done in enumerate(self.ranks) for e in done)
-        if not remote and self._replays(bounded):
+        if not remote and self.replays(bounded):
             return
         plan = self.plan(bounded)
         check(plan)
         if remote:
             execute(plan, {"t": np.zeros((len(self.ranks), self.part), np.uint8)})
 
-    def _replays(self, bounded: bool) -> bool:
-        """Whether all ranks come to their ends with the slots there are, and no message is left."""
-        lasts = [self._last_uses(done) for done in self.ranks]
+    def replays(self, bounded: bool, to_the_end: bool = False) -> bool:
+        """Whether all ranks come to their ends with the slots there are, and no message is left. A message
+        stays in its slot until its last use, or ``to_the_end`` of its last name."""
+        lasts = [self._last_uses(done, to_the_end) for done in self.ranks]
         at = [0] * len(self.ranks)
         sent: Counter[Queue] = Counter()
         taken: Counter[Queue] = Counter()
@@ -115,10 +116,12 @@ class Record:
         return all(a == len(done) for a, done in zip(at, self.ranks, strict=True)) and sent == taken
 
     @staticmethod
-    def _last_uses(done: list[Event]) -> dict[int, list[str]]:
+    def _last_uses(done: list[Event], to_the_end: bool) -> dict[int, list[str]]:
         """Per number of an event, the messages whose slots end with it."""
         last: dict[str, int] = {}
         for at, event in enumerate(done):
+            if event.kind == "end" and not to_the_end:
+                continue
             if event.message is not None and not event.copied:
                 last[event.message.name] = at
             elif event.message is not None:
