@@ -117,6 +117,10 @@ class CountingWalk(Follower):
         else:
             self.check_shapes(instruction, shapes)
 
+    def on_command(self, cohort: Cohort, instruction: Instruction) -> None:
+        for code in (*instruction.reads, *((instruction.write,) if instruction.write else ())):
+            self.shape_of(cohort, instruction, code)
+
     def check_shapes(self, instruction: Instruction, shapes: list[tuple[int, ...]]) -> None:
         """The result, of what is read, must fit where it is written (the last of the shapes)."""
         statement: Any = instruction.statement

@@ -72,6 +72,9 @@ class Commands:
     def on_compute(self, cohort: Cohort, instruction: Instruction) -> None:
         """A ``Compute`` is issued (``fresh`` has not been applied yet)."""
 
+    def on_command(self, cohort: Cohort, instruction: Instruction) -> None:
+        """A command with no step of its own is issued."""
+
     def on_send(
         self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, slot: Value
     ) -> None:
@@ -156,6 +159,12 @@ class Commands:
         return None
 
     # --- commands --------------------------------------------------------------------------------
+
+    def step_command(self, cohort: Cohort, instruction: Instruction) -> bool:
+        """A command with no step of its own holds nothing up."""
+        self.on_command(cohort, instruction)
+        cohort.pc += 1
+        return True
 
     def step_compute(self, cohort: Cohort, instruction: Instruction) -> bool:
         self.on_compute(cohort, instruction)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -160,27 +160,46 @@ def find_cycle(walker: Follower) -> list[int]:
 
 
 def reason_of(walker: Follower, cohort: Cohort, instruction: Instruction) -> str:
+    """What a unit (the cohort has one) waits for."""
+    rule = _REASONS.get(instruction.kind)
     statement: Any = instruction.statement
-    env, unit, actors = cohort.ints, int(cohort.units[0]), Actors(walker.plan)
-    if instruction.kind == "send":
-        channel = walker.queues[statement.channel].channel
-        to, member = (int(uniform(instruction.functions[k](env))) for k in ("to", "member"))
-        receiver = actors.label(actors.number(channel.level, to))
-        return f"waits for a free slot of {channel.label(member)} of {receiver}"
-    if instruction.kind == "receive":
-        queues = walker.queues[statement.channel]
-        member = int(uniform(instruction.functions["member"](env)))
-        mine = int(walker.mine(cohort, statement.channel)[0])
-        source = int(uniform(queues.source({"unit": mine, "member": member})))
-        from_whom = actors.label(actors.number(queues.channel.level, source))
-        return f"waits for a message on {queues.channel.label(member)} from {from_whom}"
-    if instruction.kind == "receive_any":
-        return f"waits for a message on any of {len(statement.members)} queues of '{statement.channel}'"
-    if instruction.kind == "wait":
-        member, value = (int(uniform(instruction.functions[k](env))) for k in ("member", "value"))
-        now = walker.flags[statement.flag][int(walker.own_flag(cohort, instruction)[0]), member]
-        return f"waits for flag '{statement.flag}' to reach {value} (it is {now})"
-    keys = walker.keys[statement.group]
+    return f"waits at {statement_text(statement)}" if rule is None else rule(walker, cohort, instruction)
+
+
+def _values(cohort: Cohort, instruction: Instruction, *names: str) -> list[int]:
+    return [int(uniform(instruction.functions[name](cohort.ints))) for name in names]
+
+
+def _credit(walker: Follower, cohort: Cohort, instruction: Instruction) -> str:
+    channel = walker.queues[instruction.statement.channel].channel  # type: ignore[union-attr]
+    to, member = _values(cohort, instruction, "to", "member")
+    actors = Actors(walker.plan)
+    receiver = actors.label(actors.number(channel.level, to))
+    return f"waits for a free slot of {channel.label(member)} of {receiver}"
+
+
+def _message(walker: Follower, cohort: Cohort, instruction: Instruction) -> str:
+    channel = walker.queues[instruction.statement.channel].channel  # type: ignore[union-attr]
+    (member,) = _values(cohort, instruction, "member")
+    sender = Actors(walker.plan).label(int(waited_for(walker, cohort)[0]))
+    return f"waits for a message on {channel.label(member)} from {sender}"
+
+
+def _any_message(walker: Follower, cohort: Cohort, instruction: Instruction) -> str:
+    statement: Any = instruction.statement
+    return f"waits for a message on any of {len(statement.members)} queues of '{statement.channel}'"
+
+
+def _flag(walker: Follower, cohort: Cohort, instruction: Instruction) -> str:
+    statement: Any = instruction.statement
+    member, value = _values(cohort, instruction, "member", "value")
+    now = walker.flags[statement.flag][int(walker.own_flag(cohort, instruction)[0]), member]
+    return f"waits for flag '{statement.flag}' to reach {value} (it is {now})"
+
+
+def _group(walker: Follower, cohort: Cohort, instruction: Instruction) -> str:
+    statement: Any = instruction.statement
+    keys, unit = walker.keys[statement.group], int(cohort.units[0])
     there = {
         int(u)
         for c in walker.waiting
@@ -190,3 +209,12 @@ def reason_of(walker: Follower, cohort: Cohort, instruction: Instruction) -> str
     missing = [int(u) for u in np.flatnonzero(keys == keys[unit]) if int(u) not in there]
     who = f"; missing: {missing[:REPORTED]}" if missing else ""
     return f"waits for its group of '{statement.group}' at the {statement.kind}{who}"
+
+
+_REASONS: dict[str, Callable[[Any, Cohort, Instruction], str]] = {
+    "send": _credit,
+    "receive": _message,
+    "receive_any": _any_message,
+    "wait": _flag,
+    "collective": _group,
+}

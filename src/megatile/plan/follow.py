@@ -56,7 +56,7 @@ class Follower(Commands):
         self.choices: dict[Any, list[int]] = {}
         self.last_choice: dict[tuple[str, int], int] = {}
         self.steps: dict[str, Callable[[Cohort, Instruction], bool]] = {
-            kind: getattr(self, f"step_{kind}")
+            kind: getattr(self, f"step_{kind}", self.step_command)
             for kind in (
                 *COMMANDS,
                 *("enter", "test", "again", "branch", "jump", "merge", "join", "end"),

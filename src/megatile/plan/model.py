@@ -151,59 +151,12 @@ from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.expr import ZERO, Expr, unit
 from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, KEYWORD, part
-from megatile.plan.statements import (
-    Attribute,
-    CarryInt,
-    CarryTile,
-    Collective,
-    Compute,
-    Free,
-    If,
-    Loop,
-    MergeInt,
-    MergeTile,
-    ReadScalar,
-    Receive,
-    ReceiveAny,
-    Region,
-    Send,
-    Signal,
-    Statement,
-    Wait,
-    Work,
-    statements,
-)
+from megatile.plan.statements import *  # noqa: F403
+from megatile.plan.statements import Statement
+from megatile.plan.statements import __all__ as _STATEMENTS
 
-__all__ = [
-    "Attribute",
-    "CarryInt",
-    "CarryTile",
-    "Channel",
-    "Collective",
-    "Compute",
-    "Flag",
-    "Free",
-    "Group",
-    "If",
-    "Level",
-    "Loop",
-    "MergeInt",
-    "MergeTile",
-    "Plan",
-    "PlanError",
-    "ReadScalar",
-    "Receive",
-    "ReceiveAny",
-    "Region",
-    "Send",
-    "Signal",
-    "Statement",
-    "Stream",
-    "Tile",
-    "Wait",
-    "Work",
-    "statements",
-]
+__all__ = ["Channel", "Flag", "Group", "Level", "Plan", "PlanError", "Stream", "Tile"]
+__all__ += _STATEMENTS
 
 ENGINES = ("dma", "tensor", "vector", "channel", "control")
 ROLES = ("local", "input", "output", "inout")

@@ -15,6 +15,12 @@ from megatile.core.errors import Place
 from megatile.core.expr import ONE, ZERO, Expr
 from megatile.plan.spec import ARGUMENT, HIDDEN, KEYWORD, TARGET, having, part
 
+__all__ = [
+    "Attribute", "CarryInt", "CarryTile", "Collective", "Compute", "Free", "If", "Loop", "MergeInt",
+    "MergeTile", "ReadScalar", "Receive", "ReceiveAny", "Region", "Send", "Signal", "Statement", "Wait",
+    "Work", "statements",
+]  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Region:

@@ -17,15 +17,14 @@ from megatile.core.expr import Binary, Expr, Symbol, constant, symbols
 from megatile.plan.cohort import Cohort, SlotHandle, TileHandle
 from megatile.plan.model import (
     CarryInt,
+    Collective,
     Compute,
     Free,
     If,
     Loop,
-    ReadScalar,
-    ReceiveAny,
-    Signal,
+    Receive,
+    Send,
     Statement,
-    Wait,
     Work,
     statements,
 )
@@ -59,7 +58,7 @@ def repeats(loop: Loop) -> bool:
         return False
     changing = {loop.index} | {c.name for c in carried}
     for statement in statements(loop.body):
-        if isinstance(statement, (ReadScalar, ReceiveAny, Signal, Wait)):
+        if not isinstance(statement, (Compute, Send, Receive, Collective, Free, Loop, If)):
             return False
         if any(changing & symbols(e) for e in deciding(statement)):
             return False

@@ -20,7 +20,6 @@ from megatile.plan.statements import (
     Compute,
     Loop,
     ReceiveAny,
-    Signal,
     regions_of,
     statements,
     write_of,
@@ -176,10 +175,9 @@ def check_owners(plan: Plan, stream: Stream) -> None:
     }
     for statement in statements(stream.body):
         used = [("tile", region.tile) for region in regions_of(statement) if region.at is None]
-        if not isinstance(statement, Signal):
-            used += [
-                (kind, name) for kind in ("channel", "group", "flag") for name in having(statement, kind)
-            ]
+        # A signal says whose flag it means.
+        kinds = ("channel", "group", *(() if hasattr(statement, "to") else ("flag",)))
+        used += [(kind, name) for kind in kinds for name in having(statement, kind)]
         for kind, name in used:
             level = level_of.get((kind, name), stream.level)
             if level == stream.level:

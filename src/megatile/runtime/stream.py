@@ -51,7 +51,10 @@ class UnitRun(Control):
         self.inbox.look_ahead()
         while self.code[pc].kind != "end":
             instruction = self.code[pc]
-            following = getattr(self, f"step_{instruction.kind}")(instruction, pc)
+            step = getattr(self, f"step_{instruction.kind}", None)
+            if step is None:
+                raise NoTorchRuleError(f"launch has no rule for command '{instruction.kind}'")
+            following = step(instruction, pc)
             pc = pc + 1 if following is None else following
         self.ahead.finish()
         self.ahead.close()
