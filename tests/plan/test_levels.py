@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import megatile as mt
 from megatile.core.expr import Const, eq, unit
@@ -13,34 +16,39 @@ from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
 from megatile.plan.deadlock import PlanDeadlock
 from megatile.plan.execute import execute
-from megatile.plan.model import Level, Plan, PlanError
+from megatile.plan.model import Level, Plan, PlanError, Stream
 from megatile.plan.races import RaceError
 from megatile.plan.residency import Residency, copies
 
 BLOCKS, PARTS = 6, 2
 
 
-def blocks_and_parts(slots: int | None = 2) -> Plan:
-    """Blocks load a row of the device's input, their parts double one half each, the blocks store it."""
-    b = PlanBuilder("blocks", scale="device", units=1)
-    block = b.level("block", scale="sm", grid=(3, 2), parent="device", slots=slots)
-    part = b.level("part", scale="warp", grid=PARTS, parent=block)
-    x = b.tile("x", (BLOCKS, 8), "f32", memory="hbm", role="inout")
-    row = b.tile("row", (8,), "f32", memory="smem", level=block)
+def blocks_and_parts(
+    slots: int | None = 2, units: int = 1, grid: tuple[int, ...] = (3, 2), parts: int = PARTS
+) -> Plan:
+    """Blocks load a row of their unit's input, their parts double some columns each, the blocks store it, and
+    the unit doubles everything once more."""
+    blocks, columns = prod(grid), 2 * parts
+    b = PlanBuilder("blocks", scale="device", units=units)
+    block = b.level("block", scale="sm", grid=grid, parent="device", slots=slots)
+    part = b.level("part", scale="warp", grid=parts, parent=block)
+    x = b.tile("x", (blocks, columns), "f32", memory="hbm", role="inout")
+    row = b.tile("row", (1, columns), "f32", memory="smem", level=block)
     loaded, done = b.flag("loaded", level=block), b.flag("done", level=block)
     over = b.flag("over")
     with b.stream(level=block):
-        b.copy(row, x[unit : unit + 1, 0:8])
-        b.signal(loaded, to=unit, amount=PARTS)
-        b.wait(done, PARTS)
-        b.copy(x[unit : unit + 1, 0:8], row)
-        b.signal(over, to=0)
+        mine = x[unit % blocks, 0:columns]
+        b.copy(row, mine)
+        b.signal(loaded, to=unit)
+        b.wait(done, parts)
+        b.copy(mine, row)
+        b.signal(over, to=unit // blocks)
     with b.stream(level=part):
-        half = row[unit % PARTS * 4 : unit % PARTS * 4 + 4]
+        own = row[0, unit % parts * 2 : unit % parts * 2 + 2]
         b.wait(loaded, 1)
-        b.compute("add", half, [half, half])
-        b.signal(done, to=unit // PARTS)
-    b.wait(over, BLOCKS)
+        b.compute("add", own, [own, own])
+        b.signal(done, to=unit // parts)
+    b.wait(over, blocks)
     b.compute("add", x, [x, x])
     return b.finish()
 
@@ -54,8 +62,65 @@ def test_numbers_of_instances():
 
 
 def test_children_use_what_belongs_to_their_parents():
-    data = np.arange(BLOCKS * 8, dtype="f4").reshape(1, BLOCKS, 8)
+    data = np.arange(BLOCKS * 4, dtype="f4").reshape(1, BLOCKS, 4)
     assert np.array_equal(execute(blocks_and_parts(), {"x": data})["x"], data * 4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    units=st.integers(1, 3),
+    grid=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    parts=st.integers(1, 4),
+    slots=st.none() | st.integers(1, 3),
+)
+def test_any_number_of_instances(units, grid, parts, slots):
+    plan = blocks_and_parts(slots, units, tuple(grid), parts)
+    data = np.random.default_rng(0).random((units, prod(grid), 2 * parts)).astype("f4")
+    assert np.array_equal(execute(plan, {"x": data})["x"], data * 4)
+    assert Plan.from_text(str(plan)) == plan
+    # On a machine only some blocks are there at a time; each ends without the others.
+    scales = {"device": "cube", "sm": "pe", "warp": "pe"}
+    levels = tuple(
+        replace(
+            level, scale=scales[level.scale], parent=scales.get(level.parent, level.parent), place=Const(0)
+        )
+        for level in plan.levels
+    )
+    memories = {"hbm": "hbm", "smem": "tcm"}
+    tiles = tuple(replace(tile, memory=memories[tile.memory]) for tile in plan.tiles)
+    if slots is not None:
+        check(replace(plan, scale="cube", levels=levels, tiles=tiles), ahbm())
+
+
+@settings(max_examples=60, deadline=None)
+@given(blocks=st.integers(1, 40), slots=st.integers(1, 3), data=st.data())
+def test_who_is_resident_when(blocks, slots, data):
+    """By number to the first free slot, against a model that knows nothing of levels."""
+    plan = Plan("p", "cube", (1,), levels=(Level("block", "pe", (blocks,), parent="cube", slots=slots),))
+    plan = replace(plan, streams=(Stream(((0, blocks, 1),), (), "block"),))
+    residency = Residency(plan, ahbm())
+    below = ahbm().count("pe") // ahbm().count("cube")
+    (level,) = plan.levels
+    running = [n for found, numbers in residency.begin() if found is level for n in numbers.tolist()]
+    free = sorted((u, s) for u in range(below) for s in range(slots))
+    expected, waiting = {}, list(range(blocks))
+    while waiting and free:
+        expected[waiting.pop(0)] = free.pop(0)
+    while running:
+        assert sorted(running) == sorted(expected)
+        assert {n: residency.hardware["block", n] for n in running} == {
+            n: u for n, (u, _) in expected.items()
+        }
+        one = data.draw(st.sampled_from(sorted(running)))
+        running.remove(one)
+        running += [
+            n for _, numbers in residency.finished(level, np.asarray([one])) for n in numbers.tolist()
+        ]
+        free = sorted([*free, expected.pop(one)])
+        if waiting:
+            expected[waiting.pop(0)] = free.pop(0)
+    assert not waiting
+    assert not residency.absent()
 
 
 @pytest.mark.parametrize("slots", [None, 2])

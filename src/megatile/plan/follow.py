@@ -76,20 +76,20 @@ class Follower(Commands):
                 raise deadlock(self)
 
     def start(self, instances: Iterable[tuple[Level, Any]]) -> None:
-        """Instances that come into being begin their streams."""
+        """Instances that come into being begin their streams, those of a level together."""
+        found: dict[str, list[Any]] = {}
         for level, numbers in instances:
-            for number, stream in enumerate(self.plan.streams):
-                if self.plan.level(stream.level) is not level:
-                    continue
-                units = np.concatenate([np.arange(*run) for run in stream.units] or [np.arange(0)])
-                units = (
-                    units
-                    if len(numbers) == self.plan.instances(level.name)
-                    else np.intersect1d(units, numbers)
-                )
-                if len(units):
-                    handles: dict[str, Handle] = {name: TileHandle(name) for name in self.tile_names}
-                    self.ready.append(Cohort(number, units, handles=handles, level=stream.level))
+            found.setdefault(level.name, []).append(numbers)
+        for number, stream in enumerate(self.plan.streams):
+            name = self.plan.level(stream.level).name
+            if name not in found:
+                continue
+            units = np.concatenate([np.arange(*run) for run in stream.units] or [np.arange(0)])
+            new = np.concatenate(found[name])
+            units = units if len(new) == self.plan.instances(name) else np.intersect1d(units, new)
+            if len(units):
+                handles: dict[str, Handle] = {tile: TileHandle(tile) for tile in self.tile_names}
+                self.ready.append(Cohort(number, units, handles=handles, level=stream.level))
 
     def advance(self, cohort: Cohort) -> None:
         """Follow the cohort until it blocks, splits or ends."""

@@ -115,12 +115,11 @@ class Residency:
             self.alive.update(((level.name, n), parts) for n in numbers.tolist())
         yield level, numbers
         for child in below:
-            inner = (numbers[:, None] * child.count + np.arange(child.count)).reshape(-1)
+            inner = numbers[:, None] * child.count + np.arange(child.count)
             if not self.bounded:
-                yield from self.start(child, inner)
+                yield from self.start(child, inner.reshape(-1))
                 continue
-            for number in numbers.tolist():
-                own = inner[inner // child.count == number]
+            for number, own in zip(numbers.tolist(), inner, strict=True):
                 yield from self.enter(child, own, self.hardware[level.name, number])
 
     def finished(self, level: Level, numbers: Array) -> Iterator[tuple[Level, Array]]:
