@@ -18,6 +18,7 @@ from megatile.plan.cohort import (
     spread,
     uniform,
 )
+from megatile.plan.control import ControlFlow
 from megatile.plan.memo import KEPT
 from megatile.plan.model import Plan, PlanError
 from megatile.plan.neighbours import nobody_there
@@ -27,7 +28,7 @@ from megatile.plan.text import statement_text
 Value = Any
 
 
-class Commands:
+class Commands(ControlFlow):
     """The commands of the walk; ``Follower`` adds the state and the control flow."""
 
     plan: Plan
@@ -35,8 +36,6 @@ class Commands:
     queues: dict[str, Queues]
     flags: dict[str, Any]
     keys: dict[str, Any]
-    ready: list[Cohort]
-    waiting: list[Cohort]
     choices: dict[Any, list[int]]
     flag_levels: dict[str, str | None]
     last_choice: dict[tuple[str, int], int]
@@ -62,10 +61,6 @@ class Commands:
     def instruction(self, cohort: Cohort) -> Instruction:
         """Where the cohort stands."""
         return self.programs[cohort.stream].instructions[cohort.pc]
-
-    def divide(self, cohort: Cohort, mask: Any) -> tuple[Cohort, Cohort]:
-        """Two cohorts; the first of the units where ``mask``."""
-        return cohort.split(mask)
 
     # --- what subclasses do ----------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import numpy as np
 from megatile.core.errors import MegatileError
 from megatile.hda import HDA
 from megatile.plan.code import Code, Instruction, compile_stream
-from megatile.plan.cohort import Cohort, Handle, TileHandle, merge, spread, uniform
+from megatile.plan.cohort import Cohort, Handle, TileHandle, merge, spread
 from megatile.plan.commands import Commands
 from megatile.plan.deadlock import PlanDeadlock, deadlock
 from megatile.plan.model import Level, Plan
@@ -149,90 +149,7 @@ class Follower(Commands):
         equal = tuple((k, v) for k, v in sorted(cohort.ints.items()) if isinstance(v, int) and k != "unit")
         return cohort.signature(), equal
 
-    # --- steps: structure ------------------------------------------------------------------------
-
-    def step_enter(self, cohort: Cohort, instruction: Instruction) -> bool:
-        loop: Any = instruction.statement
-        for name, source in instruction.tiles:
-            self.bind(cohort, name, self.handle(cohort, source))
-        values = [(name, function(cohort.ints)) for name, function in instruction.ints]
-        cohort.ints.update(values)
-        for key in ("start", "stop", "step"):
-            name = loop.index if key == "start" else f"{loop.index}.{key}"
-            cohort.ints[name] = uniform(instruction.functions[key](cohort.ints))
-        for name in instruction.names:
-            self.unbind(cohort, name)
-        cohort.pc += 1
-        return True
-
-    def step_test(self, cohort: Cohort, instruction: Instruction) -> bool:
-        index = instruction.statement.index  # type: ignore[union-attr]
-        at, stop, step = (cohort.ints[f"{index}{suffix}"] for suffix in ("", ".stop", ".step"))
-        if isinstance(at, int) and isinstance(stop, int) and isinstance(step, int):
-            if (at < stop) if step > 0 else (at > stop):
-                cohort.pc += 1
-            else:
-                self.leave_loop(cohort, instruction, index)
-            return True
-        more = np.where(np.asarray(step) > 0, np.asarray(at) < stop, np.asarray(at) > stop)
-        if more.all():
-            cohort.pc += 1
-            return True
-        if not more.any():
-            self.leave_loop(cohort, instruction, index)
-            return True
-        stay, go = self.divide(cohort, np.broadcast_to(more, len(cohort)))
-        stay.pc += 1
-        self.leave_loop(go, instruction, index)
-        self.waiting.append(go)
-        self.ready.append(stay)
-        return False
-
-    def leave_loop(self, cohort: Cohort, instruction: Instruction, index: str) -> None:
-        for suffix in ("", ".stop", ".step"):
-            cohort.ints.pop(f"{index}{suffix}", None)
-        cohort.pc = instruction.target
-
-    def step_again(self, cohort: Cohort, instruction: Instruction) -> bool:
-        loop: Any = instruction.statement
-        handles = [(name, self.handle(cohort, source)) for name, source in instruction.tiles]
-        values = [(name, function(cohort.ints)) for name, function in instruction.ints]
-        for name, handle in handles:
-            self.bind(cohort, name, handle)
-        cohort.ints.update(values)
-        self.end_names(cohort, instruction)
-        cohort.ints[loop.index] = cohort.ints[loop.index] + cohort.ints[f"{loop.index}.step"]
-        cohort.pc = instruction.target
-        return True
-
-    def end_names(self, cohort: Cohort, instruction: Instruction) -> None:
-        for name in instruction.ended:
-            self.unbind(cohort, name)
-            cohort.ints.pop(name, None)
-
-    def step_branch(self, cohort: Cohort, instruction: Instruction) -> bool:
-        condition = uniform(instruction.functions["condition"](cohort.ints))
-        if not isinstance(condition, np.ndarray):
-            cohort.pc = cohort.pc + 1 if condition else instruction.target
-            return True
-        then, orelse = self.divide(cohort, condition != 0)
-        then.pc, orelse.pc = cohort.pc + 1, instruction.target
-        self.ready += [orelse, then]
-        return False
-
-    def step_jump(self, cohort: Cohort, instruction: Instruction) -> bool:
-        cohort.pc = instruction.target
-        return True
-
-    def step_merge(self, cohort: Cohort, instruction: Instruction) -> bool:
-        handles = [(name, self.handle(cohort, source)) for name, source in instruction.tiles]
-        values = [(name, function(cohort.ints)) for name, function in instruction.ints]
-        for name, handle in handles:
-            self.bind(cohort, name, handle)
-        self.end_names(cohort, instruction)
-        cohort.ints.update(values)
-        cohort.pc += 1
-        return True
+    # --- ends of cohorts ---------------------------------------------------------------------------
 
     def step_join(self, cohort: Cohort, instruction: Instruction) -> bool:
         """Units that parted may come together here: wait until nothing else can be done."""
@@ -246,9 +163,3 @@ class Follower(Commands):
             self.unbind(cohort, name)
         self.start(self.residency.finished(self.plan.level(cohort.level), cohort.units))
         return False
-
-    def step_free(self, cohort: Cohort, instruction: Instruction) -> bool:
-        for name in instruction.names:
-            self.unbind(cohort, name)
-        cohort.pc += 1
-        return True

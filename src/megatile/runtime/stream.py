@@ -9,6 +9,7 @@ from torch import Tensor
 
 from megatile.core.operations import REDUCTIONS
 from megatile.plan.code import Instruction, RegionCode, compile_stream
+from megatile.plan.control import STRUCTURE
 from megatile.plan.model import Plan, PlanError
 from megatile.plan.text import statement_text
 from megatile.runtime.ahead import Ahead
@@ -39,7 +40,9 @@ class UnitRun(Control):
         self.plan, self.unit, self.memory, self.transport = plan, unit, memory, transport
         self.tiles = memory.tiles
         self.channels = {channel.name: channel for channel in plan.channels}
-        self.names: dict[str, Version | Tensor] = {name: Version(name, 0) for name in self.tiles}
+        handles: Any = self.cohort.handles
+        self.names: dict[str, Version | Tensor] = handles
+        self.names.update((name, Version(name, 0)) for name in self.tiles)
         self.choices: list[int] = []
         self.last_choice: dict[str, int] = {}
         self.ahead = Ahead()
@@ -47,15 +50,14 @@ class UnitRun(Control):
 
     def run(self) -> dict[str, Tensor]:
         """Follow the stream to its end; the last version of every output."""
-        pc = 0
         self.inbox.look_ahead()
-        while self.code[pc].kind != "end":
-            instruction = self.code[pc]
-            step = getattr(self, f"step_{instruction.kind}", None)
-            if step is None:
-                raise NoTorchRuleError(f"launch has no rule for command '{instruction.kind}'")
-            following = step(instruction, pc)
-            pc = pc + 1 if following is None else following
+        while (instruction := self.code[self.cohort.pc]).kind != "end":
+            if instruction.kind not in (*STRUCTURE, "join"):  # each unit has a process: none come together
+                step = getattr(self, f"step_{instruction.kind}", None)
+                if step is None:
+                    raise NoTorchRuleError(f"launch has no rule for command '{instruction.kind}'")
+                step(instruction)
+            self.go(instruction)
         self.ahead.finish()
         self.ahead.close()
         self.transport.finish()
@@ -101,23 +103,9 @@ class UnitRun(Control):
             assert isinstance(handle, Version)
             self.names[instruction.write.tile] = Version(handle.tile, handle.number + 1)
 
-    # --- structure -------------------------------------------------------------------------------
-
-    def bind(self, instruction: Instruction) -> None:
-        handles = [(name, self.names[source]) for name, source in instruction.tiles]
-        super().bind(instruction)
-        self.names.update(handles)
-
-    def step_join(self, instruction: Instruction, pc: int) -> None:
-        """Units need not come together here: each has a process of its own."""
-
-    def step_free(self, instruction: Instruction, pc: int) -> None:
-        for name in instruction.names:
-            self.names.pop(name, None)
-
     # --- commands --------------------------------------------------------------------------------
 
-    def step_compute(self, instruction: Instruction, pc: int) -> None:
+    def step_compute(self, instruction: Instruction) -> None:
         statement: Any = instruction.statement
         assert instruction.write is not None
         if statement.operation not in RULES:
@@ -139,7 +127,7 @@ class UnitRun(Control):
         self.ahead.start(work, touched, [self._tile_of(instruction.write)])
         self._renew(instruction)
 
-    def step_send(self, instruction: Instruction, pc: int) -> None:
+    def step_send(self, instruction: Instruction) -> None:
         statement: Any = instruction.statement
         channel = self.channels[statement.channel]
         to, member = self.value(instruction, "to"), self.value(instruction, "member")
@@ -149,10 +137,10 @@ class UnitRun(Control):
         self.ahead.written(self._tile_of(instruction.reads[0]))
         self.transport.send(channel.name, to, member, self.region(instruction.reads[0]), channel.slots)
 
-    def step_receive(self, instruction: Instruction, pc: int) -> None:
+    def step_receive(self, instruction: Instruction) -> None:
         self._take(instruction, self.value(instruction, "member"))
 
-    def step_receive_any(self, instruction: Instruction, pc: int) -> None:
+    def step_receive_any(self, instruction: Instruction) -> None:
         statement: Any = instruction.statement
         members, last = statement.members, self.last_choice.get(statement.channel, -1)
         first = members.index(last) + 1 if last in members else 0
@@ -176,7 +164,7 @@ class UnitRun(Control):
             self.ahead.start(lambda: assign(target, arrived), (), [self._tile_of(instruction.write)])
             self._renew(instruction)
 
-    def step_read_scalar(self, instruction: Instruction, pc: int) -> None:
+    def step_read_scalar(self, instruction: Instruction) -> None:
         statement: Any = instruction.statement
         self.ahead.written(self._tile_of(instruction.reads[0]))
         value = int(self.region(instruction.reads[0]).reshape(-1)[0].item())
@@ -185,17 +173,17 @@ class UnitRun(Control):
         self.ints[statement.name] = value
         self.inbox.learn(value)
 
-    def step_signal(self, instruction: Instruction, pc: int) -> None:
+    def step_signal(self, instruction: Instruction) -> None:
         flag = instruction.statement.flag  # type: ignore[union-attr]
         to, member, amount = (self.value(instruction, name) for name in ("to", "member", "amount"))
         self._settle()
         self.transport.signal(flag, to, member, amount)
 
-    def step_wait(self, instruction: Instruction, pc: int) -> None:
+    def step_wait(self, instruction: Instruction) -> None:
         flag = instruction.statement.flag  # type: ignore[union-attr]
         self.transport.wait(flag, self.value(instruction, "member"), self.value(instruction, "value"))
 
-    def step_collective(self, instruction: Instruction, pc: int) -> None:
+    def step_collective(self, instruction: Instruction) -> None:
         statement: Any = instruction.statement
         self.ahead.finish()
         if statement.kind == "barrier":
