@@ -1,4 +1,4 @@
-"""A deadlock told: who waits for whom, on what, and where that is written."""
+"""The report of a deadlock: who waits for whom, on what, and where that is written."""
 
 from __future__ import annotations
 

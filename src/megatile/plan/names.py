@@ -2,7 +2,7 @@
 
 Integers: ``unit``, a loop index, a carried or merged integer, the result of ``ReadScalar``, the member that
 ``ReceiveAny`` took. Tiles: a declared tile, a message, a carried or merged tile. What a loop body or a branch
-binds ends with it. Names that end on some ways only are found when the plan is followed.
+binds ends with it. A name that ends in one branch only is found when the plan is followed.
 """
 
 from __future__ import annotations

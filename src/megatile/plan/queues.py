@@ -1,4 +1,4 @@
-"""Queues of messages as the walk counts them, and the ways that sends take to them."""
+"""Queues of messages as the follower counts them, and the routes of sends to them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Loops that repeat themselves: which of them a counting walk may skip through.
 
-A ring of 100 000 units has 99 999 equal rounds. If nothing in a loop's body that decides the way (peers,
+A ring of 100 000 units has 99 999 equal rounds. If nothing in a loop's body that decides the path (peers,
 members, sizes, conditions, inner bounds) depends on the loop, and two rounds left all queues in the same
 state, then so will all.
 """
@@ -52,7 +52,7 @@ def stride(carry: CarryInt) -> int | None:
 
 
 def repeats(loop: Loop) -> bool:
-    """Whether every iteration of the loop takes the same way."""
+    """Whether control and messages go the same path in every iteration of the loop."""
     carried = [c for c in loop.carries if isinstance(c, CarryInt)]
     if any(stride(c) is None for c in carried):
         return False
