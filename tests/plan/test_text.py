@@ -266,3 +266,15 @@ def test_foreign_json(text):
 def test_hostile_expressions(text):
     with pytest.raises(MegatileError):
         expression(text)
+
+
+def test_an_attribute_that_is_a_constant_expression_is_a_number():
+    b = PlanBuilder("fill", scale="pe", units=1)
+    x = b.tile("x", (4,), "f32", memory="tcm")
+    b.compute("fill", x, value=1)
+    document = json.loads(b.finish().to_json())
+    (pair,) = document["streams"][0]["body"][0]["attributes"]
+    assert pair == ["value", 1]
+    pair[1] = {"expr": "1"}
+    plan = Plan.from_json(json.dumps(document))
+    assert plan == b.finish() == Plan.from_text(str(plan))

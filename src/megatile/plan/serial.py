@@ -12,10 +12,11 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from megatile.core.errors import Place
-from megatile.core.expr import Expr, expression
+from megatile.core.expr import Const, Expr, expression
 from megatile.plan import model, parse
 from megatile.plan.fields import check_fields
 from megatile.plan.model import Plan, PlanError
+from megatile.plan.statements import Compute
 
 _CLASSES: dict[str, type] = {
     name: getattr(model, name) for name in model.__all__ if is_dataclass(getattr(model, name))
@@ -77,6 +78,13 @@ def encode(value: Any, places: bool = True) -> Any:
     return value
 
 
+def _plain(pair: Any) -> Any:
+    """An attribute as text is read: an expression that is a number is that number."""
+    if isinstance(pair, tuple) and pair and isinstance(pair[-1], Const):
+        return (*pair[:-1], pair[-1].value)
+    return pair
+
+
 def decode(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(decode(item) for item in value)
@@ -100,6 +108,9 @@ def decode(value: Any) -> Any:
     if unknown:
         raise PlanError(f"{value['is']} has no field '{min(unknown)}'")
     try:
-        return kind(**{name: decode(item) for name, item in value.items() if name != "is"})
+        made = {name: decode(item) for name, item in value.items() if name != "is"}
+        if kind is Compute and isinstance(made.get("attributes"), tuple):
+            made["attributes"] = tuple(map(_plain, made["attributes"]))
+        return kind(**made)
     except TypeError as error:
         raise PlanError(f"{value['is']}: {error}") from error

@@ -7,11 +7,10 @@ unit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from megatile.core.errors import MegatileError, Place
-from megatile.core.expr import Expr, binary, constant, expr, symbols
+from megatile.core.expr import Arithmetic, Expr, binary, constant, expr, symbols
 
 
 class KernelError(MegatileError, ValueError):
@@ -31,10 +30,23 @@ class NeedsValue(KernelError):
         self.node = node
 
 
-class Sym:
+class Sym(Arithmetic):
     """A symbolic integer."""
 
     __slots__ = ("expr", "reader")
+
+    @staticmethod
+    def operate(operator: str, left: Any, right: Any) -> Any:
+        if not isinstance(left, (int, Sym)) or not isinstance(right, (int, Sym)):
+            return NotImplemented
+        reader = left.reader if isinstance(left, Sym) else right.reader  # type: ignore[union-attr]
+        return wrap(binary(operator, to_expr(left), to_expr(right)), reader)
+
+    def __eq__(self, other: Any) -> Any:
+        return self.operate("==", self, other)
+
+    def __ne__(self, other: Any) -> Any:
+        return self.operate("!=", self, other)
 
     def __init__(self, value: Expr, reader: Any):
         self.expr, self.reader = value, reader
@@ -90,28 +102,6 @@ def wrap(value: Expr, reader: Any) -> Any:
 
 def to_expr(value: Any) -> Expr:
     return value.expr if isinstance(value, Sym) else expr(value)
-
-
-def _binary(operator: str, reverse: bool = False) -> Callable[[Sym, Any], Any]:
-    def method(self: Sym, other: Any) -> Any:
-        if isinstance(other, bool):
-            other = int(other)
-        if not isinstance(other, (int, Sym)):
-            return NotImplemented
-        left, right = (to_expr(other), self.expr) if reverse else (self.expr, to_expr(other))
-        return wrap(binary(operator, left, right), self.reader)
-
-    return method
-
-
-for _word, _operator in {
-    "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "and": "&", "or": "|", "xor": "^",
-    "lshift": "<<", "rshift": ">>",
-}.items():  # fmt: skip
-    setattr(Sym, f"__{_word}__", _binary(_operator))
-    setattr(Sym, f"__r{_word}__", _binary(_operator, reverse=True))
-for _word, _operator in {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.items():
-    setattr(Sym, f"__{_word}__", _binary(_operator))
 
 
 class SymRange:
