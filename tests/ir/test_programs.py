@@ -52,6 +52,7 @@ with scale("device"):
     atomicregion("max", a[0::8, 0::8], t[0::8, 0::8])
     barrier("device", name="pair", group=old // 2, units=2)
     barrier("device", units=(0, 1))
+    fence()
     for turn in bounded(0, 64, 1):
         if old > 3:
             break

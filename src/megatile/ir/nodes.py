@@ -235,6 +235,11 @@ class Barrier(Node):
 
 
 @dataclass(frozen=True)
+class Fence(Node):
+    """This unit's earlier puts, to whomever, are done before what it does next."""
+
+
+@dataclass(frozen=True)
 class Signal(Node):
     """The flag of unit ``dst`` counts up, after this unit's earlier puts to it."""
 
@@ -376,7 +381,7 @@ STATEMENTS: dict[str, type[Node]] = {
     kind.__name__: kind
     for kind in (
         Alloc, View, Let, ReadScalar, Copy, Gemm, Fill, Reduce, Cumsum, Store, Atomic, AtomicRegion,
-        Barrier, Signal, Wait, Collective, Print, Check, Breakpoint, Hint, Break, Continue, Return,
+        Barrier, Fence, Signal, Wait, Collective, Print, Check, Breakpoint, Hint, Break, Continue, Return,
         Scale, Loop, Parallel, If,
     )
 }  # fmt: skip

@@ -142,6 +142,7 @@ class _Groups:
     def emit(e: Any, p: Any) -> None:
         inbox = T.alloc((e.m, e.c), "f32", level=e.level)
         T.copy(inbox, e.a, dst=e.r + 1 - 2 * (e.r % 2))
+        T.fence()
         T.barrier(name="pair", group=e.r // 2, units=2)
         if e.r % 2 == 0:
             T.allreduce(inbox)

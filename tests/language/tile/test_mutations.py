@@ -102,6 +102,19 @@ MUTATIONS = [
     ("halo-in-one-version", "38_stencil", "now, new = t % 2, (t + 1) % 2", "now, new = 0, 0", "of T.Parallel reads an element of 'u'|data race on 'u'"),
     ("neighbour-outside", "38_stencil", "                    if x > 0:\n                        T.copy(u[now, 1 : h + 1, w + 1]", "                    if x >= 0:\n                        T.copy(u[now, 1 : h + 1, w + 1]",
      r"there is no (block|core) -1"),
+    ("cluster-not-cleared", "23_gemm_cluster", "                T.clear(c)\n", "", UNWRITTEN.format("c")),
+    ("cluster-one-column", "23_gemm_cluster", "T.copy(C[cy * tM, cx * tN], T.view", "T.copy(C[0, cx * tN], T.view", RACE.format("C")),
+    ("cluster-load-forgotten", "23_gemm_cluster", "                        T.copy(T.view(b, layout=T.FullCol), B[k * tK, cx * tN])\n", "", UNWRITTEN.format("b")),
+    ("weight-not-loaded", "26_rmsnorm", "            T.copy(weight, W)\n", "", UNWRITTEN.format("weight")),
+    ("maximum-not-filled", "27_flash_attention", "            T.fill(top, minus_infinity)\n", "", "'(top|before)' is read before it is written"),
+    ("sum-not-started", "32_summa", "                T.clear(c)\n", "", UNWRITTEN.format("c")),
+    ("no-such-root", "32_summa", "T.broadcast(a, root=k, axis=1)", "T.broadcast(a, root=k + 1, axis=1)", "T.broadcast: root 2 of 2 units"),
+    ("last-device-has-no-next", "36_shift", "dst=(dev_id + 1) % dev_num", "dst=dev_id + 1", "there is no device"),
+    ("halo-not-cleared", "38_stencil", "                T.clear(u)\n", "", UNWRITTEN.format("u")),
+    ("ticket-not-atomic", "39_ticket_queue", "row = T.atomic_add(ticket[0], 1, return_prev=True)",
+     "row = T.read_scalar(ticket[0])\n                ticket[0] = row + 1", RACE.format("ticket")),
+    ("one-ticket-too-many", "39_ticket_queue", "if row >= rows:", "if row > rows:", "is out of bounds: dimension 0 has 40 elements"),
+    ("total-not-cleared", "39_ticket_queue", "                T.clear(total)\n", "", UNWRITTEN.format("total")),
 ]  # fmt: skip
 
 
@@ -118,7 +131,8 @@ def mutated(example: str, text: str, instead: str, folder: Path) -> ModuleType:
 
 
 def test_there_are_enough() -> None:
-    assert len(MUTATIONS) >= 30
+    assert len(MUTATIONS) >= 60
+    assert len({example for _, example, *_ in MUTATIONS}) >= 20
 
 
 SCHEDULES = [("round-robin", 0), ("adversarial", 0), ("random", 0), ("random", 1), ("random", 2)]

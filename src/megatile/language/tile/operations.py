@@ -295,6 +295,12 @@ def barrier(axis: int | None = None, *, name: str = "", group: Any = None, units
     )  # fmt: skip
 
 
+def fence() -> None:
+    """This unit's earlier puts, to whomever, are done before what it does next: a signal to one unit then
+    tells of data put into another."""
+    current().emit(n.Fence)
+
+
 def _flag(flag: Any, word: str) -> tuple[Tile, tuple[Expr, ...]]:
     if isinstance(flag, Tile) and all(k == 1 for k in flag.bound):
         flag = flag[(0,) * flag.ndim]

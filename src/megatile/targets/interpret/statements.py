@@ -304,6 +304,12 @@ def _barrier(machine: Interpreter, node: n.Barrier, unit: Unit) -> Task:
     yield None
 
 
+@rule(n.Fence)
+def _fence(machine: Interpreter, node: n.Fence, unit: Unit) -> None:
+    machine.deliver_from(unit)
+    unit.acquire(unit.release(unit.channels.values()))
+
+
 @rule(n.Collective)
 def _collective(machine: Interpreter, node: n.Collective, unit: Unit) -> Task:
     group: Group = unit.group
@@ -350,10 +356,11 @@ def _signal(machine: Interpreter, node: n.Signal, unit: Unit) -> None:
     storage, at = _flags(machine, node.flag, node.index, unit, peer)
     amount = int(machine.value(node.amount, unit))
     channels = [unit.channels[peer.number]] if peer.number in unit.channels else []
-    clock = unit.release(channels)
+    flags = storage.flags.setdefault(at, Flags())
+    flags.sent.setdefault(unit.number, []).append((amount, unit.release(channels)))
 
     def arrive() -> None:
-        storage.flags.setdefault(at, Flags()).arrived.append((amount, clock))
+        flags.count += amount
         storage.array[at] += amount
         for waiting in machine.waiters.pop((id(storage), at), []):
             machine.wake(waiting)
@@ -386,12 +393,8 @@ def _wait(machine: Interpreter, node: n.Wait, unit: Unit) -> Task:
         unit.waiting = ("wait", node)
         machine.waiters.setdefault((id(storage), at), []).append(unit)
         yield WAIT
-    left = value - before
-    for amount, clock in flags.arrived if flags else ():
-        if left <= 0:
-            break
+    for clock in flags.certain(value - before) if flags else ():
         unit.acquire(clock)
-        left -= amount
     yield None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,22 @@ from megatile.targets.interpret.history import History
 
 
 class Flags:
-    """Signals a flag has received: amounts and the clocks they carry, in order of arrival."""
+    """Signals to a flag: how much has arrived, and by sender the amounts and clocks of all that were sent."""
 
     def __init__(self) -> None:
-        self.arrived: list[tuple[int, dict[int, int]]] = []
+        self.count = 0
+        self.sent: dict[int, list[tuple[int, dict[int, int]]]] = {}
 
-    @property
-    def count(self) -> int:
-        return sum(amount for amount, _ in self.arrived)
+    def certain(self, value: int) -> Iterator[dict[int, int]]:
+        """The clocks of signals without which the flag cannot have counted to ``value``, whichever of those
+        that were sent came first; those of one sender come in their order."""
+        total = sum(amount for signals in self.sent.values() for amount, _ in signals)
+        for signals in self.sent.values():
+            rest = sum(amount for amount, _ in signals)
+            for amount, clock in signals:
+                if total - rest < value:
+                    yield clock
+                rest -= amount
 
 
 class Storage:
