@@ -12,8 +12,8 @@ from megatile.language.tile.collectives import (
     lse_merge,
     reduce_scatter,
 )
-from megatile.language.tile.dtypes import OBJECTS as _OBJECTS
 from megatile.language.tile.frames import without_frames
+from megatile.language.tile.functions import DTYPES as _DTYPES
 from megatile.language.tile.functions import (
     abs,
     cast,
@@ -151,9 +151,9 @@ __all__ = [
     "vectorized",
     "view",
     "wait",
-    *_OBJECTS,
+    *_DTYPES,
 ]
-globals().update(_OBJECTS)
+globals().update(_DTYPES)
 
 for _word in set(__all__) - {"macro", "program", "prim_func"}:  # which look at their caller's frame
     if isinstance(globals()[_word], FunctionType):

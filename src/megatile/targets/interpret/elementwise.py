@@ -40,7 +40,7 @@ from megatile.targets.interpret.units import Unit, describe
 if TYPE_CHECKING:
     from megatile.targets.interpret.machine import Interpreter
 
-_ATOMIC = {"add": np.add, "max": np.maximum, "min": np.minimum}
+ATOMICS = {"add": np.add, "max": np.maximum, "min": np.minimum}
 
 
 @dataclass
@@ -209,7 +209,7 @@ class Elementwise:
             at.vars[node.result] = self._fetched(node, at, storage, (target.copies[0], index), flat)
         else:
             for copy in range(*target.copies):
-                _ATOMIC[node.op].at(storage.array[copy], index, flat)
+                ATOMICS[node.op].at(storage.array[copy], index, flat)
         if target.name.is_partial:
             storage.partial = True
         if self.machine.recorder is not None:
@@ -224,8 +224,8 @@ class Elementwise:
         wanted = np.broadcast_to(np.asarray(expected), at.shape).reshape(-1)
         for lane, element in enumerate(zip(*index, strict=True)):
             old[lane] = array[element]
-            if node.op in _ATOMIC:
-                array[element] = _ATOMIC[node.op](old[lane], values[lane])
+            if node.op in ATOMICS:
+                array[element] = ATOMICS[node.op](old[lane], values[lane])
             elif node.op == "exchange" or old[lane] == wanted[lane]:
                 array[element] = values[lane]
             if at.lanes is None:  # units, not iterations, are ordered by it

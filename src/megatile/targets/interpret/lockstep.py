@@ -21,6 +21,7 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank, has_loads
 from megatile.targets.interpret.dependence import watched
 from megatile.targets.interpret.errors import RunError
+from megatile.targets.interpret.statements import COMBINE
 from megatile.targets.interpret.storage import Storage
 from megatile.targets.interpret.units import Unit
 
@@ -34,7 +35,6 @@ LONGEST = 2048
 CHUNK_BYTES = 1 << 26
 """Tiles of the units that run at once."""
 _KINDS = (n.Alloc, n.Copy, n.Fill, n.Gemm, n.Reduce, n.Cumsum, n.Let, n.Store, n.Loop, n.Parallel)
-_COMBINE = {"sum": "add", "abssum": "add", "max": "maximum", "absmax": "maximum", "min": "minimum"}
 
 
 class Doubt(Exception):
@@ -361,7 +361,7 @@ class Lockstep:
         result = result.reshape(result.shape[: len(self.grid)] + extents)
         if not node.clear:
             old = self.read(node.to).astype(result.dtype)
-            result = OPERATIONS[_COMBINE[node.op]].meaning(result, old)
+            result = OPERATIONS[COMBINE[node.op]].meaning(result, old)
         self.write(node.to, result)
 
     def cumsum(self, node: n.Cumsum) -> None:

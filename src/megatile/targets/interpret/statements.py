@@ -12,7 +12,7 @@ from megatile.core.operations import OPERATIONS, cast
 from megatile.core.operations import apply as apply_operation
 from megatile.ir import nodes as n
 from megatile.targets.interpret.collectives import check_same, perform
-from megatile.targets.interpret.elementwise import Iterations, filled
+from megatile.targets.interpret.elementwise import ATOMICS, Iterations, filled
 from megatile.targets.interpret.errors import DeviceAssertionError, RunError, StaleSignalError
 from megatile.targets.interpret.group import Group
 from megatile.targets.interpret.record import UnitView
@@ -39,9 +39,8 @@ class LeaveBody(Exception):
         self.node = node
 
 
-_ATOMIC = {"add": np.add, "max": np.maximum, "min": np.minimum}
 _WORDS: dict[type[n.Node], str] = {n.Copy: "T.copy", n.AtomicRegion: "an atomic of regions"}
-_COMBINE = {"sum": "add", "abssum": "add", "max": "maximum", "absmax": "maximum", "min": "minimum"}
+COMBINE = {"sum": "add", "abssum": "add", "max": "maximum", "absmax": "maximum", "min": "minimum"}
 
 
 def rule(kind: type[n.Node]) -> Callable[[Handler], Handler]:
@@ -165,7 +164,7 @@ def _atomic_region(machine: Interpreter, node: n.AtomicRegion, unit: Unit) -> No
     source, target = access.resolve(node.source, unit), access.resolve(node.to, unit)
     _check_extents(node, target, source)
     data = cast(access.read(source, unit).reshape(target.shape), target.storage.dtype)
-    access.combine(target, _ATOMIC[node.op], data, unit)
+    access.combine(target, ATOMICS[node.op], data, unit)
 
 
 def _element(machine: Interpreter, key: Any, name: str, index: tuple[Any, ...]) -> n.Region:
@@ -265,7 +264,7 @@ def _reduce(machine: Interpreter, node: n.Reduce, unit: Unit) -> None:
     target = access.resolve(node.to, unit)
     result = OPERATIONS[node.op].meaning(data, axis=node.dim).reshape(target.shape)
     if not node.clear:
-        result = OPERATIONS[_COMBINE[node.op]].meaning(result, access.read(target, unit).astype(result.dtype))
+        result = OPERATIONS[COMBINE[node.op]].meaning(result, access.read(target, unit).astype(result.dtype))
     access.write(target, result, unit)
 
 
