@@ -282,17 +282,17 @@ def goes_missing(rank, victim, how, schedule, own_timeout):
 
 def _lose(how):
     """Before the call, or in the middle of it."""
-    ways = {
+    means = {
         "sleeps": lambda: time.sleep(600),
         "stops": lambda: os.kill(os.getpid(), signal.SIGSTOP),
         "exits": lambda: os._exit(0),
         "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
     }
-    way, _, when = how.partition(", ")
+    name, _, when = how.partition(", ")
     if when:
-        Engine._forward_call = lambda *_: ways[way]()
+        Engine._forward_call = lambda *_: means[name]()
     else:
-        ways[way]()
+        means[name]()
 
 
 def is_slow(rank, victim, seconds):
@@ -309,7 +309,7 @@ def never_calls(rank, victim, seconds):
     """One rank does not take part; the others must name it after their timeout."""
     x = torch.randn(1, 8, 2, 8)
     if rank == victim:
-        time.sleep(5)
+        time.sleep(60)  # it is ended before
         return
     with environment(MEGATILE_ATTENTION_TIMEOUT=seconds):
         hamilton_attention(x, x, x)

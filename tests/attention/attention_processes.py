@@ -7,6 +7,7 @@ import os
 import socket
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from multiprocessing.connection import wait as wait_connections
 
@@ -52,6 +53,20 @@ def run_ranks(function, ranks, *args, timeout=150.0, group_timeout=60.0, finishe
         if process.is_alive():
             process.kill()
     return results
+
+
+def run_all(cases, function):
+    """``function(*case)`` for all cases, some at a time: most of them only wait. Their failures, as text."""
+
+    def outcome(case):
+        try:
+            function(*case)
+        except BaseException:
+            return f"{case}:\n{traceback.format_exc()}"
+        return None
+
+    with ThreadPoolExecutor(5) as pool:
+        return [text for text in pool.map(outcome, cases) if text]
 
 
 def run_jobs(rank, jobs):

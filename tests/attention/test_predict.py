@@ -11,7 +11,7 @@ from attention_machines import own_mesh
 from megatile.attention import kernel_times
 from megatile.attention.kernel_times import MERGES, KernelTimes, efficiency, kernels_of
 from megatile.attention.plans import Divided, Problem
-from megatile.attention.predict import best_schedule, predict, predict_one, schedules_for
+from megatile.attention.predict import MOST_UNASKED, best_schedule, predict, predict_one, schedules_for
 from megatile.attention.schedules import ScheduleError, make_schedule
 from megatile.attention.schedules.division import KernelCall
 from megatile.core.errors import MegatileError, RouteError
@@ -401,3 +401,15 @@ def test_fewer_heads_than_ranks_and_shared_kv_heads(mesh):
     for a, b in zip(shared.predictions, own.predictions, strict=True):
         assert a.communication_ps < b.communication_ps  # an eighth of the bytes
         assert a.busiest_link_ps * 8 == pytest.approx(b.busiest_link_ps, rel=0.05)
+
+
+def test_work_without_end_is_left_out_and_said_so():
+    """16 nodes: what takes minutes is not simulated unasked, nor what takes gigabytes at all."""
+    hda, problem = machine("h100-cluster", nodes=16), Problem(2**20, 32)
+    found = predict(hda, problem, schedules=["ulysses:8+ring", "hamilton"])
+    assert [p.schedule for p in found.predictions] == ["ulysses:8+ring"]
+    assert found.unfit == (("hamilton", "2064512 messages between 128 ranks are too many to simulate"),)
+    with pytest.raises(ScheduleError, match="name it: schedule hamilton:8x16"):
+        predict(hda, problem, schedules=["hamilton:8x16"], most=MOST_UNASKED)
+    with pytest.raises(ScheduleError, match="390144 messages"):
+        predict(hda, problem, schedules=["hamilton:8x16"], backward=True, most=MOST_UNASKED)

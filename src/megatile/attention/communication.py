@@ -19,7 +19,7 @@ from megatile.runtime.failures import explained, wait_for_all
 
 @dataclass
 class Pending:
-    """Messages under way. ``wait`` returns what came from each peer; buffers stay alive until then."""
+    """Messages in flight. ``wait`` returns what came from each peer; buffers stay alive until then."""
 
     received: dict[int, Tensor]
     works: list[tuple[Any, int | None]]

@@ -83,7 +83,7 @@ class Engine:
         return {Held(self.rank, c): _pair(_rows(x, runs) for x in pair) for c, runs in enumerate(rows)}
 
     def _backward_relayed(self, grads: _Gradients, last: Chunks) -> None:
-        """Cycles in reverse: KV goes back while dK and dV, one step behind, come home along the same way."""
+        """Cycles in reverse: KV goes back; dK and dV, one step behind, come home along the same routes."""
         routes, rank = self.division.routes, self.rank
         k, v = grads.pair
         held, coming = last, None

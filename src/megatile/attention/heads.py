@@ -64,7 +64,7 @@ class HeadExchange:
 def exchange_heads(
     exchanges: Sequence[HeadExchange], tensors: Sequence[Tensor], heads: Sequence[int], to_heads: bool
 ) -> tuple[Tensor, ...]:
-    """Several tensors at once, all under way before the first is awaited; differentiable."""
+    """Several tensors at once, all in flight before the first is awaited; differentiable."""
     results: tuple[Tensor, ...] = _Exchange.apply(tuple(exchanges), tuple(heads), to_heads, *tensors)
     return results
 

@@ -103,7 +103,7 @@ def set_shard_tag(x: Any, tag: ShardTag | None) -> Any:
 
 
 def laid_out(schedule: Schedule, division: str | Layout | None) -> Schedule:
-    """The schedule for tokens that are divided in another way than its own."""
+    """The schedule for tokens that are divided in another layout than its own."""
     if division is None:
         return schedule
     if isinstance(division, Layout) and (division.ranks, division.heads) != (schedule.ranks, schedule.heads):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from megatile.attention.plans import Divided, Problem, attention_plan
-from megatile.attention.schedules import ScheduleError, make_schedule
+from megatile.attention.schedules import Schedule, ScheduleError, make_schedule
 from megatile.attention.view import AttentionKernels
 from megatile.collectives.decompositions import DecompositionError
 from megatile.collectives.geometry import nearest_memory
@@ -31,6 +31,10 @@ from megatile.sim import simulate
 from megatile.sim.result import Result
 from megatile.trace import text_table
 
+MOST_MESSAGES = 500_000
+"""Of a schedule that is simulated: about a minute and a gigabyte."""
+MOST_UNASKED = 60_000
+"""The same for schedules that were not named: some seconds each."""
 NEAR = 0.01
 """Times within this share of the best count as equally good."""
 _MOST_PAIRS = 2**63  # integers of arrays end there
@@ -233,10 +237,12 @@ def predict(
     ranks: int | None = None,
     backward: bool = False,
     scale: str = "device",
+    most: int | None = None,
 ) -> Comparison:
     """Compare schedules (all that are worth it, unless named) over ``ranks`` devices (all of them).
 
-    ``backward`` predicts a forward and a backward pass together.
+    ``backward`` predicts a forward and a backward pass together. Schedules with more than ``most`` messages
+    are left out (60 000, or 500 000 for those that are named), and said to be.
     """
     hda = find_machine(machine) if isinstance(machine, str) else machine
     count = hda.count(scale) if ranks is None else ranks
@@ -247,12 +253,14 @@ def predict(
             f"the pairs of {problem.length} queries and {problem.keys} keys are more than can be counted"
         )
     named = schedules is not None
+    most = most or (MOST_MESSAGES if named else MOST_UNASKED)
     wanted: Sequence[str] = list(schedules or schedules_for(hda, count, problem, scale))
     found: list[Prediction] = []
     unfit: list[tuple[str, str]] = []
     for number, name in enumerate(wanted):
         tell(f"{name}, {problem.length} tokens", number, len(wanted))
         try:
+            _refuse_endless(make_schedule(name, count), backward, most)
             found.append(predict_one(hda, problem, name, count, backward, scale))
         except (ScheduleError, DecompositionError) as error:
             if named and len(wanted) == 1:
@@ -261,6 +269,18 @@ def predict(
     if not found:
         raise ScheduleError("; ".join(f"{name}: {reason}" for name, reason in unfit))
     return Comparison(hda.name, problem, tuple(found), tuple(unfit))
+
+
+def _refuse_endless(schedule: Schedule, backward: bool, most: int) -> None:
+    """KV travels once for a forward pass; for a backward pass once more, and gradients go back."""
+    routes = schedule.routes
+    slots = len(routes.sends(0, 0)) if routes.exchanges else 0
+    messages = schedule.ranks * slots * routes.exchanges * (3 if backward else 1)
+    if messages > most:
+        named = f"; to wait for it, name it: schedule {schedule.name}" if messages <= MOST_MESSAGES else ""
+        raise ScheduleError(
+            f"{messages} messages between {schedule.ranks} ranks are too many to simulate{named}"
+        )
 
 
 def predict_one(
@@ -302,4 +322,4 @@ def best_schedule(machine: HDA | str, ranks: int, problem: Problem) -> str:
     inside = devices_per_node(hda)
     if 1 < inside < ranks and ranks % inside == 0:
         names.append(f"hamilton:{inside}x{ranks // inside}")
-    return predict(hda, problem, schedules=names, ranks=ranks).winner.schedule
+    return predict(hda, problem, schedules=names, ranks=ranks, most=MOST_UNASKED).winner.schedule

@@ -1,4 +1,4 @@
-"""Dividing whole sequences over ranks the way the schedules expect it, and putting them together again."""
+"""Dividing whole sequences over ranks as the schedules expect it, and putting them together again."""
 
 from __future__ import annotations
 

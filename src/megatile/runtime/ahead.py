@@ -17,7 +17,7 @@ MOST_AHEAD = 32
 
 
 class Ahead:
-    """Computations under way, and which of them touched a tile last."""
+    """Computations that were started, and which of them touched a tile last."""
 
     def __init__(self) -> None:
         threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""The way through a stream: loops, branches and the integers they depend on, for one unit."""
+"""Control flow of a stream: loops, branches and the integers they depend on, for one unit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Coming(NamedTuple):
 class Scout(Control):
     """Goes ahead of a unit through its stream and finds the messages it is going to receive, in order.
 
-    Integers that the unit finds out when it gets there (``read_scalar``, ``receive_any``) are told through
+    Integers that the unit finds out when it gets there (``read_scalar``, ``receive_any``) are given through
     ``learned``; until then the scout waits in front of them.
     """
 

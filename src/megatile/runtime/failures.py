@@ -72,7 +72,7 @@ def explained(
 
 def _culprits(late: bool, peer: int | None, wait: Wait) -> tuple[list[int], str]:
     """Global ranks at fault: the known peer of a closed connection, or those that do not answer."""
-    if WATCHER.stuck > wait.limit.grace / 2:
+    if WATCHER.waiting_for_store > wait.limit.grace / 2:
         return [0], STORE_SILENT
     answers: queue.SimpleQueue[Verdict | None] = queue.SimpleQueue()
     # A store whose process was stopped never answers: it is asked by a thread that can be left alone.
@@ -103,7 +103,7 @@ def _asked(late: bool, peer: int | None, wait: Wait) -> Verdict | None:
         if dist.get_rank() == 0 and found.ranks:
             # The store usually lives in this process: stay until the others have read it.
             end = time.monotonic() + wait.limit.grace * (GIVE_UP if known and late else 1.0)
-            while roll.untold(found) and time.monotonic() < end:
+            while roll.uninformed(found) and time.monotonic() < end:
                 time.sleep(0.02)
         return found
     except (RuntimeError, dist.DistError):
@@ -111,7 +111,7 @@ def _asked(late: bool, peer: int | None, wait: Wait) -> Verdict | None:
 
 
 def _called(roll: Roll, grace: float, late: bool) -> Verdict:
-    """The ranks named by somebody, or those that do not answer within the time of grace."""
+    """The ranks that another rank named, or those that do not answer within the time of grace."""
     number = roll.call()
     end = time.monotonic() + grace
     missing = roll.missing(number)

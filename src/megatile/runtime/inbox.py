@@ -16,7 +16,7 @@ MOST_ANNOUNCED = 64
 
 
 class Arriving(Protocol):
-    """A receive under way; ``wait`` returns the message."""
+    """A receive that was posted; ``wait`` returns the message."""
 
     def wait(self) -> Tensor: ...
 
@@ -28,7 +28,7 @@ class Receiver(Protocol):
 
 
 class Inbox:
-    """Messages of one unit. A queue has as many receives under way as it has slots.
+    """Messages of one unit. A queue has as many receives posted as it has slots.
 
     From one source they are posted in the order in which the unit takes them; those of different sources do
     not wait for each other. The message that is taken next can always be posted: all before it in its queue
@@ -42,7 +42,7 @@ class Inbox:
         self._posted: dict[tuple[str, int], deque[Arriving]] = defaultdict(deque)
 
     def learn(self, value: int) -> None:
-        """An integer on which the unit's way depends is known."""
+        """An integer on which the unit's control flow depends is known."""
         self._scout.learned.append(value)
         self.look_ahead()
 

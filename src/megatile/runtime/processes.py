@@ -38,7 +38,7 @@ def run_processes(
     """``module.work(folder, unit, settings)`` in one process per unit, joined by gloo, until all are done.
 
     ``what`` names the job in errors; ``poll`` is called many times a second. A process that fails ends the
-    others and raises :class:`LaunchError`. If this process ends in whatever way, so do they: their standard
+    others and raises :class:`LaunchError`. However this process ends, so do they: their standard
     input is a pipe that closes with it.
     """
     if importlib.util.find_spec("torch") is None:

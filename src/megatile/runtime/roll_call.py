@@ -114,7 +114,7 @@ class Roll:
         self.me, self.size = dist.get_rank(group), dist.get_world_size(group)
 
     def call(self) -> int:
-        """Ask everybody; the number of the call."""
+        """Ask all ranks; the number of the call."""
         number = self.store.add("calls", 1)
         self._say(number)
         return number
@@ -143,7 +143,7 @@ class Roll:
     def name(self, verdict: Verdict) -> Verdict:
         """Say who is at fault; who does so first is right, as others may only see the finder leave."""
         named = self.store.compare_set("verdict", "", verdict.text())
-        self.store.set(f"told/{self.me}", "1")
+        self.store.set(f"informed/{self.me}", "1")
         return Verdict.read(named.decode())
 
     def named(self) -> Verdict | None:
@@ -151,22 +151,22 @@ class Roll:
         if not self.store.check(["verdict"]):
             return None
         found = self.store.get("verdict").decode()
-        self.store.set(f"told/{self.me}", "1")
+        self.store.set(f"informed/{self.me}", "1")
         return Verdict.read(found)
 
     def forget(self) -> None:
-        """Nobody was at fault after all."""
+        """No rank was at fault after all."""
         self.store.delete_key("verdict")
 
-    def untold(self, verdict: Verdict) -> list[int]:
+    def uninformed(self, verdict: Verdict) -> list[int]:
         """The ranks that have not read who is at fault."""
         others = [rank for rank in range(self.size) if rank not in verdict.ranks]
-        return [rank for rank in others if not self.store.check([f"told/{rank}"])]
+        return [rank for rank in others if not self.store.check([f"informed/{rank}"])]
 
 
 @dataclass
 class Wait:
-    """A process waits for others of a group. ``verdict``: who is at fault (nobody: all wait), if known."""
+    """A process waits for others of a group. ``verdict``: who is at fault (none: all wait), if known."""
 
     group: dist.ProcessGroup
     limit: Limit
@@ -222,7 +222,7 @@ class Watcher:
             Roll(wait.group).forget()
 
     @property
-    def stuck(self) -> float:
+    def waiting_for_store(self) -> float:
         """For how many seconds the store has not answered."""
         looking = self._looking
         return 0.0 if looking is None else time.monotonic() - looking
@@ -235,7 +235,7 @@ class Watcher:
 
         def stop() -> None:
             end.set()
-            thread.join(max(0.0, 2 * GRACE_SECONDS - self.stuck))
+            thread.join(max(0.0, 2 * GRACE_SECONDS - self.waiting_for_store))
 
         atexit.register(stop)
 

@@ -81,7 +81,7 @@ class UnitRun(Control):
         return handle.tile if isinstance(handle, Version) else code.tile
 
     def _settle(self) -> None:
-        """Puts and gets are done before anyone is told anything."""
+        """Puts and gets are done before any other unit is signalled."""
         self.ahead.untouched(*self.memory.reached)
 
     def region(self, code: RegionCode, fresh: bool = False) -> Tensor:

@@ -194,8 +194,8 @@ class PlanContext:
         """The attributes of a kernel; limits that limit nothing are left out."""
         limits = {name: fields[name] for name in ("lower", "upper")}
         known = {name: x.value if isinstance(x, Const) else x for name, x in limits.items()}
-        told = {name: x for name, x in known.items() if not isinstance(x, int) or abs(x) != UNLIMITED}
-        return {"scale": self.problem.factor, **told}
+        given = {name: x for name, x in known.items() if not isinstance(x, int) or abs(x) != UNLIMITED}
+        return {"scale": self.problem.factor, **given}
 
     def work(self, fields: dict[str, Expr], per_pair: int, *parts: Part) -> Work:
         """``per_pair`` flops for each visible pair, head and dimension; bytes of everything touched."""

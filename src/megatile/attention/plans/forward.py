@@ -40,7 +40,7 @@ class Exchange:
         self.feeder = np.array([[t.peer for t in routes.receives(0, r)] for r in ranks if count])
 
     def feeder_of(self, slot: int) -> Expr:
-        """The unit that feeds a slot: where the way back leads."""
+        """The unit that feeds a slot: where gradients go back to."""
         return self.context.unit_of(self.context.by_rank(self.feeder[:, slot].tolist()))
 
     def sent_as(self, slot: int) -> int:

@@ -141,7 +141,7 @@ class Part(NamedTuple):
 
 def part_of(tile: Tile, rows: tuple[int, int], columns: tuple[int, int]) -> Part | None:
     """The visible rectangle of a tile inside these rows and columns, or None."""
-    for _ in range(2):  # cutting columns can free rows and the other way round
+    for _ in range(2):  # cutting columns can free rows and vice versa
         height, width = rows[1] - rows[0], columns[1] - columns[0]
         if height <= 0 or width <= 0:
             return None

@@ -29,7 +29,7 @@ class ScheduleError(MegatileError, ValueError):
 
 @dataclass(frozen=True)
 class Schedule:
-    """One way to compute attention over a sequence that is divided over ranks.
+    """A method to compute attention over a sequence that is divided over ranks.
 
     ``heads`` consecutive ranks exchange sequence for heads first (Ulysses); the ``routes`` run between such
     groups. ``full_layout`` and ``causal_layout`` name the division of the sequence without and with a causal
