@@ -208,10 +208,10 @@ def merge_log_sums(lse: Tensor, rest: Tensor, block: Tensor, block_rest: Tensor 
     apart = (block - lse).sub_(rest)
     if block_rest is not None:
         apart += block_rest
-    kept = torch.where(apart > 0, 0.0 if block_rest is None else block_rest, rest)
+    kept = rest * (apart <= 0) if block_rest is None else torch.where(apart > 0, block_rest, rest)
     larger = torch.maximum(lse, block)
     share = torch.sigmoid(apart).nan_to_num_(0.0)
-    more = kept.add_(torch.nn.functional.softplus(apart.abs_().neg_())).nan_to_num_(0.0)
+    more = kept.sub_(torch.nn.functional.logsigmoid(apart.abs_())).nan_to_num_(0.0)
     torch.add(larger, more, out=lse)
     moved = lse - larger
     torch.add(larger - (lse - moved), more - moved, out=rest).nan_to_num_(0.0)
