@@ -35,7 +35,7 @@ POOL = memory("pool", level="node", size="1 TB")
         ([SCRATCH, *ONE], 8, "scratchpad"),
         ([SMALL, POOL], 8000, "pool"),
         ([SMALL], 8000, "tile_sram"),
-        ([HBM], 10**9, "hbm"),
+        ([HBM], 10**8, "hbm"),
     ],
 )
 def test_everything_lies_in_the_nearest_memory_that_holds_it(memories, length, chosen):
@@ -45,6 +45,11 @@ def test_everything_lies_in_the_nearest_memory_that_holds_it(memories, length, c
         plan = found.result.plan
         assert {x.memory for x in (*plan.tiles, *plan.channels)} == {chosen}
         assert found.time_ps > 0
+
+
+def test_work_beyond_the_integers_of_plans_is_refused():
+    with pytest.raises(MegatileError, match="larger than 63 bits can hold"):
+        predict_one(own_mesh(4, [HBM]), Problem(10**9, 8), "ring", 4)
 
 
 def test_the_name_of_the_memory_does_not_matter():
