@@ -245,7 +245,7 @@ def test_a_run_prints_as_one_line() -> None:
 @pytest.mark.parametrize("given", [tiles_of_four, None])
 def test_where_a_plan_is_wanted(word: str, given: Any) -> None:
     said = "'tiles_of_four' is a tile program.*mt.run" if given is not None else "not NoneType"
-    more = {"simulate": {"machine": "dgx-h100"}, "price": {"hda": "dgx-h100"}}.get(word, {})
+    more = {"machine": "dgx-h100"} if word in ("simulate", "price") else {}
     with pytest.raises(PlanError, match=f"mt.{word} takes a Plan.*{said}"):
         getattr(mt, word)(given, **more)
 

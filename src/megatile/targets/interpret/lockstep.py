@@ -20,6 +20,7 @@ from megatile.core.operations import OPERATIONS, cast
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank, has_loads
 from megatile.targets.interpret.dependence import watched
+from megatile.targets.interpret.dispatch import MOST_INSTANCES
 from megatile.targets.interpret.errors import RunError
 from megatile.targets.interpret.statements import COMBINE
 from megatile.targets.interpret.storage import Storage
@@ -46,7 +47,7 @@ class Doubt(Exception):
 
 def can_run(machine: Interpreter, node: n.Scale, unit: Unit, size: int) -> bool:
     """Whether the units of a region of the whole launch qualify, by the text of their body."""
-    if unit.parent is not None or size < FEWEST or machine.recorder is not None:
+    if unit.parent is not None or not FEWEST <= size <= MOST_INSTANCES or machine.recorder is not None:
         return False
     inside = list(n.walk(node.body))
     if not all(isinstance(one, _KINDS) for one in inside):
