@@ -110,9 +110,11 @@ def plan_documents() -> list[str]:
 
 
 def _run_plan(plan: mt.Plan) -> None:
-    assert mt.Plan.from_json(plan.to_json()) == plan
+    assert (
+        mt.Plan.from_json(plan.to_json()).digest == plan.digest
+    )  # a plan with nan in it is not equal to itself
     mt.check(plan)
-    assert mt.Plan.from_text(str(plan)) == plan
+    assert mt.Plan.from_text(str(plan)).digest == plan.digest
     if plan.units > 64 or any(tile.elements > 1 << 24 for tile in plan.tiles):
         return
     inputs = {

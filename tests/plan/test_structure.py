@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import megatile as mt
+from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
 from megatile.plan.execute import execute
-from megatile.plan.model import Plan, PlanError
+from megatile.plan.model import Compute, Plan, PlanError, Region, Stream
 from megatile.plan.structure import check_structure
 
 HEAD = """plan("wrong", scale="pe", grid=(2,))
@@ -124,3 +127,44 @@ def test_collectives_that_differ_are_found_by_check():
         b.collective("all_reduce", g, x, x, reduction="max")
     with pytest.raises(PlanError, match="meet at different collectives"):
         check(b.finish())
+
+
+def test_flags_with_more_counters_than_can_be_followed():
+    b = PlanBuilder("many", scale="pe", units=4)
+    b.flag("f", members=1 << 30)
+    with pytest.raises(PlanError, match=r"flag 'f' has 4294967296 counters in all"):
+        check(b.finish())
+
+
+def test_a_message_that_does_not_fit_where_it_is_copied():
+    text = (
+        HEAD
+        + "    send(q, x, to=1 - unit, bytes=32)\n    x[0:+1] <- receive(q, f32[8], into=True, bytes=32)\n"
+    )
+    for one in (check, lambda p: execute(p, {"x": np.zeros((2, 8), "f4")})):
+        with pytest.raises(PlanError, match="message of 8 elements does not fit a region of 1"):
+            one(Plan.from_text(text))
+
+
+def test_an_attribute_given_twice():
+    fill = Compute("fill", Region("x"), attributes=(("value", 0.0), ("value", 1.0)))
+    plan = Plan.from_text(HEAD + "    pass\n")
+    with pytest.raises(PlanError, match="fill has an attribute twice"):
+        check(replace(plan, streams=(Stream(((0, 2, 1),), (fill,)),)))
+
+
+def test_a_step_that_becomes_zero():
+    plan = Plan.from_text(HEAD + "    for k in range(1, 0, unit):\n        pass\n")
+    with pytest.raises(PlanError, match="step 0"):
+        check(plan)
+
+
+def test_long_loops_of_different_lengths_are_not_walked():
+    body = EXCHANGE.replace("\n    ", "\n        ") + "        free(m)\n"
+    plan = Plan.from_text(HEAD + "    for k in range(0, 1000000000, 1):" + body)
+    assert check(plan).messages == 2 * 10**9
+    b = PlanBuilder("uneven", scale="pe", units=3)
+    x = b.tile("x", (8,), "f32", memory="tcm")
+    with b.loop(0, unit * 1000 + 10**9):
+        b.compute("add", x, [x, x])
+    check(b.finish())

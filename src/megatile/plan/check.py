@@ -20,7 +20,7 @@ from megatile.core.dtypes import itemsize
 from megatile.core.operations import OPERATIONS, OperationError
 from megatile.hda import HDA, machine
 from megatile.plan.code import Instruction, RegionCode
-from megatile.plan.cohort import Actors, Cohort, SlotHandle, Value, spread, uniform
+from megatile.plan.cohort import Actors, Cohort, SlotHandle, Value, lowest, spread, uniform
 from megatile.plan.follow import Follower
 from megatile.plan.memory import check_memory, check_ranges
 from megatile.plan.model import Loop, Plan, PlanError, require_plan, statements
@@ -164,7 +164,7 @@ class CountingWalk(Follower):
     def on_receive(self, cohort: Cohort, instruction: Instruction, handle: SlotHandle) -> None:
         self.check_bytes(cohort, instruction, handle.shape, handle.dtype)
         if instruction.write is not None:
-            self.shape_of(cohort, instruction, instruction.write)
+            self.fits(instruction, handle, self.shape_of(cohort, instruction, instruction.write))
 
     def on_collective(self, group: str, parts: list[tuple[Cohort, Instruction]]) -> None:
         seen: dict[int, tuple[int, ...]] = {}
@@ -219,10 +219,8 @@ class CountingWalk(Follower):
         if not self.repeating[id(loop)] or not alone:
             return True
         at, stop, step = (cohort.ints[f"{loop.index}{s}"] for s in ("", ".stop", ".step"))
-        if any(isinstance(v, np.ndarray) for v in (at, stop, step)):
-            return True
         queues = {} if works_only(loop) else self.queues
-        key, remaining = (id(loop), int(cohort.units[0])), len(range(at, stop, step))
+        key, remaining = (id(loop), int(cohort.units[0])), lowest(-((at - stop) // step))
         before = self.before.get(key)
         if before is not None and remaining > 2 and same_state(before, queues, cohort):
             cohort.ints[loop.index] = at + step * skip(loop, before, queues, cohort, remaining)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -290,6 +291,14 @@ class Commands(ControlFlow):
             self.hold(cohort, handle, -1)
         cohort.pc += 1
         return True
+
+    def fits(self, instruction: Instruction, handle: SlotHandle, shape: tuple[Value, ...]) -> None:
+        """A message that is copied out has as many elements as the region it goes to."""
+        if np.any(prod(shape) != prod(handle.shape)):
+            raise PlanError(
+                f"a message of {int(np.max(prod(handle.shape)))} elements does not fit a region of "
+                f"{int(np.max(prod(shape)))}: {self.describe(instruction)}"
+            )
 
     def divide_by(self, cohort: Cohort, values: list[Value]) -> bool:
         """Go on separately with the units that agree on ``values``."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from megatile.plan.code import Instruction
 from megatile.plan.cohort import Cohort, uniform
+from megatile.plan.model import PlanError
 
 STRUCTURE = ("enter", "test", "again", "branch", "jump", "merge", "free")
 
@@ -45,6 +46,8 @@ class ControlFlow:
         for key in ("start", "stop", "step"):
             name = loop.index if key == "start" else f"{loop.index}.{key}"
             cohort.ints[name] = uniform(instruction.functions[key](cohort.ints))
+        if np.any(cohort.ints[f"{loop.index}.step"] == 0):
+            raise PlanError("a loop with step 0 never ends", place=loop.source)
         for name in instruction.names:
             self.unbind(cohort, name)
         cohort.pc += 1

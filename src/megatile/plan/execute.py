@@ -267,6 +267,7 @@ class Executor(Follower):
         write = self.access(cohort, instruction, instruction.write, True)
         if write.ragged:
             raise PlanError(f"units disagree on the shape of the destination: {self.describe(instruction)}")
+        self.fits(instruction, handle, write.shape)
         store = self.slots[handle.channel]
         slot = handle.sequence % store.channel.slots
         array = store.typed(handle.dtype, handle.shape)

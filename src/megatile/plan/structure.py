@@ -138,6 +138,12 @@ def check_extent(plan: Plan) -> None:
                 f"channel '{channel.name}' has {slots} slots in all: more than {MOST_SLOTS} are not followed",
                 advice="fewer members or slots do the same where senders wait for credit",
             )
+    for flag in plan.flags:
+        counters = plan.instances(flag.level) * flag.members
+        if counters > MOST_SLOTS:
+            raise PlanError(
+                f"flag '{flag.name}' has {counters} counters in all: more than {MOST_SLOTS} are not followed"
+            )
 
 
 def check_streams(plan: Plan, level: Level) -> None:
@@ -226,6 +232,8 @@ def _compute(statement: Compute, known: Any) -> None:
     for attribute, _ in statement.attributes:
         if attribute not in rule.attributes:
             raise PlanError(f"{rule.name} has no attribute '{attribute}'", place=statement.source)
+    if len(dict(statement.attributes)) < len(statement.attributes):
+        raise PlanError(f"{rule.name} has an attribute twice", place=statement.source)
 
 
 def _loop(statement: Loop, known: Any) -> None:
