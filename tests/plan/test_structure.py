@@ -66,6 +66,8 @@ WRONG = {
         EXCHANGE.replace("m <-", "x <-"),
         "'x' is bound here, but it is already a declared tile",
     ),
+    "a declared tile freed": ("    free(x)", "'x' is a declared tile and does not end"),
+    "nobody freed": ("    free(nobody)", "there is no tile 'nobody' here"),
     "an index named unit": ("    for unit in range(0, 2, 1):\n        pass", "'unit' is bound here"),
 }
 

@@ -92,6 +92,18 @@ class Scope:
             self.tiles[name] = rank
             self.ended.discard(name)
 
+    def free(self, names: tuple[str, ...], statement: Statement) -> None:
+        """The names end here; declared tiles have no end."""
+        for name in names:
+            if name in self.declared:
+                raise PlanError(
+                    f"'{name[:40]}' is a declared tile and does not end: {statement_text(statement)}",
+                    place=statement.source,
+                )
+            if name not in self.ended:
+                self.rank(name, statement)
+        self.end(names)
+
     def end(self, names: Any) -> None:
         for name in names:
             if self.tiles.pop(name, None) is not None:
@@ -119,7 +131,7 @@ def _block(body: tuple[Statement, ...], scope: Scope) -> None:
         elif isinstance(statement, If):
             _branch(statement, scope, where)
         elif isinstance(statement, Free):
-            scope.end(statement.names)
+            scope.free(statement.names, statement)
         for name in having(statement, "binds"):
             assert isinstance(statement, (Receive, ReceiveAny))
             scope.bind(name, len(statement.shape), statement)
@@ -137,7 +149,7 @@ def _loop(loop: Loop, scope: Scope, where: str) -> None:
     inner.bind(loop.index, None, loop, new=True)
     for carry in loop.carries:
         inner.bind(carry.name, ranks.get(carry.name), loop)
-    inner.end(loop.frees)
+    inner.free(loop.frees, loop)
     scope.end(loop.frees)
     _block(loop.body, inner)
     for carry in loop.carries:
