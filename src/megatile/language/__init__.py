@@ -41,17 +41,10 @@ from megatile.language.tile.loops import Parallel, Persistent, Pipelined, bounde
 from megatile.language.tile.memory import alloc, alloc_fragment, alloc_local, alloc_shared, dynamic, view
 from megatile.language.tile.operations import (
     GemmWarpPolicy,
-    atomic_add,
-    atomic_cas,
-    atomic_exchange,
-    atomic_max,
-    atomic_min,
-    barrier,
     clear,
     copy,
     cumsum,
     device_assert,
-    fence,
     fill,
     gemm,
     read_scalar,
@@ -60,14 +53,23 @@ from megatile.language.tile.operations import (
     reduce_max,
     reduce_min,
     reduce_sum,
-    signal,
-    wait,
 )
 from megatile.language.tile.operations import breakpoint_ as breakpoint
 from megatile.language.tile.operations import print_ as print
 from megatile.language.tile.program import macro, program
 from megatile.language.tile.python_errors import WORDS as _WORDS
 from megatile.language.tile.scales import Kernel, Scale
+from megatile.language.tile.synchronise import (
+    atomic_add,
+    atomic_cas,
+    atomic_exchange,
+    atomic_max,
+    atomic_min,
+    barrier,
+    fence,
+    signal,
+    wait,
+)
 from megatile.language.tile.tiles import Input, Tensor
 
 FullRow = Shard(0)

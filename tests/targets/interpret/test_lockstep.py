@@ -12,7 +12,7 @@ import megatile as mt
 import megatile.language as T
 from megatile.core.errors import MegatileError
 from megatile.language.tile.errors import ProgramWarning
-from megatile.targets.interpret import lockstep
+from megatile.targets.interpret import independent, lockstep
 
 OUTCOMES: list[bool] = []
 
@@ -28,14 +28,14 @@ def _watched(monkeypatch: pytest.MonkeyPatch) -> None:
         return OUTCOMES[-1]
 
     monkeypatch.setattr(lockstep.Lockstep, "run", noted)
-    monkeypatch.setattr(lockstep, "FEWEST", 2)
+    monkeypatch.setattr(independent, "FEWEST", 2)
 
 
 def both(monkeypatch: pytest.MonkeyPatch, program: Any, *arrays: np.ndarray, **options: Any) -> Any:
     """Arrays after a run in lockstep and after one unit by unit, or the two errors."""
     results = []
     for fewest in (2, 1 << 40):
-        monkeypatch.setattr(lockstep, "FEWEST", fewest)
+        monkeypatch.setattr(independent, "FEWEST", fewest)
         own = [a.copy() for a in arrays]
         try:
             with warnings.catch_warnings():

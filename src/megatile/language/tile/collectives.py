@@ -15,7 +15,7 @@ from megatile.language.tile import functions as m
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.memory import add_view
-from megatile.language.tile.operations import _axis
+from megatile.language.tile.operations import checked_axis
 from megatile.language.tile.regions import Operand, fixed, same_extents
 from megatile.language.tile.scalars import Value, as_expr
 from megatile.language.tile.tiles import Tile
@@ -65,7 +65,7 @@ def _emit(kind: str, to: list[Operand], source: list[Operand], axis: int | None,
     builder = current()
     builder.emit(
         n.Collective, kind=kind, scale=builder.scale, to=tuple(o.region() for o in to),
-        source=tuple(o.region() for o in source), axis=_axis(axis), **rest,
+        source=tuple(o.region() for o in source), axis=checked_axis(axis), **rest,
     )  # fmt: skip
 
 

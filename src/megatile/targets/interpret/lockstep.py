@@ -1,9 +1,9 @@
 """Blocks of a launch that do not talk to each other, in lockstep: every statement once, on arrays that have
 the grid of the launch in front.
 
-Which launches qualify is read off the text (``can_run``). What the text cannot tell, whether two units touch
-one element, an index is outside or something is read unwritten, is watched: then everything is put back and
-the units run one by one, which says what is wrong and where.
+Which launches qualify is read off the text (``independent``). What it cannot tell, if two units touch one
+element, an index is outside or something is read unwritten, is watched: then everything is put back and the
+units run one by one, which says what is wrong and where.
 """
 
 from __future__ import annotations
@@ -15,188 +15,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.core.dtypes import accumulator, dtype, numpy_dtype
-from megatile.core.expr import Const, Expr, Symbol, walk
+from megatile.core.expr import Const, Expr, Symbol
 from megatile.core.operations import OPERATIONS, cast
 from megatile.ir import nodes as n
-from megatile.ir.expr import Coord, Load, Rank, has_loads
-from megatile.targets.interpret.dependence import watched
-from megatile.targets.interpret.dispatch import MOST_INSTANCES
+from megatile.ir.expr import Load
 from megatile.targets.interpret.errors import RunError
 from megatile.targets.interpret.statements import COMBINE
 from megatile.targets.interpret.storage import Storage
-from megatile.targets.interpret.units import Unit
+from megatile.targets.interpret.windows import Doubt, GridIndex, Tile, Watch, products, put_at, window_of
 
 if TYPE_CHECKING:
     from megatile.targets.interpret.machine import Interpreter
 
-FEWEST = 8
-"""Units below which it is not worth while."""
-LONGEST = 2048
-"""Inner extent of products that are made at once."""
 CHUNK_BYTES = 1 << 26
 """Tiles of the units that run at once."""
-_KINDS = (n.Alloc, n.Copy, n.Fill, n.Gemm, n.Reduce, n.Cumsum, n.Let, n.Store, n.Loop, n.Parallel)
-
-
-class Doubt(Exception):
-    """Something that the units, one by one, must settle."""
-
-
-# --- which launches ---------------------------------------------------------------------------------
-
-
-def can_run(machine: Interpreter, node: n.Scale, unit: Unit, size: int) -> bool:
-    """Whether the units of a region of the whole launch qualify, by the text of their body."""
-    if unit.parent is not None or not FEWEST <= size <= MOST_INSTANCES or machine.recorder is not None:
-        return False
-    inside = list(n.walk(node.body))
-    if not all(isinstance(one, _KINDS) for one in inside):
-        return False
-    return all(_is_plain(machine, name, node.scale) for one in inside for name in _names(one)) and all(
-        _fits(machine, one, varying) for one, varying in _with_varying(node.body)
-    )
-
-
-def _names(node: n.Node) -> set[str]:
-    return {region.source for _, region in n.regions(node)}
-
-
-def _is_plain(machine: Interpreter, name: str, scale: str) -> bool:
-    """A tensor as it is, or a tile of the unit itself."""
-    found = machine.places.names[name]
-    if found.binding.views or found.copies > 1 or found.base in machine.places.sharded:
-        return False
-    return found.alloc is None or (found.owner == scale and found.base in machine.sharing.raceless)
-
-
-def _with_varying(body: tuple[n.Node, ...]) -> Iterator[tuple[n.Node, set[str]]]:
-    """Every statement, with the variables that may differ between units."""
-    every = list(n.walk(body))
-    lets = [one for one in every if isinstance(one, n.Let)]
-    varying: set[str] = set()
-    for _ in lets:  # a variable may be set from one that is set later in a loop
-        varying |= {one.name for one in lets if not _is_uniform(one.value, varying)}
-    for one in every:
-        yield one, varying
-
-
-def _is_uniform(expr: Expr, varying: set[str]) -> bool:
-    return not any(
-        isinstance(part, (Coord, Rank, Load)) or (isinstance(part, Symbol) and part.name in varying)
-        for part in walk(expr)
-    )
-
-
-def _fits(machine: Interpreter, node: n.Node, varying: set[str]) -> bool:
-    if isinstance(node, n.Loop):
-        bounds = (node.start, node.stop, node.step)
-        return node.kind != "bounded" and all(_is_uniform(e, varying) for e in bounds)
-    if isinstance(node, n.Parallel):
-        return (
-            all(_is_uniform(e, varying) for e in node.extents)
-            and all(isinstance(one, (n.Store, n.Let)) for one in node.body)
-            and not watched(node, machine.places.names)
-            and all(_is_own(one.index, node.vars) for one in node.body if isinstance(one, n.Store))
-        )
-    if isinstance(node, n.Copy) and (node.dst is not None or node.src is not None):
-        return False
-    return all(
-        _region_fits(machine, region, varying)
-        for _, region in n.regions(node)
-        if not _is_element(node, region)
-    )
-
-
-def _is_element(node: n.Node, region: n.Region) -> bool:
-    return isinstance(node, (n.Store, n.Let)) or not any(d.extent is not None for d in region.dims)
-
-
-def _region_fits(machine: Interpreter, region: n.Region, varying: set[str]) -> bool:
-    if region.along is not None or any(has_loads(e) for e in region.expressions()):
-        return False
-    private = machine.places.names[region.source].alloc is not None
-    for dim in region.dims:
-        if dim.limit is not None or (dim.extent is not None and not _is_uniform(dim.extent, varying)):
-            return False
-        if private and not _is_uniform(dim.start, varying):
-            return False
-    return True
-
-
-def _is_own(index: tuple[Expr, ...], variables: tuple[str, ...]) -> bool:
-    """Whether every iteration writes an element of its own: each variable stands alone in a dimension, or
-    with something added that no variable changes."""
-    found: list[str] = []
-    for expr in index:
-        if has_loads(expr):
-            return False
-        used = [p.name for p in walk(expr) if isinstance(p, Symbol) and p.name in variables]
-        if len(used) > 1 or (used and not _only_added(expr, used[0])):
-            return False
-        found += used
-    return sorted(found) == sorted(variables)
-
-
-def _only_added(expr: Expr, name: str) -> bool:
-    """``name`` plus terms without it."""
-    if isinstance(expr, Symbol):
-        return expr.name == name
-    if getattr(expr, "operator", None) != "+":
-        return False
-    holding = [a for a in expr.args if any(isinstance(p, Symbol) and p.name == name for p in walk(a))]  # type: ignore[attr-defined]
-    return len(holding) == 1 and _only_added(holding[0], name)
-
-
-# --- running ----------------------------------------------------------------------------------------
-
-
-class GridIndex:
-    """The number of every unit below its parent at one scale: its coordinates apart, x first."""
-
-    __array_ufunc__ = None  # arrays leave the sum to it
-
-    def __init__(self, coords: list[Any], extents: tuple[int, ...]):
-        self.coords = coords
-        self.flat: Any = 0
-        for coord, extent in zip(reversed(coords), reversed(extents), strict=True):
-            self.flat = self.flat * extent + coord
-
-    def __radd__(self, other: Any) -> Any:
-        return other + self.flat
-
-
-class Tile:
-    """A tile of every unit: ``array`` has the grid in front, 1 where all units have the same."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: str):
-        self.shape, self.dtype = shape, dtype
-        self._array: Any = None
-        self.products: list[tuple[Any, Any]] = []
-        """Matrix products still to be added: several are one with a longer inner dimension."""
-        self.owned = False
-        self.written: Any = np.zeros(shape, bool)
-
-    @property
-    def array(self) -> Any:
-        if self.products:
-            left = np.concatenate([a for a, _ in self.products], -1)
-            right = np.concatenate([b for _, b in self.products], -2)
-            self.products = []
-            total = _products(left, right)
-            total += self._array
-            self._array, self.owned = total, True
-        return self._array
-
-    @array.setter
-    def array(self, value: Any) -> None:
-        self._array, self.products = value, []
-
-    def add_product(self, a: Any, b: Any) -> None:
-        """``a @ b`` is added, sooner or later."""
-        inner = sum(left.shape[-1] for left, _ in self.products)
-        if self.products and (inner > LONGEST or [x.shape for x in self.products[0]] != [a.shape, b.shape]):
-            self.array = self.array
-        self.products.append((a, b))
 
 
 class Lockstep:
@@ -346,7 +178,7 @@ class Lockstep:
                 raise Doubt
             tile.add_product(a.astype(wide), b.astype(wide))
             return
-        result = _products(a, b)
+        result = products(a, b)
         if not node.clear:
             result += self._matrix(node.c).astype(result.dtype, copy=False)
         self.write(node.c, result.reshape(result.shape[:-2] + extents) if len(extents) > 2 else result)
@@ -465,10 +297,10 @@ class Lockstep:
             for s, z, length in zip(starts, sizes, array.shape, strict=True)
         )
         if inside and all(z != 0 for z in sizes):
-            view = _window(array, starts, sizes, self.grid, keep=write is not None)
+            view = window_of(array, starts, sizes, self.grid, keep=write is not None)
             if view is not None:
                 self._watched(
-                    region.source, lambda a: _window(a, starts, sizes, self.grid, True), write is not None
+                    region.source, lambda a: window_of(a, starts, sizes, self.grid, True), write is not None
                 )
                 if write is None:
                     return view if region.source in self.machine.sharing.constant else view.copy()
@@ -541,7 +373,7 @@ class Lockstep:
             picked = tuple(np.broadcast_to(v, full) for v in values)
             more = (1,) * len(self.extents)
             owner = np.broadcast_to(self.numbers.reshape(self.grid + more), full)
-            self._watched(name, lambda a: a[picked], write, owner, _put(picked))
+            self._watched(name, lambda a: a[picked], write, owner, put_at(picked))
             return array, picked
         flat = tuple(v[(0,) * len(self.grid)] if set(v.shape[: len(self.grid)]) == {1} else v for v in values)
         uniform = all(f.ndim <= len(self.extents) for f in flat)
@@ -572,89 +404,6 @@ class Lockstep:
                 self.numbers.reshape(self.grid + (1,) * (window.ndim - len(self.grid))), window.shape
             )
         watch.touch(at, owner, write, put or (lambda a, v: at(a).__setitem__(..., v)))
-
-
-def _put(index: Any) -> Callable[[Any, Any], None]:
-    return lambda array, value: array.__setitem__(index, value)
-
-
-class Watch:
-    """Which unit wrote, and which read, every element of a tensor: -1 none, -2 several."""
-
-    def __init__(self, shape: tuple[int, ...]):
-        self.writer, self.reader = np.full(shape, -1, np.int64), np.full(shape, -1, np.int64)
-
-    def touch(
-        self, at: Callable[[Any], Any], owner: Any, write: bool, put: Callable[[Any, Any], None]
-    ) -> None:
-        wrote = at(self.writer)
-        if ((wrote != -1) & (wrote != owner)).any():
-            raise Doubt
-        if write:
-            read = at(self.reader)
-            if ((read != -1) & (read != owner)).any():
-                raise Doubt
-            put(self.writer, owner)
-            if (at(self.writer) != owner).any():  # two units wrote it at once
-                raise Doubt
-            return
-        before = at(self.reader).copy()
-        put(self.reader, owner)
-        again = at(self.reader)
-        shared = (again != owner) | ((before != -1) & (before != owner))
-        if shared.any():
-            put(self.reader, np.where(shared, -2, owner))
-
-
-def _products(a: Any, b: Any) -> Any:
-    """Matrix products of all units. Where rows depend on some dimensions of the grid and columns on others,
-    they are one large product."""
-    grid = len(a.shape) - 2
-    rows = [d for d in range(grid) if a.shape[d] > 1]
-    columns = [d for d in range(grid) if b.shape[d] > 1]
-    meaning = OPERATIONS["gemm"].meaning
-    if set(rows) & set(columns):
-        return meaning(a, b)
-    (m, k), n_ = a.shape[-2:], b.shape[-1]
-    left = a.reshape([a.shape[d] for d in rows] + [m, k]).reshape(-1, k)
-    right = np.moveaxis(b.reshape([b.shape[d] for d in columns] + [k, n_]), -2, 0).reshape(k, -1)
-    product = meaning(left, right)
-    product = product.reshape([a.shape[d] for d in rows] + [m] + [b.shape[d] for d in columns] + [n_])
-    at = {d: number for number, d in enumerate(rows)} | {d: len(rows) + 1 + i for i, d in enumerate(columns)}
-    order = [at[d] for d in sorted(at)] + [len(rows), product.ndim - 1]
-    shape = [max(a.shape[d], b.shape[d]) for d in range(grid)]
-    kept = product.transpose(order)
-    return kept[tuple(slice(None) if s > 1 else np.newaxis for s in shape)] if grid else kept
-
-
-def _window(array: Any, starts: list[Any], sizes: list[Any], grid: tuple[int, ...], keep: bool) -> Any:
-    """The region of every unit as one strided array; None if its starts are not evenly spaced.
-
-    ``keep`` has an entry for every unit; else dimensions of the grid that make no difference have 1.
-    """
-    strides = [0] * len(grid)
-    first = 0
-    for start, stride in zip(starts, array.strides, strict=True):
-        origin = start.reshape(-1)[0] if start.ndim else start[()]
-        first += int(origin) * stride
-        if not start.ndim:
-            continue
-        even: Any = int(origin)
-        for axis, extent in enumerate(start.shape):
-            if extent > 1:
-                step = int(np.take(start, 1, axis).reshape(-1)[0] - origin)
-                shape = [1] * start.ndim
-                shape[axis] = extent
-                even = even + step * np.arange(extent).reshape(shape)
-                strides[axis] += step * stride
-        if not np.array_equal(start, np.broadcast_to(even, start.shape)):
-            return None
-    shape = [e if keep or s else 1 for e, s in zip(grid, strides, strict=True)]
-    inner = [(z, s) for z, s in zip(sizes, array.strides, strict=True) if z is not None]
-    flat = array.reshape(-1).view(array.dtype)[first // array.itemsize :]
-    return np.lib.stride_tricks.as_strided(
-        flat, (*shape, *(z for z, _ in inner)), (*strides, *(s for _, s in inner))
-    )
 
 
 _STATEMENTS: dict[type[n.Node], Callable[[Lockstep, Any], None]] = {

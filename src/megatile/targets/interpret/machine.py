@@ -23,7 +23,8 @@ from megatile.targets.interpret.elementwise import Elementwise, Iterations
 from megatile.targets.interpret.errors import DataRaceError, DeadlockError, RunError
 from megatile.targets.interpret.expressions import Compiler, Evaluate, unflatten
 from megatile.targets.interpret.group import Group, word_of
-from megatile.targets.interpret.lockstep import Lockstep, can_run
+from megatile.targets.interpret.independent import can_run
+from megatile.targets.interpret.lockstep import Lockstep
 from megatile.targets.interpret.places import Places
 from megatile.targets.interpret.record import Recorder
 from megatile.targets.interpret.schedule import Schedule

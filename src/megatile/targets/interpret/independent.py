@@ -1,0 +1,122 @@
+"""Which launches can run in lockstep: read off the text of their body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from megatile.core.expr import Expr, Symbol, walk
+from megatile.ir import nodes as n
+from megatile.ir.expr import Coord, Load, Rank, has_loads
+from megatile.targets.interpret.dependence import watched
+from megatile.targets.interpret.dispatch import MOST_INSTANCES
+from megatile.targets.interpret.units import Unit
+
+if TYPE_CHECKING:
+    from megatile.targets.interpret.machine import Interpreter
+
+FEWEST = 8
+"""Units below which it is not worth while."""
+_KINDS = (n.Alloc, n.Copy, n.Fill, n.Gemm, n.Reduce, n.Cumsum, n.Let, n.Store, n.Loop, n.Parallel)
+
+
+def can_run(machine: Interpreter, node: n.Scale, unit: Unit, size: int) -> bool:
+    """Whether the units of a region of the whole launch qualify, by the text of their body."""
+    if unit.parent is not None or not FEWEST <= size <= MOST_INSTANCES or machine.recorder is not None:
+        return False
+    inside = list(n.walk(node.body))
+    if not all(isinstance(one, _KINDS) for one in inside):
+        return False
+    return all(_is_plain(machine, name, node.scale) for one in inside for name in _names(one)) and all(
+        _fits(machine, one, varying) for one, varying in _with_varying(node.body)
+    )
+
+
+def _names(node: n.Node) -> set[str]:
+    return {region.source for _, region in n.regions(node)}
+
+
+def _is_plain(machine: Interpreter, name: str, scale: str) -> bool:
+    """A tensor as it is, or a tile of the unit itself."""
+    found = machine.places.names[name]
+    if found.binding.views or found.copies > 1 or found.base in machine.places.sharded:
+        return False
+    return found.alloc is None or (found.owner == scale and found.base in machine.sharing.raceless)
+
+
+def _with_varying(body: tuple[n.Node, ...]) -> Iterator[tuple[n.Node, set[str]]]:
+    """Every statement, with the variables that may differ between units."""
+    every = list(n.walk(body))
+    lets = [one for one in every if isinstance(one, n.Let)]
+    varying: set[str] = set()
+    for _ in lets:  # a variable may be set from one that is set later in a loop
+        varying |= {one.name for one in lets if not _is_uniform(one.value, varying)}
+    for one in every:
+        yield one, varying
+
+
+def _is_uniform(expr: Expr, varying: set[str]) -> bool:
+    return not any(
+        isinstance(part, (Coord, Rank, Load)) or (isinstance(part, Symbol) and part.name in varying)
+        for part in walk(expr)
+    )
+
+
+def _fits(machine: Interpreter, node: n.Node, varying: set[str]) -> bool:
+    if isinstance(node, n.Loop):
+        bounds = (node.start, node.stop, node.step)
+        return node.kind != "bounded" and all(_is_uniform(e, varying) for e in bounds)
+    if isinstance(node, n.Parallel):
+        return (
+            all(_is_uniform(e, varying) for e in node.extents)
+            and all(isinstance(one, (n.Store, n.Let)) for one in node.body)
+            and not watched(node, machine.places.names)
+            and all(_is_own(one.index, node.vars) for one in node.body if isinstance(one, n.Store))
+        )
+    if isinstance(node, n.Copy) and (node.dst is not None or node.src is not None):
+        return False
+    return all(
+        _region_fits(machine, region, varying)
+        for _, region in n.regions(node)
+        if not _is_element(node, region)
+    )
+
+
+def _is_element(node: n.Node, region: n.Region) -> bool:
+    return isinstance(node, (n.Store, n.Let)) or not any(d.extent is not None for d in region.dims)
+
+
+def _region_fits(machine: Interpreter, region: n.Region, varying: set[str]) -> bool:
+    if region.along is not None or any(has_loads(e) for e in region.expressions()):
+        return False
+    private = machine.places.names[region.source].alloc is not None
+    for dim in region.dims:
+        if dim.limit is not None or (dim.extent is not None and not _is_uniform(dim.extent, varying)):
+            return False
+        if private and not _is_uniform(dim.start, varying):
+            return False
+    return True
+
+
+def _is_own(index: tuple[Expr, ...], variables: tuple[str, ...]) -> bool:
+    """Whether every iteration writes an element of its own: each variable stands alone in a dimension, or
+    with something added that no variable changes."""
+    found: list[str] = []
+    for expr in index:
+        if has_loads(expr):
+            return False
+        used = [p.name for p in walk(expr) if isinstance(p, Symbol) and p.name in variables]
+        if len(used) > 1 or (used and not _only_added(expr, used[0])):
+            return False
+        found += used
+    return sorted(found) == sorted(variables)
+
+
+def _only_added(expr: Expr, name: str) -> bool:
+    """``name`` plus terms without it."""
+    if isinstance(expr, Symbol):
+        return expr.name == name
+    if getattr(expr, "operator", None) != "+":
+        return False
+    holding = [a for a in expr.args if any(isinstance(p, Symbol) and p.name == name for p in walk(a))]  # type: ignore[attr-defined]
+    return len(holding) == 1 and _only_added(holding[0], name)
