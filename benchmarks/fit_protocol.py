@@ -181,11 +181,12 @@ def write(found: dict[str, dict[str, float]]) -> None:
     """Put fitted constants into the machine files."""
     for machine, constants in found.items():
         path = MACHINES / f"{machine}.yaml"
-        head = path.read_text(encoding="utf-8").partition("\nprotocol: {")[0]
+        head, _, old = path.read_text(encoding="utf-8").partition("\nprotocol: {")
         sizes = ", ".join(str(s) for s in fit_sizes(machine))
         source = f"benchmarks/fit_protocol.py on {' and '.join(FITTED[machine])} at {sizes} B"
         values = ", ".join(f"{n}: {text(n, v)}" for n, v in constants.items())
-        path.write_text(f"{head}\nprotocol: {{{values},\n  source: '{source}'}}\n", encoding="utf-8")
+        rest = old.partition("}\n")[2]
+        path.write_text(f"{head}\nprotocol: {{{values},\n  source: '{source}'}}\n{rest}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from megatile.core.expr import ZERO, Expr, IntLike, expr, select, table, unit
 
@@ -56,6 +57,37 @@ class Everybody(Party):
 
     def unit_at(self, position: IntLike) -> Expr:
         return expr(position)
+
+
+@dataclass(frozen=True)
+class NearestLast(Party):
+    """All units, the first ``core`` of them (a power of two) at positions with their bits reversed: positions
+    far apart are neighbours, so that the largest blocks of a halving exchange go the shortest way."""
+
+    core: int = 1
+
+    @property
+    def me(self) -> Expr:
+        return self.unit_at(unit)
+
+    def unit_at(self, position: IntLike) -> Expr:
+        place, bits = expr(position), self.core.bit_length() - 1
+        swapped: Expr = ZERO
+        for i in range(bits):
+            swapped = swapped + ((place >> i & 1) << (bits - 1 - i))
+        return swapped if self.core == self.size else select(place < self.core, swapped, place)
+
+
+def beyond(nesting: Sequence[int], steps: IntLike, back: bool = False) -> Expr:
+    """The unit ``steps`` on, counted level by level (inside a node first), the same way from every unit: a
+    step is as many positions round each level as its digits say."""
+    rest, place, found = expr(steps), unit, ZERO
+    stride = 1
+    for extent in nesting:
+        by = rest % extent if stride * extent < prod(nesting) else rest
+        found = found + (place - by if back else place + by) % extent * stride
+        rest, place, stride = rest // extent, place // extent, stride * extent
+    return found
 
 
 @dataclass(frozen=True)

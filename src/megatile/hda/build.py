@@ -252,6 +252,7 @@ class _Builder(Figures):
             n.gateway,
             n.in_network_reduction,
             self.share(n.efficiency, (*way, "efficiency")),
+            self.share(n.share, (*way, "share")),
         )
 
     # engines, control, channels

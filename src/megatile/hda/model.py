@@ -156,6 +156,8 @@ class Network:
     gateway: int | None = None
     in_network_reduction: tuple[str, ...] = ()
     efficiency: float = 1.0
+    share: float = 1.0
+    """What library kernels achieve of it; of the innermost network ``protocol.share`` says it."""
 
     @property
     def effective_bandwidth(self) -> float:

@@ -235,6 +235,7 @@ class NetworkSpec(_Part):
     gateway: Annotated[int, BeforeValidator(_whole), Field(ge=0)] | None = None
     in_network_reduction: tuple[Literal["sum", "min", "max", "prod", "avg"], ...] = ()
     efficiency: Share | None = None
+    share: Share | None = None
 
 
 DtypeKey = Literal[

@@ -131,7 +131,8 @@ def _view(library: Library, hda: HDA, scale: str) -> View:
     networks = {}
     for network in outside:
         near = hda.level(network.level).position == nearest
-        share = near_share if near else paid.share
+        # The protocol's shares were found on the innermost network; further out only flags cost.
+        share = near_share if near else paid.wire * network.share
         networks[network.name] = replace(
             network,
             efficiency=network.efficiency * share,

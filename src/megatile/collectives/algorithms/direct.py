@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatile.collectives.blocks import Blocks, piece
-from megatile.collectives.party import Everybody
+from megatile.collectives.party import Everybody, beyond
 from megatile.collectives.phases.direct import Direct
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer, is_rank
@@ -54,17 +54,19 @@ def between_all(w: Writer) -> None:
 
 
 def all_to_all(w: Writer) -> None:
-    """Block j of rank i becomes block i of rank j."""
-    n, blocks = w.job.ranks, w.blocks
+    """Block j of rank i becomes block i of rank j. Peers by distance between nodes, then inside them, so that
+    ranks of a node do not begin with one remote peer."""
+    n, blocks, nesting = w.job.ranks, w.blocks, w.job.nesting
     arrivals = arriving(w)
-    channel = w.channel("pairs", (unit - 1 - member) % n, blocks.most, members=n - 1, slots=1)
+    source = beyond(nesting, member + 1, back=True)
+    channel = w.channel("pairs", source, blocks.most, members=n - 1, slots=1)
     if w.out_of_place:
         w.copy(arrivals.part(w.output, unit), blocks.part(w.own, unit))
     with w.loop(0, n - 1) as step:
-        to = (unit + 1 + step) % n
+        to = beyond(nesting, step + 1)
         w.send(channel, blocks.part(w.own, to), to, step)
     with w.loop(0, n - 1) as step:
-        place = arrivals.part(w.output, (unit - 1 - step) % n)
+        place = arrivals.part(w.output, beyond(nesting, step + 1, back=True))
         w.copy(place, w.receive(channel, place, step))
 
 

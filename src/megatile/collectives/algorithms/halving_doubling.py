@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from megatile.collectives.blocks import Blocks, piece
 from megatile.collectives.job import Job
-from megatile.collectives.party import Everybody
+from megatile.collectives.party import Everybody, NearestLast
 from megatile.collectives.phases.exchange import Exchange, Fold, power_below
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
@@ -25,10 +25,16 @@ def _power_of_two_unless_all_reduce(job: Job) -> str | None:
     unfit=_power_of_two_unless_all_reduce,
 )
 def halving_doubling(w: Writer) -> None:
-    """Halve the data and double the distance, then back: 2 log2(n) rounds, as few bytes as a ring."""
+    """Halve the data, then back: 2 log2(n) rounds, as few bytes as a ring.
+
+    In an all-reduce the largest blocks go to the nearest partner; where every rank must end with its own
+    block, they go to the farthest.
+    """
     n = w.job.ranks
-    party = Everybody(n)
-    exchange = Exchange.over(w, party, Blocks(w.job.count, power_below(n)))
+    core = power_below(n)
+    whole = w.job.operation == "all_reduce"
+    party = NearestLast(n, core=core) if whole and n > 2 else Everybody(n)
+    exchange = Exchange.over(w, party, Blocks(w.job.count, core))
     if w.job.operation == "reduce_scatter":
         exchange.reduce_scatter(w.own, w.sums, w.output if w.out_of_place else None)
     elif w.job.operation == "all_gather":
@@ -36,7 +42,9 @@ def halving_doubling(w: Writer) -> None:
             w.copy(w.blocks.part(w.output, unit), w.contribution())
         exchange.all_gather(w.sums)
     else:
-        with Fold(w, party, piece(w.sums, 0, w.job.count), w.job.count).around(w.own, w.sums) as source:
+        with Fold(w, Everybody(n), piece(w.sums, 0, w.job.count), w.job.count).around(
+            w.own, w.sums
+        ) as source:
             exchange.reduce_scatter(source, w.sums)
             exchange.all_gather(w.sums)
 

@@ -1,0 +1,88 @@
+"""What collectives do between nodes: who is addressed when, what goes far, what a network card loses."""
+
+import numpy as np
+import pytest
+
+import megatile as mt
+from megatile.collectives.party import NearestLast, beyond
+from megatile.collectives.planner import make_job, predict
+from megatile.collectives.provenance import prove
+from megatile.collectives.registry import find_algorithm
+from megatile.core.expr import Symbol
+from megatile.timing import Library
+
+NIC = mt.machine("h100-cluster").network("infiniband").effective_bandwidth
+
+
+def values(expression, n, **names):
+    units = np.arange(n, dtype=np.int64)
+    return np.broadcast_to(expression.evaluate({"unit": units, **names}), units.shape)
+
+
+@pytest.mark.parametrize("nesting", [(8, 4), (8, 1), (3, 5), (12,), (2, 3, 4), (1, 6)])
+def test_peers_are_met_once_and_from_both_sides(nesting):
+    n = int(np.prod(nesting))
+    step = Symbol("step")
+    to = beyond(nesting, step + 1)
+    source = beyond(nesting, step + 1, back=True)
+    met = np.stack([values(to, n, step=k) for k in range(n - 1)])
+    for k in range(n - 1):
+        assert sorted(met[k]) == list(range(n)), "a permutation: nobody is addressed twice at once"
+        back = values(source, n, step=k)
+        assert (back[met[k]] == np.arange(n)).all()
+    assert all(sorted({u, *met[:, u].tolist()}) == list(range(n)) for u in range(n))
+
+
+def test_the_first_remote_peers_of_a_node_differ():
+    to = beyond((8, 4), Symbol("step") + 1)
+    first = {int(values(to, 32, step=7)[u]) for u in range(8)}
+    assert first == set(range(8, 16))
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_all_to_all_is_bound_by_network_cards(nodes):
+    nbytes, n = 64 << 20, 8 * nodes
+    found = predict(
+        "all_to_all", machine=mt.machine("h100-cluster", nodes=nodes), nbytes=nbytes, algorithm="direct"
+    )
+    wire = nbytes * (n - 8) / n / NIC * 1e12
+    assert wire <= found.time_ps <= 1.1 * wire
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 8, 12, 16])
+def test_positions_far_apart_are_neighbours(n):
+    core = 1 << (n.bit_length() - 1)
+    places = values(NearestLast(n, core=core).me, n).tolist()
+    assert sorted(places) == list(range(n))
+    assert places[core:] == list(range(core, n))
+    if core > 1:
+        assert places[0] ^ places[1] == core // 2
+
+
+@pytest.mark.parametrize("ranks", [3, 5, 8, 12, 16, 32])
+@pytest.mark.parametrize("count", [1, 7, 96])
+def test_halving_doubling_is_right(ranks, count):
+    job, _ = make_job("all_reduce", machine=mt.machine("h100-cluster"), nbytes=4 * count, ranks=ranks)
+    prove(find_algorithm("halving_doubling").plan(job), job)
+
+
+def test_the_largest_blocks_of_halving_doubling_stay_inside_nodes():
+    hda = mt.machine("h100-cluster", nodes=4)
+    nbytes = 64 << 20
+    found = predict("all_reduce", machine=hda, nbytes=nbytes, algorithm="halving_doubling")
+    # Inside a node 1/2, 1/4 and 1/8 are exchanged; 1/16 and 1/32 go between nodes, each twice.
+    far = 2 * nbytes * (1 / 16 + 1 / 32) / NIC
+    near = 2 * nbytes * (1 / 2 + 1 / 4 + 1 / 8) / hda.network("nvlink").effective_bandwidth
+    assert found.time_ps * 1e-12 <= 1.35 * (far + near)
+
+
+@pytest.mark.parametrize("path", ["bulk", "small", "switch"])
+def test_the_share_of_nvlink_is_not_that_of_network_cards(path):
+    hda = mt.machine("h100-cluster", **{"protocol.share": "50 %", "protocol.switch_share": "50 %"})
+    view = Library(path).view(hda, "device")
+    wire = 0.5 if path == "small" else 1.0
+    assert view.networks["infiniband"].effective_bandwidth == pytest.approx(wire * NIC)
+    assert view.networks["nvlink"].efficiency == pytest.approx(0.5 * hda.network("nvlink").efficiency)
+    own = mt.machine("h100-cluster", **{"networks.infiniband.share": "80 %"})
+    seen = Library(path).view(own, "device").networks["infiniband"]
+    assert seen.effective_bandwidth == pytest.approx(0.8 * wire * NIC)
