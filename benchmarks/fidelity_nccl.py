@@ -19,9 +19,10 @@ SIZES = ((1 << 16, "up to 64 KiB"), (1 << 22, "up to 4 MiB"), (1 << 60, "above 4
 
 HEAD = """### NCCL rows that no fit has seen
 
-Runs of NCCL on one node ({count} rows, f16: H100 SXM with NCCL 2.29.2, A100 SXM with 2.27.3), a random sample of tables measured by the aiconfigurator project (Apache-2.0). Nothing was fitted to them.
-Errors are signed, predicted beside measured: below zero the prediction is too fast. The machine files as
-they are, `predict(…, algorithm="nccl")`; sizes as nccl-tests counts them.
+Runs of NCCL on one node ({count} rows, f16: H100 SXM with NCCL 2.29.2, A100 SXM with 2.27.3), a random
+sample of tables measured by the aiconfigurator project (Apache-2.0). Nothing was fitted to them. Errors are
+signed, predicted beside measured: below zero the prediction is too fast. The machine files as they are,
+`predict(…, algorithm="nccl")`; sizes as nccl-tests counts them.
 
 All {count} rows: median error {median:.1%} absolute, {signed:+.1%} signed; worst {worst:+.1%}.
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import megatile as mt
+from megatile.collectives.job import CollectiveError
 from megatile.collectives.party import NearestLast, beyond
 from megatile.collectives.planner import make_job, predict
 from megatile.collectives.provenance import prove
@@ -86,3 +87,30 @@ def test_the_share_of_nvlink_is_not_that_of_network_cards(path):
     own = mt.machine("h100-cluster", **{"networks.infiniband.share": "80 %"})
     seen = Library(path).view(own, "device").networks["infiniband"]
     assert seen.effective_bandwidth == pytest.approx(0.8 * wire * NIC)
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+@pytest.mark.parametrize("chunks", [1, 3, 4])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_overlapped_levels_are_right(nodes, chunks, in_place):
+    hda = mt.machine("h100-cluster", nodes=nodes)
+    for count in (1, 7, 500):
+        job, _ = make_job("all_reduce", machine=hda, nbytes=4 * count, in_place=in_place)
+        prove(find_algorithm("hierarchical").plan(job, chunks=chunks, overlap=True), job)
+
+
+def test_overlapped_levels_take_the_time_of_the_longer():
+    hda, nbytes = mt.machine("h100-cluster", nodes=4), 256 << 20
+    asked = {"machine": hda, "nbytes": nbytes, "algorithm": "hierarchical", "path": "bulk"}
+    one_by_one = predict("all_reduce", **asked).time_ps
+    overlapped = predict("all_reduce", **asked, settings={"overlap": True, "chunks": 16}).time_ps
+    inside = 2 * nbytes * 7 / 8 / hda.network("nvlink").effective_bandwidth * 1e12
+    between = 2 * nbytes / 8 * 3 / 4 / NIC * 1e12
+    assert max(inside, between) <= overlapped <= 1.3 * max(inside, between)
+    assert one_by_one >= inside + between
+
+
+def test_what_cannot_be_overlapped_is_said():
+    asked = {"machine": "h100-cluster", "nbytes": 64, "algorithm": "hierarchical"}
+    with pytest.raises(CollectiveError, match="an all_reduce over two levels, not all_gather over 2"):
+        mt.collective("all_gather", **asked, settings={"overlap": True})

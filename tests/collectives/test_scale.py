@@ -56,7 +56,7 @@ def test_links_that_are_used_one_after_the_other_need_no_arbitration(nbytes):
 
 def test_messages_that_meet_on_a_link_are_arbitrated():
     machine = chips("ring", 64)
-    plan = mt.collective("all_reduce", machine=machine, algorithm="halving_doubling", nbytes=1 << 20)
+    plan = mt.collective("reduce_scatter", machine=machine, algorithm="halving_doubling", nbytes=1 << 20)
     assert mt.simulate(plan, machine=machine).engine == "run-ahead"
     with pytest.raises(mt.MegatileError, match="two messages meet on a link"):
         mt.simulate(plan, machine=machine, engine="arrays")

@@ -182,7 +182,8 @@ def _priced_variants(
     enough = timed[0].time_ps if timed else None
     before: int | None = None
     for options in variants(known, job, library is not None):
-        if options.get("chunks") and before == DEARER:
+        alike = "chunks" in options and "overlap" not in options
+        if alike and before == DEARER:
             continue
         way = Candidate(known.name, tuple(sorted(options.items())), path)
         if known.name in LANED and any((c.label, c.path) == (way.label, path) for c in timed):
@@ -193,7 +194,7 @@ def _priced_variants(
         else:
             found = _priced(hda, job, way, launch, enough, library)
         yield found
-        if "chunks" in options:
+        if alike:
             dearer = before is not None and found.price_ps is not None and found.price_ps > before
             before = DEARER if dearer else found.price_ps
 
@@ -217,6 +218,8 @@ def variants(known: Algorithm, job: Job, library: bool = False) -> Iterator[dict
         yield {"lag": 2}
     if "both_ways" in known.options and any(job.wrap):
         yield {"both_ways": True}
+    if "overlap" in known.options and job.operation == "all_reduce" and len(job.nesting) == 2:
+        yield from ({"overlap": True, "chunks": n} for n in ((16,) if job.nbytes >= LARGE else ()))
     if "inner" in known.options:
         yield {"inner": "direct"}
         wanted = "sum" if job.reduction == "avg" else job.reduction

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from megatile.collectives.algorithms.in_network import network_reduces
+from megatile.collectives.algorithms.in_network_tree import Messages
 from megatile.collectives.algorithms.ring import put_root_data
 from megatile.collectives.blocks import Blocks, joined, piece
 from megatile.collectives.job import CollectiveError, Job
@@ -33,12 +34,23 @@ def _one_level(job: Job) -> str | None:
 @algorithm(
     "hierarchical", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", unfit=_one_level
 )
-def hierarchical(w: Writer, chunks: int = 1, inner: str = "ring", outer: str = "auto") -> None:
+def hierarchical(
+    w: Writer, chunks: int = 1, inner: str = "ring", outer: str = "auto", overlap: bool = False
+) -> None:
     """Reduce-scatter inside each group, all-reduce between groups, all-gather inside; any number of levels.
 
     ``inner``: ring or direct; ``outer``: messages, in_network (the outermost network reduces), or auto: that
-    is in_network between many groups where the network can, else messages.
+    is in_network between many groups where the network can, else messages. ``overlap`` (all-reduce over two
+    levels): chunks travel between groups while others are exchanged inside them.
     """
+    if overlap:
+        if w.job.operation != "all_reduce" or len(w.job.nesting) != 2:
+            raise CollectiveError(
+                "hierarchical overlaps an all_reduce over two levels, "
+                f"not {w.job.operation} over {len(w.job.nesting)}"
+            )
+        Messages(w, chunks).write()
+        return
     for name, value, known in (("inner", inner, INNER), ("outer", outer, OUTER)):
         if value not in known:
             raise CollectiveError(

@@ -21,6 +21,9 @@ class Pipeline:
     """Round r reduces chunk r in the node, moves the chunks before it one step round the nodes, and spreads
     the one that has come round. A rank looks after its own block of every chunk."""
 
+    lag = 0
+    """Rounds between a chunk's first commands and its first step between nodes."""
+
     def __init__(self, w: Writer, chunks: int):
         self.w, self.chunks = w, Blocks(w.job.count, chunks)
         self.inside, self.across = along(w.job.nesting)
@@ -33,11 +36,9 @@ class Pipeline:
 
     def write(self) -> None:
         w, between = self.w, self.across.size - 1
-        with w.loop(0, self.chunks.parts + 2 * between + 2, "round") as now:
-            with w.when(now < self.chunks.parts):
-                whole = self.chunks.part(w.sums, now)
-                w.collective("all_reduce", unit // self.inside.size, self.chunks.part(w.own, now), whole)
-                self._send(self._piece(now, 1))
+        with w.loop(0, self.chunks.parts + 2 * between + 2 + self.lag, "round") as now:
+            self._begin(now)
+            now = now - self.lag
             with w.loop(0, between, "step") as step, w.when(self._due(now - 1 - step)):
                 place = self._piece(now - 1 - step, step + 2)
                 w.reduce(place, place, w.receive(self.ring, place))
@@ -52,6 +53,13 @@ class Pipeline:
                 self._spread(now - 1 - 2 * between)
             with w.when(self._due(now - 2 - 2 * between)):
                 self._collect(now - 2 - 2 * between)
+
+    def _begin(self, now: Expr) -> None:
+        w = self.w
+        with w.when(now < self.chunks.parts):
+            whole = self.chunks.part(w.sums, now)
+            w.collective("all_reduce", unit // self.inside.size, self.chunks.part(w.own, now), whole)
+            self._send(self._piece(now, 1))
 
     def _due(self, chunk: Expr) -> Expr:
         return (chunk >= 0) & (chunk < self.chunks.parts)
@@ -76,3 +84,30 @@ class Pipeline:
         with w.loop(0, size - 1, "peer") as peer:
             place = self.chunks.inside(chunk, size).part(w.sums, (self.inside.me - 1 - peer) % size)
             w.copy(place, w.receive(self.spread, place, peer))
+
+
+class Messages(Pipeline):
+    """The same where no switch reduces: the ranks of a node send each other their blocks of a chunk, and
+    reduce them a round later."""
+
+    lag = 1
+
+    def __init__(self, w: Writer, chunks: int):
+        super().__init__(w, chunks)
+        source, size = self.inside.after(-1 - member), self.inside.size
+        most = Blocks(self.chunks.most, size).most
+        self.scatter = w.channel("scatter", source, most, members=size - 1, slots=2)
+
+    def _begin(self, now: Expr) -> None:
+        w, size = self.w, self.inside.size
+        with w.when(now < self.chunks.parts), w.loop(0, size - 1, "peer") as peer:
+            theirs = self.chunks.inside(now, size).part(w.own, (self.inside.me + 1 + peer) % size)
+            w.send(self.scatter, theirs, self.inside.after(1 + peer), peer)
+        with w.when(self._due(now - self.lag)):
+            block = self.chunks.inside(now - self.lag, size)
+            mine, total = (block.part(tile, self.inside.me) for tile in (w.own, w.sums))
+            w.reduce(total, mine, w.receive(self.scatter, mine, 0))
+            if size > 2:
+                with w.loop(1, size - 1, "peer") as peer:
+                    w.reduce(total, total, w.receive(self.scatter, mine, peer))
+            self._send(self._piece(now - self.lag, 1))
