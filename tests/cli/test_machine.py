@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from megatile.collectives.toy import chips
 from megatile.hda import HDA, machine, machine_names
 
 BAD = """\
@@ -164,3 +165,13 @@ def test_a_route_is_shown_leg_by_leg(megatile):
     assert sum(leg["latency_ps"] for leg in data["legs"]) == found.latency_ps
     assert "are one unit" in megatile("machine", "route", "cpu", "core:0", "core:0").out
     assert megatile("machine", "route", "dgx-h100", "gpu:0", "gpu:99").code == 1
+
+
+def test_check_notes_what_is_left_out(megatile, tmp_path):
+    data = chips("full_mesh", 8).to_dict()
+    data["engines"][-1]["channels"] = 4
+    file = tmp_path / "mine.yaml"
+    HDA.from_dict(data).to_yaml(file)
+    done = megatile("machine", "check", file)
+    assert done.code == 0
+    assert "note: engines.ports: 4 channels serve 7 links" in done.err

@@ -29,7 +29,7 @@ from megatile.hda import HDA
 from megatile.plan import model as pm
 from megatile.plan.statements import regions_of
 from megatile.timing.faults import Faults, current_faults
-from megatile.timing.resources import SIGNAL_BYTES, Resources
+from megatile.timing.resources import Resources
 
 
 @dataclass
@@ -673,7 +673,7 @@ def _signal(u: Unit, s: pm.Signal) -> Process:
     record, to, amount = u.record(s), u.value(s.to), u.value(s.amount)
     key, before = (s.flag, to, u.value(s.member)), list(u.seen_by_others)
     level = next(f.level for f in u.plan.flags if f.name == s.flag)
-    travel = u.machine.message_ps(u.number, u.stand(level, to), SIGNAL_BYTES)
+    travel = u.machine.signal_ps(u.number, u.stand(level, to))
     record.start = u.env.now
 
     def process() -> Process:

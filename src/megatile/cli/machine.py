@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -144,8 +145,10 @@ def _print_tree(hda: HDA) -> None:
 def check(
     files: Annotated[list[Path], typer.Argument(help="Machine files to check.")], json: Json = False
 ) -> None:
-    """Check machine files; every problem with its line. Exit code 1 if there is one."""
+    """Check machine files; every problem with its line. Exit code 1 if there is one. Notes say what a sound
+    file leaves out and what that does to times."""
     from megatile.hda import problems
+    from megatile.hda.gaps import gaps
 
     found = {str(file): problems(file) for file in files}
     if json:
@@ -157,7 +160,10 @@ def check(
             for problem in list_:
                 print(problem)
             if not list_:
-                print(f"{file}: fine, {load(file)!r}")
+                hda = load(file)
+                print(f"{file}: fine, {hda!r}")
+                for gap in gaps(hda):
+                    print(f"note: {gap.path}: {gap.message} (try: {gap.advice})", file=sys.stderr)
     if any(found.values()):
         raise typer.Exit(1)
 

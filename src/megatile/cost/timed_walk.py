@@ -15,7 +15,7 @@ from megatile.plan.code import Instruction, RegionCode
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread
 from megatile.plan.follow import Follower
 from megatile.plan.model import Channel, Compute, Plan, ReceiveAny, statements
-from megatile.timing.resources import PORTS, SIGNAL_BYTES, Resources
+from megatile.timing.resources import PORTS, Resources
 
 SHORT = 16
 """Loops of so few iterations are walked."""
@@ -188,7 +188,7 @@ class TimedWalk(Follower):
         _, memory = self.end_of(cohort, code)
         queue = np.asarray(to) * channel.members + member
         busy, latency = self.flows.send(channel, units, memory, to, spread(queue, len(cohort)), nbytes)
-        lanes = spread(self.lane(channel, member), len(cohort))
+        lanes = spread(self.lane(channel, member, units, to), len(cohort))
         free = self.lanes_free(lanes, units)
         now = self.now[units]
         if channel.name not in self.impatient:
@@ -208,11 +208,14 @@ class TimedWalk(Follower):
             if reached > self.enough_ps:
                 raise Enough(reached)
 
-    def lane(self, channel: Channel, member: Value) -> Value:
+    def lane(self, channel: Channel, member: Value, units: Any, to: Value) -> Value:
         """The virtual channel of a queue; where every link has its own, queues are taken not to meet."""
-        number = self.machine.virtual_channel(channel.name)
+        find = self.machine.virtual_channel
+        if self.machine.dma.channels <= 2:
+            return find(channel.name)
         if self.machine.dma.channels <= PORTS:
-            return number
+            pairs = zip(units.tolist(), spread(to, len(units)).tolist(), strict=True)
+            return np.array([find(channel.name, unit, peer) for unit, peer in pairs], dtype=np.int64)
         first = 0
         for known in self.plan.channels:
             if known.name == channel.name:
@@ -277,7 +280,7 @@ class TimedWalk(Follower):
         gone = np.maximum(self.now[cohort.units], self.touched[cohort.units])
         for at, unit in enumerate(cohort.units.tolist()):
             target = int(targets[at])
-            time = int(gone[at]) + self.machine.message_ps(unit, target, SIGNAL_BYTES)
+            time = int(gone[at]) + self.machine.signal_ps(unit, target)
             key = (statement.flag, target, int(members[at]))
             self.signals.setdefault(key, []).append((time, int(amounts[at])))
             self.last[unit] = max(self.last[unit], time)

@@ -184,7 +184,24 @@ class _Builder(Figures):
                         f"'{alias}' means both '{names[alias].name}' and '{layer.name}'",
                         ("memory", i, "aliases"),
                     )
+        for i, layer in enumerate(layers):
+            self.check_cache(layer, names, ("memory", i))
         return layers, names
+
+    def check_cache(self, layer: MemoryLayer, names: dict[str, MemoryLayer], way: Way) -> None:
+        """What a cache stands in front of lies further out; only caches have blocks."""
+        given = [key for key in ("of", "block", "fill") if getattr(layer, key) is not None]
+        if given and not layer.cache:
+            self.fail(f"'{layer.name}' is no cache, so it has no '{given[0]}'", (*way, given[0]))
+        if layer.of is None:
+            return
+        behind = names.get(layer.of)
+        if behind is None:
+            self.fail(f"there is no memory '{layer.of}'", (*way, "of"), did_you_mean(layer.of, names))
+        elif self.levels[behind.level].position < self.levels[layer.level].position or behind is layer:
+            self.fail(f"'{layer.of}' does not lie behind '{layer.name}'", (*way, "of"))
+        if layer.block is not None and layer.size % layer.block:
+            self.fail(f"{layer.size} B are no whole number of blocks of {layer.block} B", (*way, "block"))
 
     def memory(self, m: schema.MemorySpec, way: Way) -> MemoryLayer:
         level = self.level(m.level, (*way, "level"))
@@ -213,6 +230,10 @@ class _Builder(Figures):
             self.share(m.efficiency, (*way, "efficiency")),
             m.roofline,
             self.bytes(m.per_thread, (*way, "per_thread")) if m.per_thread else None,
+            m.of,
+            self.bytes(m.block, (*way, "block")) if m.block else None,
+            self.per_second(m.fill, level, (*way, "fill"), "bytes/s") if m.fill else None,
+            m.write,
         )
 
     # networks
@@ -306,11 +327,16 @@ class _Builder(Figures):
         host = control.host_link
         top = list(self.levels.values())[-1]
         at: Way = ("control", "host_link")
+        sizes = {
+            name: self.bytes(getattr(control, name), ("control", name))
+            for name in ("message", "credit", "signal")
+            if getattr(control, name) is not None
+        }
         if host is None:
-            return Control(None, tuple(stations))
+            return Control(None, tuple(stations), **sizes)
         bandwidth = self.per_second(host.bandwidth, top, (*at, "bandwidth"), "bytes/s")
         latency = self.picoseconds(host.latency, top, (*at, "latency"))
-        return Control(HostLink(bandwidth, latency), tuple(stations))
+        return Control(HostLink(bandwidth, latency), tuple(stations), **sizes)
 
     def build_channels(self) -> tuple[ChannelQueues, ...]:
         self.unique((c.name for c in self.spec.channels), lambda i: ("channels", i, "name"), "channel")

@@ -124,6 +124,11 @@ class MemoryLayer:
     """Whether operands of commands cost its bandwidth; None: where it stands above the engine."""
     per_thread: int | None = None
     """The most bytes that one thread can have of it."""
+    of: str | None = None
+    """Of a cache: the memory it stands in front of."""
+    block: int | None = None
+    fill: float | None = None
+    write: str = "write_back"
 
     @property
     def available(self) -> int:
@@ -211,10 +216,14 @@ class HostLink:
 
 @dataclass(frozen=True)
 class Control:
-    """The way of a launch: the host's link, then the stations from the outermost level inwards."""
+    """The way of a launch: the host's link, then the stations from the outermost level inwards; and the bytes
+    of a message of the host, of a returned credit and of a signal."""
 
     host_link: HostLink | None = None
     launch: tuple[Station, ...] = ()
+    message: int = 64
+    credit: int = 16
+    signal: int = 8
 
 
 @dataclass(frozen=True)

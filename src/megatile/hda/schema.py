@@ -190,7 +190,12 @@ class _Part(BaseModel):
 
 
 class MemorySpec(_Part):
-    """A memory layer: one memory per unit of ``level``, shared by what is inside it or divided among it."""
+    """A memory layer: one memory per unit of ``level``, shared by what is inside it or divided among it.
+
+    A ``cache`` stands in front of memory ``of`` and holds blocks of ``block`` bytes, least recently used
+    first out: hits are served at ``bandwidth``, blocks come in at ``fill`` (that of the memory behind, unless
+    given).
+    """
 
     name: Name
     level: Name
@@ -206,6 +211,10 @@ class MemorySpec(_Part):
     efficiency: Share | None = None
     roofline: bool | None = None
     per_thread: Size | None = None
+    of: Name | None = None
+    block: Size | None = None
+    fill: Rate | None = None
+    write: Literal["write_through", "write_back"] = "write_back"
 
 
 TopologyName = Literal[
@@ -276,10 +285,14 @@ class LaunchSpec(_Part):
 
 
 class ControlSpec(_Part):
-    """The control path, from the host downwards."""
+    """The control path, from the host downwards, and the sizes of small messages: of the host to a unit, a
+    returned credit (where ``channels`` does not say it), a signal."""
 
     host_link: HostLinkSpec | None = None
     launch: tuple[LaunchSpec, ...] = ()
+    message: Size | None = None
+    credit: Size | None = None
+    signal: Size | None = None
 
 
 class ChannelSpec(_Part):

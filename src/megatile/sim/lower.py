@@ -11,7 +11,6 @@ from megatile.sim.lower_queue import receive_any, release, send, take_message
 from megatile.sim.lowering import Lowering, Made, bytes_moved
 from megatile.sim.program import at
 from megatile.sim.rows import Released, Row
-from megatile.timing.resources import SIGNAL_BYTES
 
 
 def _read(low: Lowering, row: Row) -> Made:
@@ -21,7 +20,7 @@ def _read(low: Lowering, row: Row) -> Made:
 def _signal(low: Lowering, row: Row) -> Made:
     def make(i: int) -> tuple[Any, ...]:
         unit, to = low.units[i], at(row.to, i)
-        delay = low.machine.message_ps(unit, to, SIGNAL_BYTES)
+        delay = low.machine.signal_ps(unit, to)
         key = (row.statement.flag, to, at(row.member, i))
         return low.general("signal", row, i, key=key, value=at(row.value, i), delay_ps=delay)
 

@@ -13,7 +13,6 @@ from megatile.sim.lower import operations
 from megatile.sim.lowering import Lowering, Made, same, transfer_times
 from megatile.sim.program import MEET, PUT, SIGNAL, WAIT, at, column
 from megatile.sim.rows import Row
-from megatile.timing.resources import SIGNAL_BYTES
 
 # puts and gets
 
@@ -68,7 +67,7 @@ def signals(low: Lowering, row: Row) -> Made:
             unit, to = low.units[i], at(row.to, i)
             number = low.program.flag((row.statement.flag, to, at(row.member, i)))
             if number is not None:
-                infos[i] = (number, low.machine.message_ps(unit, to, SIGNAL_BYTES))
+                infos[i] = (number, low.machine.signal_ps(unit, to))
         known = (*fields, infos)
         if row.mask is None:
             low.flags[id(row.statement)] = known

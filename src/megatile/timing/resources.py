@@ -16,7 +16,7 @@ import numpy as np
 
 from megatile.core.errors import MissingDescriptionError, RouteError
 from megatile.hda import HDA
-from megatile.hda.model import Engine, MemoryLayer, Unit
+from megatile.hda.model import Control, Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
 from megatile.timing.fabric import Fabric, Path, Stage, serialise_ps
 from megatile.timing.faults import FaultError, Faults
@@ -24,11 +24,9 @@ from megatile.timing.origins import Origin, origins
 from megatile.timing.rules import Command, Operands, operands, rule_of
 from megatile.timing.view import Timing, TimingError
 
-CONTROL_BYTES = 64
-CREDIT_BYTES = 16
-SIGNAL_BYTES = 8
+SIGNAL_BYTES = Control().signal
 PORTS = 16
-"""A DMA engine with at least so many virtual channels has one for every link it can send through."""
+"""Links of a unit are numbered from a multiple of this on in each network."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +65,7 @@ class Resources:
             if unit >= plan.units:
                 raise FaultError(f"straggler {unit} is no unit of plan '{plan.name}', which has {plan.units}")
         self.level = hda.level(hda.scale(plan.scale).level)
+        self._control = hda.control or Control()
         self.places = self._places()
         self.fabric = Fabric(hda, self.faults, self.view.networks)
         self._paths: dict[tuple[Any, ...], Path] = {}
@@ -216,13 +215,13 @@ class Resources:
 
     def virtual_channel(self, channel: str | None, unit: int | None = None, peer: int | None = None) -> int:
         """Loads and stores use virtual channel 0. Messages share the others by the link they leave through,
-        so that those of one link keep their order and those of different links run side by side; where
-        there is no link, or there are too few, the plan's channels take turns.
+        so that those of one link keep their order and those of different links run side by side as far as
+        there are channels; where there is no link, the plan's channels take turns.
         """
         others = self.dma.channels - 1
-        if channel is None or not others:
-            return 0
-        port = None if unit is None or peer is None or others < PORTS else self.port(unit, peer)
+        if channel is None or others < 2:
+            return 0 if channel is None else others
+        port = None if unit is None or peer is None else self.port(unit, peer)
         if port is None:
             port = next(i for i, c in enumerate(self.plan.channels) if c.name == channel)
         return 1 + port % others
@@ -353,8 +352,12 @@ class Resources:
         size = channel.credit_bytes
         if size is None:
             queues = [q.credit for q in self.hda.channels if q.credit]
-            size = queues[0] if queues else CREDIT_BYTES
+            size = queues[0] if queues else self._control.credit
         return self.message_ps(receiver, sender, size)
+
+    def signal_ps(self, unit: int, peer: int) -> int:
+        """How long a signal travels to a flag of another unit."""
+        return self.message_ps(unit, peer, self._control.signal)
 
     def message_ps(self, unit: int, peer: int, size: int) -> int:
         """A small control message between units; it does not contend for links. At least 1 ps."""
@@ -384,7 +387,7 @@ class Resources:
         one = sum(s.overhead_ps for s in control.launch if self.hda.level(s.level).position >= here)
         link = control.host_link
         if link is not None:
-            one += link.latency_ps + serialise_ps(CONTROL_BYTES, link.bandwidth)
+            one += link.latency_ps + serialise_ps(control.message, link.bandwidth)
         return one
 
     def whole_ps(self, messages_ps: int, launch: bool = True) -> int:

@@ -1,0 +1,99 @@
+"""What machine files leave out: told with the figure it costs."""
+
+import pytest
+
+import megatile as mt
+from megatile.collectives.planner import predict
+from megatile.collectives.toy import chips
+from megatile.core.errors import MachineError
+from megatile.hda import HDA, machine
+from megatile.hda.gaps import gaps
+
+
+def changed(hda, **changes):
+    data = hda.to_dict()
+    for name, value in changes.items():
+        data["engines"][-1][name] = value
+    return HDA.from_dict(data)
+
+
+def test_channels_change_times_smoothly():
+    """Every channel more lets one link more work beside the others; none of them doubles the speed."""
+    base = chips("full_mesh", 8)
+    asked = {"nbytes": 8 << 20, "algorithm": "direct"}
+    times = [predict("all_to_all", machine=changed(base, channels=n), **asked).time_ps for n in range(2, 20)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > 5 * times[-1]
+    assert len(set(times)) > 3
+    assert times[6:] == [times[-1]] * len(times[6:]), "seven links need seven channels, and one for copies"
+
+
+def test_few_channels_are_told():
+    (gap,) = gaps(changed(chips("full_mesh", 8), channels=4))
+    assert gap.path == "engines.ports"
+    assert "4 channels serve 7 links of 'links'" in gap.message
+    assert "300 GB/s of 700 GB/s" in gap.message
+    assert gaps(changed(chips("full_mesh", 8), channels=8)) == []
+    assert gaps(changed(chips("switch", 8), channels=2)) == []
+
+
+def test_no_dma_engine_is_told():
+    data = chips("switch", 8).to_dict()
+    data["engines"] = [e for e in data["engines"] if e["kind"] != "dma"]
+    (gap,) = gaps(HDA.from_dict(data))
+    assert "no DMA engine" in gap.message
+    assert "1 us" in gap.message.replace("µ", "u")
+
+
+def test_a_missing_gateway_is_told():
+    found = {gap.path: gap.message for gap in gaps(machine("ahbm"))}
+    words = "what a pe sends over 'cubes' does not cross 'noc' (up to 8 ns at 256 GB/s)"
+    assert words in found["networks.noc"]
+    data = machine("ahbm").to_dict()
+    next(n for n in data["networks"] if n["name"] == "noc")["gateway"] = 0
+    assert "networks.noc" not in {gap.path for gap in gaps(HDA.from_dict(data))}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("memory.l2_cache.of", "hmb", "there is no memory 'hmb'"),
+        ("memory.l2_cache.of", "shared", "'shared' does not lie behind 'l2_cache'"),
+        ("memory.l2_cache.of", "l2_cache", "does not lie behind"),
+        ("memory.l2_cache.block", "3 KiB", "no whole number of blocks"),
+        ("memory.hbm.block", "4 KiB", "'hbm' is no cache"),
+        ("memory.l2_cache.write", "sometimes", "'sometimes' is not known here"),
+    ],
+)
+def test_wrong_caches_are_refused(path, value, words):
+    with pytest.raises(MachineError, match=words):
+        machine("dgx-h100", **{path: value})
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "h100-cluster", "hgx-a100", "mi300x-8", "cpu"])
+def test_caches_of_shipped_machines_stand_in_front_of_a_memory(name):
+    hda = mt.machine(name)
+    caches = [m for m in hda.memories if m.cache]
+    assert caches
+    for cache in caches:
+        assert cache.block
+        behind = cache
+        while behind.cache:
+            behind = hda.memory(behind.of)
+        assert not behind.cache
+    source = {m.name: m.source for m in hda.spec.memory}
+    assert all({"block", "write"} <= set(source[c.name]) for c in caches)
+
+
+@pytest.mark.parametrize(
+    ("name", "threads", "blocks", "shared"),
+    [("dgx-h100", 2048, 32, 227 << 10), ("mi300x-8", 2048, 32, 64 << 10), ("hgx-a100", 2048, 32, 163 << 10)],
+)
+def test_limits_of_residency(name, threads, blocks, shared):
+    hda = mt.machine(name)
+    thread, block = hda.scale("thread"), hda.scale("block")
+    assert thread.max_resident * hda.level(thread.level).total // hda.level(block.level).total == threads
+    assert (block.max_resident, thread.limits["block"]) == (blocks, 1024)
+    assert hda.memory("shared").available == shared
+    assert hda.memory("registers").per_thread in (1020, 2048)
+    assert HDA.from_dict(hda.to_dict()).memories == hda.memories
