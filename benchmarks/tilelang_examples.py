@@ -29,13 +29,11 @@ from pathlib import Path
 from typing import Any
 
 _LARGEST = {
-    1: "batch b batch_size bs head_kv hk ngroups",
-    2: "nheads groups n_chunk",
-    4: "heads h head num_heads n_heads hv",
+    1: "batch b batch_size bs ngroups",
+    2: "nheads groups n_chunk hk head_kv heads_kv kv_heads h_kv kv_head_num hkv",
     8: "num_experts",
-    16: "h_q hq",
+    16: "heads h head num_heads n_heads hv h_q hq",
     64: "num_tokens tokens topk s_q out_channel c f",
-    128: "dim",
     256: (
         "m n k seq_len seqlen s sq skv seq_q seq_kv n_ctx q_seqlen k_seqlen kv_seqlen seqlen_q "
         "seqlen_k seqlen_kv kv_ctx kv_seq_len seq_len_kv max_seqlen total_len sequence_length seq "
@@ -46,7 +44,12 @@ _LARGEST = {
 CAPS = {name: size for size, names in _LARGEST.items() for name in names.split()}
 """The largest size of a name, in lower case."""
 
-SIZES: dict[str, dict[str, Any]] = {}
+SIZES: dict[str, dict[str, Any]] = {
+    "gemm/example_gemm.py": {"M": 1024, "N": 1024, "K": 1024},
+    "attention_sink/example_gqa_sink_bwd_bhsd.py": {"H": 64, "heads": 64, "N_CTX": 64, "seq_len": 64},
+    "attention_sink/example_mha_sink_bwd_bhsd.py": {"H": 64, "heads": 64, "N_CTX": 64, "seq_len": 64},
+    "online_softmax/online_softmax.py": {"M": 16, "N": 8192},
+}
 """Sizes of single files, where those above do not fit: ``{"gemm/x.py": {"M": 128}}``."""
 
 

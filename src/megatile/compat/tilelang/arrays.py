@@ -49,20 +49,21 @@ def new_array(kind: TensorType, beside: Iterable[Any] = (), supply: Any = Tensor
 
 
 def _values(shape: tuple[int, ...], element: str, supply: Any) -> np.ndarray:
+    """Numbers as TileLang supplies them."""
     random = np.random.default_rng(0)
     kind = getattr(supply, "name", str(supply))
     if kind in ("Zero", "One"):
         return np.full(shape, float(kind == "One"), np.float32)
-    if element == "bool":
-        return random.integers(0, 2, shape).astype(np.float32)
     if not is_float(element):
-        low = 0 if element[0] == "u" else -2
-        return random.integers(low, 3, shape).astype(np.float32)
+        low, high = (0, 2) if element == "bool" else (0, 3) if element[0] == "u" else (-2, 3)
+        return random.integers(low, high, shape).astype(np.float32)
+    if kind in ("Integer", "Auto") and element.startswith("f8"):
+        return random.integers(-128, 128, shape).astype(np.float32)
     if kind == "Integer":
         return random.integers(-2, 3, shape).astype(np.float32)
-    if kind == "Uniform":
+    if kind in ("Uniform", "Auto"):
         return random.uniform(-1, 1, shape).astype(np.float32)
-    return random.standard_normal(shape, np.float32)
+    return random.standard_normal(shape, np.float32) - (1 if kind == "Normal" else 0)
 
 
 def array_for(array: Any, element: str) -> Any:

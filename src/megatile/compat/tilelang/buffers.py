@@ -169,7 +169,11 @@ class KernelState:
     """Tiles that every thread has for itself where the kernel names threads."""
     threads: tuple[int, ...] = ()
     programs: list[Any] = field(default_factory=list)
-    roles: list[Any] = field(default_factory=list)
+    arrivals: dict[str, int] = field(default_factory=dict)
+    """Arrivals that end a phase of a barrier, by its flag tile."""
+    barriers: list[Barrier] = field(default_factory=list)
+    home: str = "block"
+    registers: str = "registers"
 
     @property
     def private(self) -> set[str]:
@@ -283,7 +287,9 @@ def alloc_barrier(arrive_count: Any) -> Barrier:
     """mbarriers, one for each count."""
     counts = tuple(arrive_count) if isinstance(arrive_count, (list, tuple)) else (arrive_count,)
     tile = allocate((len(counts),), "int32", "l1", flag=True)
-    return Barrier(tile, tuple(int(c) for c in counts))
+    barrier = Barrier(tile, tuple(int(c) for c in counts))
+    state().barriers.append(barrier)
+    return barrier
 
 
 def symbols(names: str, dtype: Any = "int32") -> Any:

@@ -5,6 +5,7 @@ What it says of the GPU (name, multiprocessors, memory) comes from the machine t
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import time
 from types import SimpleNamespace
@@ -51,6 +52,34 @@ def install() -> None:
             return super().__new__(cls, _on_cpu(torch, device))
 
     torch.Generator = Generator
+    _interpret_triton()
+
+
+def _interpret_triton() -> None:
+    """Triton's own interpreter runs its kernels, each with its first configuration."""
+    if importlib.util.find_spec("triton") is None:
+        return
+    from triton.runtime import autotuner, driver
+
+    target = SimpleNamespace(backend="cuda", arch=90, warp_size=32)
+    utilities = SimpleNamespace(
+        get_device_properties=lambda *_: {"multiprocessor_count": 132, "max_shared_mem": 232448}
+    )
+    driver.set_active(
+        SimpleNamespace(
+            utils=utilities,
+            get_current_target=lambda: target,
+            get_current_device=lambda: 0,
+            get_current_stream=lambda *_: 0,
+            get_benchmarker=lambda: None,
+        )  # fmt: skip
+    )
+    prepare = autotuner.Autotuner.__init__
+
+    def first_only(self: Any, fn: Any, arg_names: Any, configs: Any, *rest: Any, **keywords: Any) -> None:
+        prepare(self, fn, arg_names, configs[:1], *rest, **keywords)
+
+    autotuner.Autotuner.__init__ = first_only
 
 
 def _on_cpu(torch: Any, value: Any) -> Any:

@@ -38,7 +38,10 @@ class Kernel:
     def get_kernel_source(self, kernel_only: bool = True) -> str:
         """The Program as text: generated GPU code is not written by megatile yet."""
         head = "// megatile writes no GPU code yet; this is the kernel's Program.\n"
-        return head + "\n".join(str(program) for program in self.programs)
+        try:
+            return head + "\n".join(str(program) for program in self.programs)
+        except ProgramError as error:
+            return f"{head}// It is built when its arrays are known: {error.message}.\n"
 
     def show_source(self, which: str = "kernel") -> None:
         print(self.get_kernel_source())

@@ -59,8 +59,7 @@ WORDS: dict[str, Any] = {
     ),
     **_words(
         _buffers,
-        "alloc_barrier alloc_fragment alloc_global alloc_local alloc_shared alloc_tmem alloc_var "
-        "empty Buffer",
+        "alloc_barrier alloc_fragment alloc_global alloc_local alloc_shared alloc_tmem alloc_var empty",
     ),
     **_words(synchronise, "barrier_arrive barrier_wait ws tcgen05_mma_arrive"),
     **{
@@ -94,7 +93,7 @@ ALIASES = {
     "alloc_cluster_barrier": "alloc_barrier", "WarpSpecialize": "ws", "mbarrier_arrive": "barrier_arrive",
     "mbarrier_wait_parity": "barrier_wait", "pow": "power", "Serial": "serial", "Unroll": "unroll",
     "Vectorized": "vectorized", "parallel": "Parallel", "Select": "if_then_else", "FloorDiv": "floordiv",
-    "FloorMod": "floormod", "c2d_im2col": "im2col", "SharedBuffer": "Tensor", "FragmentBuffer": "Tensor",
+    "FloorMod": "floormod", "c2d_im2col": "im2col", "Buffer": "Tensor", "SharedBuffer": "Tensor", "FragmentBuffer": "Tensor",
     "LocalBuffer": "Tensor",
 }  # fmt: skip
 WORDS |= {name: WORDS[word] if isinstance(word, str) else word for name, word in ALIASES.items()}

@@ -15,6 +15,7 @@ from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
 from megatile.language.tile.builder import Body, current
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.launch import instance_of, launch_of
+from megatile.language.tile.memory import memory_layer
 from megatile.language.tile.program import finished
 from megatile.language.tile.scalars import Coordinate, Value
 
@@ -41,6 +42,7 @@ class Kernel:
         scales = {"block": tuple(int(e) for e in grid), "threads": math.prod(state.threads)}
         builder.instance = instance_of(builder.machine, scales)
         builder.launch = launch_of(builder.instance)
+        builder.bodies[0].variables |= set(builder.bound)
         for name in thread_variables(state.threads):
             builder.names.add(name)
             builder.bodies[0].variables.add(name)
@@ -62,6 +64,9 @@ class Kernel:
         body = tuple(builder.bodies[0].nodes)
         if builder.bound:
             body = rewrite_nodes(body, lambda node: with_numbers(node, builder.bound))
+        state.home = builder.launch.dispatch if builder.launch else state.home
+        state.registers = memory_layer(builder, "l0")
+        state.arrivals = {one.tile.name: min(one.counts) for one in state.barriers}
         body = with_threads(body, state)
         builder.bodies[0].nodes = list(body)
         used = {region.source for node in n.walk(body) for _, region in n.regions(node)}
@@ -71,6 +76,7 @@ class Kernel:
             if name in used
         )
         state.programs.append(finished(builder, params))
+        state.local, state.barriers = [], []
         builder.launch = builder.instance = None
         builder.bodies, builder.scales, builder.homes, builder.placements = [Body()], [], {}, {}
 

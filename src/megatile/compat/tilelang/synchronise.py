@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
+from megatile.compat.tilelang.launch import get_thread_binding
 from megatile.ir import nodes as n
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
-from megatile.language.tile.scalars import as_expr
+from megatile.language.tile.scalars import as_expr, operate
 
 
 def nothing(*_: Any, **__: Any) -> None:
@@ -32,9 +31,7 @@ def _element(barrier: Any) -> tuple[b.Barrier, Any]:
 def barrier_arrive(mbarrier: Any, *_: Any, **__: Any) -> None:
     """All threads of this role arrive; a phase ends when its arrivals are complete."""
     one, index = _element(mbarrier)
-    state = b.state()
-    threads = state.roles[-1] if state.roles else math.prod(state.threads)
-    amount = min(min(one.counts), threads)
+    amount = min(min(one.counts), math.prod(b.state().threads))
     current().emit(n.Signal, flag=one.tile.name, index=(as_expr(index),), amount=as_expr(amount))
 
 
@@ -46,13 +43,31 @@ def barrier_wait(mbarrier: Any, parity: Any = 0, *_: Any) -> None:
     )
 
 
-@contextmanager
-def ws(*groups: int) -> Iterator[None]:
-    """The statements of warp groups; they run in the order of the text, which their barriers allow."""
-    state = b.state()
-    state.roles.append(128 * max(len(groups), 1))
-    yield
-    state.roles.pop()
+class ws:
+    """``with T.ws(0):`` the statements of warp groups, which are 128 threads each."""
+
+    def __init__(self, *groups: int):
+        self.groups = groups or (0,)
+
+    def __enter__(self) -> None:
+        builder = current()
+        if not builder.scales:
+            builder.open_implied()
+        self.span = builder.span()
+        self.inner = builder.body()
+        self.body = self.inner.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        builder = current()
+        self.inner.__exit__(*error)
+        if error[0] is not None:
+            return
+        thread = get_thread_binding(0)
+        condition = None
+        for group in self.groups:
+            one = operate("and", thread >= 128 * group, thread < 128 * (group + 1))
+            condition = one if condition is None else operate("or", condition, one)
+        builder.append(n.If(as_expr(condition), tuple(self.body.nodes), (), span=self.span))
 
 
 def tcgen05_mma_arrive(mbar: Any, *_: Any, **__: Any) -> None:

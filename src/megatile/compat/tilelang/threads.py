@@ -1,28 +1,36 @@
-"""Threads by number: statements that name them run as one loop over all threads of the block, in step.
+"""Threads by number, and the roles that conditions on them give to parts of a block.
 
     x = T.get_thread_binding(); C[x] = A[x] + B[x]
-    ->  for thread_x in T.Parallel(threads), statement by statement: C[thread_x] = ...
+    ->  for thread_x in in_step(threads): C[thread_x] = ...     every statement done by all threads together
 
-Tiles that each thread has for itself (``alloc_local``, ``alloc_var``) get leading dimensions of threads.
-A kernel that names no threads is left as it is: its local tiles belong to the block.
+    if x < 128: producer, with tile operations      with scale("warp"):
+    else: consumer                              ->      if rank == 0: producer
+                                                        if rank == 4: consumer
+
+Tiles and variables that each thread has for itself get leading dimensions of threads. Tile operations are
+done once for their role, and see the variables of its first thread: those of all are equal there. A kernel that
+names no threads is left as it is: its local tiles belong to the block.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from megatile.core.expr import Expr, rebuild, symbols
+import numpy as np
+
+from megatile.core.expr import Binary, Expr, rebuild, simplify, symbols
 from megatile.core.expr import Symbol as Var
 from megatile.core.expr import expr as integer
 from megatile.ir import nodes as n
-from megatile.ir.expr import Load
+from megatile.ir.expr import Load, Rank, has_loads
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
 
 if TYPE_CHECKING:
     from megatile.compat.tilelang.buffers import KernelState
 
 _LANES = (n.Store, n.Atomic, n.Let, n.If, n.Loop, n.Check, n.Print)
+_WARP = 32
 
 
 def thread_variables(threads: tuple[int, ...]) -> tuple[str, ...]:
@@ -30,63 +38,190 @@ def thread_variables(threads: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def with_threads(body: tuple[n.Node, ...], state: KernelState) -> tuple[n.Node, ...]:
-    """The statements, with those that depend on the thread in loops over the threads."""
-    names = thread_variables(state.threads)
-    if not any(symbols(e) & set(names) for node in n.walk(body) for e in n.expressions(node)):
+    """The statements, with those that depend on the thread in loops over the threads, or in roles."""
+    names = set(thread_variables(state.threads))
+    if not any(symbols(e) & names for node in n.walk(body) for e in n.expressions(node)):
         return body
-    return _Threads(names, state).body(_private(body, names, state))
+    threads = _Threads(state)
+    everyone = Role(np.arange(threads.count), None)
+    return tuple(
+        replace(node, body=threads.region(node.body, everyone)) if isinstance(node, n.Scale) else node
+        for node in body
+    )
 
 
-def _private(body: tuple[n.Node, ...], names: tuple[str, ...], state: KernelState) -> tuple[n.Node, ...]:
-    """Tiles of each thread get dimensions of threads, and every access its own index there."""
-    private = state.private
-    own = tuple(Var(name) for name in names)
+@dataclass(frozen=True)
+class Role:
+    """The threads that run some statements, and the condition they meet (None: all threads)."""
 
-    def load(expr: Expr) -> Expr:
-        if isinstance(expr, Load) and expr.source in private:
-            return replace(expr, index=(*own, *expr.index))
-        return expr
+    members: np.ndarray
+    condition: Expr | None
 
-    def region(value: n.Region) -> n.Region:
-        if value.source not in private:
-            return value
-        every = tuple(n.Dim(integer(0), integer(extent)) for extent in state.threads)
-        return replace(value, dims=(*every, *value.dims))
-
-    def change(node: n.Node) -> n.Node:
-        node = rewrite_expressions(node, lambda e: rebuild(e, load))
-        if isinstance(node, n.Alloc) and node.name in private:
-            return replace(node, shape=(*state.threads, *node.shape))
-        if isinstance(node, (n.Store, n.Atomic)) and node.target in private:
-            return replace(node, index=(*own, *node.index))
-        if isinstance(node, n.Fill):
-            return replace(node, to=region(node.to))
-        return node
-
-    return rewrite_nodes(body, change)
+    @property
+    def first(self) -> int:
+        return int(self.members[0])
 
 
 class _Threads:
-    def __init__(self, names: tuple[str, ...], state: KernelState):
-        self.names = names
+    def __init__(self, state: KernelState):
+        self.state = state
+        self.names = thread_variables(state.threads)
+        self.count = int(np.prod(state.threads))
         self.extents = tuple(integer(extent) for extent in state.threads)
-        self.varying = set(names)
+        self.own = tuple(Var(name) for name in self.names)
+        self.private = state.private
+        self.kept: dict[str, str] = {}
+        """Variables that differ between threads, and the tiles that hold them."""
+        self.made: list[n.Node] = []
 
-    def body(self, body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
-        return tuple(new for node in body for new in self.statement(node))
+    # --- what differs between threads -------------------------------------------------------------
 
-    def statement(self, node: n.Node) -> tuple[n.Node, ...]:
-        own = any(symbols(e) & self.varying for e in n.expressions(node))
-        if isinstance(node, n.Let) and own:
-            self.varying.add(node.name)
-            return (self.wrapped(node),)
-        inside = list(n.walk((node,)))
-        if not own and not any(symbols(e) & self.varying for m in inside for e in n.expressions(m)):
-            return (node,)
-        if all(isinstance(m, _LANES) for m in inside):
-            return (self.wrapped(node),)
-        parts = {name: self.body(part) for name, part in n.bodies(node)}
-        return (replace(node, **parts),)  # type: ignore[arg-type]
+    def varies(self, node: n.Node) -> bool:
+        return any(self.depends(e) for m in n.walk((node,)) for e in n.expressions(m)) or any(
+            region.source in self.private for m in n.walk((node,)) for _, region in n.regions(m)
+        )
 
-    def wrapped(self, node: n.Node) -> n.Node:
-        return n.Parallel(self.names, self.extents, (node,), in_step=True, span=node.span)
+    def depends(self, expr: Expr) -> bool:
+        return bool(symbols(expr) & {*self.names, *self.kept})
+
+    def private_access(self, node: n.Node) -> n.Node:
+        """Tiles of each thread get dimensions of threads, and every access its own index there."""
+
+        def load(expr: Expr) -> Expr:
+            if isinstance(expr, Load) and expr.source in self.private:
+                return replace(expr, index=(*self.own, *expr.index))
+            if isinstance(expr, Var) and expr.name in self.kept:
+                return Load(self.kept[expr.name], self.own, _stored(expr.dtype))
+            return expr
+
+        node = rewrite_expressions(node, lambda e: rebuild(e, load))
+        if isinstance(node, n.Alloc) and node.name in self.private:
+            return replace(node, shape=(*self.state.threads, *node.shape))
+        if isinstance(node, (n.Store, n.Atomic)) and node.target in self.private:
+            return replace(node, index=(*self.own, *node.index))
+        return node
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def region(self, body: tuple[n.Node, ...], role: Role) -> tuple[n.Node, ...]:
+        result = self.body(body, role)
+        return (*self.made, *result)
+
+    def body(self, body: tuple[n.Node, ...], role: Role) -> tuple[n.Node, ...]:
+        result: list[n.Node] = []
+        roles: list[tuple[Role, tuple[n.Node, ...]]] = []
+        for node in body:
+            parts = self.roles_of(node, role)
+            if parts is not None:
+                roles += parts
+                continue
+            result += self.together(roles)
+            roles = []
+            result += self.statement(node, role)
+        return (*result, *self.together(roles))
+
+    def statement(self, node: n.Node, role: Role) -> list[n.Node]:
+        if isinstance(node, n.Signal) and node.flag in self.state.arrivals:
+            amount = min(self.state.arrivals[node.flag], len(role.members))
+            node = replace(node, amount=integer(amount))
+        if isinstance(node, n.Alloc):
+            return [self.private_access(node)]
+        if not self.varies(node):
+            return [node]
+        if isinstance(node, n.Let):
+            return self.let(node, role)
+        if all(isinstance(m, _LANES) for m in n.walk((node,))):
+            changed = rewrite_nodes((node,), self.private_access)[0]
+            return [self.in_step(changed, role)]
+        node = self.private_access(node)
+        if isinstance(node, n.Fill) and node.to.source in self.private:
+            every = tuple(n.Dim(integer(0), integer(extent)) for extent in self.state.threads)
+            return [replace(node, to=replace(node.to, dims=(*every, *node.to.dims)))]
+        node = self.of_first(node, role)
+        if isinstance(node, n.Parallel):
+            inner = rewrite_nodes(node.body, lambda m: self.of_first(self.private_access(m), role))
+            return [replace(node, body=inner)]
+        return [replace(node, **{name: self.body(part, role) for name, part in n.bodies(node)})]  # type: ignore[arg-type]
+
+    def let(self, node: n.Let, role: Role) -> list[n.Node]:
+        """A variable that differs between threads is kept in a tile of theirs."""
+        tile = f"{node.name}_of_threads"
+        if node.name not in self.kept:
+            scale = self.state.home
+            made = n.Alloc(tile, self.state.threads, _stored(node.value.dtype), self.state.registers, scale)
+            self.made.append(replace(made, span=node.span))
+        value = self.private_access(node)
+        self.kept[node.name] = tile
+        return [self.in_step(n.Store(tile, self.own, value.value, span=node.span), role)]  # type: ignore[attr-defined]
+
+    def in_step(self, node: n.Node, role: Role) -> n.Node:
+        inner = node if role.condition is None else n.If(role.condition, (node,), span=node.span)
+        return n.Parallel(self.names, self.extents, (inner,), in_step=True, span=node.span)
+
+    def of_first(self, node: n.Node, role: Role) -> n.Node:
+        """The statement as the role's first thread sees it."""
+        numbers = np.unravel_index(role.first, tuple(reversed(self.state.threads)))
+        values = dict(zip(self.names, (int(i) for i in reversed(numbers)), strict=True))
+
+        def first(expr: Expr) -> Expr:
+            return integer(values[expr.name]) if isinstance(expr, Var) and expr.name in values else expr
+
+        return rewrite_expressions(node, lambda e: simplify(rebuild(e, first)))
+
+    # --- roles ------------------------------------------------------------------------------------
+
+    def roles_of(self, node: n.Node, role: Role) -> list[tuple[Role, tuple[n.Node, ...]]] | None:
+        """The parts of a condition on the thread's number that hold more than elementwise code."""
+        if not isinstance(node, n.If) or not symbols(node.condition) or has_loads(node.condition):
+            return None
+        if not symbols(node.condition) <= set(self.names):
+            return None
+        if all(isinstance(m, _LANES) for m in n.walk((node,))):
+            return None
+        axes = np.unravel_index(role.members, tuple(reversed(self.state.threads)))
+        values = dict(zip(self.names, reversed(axes), strict=True))
+        holds = np.broadcast_to(np.asarray(node.condition.evaluate(values), bool), role.members.shape)
+        found = []
+        for wanted, part in ((True, node.body), (False, node.orelse)):
+            members = role.members[holds == wanted]
+            if not part or not len(members):
+                continue
+            condition = node.condition if wanted else Binary("==", node.condition, integer(0))
+            if role.condition is not None:
+                condition = Binary("and", role.condition, condition, "bool")
+            inner = Role(members, condition)
+            nested = [self.roles_of(one, inner) for one in part]
+            if len(part) == 1 and nested[0] is not None:
+                found += nested[0]
+            else:
+                found.append((inner, part))
+        return found
+
+    def together(self, roles: list[tuple[Role, tuple[n.Node, ...]]]) -> list[n.Node]:
+        """Roles that follow each other run at the same time; one alone, or roles of one warp, in their order."""
+        warps = [role.first // _WARP for role, _ in roles]
+        bodies = [self.body(part, role) for role, part in roles]
+        if len(set(warps)) < 2 or (len(set(warps)) < len(roles) and not _waits(bodies)):
+            return [node for body in bodies for node in body]
+        merged: dict[int, tuple[n.Node, ...]] = {}
+        for warp, body in zip(warps, bodies, strict=True):
+            merged[warp] = (*merged.get(warp, ()), *body)
+        allocs: list[n.Node] = [m for body in merged.values() for m in n.walk(body) if isinstance(m, n.Alloc)]
+        rank = Rank("warp", self.state.home)
+        branches = tuple(
+            n.If(Binary("==", rank, integer(warp), "bool"), _without_allocs(body), span=body[0].span)
+            for warp, body in merged.items()
+        )
+        return [*allocs, n.Scale("warp", branches, span=branches[0].span)]
+
+
+def _waits(bodies: list[tuple[n.Node, ...]]) -> bool:
+    return any(isinstance(m, n.Wait) for body in bodies for m in n.walk(body))
+
+
+def _without_allocs(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+    return rewrite_nodes(body, lambda m: None if isinstance(m, n.Alloc) else m)
+
+
+def _stored(dtype: str) -> str:
+    return {"int": "i64", "float": "f32"}.get(dtype, dtype)

@@ -76,7 +76,7 @@ class AutoTuner:
         return self
 
     def run(self, *_: Any, **__: Any) -> Any:
-        from megatile.compat.tilelang.source import compile
+        from megatile.compat.tilelang.decorators import compile
 
         known = inspect.signature(self.function).parameters
         config = dict(next(iter(self.configs)))

@@ -77,7 +77,7 @@ class ProgramBuilder:
         self.regions = 0
         self.left = ""
         """Why some units have left the kernel early."""
-        self.padded = False
+        self.padded = self.spills = False
 
     # --- where we are -----------------------------------------------------------------------------
 

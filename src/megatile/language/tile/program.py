@@ -161,7 +161,9 @@ def finished(builder: ProgramBuilder, params: tuple[Param, ...]) -> Program:
     verify(program)
     for message, span, advice in find_mistakes(program):
         raise ProgramError(message, place=span.place() if span else None, advice=advice)
-    launch = with_slots(builder.launch, builder.instance, checked_memory(builder.machine, program))
+    launch = with_slots(
+        builder.launch, builder.instance, checked_memory(builder.machine, program, builder.spills)
+    )
     findings = [*find_warnings(program), *shallow_pipelines(builder.machine, program)]
     warnings = tuple(_sentence(*finding) for finding in findings)
     return replace(program, launch=launch, warnings=warnings)
