@@ -62,18 +62,15 @@ def _interpret_triton() -> None:
     from triton.runtime import autotuner, driver
 
     target = SimpleNamespace(backend="cuda", arch=90, warp_size=32)
-    utilities = SimpleNamespace(
-        get_device_properties=lambda *_: {"multiprocessor_count": 132, "max_shared_mem": 232448}
+    found = {"multiprocessor_count": 132, "max_shared_mem": 232448}
+    active = SimpleNamespace(
+        utils=SimpleNamespace(get_device_properties=lambda *_: found),
+        get_current_target=lambda: target,
+        get_current_device=lambda: 0,
+        get_current_stream=lambda *_: 0,
+        get_benchmarker=lambda: None,
     )
-    driver.set_active(
-        SimpleNamespace(
-            utils=utilities,
-            get_current_target=lambda: target,
-            get_current_device=lambda: 0,
-            get_current_stream=lambda *_: 0,
-            get_benchmarker=lambda: None,
-        )  # fmt: skip
-    )
+    driver.set_active(active)
     prepare = autotuner.Autotuner.__init__
 
     def first_only(self: Any, fn: Any, arg_names: Any, configs: Any, *rest: Any, **keywords: Any) -> None:

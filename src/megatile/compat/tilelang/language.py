@@ -93,7 +93,8 @@ ALIASES = {
     "alloc_cluster_barrier": "alloc_barrier", "WarpSpecialize": "ws", "mbarrier_arrive": "barrier_arrive",
     "mbarrier_wait_parity": "barrier_wait", "pow": "power", "Serial": "serial", "Unroll": "unroll",
     "Vectorized": "vectorized", "parallel": "Parallel", "Select": "if_then_else", "FloorDiv": "floordiv",
-    "FloorMod": "floormod", "c2d_im2col": "im2col", "Buffer": "Tensor", "SharedBuffer": "Tensor", "FragmentBuffer": "Tensor",
+    "FloorMod": "floormod", "c2d_im2col": "im2col",
+    "Buffer": "Tensor", "SharedBuffer": "Tensor", "FragmentBuffer": "Tensor",
     "LocalBuffer": "Tensor",
 }  # fmt: skip
 WORDS |= {name: WORDS[word] if isinstance(word, str) else word for name, word in ALIASES.items()}

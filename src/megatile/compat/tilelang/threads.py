@@ -8,8 +8,8 @@
                                                         if rank == 4: consumer
 
 Tiles and variables that each thread has for itself get leading dimensions of threads. Tile operations are
-done once for their role, and see the variables of its first thread: those of all are equal there. A kernel that
-names no threads is left as it is: its local tiles belong to the block.
+done once for their role, and see the variables of its first thread: those of all are equal there. A kernel
+that names no threads is left as it is: its local tiles belong to the block.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class _Threads:
         return found
 
     def together(self, roles: list[tuple[Role, tuple[n.Node, ...]]]) -> list[n.Node]:
-        """Roles that follow each other run at the same time; one alone, or roles of one warp, in their order."""
+        """Roles that follow each other run at the same time; one alone, or those of one warp, in their order."""
         warps = [role.first // _WARP for role, _ in roles]
         bodies = [self.body(part, role) for role, part in roles]
         if len(set(warps)) < 2 or (len(set(warps)) < len(roles) and not _waits(bodies)):

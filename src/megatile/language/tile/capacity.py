@@ -39,17 +39,18 @@ def checked_memory(machine: HDA, program: Program, spills: bool = False) -> dict
         node, place = use.tile, (use.home, use.tile.level)
         used[place] += use.size
         room = _room(machine, *place)
-        if used[place] > room and spills and node.level == machine.memory("l0").name:
-            used[place] = room
-        elif used[place] > room:
+        threads = _threads(program.launch, use.home)
+        most = machine.memory(node.level).per_thread
+        if spills and node.level == machine.memory("l0").name:
+            used[place] = min(used[place], room, room if most is None else most * threads)
+            continue
+        if used[place] > room:
             raise ProgramError(
                 f"the tiles of one {use.home} need {format_bytes(used[place])} of '{node.level}', "
                 f"but there are {format_bytes(room)} (last: '{node.name}', {node.dtype}{list(node.shape)})",
                 place=node.span.place() if node.span else None,
                 advice="use smaller tiles, a smaller dtype, or another level",
             )
-        threads = _threads(program.launch, use.home)
-        most = machine.memory(node.level).per_thread
         if most is not None and threads > 1 and used[place] > most * threads:
             raise ProgramError(
                 f"the tiles of one {use.home} need {-(-used[place] // threads)} B of '{node.level}' in each "
