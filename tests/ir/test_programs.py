@@ -30,6 +30,7 @@ with scale("device"):
     b = view("B", mesh(shard(0), replica()), "device")
     t = alloc((8, 8), "f16", "hbm", "device")
     f = alloc((2,), "i32", "hbm", "device", flag=True)
+    r = reshape("t", (4, 16), "f16")
     n = readscalar(f[0], bound=4)
     x = n + 1
     copy(t[0::8, 0::8], a[0::8, 0::8], dst=(rank("device", "launch") + 1) % 2, axis=0, impl="dma")

@@ -110,6 +110,16 @@ class View(Node):
 
 
 @dataclass(frozen=True)
+class Reshape(Node):
+    """``name`` is the elements of ``source``, in their order in memory, with another shape or dtype."""
+
+    name: str
+    source: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
 class Let(Node):
     """A scalar variable gets a value (again)."""
 
@@ -380,8 +390,8 @@ class If(Node):
 STATEMENTS: dict[str, type[Node]] = {
     kind.__name__: kind
     for kind in (
-        Alloc, View, Let, ReadScalar, Copy, Gemm, Fill, Reduce, Cumsum, Store, Atomic, AtomicRegion,
-        Barrier, Fence, Signal, Wait, Collective, Print, Check, Breakpoint, Hint, Break, Continue, Return,
+        Alloc, View, Reshape, Let, ReadScalar, Copy, Gemm, Fill, Reduce, Cumsum, Store, Atomic,
+        AtomicRegion, Barrier, Fence, Signal, Wait, Collective, Print, Check, Breakpoint, Hint, Break, Continue, Return,
         Scale, Loop, Parallel, If,
     )
 }  # fmt: skip

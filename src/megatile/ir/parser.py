@@ -143,7 +143,7 @@ class _Parser(ExprReader):
             return n.Store(ast.unparse(target.value), index, self.expr(tree.value))
         name = ast.unparse(target)
         call = tree.value
-        if isinstance(call, ast.Call) and _name_of(call) in ("alloc", "view", "readscalar"):
+        if isinstance(call, ast.Call) and _name_of(call) in ("alloc", "view", "reshape", "readscalar"):
             node = self.call(call, name=name)
             self.types[name] = self.declared(node)
             return node
@@ -152,7 +152,7 @@ class _Parser(ExprReader):
         return n.Let(name, value)
 
     def declared(self, node: n.Node) -> str:
-        if isinstance(node, n.Alloc):
+        if isinstance(node, (n.Alloc, n.Reshape)):
             return node.dtype
         return self.types.get(node.source, "f32") if isinstance(node, n.View) else "int"
 

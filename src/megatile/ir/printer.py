@@ -105,6 +105,7 @@ def _loop(node: n.Loop) -> str:
 _HEADS: dict[type[n.Node], Callable[[Any], str]] = {
     n.Alloc: _named,
     n.View: _named,
+    n.Reshape: _named,
     n.ReadScalar: _named,
     n.Let: lambda s: f"{s.name} = {s.value.text()}",
     n.Store: lambda s: f"{s.target}[{', '.join(i.text() for i in s.index)}] = {s.value.text()}",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from megatile.core.placement import Layout
 from megatile.ir.launch import ROOT, Launch, Param
-from megatile.ir.nodes import Alloc, Node, View, walk
+from megatile.ir.nodes import Alloc, Node, Reshape, View, walk
 from megatile.ir.printer import show
 
 
@@ -62,6 +62,9 @@ def bindings(program: Program) -> dict[str, Binding]:
             source = table[node.source]
             views = (*source.views, node)
             table[node.name] = Binding(node.name, source.base, source.shape, source.dtype, node.scale, views)
+        elif isinstance(node, Reshape) and node.source in table:
+            source = table[node.source]
+            table[node.name] = Binding(node.name, source.base, node.shape, node.dtype, source.scale)
     return table
 
 

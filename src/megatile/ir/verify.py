@@ -45,8 +45,8 @@ class _Verifier:
         self.expressions(node, scale, seen)
         for _, region in n.regions(node):
             self.region(node, region)
-        if isinstance(node, (n.Alloc, n.View)):
-            if isinstance(node, n.View) and node.source not in self.defined:
+        if isinstance(node, (n.Alloc, n.View, n.Reshape)):
+            if isinstance(node, (n.View, n.Reshape)) and node.source not in self.defined:
                 self.fail(node, f"view of '{node.source}', which is not defined")
             self.defined.add(node.name)
         if isinstance(node, (n.Let, n.ReadScalar)):

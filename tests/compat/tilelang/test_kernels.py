@@ -230,3 +230,114 @@ def test_profiler_compares_with_a_reference():
     with pytest.raises(AssertionError, match="of the elements differ"):
         profiler.assert_allclose(lambda a, b: a.float() @ b.float())
     assert profiler.do_bench() > 0
+
+
+@tilelang.jit
+def read_again(A):
+    n = T.const("n")
+    A: T.Tensor((n, 8), T.float32)
+    out = T.empty((n * 2, 4), T.float32)
+    bits = T.empty((2, 8), T.int32)
+    with T.Kernel(1, threads=32):
+        flat = T.Tensor((n * 2, 4), T.float32, A.data)
+        tile = T.alloc_shared((2, 8), T.float32)
+        T.copy(A[0:2, :], tile)
+        turned = T.reshape(tile, (4, 4))
+        for i, j in T.Parallel(4, 4):
+            turned[i, j] = turned[i, j] + 1.0
+        T.copy(flat, out)
+        T.copy(turned, out[0, 0])
+        T.copy(T.view(tile, dtype=T.int32), bits)
+    return out, bits
+
+
+def test_a_tile_is_read_with_another_shape_and_dtype():
+    a = np.arange(24, dtype="f4").reshape(3, 8)
+    out, bits = read_again(a)
+    wanted = a.reshape(6, 4).copy()
+    wanted[:4] += 1
+    np.testing.assert_array_equal(out, wanted)
+    np.testing.assert_array_equal(bits, (a[:2] + 1).view("i4"))
+
+
+@tilelang.jit
+def windows(image, weights, kernel, stride, pad):
+    N, H, W, C, F = T.const("N, H, W, C, F")
+    image: T.Tensor((N, H, W, C), T.float32)
+    weights: T.Tensor((kernel, kernel, C, F), T.float32)
+    OH, OW = (H + 2 * pad - kernel) // stride + 1, (W + 2 * pad - kernel) // stride + 1
+    out = T.empty((N, OH, OW, F), T.float32)
+    with T.Kernel(T.ceildiv(N * OH * OW, 16), threads=64) as by:
+        columns = T.alloc_shared((16, kernel * kernel * C), T.float32)
+        matrix = T.alloc_shared((kernel * kernel * C, F), T.float32)
+        result = T.alloc_fragment((16, F), T.float32)
+        flat_weights = T.Tensor((kernel * kernel * C, F), T.float32, weights.data)
+        flat_out = T.Tensor((N * OH * OW, F), T.float32, out.data)
+        T.im2col(image, columns, by, 0, kernel, stride, 1, pad)
+        T.copy(flat_weights, matrix)
+        T.gemm(columns, matrix, result, clear_accum=True)
+        T.copy(result, flat_out[by * 16, 0])
+    return out
+
+
+@pytest.mark.parametrize(("stride", "pad"), [(1, 1), (2, 0)])
+def test_windows_of_a_convolution(stride, pad):
+    torch = pytest.importorskip("torch", reason="needs torch")
+    image, weights = torch.randn(2, 7, 6, 4), torch.randn(3, 3, 4, 5)
+    wanted = torch.nn.functional.conv2d(
+        image.permute(0, 3, 1, 2), weights.permute(3, 2, 0, 1), stride=stride, padding=pad
+    )
+    found = windows(image, weights, 3, stride, pad)
+    torch.testing.assert_close(found, wanted.permute(0, 2, 3, 1), rtol=1e-4, atol=1e-4)
+
+
+@tilelang.jit
+def producer_and_consumer(A):
+    n = T.const("n")
+    A: T.Tensor((n, 32), T.float32)
+    out = T.empty((32,), T.float32)
+    with T.Kernel(1, threads=256):
+        tx = T.get_thread_binding()
+        shared = T.alloc_shared((32,), T.float32)
+        total = T.alloc_fragment((32,), T.float32)
+        full = T.alloc_barrier(arrive_count=128)
+        free = T.alloc_barrier(arrive_count=128)
+        if tx < 128:
+            for k in T.serial(n):
+                T.barrier_wait(free, (k + 1) % 2)
+                T.copy(A[k, 0], shared)
+                T.barrier_arrive(full)
+        else:
+            T.clear(total)
+            for k in T.serial(n):
+                T.barrier_wait(full, k % 2)
+                for i in T.Parallel(32):
+                    total[i] += shared[i]
+                T.barrier_arrive(free)
+            T.copy(total, out)
+    return out
+
+
+def test_roles_of_threads_run_at_the_same_time():
+    a = np.arange(160, dtype="f4").reshape(5, 32)
+    np.testing.assert_array_equal(producer_and_consumer(a), a.sum(0))
+
+
+def test_a_barrier_that_is_missing_between_roles_is_a_race():
+    @tilelang.jit
+    def racy(A):
+        n = T.const("n")
+        A: T.Tensor((n, 32), T.float32)
+        out = T.empty((32,), T.float32)
+        with T.Kernel(1, threads=256):
+            tx = T.get_thread_binding()
+            shared = T.alloc_shared((32,), T.float32)
+            T.clear(shared)
+            if tx < 128:
+                T.copy(A[0, 0], shared)
+            else:
+                T.copy(shared, out)
+        return out
+
+    with pytest.raises(MegatileError, match="data race on 'shared'"):
+        racy(np.ones((2, 32), "f4"))

@@ -32,7 +32,11 @@ class TensorType:
 class TensorProxy:
     """``T.Tensor(shape, dtype)`` and ``T.Tensor[shape, dtype]``."""
 
-    def __call__(self, shape: Any = (), dtype: Any = "float32", strides: Any = None, **_: Any) -> TensorType:
+    def __call__(self, shape: Any = (), dtype: Any = "float32", strides: Any = None, **_: Any) -> Any:
+        if isinstance(strides, Buffer):  # ``T.Tensor(shape, dtype, other.data)``
+            from megatile.compat.tilelang.operations import view
+
+            return view(strides, shape, dtype)
         return TensorType(extents_of(shape), Dtype(dtype), strides)
 
     def __getitem__(self, items: Any) -> TensorType:
@@ -114,6 +118,11 @@ class Buffer(Tile):
         return self is other
 
     __hash__ = object.__hash__
+
+    @property
+    def data(self) -> Buffer:
+        """The memory, to be read with another shape: ``T.Tensor(shape, dtype, x.data)``."""
+        return self
 
     def scope(self) -> str:
         return {"tensor": "global", "l1": "shared.dyn"}.get(self.level, "local.fragment")

@@ -70,6 +70,7 @@ class Kernel:
         body = with_threads(body, state)
         builder.bodies[0].nodes = list(body)
         used = {region.source for node in n.walk(body) for _, region in n.regions(node)}
+        used |= {node.source for node in n.walk(body) if isinstance(node, n.Reshape)}
         params = tuple(
             Param(name, tuple(tensor.shape), tensor.dtype)
             for name, tensor in state.tensors.items()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
+from megatile.core.dtypes import itemsize
 from megatile.core.expr import Binary, Expr, simplify
 from megatile.core.expr import Symbol as Var
 from megatile.ir import nodes as n
 from megatile.language.tile import operations as ops
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
+from megatile.language.tile.functions import if_then_else
 from megatile.language.tile.operations import GemmWarpPolicy
 from megatile.language.tile.regions import Operand, operand
-from megatile.language.tile.scalars import Value, as_expr
+from megatile.language.tile.scalars import Value, as_expr, operate
 from megatile.language.tile.tiles import Ref
 
 
@@ -178,14 +181,61 @@ def atomic_store(dst: Any, src: Any, memory_order: str = "seq_cst") -> None:
     dst.tile[tuple(Value(i) for i in dst.index)] = src
 
 
-def _read_again(name: str, what: str) -> Any:
-    def refused(*_: Any, **__: Any) -> Any:
-        raise ProgramError(f"T.{name}: {what}", advice="write the elements in a T.Parallel loop")
+def view(src: Any, shape: Any = None, dtype: Any = None) -> b.Buffer:
+    """The elements of a tile or tensor with another shape or dtype."""
+    builder = current()
+    extents = src.shape if shape is None else b.extents_of(shape)
+    extents = tuple(int(b.resolved(e, builder.bound)) for e in extents)
+    element = src.dtype if dtype is None else b.Dtype(dtype).short
+    if math.prod(extents) * itemsize(element) != math.prod(src.shape) * itemsize(src.dtype):
+        raise ProgramError(
+            f"'{src.name}' {src.dtype}{list(src.shape)} cannot be read as {element}{list(extents)}",
+            advice="both have the same bytes",
+        )
+    if not builder.scales:
+        builder.open_implied()
+    name = builder.fresh(f"{src.name}_as")
+    alias = b.Buffer(builder, name, extents, extents, element, src.scale, src.level)
+    builder.tiles[name] = alias
+    if src.name in builder.homes:
+        builder.homes[name] = builder.homes[src.name]
+    builder.emit(n.Reshape, name=name, source=src.name, shape=extents, dtype=element)
+    return alias
 
-    return refused
+
+def reshape(src: Any, shape: Any) -> b.Buffer:
+    """The elements of a tile or tensor with another shape."""
+    return view(src, shape)
 
 
-view = _read_again("view", "a tile read with another shape or dtype has no meaning in a Program yet")
-reshape = _read_again("reshape", "a tile read with another shape has no meaning in a Program yet")
-im2col = _read_again("im2col", "the windows of a convolution have no operation of their own yet")
+def im2col(
+    img: Any,
+    col: Any,
+    nhw_step: Any,
+    c_step: Any,
+    kernel: int,
+    stride: int,
+    dilation: int,
+    pad: int,
+    **_: Any,
+) -> None:
+    """A tile of the windows of a convolution: a row for each place of the result."""
+    builder = current()
+    rows, columns = col.shape
+    height, width, channels = img.shape[1:]
+    reach = dilation * (kernel - 1) + 1
+    out_h, out_w = ((e + 2 * pad - reach) // stride + 1 for e in (height, width))
+    names = builder.fresh("i"), builder.fresh("j")
+    place, inner = Value(Var(names[0])) + nhw_step * rows, Value(Var(names[1])) + c_step * columns
+    y = place % (out_h * out_w) // out_w * stride + inner // channels // kernel * dilation - pad
+    x = place % out_w * stride + inner // channels % kernel * dilation - pad
+    inside = operate("and", operate("and", y >= 0, y < height), operate("and", x >= 0, x < width))
+
+    def emit() -> None:
+        value = if_then_else(inside, img[place // (out_h * out_w), y, x, inner % channels], 0)
+        col[Value(Var(names[0])), Value(Var(names[1]))] = value
+
+    _parallel(names, (as_expr(rows), as_expr(columns)), emit)
+
+
 reduce_bitand, reduce_bitor, reduce_bitxor = _reduction("bitand"), _reduction("bitor"), _reduction("bitxor")

@@ -198,7 +198,7 @@ class _Threads:
         return found
 
     def together(self, roles: list[tuple[Role, tuple[n.Node, ...]]]) -> list[n.Node]:
-        """Roles that follow each other run at the same time; one alone, or those of one warp, in their order."""
+        """Roles that follow each other run at once; one alone, or those of one warp, in their order."""
         warps = [role.first // _WARP for role, _ in roles]
         bodies = [self.body(part, role) for role, part in roles]
         if len(set(warps)) < 2 or (len(set(warps)) < len(roles) and not _waits(bodies)):
@@ -206,7 +206,8 @@ class _Threads:
         merged: dict[int, tuple[n.Node, ...]] = {}
         for warp, body in zip(warps, bodies, strict=True):
             merged[warp] = (*merged.get(warp, ()), *body)
-        allocs: list[n.Node] = [m for body in merged.values() for m in n.walk(body) if isinstance(m, n.Alloc)]
+        inside = [m for body in merged.values() for m in n.walk(body)]
+        allocs: list[n.Node] = [m for m in inside if isinstance(m, n.Alloc)]
         rank = Rank("warp", self.state.home)
         branches = tuple(
             n.If(Binary("==", rank, integer(warp), "bool"), _without_allocs(body), span=body[0].span)

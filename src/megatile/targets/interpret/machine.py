@@ -50,7 +50,8 @@ class Interpreter:
         self.output = output
         self.on_breakpoint = on_breakpoint
         self.places = Places(program)
-        self.padded = {p.name for p in program.params} if program.padded else set()
+        tensors = {p.name for p in program.params} if program.padded else set()
+        self.padded = {name for name, one in self.places.names.items() if one.base in tensors}
         self.keep: list[Any] = []
         self.strict_bounds = False
         self.noted: set[int] = set()

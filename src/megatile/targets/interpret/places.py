@@ -48,6 +48,11 @@ class Name:
         self.copy_depth = launch.depth(self.copy_scale)
         self.copies = launch.count(self.copy_scale, self.owner)
         self.counts = [s.count for s in launch.scales[self.owner_depth : self.copy_depth]]
+        whole = alloc.shape if alloc else program.param(binding.base).shape
+        element = alloc.dtype if alloc else program.param(binding.base).dtype
+        same = not binding.shape or (binding.shape == tuple(whole) and binding.dtype == element)
+        self.reshaped = None if same or binding.views else (binding.shape, binding.dtype)
+        """The shape and dtype with which it reads the elements of its storage, if they are others."""
         self.valid: list[Any] | None = None
         """Per copy, the elements it really holds, where copies hold different ones (None: all hold all)."""
         self.depth = launch.depth(binding.scale)
@@ -101,7 +106,8 @@ class Places:
 
     def storage(self, name: Name, unit: Unit) -> Storage:
         found = (unit.frame if name.private else self.frame).get((name.base, unit.path[: name.owner_depth]))
-        return self.renew(name, unit, keep=False) if found is None else found
+        found = self.renew(name, unit, keep=False) if found is None else found
+        return found if name.reshaped is None else found.reshaped(*name.reshaped)
 
     def renew(self, name: Name, unit: Unit, keep: bool) -> Storage:
         """A new tile in which nothing is written; with ``keep``, the one there is."""

@@ -116,6 +116,11 @@ def _view(machine: Interpreter, node: n.View, unit: Unit) -> None:
     """Views are resolved where they are used."""
 
 
+@rule(n.Reshape)
+def _reshape(machine: Interpreter, node: n.Reshape, unit: Unit) -> None:
+    """Resolved where it is used, as views are."""
+
+
 @rule(n.Let)
 def _let(machine: Interpreter, node: n.Let, unit: Unit) -> None:
     value = machine.value(node.value, unit)

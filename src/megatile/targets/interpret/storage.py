@@ -47,6 +47,8 @@ class Storage:
         """Whether its partial terms have been reduced into another tile."""
         self.scattered: list[Any] | None = None
         """Per copy, the part that is valid after a reduce-scatter of a Partial view."""
+        self.others: dict[Any, Storage] = {}
+        """The same elements with other shapes and dtypes."""
         self.flags: dict[tuple[int, ...], Flags] = {}
         self.ordered: dict[tuple[int, ...], dict[int, int]] = {}
         """Per element, what its fetching atomics have ordered so far."""
@@ -68,6 +70,15 @@ class Storage:
     def tensor(cls, name: str, array: np.ndarray, dtype: str, copies: int) -> Storage:
         full = array[None] if copies == 1 else np.repeat(array[None], copies, axis=0)
         return cls(name, np.array(full), None, dtype)
+
+    def reshaped(self, shape: tuple[int, ...], dtype: str) -> Storage:
+        """The same elements with another shape or dtype."""
+        if (shape, dtype) not in self.others:
+            array = self.array.reshape(self.copies, -1).view(numpy_dtype(dtype)).reshape(self.copies, *shape)
+            same = self.written is not None and array.size == self.array.size
+            written = self.written.reshape(array.shape) if same and self.written is not None else None
+            self.others[shape, dtype] = Storage(self.name, array, written, dtype)
+        return self.others[shape, dtype]
 
     @property
     def shape(self) -> tuple[int, ...]:
