@@ -20,6 +20,7 @@ import json
 import os
 import re
 import resource
+import signal
 import sys
 import tempfile
 import traceback
@@ -45,10 +46,20 @@ CAPS = {name: size for size, names in _LARGEST.items() for name in names.split()
 """The largest size of a name, in lower case."""
 
 SIZES: dict[str, dict[str, Any]] = {
+    "amd/example_amd_flash_attn_bwd.py": {"heads": 2, "groups": 1, "seq_len": 128, "dim": 64},
+    "attention_sink/example_gqa_sink_bwd_bhsd.py": {"heads": 64, "h": 64, "groups": 8, "n_ctx": 64},
+    "attention_sink/example_mha_sink_bwd_bhsd.py": {"heads": 64, "h": 64, "n_ctx": 64},
+    "cast/example_group_per_split_token_cast_to_fp8.py": {"m": 8192, "n": 128},
+    "deepseek_deepgemm/example_deepgemm_fp8_2xAcc.py": {"m": 128, "n": 128, "k": 256},
+    "deepseek_mhc/example_mhc_bwd.py": {"seqlen": 32, "iters": 2},
+    "deepseek_mhc/example_mhc_post.py": {"n": 8, "h": 512},
+    "deepseek_mhc/example_mhc_pre.py": {"n": 8, "hidden_size": 512, "n0": 8, "n1": 8},
+    "deepseek_mla/amd/benchmark_mla_decode_amd_tilelang.py": {"heads": 64, "kv_heads": 1, "kv_ctx": 256},
+    "deepseek_mla/example_mla_decode_persistent.py": {"heads": 64, "kv_heads": 1, "kv_ctx": 256},
+    "deepseek_mla/experimental/example_mla_decode_kv_fp8.py": {"heads": 64, "kv_heads": 1, "kv_ctx": 256},
     "gemm/example_gemm.py": {"M": 1024, "N": 1024, "K": 1024},
-    "attention_sink/example_gqa_sink_bwd_bhsd.py": {"H": 64, "heads": 64, "N_CTX": 64, "seq_len": 64},
-    "attention_sink/example_mha_sink_bwd_bhsd.py": {"H": 64, "heads": 64, "N_CTX": 64, "seq_len": 64},
     "online_softmax/online_softmax.py": {"M": 16, "N": 8192},
+    "warp_specialize/example_warp_specialize_flashmla.py": {"heads": 128, "kv_heads": 1, "kv_ctx": 256},
 }
 """Sizes of single files, where those above do not fit: ``{"gemm/x.py": {"M": 128}}``."""
 
@@ -256,19 +267,23 @@ def start(path: Path, root: Path, seconds: int, memory: int, page: Path) -> int:
     output = os.open(os.environ.get("TRACE") or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    signal.signal(signal.SIGXCPU, _out_of_time)
     page.write_text(json.dumps(run_one(path, SIZES.get(str(path.relative_to(root)), {}))))
     sys.stdout.flush()
     os._exit(0)
+
+
+def _out_of_time(*_: Any) -> None:
+    raise TimeoutError("more CPU time than the limit")
 
 
 def finished(path: Path, root: Path, status: int, seconds: int, page: Path) -> dict[str, Any]:
     row = {"file": str(path.relative_to(root)), "built": 0, "refused": 0, "ran": 0, "held": 0, "failed": 0}
     if page.exists() and page.stat().st_size:
         return row | json.loads(page.read_text())
-    signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    return row | {
-        "error": f"more than {seconds} s of CPU time" if signal in (9, 24) else f"ended by signal {signal}"
-    }
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    late = number in (signal.SIGKILL, signal.SIGXCPU)
+    return row | {"error": f"more than {seconds} s of CPU time" if late else f"ended by signal {number}"}
 
 
 def run_all(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from megatile.compat.tilelang.dtypes import dtype as Dtype
+from megatile.core.dtypes import itemsize
 from megatile.core.expr import Const, difference, known, rebuild, simplify
 from megatile.core.expr import Symbol as Var
 from megatile.core.expr import expr as integer
@@ -34,8 +36,6 @@ class TensorProxy:
 
     def __call__(self, shape: Any = (), dtype: Any = "float32", strides: Any = None, **_: Any) -> Any:
         if isinstance(strides, Buffer):  # ``T.Tensor(shape, dtype, other.data)``
-            from megatile.compat.tilelang.operations import view
-
             return view(strides, shape, dtype)
         return TensorType(extents_of(shape), Dtype(dtype), strides)
 
@@ -260,6 +260,33 @@ def allocate(shape: Any, dtype: Any, level: str, private: bool = False, flag: bo
     if private:
         state().local.append(buffer)
     return buffer
+
+
+def view(src: Any, shape: Any = None, dtype: Any = None) -> Buffer:
+    """The elements of a tile or tensor with another shape or dtype."""
+    builder = current()
+    extents = src.shape if shape is None else extents_of(shape)
+    extents = tuple(int(resolved(e, builder.bound)) for e in extents)
+    element = src.dtype if dtype is None else Dtype(dtype).short
+    if math.prod(extents) * itemsize(element) != math.prod(src.shape) * itemsize(src.dtype):
+        raise ProgramError(
+            f"'{src.name}' {src.dtype}{list(src.shape)} cannot be read as {element}{list(extents)}",
+            advice="both have the same bytes",
+        )
+    if not builder.scales:
+        builder.open_implied()
+    name = builder.fresh(f"{src.name}_as")
+    alias = Buffer(builder, name, extents, extents, element, src.scale, src.level)
+    builder.tiles[name] = alias
+    if src.name in builder.homes:
+        builder.homes[name] = builder.homes[src.name]
+    builder.emit(n.Reshape, name=name, source=src.name, shape=extents, dtype=element)
+    return alias
+
+
+def reshape(src: Any, shape: Any) -> Buffer:
+    """The elements of a tile or tensor with another shape."""
+    return view(src, shape)
 
 
 def alloc_shared(shape: Any, dtype: Any = "float32", scope: str = "shared.dyn") -> Buffer:

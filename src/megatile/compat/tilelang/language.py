@@ -54,12 +54,12 @@ WORDS: dict[str, Any] = {
         operations,
         "copy async_copy tma_copy transpose gemm wgmma_gemm tcgen05_gemm fill clear reduce reduce_sum "
         "reduce_max reduce_min reduce_abssum reduce_absmax reduce_bitand reduce_bitor reduce_bitxor cumsum "
-        "atomic_add atomic_max atomic_min atomic_addx2 atomic_addx4 atomic_load atomic_store reshape view "
-        "im2col",
+        "atomic_add atomic_max atomic_min atomic_addx2 atomic_addx4 atomic_load atomic_store im2col",
     ),
     **_words(
         _buffers,
-        "alloc_barrier alloc_fragment alloc_global alloc_local alloc_shared alloc_tmem alloc_var empty",
+        "alloc_barrier alloc_fragment alloc_global alloc_local alloc_shared alloc_tmem alloc_var empty "
+        "reshape view",
     ),
     **_words(synchronise, "barrier_arrive barrier_wait ws tcgen05_mma_arrive"),
     **{

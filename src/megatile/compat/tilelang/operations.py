@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
-from megatile.core.dtypes import itemsize
 from megatile.core.expr import Binary, Expr, simplify
 from megatile.core.expr import Symbol as Var
 from megatile.ir import nodes as n
 from megatile.language.tile import operations as ops
 from megatile.language.tile.builder import current
-from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.functions import if_then_else
 from megatile.language.tile.operations import GemmWarpPolicy
 from megatile.language.tile.regions import Operand, operand
@@ -179,33 +176,6 @@ def atomic_load(src: Any, memory_order: str = "seq_cst") -> Any:
 
 def atomic_store(dst: Any, src: Any, memory_order: str = "seq_cst") -> None:
     dst.tile[tuple(Value(i) for i in dst.index)] = src
-
-
-def view(src: Any, shape: Any = None, dtype: Any = None) -> b.Buffer:
-    """The elements of a tile or tensor with another shape or dtype."""
-    builder = current()
-    extents = src.shape if shape is None else b.extents_of(shape)
-    extents = tuple(int(b.resolved(e, builder.bound)) for e in extents)
-    element = src.dtype if dtype is None else b.Dtype(dtype).short
-    if math.prod(extents) * itemsize(element) != math.prod(src.shape) * itemsize(src.dtype):
-        raise ProgramError(
-            f"'{src.name}' {src.dtype}{list(src.shape)} cannot be read as {element}{list(extents)}",
-            advice="both have the same bytes",
-        )
-    if not builder.scales:
-        builder.open_implied()
-    name = builder.fresh(f"{src.name}_as")
-    alias = b.Buffer(builder, name, extents, extents, element, src.scale, src.level)
-    builder.tiles[name] = alias
-    if src.name in builder.homes:
-        builder.homes[name] = builder.homes[src.name]
-    builder.emit(n.Reshape, name=name, source=src.name, shape=extents, dtype=element)
-    return alias
-
-
-def reshape(src: Any, shape: Any) -> b.Buffer:
-    """The elements of a tile or tensor with another shape."""
-    return view(src, shape)
 
 
 def im2col(
