@@ -50,6 +50,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "attention_sink/example_gqa_sink_bwd_bhsd.py": {"heads": 64, "h": 64, "groups": 8, "n_ctx": 64},
     "attention_sink/example_mha_sink_bwd_bhsd.py": {"heads": 64, "h": 64, "n_ctx": 64},
     "cast/example_group_per_split_token_cast_to_fp8.py": {"m": 8192, "n": 128},
+    "convolution/example_convolution.py": {"n": 1, "c": 64, "h": 16, "w": 16, "f": 64},
+    "convolution/example_convolution_autotune.py": {"n": 1, "c": 64, "h": 16, "w": 16, "f": 64},
     "deepseek_deepgemm/example_deepgemm_fp8_2xAcc.py": {"m": 128, "n": 128, "k": 256},
     "deepseek_mhc/example_mhc_bwd.py": {"seqlen": 32, "iters": 2},
     "deepseek_mhc/example_mhc_post.py": {"n": 8, "h": 512},

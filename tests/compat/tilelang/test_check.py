@@ -1,0 +1,110 @@
+"""``megatile check-kernel`` and ``MEGATILE_AS_TILELANG=1``."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[3] / "src"
+GOOD = """
+import numpy as np
+import tilelang
+import tilelang.language as T
+
+@tilelang.jit
+def product(A, B):
+    M, N, K = T.const("M, N, K")
+    A: T.Tensor((M, K), T.float16)
+    B: T.Tensor((K, N), T.float16)
+    C = T.empty((M, N), T.float32)
+    with T.Kernel(T.ceildiv(N, 16), T.ceildiv(M, 16), threads=128) as (bx, by):
+        a = T.alloc_shared((16, 16), T.float16)
+        b = T.alloc_shared((16, 16), T.float16)
+        c = T.alloc_fragment((16, 16), T.float32)
+        T.clear(c)
+        for k in T.Pipelined(T.ceildiv(K, 16), num_stages=2):
+            T.copy(A[by * 16, k * 16], a)
+            T.copy(B[k * 16, bx * 16], b)
+            T.gemm(a, b, c)
+        T.copy(c, C[by * 16, bx * 16])
+    return C
+
+if __name__ == "__main__":
+    a = np.ones((32, 48), "f2")
+    b = np.ones((48, 16), "f2")
+    assert (product(a, b) == 48).all()
+    print("the file's own words")
+"""
+
+
+def megatile(*arguments: str, **extra: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), **extra}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False
+    )
+
+
+@pytest.fixture
+def good(tmp_path):
+    path = tmp_path / "good.py"
+    path.write_text(GOOD)
+    return str(path)
+
+
+def test_kernels_of_a_file_are_built_checked_and_run(good):
+    done = megatile("-m", "megatile", "check-kernel", good, "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout[done.stdout.index("{") :])["kernels"]
+    assert rows[0]["kernel"] == "product"
+    assert rows[0]["launches"] == [{"grid": [1, 2]}]
+    assert rows[0]["runs"] == 1
+    # 32·48·2 + 48·16·2 + 32·16·4 bytes at 3350 GB/s; the products are less.
+    assert rows[0]["least_us_on_the_machine"] == pytest.approx(6656 / 3350e9 * 1e6, rel=0.05)
+
+
+def test_the_table_says_what_it_is_not(good):
+    done = megatile("-m", "megatile", "check-kernel", good, "-m", "dgx-h100")
+    assert "product" in done.stdout
+    assert "not a prediction" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("T.copy(c, C[by * 16, bx * 16])", "T.copy(c, C[0, 0])"), "data race on 'C'"),
+        (("T.gemm(a, b, c)", "T.gemm(a, b[0:8, :], c)"), "inner extents differ"),
+        (
+            ("(16, 16), T.float16)\n        b", "(4096, 4096), T.float16)\n        b"),
+            "of 'shared', but there are",
+        ),
+        (("if __name__", "if False and __name__"), "calls no kernel"),
+        (("== 48", "== 47"), "fails: AssertionError"),
+    ],
+)
+def test_mistakes_are_one_message(tmp_path, change, message):
+    path = tmp_path / "wrong.py"
+    assert change[0] in GOOD
+    path.write_text(GOOD.replace(*change))
+    done = megatile("-m", "megatile", "check-kernel", str(path))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    done = megatile("-m", "megatile", "check-kernel", str(tmp_path / "none.py"))
+    assert (done.returncode, "there is no file" in done.stderr) == (1, True)
+
+
+def test_a_file_runs_unedited_with_the_variable_set(good):
+    start = (
+        f"import runpy, site; site.addsitedir({str(SOURCE)!r}); runpy.run_path({good!r}, run_name='__main__')"
+    )
+    done = megatile("-c", start, MEGATILE_AS_TILELANG="1")
+    assert done.returncode == 0, done.stderr
+    assert "the file's own words" in done.stdout
+    assert "No module named 'tilelang'" in megatile("-c", start, MEGATILE_AS_TILELANG="0").stderr
