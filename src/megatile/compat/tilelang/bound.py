@@ -50,12 +50,10 @@ def _dtypes(program: Program) -> dict[str, str]:
 def _count(body: tuple[n.Node, ...], times: int, work: dict[str, int], dtypes: dict[str, str]) -> None:
     for node in body:
         if isinstance(node, n.Gemm):
-            extents = [known(e) for region in (node.a, node.c) for e in region.extents[-2:]]
-            if None not in extents:
-                inner = extents[0] if node.transpose_a else extents[1]
-                flops = 2 * math.prod(extents[2:]) * (inner or 0)
-                element = dtypes[node.a.source]
-                work[element] = work.get(element, 0) + flops * times
+            extents = [known(e) or 0 for region in (node.a, node.c) for e in region.extents[-2:]]
+            flops = 2 * math.prod(extents[2:]) * extents[0 if node.transpose_a else 1]
+            element = dtypes[node.a.source]
+            work[element] = work.get(element, 0) + flops * times
         elif isinstance(node, n.Loop):
             bounds = [known(e) for e in (node.start, node.stop, node.step)]
             if node.kind != "bounded" and None not in bounds:
