@@ -8,9 +8,12 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import sys
+import sysconfig
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from megatile.core.errors import MegatileError
 from megatile.language.tile.errors import ProgramError
 
 _ROOTS = ("tilelang", "tvm", "tilescale")
@@ -37,6 +40,26 @@ def install() -> None:
     """Answer ``import tilelang`` from now on."""
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, Finder())
+
+
+STARTUP = (
+    'import os; os.environ.get("MEGATILE_AS_TILELANG") == "1" and '
+    '__import__("megatile.compat.tilelang.takeover", fromlist=["install"]).install()\n'
+)
+"""The line that makes Python look at the variable when it starts."""
+
+
+def write_startup_file(folder: str | None = None) -> Path:
+    """Make ``MEGATILE_AS_TILELANG=1`` work for this Python; the file is ``megatile_as_tilelang.pth``."""
+    path = Path(folder or sysconfig.get_path("purelib"), "megatile_as_tilelang.pth")
+    try:
+        path.write_text(STARTUP, encoding="utf-8")
+    except OSError as error:
+        raise MegatileError(
+            f"'{path}' cannot be written: {error.strerror}",
+            advice="python -m megatile.tilelang FILE.py works too",
+        ) from None
+    return path
 
 
 _MODULES: dict[str, ModuleType] = {}
