@@ -1,4 +1,4 @@
-"""``python -m megatile.tilelang FILE.py …`` runs a file as TileLang would; ``--install`` does so for a variable.
+"""``python -m megatile.tilelang FILE.py …`` runs a file as TileLang would.
 
 After ``python -m megatile.tilelang --install``, ``MEGATILE_AS_TILELANG=1 python FILE.py`` means the same.
 """

@@ -102,7 +102,8 @@ def test_a_file_that_is_not_there(tmp_path):
 
 def test_a_file_runs_unedited_with_the_variable_set(good, tmp_path):
     assert megatile("-m", "megatile.tilelang", "--install", str(tmp_path)).stdout.startswith("wrote ")
-    start = f"import runpy, site; site.addsitedir({str(tmp_path)!r}); runpy.run_path({good!r}, run_name='__main__')"
+    run = f"runpy.run_path({good!r}, run_name='__main__')"
+    start = f"import runpy, site; site.addsitedir({str(tmp_path)!r}); {run}"
     done = megatile("-c", start, MEGATILE_AS_TILELANG="1")
     assert done.returncode == 0, done.stderr
     assert "the file's own words" in done.stdout
