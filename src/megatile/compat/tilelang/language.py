@@ -11,6 +11,7 @@ from megatile.compat.tilelang import (
     launch,
     loops,
     operations,
+    simt,
     synchronise,
 )
 from megatile.compat.tilelang.dtypes import NAMES, dtype
@@ -61,6 +62,10 @@ WORDS: dict[str, Any] = {
         "alloc_barrier alloc_fragment alloc_global alloc_local alloc_shared alloc_tmem alloc_var empty "
         "reshape view",
     ),
+    **_words(
+        simt,
+        "access_ptr address_of ptx_cp_async thread_binding sync_grid attr comm_reducer tvm_thread_allreduce",
+    ),
     **_words(synchronise, "barrier_arrive barrier_wait ws tcgen05_mma_arrive"),
     **{
         word: hints.hint(word)
@@ -74,7 +79,7 @@ WORDS: dict[str, Any] = {
         for word in "sync_threads sync_warp sync_global fence_proxy_async wait_wgmma warpgroup_arrive "
         "warpgroup_commit_batch warpgroup_wait warpgroup_fence_operand tma_store_arrive tma_store_wait "
         "tcgen05_before_thread_sync tcgen05_after_thread_sync assume evaluate pdl_trigger pdl_sync "
-        "cp_async_barrier_noinc mbarrier_expect_tx ptx_wait_group ptx_commit_group cluster_sync "
+        "mbarrier_expect_tx ptx_wait_group ptx_commit_group cluster_sync "
         "cluster_arrive cluster_wait deallocate_tmem".split()
     },
     "Tensor": _buffers.TensorProxy(),
@@ -91,7 +96,8 @@ WORDS: dict[str, Any] = {
 ALIASES = {
     "const": _buffers.symbols, "dynamic": _buffers.symbols, "symbolic": _buffers.symbols,
     "alloc_cluster_barrier": "alloc_barrier", "WarpSpecialize": "ws", "mbarrier_arrive": "barrier_arrive",
-    "mbarrier_wait_parity": "barrier_wait", "pow": "power", "Serial": "serial", "Unroll": "unroll",
+    "mbarrier_wait_parity": "barrier_wait", 
+    "cp_async_barrier_noinc": "barrier_arrive", "pow": "power", "Serial": "serial", "Unroll": "unroll",
     "Vectorized": "vectorized", "parallel": "Parallel", "Select": "if_then_else", "FloorDiv": "floordiv",
     "FloorMod": "floormod", "c2d_im2col": "im2col",
     "Buffer": "Tensor", "SharedBuffer": "Tensor", "FragmentBuffer": "Tensor",

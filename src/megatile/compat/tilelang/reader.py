@@ -14,7 +14,7 @@ from megatile.ir import nodes as n
 from megatile.language.common.hooks import Undefined
 from megatile.language.common.rewrite import bind
 from megatile.language.tile.builder import ProgramBuilder, current
-from megatile.language.tile.loops import serial
+from megatile.language.tile.loops import ParallelRange, serial
 from megatile.language.tile.reader import Reader
 from megatile.language.tile.scalars import Value
 from megatile.language.tile.tiles import Ref, Tile
@@ -100,6 +100,13 @@ class TileLangReader(Reader):
             tiles, inner = iterable, body
             iterable = tiles.flat()
             body = lambda number, *rest: inner(tiles.coordinates(number), *rest)  # noqa: E731
+        if isinstance(iterable, ParallelRange) and self.builder.parallel:
+            outer, extents = body, iterable.extents  # inside elementwise code, a loop like any other
+            iterable = PersistentRange(extents, 1, 0)
+            one = len(extents) == 1
+            tiles = iterable
+            body = lambda k, *rest: outer(k if one else tiles.coordinates(k), *rest)  # noqa: E731
+            iterable = tiles.flat()
         return super().for_(place, iterable, body, names, state, context)
 
     def _carry(self, names: tuple[str, ...], state: Any) -> list[Any]:

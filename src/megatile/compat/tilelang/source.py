@@ -12,6 +12,8 @@ from typing import Any
 from megatile.compat.tilelang import buffers as b
 from megatile.compat.tilelang.reader import TileLangReader
 from megatile.core.errors import MegatileError
+from megatile.core.expr import Expr, linear
+from megatile.core.expr import Symbol as Var
 from megatile.hda import machine as find_machine
 from megatile.ir.program import Program
 from megatile.language.common.rewrite import bind
@@ -128,12 +130,23 @@ def bind_shape(name: str, kind: b.TensorType, shape: tuple[int, ...], bound: dic
     for d, (wanted, extent) in enumerate(zip(kind.shape, shape, strict=True)):
         if isinstance(wanted, Symbol) and wanted.name not in bound:
             bound[wanted.name] = int(extent)
+        elif isinstance(wanted, Value):
+            solve(b.substituted(wanted.expr, bound), int(extent), bound)
         number = b.resolved(wanted, bound)
         if not isinstance(number, Value) and int(number) != int(extent):
             raise ProgramError(
                 f"dimension {d} of '{name}' is {extent}, and {number} is declared",
                 advice="give an array of the declared shape",
             )
+
+
+def solve(extent: Expr, number: int, bound: dict[str, int]) -> None:
+    """Bind the one symbolic extent in ``M * 64`` or ``M + 1``, where it is one and the number allows it."""
+    terms, offset = linear(extent)
+    if len(terms) == 1:
+        [(term, factor)] = terms.items()
+        if isinstance(term, Var) and (number - offset) % factor == 0:
+            bound[term.name] = (number - offset) // factor
 
 
 class PrimFunc(Source):

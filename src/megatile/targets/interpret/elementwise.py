@@ -271,6 +271,9 @@ class Elementwise:
     def loop(self, node: n.Loop, at: Iterations) -> None:
         bounds = [self.machine.compile(e)(at) for e in (node.start, node.stop, node.step)]
         if any(isinstance(b, np.ndarray) and b.size > 1 for b in bounds):
+            if at.in_step:
+                self._uneven(node, at, bounds)
+                return
             raise RunError(
                 "a loop inside T.Parallel has a different trip count in each iteration",
                 advice="loop to the largest count and guard the body with an 'if'",
@@ -278,6 +281,17 @@ class Elementwise:
         for value in range(*(int(b) for b in bounds)):
             at.vars[node.var] = value
             self.body(node.body, at)
+
+    def _uneven(self, node: n.Loop, at: Iterations, bounds: list[Any]) -> None:
+        """Threads in step go round a loop as often as each has to; those that are done wait."""
+        start, stop, step = (np.broadcast_to(np.asarray(b), at.shape).reshape(-1) for b in bounds)
+        trips = np.maximum(-((start - stop) // step), 0)
+        for turn in range(int(trips.max(initial=0))):
+            going = trips > turn
+            inner = at.where(going)
+            inner.vars[node.var] = (start + turn * step)[going]
+            self.body(node.body, inner)
+            self._merge(at, going, [inner, at.where(~going)])
 
     def check_assert(self, node: n.Check, at: Iterations) -> None:
         held = np.broadcast_to(np.asarray(self.machine.compile(node.condition)(at)), at.shape).reshape(-1)

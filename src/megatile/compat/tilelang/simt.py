@@ -1,0 +1,98 @@
+"""Words of single threads: pointers, asynchronous copies, reductions over threads, the whole grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from megatile.compat.tilelang import buffers as b
+from megatile.compat.tilelang.launch import get_thread_binding
+from megatile.core.expr import Binary, simplify
+from megatile.core.expr import Symbol as Var
+from megatile.core.expr import expr as integer
+from megatile.ir import nodes as n
+from megatile.language.tile import operations as ops
+from megatile.language.tile.builder import current
+from megatile.language.tile.errors import ProgramError
+from megatile.language.tile.scalars import Value, as_expr
+from megatile.language.tile.tiles import Ref
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """Elements from one on: ``T.access_ptr(A[i, j], "r", 8)``."""
+
+    element: Ref
+    count: int | None = None
+
+
+def access_ptr(element: Any, access: str = "rw", *extents: Any, **_: Any) -> Pointer:
+    """A pointer to an element; the extent is how many it covers."""
+    if isinstance(element, b.Buffer):
+        element = element[(0,) * element.ndim]
+    count = int(extents[-1]) if extents and isinstance(extents[-1], int) else None
+    return Pointer(element, count)
+
+
+def address_of(element: Any) -> Pointer:
+    return access_ptr(element)
+
+
+def ptx_cp_async(dst: Any, src: Any, count: Any = None, *_: Any) -> None:
+    """Every thread copies the elements its pointers cover, at once."""
+    if not isinstance(dst, Pointer) or not isinstance(src, Pointer):
+        raise ProgramError("T.ptx_cp_async needs pointers", advice="T.access_ptr(A[i, j], 'r', 8)")
+    builder = current()
+    width = dst.count or src.count or int(count)
+    k = builder.fresh("k")
+    with builder.body(k) as inner:
+        target, value = _moved(dst.element, Var(k)), _moved(src.element, Var(k))
+        builder.store(n.Store, target=target.tile.name, index=target.index, value=as_expr(value))
+    builder.append(
+        n.Loop("vectorized", k, integer(0), integer(width), body=tuple(inner.nodes), span=builder.span())
+    )
+
+
+def _moved(element: Ref, by: Any) -> Ref:
+    *front, last = element.dims
+    return Ref(element.tile, (*front, n.Dim(simplify(Binary("+", last.start, by)))))
+
+
+def thread_binding(start: Any, stop: Any = None, thread: str = "threadIdx.x", **_: Any) -> Any:
+    """The thread's index along an axis: ``tx = T.thread_binding(0, 128, thread="threadIdx.x")``."""
+    return get_thread_binding("xyz".index(thread[-1]))
+
+
+def sync_grid() -> None:
+    """All blocks of the launch meet; they must fit the machine at once."""
+    ops.barrier()
+
+
+@contextmanager
+def attr(*_: Any, **__: Any) -> Iterator[None]:
+    """How a reduction over threads combines; sums are the only ones."""
+    yield
+
+
+def comm_reducer(combine: Any, identity: Any) -> str:
+    """Only sums: ``lambda x, y: x + y``."""
+    if combine(2, 3) != 5:
+        raise ProgramError("a reduction over threads that is no sum", advice="reduce in a tile: T.reduce_max")
+    return "sum"
+
+
+def tvm_thread_allreduce(size: Any, source: Any, condition: Any, out: Any, *threads: Any, **_: Any) -> None:
+    """The sum of an element over the threads of some axes, for each of them."""
+    state = b.state()
+    axes = {repr(t) for t in threads if isinstance(t, Value)}
+    kept = [d for d in range(len(state.threads)) if repr(get_thread_binding(d)) not in axes]
+    shape = tuple(state.threads[d] for d in kept) or (1,)
+    index = tuple(as_expr(get_thread_binding(d)) for d in kept) or (integer(0),)
+    total = b.allocate(shape, source.tile.dtype, "l1")
+    builder = current()
+    ops.clear(total)
+    builder.store(n.Atomic, op="add", target=total.name, index=index, value=as_expr(source))
+    value = Ref(total, tuple(n.Dim(i) for i in index))
+    builder.store(n.Store, target=out.tile.name, index=out.index, value=as_expr(value))

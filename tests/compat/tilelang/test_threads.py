@@ -1,0 +1,150 @@
+"""Words of single threads."""
+
+import numpy as np
+import pytest
+
+import megatile.tilelang as tilelang
+import megatile.tilelang.language as T
+from megatile.core.errors import MegatileError
+
+
+@tilelang.jit
+def dot_rows(A, B):
+    rows, columns = T.const("rows, columns")
+    A: T.Tensor((rows, columns), T.float32)
+    B: T.Tensor((columns,), T.float32)
+    out = T.empty((rows,), T.float32)
+    with T.Kernel(T.ceildiv(rows, 4), threads=(4, 8)) as block:
+        ty = T.get_thread_binding(0)
+        tx = T.thread_binding(0, 8, thread="threadIdx.y")
+        mine = T.alloc_local((1,), T.float32)
+        total = T.alloc_local((1,), T.float32)
+        T.clear(mine)
+        for k in T.serial(T.ceildiv(columns, 8)):
+            mine[0] += A[block * 4 + ty, k * 8 + tx] * B[k * 8 + tx]
+        with T.attr(T.comm_reducer(lambda x, y: x + y, [T.float32(0)]), "reduce_scope", 0):
+            T.evaluate(T.tvm_thread_allreduce(1, mine[0], True, total[0], tx, dtype="handle"))
+        if tx == 0:
+            out[block * 4 + ty] = total[0]
+    return out
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (7, 19), (1, 3)])
+def test_a_sum_over_an_axis_of_threads(shape):
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal(shape).astype("f4"), rng.standard_normal(shape[1]).astype("f4")
+    np.testing.assert_allclose(dot_rows(a, b), a @ b, rtol=1e-5, atol=1e-5)
+
+
+@tilelang.jit
+def copied_by_threads(A):
+    n = T.const("n")
+    A: T.Tensor((n, 64), T.float16)
+    out = T.empty((n, 64), T.float16)
+    with T.Kernel(n, threads=16) as row:
+        tx = T.get_thread_binding()
+        shared = T.alloc_shared((64,), T.float16)
+        T.ptx_cp_async(T.access_ptr(shared[tx * 4], "w", 4), T.access_ptr(A[row, tx * 4], "r", 4), 4)
+        T.sync_threads()
+        T.copy(shared, out[row, 0])
+    return out
+
+
+def test_threads_copy_what_their_pointers_cover():
+    a = np.arange(192, dtype="f2").reshape(3, 64)
+    np.testing.assert_array_equal(copied_by_threads(a), a)
+
+
+@tilelang.jit
+def meeting(A):
+    n = T.const("n")
+    A: T.Tensor((n,), T.float32)
+    between = T.alloc_global((n,), T.float32)
+    out = T.empty((n,), T.float32)
+    with T.Kernel(n, threads=32) as i:
+        between[i] = A[i] * 2
+        T.sync_grid()
+        out[i] = between[(i + 1) % n]
+    return out
+
+
+def test_the_blocks_of_a_grid_meet():
+    a = np.arange(5, dtype="f4")
+    np.testing.assert_array_equal(meeting(a), np.roll(a * 2, -1))
+
+
+def test_a_reduction_that_is_no_sum_is_refused():
+    with pytest.raises(MegatileError, match="a reduction over threads that is no sum"):
+        T.comm_reducer(lambda x, y: x if x > y else y, [0])
+
+
+@tilelang.jit
+def picked(A):
+    n = T.const("n")
+    A: T.Tensor((n,), T.int32)
+    out = T.empty((n,), T.int32)
+    count = T.empty((1,), T.int32)
+    with T.Kernel(1, threads=32):
+        tx = T.get_thread_binding()
+        found = T.alloc_shared((1,), T.int32)
+        place = T.alloc_var(T.int32)
+        value = T.alloc_var(T.int32)
+        T.fill(found, 0)
+        for k in T.serial(T.ceildiv(n, 32)):
+            if k * 32 + tx < n:
+                value = A[k * 32 + tx]
+                if value % 3 == 0:
+                    place = T.atomic_add(found[0], 1, return_prev=True)
+                    out[place] = value
+        T.sync_threads()
+        if tx == 0:
+            count[0] = found[0]
+    return out, count
+
+
+def test_places_are_fetched_by_atomics():
+    a = np.arange(50, dtype="i4")
+    out, count = picked(a)
+    assert count[0] == 17
+    assert sorted(out[:17]) == list(range(0, 50, 3))
+
+
+@tilelang.jit
+def triangle(A):
+    n = T.const("n")
+    A: T.Tensor((n, n), T.float32)
+    out = T.empty((n,), T.float32)
+    with T.Kernel(1, threads=32):
+        tx = T.get_thread_binding()
+        total = T.alloc_local((1,), T.float32)
+        T.clear(total)
+        if tx < n:
+            for k in T.serial(tx + 1):
+                total[0] += A[tx, k]
+            out[tx] = total[0]
+    return out
+
+
+def test_every_thread_goes_round_a_loop_as_often_as_it_has_to():
+    a = np.arange(49, dtype="f4").reshape(7, 7)
+    np.testing.assert_array_equal(triangle(a), np.tril(a).sum(1))
+
+
+@tilelang.jit
+def nested(A):
+    rows = T.dynamic("rows")
+    A: T.Tensor((rows * 4, 3), T.float32)
+    out = T.empty((rows, 4), T.float32)
+    with T.Kernel(rows, threads=32) as row:
+        tile = T.alloc_fragment((4,), T.float32)
+        T.clear(tile)
+        for i in T.Parallel(4):
+            for j in T.Parallel(3):
+                tile[i] += A[row * 4 + i, j]
+        T.copy(tile, out[row, 0])
+    return out
+
+
+def test_an_extent_inside_a_product_is_found_and_parallel_loops_nest():
+    a = np.arange(24, dtype="f4").reshape(8, 3)
+    np.testing.assert_array_equal(nested(a), a.sum(1).reshape(2, 4))
