@@ -391,8 +391,8 @@ STATEMENTS: dict[str, type[Node]] = {
     kind.__name__: kind
     for kind in (
         Alloc, View, Reshape, Let, ReadScalar, Copy, Gemm, Fill, Reduce, Cumsum, Store, Atomic,
-        AtomicRegion, Barrier, Fence, Signal, Wait, Collective, Print, Check, Breakpoint, Hint, Break, Continue,
-        Return, Scale, Loop, Parallel, If,
+        AtomicRegion, Barrier, Fence, Signal, Wait, Collective, Print, Check, Breakpoint, Hint, Break,
+        Continue, Return, Scale, Loop, Parallel, If,
     )
 }  # fmt: skip
 
