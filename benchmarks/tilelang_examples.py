@@ -74,6 +74,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "q_start_s_index": 300,
     },
     "deepseek_mhc/example_mhc_pre.py": {"n": 4, "hidden_size": 256, "n0": 4, "n1": 4},
+    "flash_decoding/example_gqa_decode.py": {"kv_seqlen": 1024},
     "gemm/example_gemm.py": {"M": 1024, "N": 1024, "K": 1024},
     "online_softmax/online_softmax.py": {"M": 16, "N": 8192},
     "warp_specialize/example_warp_specialize_flashmla.py": {"heads": 128, "kv_heads": 1, "kv_ctx": 256},

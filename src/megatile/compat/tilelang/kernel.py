@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,8 +24,7 @@ class Kernel:
         self.out_idx = out_idx
         self.built: dict[Any, Built] = {}
         self.config: Any = None
-        self.latency: Any = None
-        self.ref_latency: Any = None
+        self.latency = self.ref_latency = math.nan  # a GPU's, which nobody has measured or predicted
 
     @property
     def program(self) -> Any:

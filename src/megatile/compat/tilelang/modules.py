@@ -142,6 +142,7 @@ CONTENTS: dict[str, Any] = {
     "tilelang.carver.arch": _ARCH,
     "tilelang.engine": {},
     "tilelang.engine.callback": _POSTPROCESS,
+    "tilelang.contrib": {"nvcc": SimpleNamespace(get_target_compute_version=lambda *_: "9.0")},
     "tilelang.cuda": {},
     "tilelang.cuda.intrinsics": _LAYOUTS,
     "tilelang.tvm": _TVM,

@@ -82,7 +82,7 @@ class AutoTuner:
         config = dict(next(iter(self.configs)))
         kernel = compile(self.function(**{k: v for k, v in config.items() if k in known}), self.out_idx)
         kernel.config = config
-        kernel.kernel, kernel.libcode, kernel.latency = kernel, "", None
+        kernel.kernel, kernel.libcode = kernel, ""
         return kernel
 
 
