@@ -6,11 +6,11 @@ Control flow on plain Python values happens while building, as written.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from megatile.core.errors import MegatileError, Place
-from megatile.core.expr import Expr, Symbol
+from megatile.core.expr import Symbol
 from megatile.ir import nodes as n
 from megatile.ir.expr import has_loads
 from megatile.language.common.hooks import (
@@ -21,8 +21,6 @@ from megatile.language.common.hooks import (
     LoopContext,
     Returned,
     State,
-    UnboundVariableError,
-    Undefined,
     after_loop,
     ends_loop,
 )
@@ -33,69 +31,19 @@ from megatile.language.tile.loops import MOST, Bounded, ParallelRange, SerialRan
 from megatile.language.tile.python_errors import PYTHON_ERRORS, translated
 from megatile.language.tile.scalars import Value, as_expr, operate
 from megatile.language.tile.tiles import Ref, Tile
+from megatile.language.tile.variables import (
+    Carried,
+    NeedsLoop,
+    OpenLoop,
+    OutOfScope,
+    either,
+    is_plain,
+    is_scalar,
+    is_symbolic,
+)
 
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _Result = tuple[State, "Jump | None"]
-
-
-class Carried(Value):
-    """A variable at the start of a loop body; remembers whether the body reads it before it assigns it."""
-
-    __slots__ = ("before", "read")
-
-    def __init__(self, name: str, before: Any):
-        super().__init__(Symbol(name, as_expr(before).dtype))
-        self.before = before
-        self.read = False
-
-    @property
-    def variable(self) -> Symbol:
-        assert isinstance(self._expr, Symbol)
-        return self._expr
-
-    @property
-    def expr(self) -> Expr:
-        self.read = True
-        return self._expr
-
-
-class OutOfScope(Undefined):
-    """A variable after the loop or branch that gave it a value known only inside."""
-
-    __slots__ = ()
-
-    def _error(self) -> MegatileError:
-        return UnboundVariableError(
-            f"'{self._name}' changes in a loop or branch and is used after it",
-            place=self._place,
-            advice="give it a number before the loop, use it inside, or keep it in a tile",
-        )
-
-
-@dataclass
-class OpenLoop:
-    """A loop whose body is being read, and what its variables were at the start of the body."""
-
-    names: tuple[str, ...] = ()
-    start: list[Any] = field(default_factory=list)
-    scales: int = 0
-    unrolled: bool = False
-    left_early: bool = False
-    """Whether a statement of the body leaves it before its end."""
-
-
-class NeedsLoop(BaseException):
-    """A loop being unrolled is left on a value known only at run time: it must stay a loop."""
-
-
-def _is_symbolic(value: Any) -> bool:
-    return isinstance(value, Value)
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, (int, float, bool)) or (
-        isinstance(value, Value) and not (isinstance(value, Ref) and not value.is_element)
-    )
 
 
 class Reader(Hooks):
@@ -173,7 +121,7 @@ class Reader(Hooks):
 
     def compare(self, place: Place, words: tuple[str, ...], operands: tuple[Callable[[], Any], ...]) -> Any:
         values = [operand() for operand in operands]
-        if not any(_is_symbolic(v) for v in values):
+        if not any(is_symbolic(v) for v in values):
             return super().compare(place, words, tuple(map(_given, values)))
         self._here(place)
         result: Any = True
@@ -191,26 +139,26 @@ class Reader(Hooks):
             value = operand()
             if number == 0:
                 result = value
-            elif _is_symbolic(result) or _is_symbolic(value):
+            elif is_symbolic(result) or is_symbolic(value):
                 self._here(place)
                 result = operate(word, result, value)
             else:
                 result = value
-            if not _is_symbolic(result) and bool(result) != (word == "and"):
+            if not is_symbolic(result) and bool(result) != (word == "and"):
                 return result
         return result
 
     def not_(self, place: Place, value: Any) -> Any:
-        return operate("not", value) if _is_symbolic(value) else not value
+        return operate("not", value) if is_symbolic(value) else not value
 
     def choose(self, place: Place, condition: Any, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
-        if not _is_symbolic(condition):
+        if not is_symbolic(condition):
             return super().choose(place, condition, then, orelse)
         self._here(place)
         return operate("select", condition, then(), orelse())
 
     def assert_(self, place: Place, condition: Any, message: Callable[[], Any]) -> None:
-        if not _is_symbolic(condition):
+        if not is_symbolic(condition):
             if not condition:
                 raise ProgramError(f"assertion failed while building: {message()}", place=place)
             return
@@ -223,7 +171,7 @@ class Reader(Hooks):
         self, place: Place, condition: Any, then: Callable[..., Any], orelse: Callable[..., Any],
         names: tuple[str, ...], state: State,
     ) -> _Result:  # fmt: skip
-        if not _is_symbolic(condition):
+        if not is_symbolic(condition):
             return super().if_(place, condition, then, orelse, names, state)
         self._here(place)
         return self._at_top(lambda: self._branch(place, condition, then, orelse, names, state))
@@ -272,10 +220,10 @@ class Reader(Hooks):
 
     def _merge(self, name: str, before: Any, left: Any, right: Any, parts: list[Any], span: Any) -> Any:
         """The value of a variable after a branch: the same on both sides, or a variable set on each."""
-        if left is right or (_is_plain(left) and _is_plain(right) and left == right):
+        if left is right or (is_plain(left) and is_plain(right) and left == right):
             return left
-        if not (_is_scalar(left) and _is_scalar(right)):
-            return _either(name, before, left, right, self.here)
+        if not (is_scalar(left) and is_scalar(right)):
+            return either(name, before, left, right, self.here)
         values = as_expr(left), as_expr(right)
         if isinstance(left, Value) and values[0] == values[1]:
             return left
@@ -289,7 +237,7 @@ class Reader(Hooks):
 
     def _survive(self, name: str, before: Any, value: Any, part: Any, span: Any) -> Any:
         """The value of a variable after a branch of which only one side goes on."""
-        if value is before or not isinstance(value, Value) or not _is_scalar(value):
+        if value is before or not isinstance(value, Value) or not is_scalar(value):
             return value
         if not self.builder.is_known(value.expr, part.variables):
             return OutOfScope(name, None)
@@ -337,7 +285,7 @@ class Reader(Hooks):
         assert loop is not None
         for name, start in zip(loop.names, loop.start, strict=True):
             value = values.get(name, start)
-            if value is not start and isinstance(start, Carried) and _is_scalar(value):
+            if value is not start and isinstance(start, Carried) and is_scalar(value):
                 part.nodes.append(n.Let(start.variable.name, as_expr(value), span=builder.span()))
                 start.read = True
         loop.left_early = True
@@ -403,7 +351,7 @@ class Reader(Hooks):
             while True:
                 self._here(place)
                 condition = test(*now)
-                if _is_symbolic(condition):
+                if is_symbolic(condition):
                     raise NeedsLoop
                 if not condition:
                     return now, None
@@ -420,7 +368,7 @@ class Reader(Hooks):
                 if isinstance(condition, Bounded):
                     loop.stop = condition.most
                 self._here(place)
-                if _is_symbolic(condition):
+                if is_symbolic(condition):
                     span = self.builder.span()
                     stops = as_expr(operate("not", condition))
                     self.builder.append(n.If(stops, (n.Break(span=span),), span=span))
@@ -473,7 +421,7 @@ class Reader(Hooks):
     def _carry(self, names: tuple[str, ...], state: State) -> list[Any]:
         return [
             Carried(self.builder.fresh(name), value)
-            if _is_scalar(value) and self.builder.is_known(as_expr(value))
+            if is_scalar(value) and self.builder.is_known(as_expr(value))
             else value
             for name, value in zip(names, state, strict=True)
         ]
@@ -491,10 +439,10 @@ class Reader(Hooks):
             return after
         if after is start:
             return start if start.read else before
-        known = _is_scalar(after) and self.builder.is_known(as_expr(after))
+        known = is_scalar(after) and self.builder.is_known(as_expr(after))
         if not start.read and not (kept and known):
             return after
-        if not _is_scalar(after):
+        if not is_scalar(after):
             raise ProgramError(f"'{name}' changes its kind in a loop", advice="keep it a number")
         start.read = True
         self.builder.emit(n.Let, name=start.variable.name, value=as_expr(after))
@@ -543,24 +491,3 @@ def _named(targets: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _given(value: Any) -> Callable[[], Any]:
     return lambda: value
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, (int, float, bool, str, type(None)))
-
-
-def _either(name: str, before: Any, left: Any, right: Any, place: Place | None) -> Any:
-    """What a variable means after a branch that does not give it one scalar on both sides.
-
-    A tile made on one side keeps its name (it may be used in a later branch of the same kind, and reading
-    it where nothing was written is found at run time); a number set on one side only has no value.
-    """
-    for one, other in ((left, right), (right, left)):
-        if isinstance(one, Undefined):
-            return Undefined(name, place) if _is_scalar(other) or _is_plain(other) else other
-    if isinstance(left, Tile) and isinstance(right, Tile):
-        raise ProgramError(
-            f"'{name}' names one tile or the other, depending on a value known only at run time",
-            place=place, advice="use the tile inside each branch",
-        )  # fmt: skip
-    return Undefined(name, place)
