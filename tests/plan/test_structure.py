@@ -12,7 +12,7 @@ from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
 from megatile.plan.execute import execute
-from megatile.plan.model import Compute, Plan, PlanError, Region, Stream
+from megatile.plan.model import Compute, Free, Plan, PlanError, Region, Stream
 from megatile.plan.structure import check_structure
 
 HEAD = """plan("wrong", scale="pe", grid=(2,))
@@ -67,7 +67,6 @@ WRONG = {
         "'x' is bound here, but it is already a declared tile",
     ),
     "a declared tile freed": ("    free(x)", "'x' is a declared tile and does not end"),
-    "nobody freed": ("    free(nobody)", "there is no tile 'nobody' here"),
     "an index named unit": ("    for unit in range(0, 2, 1):\n        pass", "'unit' is bound here"),
 }
 
@@ -148,6 +147,12 @@ def test_a_message_that_does_not_fit_where_it_is_copied():
             one(Plan.from_text(text))
 
 
+def test_an_end_of_no_name():
+    plan = Plan.from_text(HEAD + "    pass\n")
+    with pytest.raises(PlanError, match="'' is no name"):
+        check(replace(plan, streams=(Stream(((0, 2, 1),), (Free(("",)),)),)))
+
+
 def test_an_attribute_given_twice():
     fill = Compute("fill", Region("x"), attributes=(("value", 0.0), ("value", 1.0)))
     plan = Plan.from_text(HEAD + "    pass\n")
@@ -170,3 +175,17 @@ def test_long_loops_of_different_lengths_are_not_walked():
     with b.loop(0, unit * 1000 + 10**9):
         b.compute("add", x, [x, x])
     check(b.finish())
+
+
+def test_the_plans_of_the_library_are_sound():
+    """Binomial trees free in one branch what they received in another."""
+    found = 0
+    for operation in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather"):
+        for algorithm in ("ring", "direct", "tree", "binomial", "bruck", "halving_doubling", "hamilton"):
+            try:
+                plan = mt.collective(operation, machine="mi300x-8", nbytes=384, algorithm=algorithm)
+            except mt.MegatileError:
+                continue  # not every algorithm does every operation
+            check_structure(plan)
+            found += 1
+    assert found > 15

@@ -93,15 +93,17 @@ class Scope:
             self.ended.discard(name)
 
     def free(self, names: tuple[str, ...], statement: Statement) -> None:
-        """The names end here; declared tiles have no end."""
+        """The names end here, if they are bound (a branch may not have); declared tiles have no end."""
         for name in names:
             if name in self.declared:
                 raise PlanError(
                     f"'{name[:40]}' is a declared tile and does not end: {statement_text(statement)}",
                     place=statement.source,
                 )
-            if name not in self.ended:
-                self.rank(name, statement)
+            if not name.isidentifier():
+                raise PlanError(
+                    f"{name[:40]!r} is no name: {statement_text(statement)}", place=statement.source
+                )
         self.end(names)
 
     def end(self, names: Any) -> None:
