@@ -45,6 +45,9 @@ class Case(NamedTuple):
         return f"{self.schedule} n={self.ranks} {mask} {self.lengths}"
 
 
+DIRECT_64 = Case("direct", "direct", 64, False, "uneven")
+
+
 def schedules(ranks):
     """All schedules of a number of ranks, with the kind of each."""
     simple = ("ring", "zigzag", "striped", "direct", "hamilton", "ulysses")
@@ -75,4 +78,5 @@ def long_case(case):
 def executor_cases(whole=WHOLE_MATRIX):
     """The cases of the large groups; the long ones in the whole matrix only."""
     every = [case for ranks in EXECUTOR_RANKS for case in cases(ranks)]
-    return [case for case in every if whole or not long_case(case)]
+    # ``test_thousands_of_merges_are_exact`` is direct, full attention of 64 ranks as well.
+    return [case for case in every if whole or not (long_case(case) or case == DIRECT_64)]
