@@ -138,7 +138,9 @@ def _check_contexts(cases):
                     raise KeyError
             except KeyError:
                 pass
-            with sequence_parallel_attention(schedule=schedule):
+            layout = make_schedule(schedule, dist.get_world_size()).layout(causal).name
+            debug = environment(MEGATILE_ATTENTION_DEBUG="1")
+            with debug, sequence_parallel_attention(schedule=schedule, layout=layout):
                 got = with_gradients(lambda *x, c=causal: through_torch(*x, causal=c), parts, d_part)
                 narrow = through_torch(*(x.half() for x in parts), causal=causal)
         cases.compare(f"torch's attention, {schedule}", got, shards(exact, arguments))

@@ -11,17 +11,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megatile.attention.functional import hamilton_attention
-from megatile.attention.schedules import Schedule
+from megatile.attention.schedules import Layout, Schedule
 
 
 @contextmanager
 def sequence_parallel_attention(
-    *, group: Any = None, schedule: str | Schedule = "auto", machine: Any = None
+    *,
+    group: Any = None,
+    schedule: str | Schedule = "auto",
+    machine: Any = None,
+    layout: str | Layout | None = None,
 ) -> Iterator[None]:
     """Make ``torch.nn.functional.scaled_dot_product_attention`` sequence-parallel over ``group``.
 
     Give the model each rank's part of the sequence (:func:`shard_sequence`, and :func:`position_ids` for its
-    positions). Queries and keys must be of the same divided sequence; masks other than ``is_causal`` are
+    positions); ``layout`` says how it is divided, if not as the schedule does.
+    Queries and keys must be of the same divided sequence; masks other than ``is_causal`` are
     refused. The replacement holds for the whole process while the context is open; code that took the
     function out of its module before (``from torch.nn.functional import …``) is not changed.
     """
@@ -47,7 +52,7 @@ def sequence_parallel_attention(
             dropout_p=dropout_p,
             schedule=schedule,
             machine=machine,
-            layout="BNSD",
+            layout="BNSD" if layout is None else ("BNSD", layout),
             _problem=_problem(query, key, attn_mask, is_causal, enable_gqa),
         )
 

@@ -29,6 +29,7 @@ from megatile.collectives.decompositions import (
     gen_hamilton_circle,
     gen_hamilton_circle_two_nodes,
 )
+from megatile.compat.ring_flash import layout_of
 from megatile.core.errors import MegatileError
 from megatile.runtime.agreement import Members
 from megatile.runtime.failures import wait_for_all
@@ -296,6 +297,7 @@ def _whole(
 ) -> Result:
     problem = _size_problem(world_size, Members(group, AttentionError).size)
     options |= {"schedule": schedule, "return_lse": True, "_profile": profile, "_problem": problem}
+    options["layout"] = "BSND", layout_of(schedule, options["causal"])
     out, lse = hamilton_attention(q, k, v, group=group, **options)
     return out, lse
 

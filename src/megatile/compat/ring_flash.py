@@ -18,6 +18,7 @@ from torch import Tensor
 
 from megatile.attention.errors import AttentionError
 from megatile.attention.functional import hamilton_attention
+from megatile.attention.schedules import make_schedule
 from megatile.runtime.agreement import Members
 
 Function = Callable[..., Any]
@@ -65,8 +66,14 @@ def _attend(schedule: str, given: dict[str, Any]) -> Any:
         given.update(zip(names, [x] * len(names) if given["_problem"] else x.unbind(-3), strict=True))
     if boundaries is not None:
         given["cu_seqlens"] = _of_all_ranks(boundaries, Members(given["group"], AttentionError).size)
-    out, lse = hamilton_attention(**given, schedule=schedule, return_lse=True)
+    layout = "BSND", layout_of(schedule, given["causal"])
+    out, lse = hamilton_attention(**given, schedule=schedule, layout=layout, return_lse=True)
     return (out, lse, None) if probabilities else out
+
+
+def layout_of(schedule: str, causal: Any) -> str:
+    """How the tokens are divided: the name of such a function says it."""
+    return make_schedule(schedule, 1).layout(causal is True).name
 
 
 def _of_all_ranks(boundaries: Any, ranks: int) -> Any:

@@ -110,7 +110,7 @@ class Roll:
 
     def __init__(self, group: dist.ProcessGroup):
         default = dist.distributed_c10d._get_default_store()
-        self.store = dist.PrefixStore(f"megatile/attention/{group.group_name}", default)
+        self.store = dist.PrefixStore(f"megatile/{group.group_name}", default)
         self.me, self.size = dist.get_rank(group), dist.get_world_size(group)
 
     def call(self) -> int:
