@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 from random_cases import Case, random_case
+from random_levels import random_levels
 from simpy_reader import Run, read
 
-from megatile.core.errors import MegatileError
+from megatile.core.errors import MegatileError, RouteError
 from megatile.plan import model as pm
 from megatile.plan.deadlock import PlanDeadlock
 from megatile.sim import Deadlock, simulate
@@ -64,7 +65,7 @@ def observed(result: Any) -> dict[str, Counter[Event]]:
     return units
 
 
-def disagreement(case: Case, **options: Any) -> str | None:
+def disagreement(case: Case, engines: tuple[str | None, ...] = (None,), **options: Any) -> str | None:
     """What the simulator and the reader say differently of a case; None where they agree."""
     f = case.faults
     with faults(
@@ -74,19 +75,25 @@ def disagreement(case: Case, **options: Any) -> str | None:
             run: Any = read(case.plan, case.hda, case.inputs, assume=case.assume)
         except MegatileError as error:
             run = error
-        try:
-            result = simulate(case.plan, case.inputs, machine=case.hda, assume=case.assume, **options)
-        except PlanDeadlock as deadlock:
-            return _stuck(run, deadlock)
-        except MegatileError as error:
-            return (
-                None
-                if type(error) is type(run)
-                else f"simulate fails: {error!r}, the reader gives {run!r:.80}"
-            )
-        if isinstance(run, MegatileError):
-            return f"the reader fails: {run!r}, simulate gives {result.time_ps} ps"
-        return _different(case, run, result)
+        for engine in engines:
+            found = _one(case, run, {"engine": engine, **options})
+            if found is not None:
+                return found if engine is None else f"{engine}: {found}"
+    return None
+
+
+def _one(case: Case, run: Any, options: dict[str, Any]) -> str | None:
+    try:
+        result = simulate(case.plan, case.inputs, machine=case.hda, assume=case.assume, **options)
+    except PlanDeadlock as deadlock:
+        return _stuck(run, deadlock)
+    except MegatileError as error:
+        if type(error) is type(run) or (isinstance(error, RouteError) and run.stuck):
+            return None  # a path that is cut may be noticed before a plan gets stuck
+        return f"simulate fails: {error!r}, the reader gives {run!r:.80}"
+    if isinstance(run, MegatileError):
+        return f"the reader fails: {run!r}, simulate gives {result.time_ps} ps"
+    return _different(case, run, result)
 
 
 def _stuck(run: Any, deadlock: PlanDeadlock) -> str | None:
@@ -127,12 +134,13 @@ def main() -> None:
     import sys
 
     first, last = (int(a) for a in sys.argv[1:3])
-    engine = sys.argv[3] if len(sys.argv) > 3 else None
+    make = random_levels if "levels" in sys.argv[3:] else random_case
+    engines = tuple(name for name in ("plain", "compiled") if name in sys.argv[3:]) or (None,)
     bad = 0
     for seed in range(first, last):
-        case = random_case(seed)
+        case = make(seed)
         try:
-            found = disagreement(case, engine=engine)
+            found = disagreement(case, engines)
         except Exception as error:  # the point is to see all of them
             found = f"{type(error).__name__}: {error}"
         if found:
