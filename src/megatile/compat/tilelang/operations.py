@@ -9,6 +9,7 @@ from megatile.core.expr import Binary, Expr, simplify
 from megatile.core.expr import Symbol as Var
 from megatile.ir import nodes as n
 from megatile.language.tile import operations as ops
+from megatile.language.tile import synchronise
 from megatile.language.tile.builder import current
 from megatile.language.tile.functions import if_then_else
 from megatile.language.tile.operations import GemmWarpPolicy
@@ -135,7 +136,7 @@ def cumsum(src: Any, dst: Any = None, dim: int = 0, reverse: bool = False) -> No
 
 def _atomic(word: str, dst: Any, value: Any, return_prev: bool) -> Any:
     target = dst.tile[0] if isinstance(dst, b.Variable) else dst
-    return getattr(ops, word)(target, value, return_prev)
+    return getattr(synchronise, word)(target, value, return_prev)
 
 
 def atomic_add(

@@ -17,6 +17,7 @@ from megatile.language.tile import operations as ops
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.scalars import Value, as_expr
+from megatile.language.tile.synchronise import barrier
 from megatile.language.tile.tiles import Ref
 
 
@@ -67,7 +68,7 @@ def thread_binding(start: Any, stop: Any = None, thread: str = "threadIdx.x", **
 
 def sync_grid() -> None:
     """All blocks of the launch meet; they must fit the machine at once."""
-    ops.barrier()
+    barrier()
 
 
 @contextmanager
