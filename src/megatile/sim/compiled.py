@@ -1,0 +1,410 @@
+"""The engine as machine code, translated from the same source by LLVM.
+
+The functions of `engine.py` are plain integer arithmetic on one array, so a small translator is enough: every
+value is a 64-bit integer, ``s[x]`` is a load or store at the address of the array, and all functions become
+one module that LLVM optimises as a whole. (Numba needs forty times as long for the same functions: it infers
+types and optimises every function together with all it calls.) The object code is kept on disk, in a directory
+that is named by a hash of the sources, so that it is made once per machine; where nothing can be written, it
+is made once per process.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import hashlib
+import os
+import sys
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from megatile.core.version import __version__
+from megatile.sim import engine as plain
+from megatile.sim import state
+
+CACHE = "MEGATILE_CACHE"
+"""The environment variable that names the directory for what is kept between runs."""
+_LOADED: list[Any] = []
+
+
+def is_compiled() -> bool:
+    """Whether the compiled engine is loaded in this process."""
+    return bool(_LOADED)
+
+
+@lru_cache(maxsize=1)
+def compiled() -> Any:
+    """The engine as machine code, with ``run(array)``; the plain one where llvmlite is absent."""
+    try:
+        import llvmlite.binding  # noqa: F401
+    except ImportError:
+        return plain
+    engine = _Compiled()
+    _LOADED.append(engine)
+    return engine
+
+
+class _Compiled:
+    """Holds the machine code; see `compiled`."""
+
+    def __init__(self) -> None:
+        import llvmlite.binding as llvm
+
+        try:
+            llvm.initialize()
+        except RuntimeError:  # newer releases do it by themselves
+            pass
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        machine = llvm.Target.from_default_triple().create_target_machine(
+            cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, jit=True
+        )
+        source = Path(plain.__file__ or "").read_text(encoding="utf-8")
+        parts = (
+            source, Path(state.__file__ or "").read_text(encoding="utf-8"), Path(__file__).read_text(encoding="utf-8"),
+            llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), str(llvm.llvm_version_info), __version__,
+        )  # fmt: skip
+        name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+        kept = _directory() / f"engine-{name}.o"
+        code = _read(kept)
+        backing = llvm.parse_assembly("")
+        self.jit = llvm.create_mcjit_compiler(backing, machine)
+        if code is None:
+            module = llvm.parse_assembly(str(translate(source)))
+            module.verify()
+            _optimise(module, machine)
+            code = machine.emit_object(module)
+            _write(kept, code)
+        self.jit.add_object_file(llvm.ObjectFileRef.from_data(code))
+        self.jit.finalize_object()
+        address = self.jit.get_function_address("run")
+        self._run = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)
+
+    def run(self, memory: Any) -> int:
+        return int(self._run(memory.ctypes.data))
+
+
+def _optimise(module: Any, machine: Any) -> None:
+    import llvmlite.binding as llvm
+
+    if hasattr(llvm, "create_pass_builder"):
+        options = llvm.create_pipeline_tuning_options(speed_level=2)
+        options.loop_vectorization = options.slp_vectorization = False
+        builder = llvm.create_pass_builder(machine, options)
+        builder.getModulePassManager().run(module, builder)
+    else:  # releases before 0.44
+        builder = llvm.create_pass_manager_builder()
+        builder.opt_level, builder.inlining_threshold = 2, 225
+        manager = llvm.create_module_pass_manager()
+        builder.populate(manager)
+        manager.run(module)
+
+
+def _directory() -> Path:
+    given = os.environ.get(CACHE)
+    if given:
+        return Path(given)
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home) / "megatile"
+
+
+def _read(path: Path) -> bytes | None:
+    """What was kept, if it is whole: a digest stands before it."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    return data[32:] if hashlib.sha256(data[32:]).digest() == data[:32] else None
+
+
+def _write(path: Path, code: bytes) -> None:
+    """Keep machine code; whoever reads at the same time finds all of it or nothing."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(code).digest() + code)
+        os.replace(name, path)
+    except OSError:
+        return
+
+
+# --- translation -------------------------------------------------------------------------------------------
+
+_COMPARISONS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
+_ARITHMETIC = {
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor",
+    ast.LShift: "shl", ast.RShift: "ashr",
+}  # fmt: skip
+
+
+def translate(source: str) -> Any:
+    """The functions of a module in the engine's subset of Python as one LLVM module."""
+    from llvmlite import ir
+
+    tree = ast.parse(source)
+    functions = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list
+    ]
+    module = ir.Module("engine")
+    word = ir.IntType(64)
+    declared = {
+        f.name: ir.Function(module, ir.FunctionType(word, [word] * len(f.args.args)), f.name) for f in functions
+    }
+    for function in declared.values():
+        function.linkage = "external" if function.name == "run" else "internal"
+    constants = {name: value for name, value in vars(plain).items() if isinstance(value, int)}
+    for node in functions:
+        if node.name == "serialise":
+            _serialise(declared[node.name])
+        else:
+            _Function(node, declared, constants)
+    return module
+
+
+def _serialise(function: Any) -> None:
+    """``serialise(amount, rate)`` with the rate's bits as an integer: Python's floor division of floats."""
+    from llvmlite import ir
+
+    word, real = ir.IntType(64), ir.DoubleType()
+    b = ir.IRBuilder(function.append_basic_block())
+    amount, bits = function.args
+    rate = b.bitcast(bits, real)
+    nothing = b.or_(
+        b.icmp_signed("<=", amount, word(0)), b.fcmp_ordered("==", rate, ir.Constant(real, float("inf")))
+    )
+    with b.if_then(nothing):
+        b.ret(word(0))
+    x = b.fsub(ir.Constant(real, -0.0), b.fmul(b.sitofp(amount, real), ir.Constant(real, 1e12)))
+    rest = b.frem(x, rate)
+    quotient = b.fdiv(b.fsub(x, rest), rate)
+    uneven = b.fcmp_unordered("!=", rest, ir.Constant(real, 0.0))
+    quotient = b.select(uneven, b.fsub(quotient, ir.Constant(real, 1.0)), quotient)
+    floor = function.module.declare_intrinsic("llvm.floor", [real])
+    down = b.call(floor, [quotient])
+    high = b.fcmp_ordered(">", b.fsub(quotient, down), ir.Constant(real, 0.5))
+    down = b.select(high, b.fadd(down, ir.Constant(real, 1.0)), down)
+    b.ret(b.sub(word(0), b.fptosi(down, word)))
+
+
+class _Function:
+    """Translates one function; all names are 64-bit integers on the stack, which LLVM puts into registers."""
+
+    def __init__(self, node: ast.FunctionDef, functions: dict[str, Any], constants: dict[str, int]) -> None:
+        from llvmlite import ir
+
+        self.ir, self.word = ir, ir.IntType(64)
+        self.node, self.functions, self.constants = node, functions, constants
+        self.function = functions[node.name]
+        self.entry = self.function.append_basic_block("entry")
+        self.b = ir.IRBuilder(self.entry)
+        self.loops: list[tuple[Any, Any]] = []
+        self.names: dict[str, Any] = {}
+        names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        for name in [a.arg for a in node.args.args] + sorted(names):
+            if name not in self.names:
+                self.names[name] = self.b.alloca(self.word, name=name)
+        for argument, value in zip(node.args.args, self.function.args, strict=True):
+            self.b.store(value, self.names[argument.arg])
+        self.block(node.body)
+        if not self.b.block.is_terminated:
+            self.b.ret(self.word(0))
+
+    def fail(self, node: ast.AST) -> Exception:
+        return SyntaxError(f"{self.node.name}: {ast.unparse(node)} cannot be translated")
+
+    # statements
+
+    def block(self, body: list[ast.stmt]) -> None:
+        for statement in body:
+            if self.b.block.is_terminated:
+                return
+            getattr(self, f"on_{type(statement).__name__}")(statement)
+
+    def on_Expr(self, node: ast.Expr) -> None:
+        if not isinstance(node.value, ast.Constant):
+            self.value(node.value)
+
+    def on_Assign(self, node: ast.Assign) -> None:
+        (target,) = node.targets
+        self.put(target, self.value(node.value))
+
+    def on_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Subscript):
+            at = self.place(node.target)
+            self.b.store(self.binary(node.op, self.b.load(at), self.value(node.value)), at)
+        else:
+            name = ast.Name(node.target.id, ast.Load())  # type: ignore[union-attr]
+            self.put(node.target, self.binary(node.op, self.value(name), self.value(node.value)))
+
+    def put(self, target: ast.expr, value: Any) -> None:
+        at = self.names[target.id] if isinstance(target, ast.Name) else self.place(target)
+        self.b.store(value, at)
+
+    def place(self, node: ast.expr) -> Any:
+        """The address of ``s[x]``."""
+        if not isinstance(node, ast.Subscript):
+            raise self.fail(node)
+        offset = self.b.mul(self.value(node.slice), self.word(8))
+        return self.b.inttoptr(self.b.add(self.value(node.value), offset), self.word.as_pointer())
+
+    def on_Return(self, node: ast.Return) -> None:
+        self.b.ret(self.word(0) if node.value is None else self.value(node.value))
+
+    def on_If(self, node: ast.If) -> None:
+        then, orelse, after = (self.function.append_basic_block() for _ in range(3))
+        self.b.cbranch(self.truth(node.test), then, orelse)
+        for block, body in ((then, node.body), (orelse, node.orelse)):
+            self.b.position_at_end(block)
+            self.block(body)
+            if not self.b.block.is_terminated:
+                self.b.branch(after)
+        self.b.position_at_end(after)
+
+    def on_While(self, node: ast.While) -> None:
+        self.loop(lambda: self.truth(node.test), node.body, None)
+
+    def on_For(self, node: ast.For) -> None:
+        """``for i in range(...)``; the bounds are found once."""
+        if not (isinstance(node.iter, ast.Call) and getattr(node.iter.func, "id", "") == "range"):
+            raise self.fail(node)
+        bounds = [self.value(a) for a in node.iter.args]
+        start, stop = bounds if len(bounds) == 2 else (self.word(0), bounds[0])
+        with self.b.goto_block(self.entry):
+            count = self.b.alloca(self.word)
+        self.b.store(start, count)
+
+        def more() -> Any:
+            now = self.b.load(count)
+            self.put(node.target, now)
+            return self.b.icmp_signed("<", now, stop)
+
+        def step() -> None:
+            self.b.store(self.b.add(self.b.load(count), self.word(1)), count)
+
+        self.loop(more, node.body, step)
+
+    def loop(self, more: Any, body: list[ast.stmt], step: Any) -> None:
+        test, inside, again, after = (self.function.append_basic_block() for _ in range(4))
+        self.b.branch(test)
+        self.b.position_at_end(test)
+        self.b.cbranch(more(), inside, after)
+        self.b.position_at_end(inside)
+        self.loops.append((again, after))
+        self.block(body)
+        self.loops.pop()
+        if not self.b.block.is_terminated:
+            self.b.branch(again)
+        self.b.position_at_end(again)
+        if step is not None:
+            step()
+        self.b.branch(test)
+        self.b.position_at_end(after)
+
+    def on_Break(self, node: ast.Break) -> None:
+        self.b.branch(self.loops[-1][1])
+
+    def on_Continue(self, node: ast.Continue) -> None:
+        self.b.branch(self.loops[-1][0])
+
+    def on_Pass(self, node: ast.Pass) -> None:
+        pass
+
+    # expressions
+
+    def truth(self, node: ast.expr) -> Any:
+        return self.b.icmp_signed("!=", self.value(node), self.word(0))
+
+    def value(self, node: ast.expr) -> Any:
+        return getattr(self, f"of_{type(node).__name__}")(node)
+
+    def of_Constant(self, node: ast.Constant) -> Any:
+        return self.word(int(node.value))  # type: ignore[arg-type]
+
+    def of_Name(self, node: ast.Name) -> Any:
+        if node.id in self.names:
+            return self.b.load(self.names[node.id])
+        return self.word(self.constants[node.id])
+
+    def of_Subscript(self, node: ast.Subscript) -> Any:
+        return self.b.load(self.place(node))
+
+    def of_Compare(self, node: ast.Compare) -> Any:
+        if len(node.ops) != 1:
+            raise self.fail(node)
+        sides = self.value(node.left), self.value(node.comparators[0])
+        return self.b.zext(self.b.icmp_signed(_COMPARISONS[type(node.ops[0])], *sides), self.word)
+
+    def of_BoolOp(self, node: ast.BoolOp) -> Any:
+        """As Python does it: what comes later is looked at only where it decides."""
+        with self.b.goto_block(self.entry):
+            kept = self.b.alloca(self.word)
+        after = self.function.append_basic_block()
+        wanted = isinstance(node.op, ast.And)
+        for part in node.values:
+            self.b.store(self.value(part), kept)
+            rest = self.function.append_basic_block()
+            sides = (rest, after) if wanted else (after, rest)
+            self.b.cbranch(self.b.icmp_signed("!=", self.b.load(kept), self.word(0)), *sides)
+            self.b.position_at_end(rest)
+        self.b.branch(after)
+        self.b.position_at_end(after)
+        return self.b.load(kept)
+
+    def of_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        if isinstance(node.op, ast.Not):
+            return self.b.zext(self.b.icmp_signed("==", self.value(node.operand), self.word(0)), self.word)
+        return self.b.sub(self.word(0), self.value(node.operand))
+
+    def of_IfExp(self, node: ast.IfExp) -> Any:
+        with self.b.goto_block(self.entry):
+            kept = self.b.alloca(self.word)
+        then, orelse, after = (self.function.append_basic_block() for _ in range(3))
+        self.b.cbranch(self.truth(node.test), then, orelse)
+        for block, part in ((then, node.body), (orelse, node.orelse)):
+            self.b.position_at_end(block)
+            self.b.store(self.value(part), kept)
+            self.b.branch(after)
+        self.b.position_at_end(after)
+        return self.b.load(kept)
+
+    def of_BinOp(self, node: ast.BinOp) -> Any:
+        return self.binary(node.op, self.value(node.left), self.value(node.right))
+
+    def binary(self, op: ast.operator, a: Any, b: Any) -> Any:
+        name = _ARITHMETIC.get(type(op))
+        if name is not None:
+            return getattr(self.b, name)(a, b)
+        # Division rounds down, and the remainder has the sign of the divisor.
+        rest = self.b.srem(a, b)
+        off = self.b.and_(
+            self.b.icmp_signed("!=", rest, self.word(0)),
+            self.b.icmp_signed("<", self.b.xor(rest, b), self.word(0)),
+        )
+        if isinstance(op, ast.Mod):
+            return self.b.add(rest, self.b.select(off, b, self.word(0)))
+        return self.b.sub(self.b.sdiv(a, b), self.b.zext(off, self.word))
+
+    def of_Call(self, node: ast.Call) -> Any:
+        name = getattr(node.func, "id", "")
+        values = [self.value(a) for a in node.args]
+        if name in ("min", "max"):
+            return self.b.select(self.b.icmp_signed("<" if name == "min" else ">", *values), *values)
+        if name == "load_float":
+            offset = self.b.mul(values[1], self.word(8))
+            return self.b.load(self.b.inttoptr(self.b.add(values[0], offset), self.word.as_pointer()))
+        if name not in self.functions:
+            raise self.fail(node)
+        return self.b.call(self.functions[name], values)
+
+
+def main() -> None:
+    """Make the machine code now; set-ups call this so that the first simulation need not wait."""
+    compiled()
+    print(f"engine: {'machine code is ready' if is_compiled() else 'llvmlite is absent, runs uncompiled'}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

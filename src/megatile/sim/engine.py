@@ -1,0 +1,1811 @@
+"""The engine: every instance follows its instructions, every command takes its time. One loop for all plans.
+
+An instance runs ahead on its own clock (``NOW``) until something holds up its issue. What only it uses is
+arithmetic: such commands have all their times at once. A request for something that others use too (a server:
+a link, a memory, an engine) goes into the time queue and is granted in order of time; a command whose times
+are not known yet is a row of ``command``, counts the unfinished ones that it needs, and is ready when there
+are none. The queue is asked only when no instance can go on: nothing can then ask for an earlier time, so
+that what it grants is final. When the queue is empty, all are done or the state is a deadlock.
+
+The functions are plain Python over the arrays of `State`; `compiled` gives the same functions compiled by
+Numba. They return to Python with a reason (``ASK_…``) where a figure of the machine is needed that is not in
+the tables yet, and are called again when it is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from megatile.sim.state import *  # noqa: F403
+
+
+
+def jit(function):  # type: ignore[no-untyped-def]
+    """Marks what `compiled` translates: integers only, ``s`` is the arena."""
+    return function
+
+
+def load_float(s, at):  # type: ignore[no-untyped-def]
+    """A number of the arena that is a float."""
+    return s[at : at + 1].view(np.float64)[0]
+
+
+# --- rows: where a row of a table begins -------------------------------------------------------------------
+
+
+@jit
+def code_row(s, i):
+    return s[T_CODE] + i * W_CODE
+
+
+@jit
+def expr_row(s, i):
+    return s[T_EXPR] + i * W_EXPR
+
+
+@jit
+def bytecode_row(s, i):
+    return s[T_BYTECODE] + i * W_BYTECODE
+
+
+@jit
+def region_row(s, i):
+    return s[T_REGION] + i * W_REGION
+
+
+@jit
+def tile_row(s, i):
+    return s[T_TILE] + i * W_TILE
+
+
+@jit
+def channel_row(s, i):
+    return s[T_CHANNEL] + i * W_CHANNEL
+
+
+@jit
+def launch_row(s, i):
+    return s[T_LAUNCH] + i * W_LAUNCH
+
+
+@jit
+def memory_row(s, i):
+    return s[T_MEMORY_OF] + i * W_MEMORY_OF
+
+
+@jit
+def unit_row(s, i):
+    return s[T_UNIT] + i * W_UNIT
+
+
+@jit
+def held_row(s, i):
+    return s[T_HELD] + i * W_HELD
+
+
+@jit
+def tail_row(s, i):
+    return s[T_TAILS] + i * W_TAILS
+
+
+@jit
+def queue_row(s, i):
+    return s[T_QUEUE] + i * W_QUEUE
+
+
+@jit
+def ring_row(s, i):
+    return s[T_RING] + i * W_RING
+
+
+@jit
+def flag_row(s, i):
+    return s[T_FLAG] + i * W_FLAG
+
+
+@jit
+def counter_row(s, i):
+    return s[T_COUNTER] + i * W_COUNTER
+
+
+@jit
+def meeting_row(s, i):
+    return s[T_MEETING] + i * W_MEETING
+
+
+@jit
+def path_row(s, i):
+    return s[T_PATH] + i * W_PATH
+
+
+@jit
+def stage_row(s, i):
+    return s[T_STAGE] + i * W_STAGE
+
+
+@jit
+def server_row(s, i):
+    return s[T_SERVER] + i * W_SERVER
+
+
+@jit
+def command_row(s, i):
+    return s[T_COMMAND] + i * W_COMMAND
+
+
+@jit
+def log_row(s, i):
+    return s[T_LOG] + i * s[W_LOG]
+
+
+@jit
+def node_row(s, i):
+    return s[T_NODE] + i * W_NODE
+
+
+@jit
+def memo_row(s, i):
+    return s[T_MEMO] + i * W_MEMO
+
+
+@jit
+def record_row(s, i):
+    return s[T_RECORD] + i * W_RECORD
+
+
+@jit
+def access_row(s, i):
+    return s[T_ACCESS] + i * s[W_ACCESS]
+
+
+# --- figures -----------------------------------------------------------------------------------------------
+
+
+@jit
+def serialise(amount, rate):
+    """Picoseconds for an amount at a rate per second, rounded up."""
+    if amount <= 0 or rate == np.inf:
+        return 0
+    return -int((-(float(amount) * 1e12)) // rate)
+
+
+@jit
+def find(s, tag, a, b, c, d):
+    """The row of `memo` that answers a question to the machine, or NONE."""
+    mask = s[N_MEMO] - 1
+    h = a * 31 + b * 1000003 + c * 7919 + d * 104729 + tag
+    h = (h ^ (h >> 17)) & mask
+    while s[memo_row(s, h)] != NONE:
+        m = memo_row(s, h)
+        if s[m] == tag and s[m + 1] == a and s[m + 2] == b and s[m + 3] == c and s[m + 4] == d:
+            return h
+        h = (h + 1) & mask
+    return NONE
+
+
+@jit
+def ask(s, reason, a, b, c, d, e):
+    q = s[T_ASK]
+    s[q] = reason
+    s[q + 1] = a
+    s[q + 2] = b
+    s[q + 3] = c
+    s[q + 4] = d
+    s[q + 5] = e
+    return reason
+
+
+@jit
+def evaluate(s, x, frame):
+    """The value of expression ``x`` for the instance whose integers begin at ``frame``."""
+    kind = s[expr_row(s, x)]
+    at = s[expr_row(s, x) + 1]
+    if kind == CONSTANT:
+        return at
+    if kind == SYMBOL:
+        return s[s[T_FRAME] + frame + at]
+    top = s[T_SCRATCH] - 1
+    while True:
+        op = s[bytecode_row(s, at)]
+        if op == STOP:
+            return s[top]
+        if op == PUSH:
+            top += 1
+            s[top] = s[bytecode_row(s, at) + 1]
+        elif op == LOAD:
+            top += 1
+            s[top] = s[s[T_FRAME] + frame + s[bytecode_row(s, at) + 1]]
+        elif op == LOOKUP:
+            first = s[bytecode_row(s, at) + 1]
+            index = min(max(s[top], 0), s[s[T_CONSTANTS] + first] - 1)
+            s[top] = s[s[T_CONSTANTS] + first + 1 + index]
+        elif op == SELECT:
+            top -= 2
+            if s[top] == 0:
+                s[top] = s[top + 2]
+            else:
+                s[top] = s[top + 1]
+        else:
+            top -= 1
+            a = s[top]
+            b = s[top + 1]
+            if op == 0:
+                s[top] = a + b
+            elif op == 1:
+                s[top] = a - b
+            elif op == 2:
+                s[top] = a * b
+            elif op == 3:
+                s[top] = a // b if b != 0 else 0
+            elif op == 4:
+                s[top] = a % b if b != 0 else 0
+            elif op == 5:
+                s[top] = a & b
+            elif op == 6:
+                s[top] = a | b
+            elif op == 7:
+                s[top] = a ^ b
+            elif op == 8:
+                s[top] = a << b
+            elif op == 9:
+                s[top] = a >> b
+            elif op == 10:
+                s[top] = 1 if a < b else 0
+            elif op == 11:
+                s[top] = 1 if a <= b else 0
+            elif op == 12:
+                s[top] = 1 if a > b else 0
+            elif op == 13:
+                s[top] = 1 if a >= b else 0
+            elif op == 14:
+                s[top] = 1 if a == b else 0
+            elif op == 15:
+                s[top] = 1 if a != b else 0
+            elif op == 16:
+                s[top] = min(a, b)
+            else:
+                s[top] = max(a, b)
+        at += 1
+
+
+# --- the time queue ----------------------------------------------------------------------------------------
+
+
+@jit
+def before(s, a, b):
+    """Whether the event at ``a`` comes before that at ``b``."""
+    if s[a + A_STORAGE] != s[b + A_STORAGE]:
+        return s[a + A_STORAGE] < s[b + A_STORAGE]
+    if s[a + A_OWNER] != s[b + A_OWNER]:
+        return s[a + A_OWNER] < s[b + A_OWNER]
+    return s[a + A_WRITE] < s[b + A_WRITE]
+
+
+@jit
+def put(s, at, time, key, order, what):
+    s[at] = time
+    s[at + 1] = key
+    s[at + 2] = order
+    s[at + 3] = what
+
+
+@jit
+def push(s, time, phase, flow, order, what):
+    """Put an event into the time queue; ties go by phase, flow, order."""
+    heap = s[T_HEAP]
+    i = s[EVENTS]
+    s[EVENTS] = i + 1
+    put(s, heap + 4 * i, time, phase * PHASE + flow, order, what)
+    while i > 0:
+        up = (i - 1) >> 1
+        a = heap + 4 * up
+        b = heap + 4 * i
+        if before(s, a, b):
+            break
+        swap(s, a, b)
+        i = up
+
+
+@jit
+def swap(s, a, b):
+    for k in range(4):
+        kept = s[a + k]
+        s[a + k] = s[b + k]
+        s[b + k] = kept
+
+
+@jit
+def pop(s):
+    """Drop the earliest event."""
+    heap = s[T_HEAP]
+    n = s[EVENTS] - 1
+    s[EVENTS] = n
+    last = heap + 4 * n
+    i = 0
+    while True:
+        down = 2 * i + 1
+        if down >= n:
+            break
+        a = heap + 4 * down
+        if down + 1 < n and before(s, a + 4, a):
+            down += 1
+            a += 4
+        if not before(s, a, last):
+            break
+        put(s, heap + 4 * i, s[a + A_STORAGE], s[a + A_OWNER], s[a + A_WRITE], s[a + A_DIMENSIONS])
+        i = down
+    put(s, heap + 4 * i, s[last], s[last + 1], s[last + 2], s[last + 3])
+
+
+@jit
+def serve(s, server, time, busy):
+    """When a server takes a request: first come, first served; a wide one serves several at a time."""
+    at = s[server_row(s, server) + LANES]
+    for lane in range(at + 1, s[server_row(s, server) + LANES] + s[server_row(s, server) + WIDTH]):
+        if s[s[T_LANE] + lane] < s[s[T_LANE] + at]:
+            at = lane
+    turn = max(time, s[s[T_LANE] + at])
+    s[s[T_LANE] + at] = turn + busy
+    return turn
+
+
+# --- instances ---------------------------------------------------------------------------------------------
+
+
+@jit
+def wake(s, g, time, why):
+    """Let an instance go on that waited until ``time``."""
+    u = unit_row(s, g)
+    if time > s[u + NOW]:
+        s[u + NOW] = time
+        s[u + CAUSE] = why
+    s[u + STATE] = READY
+    s[s[T_READY] + s[READIES]] = g
+    s[READIES] += 1
+
+
+@jit
+def block(s, g, state, on):
+    u = unit_row(s, g)
+    if s[u + SINCE] == NONE:
+        s[u + SINCE] = s[u + NOW]
+    s[u + STATE] = state
+    s[u + WAITS] = on
+
+
+@jit
+def ended(s, time):
+    if time > s[LAST]:
+        s[LAST] = time
+
+
+@jit
+def note(s, g, at, kind, engine, start, end, why, nbytes, queue, message, path):
+    """Record a command (times may be filled in later); its number, or NONE where nothing is recorded."""
+    if s[RECORDING] == 0:
+        return NONE
+    n = s[RECORDED]
+    s[RECORDED] = n + 1
+    r = record_row(s, n)
+    s[r + R_WHO] = g
+    s[r + R_AT] = at
+    s[r + R_START] = start
+    s[r + R_END] = end
+    s[r + R_CAUSE] = why
+    s[r + R_BYTES] = nbytes
+    s[r + R_QUEUE] = queue
+    s[r + R_MESSAGE] = message
+    s[r + R_ARRIVED] = UNKNOWN
+    s[r + R_PATH] = path
+    s[r + R_AUX] = NONE
+    s[r + R_KIND] = kind
+    s[r + R_ENGINE] = engine
+    return n
+
+
+@jit
+def keep_accesses(s, count):
+    """Where it is kept what a recorded command touches: the rows of its accesses, their number first."""
+    first = s[AUX]
+    at = s[T_AUX] + first
+    s[at] = count
+    at += 1
+    for k in range(count):
+        a = access_row(s, k)
+        n = A_BOUNDS + 2 * s[a + A_DIMENSIONS]
+        for i in range(n):
+            s[at + i] = s[a + i]
+        at += n
+    s[AUX] = at - s[T_AUX]
+    return first
+
+
+@jit
+def note_accesses(s, record, count):
+    if record != NONE and count > 0:
+        s[record_row(s, record) + R_AUX] = keep_accesses(s, count)
+
+
+# --- commands in flight ------------------------------------------------------------------------------------
+
+
+@jit
+def new_command(s, what, g, at):
+    c = s[FREE_COMMAND]
+    m = command_row(s, c)
+    s[FREE_COMMAND] = s[m + WAITERS]
+    s[LIVE_COMMANDS] += 1
+    s[unit_row(s, g) + LIVE] += 1
+    s[m + WHAT] = what
+    s[m + WHO] = g
+    s[m + AT] = at
+    s[m + RECORD] = NONE
+    s[m + READY_AT] = s[unit_row(s, g) + NOW]
+    s[m + WHY] = s[unit_row(s, g) + CAUSE]
+    s[m + NEED] = 0
+    s[m + WAITERS] = NONE
+    s[m + LEFT_WAITERS] = NONE
+    s[m + START] = UNKNOWN
+    s[m + LEFT] = UNKNOWN
+    s[m + FINISH] = UNKNOWN
+    s[m + TAIL_OF] = NONE
+    s[m + DELAY] = 0
+    s[m + PARENT_OF] = NONE
+    s[m + ENTRIES] = NONE
+    s[m + SHARED_NEXT] = NONE
+    s[m + SERVER_OF] = NONE
+    s[m + PIECES_LEFT] = 0
+    s[m + MESSAGE_QUEUE] = NONE
+    return c
+
+
+@jit
+def free_command(s, c):
+    g = s[command_row(s, c) + WHO]
+    s[command_row(s, c) + WAITERS] = s[FREE_COMMAND]
+    s[FREE_COMMAND] = c
+    s[LIVE_COMMANDS] -= 1
+    s[unit_row(s, g) + LIVE] -= 1
+
+
+@jit
+def depend(s, c, time, on, why, left):
+    """Command ``c`` waits for a time, or for a command in flight (until its source has left, or its end)."""
+    m = command_row(s, c)
+    if on == NONE:
+        if time > s[m + READY_AT]:
+            s[m + READY_AT] = time
+            s[m + WHY] = why
+        return
+    n = s[FREE_NODE]
+    s[FREE_NODE] = s[node_row(s, n)]
+    s[LIVE_NODES] += 1
+    column = LEFT_WAITERS if left else WAITERS
+    s[node_row(s, n)] = s[command_row(s, on) + column]
+    s[node_row(s, n) + 1] = c
+    s[command_row(s, on) + column] = n
+    s[m + NEED] += 1
+
+
+@jit
+def notify(s, first, time, why):
+    """Those who wait on a list know the time now."""
+    n = first
+    while n != NONE:
+        after = s[node_row(s, n)]
+        m = command_row(s, s[node_row(s, n) + 1])
+        if time > s[m + READY_AT] or (time == s[m + READY_AT] and s[m + WHY] == NONE):
+            s[m + READY_AT] = time
+            s[m + WHY] = why
+        s[m + NEED] -= 1
+        if s[m + NEED] == 0:
+            s[s[T_TODO] + s[TODO]] = s[node_row(s, n) + 1]
+            s[TODO] += 1
+        s[node_row(s, n)] = s[FREE_NODE]
+        s[FREE_NODE] = n
+        s[LIVE_NODES] -= 1
+        n = after
+
+
+@jit
+def soon(s, c):
+    """A command that waits for nothing; `drain` starts it."""
+    s[s[T_TODO] + s[TODO]] = c
+    s[TODO] += 1
+
+
+@jit
+def forget(s, e):
+    """An access that matters no longer; one of a command in flight is freed when that ends."""
+    if s[log_row(s, e) + LOG_COMMAND] != NONE:
+        s[log_row(s, e) + LOG_DEAD] = 1
+    else:
+        s[log_row(s, e) + LOG_NEXT] = s[FREE_LOG]
+        s[FREE_LOG] = e
+        s[LIVE_LOGS] -= 1
+
+
+@jit
+def settle(s, c, time):
+    """The accesses of a command end at ``time``."""
+    m = command_row(s, c)
+    e = s[m + ENTRIES]
+    while e != NONE:
+        after = s[log_row(s, e) + LOG_OF_COMMAND]
+        s[log_row(s, e) + LOG_COMMAND] = NONE
+        s[log_row(s, e) + LOG_TIME] = time
+        if s[log_row(s, e) + LOG_DEAD] == 1:
+            forget(s, e)
+        e = after
+    s[m + ENTRIES] = NONE
+    # Out of the list of accesses that others see.
+    g = s[m + WHO]
+    last = NONE
+    k = s[unit_row(s, g) + SHARED]
+    while k != NONE:
+        if k == c:
+            if last == NONE:
+                s[unit_row(s, g) + SHARED] = s[m + SHARED_NEXT]
+            else:
+                s[command_row(s, last) + SHARED_NEXT] = s[m + SHARED_NEXT]
+            break
+        last = k
+        k = s[command_row(s, k) + SHARED_NEXT]
+
+
+@jit
+def has_left(s, c, time):
+    """The source of a command's engine is free from ``time`` on."""
+    m = command_row(s, c)
+    parent = s[m + PARENT_OF]
+    if parent != NONE:
+        p = command_row(s, parent)
+        s[p + LEFT] = max(s[p + LEFT], time)
+        s[m + LEFT] = time
+        s[p + PIECES_LEFT] -= 1
+        if s[p + PIECES_LEFT] == 0:
+            source_free(s, parent, s[p + LEFT])
+        return
+    source_free(s, c, time)
+
+
+@jit
+def source_free(s, c, time):
+    m = command_row(s, c)
+    s[m + LEFT] = time
+    t = s[m + TAIL_OF]
+    if t != NONE and s[tail_row(s, t) + 1] == c:
+        s[tail_row(s, t)] = time
+        s[tail_row(s, t) + 1] = NONE
+        s[tail_row(s, t) + 2] = s[m + RECORD]
+    first = s[m + LEFT_WAITERS]
+    s[m + LEFT_WAITERS] = NONE
+    notify(s, first, time, s[m + RECORD])
+    if s[m + WHAT] == SEND:
+        settle(s, c, time)
+        if time > s[unit_row(s, s[m + WHO]) + LATEST]:
+            s[unit_row(s, s[m + WHO]) + LATEST] = time
+        if s[m + RECORD] != NONE:
+            s[record_row(s, s[m + RECORD]) + R_END] = time
+        first = s[m + WAITERS]
+        s[m + WAITERS] = NONE
+        notify(s, first, time, s[m + RECORD])
+    ended(s, time)
+    if s[m + FINISH] != UNKNOWN:
+        free_command(s, c)
+
+
+@jit
+def finished(s, c, time):
+    """A command has done what it had to do: its data is there."""
+    m = command_row(s, c)
+    if s[m + PARENT_OF] != NONE:
+        free_command(s, c)
+        c = s[m + PARENT_OF]
+        m = command_row(s, c)
+        s[m + TAIL] = max(s[m + TAIL], time)
+        s[m + TAILS_LEFT] -= 1
+        if s[m + TAILS_LEFT] > 0:
+            return
+        time = s[m + TAIL]
+    s[m + FINISH] = time
+    ended(s, time)
+    what = s[m + WHAT]
+    record = s[m + RECORD]
+    if what == SEND:
+        q = s[m + MESSAGE_QUEUE]
+        arrive(s, q, s[m + MESSAGE], time, record)
+        if record != NONE:
+            s[record_row(s, record) + R_ARRIVED] = time
+    else:
+        if record != NONE:
+            s[record_row(s, record) + R_END] = time
+        settle(s, c, time)
+        if time > s[unit_row(s, s[m + WHO]) + LATEST]:
+            s[unit_row(s, s[m + WHO]) + LATEST] = time
+        if what == INTO:
+            give_back(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], time, record)
+        first = s[m + WAITERS]
+        s[m + WAITERS] = NONE
+        notify(s, first, time, record)
+    if s[m + LEFT] != UNKNOWN and s[m + PIECES_LEFT] == 0:
+        free_command(s, c)
+
+
+# --- queues ------------------------------------------------------------------------------------------------
+
+
+@jit
+def arrive(s, q, message, time, why):
+    """A message is in its slot from ``time`` on."""
+    k = queue_row(s, q)
+    row = s[k + RING] + message % s[k + SLOTS]
+    s[ring_row(s, row) + ARRIVED] = time
+    s[ring_row(s, row) + ARRIVED_BY] = why
+    g = s[k + DATA_WAITER]
+    if g == NONE:
+        return
+    if s[unit_row(s, g) + STATE] == ANYDATA:
+        offer(s, g)
+    elif s[k + TAKEN] == message:
+        s[k + DATA_WAITER] = NONE
+        wake(s, g, time, why)
+
+
+@jit
+def give_back(s, q, message, time, why):
+    """A slot is free at ``time``: its credit goes to the sender."""
+    k = queue_row(s, q)
+    row = s[k + RING] + message % s[k + SLOTS]
+    s[ring_row(s, row) + RETURNED] = time + s[k + CREDITED]
+    s[ring_row(s, row) + RETURNED_BY] = why
+    g = s[k + CREDIT_WAITER]
+    if g != NONE and s[k + SENT] == message + s[k + SLOTS]:
+        s[k + CREDIT_WAITER] = NONE
+        wake(s, g, time + s[k + CREDITED], why)
+
+
+@jit
+def offer(s, g):
+    """A receive-from-any is decided at the earliest arrival that is known; another may come before that."""
+    best = NONE
+    at = s[unit_row(s, g) + WAITS]
+    for i in range(s[s[T_LISTS] + at]):
+        q = queue_number(s, channel_of(s, g), s[unit_row(s, g) + NUMBER], s[s[T_LISTS] + at + 1 + i]) - 1
+        if q >= 0:
+            k = queue_row(s, q)
+            if s[k + SENT] > s[k + TAKEN]:
+                time = s[ring_row(s, s[k + RING] + s[k + TAKEN] % s[k + SLOTS]) + ARRIVED]
+                if time != UNKNOWN and (best == NONE or time < best):
+                    best = time
+    if best != NONE:
+        s[SEQUENCE] += 1
+        push(s, best, DECISIONS, g, s[SEQUENCE], g)
+
+
+@jit
+def channel_of(s, g):
+    """The channel that the instance's instruction names."""
+    return s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + CHANNELS] + s[code_row(s, s[unit_row(s, g) + PC]) + A]
+
+
+@jit
+def queue_number(s, channel, receiver, member):
+    """1 + the number of a queue among those in use; 0 where it has not been used, -1 where there is none."""
+    k = channel_row(s, channel)
+    if receiver < 0 or receiver >= s[k + CHANNEL_UNITS] or member < 0 or member >= s[k + MEMBERS]:
+        return -1
+    return s[s[T_QUEUE_OF] + s[k + FIRST_QUEUE] + receiver * s[k + MEMBERS] + member]
+
+
+@jit
+def hold(s, g, storage):
+    first = s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + FIRST_SLOT]
+    if storage >= first:
+        s[held_row(s, s[unit_row(s, g) + HOLD] + storage - first) + HELD] += 1
+
+
+@jit
+def drop(s, g, storage):
+    """One name less on a slot; when none is left, its credit goes back after all that uses it."""
+    first = s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + FIRST_SLOT]
+    if storage < first:
+        return
+    h = s[unit_row(s, g) + HOLD] + storage - first
+    s[held_row(s, h) + HELD] -= 1
+    if s[held_row(s, h) + HELD] > 0:
+        return
+    c = new_command(s, RELEASE, g, s[unit_row(s, g) + PC])
+    m = command_row(s, c)
+    s[m + MESSAGE_QUEUE] = s[held_row(s, h) + HELD_QUEUE]
+    s[m + MESSAGE] = s[held_row(s, h) + HELD_MESSAGE]
+    head = s[unit_row(s, g) + STORE] + storage
+    e = s[s[T_HEADS] + head]
+    while e != NONE:
+        after = s[log_row(s, e) + LOG_NEXT]
+        depend(s, c, s[log_row(s, e) + LOG_TIME], s[log_row(s, e) + LOG_COMMAND], s[log_row(s, e) + LOG_WHY], 0)
+        forget(s, e)
+        e = after
+    s[s[T_HEADS] + head] = NONE
+    if s[m + NEED] == 0:
+        soon(s, c)
+
+
+@jit
+def bind(s, g, slot, storage):
+    """A name means a storage from here on (which is held already)."""
+    at = s[unit_row(s, g) + FRAME] + slot
+    old = s[s[T_FRAME] + at]
+    s[s[T_FRAME] + at] = storage
+    if old != NONE:
+        drop(s, g, old)
+
+
+@jit
+def bind_all(s, g, moves, integers):
+    """The carried or merged names of a loop or branch: all new meanings are found before any is bound."""
+    frame = s[unit_row(s, g) + FRAME]
+    n = s[s[T_LISTS] + moves]
+    for i in range(n):
+        at = moves + 1 + 3 * i
+        storage = meaning(s, g, s[s[T_LISTS] + at + 1], s[s[T_LISTS] + at + 2])
+        s[s[T_SCRATCH] + BINDS + i] = storage
+    k = s[s[T_LISTS] + integers]
+    for i in range(k):
+        s[s[T_SCRATCH] + BINDS + n + i] = evaluate(s, s[s[T_LISTS] + integers + 2 + 2 * i], frame)
+    for i in range(n):
+        hold(s, g, s[s[T_SCRATCH] + BINDS + i])
+    for i in range(k):
+        s[s[T_FRAME] + frame + s[s[T_LISTS] + integers + 1 + 2 * i]] = s[s[T_SCRATCH] + BINDS + n + i]
+    for i in range(n):
+        bind(s, g, s[s[T_LISTS] + moves + 1 + 3 * i], s[s[T_SCRATCH] + BINDS + i])
+
+
+@jit
+def end_names(s, g, names):
+    for i in range(s[s[T_LISTS] + names]):
+        bind(s, g, s[s[T_LISTS] + names + 1 + i], NONE)
+
+
+# --- accesses ----------------------------------------------------------------------------------------------
+
+
+@jit
+def meaning(s, g, mode, what):
+    """The storage that a declared tile or a handle means now."""
+    frame = s[unit_row(s, g) + FRAME]
+    if mode == HANDLE:
+        return s[s[T_FRAME] + frame + what]
+    t = tile_row(s, what)
+    if s[t + TILE_VERSION_SLOT] == NONE:
+        return s[t + TILE_BASE]
+    return s[t + TILE_BASE] + s[s[T_FRAME] + frame + s[t + TILE_VERSION_SLOT]] % s[t + TILE_VERSIONS]
+
+
+@jit
+def look(s, g, region, write, k):
+    """Row ``k`` of `access`: storage, owner, whether it writes, dimensions, then start and extent of each.
+
+    Rows end with two notes: whether others may see the access, and whether it can conflict at all.
+    """
+    r = region_row(s, region)
+    a = access_row(s, k)
+    frame = s[unit_row(s, g) + FRAME]
+    s[a + A_STORAGE] = meaning(s, g, s[r + MODE], s[r + TILE])
+    s[a + A_OWNER] = NONE if s[r + OWNER] == NONE else evaluate(s, s[r + OWNER], frame)
+    s[a + A_WRITE] = write
+    n = s[r + DIMENSIONS]
+    s[a + A_DIMENSIONS] = n
+    for i in range(2 * n):
+        s[a + A_BOUNDS + i] = evaluate(s, s[s[T_LISTS] + s[r + BOUNDS] + i], frame)
+    s[a + A_VISIBLE] = s[r + VISIBLE]
+    s[a + A_TRACKED] = s[r + TRACKED]
+
+
+@jit
+def overlap(s, a, e):
+    """Whether a looked-up block and a logged one meet; no dimensions: all of it."""
+    for i in range(min(s[a + A_DIMENSIONS], s[e + LOG_DIMENSIONS])):
+        mine = s[a + A_BOUNDS + 2 * i]
+        low = s[e + LOG_BOUNDS + 2 * i]
+        if mine >= low + s[e + LOG_BOUNDS + 2 * i + 1] or low >= mine + s[a + A_BOUNDS + 2 * i + 1]:
+            return False
+    return True
+
+
+@jit
+def covers(s, a, e):
+    """Whether a looked-up block contains a logged one."""
+    if s[a + A_DIMENSIONS] == 0:
+        return True
+    if s[e + LOG_DIMENSIONS] == 0:
+        return False
+    for i in range(s[a + A_DIMENSIONS]):
+        mine = s[a + A_BOUNDS + 2 * i]
+        low = s[e + LOG_BOUNDS + 2 * i]
+        if mine > low or low + s[e + LOG_BOUNDS + 2 * i + 1] > mine + s[a + A_BOUNDS + 2 * i + 1]:
+            return False
+    return True
+
+
+@jit
+def conflicts(s, g, c, k):
+    """Command ``c`` waits for the unfinished accesses that its access ``k`` conflicts with."""
+    a = access_row(s, k)
+    if s[a + A_TRACKED] == 0:
+        return
+    head = s[unit_row(s, g) + STORE] + s[a + A_STORAGE]
+    now = s[unit_row(s, g) + NOW]
+    last = NONE
+    e = s[s[T_HEADS] + head]
+    while e != NONE:
+        x = log_row(s, e)
+        after = s[x + LOG_NEXT]
+        gone = s[x + LOG_COMMAND] == NONE and s[x + LOG_TIME] <= now
+        if not gone and s[x + LOG_OWNER] == s[a + A_OWNER] and (s[a + A_WRITE] == 1 or s[x + LOG_WRITE] == 1) and overlap(s, a, x):
+            depend(s, c, s[x + LOG_TIME], s[x + LOG_COMMAND], s[x + LOG_WHY], 0)
+            # Whoever conflicts with what is covered here will conflict with this command, which ends later.
+            gone = s[a + A_WRITE] == 1 and covers(s, a, x)
+        if gone:
+            if last == NONE:
+                s[s[T_HEADS] + head] = after
+            else:
+                s[log_row(s, last) + LOG_NEXT] = after
+            forget(s, e)
+        else:
+            last = e
+        e = after
+    first = s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + ALIASES]
+    if first == NONE:
+        return
+    others = s[s[T_ALIAS] + first + s[a + A_STORAGE]]
+    if others == NONE:
+        return
+    for i in range(s[s[T_LISTS] + others]):
+        e = s[s[T_HEADS] + s[unit_row(s, g) + STORE] + s[s[T_LISTS] + others + 1 + i]]
+        while e != NONE:
+            x = log_row(s, e)
+            if s[x + LOG_OWNER] == s[a + A_OWNER] and (s[a + A_WRITE] == 1 or s[x + LOG_WRITE] == 1):
+                depend(s, c, s[x + LOG_TIME], s[x + LOG_COMMAND], s[x + LOG_WHY], 0)
+            e = s[x + LOG_NEXT]
+
+
+@jit
+def log_accesses(s, g, c, count, time):
+    """Note the accesses of command ``c`` as unfinished until ``time``, or until it says so itself."""
+    visible = False
+    for k in range(count):
+        a = access_row(s, k)
+        if s[a + A_VISIBLE] == 1:
+            visible = True
+        if s[a + A_TRACKED] == 0 or (time != UNKNOWN and time <= s[unit_row(s, g) + NOW]):
+            continue
+        e = s[FREE_LOG]
+        x = log_row(s, e)
+        s[FREE_LOG] = s[x + LOG_NEXT]
+        s[LIVE_LOGS] += 1
+        head = s[unit_row(s, g) + STORE] + s[a + A_STORAGE]
+        s[x + LOG_NEXT] = s[s[T_HEADS] + head]
+        s[s[T_HEADS] + head] = e
+        s[x + LOG_OWNER] = s[a + A_OWNER]
+        s[x + LOG_WRITE] = s[a + A_WRITE]
+        s[x + LOG_TIME] = time
+        s[x + LOG_WHY] = s[command_row(s, c) + RECORD]
+        s[x + LOG_DEAD] = 0
+        s[x + LOG_COMMAND] = NONE
+        if time == UNKNOWN:
+            s[x + LOG_COMMAND] = c
+            s[x + LOG_OF_COMMAND] = s[command_row(s, c) + ENTRIES]
+            s[command_row(s, c) + ENTRIES] = e
+        s[x + LOG_DIMENSIONS] = s[a + A_DIMENSIONS]
+        for i in range(2 * s[a + A_DIMENSIONS]):
+            s[x + LOG_BOUNDS + i] = s[a + A_BOUNDS + i]
+    if visible:
+        if time == UNKNOWN:
+            s[command_row(s, c) + SHARED_NEXT] = s[unit_row(s, g) + SHARED]
+            s[unit_row(s, g) + SHARED] = c
+        else:
+            t = s[unit_row(s, g) + ENGINES]
+            if time > s[tail_row(s, t)]:
+                s[tail_row(s, t)] = time
+                s[tail_row(s, t) + 2] = s[command_row(s, c) + RECORD]
+
+
+@jit
+def after_visible(s, g, c):
+    """Command ``c`` waits for the accesses of its instance that others see."""
+    t = s[unit_row(s, g) + ENGINES]
+    depend(s, c, s[tail_row(s, t)], NONE, s[tail_row(s, t) + 2], 0)
+    k = s[unit_row(s, g) + SHARED]
+    while k != NONE:
+        depend(s, c, 0, k, NONE, 0)
+        k = s[command_row(s, k) + SHARED_NEXT]
+
+
+@jit
+def behind_tail(s, g, c, engine):
+    """Command ``c`` joins the queue of an engine."""
+    t = s[unit_row(s, g) + ENGINES] + engine
+    depend(s, c, s[tail_row(s, t)], s[tail_row(s, t) + 1], s[tail_row(s, t) + 2], 1)
+    s[command_row(s, c) + TAIL_OF] = t
+
+
+@jit
+def join_tail(s, c):
+    """The next command of the engine comes after this one."""
+    m = command_row(s, c)
+    t = s[m + TAIL_OF]
+    if s[m + LEFT] == UNKNOWN or s[m + PIECES_LEFT] != 0:
+        s[tail_row(s, t) + 1] = c
+    else:
+        s[tail_row(s, t)] = s[m + LEFT]
+        s[tail_row(s, t) + 1] = NONE
+        s[tail_row(s, t) + 2] = s[m + RECORD]
+
+
+# --- transfers ---------------------------------------------------------------------------------------------
+
+
+@jit
+def occupied(s, p, nbytes):
+    """How long the narrowest stage of a path is busy."""
+    if s[path_row(s, p) + LAST_SIZE] != nbytes:
+        s[path_row(s, p) + LAST_SIZE] = nbytes
+        s[path_row(s, p) + LAST_BUSY] = serialise(nbytes, load_float(s, path_row(s, p) + RATE))
+    return s[path_row(s, p) + LAST_BUSY]
+
+
+@jit
+def stage_busy(s, k, nbytes):
+    if s[stage_row(s, k) + STAGE_SIZE] != nbytes:
+        s[stage_row(s, k) + STAGE_SIZE] = nbytes
+        s[stage_row(s, k) + STAGE_BUSY] = serialise(nbytes, load_float(s, stage_row(s, k) + STAGE_RATE))
+    return s[stage_row(s, k) + STAGE_BUSY]
+
+
+@jit
+def start_transfer(s, c, time):
+    """Move the bytes of a command along its path, cut into granules where others may come between."""
+    m = command_row(s, c)
+    s[m + START] = time
+    if s[m + RECORD] != NONE:
+        s[record_row(s, s[m + RECORD]) + R_START] = time
+        s[record_row(s, s[m + RECORD]) + R_CAUSE] = s[m + WHY]
+    p = path_row(s, s[m + PATH])
+    nbytes = s[m + BYTES]
+    head = time + s[p + STARTUP] + s[m + DELAY]
+    if s[p + CONTENDED] == 0:
+        busy = occupied(s, s[m + PATH], nbytes)
+        has_left(s, c, head + max(busy, s[p + BEFORE]))
+        finished(s, c, head + busy + s[p + LATENCY])
+        return
+    if s[p + GRANULE] > 0 and nbytes > s[p + GRANULE]:
+        size = max(s[p + GRANULE], -(-nbytes // 1024))
+        count = -(-nbytes // size)
+        s[m + PIECES_LEFT] = count
+        s[m + TAILS_LEFT] = count
+        s[m + TAIL] = 0
+        s[m + PIECE_BYTES] = size
+        next_piece(s, c, 0, head)
+        return
+    begin(s, c, head)
+
+
+@jit
+def next_piece(s, parent, index, head):
+    p = command_row(s, parent)
+    c = new_command(s, PIECE, s[p + WHO], s[p + AT])
+    m = command_row(s, c)
+    s[m + PARENT_OF] = parent
+    s[m + PATH] = s[p + PATH]
+    s[m + FLOW_OF] = s[p + FLOW_OF]
+    s[m + ORDER] = s[p + ORDER] + index
+    s[m + REST] = index
+    s[m + BYTES] = min(s[p + PIECE_BYTES], s[p + BYTES] - index * s[p + PIECE_BYTES])
+    begin(s, c, head)
+
+
+@jit
+def begin(s, c, head):
+    m = command_row(s, c)
+    p = path_row(s, s[m + PATH])
+    s[m + HEAD] = head
+    s[m + TAIL] = head + serialise(s[m + BYTES], load_float(s, path_row(s, s[m + PATH]) + DMA_RATE))
+    s[m + STAGE] = 0
+    s[m + QUEUED] = 0
+    if s[p + FIRST_SERVER] == NONE:
+        has_left(s, c, head + max(occupied(s, s[m + PATH], s[m + BYTES]), s[p + BEFORE]))
+    move(s, c)
+
+
+@jit
+def turn(s, c, index, time):
+    """The head of a transfer passes stage ``index`` at ``time``."""
+    m = command_row(s, c)
+    p = path_row(s, s[m + PATH])
+    k = s[p + FIRST_STAGE] + index
+    if index == s[p + FIRST_SERVER]:
+        has_left(s, c, time - s[p + BEFORE] + max(occupied(s, s[m + PATH], s[m + BYTES]), s[p + BEFORE]))
+    latency = s[stage_row(s, k) + STAGE_LATENCY]
+    s[m + TAIL] = max(s[m + TAIL], time + stage_busy(s, k, s[m + BYTES])) + latency
+    s[m + HEAD] = time + latency
+
+
+@jit
+def move(s, c):
+    """Follow the stages up to the next that is shared, or to the end."""
+    m = command_row(s, c)
+    p = path_row(s, s[m + PATH])
+    for index in range(s[m + STAGE], s[p + STAGES]):
+        k = s[p + FIRST_STAGE] + index
+        server = s[stage_row(s, k) + STAGE_SERVER]
+        time = s[m + HEAD]
+        if server != NONE:
+            if s[stage_row(s, k) + STAGE_SHARED] == 1:
+                s[m + STAGE] = index
+                push(s, time, REQUESTS, s[m + FLOW_OF], s[m + ORDER] * HOPS + index + 1, c)
+                return
+            if s[m + QUEUED] == 1:
+                time = serve(s, server, time, stage_busy(s, k, s[m + BYTES]))
+        turn(s, c, index, time)
+    finished(s, c, max(s[m + TAIL], s[m + HEAD]) + s[p + EXTRA])
+
+
+@jit
+def granted(s, c, time):
+    """A request in the time queue has come to its turn."""
+    m = command_row(s, c)
+    if s[m + SERVER_OF] != NONE:
+        # An engine that several units share.
+        server = s[m + SERVER_OF]
+        s[m + SERVER_OF] = NONE
+        now = serve(s, server, time, s[m + BUSY])
+        if s[m + WHAT] == WORK:
+            work(s, c, now)
+        else:
+            start_transfer(s, c, now)
+        return
+    index = s[m + STAGE]
+    p = path_row(s, s[m + PATH])
+    k = s[p + FIRST_STAGE] + index
+    parent = s[m + PARENT_OF]
+    if s[m + QUEUED] == 0 and parent != NONE and s[m + REST] + 1 < -(-s[command_row(s, parent) + BYTES] // s[command_row(s, parent) + PIECE_BYTES]):
+        # The next piece follows as soon as the narrowest stage lets it; its head starts when this one's tail does.
+        lead = time
+        for i in range(index):
+            lead -= s[stage_row(s, s[p + FIRST_STAGE] + i) + STAGE_LATENCY]
+        next_piece(s, parent, s[m + REST] + 1, lead + occupied(s, s[m + PATH], s[m + BYTES]))
+        m = command_row(s, c)
+    now = serve(s, s[stage_row(s, k) + STAGE_SERVER], time, stage_busy(s, k, s[m + BYTES]))
+    s[m + QUEUED] = 1
+    s[m + STAGE] = index + 1
+    turn(s, c, index, now)
+    move(s, c)
+
+
+@jit
+def work(s, c, time):
+    m = command_row(s, c)
+    s[m + START] = time
+    if s[m + RECORD] != NONE:
+        s[record_row(s, s[m + RECORD]) + R_START] = time
+        s[record_row(s, s[m + RECORD]) + R_CAUSE] = s[m + WHY]
+    has_left(s, c, time + s[m + BUSY])
+    finished(s, c, time + s[m + BUSY])
+
+
+@jit
+def ready(s, c):
+    """Nothing is in the way of a command any more."""
+    m = command_row(s, c)
+    what = s[m + WHAT]
+    time = s[m + READY_AT]
+    if what == RELEASE:
+        give_back(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], time, s[m + WHY])
+        if time > s[unit_row(s, s[m + WHO]) + LATEST]:
+            s[unit_row(s, s[m + WHO]) + LATEST] = time
+        free_command(s, c)
+    elif what == SIGNAL:
+        if s[m + RECORD] != NONE:
+            s[record_row(s, s[m + RECORD]) + R_END] = time
+            s[record_row(s, s[m + RECORD]) + R_CAUSE] = s[m + WHY]
+        ended(s, time + s[m + DELAY])
+        s[SEQUENCE] += 1
+        push(s, time + s[m + DELAY], SIGNALS, s[m + FLOW_OF], s[SEQUENCE], c)
+    elif what == READ:
+        g = s[m + WHO]
+        n = note(s, g, s[m + AT], READ, NONE, time, time, s[m + WHY], 0, NONE, NONE, NONE)
+        s[unit_row(s, g) + SINCE] = NONE
+        free_command(s, c)
+        wake(s, g, time, n)
+        s[unit_row(s, g) + CAUSE] = n
+    elif what == MEET:
+        come(s, c, time)
+    elif s[m + SERVER_OF] != NONE:
+        push(s, time, REQUESTS, s[m + FLOW_OF], s[m + ORDER] * HOPS + (1 if what == WORK else 0), c)
+    elif what == WORK:
+        work(s, c, time)
+    else:
+        start_transfer(s, c, time)
+
+
+@jit
+def come(s, c, time):
+    """An instance is at its meeting; the last one completes it."""
+    m = command_row(s, c)
+    settle(s, c, time)
+    b = meeting_row(s, s[m + MESSAGE_QUEUE])
+    if s[b + CAME] == 0 or time > s[b + MEET_AT]:
+        s[b + MEET_AT] = time
+        s[b + MEET_WHY] = s[m + WHY]
+    s[b + CAME] += 1
+    s[m + SHARED_NEXT] = s[b + MEET_CHAIN]
+    s[b + MEET_CHAIN] = c
+    if s[b + CAME] < s[b + MEMBERS_OF]:
+        return
+    end = s[b + MEET_AT] + s[m + DELAY]
+    s[b + CAME] = 0
+    c = s[b + MEET_CHAIN]
+    s[b + MEET_CHAIN] = NONE
+    while c != NONE:
+        m = command_row(s, c)
+        after = s[m + SHARED_NEXT]
+        s[m + SHARED_NEXT] = NONE
+        g = s[m + WHO]
+        n = note(s, g, s[m + AT], MEET, NONE, s[unit_row(s, g) + SINCE], end, s[b + MEET_WHY], s[m + BYTES], NONE, NONE, NONE)
+        if n != NONE:
+            s[record_row(s, n) + R_AUX] = s[m + REST]
+        s[unit_row(s, g) + SINCE] = NONE
+        if end > s[unit_row(s, g) + LATEST]:
+            s[unit_row(s, g) + LATEST] = end
+        ended(s, end)
+        free_command(s, c)
+        wake(s, g, end, n)
+        s[unit_row(s, g) + CAUSE] = n
+        c = after
+
+
+@jit
+def raise_flag(s, c, time):
+    """A signal arrives."""
+    m = command_row(s, c)
+    f = counter_row(s, s[m + MESSAGE_QUEUE])
+    s[f + COUNT] += s[m + AMOUNT]
+    s[f + FLAG_BY] = s[m + RECORD]
+    g = s[f + FLAG_WAITER]
+    free_command(s, c)
+    if g != NONE and s[f + COUNT] >= s[f + FLAG_NEEDS]:
+        s[f + FLAG_WAITER] = NONE
+        wake(s, g, time, s[f + FLAG_BY])
+
+
+# --- commands: one function each; 0 where the instance goes on, else why it cannot ------------------------
+GO_ON, HELD_UP, RETURN = 0, -1, -2
+
+
+@jit
+def do_work(s, g, pc):
+    code = code_row(s, pc)
+    frame = s[unit_row(s, g) + FRAME]
+    busy = s[code + F]
+    if busy == NONE:
+        flops = evaluate(s, s[code + D], frame)
+        nbytes = evaluate(s, s[code + E], frame)
+        who = g if s[code + G] == 1 else NONE
+        m = find(s, ASK_BUSY, pc, flops, nbytes, who)
+        if m == NONE:
+            return ask(s, ASK_BUSY, pc, flops, nbytes, who, g)
+        busy = s[memo_row(s, m) + 5]
+    c = new_command(s, WORK, g, pc)
+    m = command_row(s, c)
+    s[m + BUSY] = busy
+    n = look_all(s, g, code)
+    for k in range(n):
+        conflicts(s, g, c, k)
+    behind_tail(s, g, c, s[code + A])
+    server = s[tail_row(s, s[m + TAIL_OF]) + 3]
+    if server != NONE:
+        s[m + SERVER_OF] = server
+        s[m + FLOW_OF] = s[unit_row(s, g) + FLOW] + s[code + H]
+        s[m + ORDER] = s[unit_row(s, g) + COPIES] * PIECES
+        s[unit_row(s, g) + COPIES] += 1
+    s[m + RECORD] = note(s, g, pc, WORK, s[code + A], UNKNOWN, UNKNOWN, NONE, evaluate(s, s[code + E], frame), NONE, NONE, NONE)
+    note_accesses(s, s[m + RECORD], n)
+    if s[m + NEED] == 0 and server == NONE:
+        # The usual case: all its times are known at once.
+        time = s[m + READY_AT]
+        end = time + busy
+        if s[m + RECORD] != NONE:
+            s[record_row(s, s[m + RECORD]) + R_START] = time
+            s[record_row(s, s[m + RECORD]) + R_END] = end
+            s[record_row(s, s[m + RECORD]) + R_CAUSE] = s[m + WHY]
+        t = s[m + TAIL_OF]
+        s[tail_row(s, t)] = end
+        s[tail_row(s, t) + 1] = NONE
+        s[tail_row(s, t) + 2] = s[m + RECORD]
+        log_accesses(s, g, c, n, end)
+        if end > s[unit_row(s, g) + LATEST]:
+            s[unit_row(s, g) + LATEST] = end
+        ended(s, end)
+        free_command(s, c)
+        return GO_ON
+    s[tail_row(s, s[m + TAIL_OF]) + 1] = c
+    log_accesses(s, g, c, n, UNKNOWN)
+    if s[m + NEED] == 0:
+        soon(s, c)
+    return GO_ON
+
+
+@jit
+def look_all(s, g, code):
+    """Look up what a compute or copy touches, what it writes last; how many accesses there are."""
+    at = s[code + B]
+    n = s[s[T_LISTS] + at]
+    for k in range(n - 1):
+        look(s, g, s[s[T_LISTS] + at + 1 + k], 0, k)
+    if s[code + C] != NONE:
+        s[s[T_FRAME] + s[unit_row(s, g) + FRAME] + s[code + C]] += 1
+    look(s, g, s[s[T_LISTS] + at + n], 1, n - 1)
+    return n
+
+
+@jit
+def copy_path(s, g, source, target):
+    """1 + the path between two accesses, or 0 where the machine has to be asked."""
+    memory = s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + MEMORY_BASE]
+    a = access_row(s, source)
+    b = access_row(s, target)
+    x = s[memory_row(s, memory + s[a + A_STORAGE])]
+    y = s[memory_row(s, memory + s[b + A_STORAGE])]
+    who = g
+    if s[a + A_OWNER] == NONE and s[b + A_OWNER] == NONE and s[memory_row(s, memory + s[a + A_STORAGE]) + 1] == 1 and s[memory_row(s, memory + s[b + A_STORAGE]) + 1] == 1:
+        who = NONE
+    if s[a + A_OWNER] != NONE:
+        x = (1 << 20) + s[a + A_STORAGE]
+    if s[b + A_OWNER] != NONE:
+        y = (1 << 20) + s[b + A_STORAGE]
+    h = find(s, ASK_PATH, who, x * (1 << 24) + y, s[a + A_OWNER], s[b + A_OWNER])
+    if h == NONE:
+        ask(s, ASK_PATH, who, x * (1 << 24) + y, s[a + A_OWNER], s[b + A_OWNER], g)
+        s[s[T_ASK] + 6] = s[a + A_STORAGE]
+        s[s[T_ASK] + 7] = s[b + A_STORAGE]
+        return 0
+    return s[memo_row(s, h) + 5] + 1
+
+
+@jit
+def delay_of(s, flow, number, p, nbytes):
+    """The jitter of a transfer: UNKNOWN where the machine has to be asked."""
+    if s[JITTER] == 0:
+        return 0
+    h = find(s, ASK_DELAY, flow, number, p, nbytes)
+    if h == NONE:
+        ask(s, ASK_DELAY, flow, number, p, nbytes, occupied(s, p, nbytes) + s[path_row(s, p) + LATENCY])
+        return UNKNOWN
+    return s[memo_row(s, h) + 5]
+
+
+@jit
+def transfer(s, g, c, n, until_left):
+    """Start a command that moves data, or let it wait; its accesses end when the source is free or at the end."""
+    m = command_row(s, c)
+    server = s[tail_row(s, s[m + TAIL_OF]) + 3]
+    if server != NONE:
+        s[m + SERVER_OF] = server
+        busy = max(occupied(s, s[m + PATH], s[m + BYTES]), s[path_row(s, s[m + PATH]) + BEFORE])
+        s[m + BUSY] = s[path_row(s, s[m + PATH]) + STARTUP] + s[m + DELAY] + busy
+    note_accesses(s, s[m + RECORD], n)
+    if s[m + NEED] == 0 and server == NONE and s[path_row(s, s[m + PATH]) + CONTENDED] == 0:
+        # The usual case: nobody is in the way, all times are known at once.
+        p = path_row(s, s[m + PATH])
+        time = s[m + READY_AT]
+        head = time + s[p + STARTUP] + s[m + DELAY]
+        busy = occupied(s, s[m + PATH], s[m + BYTES])
+        left = head + max(busy, s[p + BEFORE])
+        end = head + busy + s[p + LATENCY]
+        t = s[m + TAIL_OF]
+        s[tail_row(s, t)] = left
+        s[tail_row(s, t) + 1] = NONE
+        s[tail_row(s, t) + 2] = s[m + RECORD]
+        until = left if until_left else end
+        log_accesses(s, g, c, n, until)
+        if s[m + RECORD] != NONE:
+            r = record_row(s, s[m + RECORD])
+            s[r + R_START] = time
+            s[r + R_END] = until
+            s[r + R_CAUSE] = s[m + WHY]
+            s[r + R_ARRIVED] = end
+        if until > s[unit_row(s, g) + LATEST]:
+            s[unit_row(s, g) + LATEST] = until
+        ended(s, end)
+        if s[m + WHAT] == SEND:
+            arrive(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], end, s[m + RECORD])
+        elif s[m + WHAT] == INTO:
+            give_back(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], end, s[m + RECORD])
+        free_command(s, c)
+        return
+    s[tail_row(s, s[m + TAIL_OF]) + 1] = c
+    log_accesses(s, g, c, n, UNKNOWN)
+    if s[m + NEED] == 0:
+        soon(s, c)
+
+
+@jit
+def do_copy(s, g, pc):
+    code = code_row(s, pc)
+    frame = s[unit_row(s, g) + FRAME]
+    n = look_all(s, g, code)
+    p = copy_path(s, g, 0, n - 1) - 1
+    nbytes = evaluate(s, s[code + E], frame)
+    number = s[unit_row(s, g) + COPIES]
+    flow = s[unit_row(s, g) + FLOW]
+    delay = 0
+    if p != NONE:
+        delay = delay_of(s, flow, number, p, nbytes)
+    if p == NONE or delay == UNKNOWN:
+        # The machine has to be asked first: nothing has happened yet.
+        if s[code + C] != NONE:
+            s[s[T_FRAME] + frame + s[code + C]] -= 1
+        return s[s[T_ASK]]
+    c = new_command(s, COPY, g, pc)
+    m = command_row(s, c)
+    for k in range(n):
+        conflicts(s, g, c, k)
+    s[m + PATH] = p
+    s[m + BYTES] = nbytes
+    s[m + DELAY] = delay
+    s[m + FLOW_OF] = flow
+    s[m + ORDER] = number * PIECES
+    s[unit_row(s, g) + COPIES] += 1
+    behind_tail(s, g, c, s[code + A])
+    s[m + RECORD] = note(s, g, pc, COPY, s[code + A], UNKNOWN, UNKNOWN, NONE, nbytes, NONE, NONE, p)
+    transfer(s, g, c, n, False)
+    return GO_ON
+
+
+@jit
+def do_send(s, g, pc):
+    code = code_row(s, pc)
+    u = unit_row(s, g)
+    frame = s[u + FRAME]
+    to = evaluate(s, s[code + B], frame)
+    member = evaluate(s, s[code + C], frame)
+    x = channel_row(s, channel_of(s, g))
+    q = queue_number(s, channel_of(s, g), to, member) - 1
+    if q < 0:
+        return ask(s, ASK_QUEUE, s[code + A], to, member, g, pc)
+    k = queue_row(s, q)
+    if s[k + SENDER] != g:
+        return ask(s, MISUSE, pc, g, 0, to, member)
+    nbytes = evaluate(s, s[code + E], frame)
+    if nbytes > s[x + SLOT_BYTES]:
+        return ask(s, MISUSE, pc, g, 1, nbytes, member)
+    number = s[k + SENT]
+    row = s[k + RING] + number % s[k + SLOTS]
+    if number >= s[k + SLOTS]:
+        credit = s[ring_row(s, row) + RETURNED]
+        if credit == UNKNOWN:
+            s[k + CREDIT_WAITER] = g
+            block(s, g, CREDIT, q)
+            return HELD_UP
+        if credit > s[u + NOW]:
+            s[u + NOW] = credit
+            s[u + CAUSE] = s[ring_row(s, row) + RETURNED_BY]
+    look(s, g, s[code + D], 0, 0)
+    memory = s[memory_row(s, s[launch_row(s, s[u + LAUNCH]) + MEMORY_BASE] + s[access_row(s, 0)])]
+    h = find(s, ASK_PATH, q, memory, -2, -2)
+    if h == NONE:
+        ask(s, ASK_PATH, q, memory, -2, -2, g)
+        return ASK_PATH
+    p = s[memo_row(s, h) + 5]
+    flow = s[x + CHANNEL_FIRST] + to * s[x + MEMBERS] + member
+    delay = delay_of(s, flow, number, p, nbytes)
+    if delay == UNKNOWN:
+        return ASK_DELAY
+    s[u + SINCE] = NONE
+    s[k + SENT] = number + 1
+    s[ring_row(s, row) + ARRIVED] = UNKNOWN
+    s[ring_row(s, row) + RETURNED] = UNKNOWN
+    s[ring_row(s, row) + SIZE] = nbytes
+    c = new_command(s, SEND, g, pc)
+    m = command_row(s, c)
+    conflicts(s, g, c, 0)
+    after_visible(s, g, c)
+    s[m + PATH] = p
+    s[m + BYTES] = nbytes
+    s[m + DELAY] = delay
+    s[m + FLOW_OF] = flow
+    s[m + ORDER] = number * PIECES
+    s[m + MESSAGE_QUEUE] = q
+    s[m + MESSAGE] = number
+    behind_tail(s, g, c, s[k + VC])
+    s[m + RECORD] = note(s, g, pc, SEND, s[k + VC], UNKNOWN, UNKNOWN, NONE, nbytes, q, number, p)
+    transfer(s, g, c, 1, True)
+    return GO_ON
+
+
+@jit
+def take(s, g, pc, q, kind):
+    """Take the message at the head of a queue: bind its slot to a name, or copy it out."""
+    code = code_row(s, pc)
+    u = unit_row(s, g)
+    frame = s[u + FRAME]
+    k = queue_row(s, q)
+    number = s[k + TAKEN]
+    row = s[k + RING] + number % s[k + SLOTS]
+    arrival = s[ring_row(s, row) + ARRIVED]
+    nbytes = s[ring_row(s, row) + SIZE]
+    if evaluate(s, s[code + E], frame) != nbytes:
+        return ask(s, MISUSE, pc, g, 2, nbytes, s[k + QMEMBER])
+    storage = s[channel_row(s, channel_of(s, g)) + SLOT_STORAGE] + s[k + QMEMBER] * s[k + SLOTS] + number % s[k + SLOTS]
+    into = s[code + D]
+    p = NONE
+    delay = 0
+    if into != NONE:
+        a = access_row(s, 1)
+        s[a + A_STORAGE] = storage
+        s[a + A_OWNER] = NONE
+        if s[code + F] != NONE:
+            s[s[T_FRAME] + frame + s[code + F]] += 1
+        look(s, g, into, 1, 0)
+        p = copy_path(s, g, 1, 0) - 1
+        if p != NONE:
+            delay = delay_of(s, s[u + FLOW], s[u + COPIES], p, nbytes)
+        if p == NONE or delay == UNKNOWN:
+            if s[code + F] != NONE:
+                s[s[T_FRAME] + frame + s[code + F]] -= 1
+            return s[s[T_ASK]]
+    begin = s[u + SINCE] if s[u + SINCE] != NONE else s[u + NOW]
+    s[u + SINCE] = NONE
+    s[k + TAKEN] = number + 1
+    by = s[ring_row(s, row) + ARRIVED_BY]
+    why = by if arrival >= begin else s[u + CAUSE]
+    if arrival > s[u + NOW]:
+        s[u + NOW] = arrival
+    if into == NONE or s[u + NOW] > begin or kind == ANY:
+        n = note(s, g, pc, kind, NONE, begin, s[u + NOW], why, nbytes, q, number, NONE)
+        if n != NONE:
+            s[record_row(s, n) + R_ARRIVED] = arrival
+            s[u + CAUSE] = n
+    if into == NONE:
+        h = s[u + HOLD] + storage - s[launch_row(s, s[u + LAUNCH]) + FIRST_SLOT]
+        s[held_row(s, h) + HELD] = 1
+        s[held_row(s, h) + HELD_QUEUE] = q
+        s[held_row(s, h) + HELD_MESSAGE] = number
+        bind(s, g, s[code + C], storage)
+        return GO_ON
+    c = new_command(s, INTO, g, pc)
+    m = command_row(s, c)
+    conflicts(s, g, c, 0)
+    s[m + PATH] = p
+    s[m + BYTES] = nbytes
+    s[m + DELAY] = delay
+    s[m + FLOW_OF] = s[u + FLOW]
+    s[m + ORDER] = s[u + COPIES] * PIECES
+    s[m + MESSAGE_QUEUE] = q
+    s[m + MESSAGE] = number
+    s[u + COPIES] += 1
+    behind_tail(s, g, c, s[code + H])
+    s[m + RECORD] = note(s, g, pc, INTO, s[code + H], UNKNOWN, UNKNOWN, NONE, nbytes, q, number, p)
+    transfer(s, g, c, 1, False)
+    return GO_ON
+
+
+@jit
+def do_receive(s, g, pc):
+    code = code_row(s, pc)
+    member = evaluate(s, s[code + B], s[unit_row(s, g) + FRAME])
+    q = queue_number(s, channel_of(s, g), s[unit_row(s, g) + NUMBER], member) - 1
+    if q < 0:
+        return ask(s, ASK_QUEUE, s[code + A], s[unit_row(s, g) + NUMBER], member, g, pc)
+    k = queue_row(s, q)
+    if s[k + SENT] <= s[k + TAKEN] or s[ring_row(s, s[k + RING] + s[k + TAKEN] % s[k + SLOTS]) + ARRIVED] == UNKNOWN:
+        s[k + DATA_WAITER] = g
+        block(s, g, DATA, q)
+        return HELD_UP
+    return take(s, g, pc, q, RECEIVE)
+
+
+@jit
+def do_any(s, g, pc):
+    code = code_row(s, pc)
+    u = unit_row(s, g)
+    at = s[code + B]
+    if s[u + NEXT] != NONE:
+        outcome = take(s, g, pc, s[u + NEXT], ANY)
+        if outcome == GO_ON:
+            s[u + NEXT] = NONE
+        return outcome
+    for i in range(s[s[T_LISTS] + at]):
+        q = queue_number(s, channel_of(s, g), s[u + NUMBER], s[s[T_LISTS] + at + 1 + i]) - 1
+        if q < 0:
+            return ask(s, ASK_QUEUE, s[code + A], s[u + NUMBER], s[s[T_LISTS] + at + 1 + i], g, pc)
+        s[queue_row(s, q) + DATA_WAITER] = g
+    block(s, g, ANYDATA, at)
+    offer(s, g)
+    return HELD_UP
+
+
+@jit
+def decide(s, g):
+    """A receive-from-any takes the earliest arrival (the lowest member on ties)."""
+    u = unit_row(s, g)
+    if s[u + STATE] != ANYDATA:
+        return
+    at = s[u + WAITS]
+    pc = s[u + PC]
+    best = NONE
+    when = 0
+    for i in range(s[s[T_LISTS] + at]):
+        member = s[s[T_LISTS] + at + 1 + i]
+        q = queue_number(s, channel_of(s, g), s[u + NUMBER], member) - 1
+        k = queue_row(s, q)
+        if s[k + SENT] > s[k + TAKEN]:
+            time = s[ring_row(s, s[k + RING] + s[k + TAKEN] % s[k + SLOTS]) + ARRIVED]
+            if time != UNKNOWN and (
+                best == NONE or time < when or (time == when and member < s[queue_row(s, best) + QMEMBER])
+            ):
+                best = q
+                when = time
+    if best == NONE:
+        return
+    for i in range(s[s[T_LISTS] + at]):
+        q = queue_number(s, channel_of(s, g), s[u + NUMBER], s[s[T_LISTS] + at + 1 + i]) - 1
+        s[queue_row(s, q) + DATA_WAITER] = NONE
+    s[u + NEXT] = best
+    s[s[T_FRAME] + s[u + FRAME] + s[code_row(s, pc) + G]] = s[queue_row(s, best) + QMEMBER]
+    s[u + STATE] = READY
+    s[s[T_READY] + s[READIES]] = g
+    s[READIES] += 1
+
+
+@jit
+def do_read(s, g, pc):
+    code = code_row(s, pc)
+    u = unit_row(s, g)
+    frame = s[u + FRAME]
+    count = s[s[T_FRAME] + frame + s[code + C]]
+    h = find(s, ASK_VALUE, pc, g, count, 0)
+    if h == NONE:
+        return ask(s, ASK_VALUE, pc, g, count, 0, 0)
+    s[s[T_FRAME] + frame + s[code + C]] = count + 1
+    s[s[T_FRAME] + frame + s[code + B]] = s[memo_row(s, h) + 5]
+    c = new_command(s, READ, g, pc)
+    look(s, g, s[code + A], 0, 0)
+    conflicts(s, g, c, 0)
+    block(s, g, HAZARD, pc)
+    s[u + PC] = pc + 1
+    if s[command_row(s, c) + NEED] == 0:
+        soon(s, c)
+    return HELD_UP
+
+
+@jit
+def do_signal(s, g, pc):
+    code = code_row(s, pc)
+    u = unit_row(s, g)
+    frame = s[u + FRAME]
+    to = evaluate(s, s[code + B], frame)
+    member = evaluate(s, s[code + C], frame)
+    f = flag_row(s, s[launch_row(s, s[u + LAUNCH]) + FLAGS] + s[code + A])
+    if to < 0 or to >= s[f + FLAG_UNITS] or member < 0 or member >= s[f + FLAG_MEMBERS]:
+        return ask(s, MISUSE, pc, g, 3, to, member)
+    h = find(s, ASK_MESSAGE, g, to, s[code + A], 0)
+    if h == NONE:
+        return ask(s, ASK_MESSAGE, g, to, s[code + A], 0, pc)
+    c = new_command(s, SIGNAL, g, pc)
+    m = command_row(s, c)
+    s[m + DELAY] = s[memo_row(s, h) + 5]
+    s[m + AMOUNT] = evaluate(s, s[code + D], frame)
+    s[m + MESSAGE_QUEUE] = s[f + FIRST_COUNTER] + to * s[f + FLAG_MEMBERS] + member
+    s[m + FLOW_OF] = s[m + MESSAGE_QUEUE]
+    after_visible(s, g, c)
+    s[m + RECORD] = note(s, g, pc, SIGNAL, NONE, s[u + NOW], UNKNOWN, NONE, 0, NONE, NONE, NONE)
+    if s[m + NEED] == 0:
+        soon(s, c)
+    return GO_ON
+
+
+@jit
+def do_wait(s, g, pc):
+    code = code_row(s, pc)
+    u = unit_row(s, g)
+    frame = s[u + FRAME]
+    member = evaluate(s, s[code + C], frame)
+    value = evaluate(s, s[code + B], frame)
+    f = flag_row(s, s[launch_row(s, s[u + LAUNCH]) + FLAGS] + s[code + A])
+    if member < 0 or member >= s[f + FLAG_MEMBERS]:
+        return ask(s, MISUSE, pc, g, 3, s[u + NUMBER], member)
+    x = s[f + FIRST_COUNTER] + s[u + NUMBER] * s[f + FLAG_MEMBERS] + member
+    if s[counter_row(s, x) + COUNT] < value:
+        s[counter_row(s, x) + FLAG_WAITER] = g
+        s[counter_row(s, x) + FLAG_NEEDS] = value
+        block(s, g, FLAG, x)
+        return HELD_UP
+    begin = s[u + SINCE] if s[u + SINCE] != NONE else s[u + NOW]
+    s[u + SINCE] = NONE
+    s[u + CAUSE] = note(s, g, pc, WAIT, NONE, begin, s[u + NOW], s[u + CAUSE], 0, NONE, NONE, NONE)
+    return GO_ON
+
+
+@jit
+def do_meet(s, g, pc):
+    code = code_row(s, pc)
+    u = unit_row(s, g)
+    frame = s[u + FRAME]
+    x = s[s[T_LISTS] + s[code + A] + s[u + NUMBER]]
+    if x == NONE:
+        return ask(s, MISUSE, pc, g, 4, 0, 0)
+    x += s[launch_row(s, s[u + LAUNCH]) + MEETINGS]
+    nbytes = evaluate(s, s[code + C], frame)
+    h = find(s, ASK_MEETING, pc, x, nbytes, 0)
+    if h == NONE:
+        return ask(s, ASK_MEETING, pc, x, nbytes, 0, g)
+    c = new_command(s, MEET, g, pc)
+    m = command_row(s, c)
+    s[m + DELAY] = s[memo_row(s, h) + 5]
+    s[m + MESSAGE_QUEUE] = x
+    s[m + BYTES] = nbytes
+    at = s[code + B]
+    reads = s[s[T_LISTS] + at]
+    writes = s[s[T_LISTS] + at + 1]
+    for k in range(reads + writes):
+        look(s, g, s[s[T_LISTS] + at + 2 + k], 1 if k >= reads else 0, k)
+    for k in range(reads + writes):
+        conflicts(s, g, c, k)
+    s[m + REST] = NONE
+    if s[RECORDING] == 1 and reads + writes > 0:
+        s[m + REST] = keep_accesses(s, reads + writes)
+    after_visible(s, g, c)
+    log_accesses(s, g, c, reads + writes, UNKNOWN)
+    block(s, g, MEETING, x)
+    s[u + PC] = pc + 1
+    if s[m + NEED] == 0:
+        soon(s, c)
+    return HELD_UP
+
+
+# --- control flow ------------------------------------------------------------------------------------------
+
+
+@jit
+def control(s, g, pc):
+    """One instruction of control flow; the next one's place."""
+    code = code_row(s, pc)
+    frame = s[unit_row(s, g) + FRAME]
+    kind = s[code + KIND]
+    if kind == TEST:
+        i = frame + s[code + A]
+        at = s[s[T_FRAME] + i]
+        stop = s[s[T_FRAME] + i + 1]
+        step = s[s[T_FRAME] + i + 2]
+        return pc + 1 if (at < stop if step > 0 else at > stop) else s[code + B]
+    if kind == AGAIN:
+        bind_all(s, g, s[code + C], s[code + D])
+        end_names(s, g, s[code + E])
+        i = frame + s[code + A]
+        s[s[T_FRAME] + i] += s[s[T_FRAME] + i + 2]
+        return s[code + B]
+    if kind == BRANCH:
+        return pc + 1 if evaluate(s, s[code + A], frame) != 0 else s[code + B]
+    if kind == JUMP:
+        return s[code + A]
+    if kind == MERGE:
+        bind_all(s, g, s[code + A], s[code + B])
+        end_names(s, g, s[code + C])
+        return pc + 1
+    if kind == ENTER:
+        bind_all(s, g, s[code + E], s[code + F])
+        i = frame + s[code + A]
+        start = evaluate(s, s[code + B], frame)
+        stop = evaluate(s, s[code + C], frame)
+        s[s[T_FRAME] + i + 2] = evaluate(s, s[code + D], frame)
+        s[s[T_FRAME] + i + 1] = stop
+        s[s[T_FRAME] + i] = start
+        end_names(s, g, s[code + G])
+        return pc + 1
+    end_names(s, g, s[code + A])  # FREE and END
+    return pc + 1
+
+
+@jit
+def issue(s, g):
+    """Follow an instance until something holds it up; why the engine must return to Python, or GO_ON."""
+    u = unit_row(s, g)
+    while True:
+        if no_room(s):
+            return GROW
+        if s[STEPS] <= 0:
+            return BUDGET
+        s[STEPS] -= 1
+        pc = s[u + PC]
+        kind = s[code_row(s, pc) + KIND]
+        if kind < END:
+            s[u + PC] = control(s, g, pc)
+            drain(s)
+            continue
+        if kind == END:
+            control(s, g, pc)
+            drain(s)
+            s[u + STATE] = DONE
+            ended(s, s[u + NOW])
+            return GO_ON
+        if kind == WORK:
+            outcome = do_work(s, g, pc)
+        elif kind == SEND:
+            outcome = do_send(s, g, pc)
+        elif kind == RECEIVE:
+            outcome = do_receive(s, g, pc)
+        elif kind == COPY:
+            outcome = do_copy(s, g, pc)
+        elif kind == SIGNAL:
+            outcome = do_signal(s, g, pc)
+        elif kind == WAIT:
+            outcome = do_wait(s, g, pc)
+        elif kind == MEET:
+            outcome = do_meet(s, g, pc)
+        elif kind == READ:
+            outcome = do_read(s, g, pc)
+        else:
+            outcome = do_any(s, g, pc)
+        if outcome > 0:
+            return outcome
+        drain(s)
+        if outcome == HELD_UP:
+            return GO_ON
+        s[u + PC] = pc + 1
+
+
+@jit
+def drain(s):
+    """Start the commands that have become ready."""
+    while s[TODO] > 0:
+        s[TODO] -= 1
+        ready(s, s[s[T_TODO] + s[TODO]])
+
+
+@jit
+def no_room(s):
+    """Whether a table may be full before the next instruction or event is done."""
+    live = s[LIVE_COMMANDS]
+    return (
+        2 * live + 64 > s[N_COMMAND]
+        or s[LIVE_NODES] + s[LIVE_LOGS] + 64 > s[N_NODE]
+        or s[LIVE_LOGS] + 64 > s[N_LOG]
+        or s[EVENTS] + live + 64 > s[N_HEAP]
+        or live + 64 > s[N_TODO]
+        or s[RECORDED] + live + 8 > s[N_RECORD]
+        or s[AUX] + 4096 > s[N_AUX]
+    )
+
+
+@jit
+def run(s):
+    """Go on until all are done, nothing can go on, the budget is spent, or Python is needed."""
+    while True:
+        while s[READIES] > 0:
+            g = s[s[T_READY] + s[READIES] - 1]
+            s[READIES] -= 1
+            outcome = issue(s, g)
+            if outcome != GO_ON:
+                s[s[T_READY] + s[READIES]] = g
+                s[READIES] += 1
+                return outcome
+        if s[EVENTS] == 0:
+            return FINISHED
+        if no_room(s):
+            return GROW
+        time = s[s[T_HEAP]]
+        if s[STOP_AT] != NONE and time > s[STOP_AT]:
+            return FINISHED
+        phase = s[s[T_HEAP] + 1] // PHASE
+        what = s[s[T_HEAP] + 3]
+        pop(s)
+        s[CLOCK] = time
+        if phase == REQUESTS:
+            granted(s, what, time)
+        elif phase == SIGNALS:
+            raise_flag(s, what, time)
+        elif phase == DECISIONS:
+            decide(s, what)
+        drain(s)

@@ -1,0 +1,454 @@
+"""A Plan as a table of commands: one row per command of a stream, integers only. The engine runs it.
+
+Streams become flat lists of instructions with jumps; expressions become constants, places in an instance's
+*frame* of integers, or bytecode; names of tiles become storages (the buffers of tiles, then the slots of
+queues) or places in the frame that hold one. Nothing here knows a machine or time.
+
+    ENTER   index, start, stop, step, names bound, integers set, names ended    TEST  index, where to if done
+    AGAIN   index, where to, names bound, integers set, names ended             BRANCH condition, where to else
+    JUMP    where to            MERGE  names bound, integers set, names ended   FREE, END  names ended
+    WORK    engine, regions (read, then written), version begun, flops, bytes, busy, -, flow
+    COPY    engine, regions, version begun, -, bytes
+    SEND    channel, to, member, region, bytes
+    RECEIVE channel, member, name, region to copy into, bytes, version begun, -, engine
+    ANY     channel, members, name, region, bytes, version begun, member taken, engine
+    READ    region, name, times read     SIGNAL flag, to, member, amount     WAIT flag, value, member
+    MEET    meeting of every unit, regions, bytes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from megatile.plan import model as pm
+from megatile.plan.expr import Binary, Const, Expr, Select, Symbol, Table
+from megatile.plan.memory import aliases
+from megatile.plan.regions import reads_of, write_of
+from megatile.sim import state as st
+from megatile.sim.state import NONE
+
+ENGINES = ("", "tensor", "vector", "channel", "control")
+"""The queues of commands in every instance; the first stands for all accesses that others see. The virtual
+channels of the DMA engine follow."""
+DMA = len(ENGINES)
+MOST_QUEUES = 1 << 31
+DEEPEST = 200
+
+
+class Rows:
+    """Tables of several plans, growing; indices stay valid."""
+
+    def __init__(self) -> None:
+        self.code: list[list[int]] = []
+        self.statements: list[Any] = []
+        """The statement of every row of code."""
+        self.expr: list[tuple[int, int]] = []
+        self.bytecode: list[tuple[int, int]] = []
+        self.constants: list[int] = []
+        self.lists: list[int] = [0]
+        self.region: list[list[int]] = []
+        self.tile: list[list[int]] = []
+        self.memory_of: list[int] = []
+        self.alias: list[int] = []
+        self.dimensions = 1
+        self.accesses = 2
+        self._expressions: dict[Any, int] = {}
+        self._tables: dict[tuple[int, ...], int] = {}
+
+    def constant(self, value: int) -> int:
+        return self._reference((st.CONSTANT, value))
+
+    def _reference(self, key: tuple[int, int]) -> int:
+        known = self._expressions.get(key)
+        if known is None:
+            known = self._expressions[key] = len(self.expr)
+            self.expr.append(key)
+        return known
+
+    def expression(self, node: Expr, names: dict[str, int]) -> int:
+        """The number of an expression whose symbols lie at ``names`` in the frame."""
+        if isinstance(node, Const):
+            return self.constant(node.value)
+        if isinstance(node, Symbol):
+            return self._reference((st.SYMBOL, names[node.name]))
+        code: list[tuple[int, int]] = []
+        if self._emit(node, names, code, 0) > DEEPEST:
+            raise pm.PlanError(f"an expression is nested more than {DEEPEST} deep")
+        key = tuple(code)
+        known = self._expressions.get(key)
+        if known is None:
+            known = self._expressions[key] = len(self.expr)
+            self.expr.append((st.BYTECODE, len(self.bytecode)))
+            self.bytecode += [*code, (st.STOP, 0)]
+        return known
+
+    def _emit(self, node: Expr, names: dict[str, int], code: list[tuple[int, int]], depth: int) -> int:
+        """Bytecode that leaves the value of ``node`` on the stack; how deep the stack becomes."""
+        if isinstance(node, Const):
+            code.append((st.PUSH, node.value))
+            return depth + 1
+        if isinstance(node, Symbol):
+            code.append((st.LOAD, names[node.name]))
+            return depth + 1
+        if isinstance(node, Binary):
+            parts: tuple[Expr, ...] = (node.left, node.right)
+            last = (st.OPERATORS.index(node.operator), 0)
+        elif isinstance(node, Select):
+            parts, last = (node.condition, node.then, node.otherwise), (st.SELECT, 0)
+        else:
+            assert isinstance(node, Table)
+            parts, last = (node.index,), (st.LOOKUP, self._table(node.values))
+        deepest = max(self._emit(part, names, code, depth + i) for i, part in enumerate(parts))
+        code.append(last)
+        return deepest
+
+    def _table(self, values: tuple[int, ...]) -> int:
+        known = self._tables.get(values)
+        if known is None:
+            known = self._tables[values] = len(self.constants)
+            self.constants += [len(values), *values]
+        return known
+
+    def list(self, numbers: Iterable[int]) -> int:
+        """Where a list of numbers begins, its length first."""
+        values = list(numbers)
+        if not values:
+            return 0
+        at = len(self.lists)
+        self.lists += [len(values), *values]
+        return at
+
+    def raw(self, numbers: Iterable[int]) -> int:
+        at = len(self.lists)
+        self.lists += numbers
+        return at
+
+
+class StreamTable:
+    """The instructions of one stream: where they begin, and the frame that an instance begins with."""
+
+    def __init__(self, stream: pm.Stream, first: int, frame: list[int]) -> None:
+        self.stream = stream
+        self.first = first
+        self.frame = frame
+
+
+class PlanTable:
+    """A plan's rows among those of others; what is numbered per launch is numbered from 0 here."""
+
+    def __init__(self, plan: pm.Plan, rows: Rows) -> None:
+        self.plan = plan
+        self.rows = rows
+        self.tiles = {tile.name: number for number, tile in enumerate(plan.tiles)}
+        self.channels = {channel.name: number for number, channel in enumerate(plan.channels)}
+        self.flags = {flag.name: number for number, flag in enumerate(plan.flags)}
+        self._storages()
+        self._groups()
+        self.streams = [self._stream(stream) for stream in plan.streams]
+
+    # storages
+
+    def _storages(self) -> None:
+        rows, count = self.rows, 0
+        self.base: list[int] = []
+        self.memories: list[str] = []
+        """The memories that are named, by number."""
+        numbers: dict[str, int] = {}
+        self.memory_base = len(rows.memory_of)
+
+        def memory(name: str, times: int) -> None:
+            if name not in numbers:
+                numbers[name] = len(self.memories)
+                self.memories.append(name)
+            rows.memory_of += [numbers[name]] * times
+
+        for tile in self.plan.tiles:
+            self.base.append(count)
+            count += tile.versions
+            memory(tile.memory, tile.versions)
+        self.first_slot = count
+        self.slot_base: list[int] = []
+        for channel in self.plan.channels:
+            self.slot_base.append(count)
+            if channel.members * channel.slots > st.PHASE or count > MOST_QUEUES:
+                raise pm.PlanError(f"channel '{channel.name}' has too many slots to be simulated")
+            count += channel.members * channel.slots
+            if count - self.first_slot > 1 << 26:
+                raise pm.PlanError(
+                    f"channel '{channel.name}' has {channel.members} members of {channel.slots} slots in every "
+                    "unit: too many to be simulated",
+                    advice="use fewer slots",
+                )
+            memory(channel.memory, channel.members * channel.slots)
+        self.storages = count
+        over: dict[str, str] = aliases(self.plan)
+        self.alias_base = NONE
+        if over:
+            self.alias_base = len(rows.alias)
+            together: dict[str, list[str]] = {}
+            for name, first in over.items():
+                together.setdefault(first, []).append(name)
+            lists = [NONE] * count
+            for names in together.values():
+                numbered = [
+                    (self.base[self.tiles[n]] + v, n) for n in names for v in range(self.plan.tile(n).versions)
+                ]
+                for number, name in numbered:
+                    lists[number] = rows.list([other for other, tile in numbered if tile != name])
+            rows.alias += lists
+        self.over = over
+
+    def storage_name(self, storage: int) -> tuple[str, str]:
+        """(memory, name of the tile or channel) of a storage."""
+        if storage < self.first_slot:
+            number = int(np.searchsorted(self.base, storage, side="right")) - 1
+            tile = self.plan.tiles[number]
+            return tile.memory, tile.name
+        number = int(np.searchsorted(self.slot_base, storage, side="right")) - 1
+        channel = self.plan.channels[number]
+        return channel.memory, channel.name
+
+    # groups
+
+    def _groups(self) -> None:
+        """Meetings are numbered over all groups and keys; every unit has a list entry per group."""
+        units = np.arange(self.plan.units, dtype=np.int64)
+        self.members: list[tuple[int, ...]] = []
+        self.meeting_groups: list[str] = []
+        self.group_lists: dict[str, int] = {}
+        for group in self.plan.groups:
+            keys = np.broadcast_to(group.key.evaluate({"unit": units}), units.shape)
+            found, inverse = np.unique(keys, return_inverse=True)
+            numbers = np.full(len(found), NONE, dtype=np.int64)
+            for i, key in enumerate(found.tolist()):
+                if key >= 0:
+                    numbers[i] = len(self.members)
+                    self.members.append(tuple(np.flatnonzero(inverse == i).tolist()))
+                    self.meeting_groups.append(group.name)
+            self.group_lists[group.name] = self.rows.raw(numbers[inverse].tolist())
+
+    # streams
+
+    def _stream(self, stream: pm.Stream) -> StreamTable:
+        first = len(self.rows.code)
+        compiler = _StreamCompiler(self, stream)
+        return StreamTable(stream, first, compiler.frame)
+
+
+class _StreamCompiler:
+    def __init__(self, plan: PlanTable, stream: pm.Stream) -> None:
+        self.plan = plan
+        self.rows = plan.rows
+        self.frame = [0]
+        self.handles: list[int] = []
+        self.versions: dict[str, int] = {}
+        self.written = self._written(stream)
+        self.tiles = self._tiles(stream)
+        ints, names = {"unit": 0}, dict[str, int]()
+        self.block(stream.body, ints, names)
+        self.emit(None, st.END, self.rows.list(self.handles))
+
+    def _written(self, stream: pm.Stream) -> set[str]:
+        """Declared tiles that the stream may write: only their accesses can conflict."""
+        declared = self.plan.tiles
+        every = list(pm.statements(stream.body))
+        written = {w.tile for s in every if (w := write_of(s)) is not None}
+        if written - set(declared):
+            # Something is written through a handle: whatever was captured by one may be meant.
+            for s in every:
+                if isinstance(s, pm.Loop):
+                    written |= {n for c in s.carries if isinstance(c, pm.CarryTile) for n in (c.init, c.next)}
+                if isinstance(s, pm.If):
+                    written |= {n for m in s.merges if isinstance(m, pm.MergeTile) for n in (m.then, m.orelse)}
+        over = self.plan.over
+        groups = {over[name] for name in written if name in over}
+        return written | {name for name, first in over.items() if first in groups}
+
+    def _tiles(self, stream: pm.Stream) -> int:
+        """Where the rows of the declared tiles begin; each stream has its own, with its version counters."""
+        fresh = {
+            w.tile
+            for s in pm.statements(stream.body)
+            if getattr(s, "fresh", False) and (w := write_of(s)) is not None
+        }
+        first = len(self.rows.tile)
+        for tile, base in zip(self.plan.plan.tiles, self.plan.base, strict=True):
+            slot = NONE
+            if tile.versions > 1 and tile.name in fresh:
+                slot = self.versions[tile.name] = self.place(0)
+            self.rows.tile.append([base, tile.versions, slot])
+        return first
+
+    def place(self, value: int) -> int:
+        self.frame.append(value)
+        return len(self.frame) - 1
+
+    def handle(self, name: str, names: dict[str, int]) -> int:
+        """The frame's place of a handle; a new one if the name has none here."""
+        if name not in names:
+            names[name] = self.place(NONE)
+            self.handles.append(names[name])
+        return names[name]
+
+    def emit(self, statement: Any, kind: int, *fields: int) -> int:
+        row = [kind, *fields] + [NONE] * (st.W_CODE - 1 - len(fields))
+        self.rows.code.append(row)
+        self.rows.statements.append(statement)
+        return len(self.rows.code) - 1
+
+    def value(self, node: Expr, ints: dict[str, int]) -> int:
+        return self.rows.expression(node, ints)
+
+    def region(self, region: pm.Region, ints: dict[str, int], names: dict[str, int]) -> int:
+        rows, plan = self.rows, self.plan
+        bounds = [self.value(e, ints) for pair in zip(region.start, region.shape, strict=True) for e in pair]
+        rows.dimensions = max(rows.dimensions, len(region.start))
+        owner = NONE
+        if region.at is not None:
+            owner = self.value(region.at, ints)
+        if region.tile in names:
+            mode, what, tracked = st.HANDLE, names[region.tile], 1
+        else:
+            mode, what = st.DECLARED, self.tiles + plan.tiles[region.tile]
+            tile = plan.plan.tiles[plan.tiles[region.tile]]
+            tracked = int(region.tile in self.written)
+            if region.at is None and tile.shared:
+                owner = self.value(tile.owner, ints)
+        row = [mode, what, len(region.start), rows.raw(bounds), owner, int(owner != NONE), tracked]
+        rows.region.append(row)
+        return len(rows.region) - 1
+
+    # statements
+
+    def block(self, body: Iterable[Any], ints: dict[str, int], names: dict[str, int]) -> None:
+        for statement in body:
+            getattr(self, "on_" + type(statement).__name__.lower())(statement, ints, names)
+
+    def begun(self, statement: Any) -> int:
+        """The counter of the version that a command begins."""
+        write = write_of(statement)
+        return self.versions.get(write.tile, NONE) if statement.fresh and write is not None else NONE
+
+    def on_compute(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
+        regions = [self.region(r, ints, names) for r in (*s.reads, s.write)]
+        self.rows.accesses = max(self.rows.accesses, len(regions))
+        kind = st.COPY if s.engine == "dma" else st.WORK
+        engine = DMA if s.engine == "dma" else ENGINES.index(s.engine)
+        flops, nbytes = self.value(s.work.flops, ints), self.value(s.work.bytes, ints)
+        row = self.rows.list(regions)
+        self.emit(s, kind, engine, row, self.begun(s), flops, nbytes, NONE, 0, self.plan.plan.units)
+
+    def on_send(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
+        to, member, nbytes = (self.value(e, ints) for e in (s.to, s.member, s.work.bytes))
+        self.emit(s, st.SEND, self.plan.channels[s.channel], to, member, self.region(s.read, ints, names), nbytes)
+
+    def _received(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> tuple[int, ...]:
+        into = self.region(s.into, ints, names) if s.into is not None else NONE
+        name = self.handle(s.name, names) if s.into is None else NONE
+        return name, into, self.value(s.work.bytes, ints), self.begun(s)
+
+    def on_receive(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
+        member = self.value(s.member, ints)
+        fields = self._received(s, ints, names)
+        self.emit(s, st.RECEIVE, self.plan.channels[s.channel], member, *fields, NONE, DMA)
+
+    def on_receiveany(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
+        chosen = ints[s.chosen] = self.place(0)
+        fields = self._received(s, ints, names)
+        members = self.rows.list(s.members)
+        self.emit(s, st.ANY, self.plan.channels[s.channel], members, *fields, chosen, DMA)
+
+    def on_readscalar(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
+        region = self.region(s.read, ints, names)
+        name = ints.get(s.name)
+        if name is None:
+            name = ints[s.name] = self.place(0)
+        self.emit(s, st.READ, region, name, self._count(s.name))
+
+    def _count(self, name: str) -> int:
+        """The frame's place that counts how often a name was read."""
+        key = f"\0{name}"
+        if key not in self.versions:
+            self.versions[key] = self.place(0)
+        return self.versions[key]
+
+    def on_signal(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
+        fields = (self.value(e, ints) for e in (s.to, s.member, s.amount))
+        self.emit(s, st.SIGNAL, self.plan.flags[s.flag], *fields)
+
+    def on_wait(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
+        self.emit(s, st.WAIT, self.plan.flags[s.flag], self.value(s.value, ints), self.value(s.member, ints))
+
+    def on_collective(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
+        write = write_of(s)
+        reads = [self.region(r, ints, names) for r in reads_of(s)]
+        writes = [self.region(write, ints, names)] if write is not None else []
+        self.rows.accesses = max(self.rows.accesses, len(reads) + len(writes))
+        regions = self.rows.raw([len(reads), len(writes), *reads, *writes])
+        self.emit(s, st.MEET, self.plan.group_lists[s.group], regions, self.value(s.work.bytes, ints))
+
+    def on_free(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
+        self.emit(s, st.FREE, self.rows.list(names[n] for n in s.names if n in names))
+
+    # control flow
+
+    def moves(self, pairs: Iterable[tuple[int, str]], names: dict[str, int]) -> int:
+        """Names to bind: (place, how the source is meant, source) of each, their number first."""
+        flat: list[int] = []
+        for place, source in pairs:
+            if source in names:
+                flat += [place, st.HANDLE, names[source]]
+            else:
+                flat += [place, st.DECLARED, self.tiles + self.plan.tiles[source]]
+        return self.rows.raw([len(flat) // 3, *flat]) if flat else 0
+
+    def integers(self, pairs: Iterable[tuple[int, Expr]], ints: dict[str, int]) -> int:
+        flat = [n for place, node in pairs for n in (place, self.value(node, ints))]
+        return self.rows.raw([len(flat) // 2, *flat]) if flat else 0
+
+    def ended(self, inner: dict[str, int], outer: dict[str, int]) -> int:
+        return self.rows.list(place for name, place in inner.items() if name not in outer)
+
+    def on_loop(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
+        tiles = [c for c in s.carries if isinstance(c, pm.CarryTile)]
+        counted = [c for c in s.carries if isinstance(c, pm.CarryInt)]
+        sources = dict(names)
+        bound = [(self.handle(c.name, names), c.init) for c in tiles]
+        moves = self.moves(bound, sources)
+        numbers = [(c, self.place(0)) for c in counted]
+        initial = self.integers([(place, c.init) for c, place in numbers], ints)
+        bounds = [self.value(e, ints) for e in (s.start, s.stop, s.step)]
+        ints.update({c.name: place for c, place in numbers})
+        index = self.place(0)
+        self.place(0), self.place(1)
+        frees = self.rows.list(names[n] for n in s.frees if n in names)
+        self.emit(s, st.ENTER, index, *bounds, moves, initial, frees)
+        test = self.emit(s, st.TEST, index)
+        inner_ints, inner_names = {**ints, s.index: index}, dict(names)
+        self.block(s.body, inner_ints, inner_names)
+        again = self.moves([(names[c.name], c.next) for c in tiles], inner_names)
+        steps = self.integers([(place, c.next) for c, place in numbers], inner_ints)
+        self.emit(s, st.AGAIN, index, test, again, steps, self.ended(inner_names, names))
+        self.rows.code[test][st.B] = len(self.rows.code)
+
+    def on_if(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
+        branch = self.emit(s, st.BRANCH, self.value(s.condition, ints))
+        tiles = [m for m in s.merges if isinstance(m, pm.MergeTile)]
+        counted = [m for m in s.merges if isinstance(m, pm.MergeInt)]
+        before = dict(names)
+        places = [self.handle(m.name, names) for m in tiles]
+        numbers = {m.name: self.place(0) for m in counted}
+        for side in ("then", "orelse"):
+            inner_ints, inner_names = dict(ints), dict(before)
+            self.block(s.body if side == "then" else s.orelse, inner_ints, inner_names)
+            moves = self.moves([(p, getattr(m, side)) for p, m in zip(places, tiles, strict=True)], inner_names)
+            merged = self.integers([(numbers[m.name], getattr(m, side)) for m in counted], inner_ints)
+            self.emit(s, st.MERGE, moves, merged, self.ended(inner_names, before))
+            if side == "then":
+                jump = self.emit(s, st.JUMP)
+                self.rows.code[branch][st.B] = len(self.rows.code)
+        self.rows.code[jump][st.A] = len(self.rows.code)
+        ints.update(numbers)
