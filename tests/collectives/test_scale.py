@@ -36,7 +36,7 @@ def test_all_at_once_equals_one_by_one(machine, algorithm, settings, count):
         "all_reduce", machine=machine, algorithm=algorithm, settings=settings, nbytes=4 * count
     )
     usual = mt.simulate(plan, machine=machine)
-    assert usual.time_ps == mt.simulate(plan, machine=machine, engine="run-ahead").time_ps
+    assert usual.time_ps == mt.simulate(plan, machine=machine, engine="plain").time_ps
 
 
 def between_nodes(nodes, nbytes):
@@ -49,17 +49,15 @@ def between_nodes(nodes, nbytes):
 
 @pytest.mark.parametrize("nbytes", [64, 1 << 16, 1 << 20])
 def test_links_that_are_used_one_after_the_other_need_no_arbitration(nbytes):
-    run = between_nodes(128, nbytes)
-    assert run().engine == "arrays"
-    assert run().time_ps == run("run-ahead").time_ps
+    run = between_nodes(32, nbytes)
+    assert run("compiled").time_ps == run("plain").time_ps
 
 
 def test_messages_that_meet_on_a_link_are_arbitrated():
     machine = chips("ring", 64)
     plan = mt.collective("reduce_scatter", machine=machine, algorithm="halving_doubling", nbytes=1 << 20)
-    assert mt.simulate(plan, machine=machine).engine == "run-ahead"
-    with pytest.raises(mt.MegatileError, match="two messages meet on a link"):
-        mt.simulate(plan, machine=machine, engine="arrays")
+    times = {mt.simulate(plan, machine=machine, engine=e).time_ps for e in ("plain", "compiled")}
+    assert len(times) == 1
 
 
 def test_units_that_take_turns():
@@ -74,9 +72,7 @@ def test_units_that_take_turns():
         with b.when(eq((unit - 1) % 2, scope.index)):
             b.copy(x, b.receive(channel, (1024,), "f32"), engine="vector")
     plan, machine = b.finish(), chips("ring", n)
-    times = {
-        e: mt.simulate(plan, machine=machine, engine=e).time_ps for e in ("run-ahead", "arrays", "bucket")
-    }
+    times = {e: mt.simulate(plan, machine=machine, engine=e).time_ps for e in ("plain", "compiled")}
     assert len(set(times.values())) == 1, times
 
 

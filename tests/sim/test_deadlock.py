@@ -37,7 +37,7 @@ def flood(slots: int, count: int) -> Plan:
     return b.finish()
 
 
-@pytest.mark.parametrize("engine", ["run-ahead", "bucket", None])
+@pytest.mark.parametrize("engine", ["plain", "compiled", None])
 def test_a_ring_of_receives(engine: str | None) -> None:
     with pytest.raises(Deadlock) as caught:
         simulate(both_receive_first(), machine=toy(3), engine=engine)

@@ -30,7 +30,7 @@ def test_results_stay_right_and_times_grow(name: str) -> None:
     sound = simulate(plan, machine=hda)
     with faults(**FAULTS[name]):
         ill = simulate(plan, {"x": x}, machine=hda)
-        oracle = simulate(plan, machine=hda, engine="bucket")
+        oracle = simulate(plan, machine=hda, engine="compiled")
     assert ill.time_ps > sound.time_ps
     assert oracle.time_ps == ill.time_ps
     np.testing.assert_array_equal(ill.outputs["x"], np.broadcast_to(x.sum(0), x.shape))

@@ -45,7 +45,7 @@ def test_summary_and_repr() -> None:
     assert lines[0] == "ring on toy: 1.91 ns, 3 units, exposed communication 1.772 ns"
     assert any(line.split()[:2] == ["engine", "vector"] for line in lines)
     assert any("net 0->1" in line and "1 KiB" in line for line in lines)
-    assert repr(r) == "Result(ring on toy: 1.91 ns, run-ahead)"
+    assert repr(r) == "Result(ring on toy: 1.91 ns)"
 
 
 def test_the_critical_path_adds_up_and_is_a_chain() -> None:
@@ -121,7 +121,7 @@ def data_dependent() -> PlanBuilder:
 def test_data_decides_the_time_or_is_assumed() -> None:
     plan, hda = data_dependent().finish(), toy(2)
     inputs = {"counts": np.array([[3], [5]], "i4"), "z": np.ones((2, 64), "f4")}
-    for engine in ("run-ahead", "bucket"):
+    for engine in ("plain", "compiled"):
         r = simulate(plan, inputs, machine=hda, engine=engine)
         assert r.time_ps == 5 * 69
         assert r.outputs["z"][:, 0].tolist() == [8.0, 32.0]
@@ -150,7 +150,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("engine", [None, "run-ahead", "bucket", "arrays"])
+@pytest.mark.parametrize("engine", [None, "plain", "compiled"])
 @pytest.mark.parametrize("command", WRONG)
 def test_a_plan_that_does_not_hang_together_is_refused(command: str, engine: str | None) -> None:
     plan = Plan.from_text(f"""plan("p", scale="core", grid=(2,))
@@ -186,7 +186,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("engine", [None, "run-ahead", "bucket"])
+@pytest.mark.parametrize("engine", [None, "plain", "compiled"])
 @pytest.mark.parametrize("text", ODD)
 def test_queues_are_checked_without_data_too(text: str, engine: str | None) -> None:
     commands = "\n    ".join(ODD[text])
@@ -240,4 +240,4 @@ def test_units_without_a_network_send_through_the_memory_they_share() -> None:
     r = simulate(plan, machine=machine("cpu", cores=2))
     assert set(r.memories) == {"memory ram[0]"}
     assert not r.links
-    assert simulate(plan, machine=machine("cpu", cores=2), engine="bucket").time_ps == r.time_ps
+    assert simulate(plan, machine=machine("cpu", cores=2), engine="compiled").time_ps == r.time_ps

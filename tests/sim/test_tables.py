@@ -14,7 +14,7 @@ from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
 from megatile.sim import TimingError, simulate
 
-ENGINES = ("run-ahead", "bucket")
+ENGINES = ("plain", "compiled")
 
 
 def messages(n: int, pairs: list[tuple[int, int]], size: int = 64) -> Plan:
@@ -39,8 +39,7 @@ def arrivals(plan: Plan, hda) -> list[int]:
     results = []
     for engine in ENGINES:
         r = simulate(plan, machine=hda, engine=engine)
-        _, times = r.recorded
-        results.append((r.time_ps, [first[0] for _, first in sorted(times.arrival.items())]))
+        results.append((r.time_ps, [first[0] for _, first in sorted(r.record.arrivals().items())]))
     assert results[0] == results[1]
     return results[0][1]
 

@@ -292,7 +292,7 @@ def predict_one(
     divided = Divided(schedule, problem)
     silent = simulate(plan, machine=hda, timing=AttentionKernels.without_compute(divided))
     kernels = AttentionKernels.of(hda, divided, silent.time_ps / 1e12, scale)
-    result = simulate(plan, machine=hda, timing=kernels, loads=True)
+    result = simulate(plan, machine=hda, timing=kernels)
     shares = result.links
     return Prediction(
         schedule.name,

@@ -232,7 +232,7 @@ def _priced(
 ) -> Candidate:
     try:
         timing = timing_of(way, job, library)
-        least = lower_bound(plan_of(way, job), hda, enough, launch=launch, timing=timing)
+        least = lower_bound(plan_of(way, job), hda, launch=launch, timing=timing)
     except MegatileError as problem:
         return replace(way, why_not=problem.message)
     return replace(way, price_ps=least)

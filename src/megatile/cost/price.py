@@ -1,29 +1,36 @@
-"""``price(plan, machine)``: bounds on a plan's time, without simulating it.
+"""``price(plan, machine=…)``: bounds on a plan's time.
 
     lower <= simulated <= upper, and lower == upper where nothing contends
 
-All units of a stream are followed together (``plan.walk``), each with its own clock, as if every link, memory
-and shared engine were free whenever it is asked for: that is the longest chain of dependencies, and the lower
-bound (or the busiest resource, if that is longer). Along any chain, time is lost only while some shared
-resource serves others, so the upper bound adds the busy time of every resource that more than one flow uses.
-
-Blocks of a tile that are cut unevenly are taken not to conflict for the lower bound, and to conflict for the
-upper one. Receive-from-any takes the message that would be there first. Contention may change which one that
-is, so for the lower bound nothing waits for such a message, nor for a slot of such a queue.
+The engine runs the plan as if every link, memory and shared engine were free whenever it is asked for: the
+longest chain of dependencies, and the lower bound (or the busiest resource, if that is longer). Along any
+chain, time is lost only while some shared resource serves others, so the upper bound adds the busy time of
+every resource that more than one flow uses. A receive-from-any takes what comes first, which contention may
+change: then the busiest engine or resource bounds the time below, and all activities one after another above.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from megatile.cost.timed_walk import Enough, TimedWalk, receives_any
+import numpy as np
+
+from megatile.core.errors import MegatileError
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
+from megatile.plan import model as pm
 from megatile.plan.model import Plan, require_plan
 from megatile.plan.structure import check_structure, one_level
-from megatile.timing.resources import Resources
+from megatile.sim import state as st
+from megatile.sim.record import Record, has_any
+from megatile.sim.simulate import Run
+from megatile.sim.table import DMA, ENGINES
+from megatile.timing.faults import Faults
 from megatile.timing.view import Timing, as_timing
+
+EVERYTHING = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -57,57 +64,140 @@ def price(
 ) -> Price:
     """Lower and upper bound of the plan's time on a machine (or the name of one).
 
-    Values read by ``ReadScalar`` are taken to be ``assume[name]``, or their bound. ``timing`` and ``launch``
-    are those of ``simulate``.
+    Values read by ``ReadScalar`` are taken to be ``assume[name]``, or anything up to their bound: the lower
+    bound then takes 0 and the upper one the bound. ``timing`` and ``launch`` are those of ``simulate``.
     """
-    require_plan(plan, "price")
-    check_structure(plan)
-    one_level(plan, "price")
-    found = find_machine(machine)
-    options = as_timing(timing).options(found, plan.scale)
-    each = [_price(plan, Resources(found, plan, timing=option), assume or {}, launch) for option in options]
+    each = [_price(run, assume or {}) for run in _runs(plan, machine, timing, launch)]
     fastest = min(each, key=lambda p: p.upper_ps)
     return replace(fastest, lower_ps=min(p.lower_ps for p in each))
 
 
-def _price(plan: Plan, machine: Resources, assume: Mapping[str, int], launch: bool) -> Price:
-    unordered = receives_any(plan)
-    low = TimedWalk(plan, machine, assume, careful=False, patient=not unordered)
-    low.run()
-    shortest, waiting, busiest, shared = low.end_ps(), *low.flows.contention()
-    longest = shortest
-    if low.hazards.uneven or unordered:
-        high = TimedWalk(plan, machine, assume, careful=True)
-        high.run()
-        longest = high.end_ps()
-    start = int(low.begin.min()) if plan.units else 0
-    lower = machine.whole_ps(max(shortest, start + busiest), launch)
-    return Price(lower, machine.whole_ps(longest + waiting, launch), shared)
+def lower_bound(plan: Plan, machine: HDA | str, *, launch: bool = True, timing: Timing | None = None) -> int:
+    """The longest chain of dependencies alone: cheaper than `price`, and still a lower bound."""
+    found = []
+    for run in _runs(plan, machine, timing, launch):
+        if has_any(plan):
+            return _price(run, {}).lower_ps
+        run.scalars = _reading({}, least=True)
+        run.run(0)
+        found.append(run.end_ps)
+    return min(found)
 
 
-def lower_bound(
-    plan: Plan,
-    machine: HDA | str,
-    enough_ps: int | None = None,
-    *,
-    launch: bool = True,
-    timing: Timing | None = None,
-) -> int:
-    """The lower bound alone. What is found to take longer than ``enough_ps`` is not followed to its end: the
-    answer is then some time above that, and still a lower bound.
-    """
+def _runs(plan: Plan, machine: HDA | str, timing: Timing | None, launch: bool) -> list[Run]:
+    require_plan(plan, "price")
+    if not isinstance(plan, Plan) or not isinstance(machine, (HDA, str)):
+        raise MegatileError(
+            f"price takes a Plan and a machine, not {type(plan).__name__} and {type(machine).__name__}",
+            advice='price(plan, machine="ahbm")',
+        )
     check_structure(plan)
-    found = find_machine(machine)
-    seen = [Resources(found, plan, timing=t) for t in as_timing(timing).options(found, plan.scale)]
-    return min(machine.whole_ps(_lower_bound(plan, machine, enough_ps), launch) for machine in seen)
+    one_level(plan, "price")
+    hda = find_machine(machine)
+    return [
+        Run(plan, hda, option, Faults(), None, launch=launch, contended=False)
+        for option in as_timing(timing).options(hda, plan.scale)
+    ]
 
 
-def _lower_bound(plan: Plan, machine: Resources, enough_ps: int | None) -> int:
-    walk = TimedWalk(plan, machine, {}, careful=False, patient=not receives_any(plan))
-    walk.enough_ps = None if enough_ps is None else enough_ps - machine.whole_ps(0, launch=False)
-    try:
-        walk.run()
-    except Enough as reached:
-        return reached.time_ps
-    start = int(walk.begin.min()) if plan.units else 0
-    return max(walk.end_ps(), start + walk.flows.contention()[1])
+def _reading(assume: Mapping[str, int], least: bool) -> Any:
+    """Values for `ReadScalar`: those that are assumed, else the least or the greatest."""
+
+    def value(statement: pm.ReadScalar, unit: Any, count: Any) -> int:
+        return int(assume.get(statement.name, 0 if least else statement.bound))
+
+    return value
+
+
+def _price(run: Run, assume: Mapping[str, int]) -> Price:
+    unordered = has_any(run.plan)
+    run.scalars = _reading(assume, least=True)
+    run.run(EVERYTHING)
+    low = _Loads(run)
+    high = low
+    if any(isinstance(s, pm.ReadScalar) for stream in run.plan.streams for s in pm.statements(stream.body)):
+        run.scalars = _reading(assume, least=False)
+        run.run(EVERYTHING)
+        high = _Loads(run)
+    resources = high.record.launched.resources
+    start = resources.start_ps(0) if run.plan.units else 0
+    shortest = start if unordered else low.chain_ps
+    longest = start + high.serial_ps if unordered else high.chain_ps + high.waiting_ps
+    lower = resources.whole_ps(max(shortest, start + low.busiest_ps), run.launch)
+    return Price(lower, max(lower, resources.whole_ps(longest, run.launch)), high.shared)
+
+
+class _Loads:
+    """What the commands of a run add up to."""
+
+    def __init__(self, run: Run) -> None:
+        assert run.simulation is not None
+        assert run.launched is not None
+        self.record = record = Record(run.simulation, run.launched)
+        self.chain_ps = run.simulation.last_ps
+        resources, rows = record.launched.resources, record.rows
+        users: dict[Any, set[Any]] = {}
+        loads: dict[Any, int] = {}
+        rounding: dict[Any, int] = {}
+        fabric = resources.fabric
+        moved = rows[rows[:, st.R_PATH] != st.NONE]
+        flows = np.where(moved[:, st.R_KIND] == st.SEND, moved[:, st.R_QUEUE], -1 - moved[:, st.R_WHO])
+        keys = np.stack([moved[:, st.R_PATH], moved[:, st.R_BYTES], flows], axis=1)
+        pairs, counts = np.unique(keys, axis=0, return_counts=True) if len(keys) else (keys, np.zeros(0))
+        for (number, nbytes, flow), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+            path = run.simulation.paths[number]
+            pieces = len(path.pieces(nbytes))
+            for stage, busy in zip(path.stages, path.stage_ps(nbytes)[1], strict=True):
+                if stage.resource is not None:
+                    key = fabric.keys[stage.resource]
+                    users.setdefault(key, set()).add(flow)
+                    loads[key] = loads.get(key, 0) + count * busy
+                    # A transfer cut into pieces rounds the time of every piece up.
+                    rounding[key] = rounding.get(key, 0) + (count * 2 * pieces if pieces > 1 else 0)
+        widths = dict(zip(fabric.keys, fabric.widths, strict=True))
+        self._engines(rows, users, loads)
+        shared = [key for key, flows_of in users.items() if len(flows_of) > 1]
+        self.waiting_ps = sum(loads[key] + rounding.get(key, 0) for key in shared)
+        self.busiest_ps = max([loads[key] // widths.get(key, 1) for key in shared] + [self.own_ps])
+        self.shared = tuple(sorted(str(key) for key in shared))
+        self.serial_ps = self._serial(rows, run)
+
+    def _engines(self, rows: Any, users: dict[Any, set[Any]], loads: dict[Any, int]) -> None:
+        """Engines that several units share are resources too; of others, the busiest counts."""
+        resources, first = self.record.launched.resources, self.record.launched.first
+        self.own_ps = 0
+        work = rows[(rows[:, st.R_ENGINE] >= 1) & (rows[:, st.R_KIND] != st.SEND)]
+        spent = np.where(work[:, st.R_KIND] == st.WORK, work[:, st.R_END] - work[:, st.R_START], 0)
+        keys = work[:, [st.R_WHO, st.R_ENGINE]]
+        pairs, inverse = (
+            np.unique(keys, axis=0, return_inverse=True) if len(keys) else (keys, np.zeros(0, int))
+        )
+        times = np.bincount(inverse.reshape(-1), weights=spent, minlength=len(pairs))
+        for (who, engine), time in zip(pairs.tolist(), times.tolist(), strict=True):
+            kind = ENGINES[engine] if engine < DMA else "dma"
+            key = resources.engine_resource(kind, who - first)
+            if key is None:
+                self.own_ps = max(self.own_ps, int(time))
+            else:
+                users.setdefault(key, set()).add(who)
+                loads[key] = loads.get(key, 0) + int(time)
+        sends = rows[rows[:, st.R_PATH] != st.NONE]
+        for who in np.unique(sends[:, st.R_WHO]).tolist():
+            key = resources.engine_resource("dma", who - first)
+            if key is not None:
+                mine = sends[sends[:, st.R_WHO] == who]
+                users.setdefault(key, set()).add(who)
+                loads[key] = loads.get(key, 0) + int((mine[:, st.R_END] - mine[:, st.R_START]).sum())
+
+    def _serial(self, rows: Any, run: Run) -> int:
+        """All activities one after another: while a plan is not at its end, one of them is under way."""
+        assert run.simulation is not None
+        ends = np.maximum(rows[:, st.R_END], rows[:, st.R_ARRIVED])
+        active = np.isin(rows[:, st.R_KIND], (st.WORK, st.COPY, st.SEND, st.INTO, st.MEET))
+        total = int((ends - rows[:, st.R_START])[active].sum())
+        queues = run.simulation.table("queue")
+        total += int((queues[:, st.SENT] * queues[:, st.CREDITED]).sum())
+        memo = run.simulation.table("memo")
+        signals = int(np.count_nonzero(rows[:, st.R_KIND] == st.SIGNAL))
+        delays = memo[memo[:, 0] == st.ASK_MESSAGE][:, 5]
+        return total + signals * int(delays.max(initial=0))

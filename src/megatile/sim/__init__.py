@@ -1,4 +1,4 @@
-"""Time: three evaluators with one result, the machine model they share, faults, what a run found out,
+"""Time: one engine, faults, what a run found out,
 and sessions of several launches."""
 
 from megatile.sim.install import InstallError

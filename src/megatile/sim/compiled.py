@@ -3,9 +3,8 @@
 The functions of `engine.py` are plain integer arithmetic on one array, so a small translator is enough: every
 value is a 64-bit integer, ``s[x]`` is a load or store at the address of the array, and all functions become
 one module that LLVM optimises as a whole. (Numba needs forty times as long for the same functions: it infers
-types and optimises every function together with all it calls.) The object code is kept on disk, in a directory
-that is named by a hash of the sources, so that it is made once per machine; where nothing can be written, it
-is made once per process.
+types and optimises every function together with all it calls.) The object code is kept on disk, under a
+hash of the sources, so that it is made once per machine; where nothing can be written, once per process.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import hashlib
 import os
 import sys
 import tempfile
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -52,20 +52,17 @@ class _Compiled:
     def __init__(self) -> None:
         import llvmlite.binding as llvm
 
-        try:
+        with suppress(RuntimeError):  # newer releases do it by themselves
             llvm.initialize()
-        except RuntimeError:  # newer releases do it by themselves
-            pass
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         machine = llvm.Target.from_default_triple().create_target_machine(
             cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, jit=True
         )
         source = Path(plain.__file__ or "").read_text(encoding="utf-8")
-        parts = (
-            source, Path(state.__file__ or "").read_text(encoding="utf-8"), Path(__file__).read_text(encoding="utf-8"),
-            llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), str(llvm.llvm_version_info), __version__,
-        )  # fmt: skip
+        texts = (Path(name or "").read_text(encoding="utf-8") for name in (state.__file__, __file__))
+        host = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), llvm.llvm_version_info
+        parts = (source, *texts, *map(str, host), __version__)
         name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
         kept = _directory() / f"engine-{name}.o"
         code = _read(kept)
@@ -145,13 +142,12 @@ def translate(source: str) -> Any:
     from llvmlite import ir
 
     tree = ast.parse(source)
-    functions = [
-        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list
-    ]
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list]
     module = ir.Module("engine")
     word = ir.IntType(64)
     declared = {
-        f.name: ir.Function(module, ir.FunctionType(word, [word] * len(f.args.args)), f.name) for f in functions
+        f.name: ir.Function(module, ir.FunctionType(word, [word] * len(f.args.args)), f.name)
+        for f in functions
     }
     for function in declared.values():
         function.linkage = "external" if function.name == "run" else "internal"
@@ -403,7 +399,10 @@ class _Function:
 def main() -> None:
     """Make the machine code now; set-ups call this so that the first simulation need not wait."""
     compiled()
-    print(f"engine: {'machine code is ready' if is_compiled() else 'llvmlite is absent, runs uncompiled'}", file=sys.stderr)
+    print(
+        f"engine: {'machine code is ready' if is_compiled() else 'llvmlite is absent, runs uncompiled'}",
+        file=sys.stderr,
+    )
 
 
 if __name__ == "__main__":

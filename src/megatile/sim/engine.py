@@ -7,17 +7,16 @@ are not known yet is a row of ``command``, counts the unfinished ones that it ne
 are none. The queue is asked only when no instance can go on: nothing can then ask for an earlier time, so
 that what it grants is final. When the queue is empty, all are done or the state is a deadlock.
 
-The functions are plain Python over the arrays of `State`; `compiled` gives the same functions compiled by
-Numba. They return to Python with a reason (``ASK_…``) where a figure of the machine is needed that is not in
-the tables yet, and are called again when it is.
+The functions are plain Python over the arena of `state.py`; `compiled.py` translates them to machine code.
+They return to Python with a reason (``ASK_…``) where a figure of the machine is needed that is not in the
+tables yet, and are called again when it is.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from megatile.sim.state import *  # noqa: F403
-
+from megatile.sim.state import *
 
 
 def jit(function):  # type: ignore[no-untyped-def]
@@ -173,7 +172,7 @@ def serialise(amount, rate):
 def find(s, tag, a, b, c, d):
     """The row of `memo` that answers a question to the machine, or NONE."""
     mask = s[N_MEMO] - 1
-    h = a * 31 + b * 1000003 + c * 7919 + d * 104729 + tag
+    h = a * 31 + (b % 1000003) * 7919 + c * 127 + d * 8191 + tag
     h = (h ^ (h >> 17)) & mask
     while s[memo_row(s, h)] != NONE:
         m = memo_row(s, h)
@@ -274,11 +273,11 @@ def evaluate(s, x, frame):
 @jit
 def before(s, a, b):
     """Whether the event at ``a`` comes before that at ``b``."""
-    if s[a + A_STORAGE] != s[b + A_STORAGE]:
-        return s[a + A_STORAGE] < s[b + A_STORAGE]
-    if s[a + A_OWNER] != s[b + A_OWNER]:
-        return s[a + A_OWNER] < s[b + A_OWNER]
-    return s[a + A_WRITE] < s[b + A_WRITE]
+    if s[a] != s[b]:
+        return s[a] < s[b]
+    if s[a + 1] != s[b + 1]:
+        return s[a + 1] < s[b + 1]
+    return s[a + 2] < s[b + 2]
 
 
 @jit
@@ -332,7 +331,7 @@ def pop(s):
             a += 4
         if not before(s, a, last):
             break
-        put(s, heap + 4 * i, s[a + A_STORAGE], s[a + A_OWNER], s[a + A_WRITE], s[a + A_DIMENSIONS])
+        put(s, heap + 4 * i, s[a], s[a + 1], s[a + 2], s[a + 3])
         i = down
     put(s, heap + 4 * i, s[last], s[last + 1], s[last + 2], s[last + 3])
 
@@ -538,19 +537,29 @@ def settle(s, c, time):
             forget(s, e)
         e = after
     s[m + ENTRIES] = NONE
-    # Out of the list of accesses that others see.
-    g = s[m + WHO]
+    # Out of the list of accesses that others see; from now on its time stands for it.
+    g = unit_row(s, s[m + WHO])
     last = NONE
-    k = s[unit_row(s, g) + SHARED]
+    k = s[g + SHARED]
     while k != NONE:
         if k == c:
             if last == NONE:
-                s[unit_row(s, g) + SHARED] = s[m + SHARED_NEXT]
+                s[g + SHARED] = s[m + SHARED_NEXT]
             else:
                 s[command_row(s, last) + SHARED_NEXT] = s[m + SHARED_NEXT]
+            seen(s, s[g + ENGINES], time, s[m + RECORD])
             break
         last = k
         k = s[command_row(s, k) + SHARED_NEXT]
+
+
+@jit
+def seen(s, engines, time, why):
+    """An access that others see ends at ``time``; the first queue of an instance keeps the latest."""
+    t = tail_row(s, engines)
+    if time > s[t]:
+        s[t] = time
+        s[t + 2] = why
 
 
 @jit
@@ -656,6 +665,7 @@ def arrive(s, q, message, time, why):
 def give_back(s, q, message, time, why):
     """A slot is free at ``time``: its credit goes to the sender."""
     k = queue_row(s, q)
+    note(s, s[k + RECEIVER], NONE, RELEASE, NONE, time, time, why, 0, q, message, NONE)
     row = s[k + RING] + message % s[k + SLOTS]
     s[ring_row(s, row) + RETURNED] = time + s[k + CREDITED]
     s[ring_row(s, row) + RETURNED_BY] = why
@@ -686,7 +696,9 @@ def offer(s, g):
 @jit
 def channel_of(s, g):
     """The channel that the instance's instruction names."""
-    return s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + CHANNELS] + s[code_row(s, s[unit_row(s, g) + PC]) + A]
+    return (
+        s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + CHANNELS] + s[code_row(s, s[unit_row(s, g) + PC]) + A]
+    )
 
 
 @jit
@@ -723,7 +735,9 @@ def drop(s, g, storage):
     e = s[s[T_HEADS] + head]
     while e != NONE:
         after = s[log_row(s, e) + LOG_NEXT]
-        depend(s, c, s[log_row(s, e) + LOG_TIME], s[log_row(s, e) + LOG_COMMAND], s[log_row(s, e) + LOG_WHY], 0)
+        depend(
+            s, c, s[log_row(s, e) + LOG_TIME], s[log_row(s, e) + LOG_COMMAND], s[log_row(s, e) + LOG_WHY], 0
+        )
         forget(s, e)
         e = after
     s[s[T_HEADS] + head] = NONE
@@ -792,7 +806,10 @@ def look(s, g, region, write, k):
     a = access_row(s, k)
     frame = s[unit_row(s, g) + FRAME]
     s[a + A_STORAGE] = meaning(s, g, s[r + MODE], s[r + TILE])
-    s[a + A_OWNER] = NONE if s[r + OWNER] == NONE else evaluate(s, s[r + OWNER], frame)
+    owner = NONE if s[r + OWNER] == NONE else evaluate(s, s[r + OWNER], frame)
+    if owner == s[unit_row(s, g) + NUMBER] and s[r + OWN] == 1:
+        owner = NONE
+    s[a + A_OWNER] = owner
     s[a + A_WRITE] = write
     n = s[r + DIMENSIONS]
     s[a + A_DIMENSIONS] = n
@@ -800,6 +817,9 @@ def look(s, g, region, write, k):
         s[a + A_BOUNDS + i] = evaluate(s, s[s[T_LISTS] + s[r + BOUNDS] + i], frame)
     s[a + A_VISIBLE] = s[r + VISIBLE]
     s[a + A_TRACKED] = s[r + TRACKED]
+    for i in range(n):
+        if s[a + A_BOUNDS + 2 * i + 1] == 0:
+            s[a + A_TRACKED] = 0
 
 
 @jit
@@ -842,7 +862,12 @@ def conflicts(s, g, c, k):
         x = log_row(s, e)
         after = s[x + LOG_NEXT]
         gone = s[x + LOG_COMMAND] == NONE and s[x + LOG_TIME] <= now
-        if not gone and s[x + LOG_OWNER] == s[a + A_OWNER] and (s[a + A_WRITE] == 1 or s[x + LOG_WRITE] == 1) and overlap(s, a, x):
+        if (
+            not gone
+            and s[x + LOG_OWNER] == s[a + A_OWNER]
+            and (s[a + A_WRITE] == 1 or s[x + LOG_WRITE] == 1)
+            and overlap(s, a, x)
+        ):
             depend(s, c, s[x + LOG_TIME], s[x + LOG_COMMAND], s[x + LOG_WHY], 0)
             # Whoever conflicts with what is covered here will conflict with this command, which ends later.
             gone = s[a + A_WRITE] == 1 and covers(s, a, x)
@@ -905,10 +930,7 @@ def log_accesses(s, g, c, count, time):
             s[command_row(s, c) + SHARED_NEXT] = s[unit_row(s, g) + SHARED]
             s[unit_row(s, g) + SHARED] = c
         else:
-            t = s[unit_row(s, g) + ENGINES]
-            if time > s[tail_row(s, t)]:
-                s[tail_row(s, t)] = time
-                s[tail_row(s, t) + 2] = s[command_row(s, c) + RECORD]
+            seen(s, s[unit_row(s, g) + ENGINES], time, s[command_row(s, c) + RECORD])
 
 
 @jit
@@ -956,6 +978,39 @@ def occupied(s, p, nbytes):
 
 
 @jit
+def pieces(s, p, nbytes):
+    """Into how many pieces a transfer is cut."""
+    granule = s[path_row(s, p) + GRANULE]
+    if granule == 0 or nbytes <= granule:
+        return 1
+    size = max(granule, -(-nbytes // MOST_PIECES))
+    return -(-nbytes // size)
+
+
+@jit
+def drawn_out(s, p, nbytes):
+    """From the head of a transfer to its tail where nobody is in the way: the times of its pieces."""
+    count = pieces(s, p, nbytes)
+    if count == 1:
+        return occupied(s, p, nbytes)
+    size = max(s[path_row(s, p) + GRANULE], -(-nbytes // MOST_PIECES))
+    return (count - 1) * occupied(s, p, size) + occupied(s, p, nbytes - (count - 1) * size)
+
+
+@jit
+def held_until(s, p, nbytes):
+    """From the head of a transfer to its source being free where nobody is in the way."""
+    least = s[path_row(s, p) + BEFORE]
+    count = pieces(s, p, nbytes)
+    if count == 1:
+        return max(occupied(s, p, nbytes), least)
+    size = max(s[path_row(s, p) + GRANULE], -(-nbytes // MOST_PIECES))
+    busy = occupied(s, p, size)
+    last = (count - 1) * busy + max(occupied(s, p, nbytes - (count - 1) * size), least)
+    return max(last, (count - 2) * busy + max(busy, least))
+
+
+@jit
 def stage_busy(s, k, nbytes):
     if s[stage_row(s, k) + STAGE_SIZE] != nbytes:
         s[stage_row(s, k) + STAGE_SIZE] = nbytes
@@ -975,13 +1030,12 @@ def start_transfer(s, c, time):
     nbytes = s[m + BYTES]
     head = time + s[p + STARTUP] + s[m + DELAY]
     if s[p + CONTENDED] == 0:
-        busy = occupied(s, s[m + PATH], nbytes)
-        has_left(s, c, head + max(busy, s[p + BEFORE]))
-        finished(s, c, head + busy + s[p + LATENCY])
+        has_left(s, c, head + held_until(s, s[m + PATH], nbytes))
+        finished(s, c, head + drawn_out(s, s[m + PATH], nbytes) + s[p + LATENCY])
         return
-    if s[p + GRANULE] > 0 and nbytes > s[p + GRANULE]:
-        size = max(s[p + GRANULE], -(-nbytes // 1024))
-        count = -(-nbytes // size)
+    count = pieces(s, s[m + PATH], nbytes)
+    if count > 1:
+        size = max(s[p + GRANULE], -(-nbytes // MOST_PIECES))
         s[m + PIECES_LEFT] = count
         s[m + TAILS_LEFT] = count
         s[m + TAIL] = 0
@@ -1069,8 +1123,12 @@ def granted(s, c, time):
     p = path_row(s, s[m + PATH])
     k = s[p + FIRST_STAGE] + index
     parent = s[m + PARENT_OF]
-    if s[m + QUEUED] == 0 and parent != NONE and s[m + REST] + 1 < -(-s[command_row(s, parent) + BYTES] // s[command_row(s, parent) + PIECE_BYTES]):
-        # The next piece follows as soon as the narrowest stage lets it; its head starts when this one's tail does.
+    if (
+        s[m + QUEUED] == 0
+        and parent != NONE
+        and s[m + REST] + 1 < -(-s[command_row(s, parent) + BYTES] // s[command_row(s, parent) + PIECE_BYTES])
+    ):
+        # The head of the next piece starts when the tail of this one does.
         lead = time
         for i in range(index):
             lead -= s[stage_row(s, s[p + FIRST_STAGE] + i) + STAGE_LATENCY]
@@ -1152,7 +1210,20 @@ def come(s, c, time):
         after = s[m + SHARED_NEXT]
         s[m + SHARED_NEXT] = NONE
         g = s[m + WHO]
-        n = note(s, g, s[m + AT], MEET, NONE, s[unit_row(s, g) + SINCE], end, s[b + MEET_WHY], s[m + BYTES], NONE, NONE, NONE)
+        n = note(
+            s,
+            g,
+            s[m + AT],
+            MEET,
+            NONE,
+            s[unit_row(s, g) + SINCE],
+            end,
+            s[b + MEET_WHY],
+            s[m + BYTES],
+            NONE,
+            NONE,
+            NONE,
+        )
         if n != NONE:
             s[record_row(s, n) + R_AUX] = s[m + REST]
         s[unit_row(s, g) + SINCE] = NONE
@@ -1209,7 +1280,9 @@ def do_work(s, g, pc):
         s[m + FLOW_OF] = s[unit_row(s, g) + FLOW] + s[code + H]
         s[m + ORDER] = s[unit_row(s, g) + COPIES] * PIECES
         s[unit_row(s, g) + COPIES] += 1
-    s[m + RECORD] = note(s, g, pc, WORK, s[code + A], UNKNOWN, UNKNOWN, NONE, evaluate(s, s[code + E], frame), NONE, NONE, NONE)
+    s[m + RECORD] = note(
+        s, g, pc, WORK, s[code + A], UNKNOWN, UNKNOWN, NONE, evaluate(s, s[code + E], frame), NONE, NONE, NONE
+    )
     note_accesses(s, s[m + RECORD], n)
     if s[m + NEED] == 0 and server == NONE:
         # The usual case: all its times are known at once.
@@ -1258,7 +1331,12 @@ def copy_path(s, g, source, target):
     x = s[memory_row(s, memory + s[a + A_STORAGE])]
     y = s[memory_row(s, memory + s[b + A_STORAGE])]
     who = g
-    if s[a + A_OWNER] == NONE and s[b + A_OWNER] == NONE and s[memory_row(s, memory + s[a + A_STORAGE]) + 1] == 1 and s[memory_row(s, memory + s[b + A_STORAGE]) + 1] == 1:
+    if (
+        s[a + A_OWNER] == NONE
+        and s[b + A_OWNER] == NONE
+        and s[memory_row(s, memory + s[a + A_STORAGE]) + 1] == 1
+        and s[memory_row(s, memory + s[b + A_STORAGE]) + 1] == 1
+    ):
         who = NONE
     if s[a + A_OWNER] != NONE:
         x = (1 << 20) + s[a + A_STORAGE]
@@ -1287,7 +1365,7 @@ def delay_of(s, flow, number, p, nbytes):
 
 @jit
 def transfer(s, g, c, n, until_left):
-    """Start a command that moves data, or let it wait; its accesses end when the source is free or at the end."""
+    """Start a command that moves data, or let it wait; its accesses end with its source, or at the end."""
     m = command_row(s, c)
     server = s[tail_row(s, s[m + TAIL_OF]) + 3]
     if server != NONE:
@@ -1300,9 +1378,8 @@ def transfer(s, g, c, n, until_left):
         p = path_row(s, s[m + PATH])
         time = s[m + READY_AT]
         head = time + s[p + STARTUP] + s[m + DELAY]
-        busy = occupied(s, s[m + PATH], s[m + BYTES])
-        left = head + max(busy, s[p + BEFORE])
-        end = head + busy + s[p + LATENCY]
+        left = head + held_until(s, s[m + PATH], s[m + BYTES])
+        end = head + drawn_out(s, s[m + PATH], s[m + BYTES]) + s[p + LATENCY]
         t = s[m + TAIL_OF]
         s[tail_row(s, t)] = left
         s[tail_row(s, t) + 1] = NONE
@@ -1437,7 +1514,11 @@ def take(s, g, pc, q, kind):
     nbytes = s[ring_row(s, row) + SIZE]
     if evaluate(s, s[code + E], frame) != nbytes:
         return ask(s, MISUSE, pc, g, 2, nbytes, s[k + QMEMBER])
-    storage = s[channel_row(s, channel_of(s, g)) + SLOT_STORAGE] + s[k + QMEMBER] * s[k + SLOTS] + number % s[k + SLOTS]
+    storage = (
+        s[channel_row(s, channel_of(s, g)) + SLOT_STORAGE]
+        + s[k + QMEMBER] * s[k + SLOTS]
+        + number % s[k + SLOTS]
+    )
     into = s[code + D]
     p = NONE
     delay = 0
@@ -1499,7 +1580,10 @@ def do_receive(s, g, pc):
     if q < 0:
         return ask(s, ASK_QUEUE, s[code + A], s[unit_row(s, g) + NUMBER], member, g, pc)
     k = queue_row(s, q)
-    if s[k + SENT] <= s[k + TAKEN] or s[ring_row(s, s[k + RING] + s[k + TAKEN] % s[k + SLOTS]) + ARRIVED] == UNKNOWN:
+    if (
+        s[k + SENT] <= s[k + TAKEN]
+        or s[ring_row(s, s[k + RING] + s[k + TAKEN] % s[k + SLOTS]) + ARRIVED] == UNKNOWN
+    ):
         s[k + DATA_WAITER] = g
         block(s, g, DATA, q)
         return HELD_UP
@@ -1527,7 +1611,7 @@ def do_any(s, g, pc):
 
 
 @jit
-def decide(s, g):
+def decide(s, g, now):
     """A receive-from-any takes the earliest arrival (the lowest member on ties)."""
     u = unit_row(s, g)
     if s[u + STATE] != ANYDATA:
@@ -1547,8 +1631,8 @@ def decide(s, g):
             ):
                 best = q
                 when = time
-    if best == NONE:
-        return
+    if best == NONE or when > now:
+        return  # decided already: this was offered for an earlier one
     for i in range(s[s[T_LISTS] + at]):
         q = queue_number(s, channel_of(s, g), s[u + NUMBER], s[s[T_LISTS] + at + 1 + i]) - 1
         s[queue_row(s, q) + DATA_WAITER] = NONE
@@ -1774,7 +1858,7 @@ def no_room(s):
         or s[LIVE_LOGS] + 64 > s[N_LOG]
         or s[EVENTS] + live + 64 > s[N_HEAP]
         or live + 64 > s[N_TODO]
-        or s[RECORDED] + live + 8 > s[N_RECORD]
+        or s[RECORDED] + 2 * live + 8 > s[N_RECORD]
         or s[AUX] + 4096 > s[N_AUX]
     )
 
@@ -1807,5 +1891,5 @@ def run(s):
         elif phase == SIGNALS:
             raise_flag(s, what, time)
         elif phase == DECISIONS:
-            decide(s, what)
+            decide(s, what, time)
         drain(s)

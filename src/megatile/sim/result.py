@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path as FilePath
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from megatile.core.quantities import format_bytes, format_time
-from megatile.hda import HDA
-from megatile.plan.model import Plan
-from megatile.sim.annotate import annotate
-from megatile.sim.program import Program
-from megatile.sim.times import Times
-from megatile.sim.usage import Loads, Usage, usage
+from megatile.sim.record import Record, Usage, delayed
 from megatile.timing.view import Timing
 from megatile.trace import (
     CriticalStep,
@@ -29,59 +22,57 @@ from megatile.trace import (
     write_trace,
 )
 
+if TYPE_CHECKING:
+    from megatile.sim.simulate import Run
+
 TRACE_SWITCH = "MEGATILE_TRACE"
+EVERYTHING = 1 << 40
+"""More commands than any run records."""
 
 
 class Result:
     """The outcome of one simulation.
 
-    ``time_ps`` is known at once. Everything that needs each command's times (``trace``, ``busy``, ``links``,
-    ``critical_path`` …) comes from a recorded run, which is made when it is first asked for; it gives the
-    same times again.
+    ``trace``, ``busy``, ``links``, ``critical_path`` … come from what was recorded in the same run; where
+    nothing was, or it was too much, the run is repeated when they are first asked for.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        machine: HDA,
-        engine: str,
-        time_ps: int,
-        choices: dict[int, list[int]],
-        outputs: Mapping[str, Any] | None,
-        record: Callable[[], tuple[Program, Times]],
-    ) -> None:
-        self.plan = plan
-        self.machine = machine
-        self.engine = engine
-        """The evaluator that was used: ``run-ahead``, ``arrays`` or ``bucket``."""
-        self.time_ps = time_ps
-        self.choices = choices
+    def __init__(self, run: Run, outputs: Mapping[str, Any] | None) -> None:
+        self.plan = run.plan
+        self.machine = run.hda
+        self.time_ps = run.end_ps
+        self.choices = run.choices
         """Per unit, the members its receive-from-any took; `execute(order=result)` follows them."""
         self.outputs = outputs
-        self.messages: dict[str, dict[int, int]] = {}
+        self.messages = run.messages
         """Per channel, how many messages went through each queue (receiver * members + member)."""
-        self.timing: Timing = Timing()
+        self.timing: Timing = run.timing
         """Who did the work; of several paths of a library, the fastest."""
-        self.loads: Loads | None = None
-        """What links and engines do, where the run was asked to count it."""
-        self._record = record
+        self._run = run
 
     def __repr__(self) -> str:
-        return f"Result({self.plan.name} on {self.machine.name}: {format_time(self.time_ps)}, {self.engine})"
+        return f"Result({self.plan.name} on {self.machine.name}: {format_time(self.time_ps)})"
 
     @property
     def time_ns(self) -> float:
         return self.time_ps / 1000
 
     @cached_property
-    def recorded(self) -> tuple[Program, Times]:
-        """The program and the times of every operation."""
-        return self._record()
+    def record(self) -> Record:
+        """What the engine recorded of every command."""
+        run = self._run
+        if run.simulation is None or not run.simulation.complete_record or not run.simulation.most_records:
+            run.run(EVERYTHING)
+        assert run.simulation is not None
+        assert run.launched is not None
+        return Record(run.simulation, run.launched)
 
     @cached_property
     def trace(self) -> Trace:
         """Every event with its cause and source line."""
-        return annotate(*self.recorded)
+        assert self._run.launched is not None or self.record is not None
+        trace = self.record.trace(self.record.launched.resources.start_ps(0) if self.plan.units else 0)
+        return delayed(trace, self._run.begin_ps)
 
     @property
     def op_log(self) -> list[Event]:
@@ -90,7 +81,7 @@ class Result:
 
     @cached_property
     def usage(self) -> Usage:
-        return usage(self.trace, *self.recorded)
+        return self.record.usage(self.trace, self.time_ps)
 
     @property
     def busy(self) -> dict[str, int]:
@@ -100,22 +91,11 @@ class Result:
     @property
     def links(self) -> dict[str, float]:
         """Share of the whole time in which each link is busy."""
-        if self.loads is None:
-            return self.usage.links
-        return {name: spent / max(1, self.time_ps) for name, spent in self.loads.link_ps.items()}
+        return self.usage.links
 
     def work_ps(self, engine: str) -> list[int]:
         """Per unit, how long ``tensor`` or ``vector`` engines work."""
-        if self.loads is not None:
-            return self.loads.work_ps[engine]
-        trace = self.trace
-        kinds = [i for i, name in enumerate(trace.engines) if name.split(".")[0] == engine]
-        chosen = np.isin(trace.columns["engine"], kinds)
-        busy = np.zeros(len(trace.units), dtype=np.int64)
-        spent = trace.columns["end_ps"] - trace.columns["start_ps"]
-        np.add.at(busy, trace.columns["unit"][chosen], spent[chosen])
-        found: list[int] = busy.tolist()
-        return found
+        return self.record.work_ps(engine)
 
     @property
     def memories(self) -> dict[str, float]:

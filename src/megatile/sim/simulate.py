@@ -7,35 +7,35 @@ r = simulate(plan, {"x": x}, machine="ahbm")     # with data: r.outputs too
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import warnings
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from megatile.core.errors import did_you_mean
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
+from megatile.plan import model as pm
+from megatile.plan.check import CountingWalk
 from megatile.plan.follow import PlanDeadlock
+from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan, require_plan
 from megatile.plan.structure import check_structure, one_level
-from megatile.sim.array_sends import NotRegular
 from megatile.sim.data import Scalars, assumed, observed, outputs, reads_scalars
-from megatile.sim.evaluate import arrays, bucket, has_any, run_ahead
-from megatile.sim.program import Program
+from megatile.sim.record import choices, has_any
 from megatile.sim.result import Result, wants_communication_trace
-from megatile.sim.rows import Odd
-from megatile.sim.times import Times
-from megatile.sim.usage import loads as count_loads
-from megatile.sim.verify import explain, messages_through
+from megatile.sim.simulation import MOST_RECORDS, Launched, QueueMisuse, Simulation
+from megatile.sim.stuck import wait_graph
 from megatile.timing.faults import Faults, current_faults
 from megatile.timing.resources import Resources
 from megatile.timing.view import Timing, TimingError, as_timing
 from megatile.trace import WaitGraph
 
-ENGINES = ("run-ahead", "arrays", "bucket")
-_SMALL = 64
-"""Below this many units per stream, arrays are not faster than running ahead."""
+ENGINES = ("compiled", "plain")
+"""How the engine runs: as machine code, or as the Python that it is translated from."""
+OLD_ENGINES = ("run-ahead", "arrays", "bucket")
 _ROUNDS = 8
 
 
@@ -57,7 +57,7 @@ def simulate(
     installed: bool = False,
     timing: Timing | None = None,
     launch: bool = True,
-    loads: bool = False,
+    record: bool = True,
 ) -> Result:
     """Time a plan on a machine; with ``inputs`` (also as ``data=``) compute its outputs too.
 
@@ -67,17 +67,14 @@ def simulate(
 
     ``data=True`` asks for outputs of a plan without inputs, ``data=False`` for times alone.
 
-    ``engine`` forces one of ``run-ahead``, ``arrays`` and ``bucket``; all give the same times. ``assume``
-    gives values for integers that the plan reads from its data, where there is none. ``installed`` leaves
-    out the install of the queues (`Session` does that once per unit). The faults of an enclosing
-    ``with faults(...)`` apply. ``loads`` counts what links and engines do in the same run, so that
-    `Result.links` and `Result.work_ps` need no recorded one.
+    ``engine`` is ``compiled`` or ``plain``; without it short runs are plain and long ones compiled, with the
+    same times. ``assume`` gives values for integers that the plan reads from its data, where there is none.
+    ``installed`` leaves out the install of the queues (`Session` does that once per unit). The faults of an
+    enclosing ``with faults(...)`` apply. ``record=False`` keeps no times of single commands, which saves
+    memory; a trace that is asked for later is then made by a second run.
     """
+    engine = engine_name(engine)
     require_plan(plan, "simulate")
-    if engine is not None and engine not in ENGINES:
-        raise TimingError(
-            f"there is no evaluator '{engine}'", advice=did_you_mean(engine, ENGINES, what="evaluators")
-        )
     if not isinstance(plan, Plan) or not isinstance(machine, (HDA, str)):
         raise TimingError(
             f"simulate takes a Plan and a machine, not {type(plan).__name__} and {type(machine).__name__}",
@@ -86,56 +83,42 @@ def simulate(
     hda = find_machine(machine) if isinstance(machine, str) else machine
     check_structure(plan)
     one_level(plan, "simulate")
+    check_memory(plan, hda)
     if isinstance(data, Mapping):
         inputs, data = data, True
     with_data = inputs is not None if data is None else data
-    run, scalars, name, times = min(
-        (
-            _Run(plan, hda, option, current_faults(), engine, installed, loads).timed(
-                inputs, with_data, assume, launch
-            )
-            for option in as_timing(timing).options(hda, plan.scale)
-        ),
-        key=lambda found: found[-1].end_ps,
-    )
-    order = SimpleNamespace(choices=times.choices)
+    runs = [
+        Run(plan, hda, option, current_faults(), engine, installed, launch)
+        for option in as_timing(timing).options(hda, plan.scale)
+    ]
+    for run in runs:
+        run.time(inputs, with_data, assume, MOST_RECORDS if record else 0)
+    best = min(runs, key=lambda run: run.end_ps)
+    order = SimpleNamespace(choices=best.choices)
     results = outputs(plan, inputs or {}, order) if with_data else None
-    result = Result(run.plan, hda, name, times.end_ps, times.choices, results, lambda: run.recorded(scalars))
-    result.timing = run.timing
-    result.messages = times.messages
-    result.loads = times.loads
+    result = Result(best, results)
     if wants_communication_trace():
         result.print_communication()
     return result
 
 
-def _scalars(
-    run: _Run, inputs: Mapping[str, Any] | None, with_data: bool, assume: Mapping[str, Any] | None
-) -> Scalars:
-    """Where the values of `ReadScalar` come from.
-
-    What a receive-from-any takes may decide what is read, and what is read may decide the times: then both
-    are repeated until they agree.
-    """
-    plan = run.plan
-    if not reads_scalars(plan) or not with_data:
-        return assumed(assume)
-    scalars, seen = observed(plan, inputs or {}, None)
-    if not has_any(plan):
-        return scalars
-    for _ in range(_ROUNDS):
-        _, times = run.times(scalars)
-        scalars, again = observed(plan, inputs or {}, SimpleNamespace(choices=times.choices))
-        if again == seen:
-            return scalars
-        seen = again
-    raise TimingError(
-        f"plan '{plan.name}' does not settle: what it reads depends on the order of arrival and decides it",
-        advice="read from a fixed member, or simulate with assume=",
-    )
+def engine_name(engine: str | None) -> str | None:
+    """The engine that is meant; those of earlier releases are all the same one now."""
+    if engine in OLD_ENGINES:
+        warnings.warn(
+            f"engine='{engine}': there is one engine now, which this name no longer chooses",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        return None
+    if engine is not None and engine not in ENGINES:
+        raise TimingError(
+            f"there is no engine '{engine}'", advice=did_you_mean(str(engine), ENGINES, what="engines")
+        )
+    return engine
 
 
-class _Run:
+class Run:
     """One plan on one machine under the faults that held when it was made."""
 
     def __init__(
@@ -145,106 +128,104 @@ class _Run:
         timing: Timing,
         faults: Faults,
         engine: str | None,
-        installed: bool,
-        loads: bool = False,
+        installed: bool = False,
+        launch: bool = True,
+        contended: bool = True,
     ) -> None:
+        self.contended = contended
+        """Whether commands wait for what others use; if not, the time is a lower bound."""
         self.plan = plan
         self.hda = hda
         self.timing = timing
         self.faults = faults
         self.engine = engine
         self.installed = installed
-        self.loads = loads
+        self.launch = launch
         self.begin_ps = 0
+        self.end_ps = 0
+        self.choices: dict[int, list[int]] = {}
+        self.messages: dict[str, dict[int, int]] = {}
+        self.scalars: Scalars = assumed(None)
+        self.simulation: Simulation | None = None
+        self.launched: Launched | None = None
 
-    def machine(self) -> Resources:
-        return Resources(
-            self.hda,
-            self.plan,
-            self.faults,
-            installed=self.installed,
-            begin_ps=self.begin_ps,
-            timing=self.timing,
-        )
-
-    def timed(
+    def time(
         self,
         inputs: Mapping[str, Any] | None,
         with_data: bool,
         assume: Mapping[str, Any] | None,
-        launch: bool,
-    ) -> tuple[_Run, Scalars, str, Times]:
-        """The run with its times; what kernels of a collective spend before the first message included."""
-        scalars = _scalars(self, inputs, with_data, assume)
-        name, times = self.times(scalars)
-        whole = self.timing.whole_ps(self.hda, self.plan.scale, times.end_ps, launch)
-        self.begin_ps = max(0, whole - times.end_ps)
-        times.end_ps = whole
-        return self, scalars, name, times
+        records: int,
+    ) -> None:
+        """Find the plan's time; what kernels of a collective spend before the first message included.
 
-    def times(self, scalars: Scalars) -> tuple[str, Times]:
-        """The evaluator used and the times it found."""
-        try:
-            with _no_collector():
-                name, program, times = self._evaluate(scalars)
-            times.messages = messages_through(program.cohorts)
-        except Odd as odd:
-            explain(self.plan, scalars, odd)
-            raise
-        return name, times
-
-    def _evaluate(self, scalars: Scalars) -> tuple[str, Program, Times]:
-        if self.engine == "bucket":
-            program, times = bucket(self.machine(), scalars)
-            if not times.complete:
-                # The oracle only notices that it is stuck; run-ahead also says who waits for whom.
-                times = run_ahead(self.machine(), scalars, record=False)[1]
-            return "bucket", program, _checked(times, self.plan)
-        if self.engine == "arrays" or (self.engine is None and self._large()):
-            try:
-                return "arrays", *arrays(self.machine(), scalars)
-            except NotRegular as reason:
-                if self.engine == "arrays":
+        What a receive-from-any takes may decide what is read, and what is read may decide the times: then
+        both are repeated until they agree.
+        """
+        self.scalars = assumed(assume)
+        if reads_scalars(self.plan) and with_data:
+            self.scalars, seen = observed(self.plan, inputs or {}, None)
+            for _ in range(_ROUNDS if has_any(self.plan) else 0):
+                self.run(records)
+                self.scalars, again = observed(self.plan, inputs or {}, SimpleNamespace(choices=self.choices))
+                if again == seen:
+                    break
+                seen = again
+            else:
+                if has_any(self.plan):
                     raise TimingError(
-                        f"plan '{self.plan.name}' cannot be evaluated by arrays: {reason}",
-                        advice="leave engine= out, or use engine='run-ahead'",
-                    ) from None
-        program, times = run_ahead(self.machine(), scalars, record=False)
-        if self.loads:
-            times.loads = count_loads(program, times)
-        times.operations = []  # freed before the collector wakes up and looks at each of them
-        return "run-ahead", program, _checked(times, self.plan)
+                        f"plan '{self.plan.name}' does not settle: what it reads depends on the order of "
+                        "arrival and decides it",
+                        advice="read from a fixed member, or simulate with assume=",
+                    )
+        self.run(records)
 
-    def recorded(self, scalars: Scalars) -> tuple[Program, Times]:
-        with _no_collector():
-            if self.engine == "bucket":
-                return bucket(self.machine(), scalars)
-            program, times = run_ahead(self.machine(), scalars, record=True)
-        return program, _checked(times, self.plan)
+    def run(self, records: int) -> None:
+        """Simulate, recording at most so many commands."""
+        resources = Resources(self.hda, self.plan, self.faults, installed=self.installed, timing=self.timing)
+        # What a receive-from-any took is found in the records.
+        keep = max(records, 1 << 40 if has_any(self.plan) else 0)
+        self.simulation = simulation = Simulation(record=keep, engine=self.engine, contended=self.contended)
+        self.launched = simulation.add(self.plan, resources, self.scalars)
+        try:
+            simulation.run()
+            graph = wait_graph(simulation)
+            if graph is not None:
+                raise deadlock(f"plan '{self.plan.name}' is deadlocked", graph)
+            self.messages = simulation.messages(self.launched)
+        except QueueMisuse as misuse:
+            explain(self.plan, self.scalars, misuse)
+        self.end_ps = resources.whole_ps(simulation.last_ps, self.launch)
+        self.begin_ps = max(0, self.end_ps - simulation.last_ps)
+        self.choices = choices(simulation, self.launched)
 
-    def _large(self) -> bool:
-        return all(stream.unit_count() >= _SMALL for stream in self.plan.streams)
 
-
-def _checked(times: Times, plan: Plan) -> Times:
-    if times.stuck is None:
-        return times
-    graph = times.stuck
+def deadlock(what: str, graph: WaitGraph) -> Deadlock:
     first = (graph.cycle() or graph.waiters or (None,))[0]
-    raise Deadlock(
-        f"plan '{plan.name}' is deadlocked\n{graph.text()}",
-        graph,
-        advice=f"look at {first.source}" if first is not None and first.source else None,
-    )
+    advice = f"look at {first.source}" if first is not None and first.source else None
+    return Deadlock(f"{what}\n{graph.text()}", graph, advice=advice)
 
 
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Millions of small tuples live until the end; looking for cycles among them doubles the time."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
+class _Explanation(CountingWalk):
+    """The walk of `check` with the integers that the timed run reads."""
+
+    def __init__(self, plan: Plan, scalars: Scalars) -> None:
+        super().__init__(plan, {})
+        self.scalars = scalars
+        self.reads: dict[tuple[str, int], int] = {}
+
+    def on_read_scalar(self, cohort: Any, instruction: Any) -> Any:
+        statement: pm.ReadScalar = instruction.statement
+        values = []
+        for unit in cohort.units.tolist():
+            count = self.reads.get((statement.name, unit), 0)
+            self.reads[statement.name, unit] = count + 1
+            values.append(int(self.scalars(statement, unit, count)))
+        return np.array(values, dtype=np.int64)
+
+
+def explain(plan: Plan, scalars: Scalars, misuse: QueueMisuse) -> None:
+    """Raise the error that ``check`` gives for a plan that misuses its queues."""
+    walk = _Explanation(plan, scalars)
+    walk.run()
+    walk.check_left_over()
+    raise TimingError(f"plan '{plan.name}': {misuse}", advice="look at what check(plan) says")

@@ -1,4 +1,4 @@
-"""Plans on one machine: their tables, the engine's state, and the machine's answers to what the engine asks."""
+"""Plans on one machine: their tables, the engine's state, and the answers to what the engine asks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.expr import constant, symbols
 from megatile.plan import model as pm
-from megatile.plan.expr import constant
 from megatile.sim import engine as plain
 from megatile.sim import state as st
 from megatile.sim.compiled import compiled, is_compiled
@@ -25,12 +25,35 @@ MOST_QUEUES = 1 << 14
 """Up to so many queues it is found out beforehand which links only one of them uses."""
 Scalars = Callable[[pm.ReadScalar, Any, Any], Any]
 
-POOLS = {"command": (st.WAITERS, st.FREE_COMMAND), "node": (0, st.FREE_NODE), "log": (st.LOG_NEXT, st.FREE_LOG)}
+POOLS = {
+    "command": (st.WAITERS, st.FREE_COMMAND),
+    "node": (0, st.FREE_NODE),
+    "log": (st.LOG_NEXT, st.FREE_LOG),
+}
 """Tables with a list of free rows: the column that links them, and where the list begins."""
 
 
 class QueueMisuse(Exception):
     """Something about queues, flags or groups that no plan may do."""
+
+
+def commands(plan: pm.Plan) -> int:
+    """About how many commands a plan issues, as far as its loops say."""
+
+    def count(body: Any) -> int:
+        found = 0
+        for statement in body:
+            if isinstance(statement, pm.Loop):
+                bounds = [constant(e) for e in (statement.start, statement.stop, statement.step)]
+                times = len(range(*bounds)) if None not in bounds else 8  # type: ignore[arg-type]
+                found += times * count(statement.body)
+            elif isinstance(statement, pm.If):
+                found += max(count(statement.body), count(statement.orelse))
+            else:
+                found += 1
+        return found
+
+    return sum(stream.unit_count() * count(stream.body) for stream in plan.streams)
 
 
 class Launched:
@@ -53,7 +76,15 @@ class Launched:
 class Simulation:
     """The state of one machine; see the module's text."""
 
-    def __init__(self, *, record: int = MOST_RECORDS, engine: str | None = None, everything_shared: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        record: int = MOST_RECORDS,
+        engine: str | None = None,
+        everything_shared: bool = False,
+        contended: bool = True,
+    ) -> None:
+        self.contended = contended
         self.rows = Rows()
         self.tables: dict[int, PlanTable] = {}
         self.launches: list[Launched] = []
@@ -73,7 +104,13 @@ class Simulation:
         self._steps = 0
         self._memoised = 0
         self.arena = arena = Arena()
-        for name, count in (("heap", 256), ("todo", 256), ("record", 1024 if record else 16), ("aux", 16384), ("ask", 1)):
+        for name, count in (
+            ("heap", 256),
+            ("todo", 256),
+            ("record", 1024 if record else 16),
+            ("aux", 16384),
+            ("ask", 1),
+        ):
             arena.reserve(name, count)
         arena.reserve("memo", 256)
         arena.rows("memo")[:] = NONE
@@ -116,7 +153,7 @@ class Simulation:
         for name, needed in (("heap", events + live), ("todo", live), ("aux", aux + 4096)):
             if needed + 64 > arena.size(name):
                 arena.reserve(name, 2 * arena.size(name) + 64)
-        if records + live + 8 > arena.size("record"):
+        if records + 2 * live + 8 > arena.size("record"):
             if arena.memory[st.RECORDING] and arena.size("record") >= self.most_records:
                 arena.memory[[st.RECORDING, st.RECORDED, st.AUX]] = 0
                 self.complete_record = False
@@ -125,7 +162,13 @@ class Simulation:
 
     def _forget_causes(self) -> None:
         """Too much was recorded: what is known so far is dropped, and numbers of records mean nothing."""
-        columns = {"unit": st.CAUSE, "command": [st.RECORD, st.WHY], "log": st.LOG_WHY, "tails": 2, "ring": [1, 3]}
+        columns = {
+            "unit": st.CAUSE,
+            "command": [st.RECORD, st.WHY],
+            "log": st.LOG_WHY,
+            "tails": 2,
+            "ring": [1, 3],
+        }
         for name, column in columns.items():
             self.arena.rows(name)[:, column] = NONE
 
@@ -143,6 +186,10 @@ class Simulation:
         number = len(self.launches)
         self.launches.append(launched)
         self._declare(launched)
+        if self.most_records:
+            room = min(self.most_records, int(1.3 * commands(plan)) + 64)
+            self.arena.reserve("record", int(self.arena.memory[st.RECORDED]) + room)
+            self.arena.reserve("aux", int(self.arena.memory[st.AUX]) + 12 * room + 8192)
         self.arena.extend("unit", units)
         self._find_shared(launched)
         self._instances(launched, number, start)
@@ -175,7 +222,15 @@ class Simulation:
                     advice="use fewer members or units",
                 )
             first = arena.extend("queue_of", count)
-            row = (first, channel.members, channel.slots, table.slot_base[i], channel.slot_bytes, plan.units, flows)
+            row = (
+                first,
+                channel.members,
+                channel.slots,
+                table.slot_base[i],
+                channel.slot_bytes,
+                plan.units,
+                flows,
+            )
             arena.rows("channel")[launched.channels + i] = row
             flows += count
         launched.flows = flows
@@ -183,13 +238,16 @@ class Simulation:
         for i, flag in enumerate(plan.flags):
             first = arena.extend("counter", plan.units * flag.members)
             arena.rows("flag")[launched.flags + i] = (first, flag.members, plan.units)
-            arena.rows("counter")[first : first + plan.units * flag.members, [st.FLAG_WAITER, st.FLAG_BY]] = NONE
+            arena.rows("counter")[first : first + plan.units * flag.members, [st.FLAG_WAITER, st.FLAG_BY]] = (
+                NONE
+            )
         launched.meetings = arena.extend("meeting", len(table.members))
         for i, members in enumerate(table.members):
             arena.rows("meeting")[launched.meetings + i] = (0, len(members), 0, NONE, NONE)
         at = arena.extend("launch", 1)
         arena.rows("launch")[at] = (
-            table.memory_base, table.first_slot, table.alias_base, launched.channels, launched.flags, launched.meetings,
+            table.memory_base, table.first_slot, table.alias_base,
+            launched.channels, launched.flags, launched.meetings,
         )  # fmt: skip
         if table.memories:
             private = np.array([int(not launched.resources.memory(name)[2]) for name in table.memories])
@@ -241,7 +299,7 @@ class Simulation:
         units, resources = launched.plan.units, launched.resources
         self.arena.rows("tails")[first : first + engines * units] = (0, NONE, NONE, NONE)
         for engine, name in enumerate((*ENGINES[1:], "dma"), 1):
-            if not units or resources.engine_resource(name, 0) is None:
+            if not units or not self.contended or resources.engine_resource(name, 0) is None:
                 continue
             keys = [resources.engine_resource(name, unit) for unit in range(units)]
             if len(set(keys)) < len(keys) or self.everything_shared:
@@ -255,16 +313,14 @@ class Simulation:
     def _find_shared(self, launched: Launched) -> None:
         """Links that only one queue uses need no place in the time queue. More may be taken for shared than
         are: that costs time, not truth."""
-        if self.everything_shared:
+        if self.everything_shared or not self.contended:
             return
         plan, resources = launched.plan, launched.resources
         used = {
             s.channel for stream in plan.streams for s in pm.statements(stream.body) if isinstance(s, pm.Send)
         }
         channels = [c for c in plan.channels if c.name in used]
-        remote = any(
-            r[st.OWNER] != NONE for r in self.rows.region
-        )
+        remote = any(r[st.OWNER] != NONE for r in self.rows.region)
         if remote or sum(c.members for c in channels) * plan.units > MOST_QUEUES:
             self.everything_shared = True
             return
@@ -294,7 +350,10 @@ class Simulation:
         return number
 
     def _is_shared(self, key: Any) -> bool:
-        return self.everything_shared or key in self.shared or (isinstance(key, tuple) and key[0] == "memory")
+        if not self.contended:
+            return False
+        is_memory = isinstance(key, tuple) and key[0] == "memory"
+        return self.everything_shared or is_memory or key in self.shared
 
     def _number_path(self, path: Path, resources: Resources) -> int:
         """The row of a path; paths of the machine are kept by identity."""
@@ -312,10 +371,11 @@ class Simulation:
             rate = np.float64(stage.bandwidth).view(np.int64)
             arena.rows("stage")[i] = (server, stage.latency_ps, int(shared), -1, 0, rate)
         number = arena.extend("path", 1)
+        granule = (path.granule or 0) if path.first_resource is not None else 0
         rates = np.array([path.bandwidth, path.dma_bandwidth]).view(np.int64)
         arena.rows("path")[number] = (
             first, len(path.stages), path.startup_ps, path.latency_ps, path.extra_ps, path.before_ps,
-            NONE if path.first_resource is None else path.first_resource, path.granule or 0, int(contended), -1, 0,
+            NONE if path.first_resource is None else path.first_resource, granule, int(contended), -1, 0,
             *rates,
         )  # fmt: skip
         self.paths.append(path)
@@ -339,17 +399,41 @@ class Simulation:
     @staticmethod
     def _insert(memo: Any, row: list[int]) -> None:
         mask = len(memo) - 1
-        h = row[1] * 31 + row[2] * 1000003 + row[3] * 7919 + row[4] * 104729 + row[0]
+        h = row[1] * 31 + (row[2] % 1000003) * 7919 + row[3] * 127 + row[4] * 8191 + row[0]
         h = (h ^ (h >> 17)) & mask
         while memo[h, 0] != NONE:
             h = (h + 1) & mask
         memo[h] = row
 
-    def _launch_of(self, g: int) -> Launched:
+    def launch_of(self, g: int) -> Launched:
         return self.launches[self.owner[g]]
 
+    def name(self, g: int) -> str:
+        """Where an instance stands."""
+        launched = self.launch_of(g)
+        return launched.resources.names[g - launched.first]
+
+    def label(self, queue: int) -> str:
+        launched, channel, _, member = self.queues[queue]
+        return launched.plan.channels[channel].label(member)
+
+    def messages(self, launched: Launched) -> dict[str, dict[int, int]]:
+        """Per channel, how many messages went through each queue (receiver * members + member)."""
+        found: dict[str, dict[int, int]] = {c.name: {} for c in launched.plan.channels}
+        for row, (owner, channel, receiver, member) in zip(
+            self.table("queue").tolist(), self.queues, strict=True
+        ):
+            if owner is not launched:
+                continue
+            described = launched.plan.channels[channel]
+            if row[st.SENT] != row[st.TAKEN] and not described.installed:
+                raise QueueMisuse(f"messages of channel '{described.name}' are left in their queues")
+            if row[st.SENT]:
+                found[described.name][receiver * described.members + member] = row[st.SENT]
+        return found
+
     def _queue(self, channel: int, receiver: int, member: int, g: int, pc: int) -> None:
-        launched = self._launch_of(g)
+        launched = self.launch_of(g)
         plan, described = launched.plan, launched.plan.channels[channel]
         if not (0 <= receiver < plan.units and 0 <= member < described.members):
             raise QueueMisuse(f"there is no queue {member} of channel '{described.name}' at unit {receiver}")
@@ -362,15 +446,15 @@ class Simulation:
         number = self.arena.extend("queue", 1)
         ring = self.arena.extend("ring", described.slots, st.UNKNOWN)
         self.arena.rows("queue")[number] = (
-            0, 0, described.slots, ring, launched.first + sender, launched.first + receiver, DMA + vc, credit, NONE,
-            NONE, launched.channels + channel, member,
+            0, 0, described.slots, ring, launched.first + sender, launched.first + receiver, DMA + vc, credit,
+            NONE, NONE, launched.channels + channel, member,
         )  # fmt: skip
         row = self.arena.rows("channel")[launched.channels + channel]
         self.arena.rows("queue_of")[row[st.FIRST_QUEUE] + receiver * described.members + member] = number + 1
         self.queues.append((launched, channel, receiver, member))
 
     def _path(self, who: int, memories: int, source: int, target: int, g: int) -> None:
-        launched = self._launch_of(g)
+        launched = self.launch_of(g)
         resources, table = launched.resources, launched.table
         if source == -2:
             _, channel, receiver, _ = self.queues[who]
@@ -406,7 +490,7 @@ class Simulation:
         return int(found[0]) if len(found) else unit
 
     def _busy(self, pc: int, flops: int, nbytes: int, who: int, g: int) -> None:
-        launched = self._launch_of(g)
+        launched = self.launch_of(g)
         statement = self.rows.statements[pc]
         busy = launched.resources.compute_ps(statement, flops, g - launched.first)
         work = statement.work
@@ -415,19 +499,23 @@ class Simulation:
         self._remember(st.ASK_BUSY, pc, flops, nbytes, who, busy)
 
     def _meeting(self, pc: int, meeting: int, nbytes: int, _: int, g: int) -> None:
-        launched = self._launch_of(g)
+        launched = self.launch_of(g)
         members = launched.table.members[meeting - launched.meetings]
         statement = self.rows.statements[pc]
+        if statement.kind == "broadcast" and symbols(statement.root) <= {"unit"}:
+            root = int(statement.root.evaluate({"unit": g - launched.first}))
+            if not 0 <= root < len(members):
+                raise QueueMisuse(f"broadcast takes root {root} of a group of {len(members)}")
         delay = launched.resources.collective_ps(statement, members, nbytes)
         self._remember(st.ASK_MEETING, pc, meeting, nbytes, 0, delay)
 
     def _message(self, g: int, to: int, flag: int, _: int, pc: int) -> None:
-        launched = self._launch_of(g)
+        launched = self.launch_of(g)
         delay = launched.resources.message_ps(g - launched.first, to, SIGNAL_BYTES)
         self._remember(st.ASK_MESSAGE, g, to, flag, 0, delay)
 
     def _value(self, pc: int, g: int, count: int, *_: int) -> None:
-        launched = self._launch_of(g)
+        launched = self.launch_of(g)
         value = launched.scalars(self.rows.statements[pc], g - launched.first, count)
         self._remember(st.ASK_VALUE, pc, g, count, 0, int(value))
 
@@ -444,7 +532,9 @@ class Simulation:
             engine = compiled()
         while True:
             memory = self.arena.memory
-            memory[st.STEPS] = steps = WARM_UP - self._steps if engine is plain and self.engine is None else 1 << 60
+            memory[st.STEPS] = steps = (
+                WARM_UP - self._steps if engine is plain and self.engine is None else 1 << 60
+            )
             reason = engine.run(memory)
             self._steps += steps - int(memory[st.STEPS])
             if reason == st.FINISHED:
@@ -459,10 +549,11 @@ class Simulation:
 
     def _misuse(self, pc: int, g: int, what: int, a: int, b: int) -> None:
         statement = self.rows.statements[pc]
+        channel = f"channel '{getattr(statement, 'channel', '')}'"
         texts = (
-            f"a queue of channel '{getattr(statement, 'channel', '')}' is fed by the wrong unit",
-            f"a message of {a} bytes does not fit a slot of channel '{getattr(statement, 'channel', '')}'",
-            f"channel '{getattr(statement, 'channel', '')}' has messages of other sizes than those that are received",
+            f"a queue of {channel} is fed by the wrong unit",
+            f"a message of {a} bytes does not fit a slot of {channel}",
+            f"{channel} has messages of other sizes than those that are received",
             f"there is no flag {b} at unit {a}",
             "a unit meets at a collective in which it has no part",
         )
@@ -476,5 +567,7 @@ class Simulation:
 
     def table(self, name: str) -> Any:
         """The rows of a table that are in use."""
+        if name == "memo":
+            return self.arena.rows(name)
         used = int(self.arena.memory[st.RECORDED]) if name == "record" else self.arena.used[name]
         return self.arena.rows(name)[:used]

@@ -1,6 +1,6 @@
 """The engine's state as arrays, and what their columns mean.
 
-The engine (`engine.py`) runs uncompiled or compiled by Numba over the same arrays, and stops and goes on at
+The engine (`engine.py`) runs uncompiled or as machine code over the same array, and stops and goes on at
 any instruction; so everything it knows is here. All times are integer picoseconds; -1 stands for "none".
 """
 
@@ -15,6 +15,7 @@ UNKNOWN = -1
 BINDS = 256
 """Where carried names begin in the scratch array, after the stack of expressions."""
 PIECES = 2048
+MOST_PIECES = 1024
 """Message numbers are spread by this, so that the pieces of a message have numbers of their own."""
 HOPS = 4096
 
@@ -29,40 +30,45 @@ KIND, A, B, C, D, E, F, G, H = range(9)
 
 # Rows of `unit`: one column per instance.
 (
-    NOW, PC, STATE, CAUSE, FRAME, STORE, HOLD, ENGINES, NUMBER, COPIES, SHARED, WAITS, SINCE, NEXT, LAUNCH, LIVE,
-    LATEST, FLOW, PLACE, PARENT, SLOT,
-) = range(21)  # fmt: skip
+    NOW, PC, STATE, CAUSE, FRAME, STORE, HOLD, ENGINES, NUMBER, COPIES, SHARED, WAITS, SINCE, NEXT,
+    LAUNCH, LIVE, LATEST, FLOW, PLACE, PARENT, SLOT, WORKS,
+) = range(22)  # fmt: skip
 # States of an instance; a blocked one names what it waits for in WAITS.
 WAITING, READY, DATA, CREDIT, ANYDATA, FLAG, MEETING, HAZARD, DONE = range(9)
 
 # Columns of `queue`: one row per queue that is used.
-SENT, TAKEN, SLOTS, RING, SENDER, RECEIVER, VC, CREDITED, DATA_WAITER, CREDIT_WAITER, QCHANNEL, QMEMBER = range(12)
+SENT, TAKEN, SLOTS, RING, SENDER, RECEIVER, VC, CREDITED, DATA_WAITER, CREDIT_WAITER, QCHANNEL, QMEMBER = (
+    range(12)
+)
 # Columns of `ring`: the last messages of every queue, one row per slot.
 ARRIVED, ARRIVED_BY, RETURNED, RETURNED_BY, SIZE = range(5)
 
 # Columns of `command`: commands whose times are not all known yet.
 (
-    WHAT, WHO, AT, RECORD, READY_AT, WHY, NEED, WAITERS, LEFT_WAITERS, START, LEFT, FINISH, TAIL_OF, PATH, BYTES, FLOW_OF,
-    ORDER, DELAY, MESSAGE_QUEUE, MESSAGE, BUSY, SERVER_OF, STAGE, HEAD, TAIL, QUEUED, PIECES_LEFT, TAILS_LEFT, PARENT_OF,
-    ENTRIES, SHARED_NEXT, AMOUNT, REST, PIECE_BYTES,
+    WHAT, WHO, AT, RECORD, READY_AT, WHY, NEED, WAITERS, LEFT_WAITERS, START, LEFT, FINISH, TAIL_OF,
+    PATH, BYTES, FLOW_OF, ORDER, DELAY, MESSAGE_QUEUE, MESSAGE, BUSY, SERVER_OF, STAGE, HEAD, TAIL,
+    QUEUED, PIECES_LEFT, TAILS_LEFT, PARENT_OF, ENTRIES, SHARED_NEXT, AMOUNT, REST, PIECE_BYTES,
 ) = range(34)  # fmt: skip
 
 # Columns of `log`: unfinished accesses, in one list per instance and storage.
-LOG_NEXT, LOG_OWNER, LOG_WRITE, LOG_TIME, LOG_COMMAND, LOG_WHY, LOG_OF_COMMAND, LOG_DEAD, LOG_DIMENSIONS, LOG_BOUNDS = range(10)
+(
+    LOG_NEXT, LOG_OWNER, LOG_WRITE, LOG_TIME, LOG_COMMAND, LOG_WHY, LOG_OF_COMMAND, LOG_DEAD,
+    LOG_DIMENSIONS, LOG_BOUNDS,
+) = range(10)  # fmt: skip
 
 # Columns of `access`: what the command at hand touches.
 A_STORAGE, A_OWNER, A_WRITE, A_DIMENSIONS, A_VISIBLE, A_TRACKED, A_BOUNDS = range(7)
 
 # Columns of `path`, `stage` and `server`; rates are floats.
 (
-    FIRST_STAGE, STAGES, STARTUP, LATENCY, EXTRA, BEFORE, FIRST_SERVER, GRANULE, CONTENDED, LAST_SIZE, LAST_BUSY, RATE,
-    DMA_RATE,
+    FIRST_STAGE, STAGES, STARTUP, LATENCY, EXTRA, BEFORE, FIRST_SERVER, GRANULE, CONTENDED, LAST_SIZE,
+    LAST_BUSY, RATE, DMA_RATE,
 ) = range(13)  # fmt: skip
 STAGE_SERVER, STAGE_LATENCY, STAGE_SHARED, STAGE_SIZE, STAGE_BUSY, STAGE_RATE = range(6)
 LANES, WIDTH = range(2)
 
 # Columns of `region`.
-MODE, TILE, DIMENSIONS, BOUNDS, OWNER, VISIBLE, TRACKED = range(7)
+MODE, TILE, DIMENSIONS, BOUNDS, OWNER, VISIBLE, TRACKED, OWN = range(8)
 DECLARED, HANDLE = range(2)
 # Columns of `tile`.
 TILE_BASE, TILE_VERSIONS, TILE_VERSION_SLOT = range(3)
@@ -80,7 +86,10 @@ CAME, MEMBERS_OF, MEET_AT, MEET_WHY, MEET_CHAIN = range(5)
 HELD, HELD_QUEUE, HELD_MESSAGE = range(3)
 
 # Columns of `record`.
-R_WHO, R_AT, R_START, R_END, R_CAUSE, R_BYTES, R_QUEUE, R_MESSAGE, R_ARRIVED, R_PATH, R_AUX, R_KIND, R_ENGINE = range(13)
+(
+    R_WHO, R_AT, R_START, R_END, R_CAUSE, R_BYTES, R_QUEUE, R_MESSAGE, R_ARRIVED, R_PATH, R_AUX, R_KIND,
+    R_ENGINE,
+) = range(13)  # fmt: skip
 
 # Phases within one picosecond.
 SIGNALS, DECISIONS, DISPATCH, REQUESTS = range(4)
@@ -88,18 +97,40 @@ PHASE = 1 << 58
 
 # Expressions: a constant, an integer of the frame, or bytecode.
 CONSTANT, SYMBOL, BYTECODE = range(3)
-OPERATORS = ("+", "-", "*", "//", "%", "&", "|", "^", "<<", ">>", "<", "<=", ">", ">=", "==", "!=", "min", "max")
+OPERATORS = (
+    "+",
+    "-",
+    "*",
+    "//",
+    "%",
+    "&",
+    "|",
+    "^",
+    "<<",
+    ">>",
+    "<",
+    "<=",
+    ">",
+    ">=",
+    "==",
+    "!=",
+    "min",
+    "max",
+)
 PUSH, LOAD, SELECT, LOOKUP, STOP = range(32, 37)
 
 # Entries of `total`.
 (
-    LAST, READIES, EVENTS, FREE_COMMAND, LIVE_COMMANDS, FREE_NODE, LIVE_NODES, FREE_LOG, LIVE_LOGS, RECORDED, TODO,
-    RECORDING, STEPS, LIMIT, JITTER, SEQUENCE, AUX, CLOCK, STOP_AT,
+    LAST, READIES, EVENTS, FREE_COMMAND, LIVE_COMMANDS, FREE_NODE, LIVE_NODES, FREE_LOG, LIVE_LOGS,
+    RECORDED, TODO, RECORDING, STEPS, LIMIT, JITTER, SEQUENCE, AUX, CLOCK, STOP_AT,
 ) = range(19)  # fmt: skip
 TOTALS = 19
 
 # Why the engine returns to Python.
-FINISHED, BUDGET, GROW, ASK_QUEUE, ASK_PATH, ASK_BUSY, ASK_MEETING, ASK_MESSAGE, ASK_VALUE, ASK_DELAY, MISUSE, STUCK = range(12)
+(
+    FINISHED, BUDGET, GROW, ASK_QUEUE, ASK_PATH, ASK_BUSY, ASK_MEETING, ASK_MESSAGE, ASK_VALUE,
+    ASK_DELAY, MISUSE, STUCK,
+) = range(12)  # fmt: skip
 
 
 # The tables of the arena: how wide a row is (0: it depends on the number of dimensions).
@@ -109,13 +140,13 @@ WIDTHS = {
     "bytecode": 2,
     "constants": 1,
     "lists": 1,
-    "region": 7,
+    "region": 8,
     "tile": 3,
     "channel": 7,
     "alias": 1,
     "launch": 6,
     "memory_of": 2,
-    "unit": 21,
+    "unit": 22,
     "frame": 1,
     "heads": 1,
     "held": 3,
@@ -143,18 +174,14 @@ WIDTHS = {
     "access": 0,
     "scratch": 1,
 }
-# Where each begins in the arena, and how many rows it has room for; then the widths of the last two.
-(
-    T_CODE, T_EXPR, T_BYTECODE, T_CONSTANTS, T_LISTS, T_REGION, T_TILE, T_CHANNEL, T_ALIAS, T_LAUNCH, T_MEMORY_OF, T_UNIT, T_FRAME, T_HEADS, T_HELD, T_TAILS, T_QUEUE_OF, T_QUEUE, T_RING, T_FLAG, T_COUNTER, T_MEETING, T_PATH, T_STAGE, T_SERVER, T_LANE, T_COMMAND, T_LOG, T_NODE, T_HEAP, T_READY, T_TODO, T_MEMO, T_RECORD, T_AUX, T_ASK, T_ACCESS, T_SCRATCH,
-) = range(TOTALS, TOTALS + len(WIDTHS))  # fmt: skip
-(
-    N_CODE, N_EXPR, N_BYTECODE, N_CONSTANTS, N_LISTS, N_REGION, N_TILE, N_CHANNEL, N_ALIAS, N_LAUNCH, N_MEMORY_OF, N_UNIT, N_FRAME, N_HEADS, N_HELD, N_TAILS, N_QUEUE_OF, N_QUEUE, N_RING, N_FLAG, N_COUNTER, N_MEETING, N_PATH, N_STAGE, N_SERVER, N_LANE, N_COMMAND, N_LOG, N_NODE, N_HEAP, N_READY, N_TODO, N_MEMO, N_RECORD, N_AUX, N_ASK, N_ACCESS, N_SCRATCH,
-) = range(TOTALS + len(WIDTHS), TOTALS + 2 * len(WIDTHS))  # fmt: skip
+# Where each begins in the arena (``T_UNIT`` …), how many rows it has room for (``N_UNIT`` …) and how wide its
+# rows are (``W_UNIT`` …; of the last two it stands in the arena).
+for _number, (_name, _width) in enumerate(WIDTHS.items()):
+    globals()[f"T_{_name.upper()}"] = TOTALS + _number
+    globals()[f"N_{_name.upper()}"] = TOTALS + len(WIDTHS) + _number
+    globals()[f"W_{_name.upper()}"] = _width
 W_LOG, W_ACCESS = range(TOTALS + 2 * len(WIDTHS), TOTALS + 2 * len(WIDTHS) + 2)
 HEADER = W_ACCESS + 1
-(
-    W_CODE, W_EXPR, W_BYTECODE, W_CONSTANTS, W_LISTS, W_REGION, W_TILE, W_CHANNEL, W_ALIAS, W_LAUNCH, W_MEMORY_OF, W_UNIT, W_FRAME, W_HEADS, W_HELD, W_TAILS, W_QUEUE_OF, W_QUEUE, W_RING, W_FLAG, W_COUNTER, W_MEETING, W_PATH, W_STAGE, W_SERVER, W_LANE, W_COMMAND, W_NODE, W_HEAP, W_READY, W_TODO, W_MEMO, W_RECORD, W_AUX, W_ASK, W_SCRATCH,
-) = (width for width in WIDTHS.values() if width)  # fmt: skip
 
 
 class Arena:

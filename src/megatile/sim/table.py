@@ -4,9 +4,10 @@ Streams become flat lists of instructions with jumps; expressions become constan
 *frame* of integers, or bytecode; names of tiles become storages (the buffers of tiles, then the slots of
 queues) or places in the frame that hold one. Nothing here knows a machine or time.
 
-    ENTER   index, start, stop, step, names bound, integers set, names ended    TEST  index, where to if done
-    AGAIN   index, where to, names bound, integers set, names ended             BRANCH condition, where to else
-    JUMP    where to            MERGE  names bound, integers set, names ended   FREE, END  names ended
+    ENTER   index, start, stop, step, names bound, integers set, names ended
+    TEST    index, where to if done         AGAIN   index, where to, names bound, integers set, names ended
+    BRANCH  condition, where to else        JUMP    where to
+    MERGE   names bound, integers set, names ended                          FREE, END  names ended
     WORK    engine, regions (read, then written), version begun, flops, bytes, busy, -, flow
     COPY    engine, regions, version begun, -, bytes
     SEND    channel, to, member, region, bytes
@@ -23,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.expr import Binary, Const, Expr, Select, Symbol, Table
 from megatile.plan import model as pm
-from megatile.plan.expr import Binary, Const, Expr, Select, Symbol, Table
 from megatile.plan.memory import aliases
-from megatile.plan.regions import reads_of, write_of
+from megatile.plan.statements import reads_of, regions_of, write_of
 from megatile.sim import state as st
 from megatile.sim.state import NONE
 
@@ -145,6 +146,11 @@ class PlanTable:
         self.tiles = {tile.name: number for number, tile in enumerate(plan.tiles)}
         self.channels = {channel.name: number for number, channel in enumerate(plan.channels)}
         self.flags = {flag.name: number for number, flag in enumerate(plan.flags)}
+        self.visible = {tile.name for tile in plan.tiles if tile.shared}
+        """Tiles that more than one unit may see."""
+        for stream in plan.streams:
+            for statement in pm.statements(stream.body):
+                self.visible |= {r.tile for r in regions_of(statement) if r.at is not None}
         self._storages()
         self._groups()
         self.streams = [self._stream(stream) for stream in plan.streams]
@@ -178,8 +184,8 @@ class PlanTable:
             count += channel.members * channel.slots
             if count - self.first_slot > 1 << 26:
                 raise pm.PlanError(
-                    f"channel '{channel.name}' has {channel.members} members of {channel.slots} slots in every "
-                    "unit: too many to be simulated",
+                    f"channel '{channel.name}' has {channel.members} members of {channel.slots} slots in "
+                    "every unit: too many to be simulated",
                     advice="use fewer slots",
                 )
             memory(channel.memory, channel.members * channel.slots)
@@ -194,7 +200,9 @@ class PlanTable:
             lists = [NONE] * count
             for names in together.values():
                 numbered = [
-                    (self.base[self.tiles[n]] + v, n) for n in names for v in range(self.plan.tile(n).versions)
+                    (self.base[self.tiles[n]] + v, n)
+                    for n in names
+                    for v in range(self.plan.tile(n).versions)
                 ]
                 for number, name in numbered:
                     lists[number] = rows.list([other for other, tile in numbered if tile != name])
@@ -262,7 +270,9 @@ class _StreamCompiler:
                 if isinstance(s, pm.Loop):
                     written |= {n for c in s.carries if isinstance(c, pm.CarryTile) for n in (c.init, c.next)}
                 if isinstance(s, pm.If):
-                    written |= {n for m in s.merges if isinstance(m, pm.MergeTile) for n in (m.then, m.orelse)}
+                    written |= {
+                        n for m in s.merges if isinstance(m, pm.MergeTile) for n in (m.then, m.orelse)
+                    }
         over = self.plan.over
         groups = {over[name] for name in written if name in over}
         return written | {name for name, first in over.items() if first in groups}
@@ -294,7 +304,7 @@ class _StreamCompiler:
         return names[name]
 
     def emit(self, statement: Any, kind: int, *fields: int) -> int:
-        row = [kind, *fields] + [NONE] * (st.W_CODE - 1 - len(fields))
+        row = [kind, *fields] + [NONE] * (st.WIDTHS["code"] - 1 - len(fields))
         self.rows.code.append(row)
         self.rows.statements.append(statement)
         return len(self.rows.code) - 1
@@ -309,6 +319,7 @@ class _StreamCompiler:
         owner = NONE
         if region.at is not None:
             owner = self.value(region.at, ints)
+        visible, own = int(owner != NONE), 1
         if region.tile in names:
             mode, what, tracked = st.HANDLE, names[region.tile], 1
         else:
@@ -317,7 +328,11 @@ class _StreamCompiler:
             tracked = int(region.tile in self.written)
             if region.at is None and tile.shared:
                 owner = self.value(tile.owner, ints)
-        row = [mode, what, len(region.start), rows.raw(bounds), owner, int(owner != NONE), tracked]
+            if region.tile in plan.visible:
+                visible = 1
+            tracked &= int(tile.elements > 0)
+            own = int(not tile.shared)
+        row = [mode, what, len(region.start), rows.raw(bounds), owner, visible, tracked, own]
         rows.region.append(row)
         return len(rows.region) - 1
 
@@ -343,7 +358,9 @@ class _StreamCompiler:
 
     def on_send(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
         to, member, nbytes = (self.value(e, ints) for e in (s.to, s.member, s.work.bytes))
-        self.emit(s, st.SEND, self.plan.channels[s.channel], to, member, self.region(s.read, ints, names), nbytes)
+        self.emit(
+            s, st.SEND, self.plan.channels[s.channel], to, member, self.region(s.read, ints, names), nbytes
+        )
 
     def _received(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> tuple[int, ...]:
         into = self.region(s.into, ints, names) if s.into is not None else NONE
@@ -444,7 +461,9 @@ class _StreamCompiler:
         for side in ("then", "orelse"):
             inner_ints, inner_names = dict(ints), dict(before)
             self.block(s.body if side == "then" else s.orelse, inner_ints, inner_names)
-            moves = self.moves([(p, getattr(m, side)) for p, m in zip(places, tiles, strict=True)], inner_names)
+            moves = self.moves(
+                [(p, getattr(m, side)) for p, m in zip(places, tiles, strict=True)], inner_names
+            )
             merged = self.integers([(numbers[m.name], getattr(m, side)) for m in counted], inner_ints)
             self.emit(s, st.MERGE, moves, merged, self.ended(inner_names, before))
             if side == "then":

@@ -1,0 +1,323 @@
+"""What the engine recorded, as a Trace and as the use of links and memories."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from megatile.core.errors import Place
+from megatile.hda.routing import Link
+from megatile.plan import model as pm
+from megatile.sim import state as st
+from megatile.sim.simulation import Launched, Simulation
+from megatile.sim.state import NONE
+from megatile.sim.table import ENGINES
+from megatile.trace import LAUNCH, Counter, Trace, busy_ps, exposed_ps
+
+MAX_COUNTERS = 256
+NAMES = {
+    st.SEND: "send", st.RECEIVE: "receive", st.INTO: "receive into", st.ANY: "receive any",
+    st.READ: "read_scalar", st.SIGNAL: "signal", st.WAIT: "wait",
+}  # fmt: skip
+"""What events are called whose statement does not say it better."""
+PLACES = {st.RECEIVE: "channel", st.SIGNAL: "channel"}
+"""The engine of commands that have none; all others hold up the control."""
+
+
+def source_of(place: Place | None) -> str:
+    """``file:line`` of a statement, or nothing."""
+    if place is None or place.file is None:
+        return ""
+    return f"{place.file}:{place.line}" if place.line is not None else place.file
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Busy ps per kind of engine, shares of the whole time, bytes by name, exposed ps per unit."""
+
+    busy: dict[str, int]
+    links: dict[str, float]
+    memories: dict[str, float]
+    bytes_on: dict[str, int]
+    exposed: dict[str, int]
+
+
+class _Names:
+    """Texts and their numbers."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def __call__(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers))
+
+    def __iter__(self) -> Any:
+        return iter(self.numbers)
+
+
+class Record:
+    """The records of one launch, its first instance counted as unit 0."""
+
+    def __init__(self, simulation: Simulation, launched: Launched) -> None:
+        self.simulation = simulation
+        self.launched = launched
+        rows = simulation.table("record")
+        who = rows[:, st.R_WHO]
+        mine = (who >= launched.first) & (who < launched.first + launched.plan.units)
+        self.numbers = np.flatnonzero(mine & (rows[:, st.R_KIND] != st.RELEASE))
+        self.rows = rows[self.numbers]
+        self.releases = rows[mine & (rows[:, st.R_KIND] == st.RELEASE)]
+
+    def trace(self, begin_ps: int = 0) -> Trace:
+        """Every command as an event, unit by unit in order of issue."""
+        order = np.argsort(self.rows[:, st.R_WHO], kind="stable")
+        rows = self.rows[order]
+        unit = rows[:, st.R_WHO] - self.launched.first
+        tables = {name: _Names() for name in ("units", "engines", "operations", "operands", "sources")}
+        units = self.launched.plan.units
+        names = self.launched.resources.names
+        columns: dict[str, Any] = {}
+        launches = units if begin_ps else 0
+        before = np.searchsorted(unit, np.arange(units)) if len(rows) else np.zeros(units, dtype=np.int64)
+        # Where every row goes: after the launches of its own and all earlier units.
+        place = np.arange(len(rows)) + (unit + 1 if launches else 0)
+        at_launch = before + np.arange(units)
+        total = len(rows) + launches
+
+        def column(values: Any, of_launches: Any) -> Any:
+            made = np.empty(total, dtype=np.int64)
+            made[place] = values
+            if launches:
+                made[at_launch] = of_launches
+            return made
+
+        for name in names:
+            tables["units"](name)
+        shown = [tables["units"](name) for name in names]
+        columns["unit"] = column(np.array(shown, dtype=np.int64)[unit] if units else unit, shown)
+        codes = self._texts(rows, tables)
+        columns["engine"] = column(codes["engine"], tables["engines"]("control") if launches else 0)
+        columns["operation"] = column(codes["operation"], tables["operations"](LAUNCH) if launches else 0)
+        columns["source"] = column(codes["source"], tables["sources"]("") if launches else 0)
+        columns["operand"] = column(codes["operand"], tables["operands"]("") if launches else 0)
+        start = np.maximum(rows[:, st.R_START], 0)
+        columns["start_ps"] = column(start, 0)
+        columns["end_ps"] = column(np.maximum(start, rows[:, st.R_END]), begin_ps)
+        columns["bytes"] = column(rows[:, st.R_BYTES], 0)
+        columns["cause"] = column(self._causes(rows, order, place, unit, at_launch, launches), NONE)
+        return Trace(
+            **{name: tuple(table) for name, table in tables.items()},
+            columns=columns, flows=self._flows(rows, place), counters=self._counters(rows),
+            machine=self.launched.resources.hda.name,
+        )  # fmt: skip
+
+    def _texts(self, rows: Any, tables: dict[str, _Names]) -> dict[str, Any]:
+        """The numbers of engine, operation, source and operands of every row."""
+        engines = [
+            *ENGINES,
+            *("dma" if i == 0 else f"dma.{i}" for i in range(self.launched.resources.dma.channels)),
+        ]
+        statements = self.simulation.rows.statements
+        keys = rows[:, [st.R_AT, st.R_KIND, st.R_ENGINE]]
+        kinds, inverse = (
+            np.unique(keys, axis=0, return_inverse=True) if len(rows) else (keys, np.zeros(0, dtype=int))
+        )
+        inverse = inverse.reshape(-1)
+        found = np.empty((len(kinds), 3), dtype=np.int64)
+        for i, (at, kind, engine) in enumerate(kinds.tolist()):
+            statement = statements[at]
+            name = NAMES.get(kind) or (statement.kind if kind == st.MEET else statement.operation)
+            where = engines[engine] if engine != NONE else PLACES.get(kind, "control")
+            found[i] = (
+                tables["engines"](where),
+                tables["operations"](name),
+                tables["sources"](source_of(statement.source)),
+            )
+        texts = self._operands(rows, tables["operands"])
+        made = {name: found[inverse, i] for i, name in enumerate(("engine", "operation", "source"))}
+        return {**made, "operand": texts}
+
+    def _operands(self, rows: Any, names: _Names) -> Any:
+        """The blocks each command touches, with their memories: ``local:x[0:4] -> common:y``."""
+        aux, table = self.simulation.arena.rows("aux"), self.launched.table
+        found = np.empty(len(rows), dtype=np.int64)
+        known: dict[bytes, int] = {}
+        for i, at in enumerate(rows[:, st.R_AUX].tolist()):
+            if at == NONE:
+                found[i] = names("")
+                continue
+            end = at + 1
+            for _ in range(int(aux[at])):
+                end += st.A_BOUNDS + 2 * int(aux[end + st.A_DIMENSIONS])
+            key = aux[at:end].tobytes()
+            number = known.get(key)
+            if number is None:
+                number = known[key] = names(_operand_text(aux[at:end].tolist(), table))
+            found[i] = number
+        return found
+
+    def _causes(self, rows: Any, order: Any, place: Any, unit: Any, at_launch: Any, launches: int) -> Any:
+        """Numbers of events instead of records; what nothing held up was released by its launch."""
+        events = np.full(len(self.simulation.table("record")) + 1, NONE, dtype=np.int64)
+        events[self.numbers[order]] = place
+        cause = rows[:, st.R_CAUSE]
+        found = events[np.where(cause == NONE, len(events) - 1, cause)]
+        return np.where(found == NONE, at_launch[unit], found) if launches else found
+
+    def _messages(self, rows: Any) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
+        """By queue and number, the rows that sent and that received a message."""
+        sent: dict[tuple[int, int], int] = {}
+        received: dict[tuple[int, int], int] = {}
+        kinds = rows[:, st.R_KIND]
+        for kind, found in ((st.SEND, sent), (st.RECEIVE, received), (st.ANY, received), (st.INTO, received)):
+            chosen = np.flatnonzero(kinds == kind)
+            pairs = rows[chosen][:, [st.R_QUEUE, st.R_MESSAGE]].tolist()
+            for row, (queue, message) in zip(chosen.tolist(), pairs, strict=True):
+                found.setdefault((queue, message), row)
+        return sent, received
+
+    def _flows(self, rows: Any, place: Any) -> Any:
+        sent, received = self._messages(rows)
+        pairs = [(place[sent[key]], place[row]) for key, row in received.items() if key in sent]
+        return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+    def arrivals(self) -> dict[int, list[int]]:
+        """When messages arrived, by queue: those of the first channel first, then by receiver and member."""
+        plan = self.launched.plan
+        first = np.cumsum([0, *(plan.units * c.members for c in plan.channels)]).tolist()
+        found: dict[int, list[int]] = {}
+        sends = self.rows[self.rows[:, st.R_KIND] == st.SEND]
+        for queue, time in sends[:, [st.R_QUEUE, st.R_ARRIVED]].tolist():
+            _, channel, receiver, member = self.simulation.queues[queue]
+            number = first[channel] + receiver * plan.channels[channel].members + member
+            found.setdefault(number, []).append(time)
+        return found
+
+    def _counters(self, rows: Any) -> tuple[Counter, ...]:
+        names, first = self.launched.resources.names, self.launched.first
+        queues = self.simulation.queues
+        sends = rows[rows[:, st.R_KIND] == st.SEND]
+        counters = []
+        steps: dict[str, list[tuple[Any, int]]] = {}
+        for queue in np.unique(sends[:, st.R_QUEUE]).tolist():
+            launched, channel, receiver, member = queues[queue]
+            label = f"queue {names[receiver]} {launched.plan.channels[channel].label(member)}"
+            arrived = sends[sends[:, st.R_QUEUE] == queue, st.R_ARRIVED]
+            freed = self.releases[self.releases[:, st.R_QUEUE] == queue, st.R_END]
+            steps[label] = [(arrived, 1), (freed, -1)]
+        for label in sorted(steps)[:MAX_COUNTERS]:
+            counters.append(_counter(label, steps[label]))
+        if len(sends):
+            counters.append(
+                _counter("messages on links", [(sends[:, st.R_START], 1), (sends[:, st.R_ARRIVED], -1)])
+            )
+        assert first >= 0
+        return tuple(counters)
+
+    def resources(self) -> tuple[dict[Any, int], dict[Any, int]]:
+        """Busy time and bytes of every link and memory on a path, by its key."""
+        spent: dict[Any, int] = {}
+        moved: dict[Any, int] = {}
+        used = self.rows[self.rows[:, st.R_PATH] != NONE][:, [st.R_PATH, st.R_BYTES]]
+        pairs: Any = used
+        counts: Any = []
+        if len(used):
+            pairs, counts = np.unique(used, axis=0, return_counts=True)
+        keys = self.launched.resources.fabric.keys
+        for (path, nbytes), count in zip(pairs.tolist(), counts, strict=True):
+            described = self.simulation.paths[path]
+            for stage, busy in zip(described.stages, described.stage_ps(nbytes)[1], strict=True):
+                if stage.resource is not None:
+                    key = keys[stage.resource]
+                    spent[key] = spent.get(key, 0) + busy * int(count)
+                    moved[key] = moved.get(key, 0) + nbytes * int(count)
+        return spent, moved
+
+    def usage(self, trace: Trace, whole_ps: int) -> Usage:
+        spent, moved = self.resources()
+        fabric = self.launched.resources.fabric
+        widths = dict(zip(fabric.keys, fabric.widths, strict=True))
+        tables: tuple[dict[str, float], dict[str, float]] = ({}, {})
+        named: dict[str, int] = {}
+        for key, time in spent.items():
+            name = self._name(key)
+            tables[isinstance(key, tuple) and key[0] == "memory"][name] = (
+                time / max(1, whole_ps) / widths[key]
+            )
+            named[name] = named.get(name, 0) + moved[key]
+        return Usage(busy_ps(trace), tables[0], tables[1], named, exposed_ps(trace))
+
+    def _name(self, key: Any) -> str:
+        if isinstance(key, Link):
+            network = self.launched.resources.hda.network(key.network)
+            start, stop = network.topology.ends(key.number)
+            owner = f"[{key.owner}]" if key.owner else ""
+            return f"{key.network}{owner} {start}->{stop}"
+        return " ".join(str(part) for part in key[:2]) + f"[{', '.join(str(p) for p in key[2:])}]"
+
+    def work_ps(self, engine: str) -> list[int]:
+        """Per unit, how long an engine works."""
+        rows = self.rows[
+            (self.rows[:, st.R_KIND] == st.WORK) & (self.rows[:, st.R_ENGINE] == ENGINES.index(engine))
+        ]
+        busy = np.zeros(self.launched.plan.units, dtype=np.int64)
+        np.add.at(busy, rows[:, st.R_WHO] - self.launched.first, rows[:, st.R_END] - rows[:, st.R_START])
+        found: list[int] = busy.tolist()
+        return found
+
+
+def _operand_text(numbers: list[int], table: Any) -> str:
+    reads: list[str] = []
+    writes: list[str] = []
+    at = 1
+    for _ in range(numbers[0]):
+        storage, owner, write, count = numbers[at : at + 4]
+        bounds = numbers[at + st.A_BOUNDS : at + st.A_BOUNDS + 2 * count]
+        memory, name = table.storage_name(storage)
+        edges = ", ".join(f"{bounds[2 * i]}:{bounds[2 * i] + bounds[2 * i + 1]}" for i in range(count))
+        text = f"{memory}:{name}[{edges}]" if count else f"{memory}:{name}"
+        (writes if write else reads).append(text + (f"@{owner}" if owner != NONE else ""))
+        at += st.A_BOUNDS + 2 * count
+    left = ", ".join(reads)
+    return f"{left} -> {', '.join(writes)}" if writes else left
+
+
+def _counter(name: str, steps: list[tuple[Any, int]]) -> Counter:
+    times = np.concatenate([t for t, _ in steps])
+    changes = np.concatenate([np.full(len(t), change) for t, change in steps])
+    order = np.lexsort((changes, times))
+    levels = np.cumsum(changes[order])
+    moments = times[order]
+    last = np.append(moments[1:] != moments[:-1], True) if len(moments) else np.zeros(0, dtype=bool)
+    return Counter(name, moments[last], levels[last])
+
+
+def delayed(trace: Trace, begin_ps: int) -> Trace:
+    """The trace of kernels that spend a while before their first command."""
+    if not begin_ps:
+        return trace
+    columns = dict(trace.columns)
+    launch = columns["operation"] == (trace.operations.index(LAUNCH) if LAUNCH in trace.operations else -1)
+    columns["start_ps"] = np.where(launch, 0, columns["start_ps"] + begin_ps)
+    columns["end_ps"] = columns["end_ps"] + begin_ps
+    counters = tuple(Counter(c.name, c.time_ps + begin_ps, c.value) for c in trace.counters)
+    return replace(trace, columns=columns, counters=counters)
+
+
+def choices(simulation: Simulation, launched: Launched) -> dict[int, list[int]]:
+    """Per unit, the members its receive-from-any took."""
+    found: dict[int, list[int]] = {}
+    rows = simulation.table("record")
+    rows = rows[rows[:, st.R_KIND] == st.ANY]
+    for who, queue in rows[:, [st.R_WHO, st.R_QUEUE]].tolist():
+        unit = who - launched.first
+        if 0 <= unit < launched.plan.units:
+            found.setdefault(unit, []).append(simulation.queues[queue][3])
+    return found
+
+
+def has_any(plan: pm.Plan) -> bool:
+    """Whether a unit's course may depend on which message comes first."""
+    return any(isinstance(s, pm.ReceiveAny) for stream in plan.streams for s in pm.statements(stream.body))
