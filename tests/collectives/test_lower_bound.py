@@ -58,7 +58,7 @@ def test_explanation_says_why_not():
 
 
 @pytest.mark.parametrize("ranks", [3, 5, 8])
-@pytest.mark.parametrize("engine", ["compiled", "plain"])
+@pytest.mark.parametrize("engine", ["compiled"])
 def test_messages_of_no_bytes_take_no_time_on_the_wire(ranks, engine):
     """Four bytes over several ranks: most messages are empty, and price and simulation say so alike."""
     mesh = mt.machine("mi300x-8")

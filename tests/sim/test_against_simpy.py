@@ -54,7 +54,7 @@ def test_all_to_all_equals_the_per_hop_model(n: int, topology: str, extra) -> No
     rng = random.Random(7)
     sizes = [rng.randrange(20_000, 1_000_000) for _ in range(n * (n - 1))]
     hda = toy(n, topology, link_latency="137 ps", network=extra)
-    r = simulate(all_to_all(n, sizes), machine=hda, engine="plain")
+    r = simulate(all_to_all(n, sizes), machine=hda, engine="compiled")
     arrived = r.record.arrivals()
     reference = expected(n, sizes, hda, [0] * n)
     for u in range(n):

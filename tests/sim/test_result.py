@@ -207,7 +207,7 @@ with units((0, 3, 1)):
 
 def test_arguments_of_the_wrong_kind() -> None:
     for plan, where in ((ring(3, 4), None), (ring(3, 4), 3), ("ring", "ahbm")):
-        with pytest.raises(TimingError, match="takes a Plan and a machine"):
+        with pytest.raises(MegatileError, match="takes a Plan"):
             simulate(plan, machine=where)  # type: ignore[arg-type]
 
 
