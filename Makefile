@@ -11,6 +11,7 @@ BENCH_ARGS ?=
 MATRIX_ARGS ?=
 DEMO_ARGS ?=
 FUZZ_ARGS ?= --minutes 5
+WHEEL_PYTHONS ?= $(PYTHON) python3.10 python3.12 python3.13
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
@@ -24,7 +25,7 @@ export MPLBACKEND := Agg
 export MPLCONFIGDIR := $(abspath $(VENV))/matplotlib
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix bench fuzz lint format clean check-python
+.PHONY: help demo test matrix bench fuzz docs wheel lint format clean check-python
 
 help: ## Print this list
 	@echo "make TARGET, where TARGET is one of"
@@ -45,6 +46,19 @@ bench: $(READY) ## Measure, beside rivals where there are any; misses are printe
 
 fuzz: $(READY) ## Feed changed inputs of every kind; goes on where it stopped (out/fuzz.json)
 	@$(BIN)/python -m tests.fuzz.run $(FUZZ_ARGS)
+
+docs: $(READY) ## Build the documentation site into out/site; a broken link fails
+	@$(PIP) install -e '.[docs]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q && echo "open out/site/index.html"
+
+wheel: $(READY) ## Build a wheel and try it in bare environments of the Pythons found (WHEEL_PYTHONS)
+	@rm -rf out/dist && $(BIN)/python -m build -q --wheel --outdir out/dist . && rm -rf build
+	@for python in $(WHEEL_PYTHONS); do \
+	  $$python -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || continue; \
+	  rm -rf out/bare && $$python -m venv out/bare && \
+	  out/bare/bin/python -m pip -qq --disable-pip-version-check install out/dist/*.whl && \
+	  out/bare/bin/python tests/wheel.py || exit 1; \
+	done; rm -rf out/bare
 
 lint: $(READY) ## Formatting, lint, types and import layers only
 	$(BIN)/ruff format --check .

@@ -26,7 +26,7 @@ app.command()(predict)
 
 @app.command()
 def plan(
-    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Number of ranks.")] = 8,
+    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, max=4096, help="Number of ranks.")] = 8,
     schedule: Annotated[
         str, typer.Option(help="ring, zigzag, striped, direct, hamilton, hamilton:4x2, ulysses:2+ring …")
     ] = "hamilton",

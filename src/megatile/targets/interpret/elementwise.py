@@ -115,7 +115,7 @@ class Elementwise:
     # --- statements -------------------------------------------------------------------------------
 
     def run(self, node: n.Parallel, unit: Unit) -> None:
-        extents = tuple(int(self.machine.compile(e)(unit)) for e in node.extents)
+        extents = tuple(_extent(self.machine.compile(e)(unit)) for e in node.extents)
         if any(e < 0 for e in extents):
             raise RunError(f"T.Parallel over extents {extents}", advice="extents are at least 0: T.max(n, 0)")
         if id(node) not in self.prepared and not node.in_step:
@@ -478,3 +478,9 @@ _STATEMENTS: dict[type[n.Node], Any] = {
     n.Check: Elementwise.check_assert,
     n.Print: Elementwise.show,
 }
+
+
+def _extent(value: Any) -> int:
+    if not np.isfinite(value):
+        raise RunError(f"{value} is no extent of T.Parallel", advice="give a whole number")
+    return int(value)
