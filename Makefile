@@ -56,7 +56,7 @@ wheel: $(READY) ## Build a wheel and try it in bare environments of the Pythons 
 	@for python in $(WHEEL_PYTHONS); do \
 	  $$python -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || continue; \
 	  rm -rf out/bare && $$python -m venv out/bare && \
-	  out/bare/bin/python -m pip -qq --disable-pip-version-check install out/dist/*.whl && \
+	  out/bare/bin/python -I -m pip -qq --disable-pip-version-check install out/dist/*.whl && \
 	  out/bare/bin/python tests/wheel.py || exit 1; \
 	done; rm -rf out/bare
 
