@@ -24,7 +24,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def links(page: Path) -> list[str]:
-    found = LINK.findall(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL))
+    found = LINK.findall(text_of(page))
     return [link for link in found if not link.startswith(("http:", "https:", "mailto:"))]
 
 
