@@ -1,4 +1,4 @@
-"""The Plan as data. This page is the definition of what a Plan means; every evaluator follows it.
+"""The Plan as data. This page is the definition of what a Plan means; the engine and all checks follow it.
 
 Units and streams
 -----------------
