@@ -138,7 +138,7 @@ class Simulation:
         rows[:, column] = np.arange(at + 1, at + count + 1)
         rows[-1, column] = self.arena.memory[head]
         self.arena.memory[head] = at
-        self.arena.memory[self.arena._size(name)] = at + count
+        self.arena.set_size(name, at + count)
 
     def _grow(self) -> None:
         """Double what is nearly full."""
@@ -185,6 +185,7 @@ class Simulation:
         launched = Launched(table, resources, scalars, self.arena.used["unit"])
         number = len(self.launches)
         self.launches.append(launched)
+        self.arena.make_room(self._words(table))
         self._declare(launched)
         if self.most_records:
             room = min(self.most_records, int(1.3 * commands(plan)) + 64)
@@ -195,6 +196,14 @@ class Simulation:
         self._instances(launched, number, start)
         self.owner += [number] * units
         return launched
+
+    def _words(self, table: PlanTable) -> int:
+        """About how much memory a launch takes."""
+        units = table.plan.units
+        frame = max((len(s.frame) for s in table.streams), default=1)
+        records = min(self.most_records, int(1.3 * commands(table.plan)) + 64) if self.most_records else 0
+        each = frame + 4 * (table.storages + 32) + sum(c.members for c in table.plan.channels) + 128
+        return units * each + records * (st.WIDTHS["record"] + 12) + (1 << 16)
 
     def _tabulate(self) -> None:
         """The tables of all plans as arrays."""

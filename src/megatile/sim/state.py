@@ -184,6 +184,10 @@ W_LOG, W_ACCESS = range(TOTALS + 2 * len(WIDTHS), TOTALS + 2 * len(WIDTHS) + 2)
 HEADER = W_ACCESS + 1
 
 
+_BASES = {name: TOTALS + number for number, name in enumerate(WIDTHS)}
+_SIZES = {name: TOTALS + len(WIDTHS) + number for number, name in enumerate(WIDTHS)}
+
+
 class Arena:
     """All tables in one array of integers, so that compiled functions take one argument."""
 
@@ -201,23 +205,21 @@ class Arena:
             if width > self.widths[name]:
                 old = self.rows(name).copy() if self.widths[name] else np.zeros((0, width), dtype=np.int64)
                 self.widths[name] = self.memory[header] = width
-                count, self.memory[self._size(name)] = len(old), 0
+                count = len(old)
+                self.set_size(name, 0)
                 self.reserve(name, count)
                 self.rows(name)[:count, : old.shape[1]] = old
 
-    def _size(self, name: str) -> int:
-        return TOTALS + len(WIDTHS) + list(WIDTHS).index(name)
-
-    def _base(self, name: str) -> int:
-        return TOTALS + list(WIDTHS).index(name)
-
     def size(self, name: str) -> int:
         """How many rows a table has room for."""
-        return int(self.memory[self._size(name)])
+        return int(self.memory[_SIZES[name]])
+
+    def set_size(self, name: str, count: int) -> None:
+        self.memory[_SIZES[name]] = count
 
     def rows(self, name: str) -> Any:
         """A table as an array of rows (valid until a table grows)."""
-        base, width = int(self.memory[self._base(name)]), self.widths[name]
+        base, width = int(self.memory[_BASES[name]]), self.widths[name]
         flat = self.memory[base : base + width * self.size(name)]
         return flat if width == 1 else flat.reshape(-1, width)
 
@@ -228,20 +230,26 @@ class Arena:
             return
         room = max(count, 2 * size)
         need = self._end + room * width
+        self.make_room(room * width)
+        old = int(self.memory[_BASES[name]])
+        self.memory[self._end : self._end + size * width] = self.memory[old : old + size * width]
+        self.memory[_BASES[name]] = self._end
+        self.set_size(name, room)
+        self._end = need
+
+    def make_room(self, words: int) -> None:
+        """Memory for tables of so many numbers in all: cheaper than growing several times."""
+        need = self._end + words
         if need > len(self.memory):
             larger = np.zeros(max(need, 2 * len(self.memory)), dtype=np.int64)
             larger[: self._end] = self.memory[: self._end]
             self.memory = larger
-        old = int(self.memory[self._base(name)])
-        self.memory[self._end : self._end + size * width] = self.memory[old : old + size * width]
-        self.memory[self._base(name)] = self._end
-        self.memory[self._size(name)] = room
-        self._end = need
 
     def extend(self, name: str, count: int, fill: int = 0) -> int:
         """``count`` more rows in use, filled with one number; where the first one is."""
         at = self.used[name]
-        self.reserve(name, at + count)
+        if at + count > self.memory[_SIZES[name]]:
+            self.reserve(name, at + count)
         self.used[name] = at + count
         if count:
             self.rows(name)[at : at + count] = fill
