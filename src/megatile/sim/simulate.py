@@ -26,8 +26,9 @@ from megatile.plan.structure import check_structure, one_level
 from megatile.sim.data import Scalars, assumed, observed, outputs, reads_scalars
 from megatile.sim.record import choices, has_any
 from megatile.sim.result import Result, wants_communication_trace
-from megatile.sim.simulation import MOST_RECORDS, Launched, QueueMisuse, Simulation
+from megatile.sim.simulation import MOST_RECORDS, Launched, QueueMisuse, Simulation, commands
 from megatile.sim.stuck import wait_graph
+from megatile.sim.symmetry import representative
 from megatile.timing.faults import Faults, current_faults
 from megatile.timing.resources import Resources
 from megatile.timing.view import Timing, TimingError, as_timing
@@ -37,6 +38,8 @@ ENGINES = ("compiled", "plain")
 """How the engine runs: as machine code, or as the Python that it is translated from."""
 OLD_ENGINES = ("run-ahead", "arrays", "bucket")
 _ROUNDS = 8
+LARGE = 1 << 18
+"""Commands from which on a run that records nothing looks for a unit that stands for all."""
 
 
 class Deadlock(PlanDeadlock):
@@ -182,6 +185,10 @@ class Run:
     def run(self, records: int) -> None:
         """Simulate, recording at most so many commands."""
         resources = Resources(self.hda, self.plan, self.faults, installed=self.installed, timing=self.timing)
+        one = representative(self.plan, resources) if symmetric(self.plan, records) else None
+        if one is not None:
+            self._run_one(one, resources)
+            return
         # What a receive-from-any took is found in the records.
         keep = max(records, 1 << 40 if has_any(self.plan) else 0)
         self.simulation = simulation = Simulation(record=keep, engine=self.engine, contended=self.contended)
@@ -194,9 +201,35 @@ class Run:
             self.messages = simulation.messages(self.launched)
         except QueueMisuse as misuse:
             explain(self.plan, self.scalars, misuse)
-        self.end_ps = resources.whole_ps(simulation.last_ps, self.launch)
-        self.begin_ps = max(0, self.end_ps - simulation.last_ps)
+        self._ended(simulation.last_ps, resources)
         self.choices = choices(simulation, self.launched)
+
+    def _ended(self, last_ps: int, resources: Resources) -> None:
+        self.end_ps = resources.whole_ps(last_ps, self.launch)
+        self.begin_ps = max(0, self.end_ps - last_ps)
+
+    def _run_one(self, one: Plan, resources: Resources) -> None:
+        """Simulate the unit that stands for all; a trace is made by a second run, when it is asked for."""
+        simulation = Simulation(record=0, engine=self.engine, contended=False)
+        launched = simulation.add(one, resources, self.scalars)
+        simulation.run()
+        graph = wait_graph(simulation)
+        if graph is not None:
+            raise deadlock(f"plan '{self.plan.name}' is deadlocked in every unit", graph)
+        self.simulation = None
+        self._ended(simulation.last_ps, resources)
+        for channel in self.plan.channels:
+            counts = simulation.messages(launched)[channel.name]
+            self.messages[channel.name] = {
+                unit * channel.members + member: count
+                for member, count in counts.items()
+                for unit in range(self.plan.units)
+            }
+
+
+def symmetric(plan: Plan, records: int) -> bool:
+    """Whether it is worth while to look for symmetry: nothing would be recorded anyway."""
+    return plan.units > 1 and records <= MOST_RECORDS and commands(plan) > max(records, LARGE)
 
 
 def deadlock(what: str, graph: WaitGraph) -> Deadlock:

@@ -71,6 +71,8 @@ class Launched:
         self.meetings = 0
         self.flows = 0
         self.sources = [c.source.compile() for c in self.plan.channels]
+        self.senders = [c.source.compile() for c in resources.plan.channels]
+        """Who feeds a queue on the machine: another unit, also where one unit stands for all."""
 
 
 class Simulation:
@@ -450,8 +452,9 @@ class Simulation:
         if not 0 <= sender < plan.units:
             raise QueueMisuse(f"queue {described.label(member)} of unit {receiver} is fed by nobody")
         resources = launched.resources
-        vc = resources.virtual_channel(described.name, sender, receiver)
-        credit = resources.credit_ps(receiver, sender, described)
+        peer = int(launched.senders[channel]({"unit": receiver, "member": member}))
+        vc = resources.virtual_channel(described.name, peer, receiver)
+        credit = resources.credit_ps(receiver, peer, described)
         number = self.arena.extend("queue", 1)
         ring = self.arena.extend("ring", described.slots, st.UNKNOWN)
         self.arena.rows("queue")[number] = (
@@ -466,9 +469,9 @@ class Simulation:
         launched = self.launch_of(g)
         resources, table = launched.resources, launched.table
         if source == -2:
-            _, channel, receiver, _ = self.queues[who]
+            _, channel, receiver, member = self.queues[who]
             described = launched.plan.channels[channel]
-            sender = int(self.arena.rows("queue")[who, st.SENDER]) - launched.first
+            sender = int(launched.senders[channel]({"unit": receiver, "member": member}))
             path = resources.path(
                 sender, table.memories[memories], receiver, described.memory, described.chunk_bytes
             )

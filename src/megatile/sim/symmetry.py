@@ -1,0 +1,190 @@
+"""One unit for all: where every unit of a plan does the same at the same times, one of them is simulated.
+
+The condition is that turning all units by one changes nothing that decides time. So the only stream covers
+all units; trip counts, conditions, sizes and members do not name the unit; peers are ``(unit + c) % n``;
+blocks of a tile begin at places that do not depend on the unit, or at ``((± unit + c) % n) * block`` with at
+most ``block`` elements (whether two of them are the same block then does not depend on the unit either); the
+paths of all units have equal figures; and no link, memory or engine is used by more than one of them. Then a
+message that a unit receives is, in time, the one that it sends itself, and the time of one unit is that of
+all, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from megatile.core.expr import ZERO, Binary, Const, Expr, Symbol, constant, symbols
+from megatile.plan import model as pm
+from megatile.plan.statements import regions_of, write_of
+from megatile.timing.resources import Resources
+
+MOST_QUEUES = 1 << 15
+
+
+def representative(plan: pm.Plan, resources: Resources) -> pm.Plan | None:
+    """The plan of unit 0 alone, sending to itself; None where units differ in something that decides time."""
+    if plan.units < 2 or len(plan.streams) != 1 or plan.levels or resources.faults:
+        return None
+    if plan.streams[0].unit_count() != plan.units or any(
+        t.shared or t.offset is not None for t in plan.tiles
+    ):
+        return None
+    if not (_alike_in_the_plan(plan) and _alike_on_the_machine(plan, resources)):
+        return None
+    channels = tuple(replace(channel, source=ZERO) for channel in plan.channels)
+    stream = replace(plan.streams[0], units=((0, 1, 1),), body=_to_itself(plan.streams[0].body))
+    return replace(plan, grid=(1,), place=ZERO, channels=channels, streams=(stream,))
+
+
+def _to_itself(body: tuple[Any, ...]) -> tuple[Any, ...]:
+    made: list[Any] = []
+    for statement in body:
+        if isinstance(statement, pm.Send):
+            statement = replace(statement, to=ZERO)
+        elif isinstance(statement, pm.Loop):
+            statement = replace(statement, body=_to_itself(statement.body))
+        elif isinstance(statement, pm.If):
+            statement = replace(
+                statement, body=_to_itself(statement.body), orelse=_to_itself(statement.orelse)
+            )
+        made.append(statement)
+    return tuple(made)
+
+
+# --- the plan ----------------------------------------------------------------------------------------------
+
+
+def _same(*expressions: Expr | None) -> bool:
+    """Whether expressions do not depend on the unit."""
+    return all(e is None or "unit" not in symbols(e) for e in expressions)
+
+
+def _turning(node: Expr, units: int) -> int | None:
+    """The sign of the unit in ``(± unit + c) % units``; None for other expressions."""
+    if isinstance(node, Symbol) and node.name == "unit":
+        return 1
+    if isinstance(node, Binary) and node.operator == "%" and constant(node.right) == units:
+        sign = _factor(node.left)
+        return sign if sign in (1, -1) else None
+    return None
+
+
+def _factor(node: Expr) -> int | None:
+    """By how much the unit counts in a sum; None where it is more than a sum."""
+    if "unit" not in symbols(node):
+        return 0
+    if isinstance(node, Symbol):
+        return 1
+    if isinstance(node, Binary) and node.operator in ("+", "-"):
+        left, right = _factor(node.left), _factor(node.right)
+        if left is None or right is None:
+            return None
+        return left + right if node.operator == "+" else left - right
+    return None
+
+
+def _alike_in_the_plan(plan: pm.Plan) -> bool:
+    n = plan.units
+    if any(_turning(c.source, n) != 1 for c in plan.channels):
+        return False
+    written: set[str] = set()
+    blocks: dict[tuple[str, int], Any] = {}
+    every = list(pm.statements(plan.streams[0].body))
+    for statement in every:
+        if not _alike(statement, n):
+            return False
+        write = write_of(statement)
+        written |= {write.tile} if write is not None else set()
+    declared = {tile.name for tile in plan.tiles}
+    if written - declared:
+        written |= declared
+    for statement in every:
+        for region in regions_of(statement):
+            for axis, (start, extent) in enumerate(zip(region.start, region.shape, strict=True)):
+                kind = _block_of(start, extent, n)
+                if kind is None or (kind != "same" and region.tile not in declared):
+                    return False
+                known = blocks.setdefault((region.tile, axis), kind)
+                if known != kind and region.tile in written:
+                    return False
+    return True
+
+
+def _alike(statement: Any, n: int) -> bool:
+    """Whether a statement does the same in every unit, as far as time goes."""
+    if any(region.at is not None for region in regions_of(statement)):
+        return False
+    work = getattr(statement, "work", None)
+    if work is not None and not _same(work.flops, work.bytes):
+        return False
+    if isinstance(statement, pm.Send):
+        return _turning(statement.to, n) == 1 and _same(statement.member)
+    if isinstance(statement, pm.Receive):
+        return _same(statement.member, *statement.shape)
+    if isinstance(statement, pm.Loop):
+        counted = [c for c in statement.carries if isinstance(c, pm.CarryInt)]
+        carried = [e for c in counted for e in (c.init, c.next)]
+        return _same(statement.start, statement.stop, statement.step, *carried)
+    if isinstance(statement, pm.If):
+        merged = [e for m in statement.merges if isinstance(m, pm.MergeInt) for e in (m.then, m.orelse)]
+        return _same(statement.condition, *merged)
+    return isinstance(statement, (pm.Compute, pm.Free))
+
+
+def _block_of(start: Expr, extent: Expr, n: int) -> Any:
+    """``same`` for every unit, or (sign, size) of the blocks among which the unit chooses; None: neither."""
+    if not _same(extent):
+        return None
+    if _same(start):
+        return "same"
+    size = 1
+    if isinstance(start, Binary) and start.operator == "*" and isinstance(start.right, Const):
+        size, start = start.right.value, start.left
+    sign, length = _turning(start, n), constant(extent)
+    if sign is None or length is None or not 0 <= length <= size:
+        return None
+    return sign, size
+
+
+# --- the machine -------------------------------------------------------------------------------------------
+
+
+def _alike_on_the_machine(plan: pm.Plan, resources: Resources) -> bool:
+    """Whether all units have equal engines and paths of their own."""
+    if any(
+        resources.engine_resource(k, 0) is not None for k in ("dma", "tensor", "vector", "channel", "control")
+    ):
+        return False
+    memories = {tile.memory for tile in plan.tiles} | {channel.memory for channel in plan.channels}
+    if any(resources.memory(name)[2] for name in memories):
+        return False
+    if plan.units * sum(channel.members for channel in plan.channels) > MOST_QUEUES:
+        return False
+    used: set[int] = set()
+    for channel in plan.channels:
+        for member in range(channel.members):
+            figures = set()
+            for receiver, sender in _pairs(plan, channel, member):
+                if resources.places[sender] == resources.places[receiver]:
+                    return False
+                stages = resources.fabric.stages(resources.hardware(sender), resources.hardware(receiver))
+                servers = [s.resource for s in stages if s.resource is not None]
+                if used.intersection(servers):
+                    return False
+                used.update(servers)
+                lane = resources.virtual_channel(channel.name, sender, receiver)
+                credit = resources.credit_ps(receiver, sender, channel)
+                figures.add((lane, credit, *((s.latency_ps, s.bandwidth, s.granule) for s in stages)))
+            if len(figures) != 1:
+                return False
+    return True
+
+
+def _pairs(plan: pm.Plan, channel: pm.Channel, member: int) -> Iterator[tuple[int, int]]:
+    units = np.arange(plan.units, dtype=np.int64)
+    senders = np.broadcast_to(channel.source.evaluate({"unit": units, "member": member}), units.shape)
+    return enumerate(senders.tolist())

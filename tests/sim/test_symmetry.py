@@ -1,0 +1,115 @@
+"""One unit that stands for all takes the time that all take; where units differ, none does."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from toys import ring, toy
+
+import megatile as mt
+from megatile.core.expr import eq, table, unit
+from megatile.plan.build import PlanBuilder
+from megatile.plan.model import Plan
+from megatile.sim.simulate import Deadlock, Run, simulate
+from megatile.sim.symmetry import representative
+from megatile.timing.faults import Faults, faults
+from megatile.timing.resources import Resources
+from megatile.timing.view import Timing
+
+
+def one_for_all(plan: Plan, hda) -> int | None:
+    resources = Resources(hda, plan)
+    one = representative(plan, resources)
+    if one is None:
+        return None
+    run = Run(plan, hda, Timing(), Faults(), None)
+    run._run_one(one, resources)
+    assert run.messages == simulate(plan, machine=hda).messages
+    return run.end_ps
+
+
+def exchange(seed: int) -> Plan:
+    """Messages to several neighbours, blocks that turn with the unit, loops, carried messages."""
+    rng = random.Random(seed)
+    n, size = rng.randrange(2, 9), rng.choice((1, 4, 16))
+    b = PlanBuilder(f"exchange{seed}", scale="core", units=n)
+    x = b.tile("x", (n * size,), "f32", memory="local", role="inout")
+    y = b.tile("y", (size,), "f32", memory="local", versions=rng.randrange(1, 3))
+    east = b.channel(
+        "east", source=(unit - 1) % n, slot_bytes=4 * size, memory="local", slots=rng.randrange(1, 4)
+    )
+    west = b.channel(
+        "west", source=(unit + 1) % n, slot_bytes=4 * size, memory="local", slots=rng.randrange(1, 4)
+    )
+    b.compute("fill", y, [], value=1.0)
+    with b.loop(0, rng.randrange(1, 6)) as loop:
+        at = ((unit + rng.randrange(n) - loop.index) % n) * size
+        b.send(east, x[at : at + size], to=(unit + 1) % n)
+        if rng.random() < 0.5:
+            b.send(west, y, to=(unit - 1) % n)
+            b.compute("add", y, [y, b.receive(west, (size,), "f32")])
+        there = ((unit + rng.randrange(n) + loop.index) % n) * size
+        if rng.random() < 0.5:
+            b.receive(east, (size,), "f32", into=x[there : there + size])
+        else:
+            mine = x[there : there + size]
+            b.compute("add", mine, [mine, b.receive(east, (size,), "f32")])
+    return b.finish()
+
+
+@pytest.mark.parametrize(("n", "chunk", "slots"), [(2, 4, 1), (3, 4, 1), (8, 64, 2), (16, 1, 1), (31, 7, 3)])
+def test_a_ring_takes_the_time_of_one_unit(n: int, chunk: int, slots: int) -> None:
+    plan, hda = ring(n, chunk, slots), toy(n, control=n % 2 == 0)
+    assert one_for_all(plan, hda) == simulate(plan, machine=hda).time_ps
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_exchanges_of_equal_units(seed: int) -> None:
+    plan = exchange(seed)
+    hda = toy(plan.units, network={"granule": "8 B"} if seed % 3 == 0 else {})
+    try:
+        expected = simulate(plan, machine=hda).time_ps
+    except Deadlock:
+        with pytest.raises(Deadlock):
+            one_for_all(plan, hda)
+        return
+    found = one_for_all(plan, hda)
+    assert found in (expected, None)
+    assert (found is None) == (plan.units == 2)  # both neighbours are the same unit, over the same link
+
+
+def test_most_random_exchanges_have_a_unit_for_all() -> None:
+    plans = [exchange(seed) for seed in range(40)]
+    found = [representative(p, Resources(toy(p.units), p)) is not None for p in plans if p.units > 2]
+    assert all(found)
+
+
+def test_units_that_differ_have_none() -> None:
+    hda = toy(4)
+    plan = ring(4, 4)
+    assert representative(plan, Resources(hda, plan)) is not None
+    with faults(straggler={1: 2.0}) as slow:
+        assert representative(plan, Resources(hda, plan, slow)) is None
+    assert representative(plan, Resources(toy(4, "line"), plan)) is None
+    assert representative(plan, Resources(toy(4, "switch"), plan)) is not None
+    shared = ring(4, 4, memory="common")
+    assert representative(shared, Resources(hda, shared)) is None
+    for size in (table((4, 8, 4, 4), unit) // 4, eq(unit, 1) + 1):
+        b = PlanBuilder("uneven", scale="core", units=4)
+        x = b.tile("x", (4,), "f32", memory="local", role="inout")
+        c = b.channel("c", source=(unit - 1) % 4, slot_bytes=16, memory="local")
+        with b.loop(0, size):
+            b.send(c, x, to=(unit + 1) % 4)
+            b.receive(c, (4,), "f32", into=x)
+        uneven = b.finish()
+        assert representative(uneven, Resources(hda, uneven)) is None
+
+
+def test_a_large_ring_takes_that_path_by_itself() -> None:
+    plan, hda = ring(512, 8), toy(512)
+    result = simulate(plan, machine=hda, record=False)
+    assert result._run.simulation is None
+    assert result.time_ps == simulate(plan, machine=hda).time_ps
+    assert sum(result.messages["ring"].values()) == 512 * 2 * 511
+    assert mt.simulate(ring(8, 8), machine=toy(8), record=False)._run.simulation is not None
