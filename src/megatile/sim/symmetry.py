@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.expr import ZERO, Binary, Const, Expr, Symbol, constant, symbols
+from megatile.core.expr import ZERO, Binary, Expr, Symbol, bounds, constant, from_linear, linear, symbols
 from megatile.plan import model as pm
 from megatile.plan.statements import regions_of, write_of
 from megatile.timing.resources import Resources
@@ -99,13 +99,14 @@ def _alike_in_the_plan(plan: pm.Plan) -> bool:
             return False
         write = write_of(statement)
         written |= {write.tile} if write is not None else set()
+    ranges = _ranges(every)
     declared = {tile.name for tile in plan.tiles}
     if written - declared:
         written |= declared
     for statement in every:
         for region in regions_of(statement):
             for axis, (start, extent) in enumerate(zip(region.start, region.shape, strict=True)):
-                kind = _block_of(start, extent, n)
+                kind = _block_of(start, extent, n, ranges)
                 if kind is None or (kind != "same" and region.tile not in declared):
                     return False
                 known = blocks.setdefault((region.tile, axis), kind)
@@ -135,19 +136,40 @@ def _alike(statement: Any, n: int) -> bool:
     return isinstance(statement, (pm.Compute, pm.Free))
 
 
-def _block_of(start: Expr, extent: Expr, n: int) -> Any:
+def _block_of(start: Expr, extent: Expr, n: int, ranges: dict[str, tuple[int, int]]) -> Any:
     """``same`` for every unit, or (sign, size) of the blocks among which the unit chooses; None: neither."""
     if not _same(extent):
         return None
     if _same(start):
         return "same"
-    size = 1
-    if isinstance(start, Binary) and start.operator == "*" and isinstance(start.right, Const):
-        size, start = start.right.value, start.left
-    sign, length = _turning(start, n), constant(extent)
-    if sign is None or length is None or not 0 <= length <= size:
+    terms, offset = linear(start)
+    turning = [term for term in terms if not _same(term)]
+    length = constant(extent)
+    if len(turning) != 1 or length is None:
+        return None
+    sign, size = _turning(turning[0], n), terms[turning[0]]
+    inside = {term: factor for term, factor in terms.items() if term is not turning[0]}
+    within = bounds(from_linear(inside, offset), ranges)
+    if sign is None or within is None or within[0] < 0 or within[1] + length > size:
         return None
     return sign, size
+
+
+def _ranges(every: list[Any]) -> dict[str, tuple[int, int]]:
+    """Between which numbers the indices of loops lie, where they are known."""
+    found: dict[str, tuple[int, int]] = {}
+    unknown: set[str] = set()
+    for loop in every:
+        if isinstance(loop, pm.Loop):
+            numbers = [constant(e) for e in (loop.start, loop.stop, loop.step)]
+            if None in numbers:
+                unknown.add(loop.index)
+                continue
+            values = range(*numbers)  # type: ignore[arg-type]
+            low, high = (min(values[0], values[-1]), max(values[0], values[-1])) if values else (0, 0)
+            before = found.get(loop.index, (low, high))
+            found[loop.index] = (min(low, before[0]), max(high, before[1]))
+    return {name: interval for name, interval in found.items() if name not in unknown}
 
 
 # --- the machine -------------------------------------------------------------------------------------------
