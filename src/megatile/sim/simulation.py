@@ -56,6 +56,11 @@ def commands(plan: pm.Plan) -> int:
     return sum(stream.unit_count() * count(stream.body) for stream in plan.streams)
 
 
+def as_bits(rate: float) -> int:
+    """A float as the integer that stands for it in the arena."""
+    return int(np.float64(rate).view(np.int64))
+
+
 class Launched:
     """One plan that was submitted: its instances, and how the machine answers for it."""
 
@@ -70,6 +75,7 @@ class Launched:
         self.flags = 0
         self.meetings = 0
         self.flows = 0
+        self.first_queues: list[int] = []
         self.sources = [c.source.compile() for c in self.plan.channels]
         self.senders = [c.source.compile() for c in resources.plan.channels]
         """Who feeds a queue on the machine: another unit, also where one unit stands for all."""
@@ -233,6 +239,7 @@ class Simulation:
                     advice="use fewer members or units",
                 )
             first = arena.extend("queue_of", count)
+            launched.first_queues.append(first)
             row = (
                 first,
                 channel.members,
@@ -355,8 +362,8 @@ class Simulation:
     def _server(self, key: Any, width: int) -> int:
         number = self.servers.get(key)
         if number is None:
-            number = self.servers[key] = self.arena.extend("server", 1)
-            self.arena.rows("server")[number] = (self.arena.extend("lane", width), width)
+            lanes = self.arena.extend("lane", width)
+            number = self.servers[key] = self.arena.append("server", (lanes, width))
             self.server_keys.append(key)
         return number
 
@@ -372,23 +379,20 @@ class Simulation:
         if known is not None:
             return known
         fabric, arena, contended = resources.fabric, self.arena, False
-        first = arena.extend("stage", len(path.stages))
-        for i, stage in enumerate(path.stages, first):
+        first = arena.used["stage"]
+        for stage in path.stages:
             server, shared = NONE, False
             if stage.resource is not None:
                 key = fabric.keys[stage.resource]
                 server, shared = self._server(key, fabric.widths[stage.resource]), self._is_shared(key)
                 contended |= shared
-            rate = np.float64(stage.bandwidth).view(np.int64)
-            arena.rows("stage")[i] = (server, stage.latency_ps, int(shared), -1, 0, rate)
-        number = arena.extend("path", 1)
+            arena.append("stage", (server, stage.latency_ps, int(shared), -1, 0, as_bits(stage.bandwidth)))
         granule = (path.granule or 0) if path.first_resource is not None else 0
-        rates = np.array([path.bandwidth, path.dma_bandwidth]).view(np.int64)
-        arena.rows("path")[number] = (
+        number = arena.append("path", (
             first, len(path.stages), path.startup_ps, path.latency_ps, path.extra_ps, path.before_ps,
             NONE if path.first_resource is None else path.first_resource, granule, int(contended), -1, 0,
-            *rates,
-        )  # fmt: skip
+            as_bits(path.bandwidth), as_bits(path.dma_bandwidth),
+        ))  # fmt: skip
         self.paths.append(path)
         self._path_numbers[id(path)] = number
         return number
@@ -455,14 +459,13 @@ class Simulation:
         peer = int(launched.senders[channel]({"unit": receiver, "member": member}))
         vc = resources.virtual_channel(described.name, peer, receiver)
         credit = resources.credit_ps(receiver, peer, described)
-        number = self.arena.extend("queue", 1)
         ring = self.arena.extend("ring", described.slots, st.UNKNOWN)
-        self.arena.rows("queue")[number] = (
+        number = self.arena.append("queue", (
             0, 0, described.slots, ring, launched.first + sender, launched.first + receiver, DMA + vc, credit,
             NONE, NONE, launched.channels + channel, member,
-        )  # fmt: skip
-        row = self.arena.rows("channel")[launched.channels + channel]
-        self.arena.rows("queue_of")[row[st.FIRST_QUEUE] + receiver * described.members + member] = number + 1
+        ))  # fmt: skip
+        place = launched.first_queues[channel] + receiver * described.members + member
+        self.arena.put("queue_of", place, (number + 1,))
         self.queues.append((launched, channel, receiver, member))
 
     def _path(self, who: int, memories: int, source: int, target: int, g: int) -> None:

@@ -255,6 +255,20 @@ class Arena:
             self.rows(name)[at : at + count] = fill
         return at
 
+    def put(self, name: str, row: int, values: Any) -> None:
+        """Write one row."""
+        at = int(self.memory[_BASES[name]]) + row * self.widths[name]
+        self.memory[at : at + len(values)] = values
+
+    def append(self, name: str, values: Any) -> int:
+        """One more row in use; its number."""
+        at = self.used[name]
+        if at >= self.memory[_SIZES[name]]:
+            self.reserve(name, at + 1)
+        self.used[name] = at + 1
+        self.put(name, at, values)
+        return at
+
     def assign(self, name: str, values: Any) -> None:
         """A table anew."""
         array = np.asarray(values, dtype=np.int64)
