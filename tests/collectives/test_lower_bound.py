@@ -13,15 +13,12 @@ from megatile.cost.price import lower_bound, price
 
 
 @pytest.mark.parametrize("name", ["ring", "direct", "hierarchical", "tree", "bruck", "halving_doubling"])
-def test_given_up_early_it_is_still_a_lower_bound(name):
+def test_the_longest_chain_is_a_lower_bound(name):
     cluster = mt.machine("h100-cluster", nodes=2)
     job, _ = make_job("all_reduce", machine=cluster, nbytes=4 * 9973)
     plan = algorithms()[name].plan(job)
-    whole = lower_bound(plan, cluster)
-    assert whole == price(plan, cluster).lower_ps <= mt.simulate(plan, machine=cluster).time_ps
-    for enough in (0, whole // 3, whole - 1):
-        assert enough < lower_bound(plan, cluster, enough) <= whole
-    assert lower_bound(plan, cluster, whole) == whole
+    chain = lower_bound(plan, cluster)
+    assert 0 < chain <= price(plan, cluster).lower_ps <= mt.simulate(plan, machine=cluster).time_ps
 
 
 @pytest.mark.parametrize("nbytes", [8, 1 << 16, 1 << 24])

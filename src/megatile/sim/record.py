@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -70,8 +70,12 @@ class Record:
         self.rows = rows[self.numbers]
         self.releases = rows[mine & (rows[:, st.R_KIND] == st.RELEASE)]
 
-    def trace(self, begin_ps: int = 0) -> Trace:
-        """Every command as an event, unit by unit in order of issue."""
+    def trace(self, begin_ps: int = 0, delay_ps: int = 0) -> Trace:
+        """Every command as an event, unit by unit in order of issue.
+
+        ``begin_ps`` is when units start by the launch, ``delay_ps`` what kernels spend before that besides.
+        """
+        begin_ps += delay_ps
         order = np.argsort(self.rows[:, st.R_WHO], kind="stable")
         rows = self.rows[order]
         unit = rows[:, st.R_WHO] - self.launched.first
@@ -103,13 +107,13 @@ class Record:
         columns["source"] = column(codes["source"], tables["sources"]("") if launches else 0)
         columns["operand"] = column(codes["operand"], tables["operands"]("") if launches else 0)
         start = np.maximum(rows[:, st.R_START], 0)
-        columns["start_ps"] = column(start, 0)
-        columns["end_ps"] = column(np.maximum(start, rows[:, st.R_END]), begin_ps)
+        columns["start_ps"] = column(start + delay_ps, 0)
+        columns["end_ps"] = column(np.maximum(start, rows[:, st.R_END]) + delay_ps, begin_ps)
         columns["bytes"] = column(rows[:, st.R_BYTES], 0)
         columns["cause"] = column(self._causes(rows, order, place, unit, at_launch, launches), NONE)
         return Trace(
             **{name: tuple(table) for name, table in tables.items()},
-            columns=columns, flows=self._flows(rows, place), counters=self._counters(rows),
+            columns=columns, flows=self._flows(rows, place), counters=self._counters(rows, delay_ps),
             machine=self.launched.resources.hda.name,
         )  # fmt: skip
 
@@ -195,8 +199,8 @@ class Record:
             found.setdefault(number, []).append(time)
         return found
 
-    def _counters(self, rows: Any) -> tuple[Counter, ...]:
-        names, first = self.launched.resources.names, self.launched.first
+    def _counters(self, rows: Any, delay_ps: int) -> tuple[Counter, ...]:
+        names = self.launched.resources.names
         queues = self.simulation.queues
         sends = rows[rows[:, st.R_KIND] == st.SEND]
         counters = []
@@ -213,8 +217,7 @@ class Record:
             counters.append(
                 _counter("messages on links", [(sends[:, st.R_START], 1), (sends[:, st.R_ARRIVED], -1)])
             )
-        assert first >= 0
-        return tuple(counters)
+        return tuple(Counter(c.name, c.time_ps + delay_ps, c.value) for c in counters)
 
     def resources(self) -> tuple[dict[Any, int], dict[Any, int]]:
         """Busy time and bytes of every link and memory on a path, by its key."""
@@ -292,18 +295,6 @@ def _counter(name: str, steps: list[tuple[Any, int]]) -> Counter:
     moments = times[order]
     last = np.append(moments[1:] != moments[:-1], True) if len(moments) else np.zeros(0, dtype=bool)
     return Counter(name, moments[last], levels[last])
-
-
-def delayed(trace: Trace, begin_ps: int) -> Trace:
-    """The trace of kernels that spend a while before their first command."""
-    if not begin_ps:
-        return trace
-    columns = dict(trace.columns)
-    launch = columns["operation"] == (trace.operations.index(LAUNCH) if LAUNCH in trace.operations else -1)
-    columns["start_ps"] = np.where(launch, 0, columns["start_ps"] + begin_ps)
-    columns["end_ps"] = columns["end_ps"] + begin_ps
-    counters = tuple(Counter(c.name, c.time_ps + begin_ps, c.value) for c in trace.counters)
-    return replace(trace, columns=columns, counters=counters)
 
 
 def choices(simulation: Simulation, launched: Launched) -> dict[int, list[int]]:

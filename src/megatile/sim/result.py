@@ -10,7 +10,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from megatile.core.quantities import format_bytes, format_time
-from megatile.sim.record import Record, Usage, delayed
+from megatile.sim.record import Record, Usage
 from megatile.timing.view import Timing
 from megatile.trace import (
     CriticalStep,
@@ -70,9 +70,8 @@ class Result:
     @cached_property
     def trace(self) -> Trace:
         """Every event with its cause and source line."""
-        assert self._run.launched is not None or self.record is not None
-        trace = self.record.trace(self.record.launched.resources.start_ps(0) if self.plan.units else 0)
-        return delayed(trace, self._run.begin_ps)
+        resources = self.record.launched.resources
+        return self.record.trace(resources.start_ps(0) if self.plan.units else 0, self._run.begin_ps)
 
     @property
     def op_log(self) -> list[Event]:

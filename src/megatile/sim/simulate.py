@@ -61,6 +61,7 @@ def simulate(
     timing: Timing | None = None,
     launch: bool = True,
     record: bool = True,
+    capacity: bool = True,
 ) -> Result:
     """Time a plan on a machine; with ``inputs`` (also as ``data=``) compute its outputs too.
 
@@ -74,7 +75,8 @@ def simulate(
     same times. ``assume`` gives values for integers that the plan reads from its data, where there is none.
     ``installed`` leaves out the install of the queues (`Session` does that once per unit). The faults of an
     enclosing ``with faults(...)`` apply. ``record=False`` keeps no times of single commands, which saves
-    memory; a trace that is asked for later is then made by a second run.
+    memory; a trace that is asked for later is then made by a second run. ``capacity=False`` also times plans
+    that do not fit the machine's memories.
     """
     engine = engine_name(engine)
     require_plan(plan, "simulate")
@@ -86,7 +88,6 @@ def simulate(
     hda = find_machine(machine) if isinstance(machine, str) else machine
     check_structure(plan)
     one_level(plan, "simulate")
-    check_memory(plan, hda)
     if isinstance(data, Mapping):
         inputs, data = data, True
     with_data = inputs is not None if data is None else data
@@ -94,6 +95,10 @@ def simulate(
         Run(plan, hda, option, current_faults(), engine, installed, launch)
         for option in as_timing(timing).options(hda, plan.scale)
     ]
+    for run in runs:
+        run.resources()
+    if capacity:
+        check_memory(plan, hda)
     for run in runs:
         run.time(inputs, with_data, assume, MOST_RECORDS if record else 0)
     best = min(runs, key=lambda run: run.end_ps)
@@ -182,9 +187,13 @@ class Run:
                     )
         self.run(records)
 
+    def resources(self) -> Resources:
+        """The machine as the plan sees it; plans that need more units than there are are refused."""
+        return Resources(self.hda, self.plan, self.faults, installed=self.installed, timing=self.timing)
+
     def run(self, records: int) -> None:
         """Simulate, recording at most so many commands."""
-        resources = Resources(self.hda, self.plan, self.faults, installed=self.installed, timing=self.timing)
+        resources = self.resources()
         one = representative(self.plan, resources) if symmetric(self.plan, records) else None
         if one is not None:
             self._run_one(one, resources)
