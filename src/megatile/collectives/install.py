@@ -79,7 +79,8 @@ def build_install_plans(
     """
     hda = _machine(spec)
     floor = floor_of(hda)
-    config = {**STANDARD, **{k: v for k, v in algorithm_config.items() if v is not None or k == "backpressure"}}
+    given = {k: v for k, v in algorithm_config.items() if v is not None or k == "backpressure"}
+    config = {**STANDARD, **given}
     _check(config, hda, floor, world_size, trust)
     mapper = resolve_mapper(config.get("mapper", "leader_only"), trust=trust)
     seats = [(sip, cube, pe) for sip in range(world_size) for cube, pe in mapper(floor, sip)]
