@@ -1880,12 +1880,9 @@ def run(s):
         if no_room(s):
             return GROW
         time = s[s[T_HEAP]]
-        if s[STOP_AT] != NONE and time > s[STOP_AT]:
-            return FINISHED
         phase = s[s[T_HEAP] + 1] // PHASE
         what = s[s[T_HEAP] + 3]
         pop(s)
-        s[CLOCK] = time
         if phase == REQUESTS:
             granted(s, what, time)
         elif phase == SIGNALS:

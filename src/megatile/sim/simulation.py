@@ -122,7 +122,7 @@ class Simulation:
             arena.reserve(name, count)
         arena.reserve("memo", 256)
         arena.rows("memo")[:] = NONE
-        arena.memory[[st.FREE_COMMAND, st.FREE_NODE, st.FREE_LOG, st.STOP_AT]] = NONE
+        arena.memory[[st.FREE_COMMAND, st.FREE_NODE, st.FREE_LOG]] = NONE
         arena.memory[st.RECORDING] = int(record > 0)
         for name in POOLS:
             self._extend_pool(name, 256)
@@ -294,7 +294,7 @@ class Simulation:
             u[first + members, st.FRAME] = at + size * np.arange(len(members))
             u[first + members, st.PC] = stream.first
         u = arena.rows("unit")[first : first + units]
-        u[:, [st.CAUSE, st.SHARED, st.WAITS, st.SINCE, st.NEXT, st.PARENT, st.SLOT]] = NONE
+        u[:, [st.CAUSE, st.SHARED, st.WAITS, st.SINCE, st.NEXT]] = NONE
         u[:, st.NUMBER] = numbers
         u[:, st.LAUNCH] = number
         u[:, st.FLOW] = launched.flows + numbers

@@ -23,18 +23,18 @@ HOPS = 4096
 ENTER, TEST, AGAIN, BRANCH, JUMP, MERGE, FREE, END = range(8)
 WORK, COPY, SEND, RECEIVE, ANY, READ, SIGNAL, WAIT, MEET = range(8, 17)
 # What a record in flight is, besides the kinds of commands above.
-INTO, RELEASE, PIECE, WAITED = range(17, 21)
+INTO, RELEASE, PIECE = range(17, 20)
 
 # Columns of `code`: the kind, then up to eight numbers whose meaning depends on it (see table.py).
 KIND, A, B, C, D, E, F, G, H = range(9)
 
-# Rows of `unit`: one column per instance.
+# Columns of `unit`: one row per instance.
 (
     NOW, PC, STATE, CAUSE, FRAME, STORE, HOLD, ENGINES, NUMBER, COPIES, SHARED, WAITS, SINCE, NEXT,
-    LAUNCH, LIVE, LATEST, FLOW, PLACE, PARENT, SLOT, WORKS,
-) = range(22)  # fmt: skip
+    LAUNCH, LIVE, LATEST, FLOW,
+) = range(18)  # fmt: skip
 # States of an instance; a blocked one names what it waits for in WAITS.
-WAITING, READY, DATA, CREDIT, ANYDATA, FLAG, MEETING, HAZARD, DONE = range(9)
+READY, DATA, CREDIT, ANYDATA, FLAG, MEETING, HAZARD, DONE = range(8)
 
 # Columns of `queue`: one row per queue that is used.
 SENT, TAKEN, SLOTS, RING, SENDER, RECEIVER, VC, CREDITED, DATA_WAITER, CREDIT_WAITER, QCHANNEL, QMEMBER = (
@@ -92,7 +92,7 @@ HELD, HELD_QUEUE, HELD_MESSAGE = range(3)
 ) = range(13)  # fmt: skip
 
 # Phases within one picosecond.
-SIGNALS, DECISIONS, DISPATCH, REQUESTS = range(4)
+SIGNALS, DECISIONS, REQUESTS = range(3)
 PHASE = 1 << 58
 
 # Expressions: a constant, an integer of the frame, or bytecode.
@@ -122,15 +122,15 @@ PUSH, LOAD, SELECT, LOOKUP, STOP = range(32, 37)
 # Entries of `total`.
 (
     LAST, READIES, EVENTS, FREE_COMMAND, LIVE_COMMANDS, FREE_NODE, LIVE_NODES, FREE_LOG, LIVE_LOGS,
-    RECORDED, TODO, RECORDING, STEPS, LIMIT, JITTER, SEQUENCE, AUX, CLOCK, STOP_AT,
-) = range(19)  # fmt: skip
-TOTALS = 19
+    RECORDED, TODO, RECORDING, STEPS, JITTER, SEQUENCE, AUX,
+) = range(16)  # fmt: skip
+TOTALS = 16
 
 # Why the engine returns to Python.
 (
     FINISHED, BUDGET, GROW, ASK_QUEUE, ASK_PATH, ASK_BUSY, ASK_MEETING, ASK_MESSAGE, ASK_VALUE,
-    ASK_DELAY, MISUSE, STUCK,
-) = range(12)  # fmt: skip
+    ASK_DELAY, MISUSE,
+) = range(11)  # fmt: skip
 
 
 # The tables of the arena: how wide a row is (0: it depends on the number of dimensions).
@@ -146,7 +146,7 @@ WIDTHS = {
     "alias": 1,
     "launch": 6,
     "memory_of": 2,
-    "unit": 22,
+    "unit": 18,
     "frame": 1,
     "heads": 1,
     "held": 3,
