@@ -192,7 +192,8 @@ class Arena:
     """All tables in one array of integers, so that compiled functions take one argument."""
 
     def __init__(self) -> None:
-        self.memory = np.zeros(1 << 16, dtype=np.int64)
+        # Pages that nothing touches cost nothing; moving all tables because one grows does.
+        self.memory = np.zeros(1 << 22, dtype=np.int64)
         self._end = HEADER
         self.used = dict.fromkeys(WIDTHS, 0)
         self.widths = dict(WIDTHS)
