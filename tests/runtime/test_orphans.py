@@ -61,11 +61,13 @@ def test_nothing_is_left_behind_within_three_seconds(command, how, tmp_path):
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        # A shell may have told the tests to ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     # The process itself, the one that forks, and two workers that have met.
     assert wait_until(lambda: len(marked(mark)) >= 4 and list(tmp_path.glob("*/rendezvous")), 60)
     process.send_signal(getattr(signal, how))
-    process.wait(10)
+    process.wait(30)
     left = wait_until(lambda: not marked(mark), 3)
     for pid in marked(mark):
         os.kill(pid, signal.SIGKILL)
