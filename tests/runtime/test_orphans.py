@@ -67,7 +67,7 @@ def test_nothing_is_left_behind_within_three_seconds(command, how, tmp_path):
     # The process itself, the one that forks, and two workers that have met.
     assert wait_until(lambda: len(marked(mark)) >= 4 and list(tmp_path.glob("*/rendezvous")), 60)
     process.send_signal(getattr(signal, how))
-    process.wait(30)
+    process.wait(10)
     left = wait_until(lambda: not marked(mark), 3)
     for pid in marked(mark):
         os.kill(pid, signal.SIGKILL)
