@@ -23,7 +23,7 @@ ALLOWED = {
     "lower": "ir collectives cost plan hda",
     "collectives": "language sim cost plan hda",
     "language": "ir plan",
-    "sim": "timing plan hda trace",
+    "sim": "timing plan hda trace report",
     "cost": "sim timing plan hda",
     "timing": "plan hda",
     "report": "trace hda",

@@ -116,15 +116,21 @@ def simulate(
     ] = None,
     graph: Annotated[bool, typer.Option("-G", "--graph", help="Captured: no launch by the host.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write the trace (.json, .jsonl).")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write a page to look at (.html).")] = None,
+    helps: Annotated[bool, typer.Option("--what-helps", help="What a better machine would bring.")] = False,
     settings: Set = None,
     json: Json = False,
 ) -> None:
     """How long a plan takes on a machine (with --library: as `megatile collective` predicts it)."""
+    from megatile.report.page import check_page
     from megatile.sim import simulate as simulate_plan
     from megatile.timing import Library
 
     algorithm, _, path = (library or "").partition(":")
     timing = Library(path or "auto", algorithm) if library else None
+    if report is not None:
+        check_page(report)
+        check_folder(report)
     plan, hda = read_plan(file), load(machine, settings)
     result = simulate_plan(plan, machine=hda, timing=timing, launch=not graph)
     if json:
@@ -135,10 +141,16 @@ def simulate(
                 "machine": hda.name,
                 "path": getattr(result.timing, "path", None),
                 "time_ps": result.time_ps,
+                **({"what_helps": [vars(s) for s in result.sensitivities()]} if helps else {}),
             },
         )
     else:
         print(result.summary())
+        if helps:
+            print(f"\n{result.what_helps()}")
+    if report is not None:
+        result.report(report)
+        print(f"page written to {report}", file=sys.stderr)
     if trace is not None:
         result.write_trace(trace)
         print(f"trace written to {trace}", file=sys.stderr)

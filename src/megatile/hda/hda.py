@@ -16,6 +16,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,6 +155,10 @@ class HDA(Places):
         pairs = reversed(list(zip(self.levels[1:], self.levels, strict=False)))
         shape = " × ".join(f"{above.num_units} {level.name}" for above, level in pairs if above.num_units > 1)
         return f"HDA({self.name}: {shape or '1 unit'})"
+
+    def _repr_html_(self) -> str:
+        text = escape(self.to_yaml())
+        return f"<details><summary>{escape(repr(self))}</summary><pre>{text}</pre></details>"
 
     # parts
 

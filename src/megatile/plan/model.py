@@ -144,6 +144,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from math import prod
 from typing import Any
 
@@ -367,6 +368,10 @@ class Plan:
         from megatile.plan.text import to_text
 
         return to_text(self)
+
+    def _repr_html_(self) -> str:
+        head = f"<summary>Plan {escape(self.name)}: {self.units} units</summary>"
+        return f"<details>{head}<pre>{escape(str(self))}</pre></details>"
 
     def to_json(self) -> str:
         from megatile.plan.serial import to_json

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import Place
+from megatile.core.expr import constant
 from megatile.hda.routing import Link
 from megatile.plan import model as pm
 from megatile.sim import state as st
@@ -259,6 +260,28 @@ class Record:
             owner = f"[{key.owner}]" if key.owner else ""
             return f"{key.network}{owner} {start}->{stop}"
         return " ".join(str(part) for part in key[:2]) + f"[{', '.join(str(p) for p in key[2:])}]"
+
+    def flops(self) -> dict[tuple[str, str], int]:
+        """Operations done, by engine and dtype."""
+        found: dict[tuple[str, str], int] = {}
+        rows = self.rows[self.rows[:, st.R_KIND] == st.WORK]
+        memo = self.simulation.table("memo")
+        known = memo[memo[:, 0] == st.ASK_BUSY]
+        for at in np.unique(rows[:, st.R_AT]).tolist():
+            statement, mine = self.simulation.rows.statements[at], rows[rows[:, st.R_AT] == at]
+            flops = constant(statement.work.flops)
+            if flops is not None:
+                total = int(flops) * len(mine)
+            else:
+                # Commands of one statement that take equally long do equally much.
+                lengths, counts = np.unique(mine[:, st.R_END] - mine[:, st.R_START], return_counts=True)
+                by_length = {int(row[5]): int(row[2]) for row in known[known[:, 1] == at]}
+                total = sum(
+                    by_length.get(t, 0) * c for t, c in zip(lengths.tolist(), counts.tolist(), strict=True)
+                )
+            key = (statement.engine, statement.work.dtype)
+            found[key] = found.get(key, 0) + total
+        return found
 
     def work_ps(self, engine: str) -> list[int]:
         """Per unit, how long an engine works."""

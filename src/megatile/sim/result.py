@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from html import escape
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +119,62 @@ class Result:
     def write_trace(self, path: str | FilePath) -> FilePath:
         """``*.json[.gz]`` for Perfetto, ``*.jsonl[.gz]`` for an op log."""
         return write_trace(self.trace, path)
+
+    @property
+    def begin_ps(self) -> int:
+        """What goes before the first command beside the launch (kernels of a library)."""
+        return self._run.begin_ps
+
+    @cached_property
+    def flops_by(self) -> dict[tuple[str, str], int]:
+        """Operations done, by engine and dtype."""
+        return self.record.flops()
+
+    @property
+    def flops(self) -> int:
+        """Operations done by all units together."""
+        return sum(self.flops_by.values())
+
+    @property
+    def share_of_machine(self) -> float:
+        """The part of the machine's units that the plan runs on."""
+        resources = self.record.launched.resources
+        return len(set(resources.places)) / max(1, resources.level.total)
+
+    def retime(self, factors: Mapping[str, float]) -> int:
+        """Picoseconds with figures of the machine multiplied: ``{"memory.hbm.bandwidth": 2}``."""
+        from megatile.sim.sensitivity import retime
+
+        return retime(self, factors)
+
+    def sensitivities(self, names: Sequence[str] | None = None, **options: Any) -> list[Any]:
+        """How the time follows each rate, latency and capacity that the plan uses, largest effect first."""
+        from megatile.sim.sensitivity import sensitivities
+
+        return sensitivities(self, names, **options)
+
+    def what_helps(self, limit: int = 12) -> str:
+        """The sensitivities as a table: what a tenth better would bring."""
+        from megatile.sim.sensitivity import table
+
+        return table(self.sensitivities(), limit)
+
+    def report(
+        self, path: str | FilePath, *, retime: bool = True, texts: Sequence[tuple[str, str]] = ()
+    ) -> FilePath:
+        """Write one self-contained HTML page: timeline, links, roofline, traffic, critical path, sliders.
+
+        ``retime=False`` leaves out the sliders, for which the plan is simulated some forty times; ``texts``
+        are further (title, text) pairs to fold in.
+        """
+        from megatile.report.page import check_page, write_page
+        from megatile.sim.page import result_page
+
+        check_page(path)
+        return write_page(path, result_page(self, retime=retime, texts=texts))
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.summary())}</pre>"
 
     def summary(self) -> str:
         """Time, engines, links and exposed communication as a table."""

@@ -30,22 +30,22 @@ def critical_path(trace: Trace) -> list[CriticalStep]:
     Starts at the event that ends last (the first such in the trace) and follows ``cause``. Each step
     adds the time from its cause's end to its own end, so the sum is the trace's end.
     """
-    if not len(trace):
-        return []
-    cause, end = trace.columns["cause"], trace.columns["end_ps"]
-    number = int(np.argmax(end))
-    numbers: list[int] = []
-    seen: set[int] = set()
-    while number >= 0 and number not in seen:
-        seen.add(number)
-        numbers.append(number)
-        number = int(cause[number])
     steps, reached = [], 0
-    for number in reversed(numbers):
-        until = max(reached, int(end[number]))
+    for number in critical_events(trace):
+        until = max(reached, int(trace.columns["end_ps"][number]))
         steps.append(CriticalStep(trace[number], until - reached))
         reached = until
     return steps
+
+
+def critical_events(trace: Trace) -> list[int]:
+    """The numbers of the events on the critical path, first to last."""
+    number = int(np.argmax(trace.columns["end_ps"])) if len(trace) else -1
+    numbers: dict[int, None] = {}
+    while number >= 0 and number not in numbers:
+        numbers[number] = None
+        number = int(trace.columns["cause"][number])
+    return list(reversed(numbers))
 
 
 def critical_groups(trace: Trace) -> list[tuple[str, str, str, int, int, float]]:

@@ -1,0 +1,278 @@
+"""One self-contained HTML page about a run: timeline, links, roofline, traffic, critical path, sliders.
+
+The page is a template (``page.html``) and one JSON object; nothing is loaded from elsewhere. This module
+makes the parts that follow from a Trace; what a simulation adds (links, roofline, re-timing) is passed in.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from megatile.core.errors import MegatileError
+from megatile.core.files import exists, read_file, write_text
+from megatile.core.quantities import format_time
+from megatile.hda import HDA
+from megatile.trace import Trace, critical_groups
+from megatile.trace.critical import critical_events
+from megatile.trace.lanes import rows_of
+
+MOST_EVENTS = 1_000_000
+MOST_LINKS = 1500
+MOST_NETWORKS = 12
+MOST_DRAWN = 256
+"""Endpoints up to which the links that carried nothing are drawn too."""
+_SOURCE_LIMIT = 1 << 20
+_AROUND = 3
+"""Lines of a source shown before and after one that the critical path goes through."""
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """The use of one link: which network and its instance, the ends, and the share busy per span of time."""
+
+    network: str
+    owner: int
+    link: int
+    use: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Peaks (operations/s), memories (bytes/s), and points: (operations per byte, operations/s)."""
+
+    peaks: Mapping[str, float] = field(default_factory=dict)
+    memories: Mapping[str, float] = field(default_factory=dict)
+    points: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Retiming:
+    """How long the same plan takes with one figure of the machine multiplied, by name."""
+
+    factors: Sequence[float]
+    times_ps: Mapping[str, Sequence[int]]
+    values: Mapping[str, str]
+    note: str = ""
+
+
+NO_RETIMING = Retiming((), {}, {}, "Nothing was re-timed for this page.")
+
+
+def page(
+    trace: Trace,
+    *,
+    title: str,
+    hda: HDA | None = None,
+    cards: Sequence[tuple[str, str]] = (),
+    links: Sequence[LinkUse] = (),
+    roofline: Roofline | None = None,
+    traffic: Sequence[Sequence[str]] = (),
+    retiming: Retiming = NO_RETIMING,
+    texts: Sequence[tuple[str, str]] = (),
+) -> str:
+    """The page as text; ``traffic`` has rows (what, bytes, busy, hits), ``texts`` pairs (title, text)."""
+    roof = roofline or Roofline()
+    data = {
+        "title": title,
+        "time_ps": trace.end_ps,
+        "cards": [list(map(str, card)) for card in cards],
+        "timeline": _timeline(trace),
+        "networks": _networks(hda, links) if hda is not None else [],
+        "roofline": {
+            "peaks": [{"name": n, "rate": r} for n, r in roof.peaks.items() if r > 0],
+            "memories": [{"name": n, "rate": r} for n, r in roof.memories.items() if r > 0],
+            "points": [
+                {"name": n, "intensity": i, "rate": r} for n, (i, r) in roof.points.items() if i > 0 and r > 0
+            ],
+            "note": roof.note,
+        },
+        "traffic": [list(map(str, row)) for row in traffic],
+        "critical": [
+            [operation, engine, str(steps), format_time(spent), f"{share:.1%}", source]
+            for operation, engine, source, steps, spent, share in critical_groups(trace)[:40]
+        ],
+        "sources": _sources(trace),
+        "sensitivity": {
+            "factors": list(retiming.factors),
+            "parameters": [
+                {"name": n, "value": retiming.values.get(n, ""), "times": list(map(int, times))}
+                for n, times in retiming.times_ps.items()
+            ],
+            "note": retiming.note,
+        },
+        "texts": [list(pair) for pair in texts],
+    }
+    # "</script>" in a name or source line must not end the block that holds the data.
+    packed = (
+        json.dumps(data, ensure_ascii=False, allow_nan=False).replace("</", "<\\/").replace("<!--", "<\\!--")
+    )
+    template = files("megatile.report").joinpath("page.html").read_text(encoding="utf-8")
+    return template.replace("/*DATA*/", packed)
+
+
+def check_page(path: str | Path) -> None:
+    """Refuse a name that is no page's before a long run is made for it."""
+    if Path(path).suffix.lower() not in (".html", ".htm"):
+        raise MegatileError(
+            f"a report is a page: '{path}' does not end in .html", advice="report('out.html')"
+        )
+
+
+def write_page(path: str | Path, text: str) -> Path:
+    """Write the page, whole or not at all."""
+    check_page(path)
+    write_text(path, text, MegatileError)
+    return Path(path)
+
+
+# the timeline
+
+
+def _timeline(trace: Trace) -> dict[str, Any]:
+    every, row = rows_of(trace)
+    critical = np.zeros(len(trace), dtype=np.uint8)
+    critical[critical_events(trace)] = 1
+    order = np.lexsort((trace.columns["start_ps"], row)) if len(trace) else np.zeros(0, dtype=np.int64)
+    left_out = ""
+    if len(order) > MOST_EVENTS:
+        cut = int(row[order[MOST_EVENTS]])
+        order = order[row[order] < cut]
+        left_out = (
+            f"{len(order)} of {len(trace)} events are here, those of {cut} of {len(every)} rows; "
+            "write_trace keeps all of them."
+        )
+    waiting = np.array([r.waiting for r in every], dtype=bool)
+    place = np.full(len(trace) + 1, -1, dtype=np.int64)
+    place[order] = np.arange(len(order))
+    columns = {name: trace.columns[name][order] for name in trace.columns}
+    packed = {
+        "start": columns["start_ps"].astype(np.float64),
+        "length": (columns["end_ps"] - columns["start_ps"]).astype(np.float64),
+        "bytes": columns["bytes"].astype(np.float64),
+        "cause": place[columns["cause"]].astype(np.int32),
+        "row": row[order].astype(np.int32),
+        "critical": critical[order],
+        **{name: columns[name].astype(np.int32) for name in ("operation", "source", "operand")},
+    }
+    return {
+        "units": list(trace.units),
+        "operations": list(trace.operations),
+        "sources": list(trace.sources),
+        "operands": list(trace.operands),
+        "rows": [{"unit": r.unit, "kind": r.kind, "name": r.name, "waiting": r.waiting} for r in every],
+        "columns": {name: _packed(values) for name, values in packed.items()},
+        "left_out": left_out,
+        "working": np.unique(columns["operation"][~waiting[row[order]]]).tolist() if len(order) else [],
+    }
+
+
+def _packed(values: np.ndarray) -> str:
+    little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+    return base64.b64encode(zlib.compress(little.tobytes(), 6)).decode("ascii")
+
+
+# source lines
+
+
+def _sources(trace: Trace) -> list[dict[str, Any]]:
+    """The files that the critical path goes through, with the share of every line."""
+    shares: dict[str, dict[int, float]] = {}
+    for *_, source, _, _, share in critical_groups(trace):
+        file, _, line = source.rpartition(":")
+        if file and line.isdecimal():
+            lines = shares.setdefault(file, {})
+            lines[int(line)] = lines.get(int(line), 0.0) + share
+    found = []
+    for file, lines in sorted(shares.items(), key=lambda item: -sum(item[1].values()))[:4]:
+        text = read_file(file, _SOURCE_LIMIT).decode("utf-8", "replace").splitlines() if exists(file) else []
+        shown = sorted(
+            {n for line in lines for n in range(line - _AROUND, line + _AROUND + 1) if 1 <= n <= len(text)}
+            | set(lines)
+        )
+        found.append(
+            {
+                "name": Path(file).name,
+                "lines": [[n, text[n - 1] if n <= len(text) else "", lines.get(n, 0)] for n in shown],
+            }
+        )
+    return found
+
+
+# networks
+
+
+def _networks(hda: HDA, links: Sequence[LinkUse]) -> list[dict[str, Any]]:
+    """Every network instance that carried something, the busiest first."""
+    groups: dict[tuple[str, int], list[LinkUse]] = {}
+    for use in links:
+        groups.setdefault((use.network, use.owner), []).append(use)
+    ranked = sorted(groups.items(), key=lambda item: -sum(float(np.mean(u.use)) for u in item[1]))
+    found = []
+    for (name, owner), uses in ranked[:MOST_NETWORKS]:
+        network = hda.network(name)
+        drawn, nodes = _nodes(network.topology, uses)
+        several = hda.level(network.level).total > 1
+        note = f"{len(uses)} links of {name} carried data"
+        if len(drawn) < len(uses):
+            note += f"; the {len(drawn)} busiest are drawn"
+        if len(ranked) > MOST_NETWORKS:
+            note += f"; {len(ranked) - MOST_NETWORKS} more networks are not shown"
+        found.append(
+            {
+                "name": f"{name} in {network.level} {owner}" if several else name,
+                "bins": len(uses[0].use),
+                "nodes": nodes,
+                "links": drawn,
+                "note": note + ".",
+            }
+        )
+    return found
+
+
+def _nodes(topology: Any, uses: list[LinkUse]) -> tuple[list[Any], list[Any]]:
+    """Links as [from, to, name, mean, use] and nodes as [x, y, name], in a field of 400 by 300."""
+    busiest = sorted(uses, key=lambda u: -float(np.mean(u.use)))[:MOST_LINKS]
+    names: dict[str, int] = {}
+    links = []
+    used = {u.link for u in busiest}
+    idle = dict.fromkeys(
+        link
+        for a in range(topology.size if topology.size <= MOST_DRAWN else 0)
+        for b in list(topology.neighbors(a)[:8])
+        for link in topology.hops(a, b)
+    )
+    blank = [0.0] * len(uses[0].use)
+    for link, use in [(u.link, list(u.use)) for u in busiest] + [(n, blank) for n in idle if n not in used]:
+        a, b = topology.ends(link)
+        ends = [names.setdefault(str(end), len(names)) for end in (a, b)]
+        links.append([*ends, f"{a} → {b}", round(float(np.mean(use)), 4), [round(float(u), 3) for u in use]])
+    return links, [[*_position(topology, name, list(names)), name] for name in names]
+
+
+def _position(topology: Any, name: str, names: list[str]) -> tuple[float, float]:
+    digits = "".join(c for c in name if c.isdecimal())
+    endpoint = name.isdecimal() and int(name) < topology.size
+    if len(topology.dims) >= 2 and endpoint:
+        coords = topology.coords(int(name))
+        width, height = topology.dims[0], math.prod(topology.dims[1:])
+        y = coords[1] + sum(c * math.prod(topology.dims[1 : i + 2]) for i, c in enumerate(coords[2:]))
+        return 400 * (coords[0] + 0.5) / width, 300 * (y + 0.5) / height
+    if endpoint:
+        angle = 2 * math.pi * int(name) / topology.size - math.pi / 2
+        return 200 + 185 * math.cos(angle), 150 + 138 * math.sin(angle)
+    inner = [n for n in names if not (n.isdecimal() and int(n) < topology.size)]
+    if len(inner) == 1:
+        return 200.0, 150.0
+    angle = 2 * math.pi * (inner.index(name) / len(inner)) + 0.1 * len(digits)
+    return 200 + 70 * math.cos(angle), 150 + 52 * math.sin(angle)

@@ -1,0 +1,184 @@
+"""What a Result puts on its page: `Result.report`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megatile.core.quantities import format_bytes, format_time
+from megatile.hda.routing import Link
+from megatile.report.page import LinkUse, Retiming, Roofline, page
+from megatile.sim import sensitivity
+from megatile.sim import state as st
+from megatile.trace import Trace
+
+if TYPE_CHECKING:
+    from megatile.sim.result import Result
+
+BINS = 48
+FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)
+MOST_SLIDERS = 10
+SECONDS = 20.0
+"""How long the runs for the sliders may take together."""
+_LONGEST_TEXT = 200_000
+_MEMORY = re.compile(r"(?:^|, |-> )(\w+):")
+
+
+def result_page(result: Result, *, texts: Sequence[tuple[str, str]] = (), retime: bool = True) -> str:
+    """The page as text: see `Result.report`."""
+    plan = str(result.plan)
+    shown = plan if len(plan) <= _LONGEST_TEXT else plan[:_LONGEST_TEXT] + "\n… the text goes on"
+    return page(
+        result.trace,
+        title=f"{result.plan.name} on {result.machine.name}",
+        hda=result.machine,
+        cards=_cards(result),
+        links=link_use(result),
+        roofline=_roofline(result),
+        traffic=_traffic(result),
+        retiming=_retiming(result) if retime else Retiming((), {}, {}, "Nothing was re-timed for this page."),
+        texts=[*texts, ("Plan", shown), ("Machine", result.machine.to_yaml())],
+    )
+
+
+def _cards(result: Result) -> list[tuple[str, str]]:
+    whole, units = max(1, result.time_ps), max(1, result.plan.units)
+    cards = [("predicted time", format_time(result.time_ps)), ("units", str(result.plan.units))]
+    flops = result.flops
+    if flops:
+        cards.append(("reached", _rate(flops / (whole * 1e-12), "FLOP/s")))
+    cards += [(f"{name} busy", f"{busy / (whole * units):.1%}") for name, busy in result.busy.items()]
+    cards.append(("exposed communication", format_time(round(result.exposed_ns * 1000))))
+    cards.append(("events", f"{len(result.trace)}"))
+    return cards
+
+
+def _rate(value: float, unit: str) -> str:
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= factor:
+            return f"{value / factor:.4g} {prefix}{unit}"
+    return f"{value:.4g} {unit}"
+
+
+def _traffic(result: Result) -> list[tuple[str, str, str, str]]:
+    rows = [(f"memory {n}", format_bytes(count), "", "") for n, count in memory_bytes(result.trace).items()]
+    moved = result.usage.bytes_on
+    for kind, table in (("shared memory", result.memories), ("link", result.links)):
+        ranked = sorted(table.items(), key=lambda item: (-item[1], item[0]))
+        names = [(n.removeprefix("memory "), n, share) for n, share in ranked]
+        rows += [(f"{kind} {s}", format_bytes(moved[n]), f"{share:.1%}", "") for s, n, share in names[:12]]
+        if len(names) > 12:
+            rest = sum(moved[n] for _, n, _ in names[12:])
+            rows.append((f"… {len(names) - 12} more {kind}s", format_bytes(rest), "", ""))
+    return rows
+
+
+def memory_bytes(trace: Trace) -> dict[str, int]:
+    """Bytes read from and written to each memory layer by transfers, most first."""
+    operand, counted = trace.columns["operand"], trace.columns["bytes"]
+    moved = np.bincount(operand, weights=counted, minlength=len(trace.operands)) if len(trace) else ()
+    found: dict[str, int] = {}
+    for text, nbytes in zip(trace.operands, moved, strict=False):
+        for memory in _MEMORY.findall(text) if nbytes else ():
+            found[memory] = found.get(memory, 0) + int(nbytes)
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def link_use(result: Result, bins: int = BINS) -> list[LinkUse]:
+    """The share of every span of time in which each link is busy; a transfer counts evenly over its time."""
+    record = result.record
+    rows = record.rows[record.rows[:, st.R_PATH] != st.NONE]
+    if not len(rows) or not result.time_ps:
+        return []
+    edges = np.linspace(0, result.time_ps, bins + 1)
+    span = result.time_ps / bins
+    busy: dict[Any, np.ndarray] = {}
+    fabric = record.launched.resources.fabric
+    keys, inverse = np.unique(rows[:, [st.R_PATH, st.R_BYTES]], axis=0, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    order = np.argsort(inverse, kind="stable")
+    cuts = np.searchsorted(inverse[order], np.arange(len(keys) + 1))
+    for number, (path, nbytes) in enumerate(keys.tolist()):
+        described = record.simulation.paths[path]
+        stages = [
+            (fabric.keys[stage.resource], ps)
+            for stage, ps in zip(described.stages, described.stage_ps(nbytes)[1], strict=True)
+            if stage.resource is not None and isinstance(fabric.keys[stage.resource], Link)
+        ]
+        if not stages:
+            continue
+        chosen = rows[order[cuts[number] : cuts[number + 1]]]
+        start = chosen[:, st.R_START, None] + result.begin_ps
+        end = np.maximum(chosen[:, st.R_END], chosen[:, st.R_ARRIVED])[:, None] + result.begin_ps
+        done = np.clip((edges[None, :] - start) / np.maximum(1, end - start), 0, 1).sum(axis=0)
+        share = np.diff(done) / span
+        for key, ps in stages:
+            busy[key] = busy.get(key, 0) + share * ps
+    widths = dict(zip(fabric.keys, fabric.widths, strict=True))
+    return [
+        LinkUse(key.network, key.owner or 0, key.number, np.minimum(1, use / widths[key]).tolist())
+        for key, use in busy.items()
+    ]
+
+
+def _roofline(result: Result) -> Roofline:
+    """Peaks of the engines and bandwidths of the memories that the plan's units have together."""
+    flops, hda = result.flops, result.machine
+    if not flops:
+        return Roofline(note="Nothing was computed.")
+    seconds = max(1, result.time_ps) * 1e-12
+    used = {name for name, _ in result.flops_by.items()}
+    dtypes = sorted({dtype for _, dtype in used})
+    machine = hda.levels[-1].name
+    peaks = {
+        f"{kind} {dtype}": hda.throughput(machine, dtype, kind) * result.share_of_machine
+        for kind, dtype in sorted(used)
+    }
+    memories, points = {}, {}
+    for name, nbytes in memory_bytes(result.trace).items():
+        layer = hda.memory(name)
+        count = hda.level(layer.level).total * result.share_of_machine
+        memories[name] = layer.effective_bandwidth * max(1.0, count)
+        if nbytes:
+            points[f"{_rate(flops / seconds, 'FLOP/s')} at {flops / nbytes:.3g} per byte of {name}"] = (
+                flops / nbytes,
+                flops / seconds,
+            )
+    note = (
+        f"{_rate(flops, 'FLOP')} ({', '.join(dtypes)}); peaks and bandwidths are those of the units in use."
+    )
+    if not points:
+        note = f"{_rate(flops, 'FLOP')}, but no memory traffic, so there is no intensity to plot."
+    return Roofline(peaks, memories, points, note)
+
+
+def _retiming(result: Result) -> Retiming:
+    """The plan timed with every important figure at half to double."""
+    ranked = [
+        s.figure for s in sensitivity.sensitivities(result, seconds=SECONDS / 2) if s.time_ps != s.base_ps
+    ]
+    chosen = ranked[:MOST_SLIDERS]
+    times: dict[str, list[int]] = {name: [] for name in chosen}
+    values: dict[str, str] = {}
+    lacking: set[str] = set()
+    asked = [f for f in FACTORS if f != 1.0]
+    for name, value, factor, took in sensitivity.retimed(result, chosen, asked, SECONDS / 2):
+        values[name] = value
+        if took is None:
+            lacking.add(name)
+        if factor == asked[len(asked) // 2]:
+            times[name].append(result.time_ps)
+        times[name].append(took or result.time_ps)
+    times = {name: all_times for name, all_times in times.items() if name not in lacking}
+    note = (
+        "Each slider goes through simulated points (half, 0.7, 1.4 and double of one figure), between them "
+        "on a logarithmic line; several sliders together multiply their effects, which is an estimate."
+    )
+    if lacking:
+        note += f" No slider, as the plan does not fit there or time was short: {', '.join(sorted(lacking))}."
+    if not times:
+        note = "No figure of the machine changes this time by itself." + (note if lacking else "")
+    return Retiming(FACTORS, times, values, note)
