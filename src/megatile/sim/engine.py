@@ -78,6 +78,11 @@ def unit_row(s, i):
 
 
 @jit
+def queue_of_row(s, i):
+    return s[T_QUEUE_OF] + i * W_QUEUE_OF
+
+
+@jit
 def held_row(s, i):
     return s[T_HELD] + i * W_HELD
 
@@ -149,7 +154,7 @@ def memo_row(s, i):
 
 @jit
 def record_row(s, i):
-    return s[T_RECORD] + i * W_RECORD
+    return s[T_RECORD] + (i - s[RECORD_BASE]) * W_RECORD
 
 
 @jit
@@ -373,9 +378,81 @@ def block(s, g, state, on):
 
 
 @jit
-def ended(s, time):
+def ended(s, g, time):
+    """Something of an instance's launch ends."""
     if time > s[LAST]:
         s[LAST] = time
+    n = launch_row(s, s[unit_row(s, g) + LAUNCH])
+    if time > s[n + LAUNCH_LAST]:
+        s[n + LAUNCH_LAST] = time
+
+
+# An instance begins when its launch has come and the instances before it on its unit of the hardware are
+# over; it is over when it has issued everything and that has finished.
+
+
+@jit
+def begin_launch(s, launch, time):
+    n = launch_row(s, launch)
+    s[n + BEGAN] = time
+    for g in range(s[n + FIRST], s[n + FIRST] + s[n + INSTANCES]):
+        if s[unit_row(s, g) + STATE] == QUEUED:
+            allow(s, g, time, NONE)
+
+
+@jit
+def allow(s, g, time, why):
+    """One thing less in the way of an instance's begin."""
+    u = unit_row(s, g)
+    s[u + HOLDERS] -= 1
+    if s[u + HOLDERS] > 0:
+        return
+    since = s[launch_row(s, s[u + LAUNCH]) + BEGAN]
+    if time > since:
+        why = note(s, g, s[u + PC], BEGIN, NONE, since, time, why, 0, NONE, NONE, NONE)
+    wake(s, g, time, why)
+
+
+@jit
+def let_go(s, g):
+    """An instance may have finished all that it has issued."""
+    u = unit_row(s, g)
+    if s[u + STATE] == DONE and s[u + OPEN] == 0:
+        s[u + STATE] = OVER
+        s[SEQUENCE] += 1
+        push(s, max(s[u + NOW], s[u + LATEST]), OVERS, s[u + FLOW], s[SEQUENCE], g)
+
+
+@jit
+def over(s, g, time):
+    """Those behind an instance on its unit of the hardware go on."""
+    u = unit_row(s, g)
+    n = s[u + FOLLOWERS]
+    s[u + FOLLOWERS] = NONE
+    while n != NONE:
+        after = s[node_row(s, n)]
+        allow(s, s[node_row(s, n) + 1], time, s[u + CAUSE])
+        s[node_row(s, n)] = s[FREE_NODE]
+        s[FREE_NODE] = n
+        s[LIVE_NODES] -= 1
+        n = after
+
+
+@jit
+def leave(s, g):
+    """All times of an instance are known; those of its launch too, if it is the last."""
+    u = unit_row(s, g)
+    n = launch_row(s, s[u + LAUNCH])
+    for head in range(s[u + STORE], s[u + STORE] + s[n + STORAGES]):
+        e = s[s[T_HEADS] + head]
+        while e != NONE:
+            after = s[log_row(s, e) + LOG_NEXT]
+            forget(s, e)
+            e = after
+        s[s[T_HEADS] + head] = NONE
+    s[n + UNFINISHED] -= 1
+    if s[n + UNFINISHED] == 0:
+        push(s, s[n + LAUNCH_LAST], HOSTS, s[u + LAUNCH], 0, s[u + LAUNCH])
 
 
 @jit
@@ -383,8 +460,8 @@ def note(s, g, at, kind, engine, start, end, why, nbytes, queue, message, path):
     """Record a command (times may be filled in later); its number, or NONE where nothing is recorded."""
     if s[RECORDING] == 0:
         return NONE
-    n = s[RECORDED]
-    s[RECORDED] = n + 1
+    n = s[RECORD_BASE] + s[RECORDED]
+    s[RECORDED] += 1
     r = record_row(s, n)
     s[r + R_WHO] = g
     s[r + R_AT] = at
@@ -416,7 +493,7 @@ def keep_accesses(s, count):
             s[at + i] = s[a + i]
         at += n
     s[AUX] = at - s[T_AUX]
-    return first
+    return first + s[AUX_BASE]
 
 
 @jit
@@ -465,6 +542,8 @@ def free_command(s, c):
     s[FREE_COMMAND] = c
     s[LIVE_COMMANDS] -= 1
     s[unit_row(s, g) + LIVE] -= 1
+    if s[unit_row(s, g) + LIVE] == 0 and s[unit_row(s, g) + STATE] >= DONE:
+        leave(s, g)
 
 
 @jit
@@ -599,9 +678,17 @@ def source_free(s, c, time):
         first = s[m + WAITERS]
         s[m + WAITERS] = NONE
         notify(s, first, time, s[m + RECORD])
-    ended(s, time)
+        closed(s, s[m + WHO])
+    ended(s, s[m + WHO], time)
     if s[m + FINISH] != UNKNOWN:
         free_command(s, c)
+
+
+@jit
+def closed(s, g):
+    """The end of a command of an instance is known."""
+    s[unit_row(s, g) + OPEN] -= 1
+    let_go(s, g)
 
 
 @jit
@@ -618,7 +705,7 @@ def finished(s, c, time):
             return
         time = s[m + TAIL]
     s[m + FINISH] = time
-    ended(s, time)
+    ended(s, s[m + WHO], time)
     what = s[m + WHAT]
     record = s[m + RECORD]
     if what == SEND:
@@ -637,6 +724,7 @@ def finished(s, c, time):
         first = s[m + WAITERS]
         s[m + WAITERS] = NONE
         notify(s, first, time, record)
+        closed(s, s[m + WHO])
     if s[m + LEFT] != UNKNOWN and s[m + PIECES_LEFT] == 0:
         free_command(s, c)
 
@@ -702,12 +790,21 @@ def channel_of(s, g):
 
 
 @jit
-def queue_number(s, channel, receiver, member):
-    """1 + the number of a queue among those in use; 0 where it has not been used, -1 where there is none."""
+def queue_place(s, channel, receiver, member):
+    """Where a queue of a launch stands in `queue_of`; NONE where there is none."""
     k = channel_row(s, channel)
     if receiver < 0 or receiver >= s[k + CHANNEL_UNITS] or member < 0 or member >= s[k + MEMBERS]:
+        return NONE
+    return s[k + FIRST_QUEUE] + receiver * s[k + MEMBERS] + member
+
+
+@jit
+def queue_number(s, channel, receiver, member):
+    """1 + the number of a queue among those in use; 0 where it has not been used, -1 where there is none."""
+    place = queue_place(s, channel, receiver, member)
+    if place == NONE:
         return -1
-    return s[s[T_QUEUE_OF] + s[k + FIRST_QUEUE] + receiver * s[k + MEMBERS] + member]
+    return s[queue_of_row(s, place)]
 
 
 @jit
@@ -1167,7 +1264,7 @@ def ready(s, c):
         if s[m + RECORD] != NONE:
             s[record_row(s, s[m + RECORD]) + R_END] = time
             s[record_row(s, s[m + RECORD]) + R_CAUSE] = s[m + WHY]
-        ended(s, time + s[m + DELAY])
+        ended(s, s[m + WHO], time + s[m + DELAY])
         s[SEQUENCE] += 1
         push(s, time + s[m + DELAY], SIGNALS, s[m + FLOW_OF], s[SEQUENCE], c)
     elif what == READ:
@@ -1229,7 +1326,7 @@ def come(s, c, time):
         s[unit_row(s, g) + SINCE] = NONE
         if end > s[unit_row(s, g) + LATEST]:
             s[unit_row(s, g) + LATEST] = end
-        ended(s, end)
+        ended(s, g, end)
         free_command(s, c)
         wake(s, g, end, n)
         s[unit_row(s, g) + CAUSE] = n
@@ -1299,9 +1396,10 @@ def do_work(s, g, pc):
         log_accesses(s, g, c, n, end)
         if end > s[unit_row(s, g) + LATEST]:
             s[unit_row(s, g) + LATEST] = end
-        ended(s, end)
+        ended(s, g, end)
         free_command(s, c)
         return GO_ON
+    s[unit_row(s, g) + OPEN] += 1
     s[tail_row(s, s[m + TAIL_OF]) + 1] = c
     log_accesses(s, g, c, n, UNKNOWN)
     if s[m + NEED] == 0:
@@ -1394,13 +1492,14 @@ def transfer(s, g, c, n, until_left):
             s[r + R_ARRIVED] = end
         if until > s[unit_row(s, g) + LATEST]:
             s[unit_row(s, g) + LATEST] = until
-        ended(s, end)
+        ended(s, g, end)
         if s[m + WHAT] == SEND:
             arrive(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], end, s[m + RECORD])
         elif s[m + WHAT] == INTO:
             give_back(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], end, s[m + RECORD])
         free_command(s, c)
         return
+    s[unit_row(s, g) + OPEN] += 1
     s[tail_row(s, s[m + TAIL_OF]) + 1] = c
     log_accesses(s, g, c, n, UNKNOWN)
     if s[m + NEED] == 0:
@@ -1448,11 +1547,12 @@ def do_send(s, g, pc):
     to = evaluate(s, s[code + B], frame)
     member = evaluate(s, s[code + C], frame)
     x = channel_row(s, channel_of(s, g))
-    q = queue_number(s, channel_of(s, g), to, member) - 1
+    place = queue_place(s, channel_of(s, g), to, member)
+    q = NONE if place == NONE else s[queue_of_row(s, place)] - 1
     if q < 0:
         return ask(s, ASK_QUEUE, s[code + A], to, member, g, pc)
     k = queue_row(s, q)
-    if s[k + SENDER] != g:
+    if s[queue_of_row(s, place) + FED_BY] != g:
         return ask(s, MISUSE, pc, g, 0, to, member)
     nbytes = evaluate(s, s[code + E], frame)
     if nbytes > s[x + SLOT_BYTES]:
@@ -1470,9 +1570,9 @@ def do_send(s, g, pc):
             s[u + CAUSE] = s[ring_row(s, row) + RETURNED_BY]
     look(s, g, s[code + D], 0, 0)
     memory = s[memory_row(s, s[launch_row(s, s[u + LAUNCH]) + MEMORY_BASE] + s[access_row(s, 0)])]
-    h = find(s, ASK_PATH, q, memory, -2, -2)
+    h = find(s, ASK_PATH, place, memory, -2, -2)
     if h == NONE:
-        ask(s, ASK_PATH, q, memory, -2, -2, g)
+        ask(s, ASK_PATH, place, memory, -2, -2, g)
         return ASK_PATH
     p = s[memo_row(s, h) + 5]
     flow = s[x + CHANNEL_FIRST] + to * s[x + MEMBERS] + member
@@ -1481,6 +1581,7 @@ def do_send(s, g, pc):
         return ASK_DELAY
     s[u + SINCE] = NONE
     s[k + SENT] = number + 1
+    s[queue_of_row(s, place) + QUEUE_SENT] += 1
     s[ring_row(s, row) + ARRIVED] = UNKNOWN
     s[ring_row(s, row) + RETURNED] = UNKNOWN
     s[ring_row(s, row) + SIZE] = nbytes
@@ -1812,7 +1913,10 @@ def issue(s, g):
             control(s, g, pc)
             drain(s)
             s[u + STATE] = DONE
-            ended(s, s[u + NOW])
+            ended(s, g, s[u + NOW])
+            let_go(s, g)
+            if s[u + LIVE] == 0:
+                leave(s, g)
             return GO_ON
         if kind == WORK:
             outcome = do_work(s, g, pc)
@@ -1858,14 +1962,14 @@ def no_room(s):
         or s[LIVE_LOGS] + 64 > s[N_LOG]
         or s[EVENTS] + live + 64 > s[N_HEAP]
         or live + 64 > s[N_TODO]
-        or s[RECORDED] + 2 * live + 8 > s[N_RECORD]
+        or s[RECORDED] + 2 * live + 64 > s[N_RECORD]
         or s[AUX] + 4096 > s[N_AUX]
     )
 
 
 @jit
 def run(s):
-    """Go on until all are done, nothing can go on, the budget is spent, or Python is needed."""
+    """Go on until nothing can, a launch has ended, the budget is spent, or Python is needed."""
     while True:
         while s[READIES] > 0:
             g = s[s[T_READY] + s[READIES] - 1]
@@ -1880,13 +1984,22 @@ def run(s):
         if no_room(s):
             return GROW
         time = s[s[T_HEAP]]
+        if time > s[UNTIL]:
+            return PAUSED
         phase = s[s[T_HEAP] + 1] // PHASE
         what = s[s[T_HEAP] + 3]
         pop(s)
+        s[CLOCK] = time
+        if phase == HOSTS:
+            return ask(s, ENDED, what, 0, 0, 0, 0)
         if phase == REQUESTS:
             granted(s, what, time)
         elif phase == SIGNALS:
             raise_flag(s, what, time)
         elif phase == DECISIONS:
             decide(s, what, time)
+        elif phase == OVERS:
+            over(s, what, time)
+        elif phase == BEGINS:
+            begin_launch(s, what, time)
         drain(s)

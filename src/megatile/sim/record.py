@@ -20,7 +20,7 @@ from megatile.trace import LAUNCH, Counter, Trace, busy_ps, exposed_ps
 MAX_COUNTERS = 256
 NAMES = {
     st.SEND: "send", st.RECEIVE: "receive", st.INTO: "receive into", st.ANY: "receive any",
-    st.READ: "read_scalar", st.SIGNAL: "signal", st.WAIT: "wait",
+    st.READ: "read_scalar", st.SIGNAL: "signal", st.WAIT: "wait", st.BEGIN: "wait for the unit",
 }  # fmt: skip
 """What events are called whose statement does not say it better."""
 PLACES = {st.RECEIVE: "channel", st.SIGNAL: "channel"}
@@ -62,13 +62,22 @@ class Record:
     """The records of one launch, its first instance counted as unit 0."""
 
     def __init__(self, simulation: Simulation, launched: Launched) -> None:
-        self.simulation = simulation
         self.launched = launched
-        rows = simulation.table("record")
+        self.statements, self.paths = simulation.rows.statements, simulation.paths
+        self.queue_ends = launched.queue_ends
+        memo = simulation.table("memo")
+        self.answers = memo[memo[:, 0] == st.ASK_BUSY]
+        """How long commands take whose work is not the same every time."""
+        self.aux = simulation.arena.rows("aux")
+        self.first_aux = int(simulation.arena.memory[st.AUX_BASE])
+        base = int(simulation.arena.memory[st.RECORD_BASE])
+        rows = simulation.table("record")[max(0, launched.first_record - base) :]
         who = rows[:, st.R_WHO]
         mine = (who >= launched.first) & (who < launched.first + launched.plan.units)
-        self.numbers = np.flatnonzero(mine & (rows[:, st.R_KIND] != st.RELEASE))
-        self.rows = rows[self.numbers]
+        chosen = np.flatnonzero(mine & (rows[:, st.R_KIND] != st.RELEASE))
+        self.numbers = chosen + max(base, launched.first_record)
+        """Of every record, its number among those of all launches."""
+        self.rows = rows[chosen]
         self.releases = rows[mine & (rows[:, st.R_KIND] == st.RELEASE)]
 
     def trace(self, begin_ps: int = 0, delay_ps: int = 0) -> Trace:
@@ -124,7 +133,7 @@ class Record:
             *ENGINES,
             *("dma" if i == 0 else f"dma.{i}" for i in range(self.launched.resources.dma.channels)),
         ]
-        statements = self.simulation.rows.statements
+        statements = self.statements
         keys = rows[:, [st.R_AT, st.R_KIND, st.R_ENGINE]]
         kinds, inverse = (
             np.unique(keys, axis=0, return_inverse=True) if len(rows) else (keys, np.zeros(0, dtype=int))
@@ -138,7 +147,7 @@ class Record:
             found[i] = (
                 tables["engines"](where),
                 tables["operations"](name),
-                tables["sources"](source_of(statement.source)),
+                tables["sources"](source_of(statement.source) if statement is not None else ""),
             )
         texts = self._operands(rows, tables["operands"])
         made = {name: found[inverse, i] for i, name in enumerate(("engine", "operation", "source"))}
@@ -146,13 +155,14 @@ class Record:
 
     def _operands(self, rows: Any, names: _Names) -> Any:
         """The blocks each command touches, with their memories: ``local:x[0:4] -> common:y``."""
-        aux, table = self.simulation.arena.rows("aux"), self.launched.table
+        aux, table = self.aux, self.launched.table
         found = np.empty(len(rows), dtype=np.int64)
         known: dict[bytes, int] = {}
         for i, at in enumerate(rows[:, st.R_AUX].tolist()):
             if at == NONE:
                 found[i] = names("")
                 continue
+            at -= self.first_aux
             end = at + 1
             for _ in range(int(aux[at])):
                 end += st.A_BOUNDS + 2 * int(aux[end + st.A_DIMENSIONS])
@@ -165,10 +175,12 @@ class Record:
 
     def _causes(self, rows: Any, order: Any, place: Any, unit: Any, at_launch: Any, launches: int) -> Any:
         """Numbers of events instead of records; what nothing held up was released by its launch."""
-        events = np.full(len(self.simulation.table("record")) + 1, NONE, dtype=np.int64)
-        events[self.numbers[order]] = place
+        events = np.full(len(order) + 1, NONE, dtype=np.int64)
+        events[order] = place
         cause = rows[:, st.R_CAUSE]
-        found = events[np.where(cause == NONE, len(events) - 1, cause)]
+        number = np.minimum(np.searchsorted(self.numbers, cause), max(0, len(order) - 1))
+        known = self.numbers[number] == cause if len(order) else np.zeros(0, dtype=bool)
+        found = events[np.where(known, number, len(order))]
         return np.where(found == NONE, at_launch[unit], found) if launches else found
 
     def _messages(self, rows: Any) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
@@ -195,20 +207,19 @@ class Record:
         found: dict[int, list[int]] = {}
         sends = self.rows[self.rows[:, st.R_KIND] == st.SEND]
         for queue, time in sends[:, [st.R_QUEUE, st.R_ARRIVED]].tolist():
-            _, channel, receiver, member = self.simulation.queues[queue]
+            channel, receiver, member = self.queue_ends[queue]
             number = first[channel] + receiver * plan.channels[channel].members + member
             found.setdefault(number, []).append(time)
         return found
 
     def _counters(self, rows: Any, delay_ps: int) -> tuple[Counter, ...]:
         names = self.launched.resources.names
-        queues = self.simulation.queues
         sends = rows[rows[:, st.R_KIND] == st.SEND]
         counters = []
         steps: dict[str, list[tuple[Any, int]]] = {}
         for queue in np.unique(sends[:, st.R_QUEUE]).tolist():
-            launched, channel, receiver, member = queues[queue]
-            label = f"queue {names[receiver]} {launched.plan.channels[channel].label(member)}"
+            channel, receiver, member = self.queue_ends[queue]
+            label = f"queue {names[receiver]} {self.launched.plan.channels[channel].label(member)}"
             arrived = sends[sends[:, st.R_QUEUE] == queue, st.R_ARRIVED]
             freed = self.releases[self.releases[:, st.R_QUEUE] == queue, st.R_END]
             steps[label] = [(arrived, 1), (freed, -1)]
@@ -231,7 +242,7 @@ class Record:
             pairs, counts = np.unique(used, axis=0, return_counts=True)
         keys = self.launched.resources.fabric.keys
         for (path, nbytes), count in zip(pairs.tolist(), counts, strict=True):
-            described = self.simulation.paths[path]
+            described = self.paths[path]
             for stage, busy in zip(described.stages, described.stage_ps(nbytes)[1], strict=True):
                 if stage.resource is not None:
                     key = keys[stage.resource]
@@ -265,17 +276,15 @@ class Record:
         """Operations done, by engine and dtype."""
         found: dict[tuple[str, str], int] = {}
         rows = self.rows[self.rows[:, st.R_KIND] == st.WORK]
-        memo = self.simulation.table("memo")
-        known = memo[memo[:, 0] == st.ASK_BUSY]
         for at in np.unique(rows[:, st.R_AT]).tolist():
-            statement, mine = self.simulation.rows.statements[at], rows[rows[:, st.R_AT] == at]
+            statement, mine = self.statements[at], rows[rows[:, st.R_AT] == at]
             flops = constant(statement.work.flops)
             if flops is not None:
                 total = int(flops) * len(mine)
             else:
                 # Commands of one statement that take equally long do equally much.
                 lengths, counts = np.unique(mine[:, st.R_END] - mine[:, st.R_START], return_counts=True)
-                by_length = {int(row[5]): int(row[2]) for row in known[known[:, 1] == at]}
+                by_length = {int(row[5]): int(row[2]) for row in self.answers[self.answers[:, 1] == at]}
                 total = sum(
                     by_length.get(t, 0) * c for t, c in zip(lengths.tolist(), counts.tolist(), strict=True)
                 )
@@ -328,7 +337,7 @@ def choices(simulation: Simulation, launched: Launched) -> dict[int, list[int]]:
     for who, queue in rows[:, [st.R_WHO, st.R_QUEUE]].tolist():
         unit = who - launched.first
         if 0 <= unit < launched.plan.units:
-            found.setdefault(unit, []).append(simulation.queues[queue][3])
+            found.setdefault(unit, []).append(launched.queue_ends[queue][2])
     return found
 
 

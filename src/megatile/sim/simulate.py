@@ -203,7 +203,7 @@ class Run:
         self.simulation = simulation = Simulation(record=keep, engine=self.engine, contended=self.contended)
         self.launched = simulation.add(self.plan, resources, self.scalars)
         try:
-            simulation.run()
+            run_all(simulation)
             graph = wait_graph(simulation)
             if graph is not None:
                 raise deadlock(f"plan '{self.plan.name}' is deadlocked", graph)
@@ -221,7 +221,7 @@ class Run:
         """Simulate the unit that stands for all; a trace is made by a second run, when it is asked for."""
         simulation = Simulation(record=0, engine=self.engine, contended=False)
         launched = simulation.add(one, resources, self.scalars)
-        simulation.run()
+        run_all(simulation)
         graph = wait_graph(simulation)
         if graph is not None:
             raise deadlock(f"plan '{self.plan.name}' is deadlocked in every unit", graph)
@@ -234,6 +234,12 @@ class Run:
                 for member, count in counts.items()
                 for unit in range(self.plan.units)
             }
+
+
+def run_all(simulation: Simulation) -> None:
+    """Until nothing can go on."""
+    while simulation.run() is not None:
+        pass
 
 
 def symmetric(plan: Plan, records: int) -> bool:

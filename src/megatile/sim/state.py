@@ -23,7 +23,7 @@ HOPS = 4096
 ENTER, TEST, AGAIN, BRANCH, JUMP, MERGE, FREE, END = range(8)
 WORK, COPY, SEND, RECEIVE, ANY, READ, SIGNAL, WAIT, MEET = range(8, 17)
 # What a record in flight is, besides the kinds of commands above.
-INTO, RELEASE, PIECE = range(17, 20)
+INTO, RELEASE, PIECE, BEGIN = range(17, 21)
 
 # Columns of `code`: the kind, then up to eight numbers whose meaning depends on it (see table.py).
 KIND, A, B, C, D, E, F, G, H = range(9)
@@ -31,10 +31,11 @@ KIND, A, B, C, D, E, F, G, H = range(9)
 # Columns of `unit`: one row per instance.
 (
     NOW, PC, STATE, CAUSE, FRAME, STORE, HOLD, ENGINES, NUMBER, COPIES, SHARED, WAITS, SINCE, NEXT,
-    LAUNCH, LIVE, LATEST, FLOW,
-) = range(18)  # fmt: skip
-# States of an instance; a blocked one names what it waits for in WAITS.
-READY, DATA, CREDIT, ANYDATA, FLAG, MEETING, HAZARD, DONE = range(8)
+    LAUNCH, LIVE, LATEST, FLOW, OPEN, HOLDERS, FOLLOWERS,
+) = range(21)  # fmt: skip
+# States of an instance; a blocked one names what it waits for in WAITS. One that is DONE has issued
+# everything, one that is OVER has finished it: its unit of the hardware is free.
+READY, DATA, CREDIT, ANYDATA, FLAG, MEETING, HAZARD, QUEUED, DONE, OVER = range(10)
 
 # Columns of `queue`: one row per queue that is used.
 SENT, TAKEN, SLOTS, RING, SENDER, RECEIVER, VC, CREDITED, DATA_WAITER, CREDIT_WAITER, QCHANNEL, QMEMBER = (
@@ -72,11 +73,18 @@ MODE, TILE, DIMENSIONS, BOUNDS, OWNER, VISIBLE, TRACKED, OWN = range(8)
 DECLARED, HANDLE = range(2)
 # Columns of `tile`.
 TILE_BASE, TILE_VERSIONS, TILE_VERSION_SLOT = range(3)
+# Columns of `queue_of`, one row for each queue of a launch: 1 + its number, the instance that feeds it, how
+# many messages were sent.
+QUEUE_NUMBER, FED_BY, QUEUE_SENT = range(3)
 # Columns of `channel`: first queue, members, slots, storage of the first slot, bytes of a slot.
 FIRST_QUEUE, MEMBERS, CHANNEL_SLOTS, SLOT_STORAGE, SLOT_BYTES, CHANNEL_UNITS, CHANNEL_FIRST = range(7)
 # Columns of `launch`: where its storages begin in `memory_of`, the first storage that is a slot, where its
-# aliases, channels, flags and meetings begin.
-MEMORY_BASE, FIRST_SLOT, ALIASES, CHANNELS, FLAGS, MEETINGS = range(6)
+# aliases, channels, flags and meetings begin; its storages, its instances, how many of those have something
+# unfinished, when the last of that ends, and when it began.
+(
+    MEMORY_BASE, FIRST_SLOT, ALIASES, CHANNELS, FLAGS, MEETINGS, STORAGES, FIRST, INSTANCES, UNFINISHED,
+    LAUNCH_LAST, BEGAN,
+) = range(12)  # fmt: skip
 # Columns of `flag`, `counter` and `meeting`.
 FIRST_COUNTER, FLAG_MEMBERS, FLAG_UNITS = range(3)
 COUNT, FLAG_WAITER, FLAG_NEEDS, FLAG_BY = range(4)
@@ -92,7 +100,7 @@ HELD, HELD_QUEUE, HELD_MESSAGE = range(3)
 ) = range(13)  # fmt: skip
 
 # Phases within one picosecond.
-SIGNALS, DECISIONS, REQUESTS = range(3)
+OVERS, BEGINS, SIGNALS, DECISIONS, REQUESTS, HOSTS = range(6)
 PHASE = 1 << 58
 
 # Expressions: a constant, an integer of the frame, or bytecode.
@@ -122,15 +130,17 @@ PUSH, LOAD, SELECT, LOOKUP, STOP = range(32, 37)
 # Entries of `total`.
 (
     LAST, READIES, EVENTS, FREE_COMMAND, LIVE_COMMANDS, FREE_NODE, LIVE_NODES, FREE_LOG, LIVE_LOGS,
-    RECORDED, TODO, RECORDING, STEPS, JITTER, SEQUENCE, AUX,
-) = range(16)  # fmt: skip
-TOTALS = 16
+    RECORDED, TODO, RECORDING, STEPS, JITTER, SEQUENCE, AUX, CLOCK, UNTIL,
+    RECORD_BASE, AUX_BASE,
+) = range(20)  # fmt: skip
+TOTALS = 20
+# Records and what they touch are numbered on and on; the first still in the arena has the number …_BASE.
 
 # Why the engine returns to Python.
 (
     FINISHED, BUDGET, GROW, ASK_QUEUE, ASK_PATH, ASK_BUSY, ASK_MEETING, ASK_MESSAGE, ASK_VALUE,
-    ASK_DELAY, MISUSE,
-) = range(11)  # fmt: skip
+    ASK_DELAY, MISUSE, ENDED, PAUSED,
+) = range(13)  # fmt: skip
 
 
 # The tables of the arena: how wide a row is (0: it depends on the number of dimensions).
@@ -144,14 +154,14 @@ WIDTHS = {
     "tile": 3,
     "channel": 7,
     "alias": 1,
-    "launch": 6,
+    "launch": 12,
     "memory_of": 2,
-    "unit": 18,
+    "unit": 21,
     "frame": 1,
     "heads": 1,
     "held": 3,
     "tails": 4,
-    "queue_of": 1,
+    "queue_of": 3,
     "queue": 12,
     "ring": 5,
     "flag": 3,
@@ -269,11 +279,3 @@ class Arena:
         self.used[name] = at + 1
         self.put(name, at, values)
         return at
-
-    def assign(self, name: str, values: Any) -> None:
-        """A table anew."""
-        array = np.asarray(values, dtype=np.int64)
-        self.reserve(name, len(array))
-        self.used[name] = len(array)
-        if len(array):
-            self.rows(name)[: len(array)] = array

@@ -16,9 +16,10 @@ from megatile.trace import Pointers, Waiter, WaitGraph
 def wait_graph(simulation: Simulation) -> WaitGraph | None:
     """The state of a simulation that cannot go on; None if all instances are done."""
     units = simulation.table("unit")
-    waiting = np.flatnonzero(units[:, st.STATE] != st.DONE).tolist()
+    waiting = np.flatnonzero(units[:, st.STATE] < st.DONE).tolist()
     if not waiting:
         return None
+    waiting.sort(key=lambda g: units[g, st.STATE] == st.QUEUED)
     waiters = tuple(w for g in waiting for w in _waiters(simulation, g))
     return WaitGraph(waiters, tuple(_pointers(simulation)), simulation.last_ps)
 
@@ -32,24 +33,20 @@ def _waiters(simulation: Simulation, g: int) -> Iterator[Waiter]:
         pc -= 1
     statement = simulation.rows.statements[pc]
     source = source_of(statement.source) if statement is not None else ""
-    if state in (st.DATA, st.CREDIT):
-        queue = simulation.table("queue")[on]
+    if state == st.QUEUED:
+        yield Waiter(me, "begin", "unit", launched.plan.name, me, "")
+    elif state in (st.DATA, st.CREDIT):
+        label, receiver, feeder = simulation.labels[on]
         command, lacks, peer = (
-            ("receive", "data", st.SENDER) if state == st.DATA else ("send", "credit", st.RECEIVER)
+            ("receive", "data", feeder) if state == st.DATA else ("send", "credit", receiver)
         )
-        yield Waiter(me, command, lacks, simulation.label(on), simulation.name(int(queue[peer])), source)
+        yield Waiter(me, command, lacks, label, peer, source)
     elif state == st.ANYDATA:
         channel = launched.plan.channel(statement.channel)
         for member in statement.members:
             sender = int(channel.source.evaluate({"unit": g - launched.first, "member": member}))
-            yield Waiter(
-                me,
-                "receive any",
-                "data",
-                channel.label(member),
-                simulation.name(launched.first + sender),
-                source,
-            )
+            name = simulation.name(launched.first + sender)
+            yield Waiter(me, "receive any", "data", channel.label(member), name, source)
     elif state == st.FLAG:
         yield Waiter(me, "wait", "signal", statement.flag, "nobody", source)
     elif state == st.MEETING:
@@ -73,14 +70,13 @@ def _pointers(simulation: Simulation) -> Iterator[Pointers]:
     """Both ends of every queue in use: sent and credits at the sender, arrived and freed at the receiver."""
     ring = simulation.table("ring")
     rows = simulation.table("queue")
-    order = sorted(range(len(rows)), key=lambda q: (int(rows[q, st.QCHANNEL]), simulation.queues[q][2:]))
-    for number in order:
+    used = {q: ends for launched in simulation.launches for q, ends in launched.queue_ends.items()}
+    for number in sorted(used, key=lambda q: used[q]):
         queue = rows[number]
         sent, slots = int(queue[st.SENT]), int(queue[st.SLOTS])
         last = ring[queue[st.RING] : queue[st.RING] + slots][: min(sent, slots)]
         landed = sent - int(np.count_nonzero(last[:, st.ARRIVED] == st.UNKNOWN))
         freed = sent - int(np.count_nonzero(last[:, st.RETURNED] == st.UNKNOWN))
-        label = simulation.label(number)
-        here, there = simulation.name(int(queue[st.RECEIVER])), simulation.name(int(queue[st.SENDER]))
+        label, here, there = simulation.labels[number]
         yield Pointers(there, f"->{label}", here, sent, 0, 0, freed, slots)
         yield Pointers(here, label, there, 0, freed, landed, 0, slots)

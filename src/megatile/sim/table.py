@@ -143,6 +143,7 @@ class PlanTable:
     def __init__(self, plan: pm.Plan, rows: Rows) -> None:
         self.plan = plan
         self.rows = rows
+        self.commands = 0
         self.tiles = {tile.name: number for number, tile in enumerate(plan.tiles)}
         self.channels = {channel.name: number for number, channel in enumerate(plan.channels)}
         self.flags = {flag.name: number for number, flag in enumerate(plan.flags)}

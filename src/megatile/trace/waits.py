@@ -12,7 +12,7 @@ from dataclasses import dataclass
 class Waiter:
     """A unit that cannot proceed: its command, what it lacks, and the unit that would have to give it.
 
-    ``lacks`` is ``data``, ``credit``, ``signal`` or ``barrier``.
+    ``lacks`` is ``data``, ``credit``, ``signal``, ``barrier`` or ``unit`` (another launch holds it).
     """
 
     unit: str
@@ -21,10 +21,14 @@ class Waiter:
     channel: str
     waits_on: str
     source: str = ""
+    launch: str = ""
+    """Which launch it belongs to, where there are several."""
 
     def __str__(self) -> str:
         where = f" at {self.source}" if self.source else ""
-        return f"{self.unit}: {self.command}{where} lacks {self.lacks} on {self.channel} from {self.waits_on}"
+        launch = f" of {self.launch}" if self.launch else ""
+        lack = f"{self.lacks} on {self.channel} from {self.waits_on}"
+        return f"{self.unit}: {self.command}{launch}{where} lacks {lack}"
 
 
 @dataclass(frozen=True)
