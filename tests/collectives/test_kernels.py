@@ -36,7 +36,7 @@ def test_hello_send_shifts():
 
 def test_defaults_give_way_to_the_entry():
     chosen = resolve_algorithm_config(CONFIG)
-    assert (chosen["algorithm"], chosen["buffer_kind"]) == ("ring_allreduce_tcm", "tcm")
+    assert (chosen["algorithm"], chosen["buffer_kind"]) == ("intercube_allreduce", "tcm")
     assert resolve_algorithm_config(CONFIG, "ring_allreduce_hbm")["buffer_kind"] == "hbm"
 
 
@@ -111,7 +111,7 @@ def test_unknown_names_list_what_exists():
         resolve_algorithm_config(CONFIG, "rng")
     with pytest.raises(CollectiveError, match="there are all_pes, cube_leaders, leader_only"):
         resolve_mapper("everyone")
-    with pytest.raises(CollectiveError, match="multi_pe_sip_local, single_shard_per_rank"):
+    with pytest.raises(CollectiveError, match="multi_pe_sip_local, shard_per_cube, single_shard_per_rank"):
         resolve_validator("any")
     with pytest.raises(CollectiveError, match="did you mean 'ring_1d'"):
         resolve_topology("ring1d")

@@ -102,6 +102,8 @@ def collective(
     path: Annotated[str | None, typer.Option(help="How named ones send: bulk, line, small, switch.")] = None,
     graph: Annotated[bool, typer.Option("-G", "--graph", help="Captured: no launch by the host.")] = False,
     table: Annotated[Path | None, typer.Option(help="Remember choices in this file (.json).")] = None,
+    ccl: Annotated[Path | None, typer.Option(help="A ccl.yaml whose kernels -a may name.")] = None,
+    trust: Annotated[bool, typer.Option("--trust", help="Import the modules that ccl.yaml names.")] = False,
     settings: Set = None,
     json: Json = False,
 ) -> None:  # fmt: skip
@@ -109,6 +111,7 @@ def collective(
 
     Example: megatile collective all_reduce -m dgx-h100 -b 8 -e 1GiB -f 4 -a ring,tree,auto --plot out.png
     """
+    from megatile.collectives.config import load_ccl_config
     from megatile.collectives.sweeps import sizes, sweep
 
     hda = load(machine, settings)
@@ -123,11 +126,12 @@ def collective(
     every = _whole_elements(sizes(first, last, factor), dtype)
     fields: dict[str, Any] = {"scale": scale, "ranks": read_ranks(ranks), "dtype": dtype}
     fields |= {"reduction": redop, "root": root, "in_place": _in_place(operation, in_place)}
-    names = _algorithms(operation, algorithm, hda, every[0], fields)
+    kernels = load_ccl_config(ccl)
+    names = _algorithms(operation, algorithm, hda, every[0], fields, kernels)
     _among_needs_auto(among, names)
     fields |= {"path": path, "launch": not graph, "table": table}
     fields |= {"among": None if among is None else _names(among)}
-    work = sweep(operation, hda, every, names, verify=check, **fields)
+    work = sweep(operation, hda, every, names, verify=check, kernels=kernels, trust=trust, **fields)
     with _notes():
         found = _progress(work, len(every) * len(names))
     lines = [line for line, _ in found]
@@ -181,7 +185,9 @@ def _record(line: Line, prediction: Prediction, explain: bool) -> dict[str, Any]
     return named | {"candidates": prediction.explanation.as_dicts()}
 
 
-def _algorithms(operation: str, asked: str, hda: Any, size: int, fields: dict[str, Any]) -> list[str]:
+def _algorithms(
+    operation: str, asked: str, hda: Any, size: int, fields: dict[str, Any], kernels: dict[str, Any]
+) -> list[str]:
     """The names asked for; ``all`` means every algorithm that can do the job."""
     from megatile.collectives.libraries import LIBRARIES
     from megatile.collectives.planner import make_job
@@ -192,7 +198,7 @@ def _algorithms(operation: str, asked: str, hda: Any, size: int, fields: dict[st
         return [a.name for a in algorithms().values() if a.reason_against(job) is None]
     names = _names(asked)
     for name in names:
-        if name != "auto" and name not in LIBRARIES:
+        if name != "auto" and name not in LIBRARIES and name not in kernels["algorithms"]:
             find_algorithm(name)
     return names
 

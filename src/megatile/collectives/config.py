@@ -11,7 +11,7 @@ from typing import Any
 from megatile.collectives.job import CollectiveError
 from megatile.collectives.registry import TRUST
 from megatile.core.errors import MachineError, Place, did_you_mean
-from megatile.core.files import read_text
+from megatile.core.files import exists, read_text
 from megatile.core.quantities import whole
 from megatile.hda.document import parse_document
 
@@ -42,9 +42,10 @@ STANDARD: Mapping[str, Any] = {
     "n_slots": 4,
     "slot_size": 4096,
     "n_elem": 8,
-    "root_cube": 0,
+    "reduce_op": "sum",
+    "dtype": "f16",
 }
-"""What holds where neither the defaults nor the entry say anything."""
+"""What holds where neither the defaults nor the entry say anything; ``root_cube`` is then the last one."""
 LEAST = {
     "n_slots": 1,
     "slot_size": 1,
@@ -59,11 +60,13 @@ BACKPRESSURE = ("sleep",)
 """What a sender does while its queue is full: it sleeps until the credit wakes it."""
 LARGEST = 4 << 20
 _OWN_KERNELS = "megatile.collectives.kernels."
-NAMES = ("module", "topology", "mapper", "validator", "buffer_kind")
+NAMES = ("module", "topology", "mapper", "validator", "buffer_kind", "reduce_op", "dtype")
 
 
 def load_ccl_config(path: str | Path | None = None) -> dict[str, Any]:
-    """The configuration from a file, or the one that comes with megatile."""
+    """The configuration from a file; without one ``./ccl.yaml``, or else the one that comes with megatile."""
+    if path is None and exists("ccl.yaml"):
+        path = "ccl.yaml"
     if path is None:
         text = resources.files("megatile.collectives").joinpath("ccl.yaml").read_text(encoding="utf-8")
         name = "ccl.yaml"
@@ -111,7 +114,7 @@ def check_values(values: Mapping[str, Any], place: Place | None = None) -> None:
             advice="use sleep: a sender whose queue is full waits for the credit",
         )
     for key in NAMES:
-        if key in values and not isinstance(values[key], str):
+        if key in values and not (isinstance(values[key], str) or hasattr(values[key], "kernel")):
             raise CollectiveError(f"{key} cannot be {values[key]!r}", place=place, advice="use a name")
 
 
@@ -147,7 +150,18 @@ def resolve_algorithm_config(cfg: Mapping[str, Any], name: str | None = None) ->
         listed = ", ".join(sorted(known))
         raise CollectiveError(f"unknown algorithm '{chosen}'; there are {listed}", advice=advice)
     merged = {**STANDARD, **defaults, **known[chosen], "algorithm": chosen}
-    for key in ("module", "topology"):
-        if key not in merged:
-            raise CollectiveError(f"algorithm '{chosen}' declares no {key}")
+    if "module" not in merged:
+        raise CollectiveError(f"algorithm '{chosen}' declares no module")
     return merged
+
+
+def check_reduction(config: Mapping[str, Any], module: Any) -> None:
+    """Refuse a reduction that the kernel does not do; a module says which it can in ``REDUCE_OPS``."""
+    able = getattr(module, "REDUCE_OPS", ("sum",))
+    if config["reduce_op"] not in able:
+        name = getattr(module, "__name__", "the module").rpartition(".")[2]
+        raise CollectiveError(
+            f"{name} does not reduce by '{config['reduce_op']}'",
+            advice=did_you_mean(config["reduce_op"], able, what="reductions")
+            or "declare REDUCE_OPS in the module, and let its kernel follow reduce_op",
+        )

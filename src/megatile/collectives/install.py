@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from megatile.collectives.config import STANDARD, check_values, kernel_module
+from megatile.collectives.config import STANDARD, check_reduction, check_values, kernel_module
 from megatile.collectives.job import CollectiveError
 from megatile.collectives.mappers import resolve_mapper, resolve_validator
 from megatile.collectives.topologies import Floor, Neighbors, floor_of, resolve_topology
 from megatile.core.quantities import whole
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
-from megatile.language.kernel.directions import OPPOSITE
+from megatile.language.kernel.directions import OPPOSITE, TOPOLOGIES
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,10 @@ def build_install_plans(
     hda = _machine(spec)
     floor = floor_of(hda)
     given = {k: v for k, v in algorithm_config.items() if v is not None or k == "backpressure"}
-    config = {**STANDARD, **given}
-    _check(config, hda, floor, world_size, trust)
-    mapper = resolve_mapper(config.get("mapper", "leader_only"), trust=trust)
-    seats = [(sip, cube, pe) for sip in range(world_size) for cube, pe in mapper(floor, sip)]
+    config = {**STANDARD, "root_cube": floor.cubes - 1, **given}
+    seats = _seats(config, floor, world_size, trust)
+    world_size = seats[-1][0] + 1
+    _check(config, hda, floor, trust)
     maps = neighbour_maps(config, _used(floor, world_size), len(seats), trust)
     slots, size = int(config["n_slots"]), int(config["slot_size"])
     plans = []
@@ -111,11 +112,30 @@ def build_install_plans(
     return plans
 
 
-def _check(config: Mapping[str, Any], hda: HDA, floor: Floor, world_size: int, trust: bool) -> None:
-    """Refuse what this machine cannot install."""
+def _seats(
+    config: Mapping[str, Any], floor: Floor, world_size: int, trust: bool
+) -> list[tuple[int, int, int]]:
+    """Who takes part: (SIP, cube, PE). ``world_size`` counts SIPs; where all PEs take part and the topology
+    knows nothing of SIPs, more than there are SIPs are PEs, the first ones of the machine."""
     check_values(config)
-    if whole(world_size) is None or not 1 <= world_size <= floor.sip_count:
-        raise CollectiveError(f"world_size {world_size} does not fit {floor.sip_count} SIPs")
+    mapper = resolve_mapper(config["mapper"], trust=trust)
+    sips = floor.sip_count
+    if whole(world_size) is not None and world_size > sips and config["mapper"] == "all_pes":
+        every = [(sip, cube, pe) for sip in range(sips) for cube, pe in mapper(floor, sip)]
+        if world_size <= len(every) and config.get("topology") in TOPOLOGIES:
+            return every[:world_size]
+        if world_size % (len(every) // sips) == 0 and world_size <= len(every):
+            return every[:world_size]
+    if whole(world_size) is None or not 1 <= world_size <= sips:
+        raise CollectiveError(
+            f"world_size {world_size} does not fit {sips} SIPs",
+            advice="ranks are SIPs; with mapper all_pes also PEs (whole SIPs of them if levels are nested)",
+        )
+    return [(sip, cube, pe) for sip in range(world_size) for cube, pe in mapper(floor, sip)]
+
+
+def _check(config: Mapping[str, Any], hda: HDA, floor: Floor, trust: bool) -> None:
+    """Refuse what this machine cannot install."""
     if not 0 <= config["root_cube"] < floor.cubes:
         raise CollectiveError(
             f"root_cube {config['root_cube']} does not exist", advice=f"there are {floor.cubes}"
@@ -126,6 +146,7 @@ def _check(config: Mapping[str, Any], hda: HDA, floor: Floor, world_size: int, t
         raise CollectiveError(
             "no module is named", advice="take the configuration of resolve_algorithm_config"
         )
+    check_reduction(config, kernel_module(config["module"], trust=trust))
 
 
 def _machine(spec: HDA | Mapping[str, Any] | str) -> HDA:
@@ -136,7 +157,7 @@ def _machine(spec: HDA | Mapping[str, Any] | str) -> HDA:
 
 def _used(floor: Floor, world_size: int) -> Floor:
     """The floor with only the first SIPs, which then stand in a row unless they are all."""
-    return floor if world_size == floor.sip_count else Floor((world_size, 1), floor.mesh, floor.pes)
+    return floor if world_size == floor.sip_count else replace(floor, sips=(world_size, 1))
 
 
 def neighbour_maps(
@@ -144,10 +165,10 @@ def neighbour_maps(
 ) -> list[dict[str, int]]:
     """Every participant's directions and peers (numbers of participants)."""
     module = kernel_module(config["module"], trust=trust)
+    neighbors = resolve_topology(topology_of(config, module), trust=trust)(floor)
     own = getattr(module, "neighbors", None)
-    neighbors: Neighbors = (
-        own if own is not None else resolve_topology(config["topology"], trust=trust)(floor)
-    )
+    if own is not None:
+        neighbors = _own_neighbors(own, neighbors)
     maps = [dict(neighbors(i, count)) for i in range(count)]
     for i, entry in enumerate(maps):
         for direction, peer in entry.items():
@@ -156,12 +177,34 @@ def neighbour_maps(
     return maps
 
 
+def topology_of(config: Mapping[str, Any], module: Any) -> str:
+    """The entry's topology; for ``none``, or if it names none, the one that the module brings."""
+    name = str(config.get("topology") or "none")
+    return str(getattr(module, "TOPOLOGY", "none")) if name == "none" else name
+
+
+def _own_neighbors(own: Any, base: Neighbors) -> Neighbors:
+    """A module's ``neighbors(rank, world_size)``, or ``neighbors(rank, world_size, base)``."""
+    try:
+        given = len(inspect.signature(own).parameters)
+    except (TypeError, ValueError):
+        given = 2
+    if given not in (2, 3):
+        raise CollectiveError(
+            f"neighbors() of the module takes {given} arguments",
+            advice="write neighbors(rank, world_size) or neighbors(rank, world_size, base)",
+        )
+    if given == 2:
+        return own
+    return lambda rank, count: own(rank, count, dict(base(rank, count)))
+
+
 def kernel_config(config: Mapping[str, Any], floor: Floor, count: int) -> dict[str, Any]:
     """What the kernel's ``kernel_args`` may ask for."""
     own = {
         k: v
         for k, v in config.items()
-        if k in ("n_elem", "reduce_op", "root_cube") or k.startswith("kernel_")
+        if k in ("n_elem", "reduce_op", "root_cube", "dtype") or k.startswith("kernel_")
     }
     return own | {
         "world_size": count,
@@ -172,6 +215,7 @@ def kernel_config(config: Mapping[str, Any], floor: Floor, count: int) -> dict[s
         "mesh_h": floor.mesh[1],
         "sip_w": floor.sips[0],
         "sip_h": floor.sips[1],
+        "sip_wrap": floor.wrap,
     }
 
 
@@ -214,7 +258,7 @@ def configure_sfr_intercube_multisip(
 ) -> list[SipInstallPlan]:
     """Wire PE 0 of every cube to its mesh neighbours, and for all cubes to the same cube of the peer SIPs."""
     hda = _machine(spec)
-    config = {**cfg, "topology": "intercube", "mapper": "cube_leaders"}
+    config: dict[str, Any] = {**cfg, "topology": "intercube", "mapper": "cube_leaders"}
     name = str(config.get("algorithm", "intercube"))
     config.setdefault("module", "megatile.collectives.kernels.intercube_allreduce")
     return build_install_plans(floor_of(hda).sip_count, name, config, hda)

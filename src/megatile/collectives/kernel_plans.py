@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from megatile.collectives.config import check_values, kernel_module
-from megatile.collectives.install import SipInstallPlan, build_install_plans
+from megatile.collectives.install import SipInstallPlan, build_install_plans, topology_of
 from megatile.collectives.topologies import direction_names, floor_of
 from megatile.core.expr import table, unit
 from megatile.hda import HDA
@@ -97,12 +97,11 @@ def read_installed(
     per_cube = each // len(cubes)
     count = len(places)
     maps = _maps(installs)
-    own = getattr(module, "neighbors", None)
-    names = () if own is not None else direction_names(config.get("topology"), count)
+    names = () if hasattr(module, "neighbors") else direction_names(topology_of(config, module), count)
     plan = read_kernel(
         module.kernel,
         [_tensor(config), *module.kernel_args(**first.kernel_config)],
-        grid=_axes(config.get("mapper"), per_cube, len(cubes), len(installs)),
+        grid=(count,) if count != each * len(installs) else (per_cube, len(cubes), len(installs)),
         topology=from_neighbors(lambda rank, world: maps[rank], count, names),
         scale="pe",
         name=first.algorithm_name,
@@ -114,13 +113,6 @@ def read_installed(
     plan = _queues_as_told(plan, config)
     straight = places == list(range(count))
     return plan if straight else replace(plan, place=table(places, unit))
-
-
-def _axes(mapper: Any, pes: int, cubes: int, sips: int) -> tuple[int, ...]:
-    """Axes of ``program_id``: (PE, cube, SIP) where all PEs take part, (cube, SIP) for one per cube."""
-    if mapper == "all_pes" or pes > 1:
-        return (pes, cubes, sips)
-    return (cubes, sips) if mapper == "cube_leaders" or cubes > 1 else (sips,)
 
 
 def _maps(installs: list[SipInstallPlan]) -> list[dict[str, int]]:

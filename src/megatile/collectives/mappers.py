@@ -57,6 +57,12 @@ def multi_pe_sip_local(tensor: Any, world_size: int, floor: Floor) -> None:
     _expect(tensor, world_size, floor.cubes * floor.pes)
 
 
+@VALIDATORS.register("shard_per_cube")
+def shard_per_cube(tensor: Any, world_size: int, floor: Floor) -> None:
+    """On each of ``world_size`` SIPs one shard per cube."""
+    _expect(tensor, world_size, floor.cubes)
+
+
 def _expect(tensor: Any, world_size: int, each: int) -> None:
     found = _per_sip(tensor)
     wrong = {sip: count for sip, count in sorted(found.items()) if count != each}

@@ -27,7 +27,7 @@ from megatile.core.progress import Listener, shown
 from megatile.hda import HDA
 from megatile.plan.model import Plan
 from megatile.sim import simulate
-from megatile.timing import Library
+from megatile.timing.view import Timing
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Prediction:
     job: Job
     time_ps: int
     candidate: Candidate
-    timing: Library
+    timing: Timing
     explanation: Explanation | None = field(default=None, compare=False, repr=False)
 
     @property

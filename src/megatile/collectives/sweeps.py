@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from megatile.collectives.job import Job
+from megatile.collectives.candidates import Candidate
+from megatile.collectives.config import resolve_algorithm_config
+from megatile.collectives.job import CollectiveError, Job, operation_name
+from megatile.collectives.kernel_plans import kernel_plan
 from megatile.collectives.planner import Prediction, predict
 from megatile.collectives.ranking import Floors
 from megatile.collectives.reference import make_inputs, wrong_elements
 from megatile.collectives.registry import find_algorithm
+from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize
 from megatile.hda import HDA
+from megatile.sim import simulate
+from megatile.timing.view import Timing
 
 VERIFIED = 1 << 24
 """Bytes over all ranks that are verified; a larger size is verified at a smaller one that is cut alike."""
@@ -52,17 +58,54 @@ def sweep(
     algorithms: Sequence[str] = ("auto",),
     *,
     verify: bool = True,
+    kernels: Mapping[str, Any] | None = None,
+    trust: bool = False,
     **fields: Any,
 ) -> Iterator[tuple[Line, Prediction]]:
-    """Predict every size with every algorithm, in order."""
+    """Predict every size with every algorithm, in order.
+
+    ``kernels`` is a configuration (``load_ccl_config``) whose kernels may be named too; ``trust`` lets it
+    import what it names by path.
+    """
     floors = {name: Floors() for name in algorithms}
     for size in sizes_:
         for name in algorithms:
-            found = predict(
-                operation, machine=machine, nbytes=size, algorithm=name, floors=floors[name], **fields
-            )
+            if kernels is not None and name in kernels["algorithms"]:
+                found = predict_kernel(
+                    operation, resolve_algorithm_config(kernels, name), machine, size, trust=trust, **fields
+                )
+            else:
+                found = predict(
+                    operation, machine=machine, nbytes=size, algorithm=name, floors=floors[name], **fields
+                )
             wrong = count_wrong(found) if verify else None
             yield _line(found, name, wrong), found
+
+
+def predict_kernel(
+    operation: str,
+    config: Mapping[str, Any],
+    machine: HDA,
+    nbytes: int,
+    *,
+    dtype: str = "f16",
+    reduction: str = "sum",
+    launch: bool = True,
+    trust: bool = False,
+    **_: Any,
+) -> Prediction:
+    """The time of a kernel of ``ccl.yaml`` whose participants hold ``nbytes`` each."""
+    name = str(config["algorithm"])
+    if operation_name(operation) != "all_reduce":
+        raise CollectiveError(f"{name} is a kernel of ccl.yaml, which does all_reduce only")
+    element = dtype_name(dtype)
+    settings = {**config, "dtype": element, "reduce_op": reduction}
+    plan = kernel_plan(settings, machine, n_elem=max(1, nbytes // itemsize(element)), trust=trust)
+    job = Job(
+        "all_reduce", plan.units, plan.tile("t").elements, element, reduction, in_place=True, scale="pe"
+    )
+    time_ps = simulate(plan, machine=machine, launch=launch).time_ps
+    return Prediction(plan, job, time_ps, Candidate(name, path="kernel", time_ps=time_ps), Timing())
 
 
 def _line(found: Prediction, asked: str, wrong: int | None) -> Line:
@@ -78,6 +121,9 @@ def count_wrong(found: Prediction) -> int:
     """Run the plan (or its twin of a smaller size that is cut alike) on data and count wrong elements."""
     from megatile.plan.execute import execute
 
+    if found.candidate.path == "kernel":
+        inputs = make_inputs(found.job)
+        return wrong_elements(found.job, inputs, execute(found.plan, {"t": inputs}, races=False)["t"])
     job = small_twin(found.job)
     plan = found.plan
     if job is not found.job:

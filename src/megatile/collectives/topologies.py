@@ -26,6 +26,8 @@ class Floor:
     sips: tuple[int, int]
     mesh: tuple[int, int]
     pes: int
+    wrap: bool = True
+    """Whether the rows and columns of SIPs are rings."""
 
     @property
     def sip_count(self) -> int:
@@ -45,7 +47,8 @@ def floor_of(hda: HDA) -> Floor:
             advice="use ahbm, or collective() for any machine",
         )
     sips = _grid(hda, "sip", hda.count("sip"))
-    return Floor(sips, _grid(hda, "cube", hda.count("cube", "sip")), hda.count("pe", "cube"))
+    wrap = not any(n.connects == "sip" and n.topology.kind == "mesh" for n in hda.networks)
+    return Floor(sips, _grid(hda, "cube", hda.count("cube", "sip")), hda.count("pe", "cube"), wrap)
 
 
 def _grid(hda: HDA, connects: str, count: int) -> tuple[int, int]:
@@ -97,12 +100,11 @@ def intercube(floor: Floor) -> Neighbors:
         if row > 0:
             found["N"] = rank - width
         y, x = divmod(sip, columns)
-        if columns > 1:
-            found["global_E"] = (y * columns + (x + 1) % columns) * floor.cubes + cube
-            found["global_W"] = (y * columns + (x - 1) % columns) * floor.cubes + cube
-        if rows > 1:
-            found["global_S"] = ((y + 1) % rows * columns + x) * floor.cubes + cube
-            found["global_N"] = ((y - 1) % rows * columns + x) * floor.cubes + cube
+        for direction, dx, dy in ACROSS:
+            to_x, to_y = x + dx, y + dy
+            inside = 0 <= to_x < columns and 0 <= to_y < rows
+            if (columns if dx else rows) > 1 and (inside or floor.wrap):
+                found[direction] = (to_y % rows * columns + to_x % columns) * floor.cubes + cube
         return found
 
     return neighbors
@@ -113,10 +115,11 @@ NESTED.add("hierarchical_3level", hierarchical_3level)
 NESTED.add("intercube", intercube)
 
 
-ACROSS = ("global_E", "global_W", "global_S", "global_N")
+ACROSS = (("global_E", 1, 0), ("global_W", -1, 0), ("global_S", 0, 1), ("global_N", 0, -1))
+"""Directions between SIPs, and where they lead on their grid."""
 DIRECTIONS = {
-    "hierarchical_3level": ("E", "W", "S", "N", *ACROSS[:2]),
-    "intercube": ("E", "W", "S", "N", *ACROSS),
+    "hierarchical_3level": ("E", "W", "S", "N", "global_E", "global_W"),
+    "intercube": ("E", "W", "S", "N", *(direction for direction, _, _ in ACROSS)),
 }
 
 

@@ -21,7 +21,7 @@ from megatile.language.kernel.directions import IpcqDeadlock, IpcqInvalidDirecti
 from megatile.language.kernel.mock import run_kernel_in_mock
 from megatile.language.kernel.symbols import KernelError
 from megatile.language.kernel.to_plan import read_kernel
-from megatile.language.kernel.values import DataBranchError, Tensor
+from megatile.language.kernel.values import DataBranchError, Tensor, TensorHandle
 
 __all__ = [
     "DataBranchError",
@@ -29,6 +29,7 @@ __all__ = [
     "IpcqInvalidDirection",
     "KernelError",
     "Tensor",
+    "TensorHandle",
     "Tl",
     "read_kernel",
     "run_kernel_in_mock",

@@ -1,5 +1,23 @@
 """Collective kernels for processing elements: modules with ``kernel`` and ``kernel_args``.
 
 What a module may bring: ``kernel(t_ptr, ..., tl)``; ``kernel_args(*, n_elem, world_size, **config)``, the
-arguments between ``t_ptr`` and ``tl``; and, for topology ``none``, ``neighbors(rank, world_size)``.
+arguments between ``t_ptr`` and ``tl``; ``neighbors(rank, world_size)`` or ``neighbors(rank, world_size,
+base)``, which get the neighbours of the entry's topology as ``base``; ``TOPOLOGY`` and ``MAPPER``, what holds
+where an entry says topology ``none``; ``REDUCE_OPS``, the reductions that it can do beside ``sum``.
+
+In every installed kernel ``program_id(0)`` is the PE in its cube, ``program_id(1)`` the cube in its SIP and
+``program_id(2)`` the SIP; ``tl.rank`` counts the participants.
 """
+
+from typing import Any
+
+REDUCE_OPS = ("sum", "max", "min", "prod")
+
+
+def merged(tl: Any, op: str, a: Any, b: Any) -> Any:
+    """Two tiles reduced."""
+    if op == "sum":
+        return a + b
+    if op == "prod":
+        return a * b
+    return tl.maximum(a, b) if op == "max" else tl.minimum(a, b)

@@ -2,12 +2,14 @@
 
 from typing import Any
 
-
-def kernel_args(*, n_elem: int, world_size: int, **config: Any) -> tuple[Any, ...]:
-    return (n_elem,)
+from megatile.core.dtypes import itemsize
 
 
-def kernel(t_ptr: Any, n_elem: int, tl: Any) -> None:
-    mine = t_ptr + tl.rank * n_elem * 2
-    tl.send(dir="E", src=tl.load(mine, shape=(n_elem,), dtype="f16"))
-    tl.store(mine, tl.recv(dir="W", shape=(n_elem,), dtype="f16"))
+def kernel_args(*, n_elem: int, world_size: int, dtype: str = "f16", **config: Any) -> tuple[Any, ...]:
+    return (n_elem, dtype)
+
+
+def kernel(t_ptr: Any, n_elem: int, dtype: str, tl: Any) -> None:
+    mine = t_ptr + tl.rank * n_elem * itemsize(dtype)
+    tl.send(dir="E", src=tl.load(mine, shape=(n_elem,), dtype=dtype))
+    tl.store(mine, tl.recv(dir="W", shape=(n_elem,), dtype=dtype))

@@ -1,51 +1,94 @@
-"""All-reduce over the cubes of all SIPs: along rows, along the last column, between SIPs, and back.
+"""All-reduce over the cubes of all SIPs: along rows, along the root's column, between SIPs, and back.
 
-One PE of every cube takes part. Inside a SIP cubes stand on a mesh without wrap-around (E W N S); the SIPs
-form a ring (global_E, global_W) or a grid (and global_S, global_N), which wraps.
+One PE of every cube takes part. Inside a SIP cubes stand on a mesh without wrap-around (E W N S), and data
+comes to the root cube from all sides. SIPs that form a ring or a torus pass whole tiles round (global_E, then
+global_S); on a mesh without wrap-around they are reduced along a chain and the result goes back.
 """
 
 from typing import Any
 
+from megatile.collectives.kernels import REDUCE_OPS, merged  # noqa: F401
+from megatile.core.dtypes import itemsize
+
+TOPOLOGY, MAPPER = "intercube", "cube_leaders"
+KERNEL_HELPERS = ("gathered", "spread")
+
 
 def kernel_args(
-    *, n_elem: int, world_size: int, mesh_w: int, mesh_h: int, sip_w: int, sip_h: int, **config: Any
+    *,
+    n_elem: int,
+    world_size: int,
+    mesh_w: int,
+    mesh_h: int,
+    sip_w: int,
+    sip_h: int,
+    sip_wrap: bool,
+    root_cube: int,
+    dtype: str = "f16",
+    reduce_op: str = "sum",
+    **config: Any,
 ) -> tuple[Any, ...]:
-    return (n_elem, mesh_w, mesh_h, sip_w, sip_h)
+    return (n_elem, mesh_w, mesh_h, sip_w, sip_h, sip_wrap, root_cube, dtype, reduce_op)
 
 
-def kernel(t_ptr: Any, n_elem: int, mesh_w: int, mesh_h: int, sip_w: int, sip_h: int, tl: Any) -> None:
-    cube = tl.program_id(0)
+def gathered(tl: Any, total: Any, place: Any, root: int, extent: int, low: str, high: str, **how: Any) -> Any:
+    """Reduce a line of ``extent`` participants towards number ``root``, from both sides."""
+    if (place > 0) & (place <= root):
+        total = merged(tl, how["op"], total, tl.recv(dir=low, shape=how["shape"], dtype=how["dtype"]))
+    if (place < extent - 1) & (place >= root):
+        total = merged(tl, how["op"], total, tl.recv(dir=high, shape=how["shape"], dtype=how["dtype"]))
+    if place < root:
+        tl.send(dir=high, src=total)
+    if place > root:
+        tl.send(dir=low, src=total)
+    return total
+
+
+def spread(tl: Any, total: Any, place: Any, root: int, extent: int, low: str, high: str, **how: Any) -> Any:
+    """Send the root's tile back along the line."""
+    if place < root:
+        total = tl.recv(dir=high, shape=how["shape"], dtype=how["dtype"])
+    if place > root:
+        total = tl.recv(dir=low, shape=how["shape"], dtype=how["dtype"])
+    if (place > 0) & (place <= root):
+        tl.send(dir=low, src=total)
+    if (place < extent - 1) & (place >= root):
+        tl.send(dir=high, src=total)
+    return total
+
+
+def kernel(
+    t_ptr: Any, n_elem: int, mesh_w: int, mesh_h: int, sip_w: int, sip_h: int, wrap: bool, root_cube: int,
+    dtype: str, op: str, tl: Any,
+) -> None:  # fmt: skip
+    cube, sip = tl.program_id(1), tl.program_id(2)
     row, column = cube // mesh_w, cube % mesh_w
-    corner = (row == mesh_h - 1) & (column == mesh_w - 1)
-    mine = t_ptr + tl.rank * n_elem * 2
-    total = tl.load(mine, shape=(n_elem,), dtype="f16")
-    if column > 0:
-        total = total + tl.recv(dir="W", shape=(n_elem,), dtype="f16")
-    if column < mesh_w - 1:
-        tl.send(dir="E", src=total)
-    if column == mesh_w - 1:
-        if row > 0:
-            total = total + tl.recv(dir="N", shape=(n_elem,), dtype="f16")
-        if row < mesh_h - 1:
-            tl.send(dir="S", src=total)
-    if corner:
-        current = total
-        for _ in range(sip_w - 1):
-            tl.send(dir="global_E", src=current)
-            current = tl.recv(dir="global_W", shape=(n_elem,), dtype="f16")
-            total = total + current
-        passing = total
-        for _ in range(sip_h - 1):
-            tl.send(dir="global_S", src=passing)
-            passing = tl.recv(dir="global_N", shape=(n_elem,), dtype="f16")
-            total = total + passing
-    if column == mesh_w - 1:
-        if row < mesh_h - 1:
-            total = tl.recv(dir="S", shape=(n_elem,), dtype="f16")
-        if row > 0:
-            tl.send(dir="N", src=total)
-    if column < mesh_w - 1:
-        total = tl.recv(dir="E", shape=(n_elem,), dtype="f16")
-    if column > 0:
-        tl.send(dir="W", src=total)
+    root_row, root_column = root_cube // mesh_w, root_cube % mesh_w
+    mine = t_ptr + tl.rank * n_elem * itemsize(dtype)
+    total = tl.load(mine, shape=(n_elem,), dtype=dtype)
+    total = gathered(tl, total, column, root_column, mesh_w, "W", "E", op=op, shape=(n_elem,), dtype=dtype)
+    if column == root_column:
+        total = gathered(tl, total, row, root_row, mesh_h, "N", "S", op=op, shape=(n_elem,), dtype=dtype)
+    if cube == root_cube:
+        if wrap:
+            current = total
+            for _ in range(sip_w - 1):
+                tl.send(dir="global_E", src=current)
+                current = tl.recv(dir="global_W", shape=(n_elem,), dtype=dtype)
+                total = merged(tl, op, total, current)
+            passing = total
+            for _ in range(sip_h - 1):
+                tl.send(dir="global_S", src=passing)
+                passing = tl.recv(dir="global_N", shape=(n_elem,), dtype=dtype)
+                total = merged(tl, op, total, passing)
+        else:
+            x, y = sip % sip_w, sip // sip_w
+            how = {"op": op, "shape": (n_elem,), "dtype": dtype}
+            total = gathered(tl, total, x, sip_w - 1, sip_w, "global_W", "global_E", **how)
+            total = spread(tl, total, x, sip_w - 1, sip_w, "global_W", "global_E", **how)
+            total = gathered(tl, total, y, sip_h - 1, sip_h, "global_N", "global_S", **how)
+            total = spread(tl, total, y, sip_h - 1, sip_h, "global_N", "global_S", **how)
+    if column == root_column:
+        total = spread(tl, total, row, root_row, mesh_h, "N", "S", op=op, shape=(n_elem,), dtype=dtype)
+    total = spread(tl, total, column, root_column, mesh_w, "W", "E", op=op, shape=(n_elem,), dtype=dtype)
     tl.store(mine, total)

@@ -175,11 +175,11 @@ class Hooks:
         """Whether a called function is to be rewritten as well."""
         if isinstance(function, types.MethodType):
             function = function.__func__
-        return (
-            isinstance(function, types.FunctionType)
-            and not (function.__module__ or "").startswith(("megatile.", "numpy", "torch"))
-            and can_rewrite(function)
-        )
+        if not isinstance(function, types.FunctionType):
+            return False
+        library = (function.__module__ or "").startswith(("megatile.", "numpy", "torch"))
+        # Modules of the library that hold kernels say so.
+        return (not library or "KERNEL_HELPERS" in function.__globals__) and can_rewrite(function)
 
     # --- conditions -------------------------------------------------------------------------------
 

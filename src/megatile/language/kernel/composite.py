@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatile.core.expr import ZERO, Expr, minimum
-from megatile.language.kernel.values import Pointer, Ref
+from megatile.language.kernel.values import Ref
 from megatile.plan.build import Handle, Part, PlanBuilder
 
 
@@ -42,7 +42,7 @@ def stream_gemm(tl: Any, a: Ref, b: Ref, out: Any, tile: tuple[int, ...]) -> Non
         raise tl.error(f"gemm: inner extents {inner} and {inner_b} differ")
     plan, scratch = tl.reader.plan, tl.settings.scratch
     left_source, right_source = matrix_at(tl, a), matrix_at(tl, b)
-    target = matrix_at(tl, Ref(out, (rows, columns), a.dtype))
+    target = matrix_at(tl, Ref(out, (rows, columns), a.dtype), write=True)
     tm, tn, tk = (min(t, e) for t, e in zip(tile, (rows, columns, inner), strict=True))
     # Ragged edges are cut to what is there, so the tiles hold at most tm x tk, tk x tn and tm x tn elements.
     left = plan.tile("a_tile", (tm, tk), a.dtype, memory=scratch, versions=2)
@@ -60,12 +60,11 @@ def stream_gemm(tl: Any, a: Ref, b: Ref, out: Any, tile: tuple[int, ...]) -> Non
         store(plan, target, total, (m.index, n.index), (height, width), tn == columns)
 
 
-def matrix_at(tl: Any, ref: Ref) -> Matrix:
-    """The rows behind a pointer: a whole tensor, whole rows of one, or as many elements of a flat one."""
+def matrix_at(tl: Any, ref: Ref, write: bool = False) -> Matrix:
+    """The rows behind a pointer: a whole tensor, whole rows of one, or as many elements of a flat one or of
+    raw memory."""
     shape = tuple(ref.shape)
-    if not isinstance(ref.pointer, Pointer):
-        raise tl.error(f"composite needs a pointer into a tensor, not {ref.pointer!r}")
-    part: Part = tl.tensor_region(ref.pointer, shape, ref.dtype)
+    part: Part = tl.memory_at(ref.pointer, shape, ref.dtype, write=write)
     tensor, start = part.handle, part.region.start
     if len(tensor.shape) == 2 and tensor.shape[1] == shape[1]:
         return Matrix(tensor, shape[1], start[0] if start else ZERO, part.region.at, flat=False)

@@ -15,7 +15,7 @@ from megatile.language.kernel.directions import Wiring
 from megatile.language.kernel.math import Math
 from megatile.language.kernel.reader import Reader
 from megatile.language.kernel.symbols import KernelError, Sym, to_expr, wrap
-from megatile.language.kernel.values import Pointer, RecvFuture, Ref, TileRef
+from megatile.language.kernel.values import Pointer, RecvFuture, Ref, TensorHandle, TileRef
 from megatile.plan.handles import Handle, Part
 from megatile.plan.model import Channel
 
@@ -93,8 +93,12 @@ class Tl(Math):
         source = self.memory_at(ptr, extents, element)
         return self.emit("copy", [source], extents, element, stem="load")
 
-    def store(self, ptr: Any, handle: TileRef) -> None:
+    def store(self, ptr: Any, handle: TileRef | TensorHandle) -> None:
         """Copy a tile to memory."""
+        if isinstance(handle, TensorHandle):
+            extents, element = self.extents(handle.shape), dtype_name(handle.dtype)
+            source = self.memory_at(handle.addr, extents, element, handle.space)
+            handle = self.emit("copy", [source], extents, element, stem="load")
         if not isinstance(handle, TileRef):
             raise self.error(f"tl.store takes a tile, not {handle!r}")
         target = self.memory_at(ptr, handle.shape, handle.dtype, write=True)
@@ -190,7 +194,7 @@ class Tl(Math):
     def send(
         self,
         dir: Any,
-        src: TileRef | None = None,
+        src: TileRef | TensorHandle | None = None,
         *,
         src_addr: Any = None,
         nbytes: int | None = None,
@@ -203,6 +207,10 @@ class Tl(Math):
         """
         wires = self.settings.wires
         direction = self.direction(dir)
+        wires.check_use(dir, sending=True, place=self.here)
+        if isinstance(src, TensorHandle):
+            src_addr, shape, dtype, space = src.addr, src.shape, src.dtype, src.space or self.settings.memory
+            src = None
         if src is not None:
             if not isinstance(src, TileRef):
                 raise self.error(f"tl.send takes a tile, not {src!r}")
@@ -231,6 +239,7 @@ class Tl(Math):
         """Receive from a direction, or from any; the tile is the queue's slot, or a copy at ``dst_addr``."""
         extents, element = self.extents(shape), dtype_name(dtype)
         number = None if dir is None else self.direction(dir)
+        self.settings.wires.check_use(dir, sending=False, place=self.here)
         if dst_addr is not None:
             return self.receive_into(number, extents, element, dst_addr, dst_space)
         pieces = self.pieces(extents, element)

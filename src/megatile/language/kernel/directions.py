@@ -8,7 +8,7 @@ world_size) -> {direction: peer}, of which tables are made.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Any
 
@@ -42,6 +42,19 @@ class Wiring:
     peers: tuple[Expr, ...] = ()
     arrives: tuple[Expr, ...] = ()
     rule: tuple[Expr, Expr] | None = None
+    send_only: tuple[str, ...] = ()
+    """Directions in which messages go out but none come in; in the opposite ones they only come in."""
+
+    def check_use(self, direction: Any, *, sending: bool, place: Place | None = None) -> None:
+        """Refuse the wrong end of a direction of one way."""
+        outward = direction in self.send_only
+        if self.send_only and isinstance(direction, str) and outward != sending:
+            refused, instead = ("sent to", "send to") if sending else ("received from", "receive from")
+            raise IpcqInvalidDirection(
+                f"messages go one way: nothing can be {refused} {direction!r}",
+                place=place,
+                advice=f"{instead} {OPPOSITE[direction]!r}, or use topology ring_1d",
+            )
 
     def index(self, direction: Any, place: Place | None = None) -> Expr:
         """The number of a direction given by name, or by number where directions are counted."""
@@ -94,8 +107,7 @@ def _ring(units: int) -> Wiring:
 
 @TOPOLOGIES.register("ring_1d_unidir")
 def _one_way_ring(units: int) -> Wiring:
-    # West is there only to receive from; nobody sends that way.
-    return _ring(units)
+    return replace(_ring(units), send_only=("E",))
 
 
 def _side(units: int, name: str) -> int:

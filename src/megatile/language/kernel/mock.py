@@ -31,7 +31,7 @@ from megatile.language.kernel.mock_record import Event, Memory, Message, Record
 from megatile.language.kernel.python_errors import PYTHON_ERRORS, explained, raised_at, user_place
 from megatile.language.kernel.symbols import KernelError
 from megatile.language.kernel.to_plan import read_kernel
-from megatile.language.kernel.values import RecvFuture, Ref, Tensor, TileRef
+from megatile.language.kernel.values import RecvFuture, Ref, Tensor, TensorHandle, TileRef
 from megatile.plan.check import check
 from megatile.plan.model import Channel, PlanError, ReadScalar, ReceiveAny, statements
 
@@ -100,12 +100,13 @@ class MockTl(Math):
                 self.note("use", tile.message.nbytes, message=tile.message)
 
     def program_id(self, axis: int = 0) -> int:
-        per = self.world.pes_per_cube
-        return self.rank // per if axis == 1 else self.rank % per
+        """The PE in its cube (0), the cube in its SIP (1), the SIP (2)."""
+        return self.rank // prod(self.world.grid[:axis]) % self.num_programs(axis)
 
     def num_programs(self, axis: int = 0) -> int:
-        per = self.world.pes_per_cube
-        return self.world_size // per if axis == 1 else per
+        if not 0 <= axis <= 2:
+            raise self.error(f"there is no axis {axis}; axes are PE, cube and SIP")
+        return self.world.grid[axis]
 
     @staticmethod
     def static_range(*bounds: int) -> tuple[int, ...]:
@@ -125,11 +126,18 @@ class MockTl(Math):
         raw = self.read("hbm", ptr, prod(extents) * itemsize(element), element)
         return MockTile(raw.view(numpy_dtype(element)).reshape(extents), element, self, "hbm", ptr)
 
-    def store(self, ptr: Any, handle: MockTile) -> None:
+    def store(self, ptr: Any, handle: MockTile | TensorHandle) -> None:
+        if isinstance(handle, TensorHandle):
+            handle = self.at_address(handle)
         if not isinstance(handle, MockTile):
             raise self.error(f"tl.store takes a tile, not {handle!r}")
         self.use(handle)
         self.write("hbm", ptr, handle.data, handle.dtype)
+
+    def at_address(self, handle: TensorHandle) -> MockTile:
+        element, space = dtype_name(handle.dtype), handle.space or "hbm"
+        raw = self.read(space, handle.addr, prod(handle.shape) * itemsize(element), element)
+        return MockTile(raw.view(numpy_dtype(element)).reshape(handle.shape), element, self, space)
 
     def read(self, space: str, ptr: Any, nbytes: int, element: str) -> Array:
         self.touch("read", ptr, nbytes, element)
@@ -192,7 +200,7 @@ class MockTl(Math):
     def send(
         self,
         dir: Any,
-        src: MockTile | None = None,
+        src: MockTile | TensorHandle | None = None,
         *,
         src_addr: Any = None,
         nbytes: int | None = None,
@@ -201,7 +209,10 @@ class MockTl(Math):
         space: str = "tcm",
     ) -> None:
         dir = self.direction(dir)
+        self.world.wires.check_use(dir, sending=True, place=self.here)
         message = None
+        if isinstance(src, TensorHandle):
+            src = self.at_address(src)
         if src is None:
             element = dtype_name(dtype)
             size = nbytes if nbytes is not None else prod(shape) * itemsize(element)
@@ -235,6 +246,7 @@ class MockTl(Math):
         wires, element = self.world.wires, dtype_name(dtype)
         extents = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
         mine = list(self.world.neighbors[self.rank]) if dir is None else [self.direction(dir)]
+        self.world.wires.check_use(dir, sending=False, place=self.here)
         pieces = self.pieces(extents, element)
         size = prod(pieces[0][1]) * itemsize(element)
         first = (self.rank, wires.names.index(mine[0]) if mine else 0)
@@ -276,13 +288,14 @@ class MockTl(Math):
 class World:
     """All ranks, their queues, and who waits for what."""
 
-    def __init__(self, wires: Wiring, units: int, inputs: list[Array], pes: int, slots: int | None):
+    def __init__(self, wires: Wiring, grid: tuple[int, int, int], inputs: list[Array], slots: int | None):
+        units = prod(grid)
+        self.grid = grid
         self.wires = wires
         self.neighbors = neighbor_maps(wires, units)
         self.heard = _arrivals(wires, units)
         self.element, self.shape = dtype_name(inputs[0].dtype), inputs[0].shape
         self.data = np.concatenate([a.reshape(-1).view(np.uint8) for a in inputs])
-        self.pes_per_cube = pes or units
         self.slots = slots
         self.slot_size: int | None = None
         self.split = False
@@ -337,6 +350,7 @@ def run_kernel_in_mock(
     kernel_args: Sequence[Any] = (),
     algo_module: Any = None,
     pes_per_cube: int = 0,
+    cubes_per_sip: int = 0,
     *,
     n_slots: int | None = 4,
     slot_size: int | None = None,
@@ -347,7 +361,8 @@ def run_kernel_in_mock(
 
     ``inputs[r]`` is rank r's part of the tensor and lies at ``t_ptr + r * nbytes``. ``topology`` is a name, a
     function (rank, world_size) -> neighbours, or a module's ``neighbors()`` by ``algo_module``.
-    ``pes_per_cube`` divides the ranks between the axes of ``program_id``. Queues are those of
+    ``pes_per_cube`` and ``cubes_per_sip`` divide the ranks between the axes of ``program_id``: PE in its
+    cube, cube in its SIP, SIP; without them all ranks are PEs of one cube. Queues are those of
     ``read_kernel`` (``n_slots=None``: without bounds), and so are the errors: a direction without a neighbour
     is an ``IpcqInvalidDirection``, no progress an ``IpcqDeadlock``.
     """
@@ -362,7 +377,14 @@ def run_kernel_in_mock(
     if len({(a.shape, a.dtype) for a in arrays}) > 1:
         raise KernelError("the inputs of all ranks must have one shape and dtype")
     wires = wiring(topology, world_size, getattr(algo_module, "neighbors", None))
-    world = World(wires, world_size, arrays, pes_per_cube, n_slots)
+    pes = pes_per_cube or world_size
+    cubes = cubes_per_sip or max(1, world_size // max(1, pes))
+    if pes < 1 or cubes < 1 or world_size % (pes * cubes):
+        raise KernelError(
+            f"{world_size} ranks are not whole SIPs of {cubes} cubes with {pes} PEs each",
+            advice="let pes_per_cube * cubes_per_sip divide the number of ranks",
+        )
+    world = World(wires, (pes, cubes, world_size // (pes * cubes)), arrays, n_slots)
     world.slot_size, world.split = slot_size, split
     workers = []
     for rank in range(world_size):
@@ -380,13 +402,12 @@ def _as_a_plan(
 ) -> None:
     """A name holds its message as long as it may be used, also where this run did not use it. Where that
     matters, the kernel is read as a plan (if it can be, and does not depend on data), which knows."""
-    units, pes = len(world.record.ranks), world.pes_per_cube
     assert world.slots is not None
     try:
         plan = read_kernel(
             kernel_fn,
             [Tensor("t", world.shape, world.element), *arguments],
-            grid=(pes, units // pes) if pes < units else (units,),
+            grid=world.grid,
             topology=topology,
             neighbors=getattr(algo_module, "neighbors", None),
             n_slots=world.slots,

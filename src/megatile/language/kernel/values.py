@@ -81,6 +81,19 @@ class Pointer:
 
 
 @dataclass(frozen=True)
+class TensorHandle:
+    """Memory at an address as a tile, made by the kernel itself: a source for ``tl.send`` and ``tl.store``.
+
+    ``space`` is the memory it lies in; without one, that of tensors.
+    """
+
+    addr: Any
+    shape: tuple[int, ...]
+    dtype: str = "f16"
+    space: str | None = None
+
+
+@dataclass(frozen=True)
 class Ref:
     """A tensor left where it is (``tl.ref``), for operations that stream it themselves."""
 
