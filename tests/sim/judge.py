@@ -17,7 +17,7 @@ from megatile.core.errors import MegatileError, RouteError
 from megatile.plan import model as pm
 from megatile.plan.deadlock import PlanDeadlock
 from megatile.sim import Deadlock, simulate
-from megatile.timing import Resources, faults
+from megatile.timing import faults
 
 NAMES: dict[type, str] = {
     pm.Send: "send",
@@ -114,12 +114,12 @@ def _stuck(run: Any, deadlock: PlanDeadlock) -> str | None:
 def _different(case: Case, run: Run, result: Any) -> str | None:
     if run.stuck:
         return f"the reader finds a deadlock, simulate none: {run.stuck}"
-    choices = {u: c for u, c in result.choices.items() if c}
+    choices = {u: c for u, c in result.choices.items() if c and not isinstance(u, tuple)}
     if choices != run.choices:
         return f"choices: {run.choices} by the reader, {choices} by simulate"
     if run.time_ps != result.time_ps:
         return f"time: {run.time_ps} ps by the reader, {result.time_ps} by simulate"
-    units, names = observed(result), Resources(case.hda, case.plan).names
+    units, names = observed(result), result.record.names
     for number, mine in enumerate(expected(run)):
         missing = mine - units.get(names[number], Counter())
         if missing:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -23,7 +23,7 @@ from simpy_machine import DECIDE, DISPATCH, PIECES, Bell, Process, Servers, Tran
 
 from megatile.core.dtypes import dtype, is_float, numpy_dtype
 from megatile.core.errors import MegatileError
-from megatile.core.expr import Expr, unit
+from megatile.core.expr import Expr
 from megatile.core.operations import REDUCTIONS, apply, cast
 from megatile.hda import HDA
 from megatile.plan import model as pm
@@ -120,6 +120,8 @@ class Block:
     unit: int
     memory: str
     array: Any = None
+    holder: Any = None
+    """Whose copy it is; None: the unit's own."""
 
 
 class Reader:
@@ -196,17 +198,16 @@ class Levels:
 
     def __init__(self, reader: Reader, hda: HDA, faults: Faults, installed: bool) -> None:
         self.reader, self.hda, self.plan = reader, hda, reader.plan
-        self.views: dict[str, Resources] = {}
+        resources = Resources(hda, self.plan, faults, installed=installed)
+        self.views = {level.name: resources.of(level.name) for level in self.plan.all_levels}
         self.first: dict[str, int] = {}
         """The machine as each level sees it, and the number of its first instance among all."""
         self.total = 0
         for level in self.plan.all_levels:
-            count = self.plan.instances(level.name)
-            self.first[level.name], self.total = self.total, self.total + count
-            place = level.place if level == self.plan.first else unit % hda.count(level.scale)
-            alone = replace(self.plan, scale=level.scale, grid=(count,), place=place, levels=())
-            view = self.views[level.name] = Resources(hda, alone, faults, installed=installed)
-            view.fabric = next(iter(self.views.values())).fabric
+            self.first[level.name] = self.total
+            self.total += self.plan.instances(level.name)
+        self.place: dict[tuple[str, int], int] = {}
+        """Where every instance is that has begun."""
         self.waiting: dict[Any, list[int]] = {}
         self.free: dict[Any, list[tuple[int, int]]] = {}
         self.parts: dict[Any, int] = {}
@@ -219,9 +220,7 @@ class Levels:
 
     def enter(self, level: pm.Level, numbers: list[int], above: int) -> None:
         """These instances may begin below hardware unit ``above``; without a free slot they wait."""
-        below = self.hda.count(level.scale)
-        if level.parent is not None:
-            below //= self.hda.count(self.plan.level(level.parent).scale)
+        below = self.below(level)
         if level.slots is None:
             for number in numbers:
                 place = int(level.place.evaluate({"unit": number % level.count}))
@@ -232,7 +231,12 @@ class Levels:
             self.free[pool] = [(above * below + u, k) for u in range(below) for k in range(level.slots)]
             self.waiting[pool] = []
         self.waiting[pool] += numbers
-        self.dispatch(level, pool)
+        self.reader.servers.later(DISPATCH).callbacks.append(lambda _: self.dispatch(level, pool))
+
+    def below(self, level: pm.Level) -> int:
+        """Hardware units of the level's scale in one of the parent's, or in the machine."""
+        there = self.hda.count(level.scale)
+        return there if level.parent is None else there // self.hda.count(self.plan.level(level.parent).scale)
 
     def dispatch(self, level: pm.Level, pool: Any) -> None:
         """By number, to the first free slot."""
@@ -243,7 +247,7 @@ class Levels:
             self.start(level, number, slot[0])
 
     def start(self, level: pm.Level, number: int, place: int) -> None:
-        self.views[level.name].places[number] = place
+        self.place[level.name, number] = place
         own = [u for u in self.reader.units if u.level == level and u.number == number]
         below = [child for child in self.plan.all_levels if child.parent == level.name]
         self.parts[level.name, number] = len(own) + sum(child.count for child in below)
@@ -284,10 +288,11 @@ class Unit:
         self.done = False
         self.engines: dict[str, simpy.Event] = {}
         self.ends: list[simpy.Event] = []
-        holders, here = reader.servers.holders, self.machine.hardware(number)
-        alone = not self.plan.levels and not self.machine.crowded
-        self.before, self.over = holders.get(here) if alone else None, reader.env.event()
-        holders[here] = self.over
+        self.before, self.over = None, reader.env.event()
+        if not self.plan.levels:
+            holders, here = reader.servers.holders, self.machine.hardware(number)
+            self.before = None if self.machine.crowded else holders.get(here)
+            holders[here] = self.over
         self.unfinished: dict[Any, list[tuple[Any, bool, simpy.Event]]] = defaultdict(list)
         self.seen_by_others: list[simpy.Event] = []
         self.copies = 0  # and commands on shared engines, which count with them
@@ -296,7 +301,7 @@ class Unit:
 
     def run(self) -> Process:
         try:
-            start = self.reader.at_ps + self.machine.start_ps(self.number)
+            start = self.reader.at_ps + self.machine.start_ps(0)
             yield self.env.timeout(max(0, start - self.env.now))
             if self.before is not None:
                 yield self.before
@@ -335,24 +340,43 @@ class Unit:
         assert per is not None, f"{level} is not above {self.level.name}"
         return self.number // per
 
-    def stand(self, level: str | None, instance: int) -> int:
-        """The instance of this unit's own level that stands where an instance of some level is: the one it
-        belongs to; this unit if it belongs to it; else the first that does."""
-        per = self.plan.per(self.level.name, level)
-        if per is not None:
-            return self.number if self.number // per == instance else instance * per
-        below = self.plan.per(level, self.level.name)
-        return self.number if below is None else instance // below
+    @property
+    def spot(self) -> int:
+        """This unit as its machine numbers it: in a plan with several levels, its hardware unit."""
+        return self.reader.levels.place[self.level.name, self.number] if self.plan.levels else self.number
 
-    def nearest(self, tile: pm.Tile, owner: int) -> int:
-        """Where a copy of a tile is: with oneself if one owns it, else with the first who does."""
+    def where(self, name: str | None, instance: int) -> int:
+        """The hardware unit at which this unit reaches an instance of a level."""
+        level, levels = self.plan.level(name), self.reader.levels
+        if not self.plan.levels:
+            return instance
+        per = self.plan.per(self.level.name, level.name)
+        if per and self.number // per == instance:
+            return levels.place[level.name, instance]
+        index = 0 if level.slots else int(level.place.evaluate({"unit": instance % level.count}))
+        if level.parent is None:
+            return index
+        return self.where(level.parent, instance // level.count) * levels.below(level) + index
+
+    def stand(self, name: str | None, instance: int) -> int:
+        """The same in units of this unit's own scale."""
+        place, mine = self.where(name, instance), self.machine.level.total
+        other = self.reader.levels.views[self.plan.level(name).name].level.total
+        if other >= mine:
+            return place * mine // other
+        return self.spot if self.spot * other // mine == place else place * (mine // other)
+
+    def nearest(self, tile: pm.Tile, owner: int) -> tuple[int, Any]:
+        """Where a copy of a tile is, and whose: one's own, or that of the first who owns it."""
+        above = self.plan.per(self.level.name, tile.level)
         if not tile.shared:
-            return self.stand(tile.level, owner)
-        count = self.plan.instances(tile.level)
-        owners = [int(tile.owner.evaluate({"unit": u})) for u in range(count)]
-        if self.plan.per(self.level.name, tile.level) and owners[self.above(tile.level)] == owner:
-            return self.number
-        return self.stand(tile.level, owners.index(owner)) if owner in owners else self.number
+            mine, first = above is not None and self.above(tile.level) == owner, owner
+        else:
+            count = self.plan.instances(tile.level)
+            owners = [int(tile.owner.evaluate({"unit": u})) for u in range(count)]
+            mine = owner not in owners or (above is not None and owners[self.above(tile.level)] == owner)
+            first = owner if mine else owners.index(owner)
+        return (self.spot, None) if mine else (self.stand(tile.level, first), (tile.level, first))
 
     # values and names
 
@@ -382,8 +406,8 @@ class Unit:
         queue = message.queue
         channel = queue.channel
         there = 0 <= queue.sender < self.plan.instances(channel.level)
-        sender = self.stand(channel.level, queue.sender) if there else self.number
-        travel = self.machine.credit_ps(self.number, sender, channel)
+        sender = self.stand(channel.level, queue.sender) if there else self.spot
+        travel = self.machine.credit_ps(self.spot, sender, channel)
 
         def process() -> Process:
             yield self.env.all_of(users)
@@ -405,7 +429,7 @@ class Unit:
         data = self.reader.data
         if isinstance(meaning, Message):
             array = None if data is None else meaning.data[cut]
-            return Block(meaning, bounds, False, self.number, meaning.queue.channel.memory, array)
+            return Block(meaning, bounds, False, self.spot, meaning.queue.channel.memory, array)
         tile, buffer = meaning.tile, meaning.number % meaning.tile.versions
         if region.at is not None:
             owner = self.value(region.at)
@@ -413,8 +437,8 @@ class Unit:
             owner = int(tile.owner.evaluate({"unit": self.above(tile.level)}))
         array = None if data is None else data[tile.name][owner, buffer][cut]
         seen = tile.name in self.reader.seen
-        stands = self.nearest(tile, owner)
-        return Block((tile.name, buffer, owner), bounds, seen, stands, tile.memory, array)
+        stands, whose = self.nearest(tile, owner)
+        return Block((tile.name, buffer, owner), bounds, seen, stands, tile.memory, array, whose)
 
     def conflicts(self, block: Block, write: bool) -> list[simpy.Event]:
         """The ends of this unit's unfinished commands that an access must wait for."""
@@ -483,7 +507,7 @@ class Unit:
         self.reader.note(self.env.now)
 
     def shared_engine(self, kind: str) -> int | None:
-        key = self.machine.engine_resource(kind, self.number)
+        key = self.machine.engine_resource(kind, self.spot)
         return None if key is None else self.machine.fabric.resource(key)
 
     def transfer(self, record: Record, path: Any, nbytes: int, flow: int, number: int) -> Process:
@@ -500,7 +524,8 @@ class Unit:
         self, record: Record, source: Block, reads: list[Block], write: Block, nbytes: int, arrived: Any
     ) -> None:
         """A copy by the DMA engine: the engine is free when the source is, the copy ends on arrival."""
-        path = self.machine.path(source.unit, source.memory, write.unit, write.memory)
+        same = source.holder == write.holder
+        path = self.machine.path(source.unit, source.memory, write.unit, write.memory, same=same)
         flow, number = len(self.reader.queues) + self.index, self.copies
         self.copies += 1
 
@@ -520,6 +545,8 @@ class Unit:
 
     def stuck(self) -> list[Stuck]:
         """What a unit waits for that did not come."""
+        if self.plan.levels and (self.level.name, self.number) not in self.reader.levels.place:
+            return [Stuck(self.index, "slot", "", ())] if self.level.slots is not None else []
         if self.meeting is None:
             return self.waits
         meeting, members = self.meeting
@@ -548,7 +575,8 @@ def _compute(u: Unit, s: pm.Compute) -> Process:
     if s.engine == "dma":
         u.copy(record, reads[0] if reads else write, reads, write, u.value(s.work.bytes), put)
         return
-    busy = u.machine.compute_ps(s, u.value(s.work.flops), u.number)
+    slow = u.number if u.plan.per(u.level.name, None) is None else u.above(None)
+    busy = u.machine.compute_ps(s, u.value(s.work.flops), slow)
     shared = u.shared_engine(s.engine)
     key = (len(u.reader.queues) + u.reader.levels.total + u.index, u.copies * PIECES, 0)
     u.copies += shared is not None
@@ -576,7 +604,7 @@ def _send(u: Unit, s: pm.Send) -> Process:
         yield queue.bell.event
     read, nbytes = u.region(s.read), u.value(s.work.bytes)
     peer = u.stand(channel.level, to)
-    path = u.machine.path(u.number, read.memory, peer, channel.memory, channel.chunk_bytes)
+    path = u.machine.path(u.spot, read.memory, peer, channel.memory, channel.chunk_bytes)
 
     def work(end: simpy.Event) -> Process:
         moving = yield from u.transfer(record, path, nbytes, queue.number, number)
@@ -592,7 +620,7 @@ def _send(u: Unit, s: pm.Send) -> Process:
         queue.arrived.append((u.env.now, message))
         queue.bell.ring()
 
-    engine = f"dma.{u.machine.virtual_channel(s.channel, u.number, peer)}"
+    engine = f"dma.{u.machine.virtual_channel(s.channel, u.spot, peer)}"
     u.issue(engine, [read], [], work, *u.seen_by_others)
 
 
@@ -620,9 +648,9 @@ def _take(u: Unit, s: Any, record: Record, queue: Queue) -> None:
         u.bind(s.name, message)
         return
     back = u.stand(queue.channel.level, queue.sender)
-    u.machine.credit_ps(u.number, back, queue.channel)  # a way back that is cut is an error now
+    u.machine.credit_ps(u.spot, back, queue.channel)  # a way back that is cut is an error now
     write = u.renew(s, s.into)
-    source = Block(message, None, False, u.number, queue.channel.memory)
+    source = Block(message, None, False, u.spot, queue.channel.memory)
 
     def arrived() -> None:
         if write.array is not None:
@@ -673,7 +701,7 @@ def _signal(u: Unit, s: pm.Signal) -> Process:
     record, to, amount = u.record(s), u.value(s.to), u.value(s.amount)
     key, before = (s.flag, to, u.value(s.member)), list(u.seen_by_others)
     level = next(f.level for f in u.plan.flags if f.name == s.flag)
-    travel = u.machine.signal_ps(u.number, u.stand(level, to))
+    travel = u.machine.signal_ps(u.spot, u.stand(level, to))
     record.start = u.env.now
 
     def process() -> Process:
@@ -715,7 +743,8 @@ def _collective(u: Unit, s: pm.Collective) -> Process:
     absent = [m for m in members if m not in meeting.came]
     if not absent:
         nbytes = u.value(s.work.bytes) if reads else 0
-        yield u.env.timeout(u.machine.collective_ps(s, members, nbytes))
+        places = tuple(u.where(u.level.name, member) for member in members)
+        yield u.env.timeout(u.machine.collective_ps(s, places, nbytes))
         if writes and u.reader.data is not None:
             _combine(u, s, members, meeting)
         meeting.done.succeed()

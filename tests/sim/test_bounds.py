@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 import pytest
+from random_levels import random_levels
 from random_plans import random_plan
 from toys import ring, toy
 
@@ -13,6 +14,7 @@ from megatile.cost.price import price
 from megatile.hda import machine
 from megatile.language import tl
 from megatile.plan.build import PlanBuilder
+from megatile.plan.deadlock import PlanDeadlock
 from megatile.sim import simulate
 
 
@@ -79,3 +81,16 @@ def test_the_price_bounds_receives_from_any_with_few_slots(topology: str, slots:
     plan, hda = b.finish(), toy(n, topology)
     bounds = price(plan, hda)
     assert bounds.lower_ps <= simulate(plan, machine=hda).time_ps <= bounds.upper_ps
+
+
+def test_the_price_bounds_levels_and_slots() -> None:
+    for seed in range(60):
+        case = random_levels(seed)
+        try:
+            time = simulate(case.plan, machine=case.hda).time_ps
+        except PlanDeadlock:
+            with pytest.raises(PlanDeadlock):
+                price(case.plan, case.hda)
+            continue
+        bounds = price(case.plan, case.hda)
+        assert bounds.lower_ps <= time <= bounds.upper_ps, seed

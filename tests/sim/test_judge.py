@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import pytest
 from judge import disagreement
 from random_cases import Case, random_case
+from random_levels import random_levels
 
 from megatile.hda import machine
 from megatile.language import tl
@@ -20,6 +21,13 @@ def test_simulator_and_reader_agree_on_random_plans(first: int) -> None:
     """A sample, run as Python and as machine code; ``tests/sim/judge.py`` takes thousands of them."""
     engines = ("plain", "compiled") if numba_is_there else (None,)
     found = {seed: disagreement(random_case(seed), engines) for seed in range(first, first + 10)}
+    assert not {seed: text for seed, text in found.items() if text}
+
+
+@pytest.mark.parametrize("first", [0, 15, 30])
+def test_simulator_and_reader_agree_on_levels_and_slots(first: int) -> None:
+    engines = ("plain", "compiled") if numba_is_there else (None,)
+    found = {seed: disagreement(random_levels(seed), engines) for seed in range(first, first + 15)}
     assert not {seed: text for seed, text in found.items() if text}
 
 

@@ -7,6 +7,8 @@ longest chain of dependencies, and the lower bound (or the busiest resource, if 
 chain, time is lost only while some shared resource serves others, so the upper bound adds the busy time of
 every resource that more than one flow uses. A receive-from-any takes what comes first, which contention may
 change: then the busiest engine or resource bounds the time below, and all activities one after another above.
+So it is where instances take slots in turn: which slot one gets depends on who is ready first. What all slots
+of a level do is then divided evenly for the lower bound.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from megatile.hda import HDA
 from megatile.hda import machine as find_machine
 from megatile.plan import model as pm
 from megatile.plan.model import Plan, require_plan
-from megatile.plan.structure import check_structure, one_level
+from megatile.plan.structure import check_structure
 from megatile.sim import state as st
 from megatile.sim.record import Record, has_any
 from megatile.sim.simulate import Run
@@ -76,7 +78,7 @@ def lower_bound(plan: Plan, machine: HDA | str, *, launch: bool = True, timing: 
     """The longest chain of dependencies alone: cheaper than `price`, and still a lower bound."""
     found = []
     for run in _runs(plan, machine, timing, launch):
-        if has_any(plan):
+        if _unordered(plan):
             return _price(run, {}).lower_ps
         run.scalars = _reading({}, least=True)
         run.run(0)
@@ -92,7 +94,6 @@ def _runs(plan: Plan, machine: HDA | str, timing: Timing | None, launch: bool) -
             advice='price(plan, machine="ahbm")',
         )
     check_structure(plan)
-    one_level(plan, "price")
     hda = find_machine(machine)
     return [
         Run(plan, hda, option, Faults(), None, launch=launch, contended=False)
@@ -109,8 +110,17 @@ def _reading(assume: Mapping[str, int], least: bool) -> Any:
     return value
 
 
+def _unordered(plan: Plan) -> bool:
+    """Whether contention may change what comes first, and with it the course of the plan."""
+    return has_any(plan) or _takes_turns(plan)
+
+
+def _takes_turns(plan: Plan) -> bool:
+    return any(level.slots is not None for level in plan.levels)
+
+
 def _price(run: Run, assume: Mapping[str, int]) -> Price:
-    unordered = has_any(run.plan)
+    unordered = _unordered(run.plan)
     run.scalars = _reading(assume, least=True)
     run.run(EVERYTHING)
     low = _Loads(run)
@@ -120,9 +130,10 @@ def _price(run: Run, assume: Mapping[str, int]) -> Price:
         run.run(EVERYTHING)
         high = _Loads(run)
     resources = high.record.launched.resources
-    start = resources.start_ps(0) if run.plan.units else 0
+    starts = [view.start_ps(0) for view in high.record.launched.views] if run.plan.units else [0]
+    start = min(starts)
     shortest = start if unordered else low.chain_ps
-    longest = start + high.serial_ps if unordered else high.chain_ps + high.waiting_ps
+    longest = max(starts) + high.serial_ps if unordered else high.chain_ps + high.waiting_ps
     lower = resources.whole_ps(max(shortest, start + low.busiest_ps), run.launch)
     return Price(lower, max(lower, resources.whole_ps(longest, run.launch)), high.shared)
 
@@ -158,13 +169,36 @@ class _Loads:
         self._engines(rows, users, loads)
         shared = [key for key, flows_of in users.items() if len(flows_of) > 1]
         self.waiting_ps = sum(loads[key] + rounding.get(key, 0) for key in shared)
-        self.busiest_ps = max([loads[key] // widths.get(key, 1) for key in shared] + [self.own_ps])
+        if _takes_turns(run.plan):
+            self.busiest_ps = max(self._evenly(shared, loads), self.own_ps)
+        else:
+            self.busiest_ps = max([loads[key] // widths.get(key, 1) for key in shared] + [self.own_ps])
         self.shared = tuple(sorted(str(key) for key in shared))
         self.serial_ps = self._serial(rows, run)
 
+    def _evenly(self, shared: list[Any], loads: dict[Any, int]) -> int:
+        """The busiest kind of engine or memory if every one of the machine had the same to do."""
+        hda, totals = self.record.launched.resources.hda, dict[tuple[str, str], int]()
+        for key in shared:
+            if isinstance(key, tuple) and key[0] in ("memory", "engine"):
+                totals[key[:2]] = totals.get(key[:2], 0) + loads[key]
+        return max(
+            (
+                total // hda.level(hda.memory(name).level if kind == "memory" else name.split()[0]).total
+                for (kind, name), total in totals.items()
+            ),
+            default=0,
+        )
+
     def _engines(self, rows: Any, users: dict[Any, set[Any]], loads: dict[Any, int]) -> None:
         """Engines that several units share are resources too; of others, the busiest counts."""
-        resources, first = self.record.launched.resources, self.record.launched.first
+        launched, places = self.record.launched, self.record.places
+
+        def resource(kind: str, who: int) -> Any:
+            level, number = launched.which(who)
+            unit = places[who - launched.first] if launched.plan.levels else number
+            return launched.views[level].engine_resource(kind, int(unit))
+
         self.own_ps = 0
         work = rows[(rows[:, st.R_ENGINE] >= 1) & (rows[:, st.R_KIND] != st.SEND)]
         spent = np.where(work[:, st.R_KIND] == st.WORK, work[:, st.R_END] - work[:, st.R_START], 0)
@@ -175,7 +209,7 @@ class _Loads:
         times = np.bincount(inverse.reshape(-1), weights=spent, minlength=len(pairs))
         for (who, engine), time in zip(pairs.tolist(), times.tolist(), strict=True):
             kind = ENGINES[engine] if engine < DMA else "dma"
-            key = resources.engine_resource(kind, who - first)
+            key = resource(kind, who)
             if key is None:
                 self.own_ps = max(self.own_ps, int(time))
             else:
@@ -183,7 +217,7 @@ class _Loads:
                 loads[key] = loads.get(key, 0) + int(time)
         sends = rows[rows[:, st.R_PATH] != st.NONE]
         for who in np.unique(sends[:, st.R_WHO]).tolist():
-            key = resources.engine_resource("dma", who - first)
+            key = resource("dma", who)
             if key is not None:
                 mine = sends[sends[:, st.R_WHO] == who]
                 users.setdefault(key, set()).add(who)
@@ -198,6 +232,7 @@ class _Loads:
         queues = run.simulation.table("queue")
         total += int((queues[:, st.SENT] * queues[:, st.CREDITED]).sum())
         memo = run.simulation.table("memo")
+        total += int(queues[:, st.SENT].sum() * memo[memo[:, 0] == st.ASK_CREDIT][:, 5].max(initial=0))
         signals = int(np.count_nonzero(rows[:, st.R_KIND] == st.SIGNAL))
         delays = memo[memo[:, 0] == st.ASK_MESSAGE][:, 5]
         return total + signals * int(delays.max(initial=0))

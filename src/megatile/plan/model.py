@@ -32,6 +32,13 @@ Instances take slot storage: a memory must hold slots times what an instance pla
 with slots is local, belongs to its instance and begins undefined. Waiting for an instance that is not
 resident and cannot become so is a deadlock.
 
+*Reach.* What is sent, signalled, put or met goes to the hardware unit at which an instance is *reached*. One
+reaches the instances that one is in where they are; every other one below its parent: at ``place(index)``, or
+in a level with slots at the first hardware unit that it may get (nobody knows which one it gets). Where both
+have different scales, one's own scale counts: the unit that contains the other, and of several that it
+contains one's own or else the first. Instances on one hardware unit share its DMA, tensor and vector engine;
+so do all that use an engine, or a memory that is not divided among them, of one unit above them.
+
 Tiles
 -----
 A ``Tile`` is storage: ``shape`` elements in memory layer ``memory``, once per *owner*. By default each unit
@@ -130,12 +137,13 @@ signal ``message_ps`` from taking effect, a collective ``collective_ps`` from th
 (after its hazards and its accesses to storage that others see). The plan ends with the last end of a command
 or stream, arrival of a message or signal, and engine becoming free; credits on their way do not count.
 
-*Order.* Within one picosecond come first all ends, arrivals, credits and the issue they allow; then receive-
-from-any decides; then requests for turns, one at a time, and what a turn brings about in the same picosecond
-comes before the next. Requests go by (flow, number, stage): messages of a queue are a flow (channels in
-order, then receiving unit, then member), then come the copies of each unit, then its commands on shared
-compute engines; each flow is numbered from 0 in issue order (a unit's copies and such commands together),
-pieces in order within, and a turn on the DMA engine before the stages. Jitter depends on flow and number too.
+*Order.* Within one picosecond come first all ends, arrivals, credits and the issue they allow; then instances
+take the slots that have become free; then receive-from-any decides; then requests for turns, one at a time,
+and what a turn brings about in the same picosecond comes before the next. Requests go by (flow, number,
+stage): messages of a queue are a flow (channels in order, then receiving unit, then member), then come the
+copies of each unit (level by level), then its commands on shared compute engines; each flow is numbered from
+0 in issue order (a unit's copies and such commands together), pieces in order within, and a turn on the DMA
+engine before the stages. Jitter depends on flow and number too.
 A resource serves first come, first served, as many at a time as it is wide.
 """
 

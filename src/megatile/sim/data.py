@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from megatile.plan import model as pm
+from megatile.plan.commands import chooser
 from megatile.plan.execute import Executor, Results, execute
 from megatile.timing.view import TimingError
 
@@ -43,6 +44,7 @@ def assumed(assume: Mapping[str, Any] | None) -> Scalars:
             )
         if not given.ndim:
             return int(given)
+        unit = unit[1] if isinstance(unit, tuple) else unit
         if np.max(unit) >= len(given):
             raise TimingError(
                 f"assume={{'{statement.name}': …}} has {len(given)} numbers, none for unit "
@@ -58,14 +60,14 @@ class Recorder(Executor):
 
     def __init__(self, plan: pm.Plan, inputs: Mapping[str, Any], order: Any) -> None:
         super().__init__(plan, inputs, order=order, races=False)
-        self.seen: dict[tuple[str, int], list[int]] = {}
+        self.seen: dict[tuple[str, Any], list[int]] = {}
 
     def on_read_scalar(self, cohort: Any, instruction: Any) -> Any:
         values = super().on_read_scalar(cohort, instruction)
         name = instruction.statement.name
         each = np.broadcast_to(values, np.shape(cohort.units))
         for unit, value in zip(np.asarray(cohort.units).tolist(), each.tolist(), strict=True):
-            self.seen.setdefault((name, unit), []).append(int(value))
+            self.seen.setdefault((name, chooser(cohort, unit)), []).append(int(value))
         return values
 
 
@@ -75,7 +77,7 @@ def observed(plan: pm.Plan, inputs: Mapping[str, Any], order: Any) -> tuple[Scal
     run.run()
     seen = run.seen
 
-    def one(name: str, unit: int, count: int) -> int:
+    def one(name: str, unit: Any, count: int) -> int:
         values = seen.get((name, unit), [])
         return values[count] if count < len(values) else 0
 

@@ -83,6 +83,26 @@ def queue_of_row(s, i):
 
 
 @jit
+def level_row(s, i):
+    return s[T_LEVEL] + i * W_LEVEL
+
+
+@jit
+def stream_row(s, i):
+    return s[T_STREAM] + i * W_STREAM
+
+
+@jit
+def pool_row(s, i):
+    return s[T_POOL] + i * W_POOL
+
+
+@jit
+def below_row(s, i):
+    return s[T_BELOW] + i * W_BELOW
+
+
+@jit
 def held_row(s, i):
     return s[T_HELD] + i * W_HELD
 
@@ -378,6 +398,15 @@ def block(s, g, state, on):
 
 
 @jit
+def wake_all(s, g, time, why):
+    """Let a list of instances go on."""
+    while g != NONE:
+        after = s[unit_row(s, g) + CHAIN]
+        wake(s, g, time, why)
+        g = after
+
+
+@jit
 def ended(s, g, time):
     """Something of an instance's launch ends."""
     if time > s[LAST]:
@@ -387,17 +416,21 @@ def ended(s, g, time):
         s[n + LAUNCH_LAST] = time
 
 
-# An instance begins when its launch has come and the instances before it on its unit of the hardware are
-# over; it is over when it has issued everything and that has finished.
+# --- instances begin, end, and are found -------------------------------------------------------------------
+# One without a parent begins when its launch has come and the instances before it on its unit of the hardware
+# are over. Those below begin with it, or wait for a slot. It is over when it has issued everything, that has
+# finished, and all below it are over.
 
 
 @jit
 def begin_launch(s, launch, time):
     n = launch_row(s, launch)
     s[n + BEGAN] = time
-    for g in range(s[n + FIRST], s[n + FIRST] + s[n + INSTANCES]):
+    for g in range(s[n + FIRST], s[n + FIRST] + s[n + ROWS]):
         if s[unit_row(s, g) + STATE] == QUEUED:
             allow(s, g, time, NONE)
+    for below in range(s[n + FIRST_ROOT], s[n + FIRST_ROOT] + s[n + ROOTS]):
+        enter(s, below, 0, time)
 
 
 @jit
@@ -410,22 +443,59 @@ def allow(s, g, time, why):
     since = s[launch_row(s, s[u + LAUNCH]) + BEGAN]
     if time > since:
         why = note(s, g, s[u + PC], BEGIN, NONE, since, time, why, 0, NONE, NONE, NONE)
-    wake(s, g, time, why)
+    if s[level_row(s, s[u + LEVEL]) + HARDWARE] == 0:
+        wake(s, g, time, why)
+    else:
+        start(s, g, s[u + NUMBER], time)
+        s[u + CAUSE] = why
 
 
 @jit
 def let_go(s, g):
     """An instance may have finished all that it has issued."""
     u = unit_row(s, g)
-    if s[u + STATE] == DONE and s[u + OPEN] == 0:
-        s[u + STATE] = OVER
-        s[SEQUENCE] += 1
-        push(s, max(s[u + NOW], s[u + LATEST]), OVERS, s[u + FLOW], s[SEQUENCE], g)
+    if s[u + STATE] != DONE or s[u + OPEN] > 0:
+        return
+    s[u + STATE] = OVER
+    for head in range(s[u + STORE], s[u + STORE] + s[launch_row(s, s[u + LAUNCH]) + STORAGES]):
+        e = s[s[T_HEADS] + head]
+        while e != NONE:
+            after = s[log_row(s, e) + LOG_NEXT]
+            forget(s, e)
+            e = after
+        s[s[T_HEADS] + head] = NONE
+    part_over(s, g, max(s[u + NOW], s[u + LATEST]))
+    one_less(s, s[u + LAUNCH])
+
+
+@jit
+def one_less(s, launch):
+    """One instance or command less of a launch; after the last all its times are known."""
+    n = launch_row(s, launch)
+    s[n + UNFINISHED] -= 1
+    if s[n + UNFINISHED] == 0:
+        push(s, s[n + LAUNCH_LAST], HOSTS, launch, 0, launch)
+
+
+@jit
+def part_over(s, g, time):
+    """The stream of an instance, or an instance below it, is over at ``time``."""
+    while g != NONE:
+        u = unit_row(s, g)
+        s[u + OVER_AT] = max(s[u + OVER_AT], time)
+        s[u + PARTS] -= 1
+        if s[u + PARTS] > 0:
+            return
+        time = s[u + OVER_AT]
+        if s[u + POOL] != NONE or s[u + PARENT] == NONE:
+            s[SEQUENCE] += 1
+            push(s, time, OVERS, s[u + FLOW], s[SEQUENCE], g)
+        g = s[u + PARENT]
 
 
 @jit
 def over(s, g, time):
-    """Those behind an instance on its unit of the hardware go on."""
+    """An instance and all below it are over: its slot is free, and those behind it go on."""
     u = unit_row(s, g)
     n = s[u + FOLLOWERS]
     s[u + FOLLOWERS] = NONE
@@ -436,23 +506,178 @@ def over(s, g, time):
         s[FREE_NODE] = n
         s[LIVE_NODES] -= 1
         n = after
+    if s[u + POOL] != NONE:
+        free_seat(s, g, time)
 
 
 @jit
-def leave(s, g):
-    """All times of an instance are known; those of its launch too, if it is the last."""
+def start(s, g, number, time):
+    """Instance ``number`` begins in row ``g``, and so do those below it."""
     u = unit_row(s, g)
-    n = launch_row(s, s[u + LAUNCH])
-    for head in range(s[u + STORE], s[u + STORE] + s[n + STORAGES]):
-        e = s[s[T_HEADS] + head]
-        while e != NONE:
-            after = s[log_row(s, e) + LOG_NEXT]
-            forget(s, e)
-            e = after
-        s[s[T_HEADS] + head] = NONE
-    s[n + UNFINISHED] -= 1
-    if s[n + UNFINISHED] == 0:
-        push(s, s[n + LAUNCH_LAST], HOSTS, s[u + LAUNCH], 0, s[u + LAUNCH])
+    level = level_row(s, s[u + LEVEL])
+    s[u + NUMBER] = number
+    s[u + ACTOR] = s[level + FIRST_ACTOR] + number
+    s[u + FLOW] = s[level + FIRST_FLOW] + number
+    s[u + NOW] = max(time, s[level + START_AT])
+    s[u + CAUSE] = NONE
+    s[u + SHARED] = NONE
+    s[u + SINCE] = NONE
+    s[u + NEXT] = NONE
+    s[u + COPIES] = 0
+    s[u + LATEST] = 0
+    s[u + OPEN] = 0
+    s[u + OVER_AT] = time
+    s[s[T_PLACE] + s[u + ACTOR]] = s[u + PLACE]
+    parts = 0
+    stream = s[level + ONE_STREAM]
+    if s[level + STREAM_OF] != NONE:
+        stream = s[s[T_LISTS] + s[level + STREAM_OF] + number]
+    if stream == NONE:
+        s[u + STATE] = DONE
+    else:
+        parts = 1
+        x = stream_row(s, stream)
+        for i in range(s[x + FRAME_SIZE]):
+            s[s[T_FRAME] + s[u + FRAME] + i] = s[s[T_LISTS] + s[x + TEMPLATE] + i]
+        s[s[T_FRAME] + s[u + FRAME]] = number
+        s[u + PC] = s[x + FIRST_PC]
+        for i in range(s[level + LANES_OF]):
+            t = tail_row(s, s[u + ENGINES] + i)
+            s[t] = 0
+            s[t + 1] = NONE
+            s[t + 2] = NONE
+        s[u + STATE] = READY
+        s[s[T_READY] + s[READIES]] = g
+        s[READIES] += 1
+    for k in range(s[u + BELOWS]):
+        parts += s[below_row(s, s[u + BELOW] + k) + COUNT_BELOW]
+    s[u + PARTS] = parts
+    for k in range(s[u + BELOWS]):
+        b = below_row(s, s[u + BELOW] + k)
+        count = s[b + COUNT_BELOW]
+        if s[b + POOL_BELOW] != NONE:
+            enter(s, s[u + BELOW] + k, number * count, time)
+        else:
+            for i in range(count):
+                start(s, s[b + FIRST_BELOW] + i, number * count + i, time)
+    if parts == 0:
+        s[u + PARTS] = 1
+        part_over(s, g, s[u + NOW])
+
+
+@jit
+def enter(s, below, number, time):
+    """Instances from ``number`` on wait for slots of their pool."""
+    b = below_row(s, below)
+    s[b + NEXT_NUMBER] = number
+    s[b + LEFT_OVER] = s[b + COUNT_BELOW]
+    s[b + NEXT_WAITING] = NONE
+    p = pool_row(s, s[b + POOL_BELOW])
+    if s[p + FIRST_WAITING] == NONE:
+        s[p + FIRST_WAITING] = below
+    else:
+        s[below_row(s, s[p + LAST_WAITING]) + NEXT_WAITING] = below
+    s[p + LAST_WAITING] = below
+    dispatch_at(s, s[b + POOL_BELOW], time)
+
+
+@jit
+def dispatch_at(s, pool, time):
+    p = pool_row(s, pool)
+    if s[p + DUE] != time:
+        s[p + DUE] = time
+        push(s, time, DISPATCH, pool, 0, pool)
+
+
+@jit
+def dispatch(s, pool, time):
+    """Those who wait take the free slots, lowest first."""
+    p = pool_row(s, pool)
+    s[p + DUE] = NONE
+    while s[p + FREE_SEATS] > 0 and s[p + FIRST_WAITING] != NONE:
+        b = below_row(s, s[p + FIRST_WAITING])
+        number = s[b + NEXT_NUMBER]
+        s[b + NEXT_NUMBER] = number + 1
+        s[b + LEFT_OVER] -= 1
+        if s[b + LEFT_OVER] == 0:
+            s[p + FIRST_WAITING] = s[b + NEXT_WAITING]
+        g = take_seat(s, pool)
+        s[unit_row(s, g) + PARENT] = s[b + PARENT_ROW]
+        start(s, g, number, time)
+
+
+@jit
+def take_seat(s, pool):
+    """The lowest free row of a pool, out of its heap."""
+    p = pool_row(s, pool)
+    heap = s[T_SEATS] + s[p + SEATS_AT]
+    lowest = s[heap]
+    n = s[p + FREE_SEATS] - 1
+    s[p + FREE_SEATS] = n
+    last = s[heap + n]
+    i = 0
+    while 2 * i + 1 < n:
+        down = 2 * i + 1
+        if down + 1 < n and s[heap + down + 1] < s[heap + down]:
+            down += 1
+        if s[heap + down] >= last:
+            break
+        s[heap + i] = s[heap + down]
+        i = down
+    s[heap + i] = last
+    return lowest
+
+
+@jit
+def free_seat(s, g, time):
+    """A slot is free; whoever waits gets it later in this picosecond."""
+    pool = s[unit_row(s, g) + POOL]
+    p = pool_row(s, pool)
+    heap = s[T_SEATS] + s[p + SEATS_AT]
+    i = s[p + FREE_SEATS]
+    s[p + FREE_SEATS] = i + 1
+    while i > 0 and s[heap + ((i - 1) >> 1)] > g:
+        s[heap + i] = s[heap + ((i - 1) >> 1)]
+        i = (i - 1) >> 1
+    s[heap + i] = g
+    if s[p + FIRST_WAITING] != NONE:
+        dispatch_at(s, pool, time)
+
+
+@jit
+def where(s, g, level, number):
+    """The hardware unit at which instance ``g`` reaches one of a level: its place if ``g`` belongs to it or
+    no slots are between; an instance of a level with slots is reached at the first unit it may get."""
+    x = level_row(s, level)
+    if s[x + HARDWARE] == 0:
+        return number
+    a = g
+    while a != NONE and s[unit_row(s, a) + LEVEL] != level:
+        a = s[unit_row(s, a) + PARENT]
+    if a != NONE and s[unit_row(s, a) + NUMBER] == number:
+        return s[unit_row(s, a) + PLACE]
+    place = 0
+    if s[x + PLACES] != NONE:
+        place = s[s[T_LISTS] + s[x + PLACES] + number % s[x + PER_PARENT]]
+    if s[x + PARENT_LEVEL] != NONE:
+        place += where(s, g, s[x + PARENT_LEVEL], number // s[x + PER_PARENT]) * s[x + BELOW_PARENT]
+    return place
+
+
+@jit
+def seen_from(s, g, level, number):
+    """The same in units of the scale of ``g``: what contains it; of what it contains, its own or first."""
+    place = where(s, g, level, number)
+    mine = s[level_row(s, s[unit_row(s, g) + LEVEL]) + HARDWARE]
+    other = s[level_row(s, level) + HARDWARE]
+    if mine == other:
+        return place
+    if other > mine:
+        return place * mine // other
+    own = s[unit_row(s, g) + PLACE]
+    if own * other // mine == place:
+        return own
+    return place * (mine // other)
 
 
 @jit
@@ -463,7 +688,7 @@ def note(s, g, at, kind, engine, start, end, why, nbytes, queue, message, path):
     n = s[RECORD_BASE] + s[RECORDED]
     s[RECORDED] += 1
     r = record_row(s, n)
-    s[r + R_WHO] = g
+    s[r + R_WHO] = s[unit_row(s, g) + ACTOR] if g != NONE else NONE
     s[r + R_AT] = at
     s[r + R_START] = start
     s[r + R_END] = end
@@ -511,7 +736,7 @@ def new_command(s, what, g, at):
     m = command_row(s, c)
     s[FREE_COMMAND] = s[m + WAITERS]
     s[LIVE_COMMANDS] += 1
-    s[unit_row(s, g) + LIVE] += 1
+    s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + UNFINISHED] += 1
     s[m + WHAT] = what
     s[m + WHO] = g
     s[m + AT] = at
@@ -541,9 +766,7 @@ def free_command(s, c):
     s[command_row(s, c) + WAITERS] = s[FREE_COMMAND]
     s[FREE_COMMAND] = c
     s[LIVE_COMMANDS] -= 1
-    s[unit_row(s, g) + LIVE] -= 1
-    if s[unit_row(s, g) + LIVE] == 0 and s[unit_row(s, g) + STATE] >= DONE:
-        leave(s, g)
+    one_less(s, s[unit_row(s, g) + LAUNCH])
 
 
 @jit
@@ -720,7 +943,7 @@ def finished(s, c, time):
         if time > s[unit_row(s, s[m + WHO]) + LATEST]:
             s[unit_row(s, s[m + WHO]) + LATEST] = time
         if what == INTO:
-            give_back(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], time, record)
+            give_back(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], time, record, s[m + AMOUNT])
         first = s[m + WAITERS]
         s[m + WAITERS] = NONE
         notify(s, first, time, record)
@@ -746,21 +969,23 @@ def arrive(s, q, message, time, why):
         offer(s, g)
     elif s[k + TAKEN] == message:
         s[k + DATA_WAITER] = NONE
-        wake(s, g, time, why)
+        wake_all(s, g, time, why)
 
 
 @jit
-def give_back(s, q, message, time, why):
+def give_back(s, q, message, time, why, credit):
     """A slot is free at ``time``: its credit goes to the sender."""
     k = queue_row(s, q)
-    note(s, s[k + RECEIVER], NONE, RELEASE, NONE, time, time, why, 0, q, message, NONE)
+    n = note(s, NONE, NONE, RELEASE, NONE, time, time, why, 0, q, message, NONE)
+    if n != NONE:
+        s[record_row(s, n) + R_WHO] = s[k + RECEIVER]
     row = s[k + RING] + message % s[k + SLOTS]
-    s[ring_row(s, row) + RETURNED] = time + s[k + CREDITED]
+    s[ring_row(s, row) + RETURNED] = time + credit
     s[ring_row(s, row) + RETURNED_BY] = why
     g = s[k + CREDIT_WAITER]
     if g != NONE and s[k + SENT] == message + s[k + SLOTS]:
         s[k + CREDIT_WAITER] = NONE
-        wake(s, g, time + s[k + CREDITED], why)
+        wake_all(s, g, time + credit, why)
 
 
 @jit
@@ -769,7 +994,7 @@ def offer(s, g):
     best = NONE
     at = s[unit_row(s, g) + WAITS]
     for i in range(s[s[T_LISTS] + at]):
-        q = queue_number(s, channel_of(s, g), s[unit_row(s, g) + NUMBER], s[s[T_LISTS] + at + 1 + i]) - 1
+        q = queue_number(s, channel_of(s, g), receiver_of(s, g), s[s[T_LISTS] + at + 1 + i]) - 1
         if q >= 0:
             k = queue_row(s, q)
             if s[k + SENT] > s[k + TAKEN]:
@@ -787,6 +1012,13 @@ def channel_of(s, g):
     return (
         s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + CHANNELS] + s[code_row(s, s[unit_row(s, g) + PC]) + A]
     )
+
+
+@jit
+def receiver_of(s, g):
+    """The instance of the channel's level that the instance's instruction receives as."""
+    u = unit_row(s, g)
+    return s[u + NUMBER] // s[code_row(s, s[u + PC]) + H]
 
 
 @jit
@@ -828,6 +1060,7 @@ def drop(s, g, storage):
     m = command_row(s, c)
     s[m + MESSAGE_QUEUE] = s[held_row(s, h) + HELD_QUEUE]
     s[m + MESSAGE] = s[held_row(s, h) + HELD_MESSAGE]
+    s[m + AMOUNT] = s[held_row(s, h) + HELD_CREDIT]
     head = s[unit_row(s, g) + STORE] + storage
     e = s[s[T_HEADS] + head]
     while e != NONE:
@@ -894,6 +1127,44 @@ def meaning(s, g, mode, what):
 
 
 @jit
+def storage_row(s, g, storage):
+    """A storage as the level of an instance sees it."""
+    return memory_row(s, s[level_row(s, s[unit_row(s, g) + LEVEL]) + MEMORY_BASE] + storage)
+
+
+@jit
+def holder(s, g, k):
+    """Who has what access ``k`` touches: NONE for the instance itself, else level and number in one; -2 where
+    there is no such owner."""
+    owner = s[access_row(s, k) + A_OWNER]
+    if owner == NONE:
+        return NONE
+    x = storage_row(s, g, s[access_row(s, k) + A_STORAGE])
+    number = s[unit_row(s, g) + NUMBER]
+    per = s[x + STORAGE_PER]
+    level = s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + LEVELS] + s[x + STORAGE_LEVEL]
+    if s[x + OWNERS] == NONE:
+        if owner < 0 or owner >= s[level_row(s, level) + COUNT_OF]:
+            return -2
+        if per > 0 and number // per == owner:
+            return NONE
+        return level * (1 << 40) + owner
+    if per > 0 and s[s[T_LISTS] + s[x + OWNERS] + number // per] == owner:
+        return NONE
+    if owner < 0 or owner >= s[x + OWNER_COUNT] or s[s[T_LISTS] + s[x + FIRST_OWNERS] + owner] == NONE:
+        return NONE
+    return level * (1 << 40) + s[s[T_LISTS] + s[x + FIRST_OWNERS] + owner]
+
+
+@jit
+def spot(s, g, held_by):
+    """Where a holder is, in units of the scale of the instance."""
+    if held_by == NONE:
+        return s[unit_row(s, g) + PLACE]
+    return seen_from(s, g, held_by >> 40, held_by & ((1 << 40) - 1))
+
+
+@jit
 def look(s, g, region, write, k):
     """Row ``k`` of `access`: storage, owner, whether it writes, dimensions, then start and extent of each.
 
@@ -904,7 +1175,16 @@ def look(s, g, region, write, k):
     frame = s[unit_row(s, g) + FRAME]
     s[a + A_STORAGE] = meaning(s, g, s[r + MODE], s[r + TILE])
     owner = NONE if s[r + OWNER] == NONE else evaluate(s, s[r + OWNER], frame)
-    if owner == s[unit_row(s, g) + NUMBER] and s[r + OWN] == 1:
+    if s[r + OWN] == 0:
+        x = storage_row(s, g, s[a + A_STORAGE])
+        per = s[x + STORAGE_PER]
+        if owner == NONE and s[x + OWNERS] != NONE:
+            owner = s[s[T_LISTS] + s[x + OWNERS] + s[unit_row(s, g) + NUMBER] // per]
+        elif owner == NONE and per > 1:
+            owner = s[unit_row(s, g) + NUMBER] // per
+        elif per == 1 and s[x + OWNERS] == NONE and owner == s[unit_row(s, g) + NUMBER]:
+            owner = NONE
+    elif owner == s[unit_row(s, g) + NUMBER]:
         owner = NONE
     s[a + A_OWNER] = owner
     s[a + A_WRITE] = write
@@ -1256,7 +1536,7 @@ def ready(s, c):
     what = s[m + WHAT]
     time = s[m + READY_AT]
     if what == RELEASE:
-        give_back(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], time, s[m + WHY])
+        give_back(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], time, s[m + WHY], s[m + AMOUNT])
         if time > s[unit_row(s, s[m + WHO]) + LATEST]:
             s[unit_row(s, s[m + WHO]) + LATEST] = time
         free_command(s, c)
@@ -1341,10 +1621,16 @@ def raise_flag(s, c, time):
     s[f + COUNT] += s[m + AMOUNT]
     s[f + FLAG_BY] = s[m + RECORD]
     g = s[f + FLAG_WAITER]
+    s[f + FLAG_WAITER] = NONE
     free_command(s, c)
-    if g != NONE and s[f + COUNT] >= s[f + FLAG_NEEDS]:
-        s[f + FLAG_WAITER] = NONE
-        wake(s, g, time, s[f + FLAG_BY])
+    while g != NONE:
+        after = s[unit_row(s, g) + CHAIN]
+        if s[f + COUNT] >= s[unit_row(s, g) + NEEDS]:
+            wake(s, g, time, s[f + FLAG_BY])
+        else:
+            s[unit_row(s, g) + CHAIN] = s[f + FLAG_WAITER]
+            s[f + FLAG_WAITER] = g
+        g = after
 
 
 # --- commands: one function each; 0 where the instance goes on, else why it cannot ------------------------
@@ -1359,7 +1645,7 @@ def do_work(s, g, pc):
     if busy == NONE:
         flops = evaluate(s, s[code + D], frame)
         nbytes = evaluate(s, s[code + E], frame)
-        who = g if s[code + G] == 1 else NONE
+        who = s[unit_row(s, g) + ACTOR] if s[code + G] == 1 else NONE
         m = find(s, ASK_BUSY, pc, flops, nbytes, who)
         if m == NONE:
             return ask(s, ASK_BUSY, pc, flops, nbytes, who, g)
@@ -1423,30 +1709,44 @@ def look_all(s, g, code):
 @jit
 def copy_path(s, g, source, target):
     """1 + the path between two accesses, or 0 where the machine has to be asked."""
-    memory = s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + MEMORY_BASE]
-    a = access_row(s, source)
-    b = access_row(s, target)
-    x = s[memory_row(s, memory + s[a + A_STORAGE])]
-    y = s[memory_row(s, memory + s[b + A_STORAGE])]
-    who = g
-    if (
-        s[a + A_OWNER] == NONE
-        and s[b + A_OWNER] == NONE
-        and s[memory_row(s, memory + s[a + A_STORAGE]) + 1] == 1
-        and s[memory_row(s, memory + s[b + A_STORAGE]) + 1] == 1
-    ):
-        who = NONE
-    if s[a + A_OWNER] != NONE:
-        x = (1 << 20) + s[a + A_STORAGE]
-    if s[b + A_OWNER] != NONE:
-        y = (1 << 20) + s[b + A_STORAGE]
-    h = find(s, ASK_PATH, who, x * (1 << 24) + y, s[a + A_OWNER], s[b + A_OWNER])
+    x = storage_row(s, g, s[access_row(s, source) + A_STORAGE])
+    y = storage_row(s, g, s[access_row(s, target) + A_STORAGE])
+    one = holder(s, g, source)
+    other = holder(s, g, target)
+    if one == -2 or other == -2:
+        k = source if one == -2 else target
+        a = access_row(s, k)
+        ask(s, MISUSE, s[unit_row(s, g) + PC], g, 5, s[a + A_OWNER], s[a + A_STORAGE])
+        return 0
+    here = NONE
+    there = NONE
+    if one != NONE or other != NONE or s[x + PRIVATE] == 0 or s[y + PRIVATE] == 0:
+        here = spot(s, g, one)
+        there = spot(s, g, other)
+    way = 2 * s[unit_row(s, g) + LEVEL] + (1 if one == other else 0)
+    memories = s[x + MEMORY] * (1 << 24) + s[y + MEMORY]
+    h = find(s, ASK_PATH, way, memories, here, there)
     if h == NONE:
-        ask(s, ASK_PATH, who, x * (1 << 24) + y, s[a + A_OWNER], s[b + A_OWNER], g)
-        s[s[T_ASK] + 6] = s[a + A_STORAGE]
-        s[s[T_ASK] + 7] = s[b + A_STORAGE]
+        ask(s, ASK_PATH, way, memories, here, there, g)
         return 0
     return s[memo_row(s, h) + 5] + 1
+
+
+@jit
+def credit_of(s, g, q):
+    """How long the credit of a message travels back: UNKNOWN where the machine has to be asked."""
+    k = queue_row(s, q)
+    u = unit_row(s, g)
+    channel = channel_of(s, g)
+    level = s[channel_row(s, channel) + CHANNEL_LEVEL]
+    if level == s[u + LEVEL] and s[level_row(s, level) + FIXED] == 1:
+        return s[k + CREDITED]
+    peer = seen_from(s, g, level, s[k + SENDER] - s[level_row(s, level) + FIRST_ACTOR])
+    h = find(s, ASK_CREDIT, channel, s[u + LEVEL], s[u + PLACE], peer)
+    if h == NONE:
+        ask(s, ASK_CREDIT, channel, s[u + LEVEL], s[u + PLACE], peer, g)
+        return UNKNOWN
+    return s[memo_row(s, h) + 5]
 
 
 @jit
@@ -1496,7 +1796,7 @@ def transfer(s, g, c, n, until_left):
         if s[m + WHAT] == SEND:
             arrive(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], end, s[m + RECORD])
         elif s[m + WHAT] == INTO:
-            give_back(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], end, s[m + RECORD])
+            give_back(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], end, s[m + RECORD], s[m + AMOUNT])
         free_command(s, c)
         return
     s[unit_row(s, g) + OPEN] += 1
@@ -1552,7 +1852,9 @@ def do_send(s, g, pc):
     if q < 0:
         return ask(s, ASK_QUEUE, s[code + A], to, member, g, pc)
     k = queue_row(s, q)
-    if s[queue_of_row(s, place) + FED_BY] != g:
+    level = s[x + CHANNEL_LEVEL]
+    me = s[level_row(s, level) + FIRST_ACTOR] + s[u + NUMBER] // s[code + F]
+    if s[queue_of_row(s, place) + FED_BY] != me:
         return ask(s, MISUSE, pc, g, 0, to, member)
     nbytes = evaluate(s, s[code + E], frame)
     if nbytes > s[x + SLOT_BYTES]:
@@ -1562,6 +1864,7 @@ def do_send(s, g, pc):
     if number >= s[k + SLOTS]:
         credit = s[ring_row(s, row) + RETURNED]
         if credit == UNKNOWN:
+            s[u + CHAIN] = s[k + CREDIT_WAITER]
             s[k + CREDIT_WAITER] = g
             block(s, g, CREDIT, q)
             return HELD_UP
@@ -1569,11 +1872,22 @@ def do_send(s, g, pc):
             s[u + NOW] = credit
             s[u + CAUSE] = s[ring_row(s, row) + RETURNED_BY]
     look(s, g, s[code + D], 0, 0)
-    memory = s[memory_row(s, s[launch_row(s, s[u + LAUNCH]) + MEMORY_BASE] + s[access_row(s, 0)])]
-    h = find(s, ASK_PATH, place, memory, -2, -2)
-    if h == NONE:
-        ask(s, ASK_PATH, place, memory, -2, -2, g)
-        return ASK_PATH
+    memory = s[storage_row(s, g, s[access_row(s, 0) + A_STORAGE]) + MEMORY]
+    lane = s[k + VC]
+    if level == s[u + LEVEL] and s[level_row(s, level) + FIXED] == 1:
+        h = find(s, ASK_PATH, place, memory, -2, -2)
+        if h == NONE:
+            return ask(s, ASK_PATH, place, memory, -2, -2, g)
+    else:
+        memory = memory * (1 << 24) + s[u + LEVEL]
+        peer = seen_from(s, g, level, to)
+        h = find(s, ASK_ROUTE, channel_of(s, g), memory, s[u + PLACE], peer)
+        if h == NONE:
+            return ask(s, ASK_ROUTE, channel_of(s, g), memory, s[u + PLACE], peer, g)
+        lane = find(s, ASK_LANE, channel_of(s, g), s[u + LEVEL], s[u + PLACE], peer)
+        if lane == NONE:
+            return ask(s, ASK_LANE, channel_of(s, g), s[u + LEVEL], s[u + PLACE], peer, g)
+        lane = s[memo_row(s, lane) + 5]
     p = s[memo_row(s, h) + 5]
     flow = s[x + CHANNEL_FIRST] + to * s[x + MEMBERS] + member
     delay = delay_of(s, flow, number, p, nbytes)
@@ -1596,8 +1910,8 @@ def do_send(s, g, pc):
     s[m + ORDER] = number * PIECES
     s[m + MESSAGE_QUEUE] = q
     s[m + MESSAGE] = number
-    behind_tail(s, g, c, s[k + VC])
-    s[m + RECORD] = note(s, g, pc, SEND, s[k + VC], UNKNOWN, UNKNOWN, NONE, nbytes, q, number, p)
+    behind_tail(s, g, c, lane)
+    s[m + RECORD] = note(s, g, pc, SEND, lane, UNKNOWN, UNKNOWN, NONE, nbytes, q, number, p)
     transfer(s, g, c, 1, True)
     return GO_ON
 
@@ -1621,6 +1935,9 @@ def take(s, g, pc, q, kind):
         + number % s[k + SLOTS]
     )
     into = s[code + D]
+    credit = credit_of(s, g, q)
+    if credit == UNKNOWN:
+        return ASK_CREDIT
     p = NONE
     delay = 0
     if into != NONE:
@@ -1654,6 +1971,7 @@ def take(s, g, pc, q, kind):
         s[held_row(s, h) + HELD] = 1
         s[held_row(s, h) + HELD_QUEUE] = q
         s[held_row(s, h) + HELD_MESSAGE] = number
+        s[held_row(s, h) + HELD_CREDIT] = credit
         bind(s, g, s[code + C], storage)
         return GO_ON
     c = new_command(s, INTO, g, pc)
@@ -1666,9 +1984,10 @@ def take(s, g, pc, q, kind):
     s[m + ORDER] = s[u + COPIES] * PIECES
     s[m + MESSAGE_QUEUE] = q
     s[m + MESSAGE] = number
+    s[m + AMOUNT] = credit
     s[u + COPIES] += 1
-    behind_tail(s, g, c, s[code + H])
-    s[m + RECORD] = note(s, g, pc, INTO, s[code + H], UNKNOWN, UNKNOWN, NONE, nbytes, q, number, p)
+    behind_tail(s, g, c, DMA)
+    s[m + RECORD] = note(s, g, pc, INTO, DMA, UNKNOWN, UNKNOWN, NONE, nbytes, q, number, p)
     transfer(s, g, c, 1, False)
     return GO_ON
 
@@ -1677,14 +1996,15 @@ def take(s, g, pc, q, kind):
 def do_receive(s, g, pc):
     code = code_row(s, pc)
     member = evaluate(s, s[code + B], s[unit_row(s, g) + FRAME])
-    q = queue_number(s, channel_of(s, g), s[unit_row(s, g) + NUMBER], member) - 1
+    q = queue_number(s, channel_of(s, g), receiver_of(s, g), member) - 1
     if q < 0:
-        return ask(s, ASK_QUEUE, s[code + A], s[unit_row(s, g) + NUMBER], member, g, pc)
+        return ask(s, ASK_QUEUE, s[code + A], receiver_of(s, g), member, g, pc)
     k = queue_row(s, q)
     if (
         s[k + SENT] <= s[k + TAKEN]
         or s[ring_row(s, s[k + RING] + s[k + TAKEN] % s[k + SLOTS]) + ARRIVED] == UNKNOWN
     ):
+        s[unit_row(s, g) + CHAIN] = s[k + DATA_WAITER]
         s[k + DATA_WAITER] = g
         block(s, g, DATA, q)
         return HELD_UP
@@ -1702,9 +2022,9 @@ def do_any(s, g, pc):
             s[u + NEXT] = NONE
         return outcome
     for i in range(s[s[T_LISTS] + at]):
-        q = queue_number(s, channel_of(s, g), s[u + NUMBER], s[s[T_LISTS] + at + 1 + i]) - 1
+        q = queue_number(s, channel_of(s, g), receiver_of(s, g), s[s[T_LISTS] + at + 1 + i]) - 1
         if q < 0:
-            return ask(s, ASK_QUEUE, s[code + A], s[u + NUMBER], s[s[T_LISTS] + at + 1 + i], g, pc)
+            return ask(s, ASK_QUEUE, s[code + A], receiver_of(s, g), s[s[T_LISTS] + at + 1 + i], g, pc)
         s[queue_row(s, q) + DATA_WAITER] = g
     block(s, g, ANYDATA, at)
     offer(s, g)
@@ -1723,7 +2043,7 @@ def decide(s, g, now):
     when = 0
     for i in range(s[s[T_LISTS] + at]):
         member = s[s[T_LISTS] + at + 1 + i]
-        q = queue_number(s, channel_of(s, g), s[u + NUMBER], member) - 1
+        q = queue_number(s, channel_of(s, g), receiver_of(s, g), member) - 1
         k = queue_row(s, q)
         if s[k + SENT] > s[k + TAKEN]:
             time = s[ring_row(s, s[k + RING] + s[k + TAKEN] % s[k + SLOTS]) + ARRIVED]
@@ -1735,7 +2055,7 @@ def decide(s, g, now):
     if best == NONE or when > now:
         return  # decided already: this was offered for an earlier one
     for i in range(s[s[T_LISTS] + at]):
-        q = queue_number(s, channel_of(s, g), s[u + NUMBER], s[s[T_LISTS] + at + 1 + i]) - 1
+        q = queue_number(s, channel_of(s, g), receiver_of(s, g), s[s[T_LISTS] + at + 1 + i]) - 1
         s[queue_row(s, q) + DATA_WAITER] = NONE
     s[u + NEXT] = best
     s[s[T_FRAME] + s[u + FRAME] + s[code_row(s, pc) + G]] = s[queue_row(s, best) + QMEMBER]
@@ -1750,9 +2070,9 @@ def do_read(s, g, pc):
     u = unit_row(s, g)
     frame = s[u + FRAME]
     count = s[s[T_FRAME] + frame + s[code + C]]
-    h = find(s, ASK_VALUE, pc, g, count, 0)
+    h = find(s, ASK_VALUE, pc, s[u + ACTOR], count, 0)
     if h == NONE:
-        return ask(s, ASK_VALUE, pc, g, count, 0, 0)
+        return ask(s, ASK_VALUE, pc, s[u + ACTOR], count, 0, g)
     s[s[T_FRAME] + frame + s[code + C]] = count + 1
     s[s[T_FRAME] + frame + s[code + B]] = s[memo_row(s, h) + 5]
     c = new_command(s, READ, g, pc)
@@ -1775,9 +2095,10 @@ def do_signal(s, g, pc):
     f = flag_row(s, s[launch_row(s, s[u + LAUNCH]) + FLAGS] + s[code + A])
     if to < 0 or to >= s[f + FLAG_UNITS] or member < 0 or member >= s[f + FLAG_MEMBERS]:
         return ask(s, MISUSE, pc, g, 3, to, member)
-    h = find(s, ASK_MESSAGE, g, to, s[code + A], 0)
+    peer = seen_from(s, g, s[f + FLAG_LEVEL], to)
+    h = find(s, ASK_MESSAGE, s[u + LEVEL], s[u + PLACE], peer, 0)
     if h == NONE:
-        return ask(s, ASK_MESSAGE, g, to, s[code + A], 0, pc)
+        return ask(s, ASK_MESSAGE, s[u + LEVEL], s[u + PLACE], peer, 0, g)
     c = new_command(s, SIGNAL, g, pc)
     m = command_row(s, c)
     s[m + DELAY] = s[memo_row(s, h) + 5]
@@ -1801,10 +2122,11 @@ def do_wait(s, g, pc):
     f = flag_row(s, s[launch_row(s, s[u + LAUNCH]) + FLAGS] + s[code + A])
     if member < 0 or member >= s[f + FLAG_MEMBERS]:
         return ask(s, MISUSE, pc, g, 3, s[u + NUMBER], member)
-    x = s[f + FIRST_COUNTER] + s[u + NUMBER] * s[f + FLAG_MEMBERS] + member
+    x = s[f + FIRST_COUNTER] + s[u + NUMBER] // s[code + D] * s[f + FLAG_MEMBERS] + member
     if s[counter_row(s, x) + COUNT] < value:
+        s[u + CHAIN] = s[counter_row(s, x) + FLAG_WAITER]
         s[counter_row(s, x) + FLAG_WAITER] = g
-        s[counter_row(s, x) + FLAG_NEEDS] = value
+        s[u + NEEDS] = value
         block(s, g, FLAG, x)
         return HELD_UP
     begin = s[u + SINCE] if s[u + SINCE] != NONE else s[u + NOW]
@@ -1823,9 +2145,10 @@ def do_meet(s, g, pc):
         return ask(s, MISUSE, pc, g, 4, 0, 0)
     x += s[launch_row(s, s[u + LAUNCH]) + MEETINGS]
     nbytes = evaluate(s, s[code + C], frame)
-    h = find(s, ASK_MEETING, pc, x, nbytes, 0)
+    here = 0 if s[level_row(s, s[u + LEVEL]) + FIXED] == 1 else s[u + PLACE]
+    h = find(s, ASK_MEETING, pc, x, nbytes, here)
     if h == NONE:
-        return ask(s, ASK_MEETING, pc, x, nbytes, 0, g)
+        return ask(s, ASK_MEETING, pc, x, nbytes, here, g)
     c = new_command(s, MEET, g, pc)
     m = command_row(s, c)
     s[m + DELAY] = s[memo_row(s, h) + 5]
@@ -1915,8 +2238,6 @@ def issue(s, g):
             s[u + STATE] = DONE
             ended(s, g, s[u + NOW])
             let_go(s, g)
-            if s[u + LIVE] == 0:
-                leave(s, g)
             return GO_ON
         if kind == WORK:
             outcome = do_work(s, g, pc)
@@ -1960,7 +2281,7 @@ def no_room(s):
         2 * live + 64 > s[N_COMMAND]
         or s[LIVE_NODES] + s[LIVE_LOGS] + 64 > s[N_NODE]
         or s[LIVE_LOGS] + 64 > s[N_LOG]
-        or s[EVENTS] + live + 64 > s[N_HEAP]
+        or s[EVENTS] + live + s[SEATS] + 64 > s[N_HEAP]
         or live + 64 > s[N_TODO]
         or s[RECORDED] + 2 * live + 64 > s[N_RECORD]
         or s[AUX] + 4096 > s[N_AUX]
@@ -1996,6 +2317,8 @@ def run(s):
             granted(s, what, time)
         elif phase == SIGNALS:
             raise_flag(s, what, time)
+        elif phase == DISPATCH:
+            dispatch(s, what, time)
         elif phase == DECISIONS:
             decide(s, what, time)
         elif phase == OVERS:

@@ -73,7 +73,11 @@ class Record:
         base = int(simulation.arena.memory[st.RECORD_BASE])
         rows = simulation.table("record")[max(0, launched.first_record - base) :]
         who = rows[:, st.R_WHO]
-        mine = (who >= launched.first) & (who < launched.first + launched.plan.units)
+        self.units = launched.offsets[-1]
+        """How many instances there are, of all levels."""
+        self.places = simulation.places(launched).copy()
+        self.names = launched.names(self.places)
+        mine = (who >= launched.first) & (who < launched.first + self.units)
         chosen = np.flatnonzero(mine & (rows[:, st.R_KIND] != st.RELEASE))
         self.numbers = chosen + max(base, launched.first_record)
         """Of every record, its number among those of all launches."""
@@ -90,8 +94,7 @@ class Record:
         rows = self.rows[order]
         unit = rows[:, st.R_WHO] - self.launched.first
         tables = {name: _Names() for name in ("units", "engines", "operations", "operands", "sources")}
-        units = self.launched.plan.units
-        names = self.launched.resources.names
+        units, names = self.units, self.names
         columns: dict[str, Any] = {}
         launches = units if begin_ps else 0
         before = np.searchsorted(unit, np.arange(units)) if len(rows) else np.zeros(units, dtype=np.int64)
@@ -131,7 +134,10 @@ class Record:
         """The numbers of engine, operation, source and operands of every row."""
         engines = [
             *ENGINES,
-            *("dma" if i == 0 else f"dma.{i}" for i in range(self.launched.resources.dma.channels)),
+            *(
+                "dma" if i == 0 else f"dma.{i}"
+                for i in range(max(v.dma.channels for v in self.launched.views))
+            ),
         ]
         statements = self.statements
         keys = rows[:, [st.R_AT, st.R_KIND, st.R_ENGINE]]
@@ -203,7 +209,7 @@ class Record:
     def arrivals(self) -> dict[int, list[int]]:
         """When messages arrived, by queue: those of the first channel first, then by receiver and member."""
         plan = self.launched.plan
-        first = np.cumsum([0, *(plan.units * c.members for c in plan.channels)]).tolist()
+        first = np.cumsum([0, *(plan.instances(c.level) * c.members for c in plan.channels)]).tolist()
         found: dict[int, list[int]] = {}
         sends = self.rows[self.rows[:, st.R_KIND] == st.SEND]
         for queue, time in sends[:, [st.R_QUEUE, st.R_ARRIVED]].tolist():
@@ -213,13 +219,15 @@ class Record:
         return found
 
     def _counters(self, rows: Any, delay_ps: int) -> tuple[Counter, ...]:
-        names = self.launched.resources.names
         sends = rows[rows[:, st.R_KIND] == st.SEND]
         counters = []
         steps: dict[str, list[tuple[Any, int]]] = {}
         for queue in np.unique(sends[:, st.R_QUEUE]).tolist():
             channel, receiver, member = self.queue_ends[queue]
-            label = f"queue {names[receiver]} {self.launched.plan.channels[channel].label(member)}"
+            described = self.launched.plan.channels[channel]
+            level = self.launched.table.levels[self.launched.plan.level(described.level).name]
+            name = self.names[self.launched.offsets[level] + receiver]
+            label = f"queue {name} {described.label(member)}"
             arrived = sends[sends[:, st.R_QUEUE] == queue, st.R_ARRIVED]
             freed = self.releases[self.releases[:, st.R_QUEUE] == queue, st.R_END]
             steps[label] = [(arrived, 1), (freed, -1)]
@@ -297,7 +305,7 @@ class Record:
         rows = self.rows[
             (self.rows[:, st.R_KIND] == st.WORK) & (self.rows[:, st.R_ENGINE] == ENGINES.index(engine))
         ]
-        busy = np.zeros(self.launched.plan.units, dtype=np.int64)
+        busy = np.zeros(self.units, dtype=np.int64)
         np.add.at(busy, rows[:, st.R_WHO] - self.launched.first, rows[:, st.R_END] - rows[:, st.R_START])
         found: list[int] = busy.tolist()
         return found
@@ -329,15 +337,14 @@ def _counter(name: str, steps: list[tuple[Any, int]]) -> Counter:
     return Counter(name, moments[last], levels[last])
 
 
-def choices(simulation: Simulation, launched: Launched) -> dict[int, list[int]]:
+def choices(simulation: Simulation, launched: Launched) -> dict[Any, list[int]]:
     """Per unit, the members its receive-from-any took."""
-    found: dict[int, list[int]] = {}
+    found: dict[Any, list[int]] = {}
     rows = simulation.table("record")
     rows = rows[rows[:, st.R_KIND] == st.ANY]
     for who, queue in rows[:, [st.R_WHO, st.R_QUEUE]].tolist():
-        unit = who - launched.first
-        if 0 <= unit < launched.plan.units:
-            found.setdefault(unit, []).append(launched.queue_ends[queue][2])
+        if 0 <= who - launched.first < launched.offsets[-1]:
+            found.setdefault(launched.chooser(who), []).append(launched.queue_ends[queue][2])
     return found
 
 

@@ -23,7 +23,7 @@ from megatile.hda import HDA
 from megatile.hda import machine as find_machine
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan
-from megatile.plan.structure import check_structure, one_level
+from megatile.plan.structure import check_structure
 from megatile.sim.contents import Contents, is_raw, with_raw_kept
 from megatile.sim.install import Queues
 from megatile.sim.result import Result
@@ -148,7 +148,6 @@ class Session:
                 advice="read a kernel first: tl.read_kernel(kernel, arguments, world_size=…)",
             )
         check_structure(plan)
-        one_level(plan, "a session")
         check_memory(self._beside(plan), self.machine)
         return Resources(self.machine, plan, current_faults())
 

@@ -19,10 +19,11 @@ from megatile.hda import HDA
 from megatile.hda import machine as find_machine
 from megatile.plan import model as pm
 from megatile.plan.check import CountingWalk
+from megatile.plan.commands import chooser
 from megatile.plan.follow import PlanDeadlock
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan, require_plan
-from megatile.plan.structure import check_structure, one_level
+from megatile.plan.structure import check_structure
 from megatile.sim.data import Scalars, assumed, observed, outputs, reads_scalars
 from megatile.sim.record import choices, has_any
 from megatile.sim.result import Result, wants_communication_trace
@@ -87,7 +88,6 @@ def simulate(
         )
     hda = find_machine(machine) if isinstance(machine, str) else machine
     check_structure(plan)
-    one_level(plan, "simulate")
     if isinstance(data, Mapping):
         inputs, data = data, True
     with_data = inputs is not None if data is None else data
@@ -151,7 +151,7 @@ class Run:
         self.launch = launch
         self.begin_ps = 0
         self.end_ps = 0
-        self.choices: dict[int, list[int]] = {}
+        self.choices: dict[Any, list[int]] = {}
         self.messages: dict[str, dict[int, int]] = {}
         self.scalars: Scalars = assumed(None)
         self.simulation: Simulation | None = None
@@ -244,7 +244,12 @@ def run_all(simulation: Simulation) -> None:
 
 def symmetric(plan: Plan, records: int) -> bool:
     """Whether it is worth while to look for symmetry: nothing would be recorded anyway."""
-    return plan.units > 1 and records <= MOST_RECORDS and commands(plan) > max(records, LARGE)
+    return (
+        plan.units > 1
+        and not plan.levels
+        and records <= MOST_RECORDS
+        and commands(plan) > max(records, LARGE)
+    )
 
 
 def deadlock(what: str, graph: WaitGraph) -> Deadlock:
@@ -259,12 +264,12 @@ class _Explanation(CountingWalk):
     def __init__(self, plan: Plan, scalars: Scalars) -> None:
         super().__init__(plan, {})
         self.scalars = scalars
-        self.reads: dict[tuple[str, int], int] = {}
+        self.reads: dict[tuple[str, Any], int] = {}
 
     def on_read_scalar(self, cohort: Any, instruction: Any) -> Any:
         statement: pm.ReadScalar = instruction.statement
         values = []
-        for unit in cohort.units.tolist():
+        for unit in (chooser(cohort, u) for u in cohort.units.tolist()):
             count = self.reads.get((statement.name, unit), 0)
             self.reads[statement.name, unit] = count + 1
             values.append(int(self.scalars(statement, unit, count)))

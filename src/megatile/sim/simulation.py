@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
+from functools import cached_property
 from time import monotonic
 from typing import Any
 
@@ -10,14 +12,16 @@ import numpy as np
 
 from megatile.core.expr import constant, symbols
 from megatile.plan import model as pm
+from megatile.plan.residency import copies, units_below
 from megatile.sim import engine as plain
 from megatile.sim import state as st
 from megatile.sim.compiled import compiled, is_compiled
 from megatile.sim.data import Scalars, assumed
+from megatile.sim.instances import Instances
 from megatile.sim.state import NONE, Arena
-from megatile.sim.table import DMA, ENGINES, PlanTable, Rows, StreamTable
+from megatile.sim.table import DMA, PlanTable, Rows
 from megatile.timing.fabric import Path
-from megatile.timing.resources import SIGNAL_BYTES, Resources
+from megatile.timing.resources import Resources
 
 WARM_UP = 4000
 """Instructions that are run uncompiled before the compiled engine is loaded."""
@@ -30,7 +34,7 @@ MOST_QUEUES = 1 << 14
 """Up to so many queues it is found out beforehand which links only one of them uses."""
 GONE = -2
 """The tag of an answer that holds no longer."""
-TABLES = ("code", "expr", "bytecode", "constants", "lists", "region", "tile", "alias")
+TABLES = ("code", "expr", "bytecode", "constants", "lists", "region", "tile", "alias", "stream")
 """Tables that grow with every plan."""
 POOLS = {
     "command": (st.WAITERS, st.FREE_COMMAND),
@@ -68,11 +72,6 @@ def as_bits(rate: float) -> int:
     return int(np.float64(rate).view(np.int64))
 
 
-def members_of(stream: StreamTable) -> Any:
-    """The units of a stream."""
-    return np.fromiter(stream.stream.unit_numbers(), dtype=np.int64)
-
-
 class Launched:
     """One plan that was submitted: its instances, and how the machine answers for it."""
 
@@ -83,9 +82,15 @@ class Launched:
         self.scalars: Scalars = assumed(None)
         self.number = number
         self.first = first
-        """Its row among the launches, and its first instance."""
-        self.present = np.sort(np.concatenate([np.arange(0), *(members_of(s) for s in table.streams)]))
-        """Units that have a stream; others are in other launches."""
+        """Its row among the launches, and its first instance among those of all launches (``ACTOR``)."""
+        self.views = [resources.of(level.name) for level in self.plan.all_levels]
+        """The machine as each level sees it."""
+        counts = [self.plan.instances(level.name) for level in self.plan.all_levels]
+        self.offsets: list[int] = np.cumsum([0, *counts]).tolist()
+        """The number of the first instance of each level, and of all instances."""
+        self.present = table.stream_of[0] != NONE
+        """Which units of the first level have a stream; others are in other launches."""
+        self.levels = 0
         self.channels = 0
         self.flags = 0
         self.meetings = 0
@@ -93,14 +98,48 @@ class Launched:
         """The numbers of its flows; those of a later launch are higher."""
         self.first_record = self.first_aux = 0
         self.first_queues: list[int] = []
-        self.begins: dict[int, tuple[int, int]] = {}
-        self.frames: list[tuple[Any, int, Any]] = []
+        self.instances: Instances | None = None
         self.queue_ends: dict[int, tuple[int, int, int]] = {}
         """Channel, receiver and member of the queues that it uses."""
         self.own_queues: list[int] = []
         self.sources = [c.source.compile() for c in self.plan.channels]
         self.senders = [c.source.compile() for c in resources.plan.channels]
         """Who feeds a queue on the machine: another unit, also where one unit stands for all."""
+
+    def which(self, actor: int) -> tuple[int, int]:
+        """Level (counted in the plan) and number of an instance."""
+        level = bisect_right(self.offsets, actor - self.first) - 1
+        return level, actor - self.first - self.offsets[level]
+
+    def chooser(self, actor: int) -> Any:
+        """An instance as data execution names it: its number, with its level where that is not the first."""
+        level, number = self.which(actor)
+        return number if not level else (self.plan.all_levels[level].name, number)
+
+    def name(self, level: int, number: int, place: int) -> str:
+        """Where an instance stands, and which one it is where that is not enough."""
+        if not self.plan.levels:
+            return self.resources.names[number]
+        there = self.views[level].names[place] if place != NONE else ""
+        own = f"{self.plan.all_levels[level].name}{number}" if level or self._crowded else ""
+        return "/".join(part for part in (there, own) if part)
+
+    @cached_property
+    def _crowded(self) -> bool:
+        """Whether two units of the first level stand at one place."""
+        index = np.arange(self.plan.units)
+        return np.unique(self.plan.place.evaluate({"unit": index})).size < self.plan.units
+
+    def names(self, places: Any) -> list[str]:
+        """What all instances are called."""
+        if not self.plan.levels:
+            return self.resources.names
+        ends = zip(self.offsets, self.offsets[1:], strict=False)
+        return [
+            self.name(level, number, place)
+            for level, (first, last) in enumerate(ends)
+            for number, place in enumerate(places[first:last].tolist())
+        ]
 
 
 class Simulation:
@@ -163,6 +202,9 @@ class Simulation:
             st.ASK_MESSAGE: self._message,
             st.ASK_VALUE: self._value,
             st.ASK_DELAY: self._delay,
+            st.ASK_ROUTE: self._route,
+            st.ASK_LANE: self._lane,
+            st.ASK_CREDIT: self._credit,
         }
 
     # tables that grow
@@ -187,7 +229,8 @@ class Simulation:
         for name, needed in (("command", 2 * live), ("node", nodes + logs), ("log", logs)):
             if needed + 64 > arena.size(name):
                 self._extend_pool(name, arena.size(name))
-        for name, needed in (("heap", events + live), ("todo", live), ("aux", aux + 4096)):
+        seats = int(arena.memory[st.SEATS])
+        for name, needed in (("heap", events + live + seats), ("todo", live), ("aux", aux + 4096)):
             if needed + 64 > arena.size(name):
                 arena.reserve(name, 2 * arena.size(name) + 64)
         if records + 2 * live + 64 > arena.size("record"):
@@ -234,23 +277,29 @@ class Simulation:
         idle = self.idle.get(id(table))
         launched = idle.pop() if idle else self._allocate(table, resources)
         launched.scalars = scalars
-        self._restart(launched, resources.start_ps(0) if begin is None else begin)
+        begin = resources.start_ps(0) if begin is None else begin
+        self._restart(launched, begin)
         self._room(launched)
-        if at is None:
+        if at is None and not plan.levels:
             self._ready(launched)
-        else:
-            self._queue_up(launched, at, begin or 0)
+            return launched
+        if at is not None:
+            self._queue_up(launched, at)
+        starts = [view.start_ps(0) for view in launched.views]
+        self.arena.reserve("ready", self.arena.used["unit"] + 64)
+        self.at(begin + min(starts) - starts[0], st.BEGINS, launched.number)
         return launched
 
     def _allocate(self, table: PlanTable, resources: Resources) -> Launched:
         """Rows for a launch that no other uses."""
-        launched = Launched(table, resources, self.arena.used["launch"], self.arena.used["unit"])
+        launched = Launched(table, resources, self.arena.used["launch"], self.arena.used["place"])
         self.launches.append(launched)
-        self.arena.make_room(self._words(table))
+        self.arena.make_room(self._words(launched))
         self._declare(launched)
-        self.arena.extend("unit", table.plan.units)
         self._find_shared(launched)
-        self._instances(launched)
+        self._levels(launched)
+        launched.instances = Instances(self, launched)
+        self.arena.memory[st.JITTER] |= int(resources.faults.jitter is not None)
         return launched
 
     def _room(self, launched: Launched) -> None:
@@ -266,29 +315,34 @@ class Simulation:
     def _ready(self, launched: Launched) -> None:
         """All instances may go on at once, unit 0 first."""
         arena = self.arena
-        ready, count = int(arena.memory[st.READIES]), len(launched.present)
+        rows = int(self.table("launch")[launched.number, st.FIRST]) + np.flatnonzero(launched.present)
+        ready = int(arena.memory[st.READIES])
         arena.reserve("ready", arena.used["unit"] + 64)
-        arena.rows("ready")[ready : ready + count] = launched.first + launched.present[::-1]
-        arena.memory[st.READIES] = ready + count
-        arena.rows("unit")[launched.first + launched.present, st.STATE] = st.READY
+        arena.rows("ready")[ready : ready + len(rows)] = rows[::-1]
+        arena.memory[st.READIES] = ready + len(rows)
+        arena.rows("unit")[rows, st.STATE] = st.READY
 
-    def _queue_up(self, launched: Launched, at: int, begin: int) -> None:
-        """Every instance waits for its launch and for those before it on its unit of the hardware."""
-        arena, resources = self.arena, launched.resources
-        arena.reserve("ready", arena.used["unit"] + 64)
-        here = self.holders.setdefault(resources.level.name, {})
-        mine: dict[int, list[int]] = {}
-        for number in launched.present.tolist():
-            mine.setdefault(resources.places[number], []).append(launched.first + number)
-        unit = arena.rows("unit")
-        before = [
-            (g, h)
-            for place, instances in mine.items()
-            for h in self._holding(resources, place)
-            if not launched.first <= h < launched.first + launched.plan.units
-            if unit[h, st.STATE] != st.OVER or max(unit[h, st.NOW], unit[h, st.LATEST]) > at
-            for g in instances
-        ]
+    def _queue_up(self, launched: Launched, at: int) -> None:
+        """Every instance without a parent waits for those before it on its unit of the hardware."""
+        arena, instances = self.arena, launched.instances
+        assert instances is not None
+        unit, before = arena.rows("unit"), list[tuple[int, int]]()
+        own = self.table("launch")[launched.number, [st.FIRST, st.ROWS]].tolist()
+        for view, rows in instances.roots():
+            mine: dict[int, list[int]] = {}
+            for g in rows.tolist():
+                if unit[g, st.STATE] == st.QUEUED:
+                    place = int(unit[g, st.PLACE])
+                    mine.setdefault(place if launched.plan.levels else view.places[place], []).append(g)
+            before += [
+                (g, h)
+                for place, those in mine.items()
+                for h in self._holding(view, place)
+                if not own[0] <= h < own[0] + own[1]
+                if unit[h, st.PARTS] > 0 or unit[h, st.OVER_AT] > at
+                for g in those
+            ]
+            self.holders.setdefault(view.level.name, {}).update(mine)
         memory = arena.memory
         while int(memory[st.LIVE_NODES] + memory[st.LIVE_LOGS]) + len(before) + 64 > arena.size("node"):
             self._extend_pool("node", arena.size("node"))
@@ -301,8 +355,6 @@ class Simulation:
             node[n] = (unit[h, st.FOLLOWERS], g)
             unit[h, st.FOLLOWERS] = n
             unit[g, st.HOLDERS] += 1
-        here.update(mine)
-        self.at(begin, st.BEGINS, launched.number)
 
     def _holding(self, resources: Resources, place: int) -> list[int]:
         """The instances that hold a unit of the hardware, or one that is in it or around it."""
@@ -319,7 +371,7 @@ class Simulation:
 
     def at(self, time: int, phase: int, what: int) -> None:
         """An event from outside: a launch that comes."""
-        self.arena.reserve("heap", int(self.arena.memory[st.EVENTS]) + 64)
+        self.arena.reserve("heap", int(self.arena.memory[st.EVENTS] + self.arena.memory[st.SEATS]) + 64)
         memory = self.arena.memory
         memory[st.SEQUENCE] += 1
         plain.push(memory, time, phase, what, int(memory[st.SEQUENCE]), what)
@@ -327,7 +379,7 @@ class Simulation:
     def release(self, launched: Launched) -> None:
         """A launch has ended: its rows may be used by another of the same plan, its records are dropped."""
         self.idle.setdefault(id(launched.table), []).append(launched)
-        memo, flows, units = self.arena.rows("memo"), launched.flows, launched.plan.units
+        memo, flows, units = self.arena.rows("memo"), launched.flows, launched.offsets[-1]
         value, delay = memo[:, 0] == st.ASK_VALUE, memo[:, 0] == st.ASK_DELAY
         value &= (memo[:, 2] >= launched.first) & (memo[:, 2] < launched.first + units)
         delay &= (memo[:, 1] >= flows.start) & (memo[:, 1] < flows.stop)
@@ -348,9 +400,12 @@ class Simulation:
                 memory[base] += gone
                 memory[used] = count - gone
 
-    def _words(self, table: PlanTable) -> int:
+    def _words(self, launched: Launched) -> int:
         """About how much memory a launch takes."""
-        units = table.plan.units
+        table, units = launched.table, launched.table.actors
+        if table.plan.levels:
+            resident = copies(table.plan, launched.resources.hda)
+            units = sum(min(table.plan.instances(n), int(k.sum())) for n, (_, k) in resident.items())
         frame = max((len(s.frame) for s in table.streams), default=1)
         table.commands = commands(table.plan)
         records = min(self.most_records, int(1.3 * table.commands) + 64) if self.most_records else 0
@@ -365,9 +420,11 @@ class Simulation:
             first = arena.extend(name, len(values))
             if len(values):
                 arena.rows(name)[first : first + len(values)] = values
-        at = arena.used["memory_of"]
-        arena.extend("memory_of", len(rows.memory_of) - at)
-        arena.rows("memory_of")[at : len(rows.memory_of), 0] = rows.memory_of[at:]
+        at = arena.extend("memory_of", rows.memories - arena.used["memory_of"])
+        if rows.memory_of:
+            described, times = zip(*rows.memory_of, strict=True)
+            arena.rows("memory_of")[at : rows.memories] = np.repeat(np.array(described), times, axis=0)
+            rows.memory_of = []
         arena.set_dimensions(rows.dimensions)
         arena.reserve("access", rows.accesses + 1)
         frames = max((len(s.frame) for t in self.tables.values() for s in t.streams), default=1)
@@ -377,8 +434,10 @@ class Simulation:
         """The channels, flags and meetings of a launch."""
         plan, table, arena = launched.plan, launched.table, self.arena
         launched.channels = arena.extend("channel", len(plan.channels))
+        launched.levels = arena.used["level"]
         for i, channel in enumerate(plan.channels):
-            count = plan.units * channel.members
+            units = plan.instances(channel.level)
+            count = units * channel.members
             if count > 1 << 28:
                 raise pm.PlanError(
                     f"channel '{channel.name}' has {count} queues: too many to be simulated",
@@ -392,79 +451,57 @@ class Simulation:
                 channel.slots,
                 table.slot_base[i],
                 channel.slot_bytes,
-                plan.units,
+                units,
                 0,
+                launched.levels + table.levels[plan.level(channel.level).name],
             )
             arena.rows("channel")[launched.channels + i] = row
         launched.flags = arena.extend("flag", len(plan.flags))
         for i, flag in enumerate(plan.flags):
-            first = arena.extend("counter", plan.units * flag.members)
-            arena.rows("flag")[launched.flags + i] = (first, flag.members, plan.units)
+            units = plan.instances(flag.level)
+            first = arena.extend("counter", units * flag.members)
+            level = launched.levels + table.levels[plan.level(flag.level).name]
+            arena.rows("flag")[launched.flags + i] = (first, flag.members, units, level)
         launched.meetings = arena.extend("meeting", len(table.members))
         for i, members in enumerate(table.members):
             arena.rows("meeting")[launched.meetings + i] = (0, len(members), 0, NONE, NONE)
-        at = arena.extend("launch", 1)
-        arena.rows("launch")[at] = (
-            table.memory_base, table.first_slot, table.alias_base, launched.channels, launched.flags,
-            launched.meetings, table.storages, launched.first, plan.units, 0, 0, 0,
-        )  # fmt: skip
-        if table.memories:
-            private = np.array([int(not launched.resources.memory(name)[2]) for name in table.memories])
-            memory = arena.rows("memory_of")[table.memory_base : table.memory_base + table.storages]
-            memory[:, 1] = private[memory[:, 0]]
+        arena.append("launch", (
+            table.first_slot, table.alias_base, launched.channels, launched.flags, launched.meetings,
+            launched.levels, table.storages, arena.used["unit"], 0, 0, 0, 0, 0, 0,
+        ))  # fmt: skip
 
-    def _instances(self, launched: Launched) -> None:
-        plan, table, arena, resources = launched.plan, launched.table, self.arena, launched.resources
-        units = plan.units
-        slots = table.storages - table.first_slot
-        engines = DMA + resources.dma.channels
-        launched.begins = begins = {
-            st.STORE: (arena.extend("heads", table.storages * units, NONE), table.storages),
-            st.HOLD: (arena.extend("held", slots * units), slots),
-            st.ENGINES: (arena.extend("tails", engines * units), engines),
-        }
-        for stream in table.streams:
-            members = members_of(stream)
-            launched.frames.append((stream, arena.extend("frame", len(stream.frame) * len(members)), members))
-        self._engines(launched, begins[st.ENGINES][0], engines)
-        arena.memory[st.JITTER] |= int(resources.faults.jitter is not None)
+    def _levels(self, launched: Launched) -> None:
+        """The levels of a launch, and what is private to their units."""
+        plan, table, arena, hda = launched.plan, launched.table, self.arena, launched.resources.hda
+        for i, (level, view) in enumerate(zip(plan.all_levels, launched.views, strict=True)):
+            memory = table.memory_base + i * table.storages
+            parent = NONE if level.parent is None else launched.levels + table.levels[level.parent]
+            streams, one, places = table.level_lists[i]
+            fixed = level.slots is None and (parent == NONE or arena.rows("level")[parent, st.FIXED])
+            arena.append("level", (
+                parent, level.count, places, units_below(hda, level, plan) if plan.levels else 0,
+                view.level.total if plan.levels else 0, plan.instances(level.name), streams, one, memory,
+                launched.first + launched.offsets[i], 0, 0, DMA + view.dma.channels, int(fixed),
+            ))  # fmt: skip
+            if table.memories:
+                private = np.array([int(not view.memory(name)[2]) for name in table.memories])
+                rows = arena.rows("memory_of")[memory : memory + table.storages]
+                rows[:, st.PRIVATE] = private[rows[:, st.MEMORY]]
 
     def _restart(self, launched: Launched, begin: int) -> None:
         """All rows of a launch as they are before it begins."""
-        plan, arena, first = launched.plan, self.arena, launched.first
-        units = plan.units
-        numbers = np.arange(units)
-        u = arena.rows("unit")[first : first + units]
-        u[:] = 0
-        u[:, [st.CAUSE, st.SHARED, st.WAITS, st.SINCE, st.NEXT, st.FOLLOWERS]] = NONE
-        u[:, st.NUMBER] = numbers
-        u[:, st.LAUNCH] = launched.number
-        u[:, st.NOW] = begin
-        u[:, st.STATE] = st.OVER
-        u[launched.present, st.STATE] = st.QUEUED
-        u[:, st.HOLDERS] = 1
-        for column, (start, width) in launched.begins.items():
-            u[:, column] = start + width * numbers
-        for stream, start, members in launched.frames:
-            size = len(stream.frame)
-            block = arena.rows("frame")[start : start + size * len(members)].reshape(-1, size)
-            block[:] = stream.frame
-            block[:, 0] = members
-            u[members, st.FRAME] = start + size * np.arange(len(members))
-            u[members, st.PC] = stream.first
-        start, engines = launched.begins[st.ENGINES]
-        arena.rows("tails")[start : start + engines * units, :3] = (0, NONE, NONE)
-        start, slots = launched.begins[st.HOLD]
-        arena.rows("held")[start : start + slots * units] = 0
-        queues = sum(plan.units * c.members for c in plan.channels)
-        self._flows, flows = self._flows + queues + 2 * units, self._flows
+        plan, arena = launched.plan, self.arena
+        assert launched.instances is not None
+        counts = [plan.instances(c.level) * c.members for c in plan.channels]
+        flows = self._flows
+        self._flows += sum(counts) + 2 * launched.offsets[-1]
         launched.flows = range(flows, self._flows)
-        u[:, st.FLOW] = flows + queues + numbers
-        for i, channel in enumerate(plan.channels):
+        launched.instances.restart(begin, flows + sum(counts))
+        for i, (channel, count) in enumerate(zip(plan.channels, counts, strict=True)):
             arena.rows("channel")[launched.channels + i, st.CHANNEL_FIRST] = flows
-            flows += plan.units * channel.members
+            flows += count
             place = launched.first_queues[i]
-            rows = arena.rows("queue_of")[place : place + plan.units * channel.members]
+            rows = arena.rows("queue_of")[place : place + count]
             rows[:, st.QUEUE_SENT] = 0
             if channel.installed:
                 rows[:] = 0
@@ -474,28 +511,15 @@ class Simulation:
             queue[q, [st.SENT, st.TAKEN]] = 0
             queue[q, [st.DATA_WAITER, st.CREDIT_WAITER]] = NONE
             ring[queue[q, st.RING] : queue[q, st.RING] + queue[q, st.SLOTS]] = st.UNKNOWN
-        counters = sum(units * flag.members for flag in plan.flags)
+        counters = sum(plan.instances(flag.level) * flag.members for flag in plan.flags)
         if counters:
             start = int(arena.rows("flag")[launched.flags, st.FIRST_COUNTER])
-            arena.rows("counter")[start : start + counters] = (0, NONE, 0, NONE)
+            arena.rows("counter")[start : start + counters] = (0, NONE, NONE)
+        count = sum(int(np.count_nonzero(streams != NONE)) for streams in launched.table.stream_of)
         row = arena.rows("launch")[launched.number]
-        row[[st.UNFINISHED, st.LAUNCH_LAST, st.BEGAN]] = (len(launched.present), begin, begin)
-        if not len(launched.present):
+        row[[st.UNFINISHED, st.LAUNCH_LAST, st.BEGAN]] = (count, begin, begin)
+        if not count:
             self.at(begin, st.HOSTS, launched.number)
-
-    def _engines(self, launched: Launched, first: int, engines: int) -> None:
-        """The queues of every instance's engines; several instances may share an engine."""
-        units, resources = launched.plan.units, launched.resources
-        self.arena.rows("tails")[first : first + engines * units, 3] = NONE
-        for engine, name in enumerate((*ENGINES[1:], "dma"), 1):
-            if not units or not self.contended or resources.engine_resource(name, 0) is None:
-                continue
-            keys = [resources.engine_resource(name, unit) for unit in range(units)]
-            if len(set(keys)) < len(keys) or self.everything_shared:
-                servers = [self._server(key, 1) for key in keys]
-                rows = self.arena.rows("tails")[first : first + engines * units]
-                for e in range(engine, engines if name == "dma" else engine + 1):
-                    rows[e::engines, 3] = servers
 
     # what is shared
 
@@ -509,7 +533,7 @@ class Simulation:
             s.channel for stream in plan.streams for s in pm.statements(stream.body) if isinstance(s, pm.Send)
         }
         channels = [c for c in plan.channels if c.name in used]
-        remote = any(r[st.OWNER] != NONE for r in self.rows.region)
+        remote = not launched.table.plain or any(r[st.OWNER] != NONE for r in self.rows.region)
         if remote or sum(c.members for c in channels) * plan.units > MOST_QUEUES:
             self.everything_shared = True
             return
@@ -530,7 +554,7 @@ class Simulation:
                             if users.setdefault(stage.resource, flow) != flow:
                                 self.shared.add(keys[stage.resource])
 
-    def _server(self, key: Any, width: int) -> int:
+    def server(self, key: Any, width: int) -> int:
         number = self.servers.get(key)
         if number is None:
             lanes = self.arena.extend("lane", width)
@@ -555,7 +579,7 @@ class Simulation:
             server, shared = NONE, False
             if stage.resource is not None:
                 key = fabric.keys[stage.resource]
-                server, shared = self._server(key, fabric.widths[stage.resource]), self._is_shared(key)
+                server, shared = self.server(key, fabric.widths[stage.resource]), self._is_shared(key)
                 contended |= shared
             arena.append("stage", (server, stage.latency_ps, int(shared), -1, 0, as_bits(stage.bandwidth)))
         granule = (path.granule or 0) if path.first_resource is not None else 0
@@ -595,10 +619,20 @@ class Simulation:
     def launch_of(self, g: int) -> Launched:
         return self.launches[int(self.arena.rows("unit")[g, st.LAUNCH])]
 
-    def name(self, g: int) -> str:
+    def places(self, launched: Launched) -> Any:
+        """The hardware units of all instances of a launch (NONE: it has not begun)."""
+        return self.arena.rows("place")[launched.first : launched.first + launched.offsets[-1]]
+
+    def name(self, actor: int) -> str:
         """Where an instance stands."""
+        launched = next(k for k in reversed(self.launches) if k.first <= actor)
+        return launched.name(*launched.which(actor), int(self.arena.rows("place")[actor]))
+
+    def _view(self, g: int) -> tuple[Launched, int, Resources]:
+        """The launch of an instance, its level there, and the machine as that sees it."""
         launched = self.launch_of(g)
-        return launched.resources.names[g - launched.first]
+        level = int(self.arena.rows("unit")[g, st.LEVEL]) - launched.levels
+        return launched, level, launched.views[level]
 
     def messages(self, launched: Launched) -> dict[str, dict[int, int]]:
         """Per channel, how many messages were sent to each queue (receiver * members + member)."""
@@ -614,111 +648,131 @@ class Simulation:
                 found[described.name][number] = sent
         return found
 
+    def _fixed(self, launched: Launched, channel: int, *units: int) -> list[int]:
+        """Where instances of a channel's level are, if all of them are there from the beginning."""
+        described = launched.plan.channels[channel]
+        level = launched.levels + launched.table.levels[launched.plan.level(described.level).name]
+        return [int(plain.where(self.arena.memory, NONE, level, unit)) for unit in units]
+
     def _queue(self, channel: int, receiver: int, member: int, g: int, pc: int) -> None:
         launched = self.launch_of(g)
         plan, described = launched.plan, launched.plan.channels[channel]
-        if not (0 <= receiver < plan.units and 0 <= member < described.members):
+        units = plan.instances(described.level)
+        if not (0 <= receiver < units and 0 <= member < described.members):
             raise QueueMisuse(f"there is no queue {member} of channel '{described.name}' at unit {receiver}")
         sender = int(launched.sources[channel]({"unit": receiver, "member": member}))
-        if not 0 <= sender < plan.units:
+        if not 0 <= sender < units:
             raise QueueMisuse(f"queue {described.label(member)} of unit {receiver} is fed by nobody")
-        resources = launched.resources
+        level = launched.table.levels[plan.level(described.level).name]
+        view, first = launched.views[level], launched.first + launched.offsets[level]
         peer = int(launched.senders[channel]({"unit": receiver, "member": member}))
+        fixed = bool(self.arena.rows("level")[launched.levels + level, st.FIXED])
+        ends = self._fixed(launched, channel, peer, receiver) if fixed else []
         key = None
-        if described.installed:
+        if described.installed and fixed:
             direction = described.names[member] if described.names else member
-            key = (resources.level.name, resources.places[receiver], described.name, direction)
+            place = ends[1] if plan.levels else view.places[receiver]
+            key = (view.level.name, place, described.name, direction)
         number = self.installed.get(key) if key is not None else None
         if number is None:
-            credit = resources.credit_ps(receiver, peer, described)
+            credit = view.credit_ps(ends[1], ends[0], described) if fixed else 0
             ring = self.arena.extend("ring", described.slots, st.UNKNOWN)
             number = self.arena.append("queue", (
                 0, 0, described.slots, ring, NONE, NONE, 0, credit, NONE, NONE, 0, 0,
             ))  # fmt: skip
-            self.labels.append((described.label(member), resources.names[receiver], resources.names[sender]))
+            names = (self.name(first + receiver), self.name(first + sender))
+            self.labels.append((described.label(member), *names))
             if key is None:
                 launched.own_queues.append(number)
             else:
                 self.installed[key] = number
-        here = np.isin([sender, receiver], launched.present)
+        here = [True, True] if plan.levels else launched.present[[sender, receiver]].tolist()
         row = self.arena.rows("queue")[number]
         if here[0]:
-            row[st.SENDER] = launched.first + sender
-            row[st.VC] = DMA + resources.virtual_channel(described.name, peer, receiver)
+            row[st.SENDER] = first + sender
+            row[st.VC] = DMA + (view.virtual_channel(described.name, *ends) if fixed else 0)
         if here[1]:
             row[[st.RECEIVER, st.QCHANNEL, st.QMEMBER]] = (
-                launched.first + receiver, launched.channels + channel, member,
+                first + receiver, launched.channels + channel, member,
             )  # fmt: skip
         launched.queue_ends[number] = (channel, receiver, member)
         place = launched.first_queues[channel] + receiver * described.members + member
-        self.arena.put("queue_of", place, (number + 1, launched.first + sender if here[0] else NONE, 0))
+        self.arena.put("queue_of", place, (number + 1, first + sender if here[0] else NONE, 0))
 
-    def _path(self, who: int, memories: int, source: int, target: int, g: int) -> None:
-        launched = self.launch_of(g)
-        resources, table = launched.resources, launched.table
+    def _path(self, way: int, memories: int, source: int, target: int, g: int) -> None:
+        launched, _, view = self._view(g)
+        table = launched.table
         if source == -2:
-            channel = max(i for i, first in enumerate(launched.first_queues) if first <= who)
+            channel = max(i for i, first in enumerate(launched.first_queues) if first <= way)
             described = launched.plan.channels[channel]
-            receiver, member = divmod(who - launched.first_queues[channel], described.members)
+            receiver, member = divmod(way - launched.first_queues[channel], described.members)
             sender = int(launched.senders[channel]({"unit": receiver, "member": member}))
-            path = resources.path(
-                sender, table.memories[memories], receiver, described.memory, described.chunk_bytes
-            )
+            a, b = self._fixed(launched, channel, sender, receiver)
+            path = view.path(a, table.memories[memories], b, described.memory, described.chunk_bytes)
         else:
-            unit = g - launched.first
-            ends = []
-            for storage, owner in zip(self.arena.rows("ask")[0, 6:8].tolist(), (source, target), strict=True):
-                memory, name = table.storage_name(storage)
-                ends.append((self._owner(launched, storage, name, owner, unit), memory))
-            path = resources.path(*ends[0], *ends[1])
-        self._remember(st.ASK_PATH, who, memories, source, target, self._number_path(path, resources))
+            here = int(self.arena.rows("unit")[g, st.PLACE])
+            ends = [here if end == NONE else end for end in (source, target)]
+            names = table.memories[memories >> 24], table.memories[memories & ((1 << 24) - 1)]
+            path = view.path(ends[0], names[0], ends[1], names[1], same=bool(way & 1))
+        self._remember(st.ASK_PATH, way, memories, source, target, self._number_path(path, view))
 
-    def _owner(self, launched: Launched, storage: int, name: str, owner: int, unit: int) -> int:
-        """The unit at whose place a copy lies: for one that several share, oneself or the first of them."""
-        if owner == NONE:
-            return unit
-        plan = launched.plan
-        tile = plan.tile(name) if storage < launched.table.first_slot else None
-        if tile is None or not tile.shared:
-            if not 0 <= owner < plan.units:
-                raise QueueMisuse(f"tile '{name}' has no owner {owner}")
-            return owner
-        units = np.arange(plan.units, dtype=np.int64)
-        owners = np.broadcast_to(tile.owner.evaluate({"unit": units}), units.shape)
-        if owners[unit] == owner:
-            return unit
-        found = np.flatnonzero(owners == owner)
-        return int(found[0]) if len(found) else unit
+    def _route(self, channel: int, memory: int, source: int, target: int, g: int) -> None:
+        launched, _, view = self._view(g)
+        described, name = launched.plan.channels[channel - launched.channels], launched.table.memories
+        path = view.path(source, name[memory >> 24], target, described.memory, described.chunk_bytes)
+        self._remember(st.ASK_ROUTE, channel, memory, source, target, self._number_path(path, view))
+
+    def _lane(self, channel: int, level: int, source: int, target: int, g: int) -> None:
+        launched, _, view = self._view(g)
+        lane = DMA + view.virtual_channel(
+            launched.plan.channels[channel - launched.channels].name, source, target
+        )
+        self._remember(st.ASK_LANE, channel, level, source, target, lane)
+
+    def _credit(self, channel: int, level: int, source: int, target: int, g: int) -> None:
+        launched, _, view = self._view(g)
+        travels = view.credit_ps(source, target, launched.plan.channels[channel - launched.channels])
+        self._remember(st.ASK_CREDIT, channel, level, source, target, travels)
 
     def _busy(self, pc: int, flops: int, nbytes: int, who: int, g: int) -> None:
-        launched = self.launch_of(g)
+        _, _, view = self._view(g)
         statement = self.rows.statements[pc]
-        busy = launched.resources.compute_ps(statement, flops, g - launched.first)
+        busy = view.compute_ps(statement, flops, self._first(g))
         work = statement.work
         if who == NONE and constant(work.flops) is not None and constant(work.bytes) is not None:
             self.arena.rows("code")[pc, st.F] = busy
         self._remember(st.ASK_BUSY, pc, flops, nbytes, who, busy)
 
-    def _meeting(self, pc: int, meeting: int, nbytes: int, _: int, g: int) -> None:
-        launched = self.launch_of(g)
+    def _first(self, g: int) -> int:
+        """The unit of the first level that an instance is or belongs to."""
+        launched, units = self.launch_of(g), self.arena.rows("unit")
+        while g != NONE and units[g, st.LEVEL] != launched.levels:
+            g = int(units[g, st.PARENT])
+        return int(units[g, st.NUMBER]) if g != NONE else NONE
+
+    def _meeting(self, pc: int, meeting: int, nbytes: int, here: int, g: int) -> None:
+        launched, level, view = self._view(g)
         members = launched.table.members[meeting - launched.meetings]
         statement = self.rows.statements[pc]
         if statement.kind == "broadcast" and symbols(statement.root) <= {"unit"}:
-            root = int(statement.root.evaluate({"unit": g - launched.first}))
+            number = int(self.arena.rows("unit")[g, st.NUMBER])
+            root = int(statement.root.evaluate({"unit": number}))
             if not 0 <= root < len(members):
                 raise QueueMisuse(f"broadcast takes root {root} of a group of {len(members)}")
-        delay = launched.resources.collective_ps(statement, members, nbytes)
-        self._remember(st.ASK_MEETING, pc, meeting, nbytes, 0, delay)
+        if launched.plan.levels:
+            level += launched.levels
+            members = tuple(int(plain.where(self.arena.memory, g, level, m)) for m in members)
+        delay = view.collective_ps(statement, members, nbytes)
+        self._remember(st.ASK_MEETING, pc, meeting, nbytes, here, delay)
 
-    def _message(self, g: int, to: int, flag: int, _: int, pc: int) -> None:
-        launched = self.launch_of(g)
-        delay = launched.resources.message_ps(g - launched.first, to, SIGNAL_BYTES)
-        self._remember(st.ASK_MESSAGE, g, to, flag, 0, delay)
+    def _message(self, level: int, source: int, target: int, _: int, g: int) -> None:
+        delay = self._view(g)[2].signal_ps(source, target)
+        self._remember(st.ASK_MESSAGE, level, source, target, 0, delay)
 
-    def _value(self, pc: int, g: int, count: int, *_: int) -> None:
+    def _value(self, pc: int, actor: int, count: int, _: int, g: int) -> None:
         launched = self.launch_of(g)
-        value = launched.scalars(self.rows.statements[pc], g - launched.first, count)
-        self._remember(st.ASK_VALUE, pc, g, count, 0, int(value))
+        value = launched.scalars(self.rows.statements[pc], launched.chooser(actor), count)
+        self._remember(st.ASK_VALUE, pc, actor, count, 0, int(value))
 
     def _delay(self, flow: int, number: int, path: int, nbytes: int, duration: int) -> None:
         launched = next(x for x in self.launches if flow in x.flows)
@@ -774,6 +828,9 @@ class Simulation:
             f"there is no flag {b} at unit {a}",
             "a unit meets at a collective in which it has no part",
         )
+        if what == 5:
+            name = self.launch_of(g).table.storage_name(b)[1]
+            raise QueueMisuse(f"tile '{name}' has no owner {a}")
         raise QueueMisuse(texts[what])
 
     # what came out

@@ -27,20 +27,48 @@ INTO, RELEASE, PIECE, BEGIN = range(17, 21)
 
 # Columns of `code`: the kind, then up to eight numbers whose meaning depends on it (see table.py).
 KIND, A, B, C, D, E, F, G, H = range(9)
+DMA = 5
+"""The first queue of the DMA engine among the queues of an instance; see table.py."""
 
-# Columns of `unit`: one row per instance.
+# Columns of `unit`: one row per instance that is there at a time. The instances of a level with slots take
+# turns in its rows; NUMBER counts the instances of the level, ACTOR those of all levels and launches, PLACE
+# is the hardware unit (of a plan with one level: the unit). OPEN counts commands that have not ended, PARTS
+# the stream and the instances below that have not; it waited in POOL for its turn, its rows of `below` begin
+# at BELOW; CHAIN links those who wait for one thing.
 (
     NOW, PC, STATE, CAUSE, FRAME, STORE, HOLD, ENGINES, NUMBER, COPIES, SHARED, WAITS, SINCE, NEXT,
-    LAUNCH, LIVE, LATEST, FLOW, OPEN, HOLDERS, FOLLOWERS,
-) = range(21)  # fmt: skip
+    LAUNCH, LATEST, FLOW, OPEN, HOLDERS, FOLLOWERS, ACTOR, LEVEL, PLACE, PARENT, PARTS, OVER_AT, POOL, BELOW,
+    BELOWS, CHAIN, NEEDS,
+) = range(31)  # fmt: skip
 # States of an instance; a blocked one names what it waits for in WAITS. One that is DONE has issued
-# everything, one that is OVER has finished it: its unit of the hardware is free.
+# everything, one that is OVER has finished it.
 READY, DATA, CREDIT, ANYDATA, FLAG, MEETING, HAZARD, QUEUED, DONE, OVER = range(10)
 
-# Columns of `queue`: one row per queue that is used.
-SENT, TAKEN, SLOTS, RING, SENDER, RECEIVER, VC, CREDITED, DATA_WAITER, CREDIT_WAITER, QCHANNEL, QMEMBER = (
-    range(12)
-)
+# Columns of `level`: the levels of every launch. PARENT_LEVEL is a row, PER_PARENT instances are in each of
+# the parent's, PLACES lists the hardware units of those (NONE: the level has slots), BELOW_PARENT is how many
+# such units are in each of the parent's, HARDWARE how many there are (0: the plan has one level), COUNT_OF
+# how many instances; STREAM_OF lists their streams (NONE: all have ONE_STREAM, or none has one); then the
+# first rows in `memory_of`, the number of the first instance, the first flow, when instances start, the
+# queues of engines that each has, and whether all instances are there from the beginning.
+(
+    PARENT_LEVEL, PER_PARENT, PLACES, BELOW_PARENT, HARDWARE, COUNT_OF, STREAM_OF, ONE_STREAM, MEMORY_BASE,
+    FIRST_ACTOR, FIRST_FLOW, START_AT, LANES_OF, FIXED,
+) = range(14)  # fmt: skip
+# Columns of `stream`: the first instruction, the frame that instances begin with, its size.
+FIRST_PC, TEMPLATE, FRAME_SIZE = range(3)
+# Columns of `pool`: the slots of a level below one hardware unit. FREE_SEATS of its rows from FIRST_SEAT on
+# (of ALL_SEATS) are free, a heap of them begins at SEATS_AT in `seats`; those who wait are a list of rows of
+# `below`.
+FIRST_SEAT, FREE_SEATS, SEATS_AT, FIRST_WAITING, LAST_WAITING, DUE, ALL_SEATS = range(7)
+# Columns of `below`: the instances of one level in one instance: rows of `unit` from FIRST_BELOW on, or a
+# pool, in which the next to begin is number NEXT_NUMBER and LEFT_OVER wait; PARENT_ROW is whose they are.
+FIRST_BELOW, POOL_BELOW, COUNT_BELOW, NEXT_NUMBER, LEFT_OVER, NEXT_WAITING, PARENT_ROW = range(7)
+
+# Columns of `queue`: one row per queue that is used. SENDER and RECEIVER are instances (ACTOR); VC and
+# CREDITED hold for instances of the channel's own level if all of them are there from the beginning.
+(
+    SENT, TAKEN, SLOTS, RING, SENDER, RECEIVER, VC, CREDITED, DATA_WAITER, CREDIT_WAITER, QCHANNEL, QMEMBER,
+) = range(12)  # fmt: skip
 # Columns of `ring`: the last messages of every queue, one row per slot.
 ARRIVED, ARRIVED_BY, RETURNED, RETURNED_BY, SIZE = range(5)
 
@@ -70,6 +98,10 @@ LANES, WIDTH = range(2)
 
 # Columns of `region`.
 MODE, TILE, DIMENSIONS, BOUNDS, OWNER, VISIBLE, TRACKED, OWN = range(8)
+# Columns of `memory_of`: of every storage, as each level sees it: its memory, whether that is its own, the
+# level (row in the plan) of whose instances it is, how many of its own are in one of those (0: none), the
+# owner of each of those (NONE: itself) and the first of them that has each owner.
+MEMORY, PRIVATE, STORAGE_LEVEL, STORAGE_PER, OWNERS, FIRST_OWNERS, OWNER_COUNT = range(7)
 DECLARED, HANDLE = range(2)
 # Columns of `tile`.
 TILE_BASE, TILE_VERSIONS, TILE_VERSION_SLOT = range(3)
@@ -77,21 +109,24 @@ TILE_BASE, TILE_VERSIONS, TILE_VERSION_SLOT = range(3)
 # many messages were sent.
 QUEUE_NUMBER, FED_BY, QUEUE_SENT = range(3)
 # Columns of `channel`: first queue, members, slots, storage of the first slot, bytes of a slot.
-FIRST_QUEUE, MEMBERS, CHANNEL_SLOTS, SLOT_STORAGE, SLOT_BYTES, CHANNEL_UNITS, CHANNEL_FIRST = range(7)
-# Columns of `launch`: where its storages begin in `memory_of`, the first storage that is a slot, where its
-# aliases, channels, flags and meetings begin; its storages, its instances, how many of those have something
-# unfinished, when the last of that ends, and when it began.
 (
-    MEMORY_BASE, FIRST_SLOT, ALIASES, CHANNELS, FLAGS, MEETINGS, STORAGES, FIRST, INSTANCES, UNFINISHED,
-    LAUNCH_LAST, BEGAN,
-) = range(12)  # fmt: skip
+    FIRST_QUEUE, MEMBERS, CHANNEL_SLOTS, SLOT_STORAGE, SLOT_BYTES, CHANNEL_UNITS, CHANNEL_FIRST,
+    CHANNEL_LEVEL,
+) = range(8)  # fmt: skip
+# Columns of `launch`: the first storage that is a slot, where its aliases, channels, flags, meetings and
+# levels begin; its storages, its rows of `unit`, how many instances and commands are unfinished, when the
+# last of that ends, when it began, and what waits for slots from the beginning (rows of `below`).
+(
+    FIRST_SLOT, ALIASES, CHANNELS, FLAGS, MEETINGS, LEVELS, STORAGES, FIRST, ROWS, UNFINISHED, LAUNCH_LAST,
+    BEGAN, FIRST_ROOT, ROOTS,
+) = range(14)  # fmt: skip
 # Columns of `flag`, `counter` and `meeting`.
-FIRST_COUNTER, FLAG_MEMBERS, FLAG_UNITS = range(3)
-COUNT, FLAG_WAITER, FLAG_NEEDS, FLAG_BY = range(4)
+FIRST_COUNTER, FLAG_MEMBERS, FLAG_UNITS, FLAG_LEVEL = range(4)
+COUNT, FLAG_WAITER, FLAG_BY = range(3)
 CAME, MEMBERS_OF, MEET_AT, MEET_WHY, MEET_CHAIN = range(5)
 
-# Columns of `held`: how many names hold a slot, and which message lies in it.
-HELD, HELD_QUEUE, HELD_MESSAGE = range(3)
+# Columns of `held`: how many names hold a slot, which message lies in it, how long its credit travels.
+HELD, HELD_QUEUE, HELD_MESSAGE, HELD_CREDIT = range(4)
 
 # Columns of `record`.
 (
@@ -100,7 +135,7 @@ HELD, HELD_QUEUE, HELD_MESSAGE = range(3)
 ) = range(13)  # fmt: skip
 
 # Phases within one picosecond.
-OVERS, BEGINS, SIGNALS, DECISIONS, REQUESTS, HOSTS = range(6)
+OVERS, BEGINS, SIGNALS, DISPATCH, DECISIONS, REQUESTS, HOSTS = range(7)
 PHASE = 1 << 58
 
 # Expressions: a constant, an integer of the frame, or bytecode.
@@ -130,17 +165,16 @@ PUSH, LOAD, SELECT, LOOKUP, STOP = range(32, 37)
 # Entries of `total`.
 (
     LAST, READIES, EVENTS, FREE_COMMAND, LIVE_COMMANDS, FREE_NODE, LIVE_NODES, FREE_LOG, LIVE_LOGS,
-    RECORDED, TODO, RECORDING, STEPS, JITTER, SEQUENCE, AUX, CLOCK, UNTIL,
-    RECORD_BASE, AUX_BASE,
-) = range(20)  # fmt: skip
-TOTALS = 20
+    RECORDED, TODO, RECORDING, STEPS, JITTER, SEQUENCE, AUX, CLOCK, UNTIL, RECORD_BASE, AUX_BASE, SEATS,
+) = range(21)  # fmt: skip
+TOTALS = 21
 # Records and what they touch are numbered on and on; the first still in the arena has the number …_BASE.
 
 # Why the engine returns to Python.
 (
     FINISHED, BUDGET, GROW, ASK_QUEUE, ASK_PATH, ASK_BUSY, ASK_MEETING, ASK_MESSAGE, ASK_VALUE,
-    ASK_DELAY, MISUSE, ENDED, PAUSED,
-) = range(13)  # fmt: skip
+    ASK_DELAY, ASK_LANE, ASK_CREDIT, ASK_ROUTE, MISUSE, ENDED, PAUSED,
+) = range(16)  # fmt: skip
 
 
 # The tables of the arena: how wide a row is (0: it depends on the number of dimensions).
@@ -152,20 +186,26 @@ WIDTHS = {
     "lists": 1,
     "region": 8,
     "tile": 3,
-    "channel": 7,
+    "channel": 8,
     "alias": 1,
-    "launch": 12,
-    "memory_of": 2,
-    "unit": 21,
+    "launch": 14,
+    "level": 14,
+    "stream": 3,
+    "memory_of": 7,
+    "unit": 31,
+    "pool": 7,
+    "seats": 1,
+    "below": 7,
+    "place": 1,
     "frame": 1,
     "heads": 1,
-    "held": 3,
+    "held": 4,
     "tails": 4,
     "queue_of": 3,
     "queue": 12,
     "ring": 5,
-    "flag": 3,
-    "counter": 4,
+    "flag": 4,
+    "counter": 3,
     "meeting": 5,
     "path": 13,
     "stage": 6,

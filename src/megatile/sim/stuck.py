@@ -17,18 +17,32 @@ def wait_graph(simulation: Simulation) -> WaitGraph | None:
     """The state of a simulation that cannot go on; None if all instances are done."""
     units = simulation.table("unit")
     waiting = np.flatnonzero(units[:, st.STATE] < st.DONE).tolist()
-    if not waiting:
+    outside = tuple(_outside(simulation))
+    if not waiting and not outside:
         return None
     waiting.sort(key=lambda g: units[g, st.STATE] == st.QUEUED)
-    waiters = tuple(w for g in waiting for w in _waiters(simulation, g))
+    waiters = tuple(w for g in waiting for w in _waiters(simulation, g)) + outside
     return WaitGraph(waiters, tuple(_pointers(simulation)), simulation.last_ps)
+
+
+def _outside(simulation: Simulation) -> Iterator[Waiter]:
+    """Instances that wait for a slot which nobody leaves."""
+    rows, units = simulation.table("below"), simulation.table("unit")
+    for below in rows[rows[:, st.LEFT_OVER] > 0].tolist():
+        seat = int(simulation.table("pool")[below[st.POOL_BELOW], st.FIRST_SEAT])
+        level = simulation.arena.rows("level")[units[seat, st.LEVEL]]
+        for number in range(below[st.NEXT_NUMBER], below[st.NEXT_NUMBER] + below[st.LEFT_OVER]):
+            me = simulation.name(int(level[st.FIRST_ACTOR]) + number)
+            holder = simulation.name(int(units[seat, st.ACTOR]))
+            yield Waiter(me, "begin", "slot", "", holder, "")
 
 
 def _waiters(simulation: Simulation, g: int) -> Iterator[Waiter]:
     unit = simulation.table("unit")[g]
     state, on, pc = int(unit[st.STATE]), int(unit[st.WAITS]), int(unit[st.PC])
     launched = simulation.launch_of(g)
-    me = simulation.name(g)
+    actor = int(unit[st.ACTOR])
+    me = simulation.name(actor)
     if state in (st.MEETING, st.HAZARD):
         pc -= 1
     statement = simulation.rows.statements[pc]
@@ -44,17 +58,21 @@ def _waiters(simulation: Simulation, g: int) -> Iterator[Waiter]:
     elif state == st.ANYDATA:
         channel = launched.plan.channel(statement.channel)
         for member in statement.members:
-            sender = int(channel.source.evaluate({"unit": g - launched.first, "member": member}))
-            name = simulation.name(launched.first + sender)
+            per = launched.plan.per(launched.plan.all_levels[launched.which(actor)[0]].name, channel.level)
+            here = launched.which(actor)[1] // (per or 1)
+            sender = int(channel.source.evaluate({"unit": here, "member": member}))
+            level = launched.table.levels[launched.plan.level(channel.level).name]
+            name = simulation.name(launched.first + launched.offsets[level] + sender)
             yield Waiter(me, "receive any", "data", channel.label(member), name, source)
     elif state == st.FLAG:
         yield Waiter(me, "wait", "signal", statement.flag, "nobody", source)
     elif state == st.MEETING:
         there = {int(u) for u in _came(simulation, on)}
         label = f"{statement.kind} {statement.group}"
+        first = actor - launched.which(actor)[1]
         for member in launched.table.members[on - launched.meetings]:
-            if launched.first + member not in there:
-                name = simulation.name(launched.first + member)
+            if first + member not in there:
+                name = simulation.name(first + member)
                 yield Waiter(me, label, "barrier", statement.group, name, source)
     else:
         yield Waiter(me, "read_scalar", "data", "", "nobody", source)
@@ -63,7 +81,7 @@ def _waiters(simulation: Simulation, g: int) -> Iterator[Waiter]:
 def _came(simulation: Simulation, meeting: int) -> Any:
     """The instances that are at a meeting, or on their way to it."""
     units = simulation.table("unit")
-    return np.flatnonzero((units[:, st.STATE] == st.MEETING) & (units[:, st.WAITS] == meeting))
+    return units[(units[:, st.STATE] == st.MEETING) & (units[:, st.WAITS] == meeting), st.ACTOR]
 
 
 def _pointers(simulation: Simulation) -> Iterator[Pointers]:

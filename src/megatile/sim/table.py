@@ -10,11 +10,13 @@ queues) or places in the frame that hold one. Nothing here knows a machine or ti
     MERGE   names bound, integers set, names ended                          FREE, END  names ended
     WORK    engine, regions (read, then written), version begun, flops, bytes, busy, -, flow
     COPY    engine, regions, version begun, -, bytes
-    SEND    channel, to, member, region, bytes
-    RECEIVE channel, member, name, region to copy into, bytes, version begun, -, engine
-    ANY     channel, members, name, region, bytes, version begun, member taken, engine
-    READ    region, name, times read     SIGNAL flag, to, member, amount     WAIT flag, value, member
+    SEND    channel, to, member, region, bytes, per
+    RECEIVE channel, member, name, region to copy into, bytes, version begun, -, per
+    ANY     channel, members, name, region, bytes, version begun, member taken, per
+    READ    region, name, times read    SIGNAL flag, to, member, amount    WAIT flag, value, member, per
     MEET    meeting of every unit, regions, bytes
+
+``per``: how many instances of the stream's level are in one of the channel's or flag's.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from megatile.sim.state import NONE
 ENGINES = ("", "tensor", "vector", "channel", "control")
 """The queues of commands in every instance; the first stands for all accesses that others see. The virtual
 channels of the DMA engine follow."""
-DMA = len(ENGINES)
+DMA = st.DMA
+assert len(ENGINES) == DMA
 MOST_QUEUES = 1 << 31
 DEEPEST = 200
 
@@ -52,10 +55,13 @@ class Rows:
         self.lists: list[int] = [0]
         self.region: list[list[int]] = []
         self.tile: list[list[int]] = []
-        self.memory_of: list[int] = []
+        self.memory_of: list[tuple[tuple[int, ...], int]] = []
+        """Rows, and how many storages one after another have each."""
+        self.memories = 0
         self.alias: list[int] = []
         self.dimensions = 1
         self.accesses = 2
+        self.stream: list[tuple[int, int, int]] = []
         self._expressions: dict[Any, int] = {}
         self._tables: dict[tuple[int, ...], int] = {}
 
@@ -131,10 +137,11 @@ class Rows:
 class StreamTable:
     """The instructions of one stream: where they begin, and the frame that an instance begins with."""
 
-    def __init__(self, stream: pm.Stream, first: int, frame: list[int]) -> None:
-        self.stream = stream
+    def __init__(self, first: int, frame: list[int], template: int) -> None:
         self.first = first
         self.frame = frame
+        self.template = template
+        """Where the frame stands in the lists."""
 
 
 class PlanTable:
@@ -149,33 +156,69 @@ class PlanTable:
         self.flags = {flag.name: number for number, flag in enumerate(plan.flags)}
         self.visible = {tile.name for tile in plan.tiles if tile.shared}
         """Tiles that more than one unit may see."""
+        level_of = {tile.name: tile.level for tile in plan.tiles}
         for stream in plan.streams:
             for statement in pm.statements(stream.body):
-                self.visible |= {r.tile for r in regions_of(statement) if r.at is not None}
+                for r in regions_of(statement):
+                    if r.at is not None or level_of.get(r.tile, stream.level) != stream.level:
+                        self.visible.add(r.tile)
+        self.levels = {level.name: number for number, level in enumerate(plan.all_levels)}
+        self.actors = sum(plan.instances(name) for name in self.levels)
+        """Instances of all levels."""
+        self.plain = not plan.levels and not any(tile.shared for tile in plan.tiles)
+        """Whether what is named without an owner is always the unit's own."""
         self._storages()
         self._groups()
+        self.stream_base = len(rows.stream)
         self.streams = [self._stream(stream) for stream in plan.streams]
+        rows.stream += [(s.first, s.template, len(s.frame)) for s in self.streams]
+        self._levels()
+
+    def _levels(self) -> None:
+        """Of every level: which stream its instances have, and where they stand in their parent."""
+        plan, rows = self.plan, self.rows
+        self.stream_of: list[Any] = []
+        """Per level, the stream of every instance (counted in the plan; NONE: none)."""
+        self.level_lists: list[tuple[int, int, int]] = []
+        """Per level: its list of streams (NONE: all have the same), that stream, its list of places."""
+        for level in plan.all_levels:
+            found = np.full(plan.instances(level.name), NONE, dtype=np.int64)
+            mine = [n for n, s in enumerate(plan.streams) if plan.level(s.level) is level]
+            for n in mine:
+                for run in plan.streams[n].units:
+                    found[np.arange(*run)] = n
+            self.stream_of.append(found)
+            streams, one, places = NONE, NONE, NONE
+            if len(mine) == 1:
+                one = self.stream_base + mine[0]
+            elif mine:
+                streams = rows.raw((found + self.stream_base).tolist())
+            if plan.levels and level.slots is None:
+                index = np.arange(level.count, dtype=np.int64)
+                where = np.broadcast_to(level.place.evaluate({"unit": index}), index.shape)
+                places = rows.raw(where.tolist())
+            self.level_lists.append((streams, one, places))
 
     # storages
 
     def _storages(self) -> None:
-        rows, count = self.rows, 0
+        plan, rows, count = self.plan, self.rows, 0
         self.base: list[int] = []
         self.memories: list[str] = []
         """The memories that are named, by number."""
         numbers: dict[str, int] = {}
-        self.memory_base = len(rows.memory_of)
+        described: list[tuple[int, int, pm.Tile | None]] = []
 
-        def memory(name: str, times: int) -> None:
+        def memory(name: str, times: int, tile: pm.Tile | None = None) -> None:
             if name not in numbers:
                 numbers[name] = len(self.memories)
                 self.memories.append(name)
-            rows.memory_of += [numbers[name]] * times
+            described.append((numbers[name], times, tile))
 
         for tile in self.plan.tiles:
             self.base.append(count)
             count += tile.versions
-            memory(tile.memory, tile.versions)
+            memory(tile.memory, tile.versions, tile)
         self.first_slot = count
         self.slot_base: list[int] = []
         for channel in self.plan.channels:
@@ -191,6 +234,17 @@ class PlanTable:
                 )
             memory(channel.memory, channel.members * channel.slots)
         self.storages = count
+        self.memory_base = rows.memories
+        """Every level has rows of its own for all storages."""
+        owners = {tile.name: self._owners(tile) for tile in plan.tiles}
+        for name, own in self.levels.items():
+            for number, times, placed in described:
+                seen = (own, 1, NONE, NONE, 0)
+                if placed is not None:
+                    level = self.levels[plan.level(placed.level).name]
+                    seen = (level, plan.per(name, placed.level) or 0, *owners[placed.name])
+                rows.memory_of.append(((number, 0, *seen), times))
+        rows.memories += len(self.levels) * count
         over: dict[str, str] = aliases(self.plan)
         self.alias_base = NONE
         if over:
@@ -210,6 +264,17 @@ class PlanTable:
             rows.alias += lists
         self.over = over
 
+    def _owners(self, tile: pm.Tile) -> tuple[int, int, int]:
+        """Of a tile with sharers: lists of the owner of every unit, and of the first unit of every owner."""
+        if not tile.shared:
+            return NONE, NONE, 0
+        count = self.plan.instances(tile.level)
+        units = np.arange(count, dtype=np.int64)
+        owners = np.broadcast_to(tile.owner.evaluate({"unit": units}), units.shape)
+        first = np.full(max(self.plan.owners(tile), int(owners.max()) + 1), NONE, dtype=np.int64)
+        first[owners[::-1][owners[::-1] >= 0]] = units[::-1][owners[::-1] >= 0]
+        return self.rows.raw(owners.tolist()), self.rows.raw(first.tolist()), len(first)
+
     def storage_name(self, storage: int) -> tuple[str, str]:
         """(memory, name of the tile or channel) of a storage."""
         if storage < self.first_slot:
@@ -224,18 +289,19 @@ class PlanTable:
 
     def _groups(self) -> None:
         """Meetings are numbered over all groups and keys; every unit has a list entry per group."""
-        units = np.arange(self.plan.units, dtype=np.int64)
         self.members: list[tuple[int, ...]] = []
         self.meeting_groups: list[str] = []
         self.group_lists: dict[str, int] = {}
         for group in self.plan.groups:
+            units = np.arange(self.plan.instances(group.level), dtype=np.int64)
             keys = np.broadcast_to(group.key.evaluate({"unit": units}), units.shape)
-            found, inverse = np.unique(keys, return_inverse=True)
+            found, inverse, sizes = np.unique(keys, return_inverse=True, return_counts=True)
+            parts = np.split(np.argsort(inverse, kind="stable"), np.cumsum(sizes)[:-1])
             numbers = np.full(len(found), NONE, dtype=np.int64)
             for i, key in enumerate(found.tolist()):
                 if key >= 0:
                     numbers[i] = len(self.members)
-                    self.members.append(tuple(np.flatnonzero(inverse == i).tolist()))
+                    self.members.append(tuple(parts[i].tolist()))
                     self.meeting_groups.append(group.name)
             self.group_lists[group.name] = self.rows.raw(numbers[inverse].tolist())
 
@@ -244,12 +310,13 @@ class PlanTable:
     def _stream(self, stream: pm.Stream) -> StreamTable:
         first = len(self.rows.code)
         compiler = _StreamCompiler(self, stream)
-        return StreamTable(stream, first, compiler.frame)
+        return StreamTable(first, compiler.frame, self.rows.raw(compiler.frame))
 
 
 class _StreamCompiler:
     def __init__(self, plan: PlanTable, stream: pm.Stream) -> None:
         self.plan = plan
+        self.level = stream.level
         self.rows = plan.rows
         self.frame = [0]
         self.handles: list[int] = []
@@ -317,22 +384,18 @@ class _StreamCompiler:
         rows, plan = self.rows, self.plan
         bounds = [self.value(e, ints) for pair in zip(region.start, region.shape, strict=True) for e in pair]
         rows.dimensions = max(rows.dimensions, len(region.start))
-        owner = NONE
-        if region.at is not None:
-            owner = self.value(region.at, ints)
-        visible, own = int(owner != NONE), 1
+        owner = NONE if region.at is None else self.value(region.at, ints)
+        visible, own = int(owner != NONE), int(plan.plain)
         if region.tile in names:
             mode, what, tracked = st.HANDLE, names[region.tile], 1
         else:
             mode, what = st.DECLARED, self.tiles + plan.tiles[region.tile]
             tile = plan.plan.tiles[plan.tiles[region.tile]]
             tracked = int(region.tile in self.written)
-            if region.at is None and tile.shared:
-                owner = self.value(tile.owner, ints)
             if region.tile in plan.visible:
                 visible = 1
             tracked &= int(tile.elements > 0)
-            own = int(not tile.shared)
+            own = int(not tile.shared and tile.level == self.level)
         row = [mode, what, len(region.start), rows.raw(bounds), owner, visible, tracked, own]
         rows.region.append(row)
         return len(rows.region) - 1
@@ -355,13 +418,17 @@ class _StreamCompiler:
         engine = DMA if s.engine == "dma" else ENGINES.index(s.engine)
         flops, nbytes = self.value(s.work.flops, ints), self.value(s.work.bytes, ints)
         row = self.rows.list(regions)
-        self.emit(s, kind, engine, row, self.begun(s), flops, nbytes, NONE, 0, self.plan.plan.units)
+        self.emit(s, kind, engine, row, self.begun(s), flops, nbytes, NONE, 0, self.plan.actors)
 
     def on_send(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
         to, member, nbytes = (self.value(e, ints) for e in (s.to, s.member, s.work.bytes))
-        self.emit(
-            s, st.SEND, self.plan.channels[s.channel], to, member, self.region(s.read, ints, names), nbytes
-        )
+        channel, read = self.plan.channels[s.channel], self.region(s.read, ints, names)
+        self.emit(s, st.SEND, channel, to, member, read, nbytes, self.per("channels", s.channel))
+
+    def per(self, kind: str, name: str) -> int:
+        """Instances of the stream's level in one of the level of a channel or flag."""
+        number = getattr(self.plan, kind)[name]
+        return self.plan.plan.per(self.level, getattr(self.plan.plan, kind)[number].level) or 1
 
     def _received(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> tuple[int, ...]:
         into = self.region(s.into, ints, names) if s.into is not None else NONE
@@ -371,13 +438,22 @@ class _StreamCompiler:
     def on_receive(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
         member = self.value(s.member, ints)
         fields = self._received(s, ints, names)
-        self.emit(s, st.RECEIVE, self.plan.channels[s.channel], member, *fields, NONE, DMA)
+        self.emit(
+            s,
+            st.RECEIVE,
+            self.plan.channels[s.channel],
+            member,
+            *fields,
+            NONE,
+            self.per("channels", s.channel),
+        )
 
     def on_receiveany(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
         chosen = ints[s.chosen] = self.place(0)
         fields = self._received(s, ints, names)
         members = self.rows.list(s.members)
-        self.emit(s, st.ANY, self.plan.channels[s.channel], members, *fields, chosen, DMA)
+        per = self.per("channels", s.channel)
+        self.emit(s, st.ANY, self.plan.channels[s.channel], members, *fields, chosen, per)
 
     def on_readscalar(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
         region = self.region(s.read, ints, names)
@@ -398,7 +474,8 @@ class _StreamCompiler:
         self.emit(s, st.SIGNAL, self.plan.flags[s.flag], *fields)
 
     def on_wait(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
-        self.emit(s, st.WAIT, self.plan.flags[s.flag], self.value(s.value, ints), self.value(s.member, ints))
+        value, member = self.value(s.value, ints), self.value(s.member, ints)
+        self.emit(s, st.WAIT, self.plan.flags[s.flag], value, member, self.per("flags", s.flag))
 
     def on_collective(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
         write = write_of(s)

@@ -18,6 +18,7 @@ from megatile.core.errors import MissingDescriptionError, RouteError
 from megatile.hda import HDA
 from megatile.hda.model import Control, Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
+from megatile.plan.residency import copies
 from megatile.timing.fabric import Fabric, Path, Stage, serialise_ps
 from megatile.timing.faults import FaultError, Faults
 from megatile.timing.origins import Origin, origins
@@ -53,10 +54,13 @@ class Resources:
         installed: bool = False,
         begin_ps: int = 0,
         timing: Timing | None = None,
+        level: str | None = None,
+        beside: Resources | None = None,
     ) -> None:
         self.hda = hda
         self.timing = timing or Timing()
-        self.view = self.timing.view(hda, plan.scale)
+        self.scale = plan.level(level).scale
+        self.view = self.timing.view(hda, self.scale)
         self.begin_ps = begin_ps
         self.plan = plan
         self.installed = installed
@@ -64,18 +68,74 @@ class Resources:
         for unit, _ in self.faults.straggler:
             if unit >= plan.units:
                 raise FaultError(f"straggler {unit} is no unit of plan '{plan.name}', which has {plan.units}")
-        self.level = hda.level(hda.scale(plan.scale).level)
+        self.level = hda.level(hda.scale(self.scale).level)
         self._control = hda.control or Control()
         self.places = self._places()
-        self.fabric = Fabric(hda, self.faults, self.view.networks)
+        self.views: dict[str, Resources] = {} if beside is None else beside.views
+        self.views[plan.level(level).name] = self
+        own = Fabric(hda, self.faults, self.view.networks) if beside is None else None
+        self.fabric: Fabric = own or beside.fabric  # type: ignore[union-attr]
+        self._crowds: dict[tuple[str, str | None], int] = {}
         self._paths: dict[tuple[Any, ...], Path] = {}
         self._messages: dict[tuple[int, int, int], int] = {}
         self._memories: dict[str, tuple[MemoryLayer, float, bool]] = {}
         self._engines: dict[str, Engine | None] = {}
         self._durations: dict[tuple[int, int], int] = {}
-        self._reaches: dict[tuple[str, int], tuple[int, float]] = {}
+        self._reaches: dict[tuple[str, tuple[int, ...]], tuple[int, float]] = {}
 
-    def _places(self) -> list[int]:
+    def of(self, level: str) -> Resources:
+        """The machine as a level of the plan sees it."""
+        if level not in self.views:
+            more = {"installed": self.installed, "begin_ps": self.begin_ps, "timing": self.timing}
+            Resources(self.hda, self.plan, self.faults, level=level, beside=self, **more)  # type: ignore[arg-type]
+        return self.views[level]
+
+    @cached_property
+    def _resident(self) -> dict[str, tuple[Any, Any]]:
+        """Of a plan with several levels: the hardware units on which instances with streams may stand, and
+        how many at a time."""
+        found = copies(self.plan, self.hda)
+        busy = {self.plan.level(stream.level).name for stream in self.plan.streams}
+        return {name: where for name, where in found.items() if name in busy}
+
+    def _crowd(self, level: str, kind: str | None = None) -> int:
+        """Of a plan with several levels: how many instances stand in one unit of a level, at most; with
+        ``kind`` only those that use the engine of that kind which is there."""
+        if (level, kind) in self._crowds:
+            return self._crowds[level, kind]
+        unit, crowds = self.hda.level(level), []
+        for name, (places, times) in self._resident.items():
+            view = self.of(name)
+            there = view.level.position <= unit.position
+            if kind is not None:
+                there = kind in self._kinds[name] and view._engine_level(kind) == level
+            if there:
+                crowds.append(np.bincount(places * unit.total // view.level.total, times, unit.total))
+        found = self._crowds[level, kind] = int(max(np.sum(crowds, axis=0))) if crowds else 0
+        return found
+
+    def _engine_level(self, kind: str) -> str:
+        """Where the engine is that a unit commands, or all of those inside it."""
+        engine = self.engine(kind)
+        level = self.hda.level(engine.level) if engine else self.level
+        return max(level, self.level, key=lambda lv: lv.position).name
+
+    @cached_property
+    def _kinds(self) -> dict[str, set[str]]:
+        """The engines that the streams of each level use."""
+        found: dict[str, set[str]] = {level.name: set() for level in self.plan.all_levels}
+        for stream in self.plan.streams:
+            for s in pm.statements(stream.body):
+                kind = s.engine if isinstance(s, pm.Compute) else "dma"
+                if isinstance(s, (pm.Compute, pm.Send)) or getattr(s, "into", None) is not None:
+                    found[self.plan.level(stream.level).name].add(kind)
+        return found
+
+    def _places(self) -> Any:
+        """The hardware unit of every unit; in a plan with several levels units are hardware units."""
+        if self.plan.levels:
+            copies(self.plan, self.hda)
+            return range(self.level.total)
         units = np.arange(self.plan.units, dtype=np.int64)
         places = np.broadcast_to(self.plan.place.evaluate({"unit": units}), units.shape)
         if len(places) and (int(places.min()) < 0 or int(places.max()) >= self.level.total):
@@ -89,6 +149,8 @@ class Resources:
     @cached_property
     def crowded(self) -> bool:
         """Whether two units of the plan stand on one unit of the hardware and so share its engines."""
+        if self.plan.levels:
+            return False
         return len(set(self.places)) < len(self.places)
 
     def hardware(self, unit: int) -> Unit:
@@ -188,10 +250,18 @@ class Resources:
     def _sharers(self, level: str) -> int:
         """How many units of the plan stand in one unit of a level, at most."""
         total = self.hda.level(level).total
+        if self.plan.levels:
+            return max(1, self._crowd(level))
         return max(Counter(place * total // self.level.total for place in self.places).values(), default=1)
 
     def engine_resource(self, kind: str, unit: int) -> tuple[str, str, int] | None:
         """The shared engine behind a unit's engine, or None where the unit has its own."""
+        if self.plan.levels:
+            level = self.hda.level(self._engine_level(kind))
+            own = level is self.level and kind not in ("dma", "tensor", "vector")
+            if own or self._crowd(level.name, kind) < 2:
+                return None
+            return ("engine", f"{level.name} {kind}", unit * level.total // self.level.total)
         engine = self.engine(kind)
         level = self.hda.level(engine.level) if engine else self.level
         if level.position > self.level.position and self._several_inside(level.name):
@@ -251,6 +321,8 @@ class Resources:
 
     def _several_inside(self, level: str) -> bool:
         """Whether units of the plan stand together inside one unit of ``level``."""
+        if self.plan.levels:
+            return self._crowd(level) > 1
         total = self.hda.level(level).total
         parents = {place * total // self.level.total for place in self.places}
         return len(parents) < len(set(self.places))
@@ -270,6 +342,8 @@ class Resources:
                     bandwidth /= inside
                 else:
                     contended = self._several_inside(level.name)
+            elif self.plan.levels and layer.shared and layer.slices == 1:
+                contended = self._several_inside(level.name)
             self._memories[name] = (layer, bandwidth, contended)
         return self._memories[name]
 
@@ -298,19 +372,28 @@ class Resources:
 
     # paths
 
-    def path(self, unit: int, memory: str, peer: int, peer_memory: str, chunk: int | None = None) -> Path:
-        """The path of a transfer out of one unit's memory into another's (or its own).
+    def path(
+        self,
+        unit: int,
+        memory: str,
+        peer: int,
+        peer_memory: str,
+        chunk: int | None = None,
+        same: bool | None = None,
+    ) -> Path:
+        """The path of a transfer out of one unit's memory into another's (or its own: ``same``).
 
         A memory that both units share is reached by each through its own port, not through the other.
         ``chunk``: bytes after which others may go first on shared links, besides the links' own granules.
         """
-        key = (unit, memory, peer, peer_memory, chunk)
+        same = unit == peer if same is None else same
+        key = (unit, memory, peer, peer_memory, chunk, same)
         if key not in self._paths:
             stages = [self._memory_stage(memory, unit)]
             apart = self.places[unit] != self.places[peer]
             if apart and not self._together(unit, peer, memory, peer_memory):
                 stages += self.fabric.stages(self.hardware(unit), self.hardware(peer))
-            if not (memory == peer_memory and unit == peer):
+            if not (memory == peer_memory and same):
                 stages.append(self._memory_stage(peer_memory, peer))
             self._paths[key] = self._made(tuple(stages), chunk)
         return self._paths[key]
@@ -407,7 +490,7 @@ class Resources:
 
     def _reach(self, group: str, members: tuple[int, ...]) -> tuple[int, float]:
         """The longest latency from a group's first member to the others, and the least bandwidth."""
-        key = (group, members[0])
+        key = (group, members)
         if key not in self._reaches:
             root, others = members[0], members[1:]
             away = max(self.message_ps(root, m, 0) for m in others)

@@ -1,0 +1,222 @@
+"""Rows for the instances of a launch: all that are there from the beginning, and the slots of the others.
+
+An instance needs a row of `unit`, a frame, lists of unfinished accesses and queues of engines. Those of a
+level with slots, and all below them, take turns in the rows of their slots: memory grows with what is there
+at a time, not with what is launched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megatile.plan import model as pm
+from megatile.plan.residency import units_below
+from megatile.sim import state as st
+from megatile.sim.state import NONE
+from megatile.sim.table import DMA, ENGINES
+
+if TYPE_CHECKING:
+    from megatile.sim.simulation import Launched, Simulation
+
+
+class Rows:
+    """The rows of one level: the first, how many; per row its place and the row of its parent."""
+
+    def __init__(
+        self, first: int, places: Any, parents: Any, pools: Any, fixed: bool, pool_of: Any = None
+    ) -> None:
+        self.first, self.places, self.parents, self.pools = first, places, parents, pools
+        self.fixed, self.pool_of = fixed, pool_of
+        """Whether row i has instance i from the beginning."""
+        self.held = self.tails = (0, 0)
+        """Where the slots and the engines of its rows begin, and how many each row has."""
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def all(self) -> slice:
+        return slice(self.first, self.first + len(self))
+
+
+class Instances:
+    """The rows of a launch; they serve again when it has ended."""
+
+    def __init__(self, simulation: Simulation, launched: Launched) -> None:
+        self.simulation, self.arena, self.launched = simulation, simulation.arena, launched
+        self.plan, self.table = launched.plan, launched.table
+        self.arena.extend("place", launched.offsets[-1], NONE)
+        self.levels: dict[str, Rows] = {}
+        self.children: dict[str, list[pm.Level]] = {level.name: [] for level in self.plan.all_levels}
+        self.pools = range(self.arena.used["pool"], self.arena.used["pool"])
+        self.first = self.arena.used["unit"]
+        for level in self.plan.all_levels:
+            self.levels[level.name] = self._rows(level)
+            if level.parent is not None:
+                self.children[level.parent].append(level)
+        for i, level in enumerate(self.plan.all_levels):
+            self._fill(i, self.levels[level.name])
+        self.below = range(self.arena.used["below"], self.arena.used["below"])
+        self._below()
+        self.pools = range(self.pools.start, self.arena.used["pool"])
+        self.below = range(self.below.start, self.arena.used["below"])
+        units = self.arena.rows("unit")[self.first : self.arena.used["unit"]]
+        self.idle = units.copy()
+        """What the rows hold before the launch begins."""
+        self.arena.rows("launch")[launched.number, st.ROWS] = len(units)
+
+    def roots(self) -> Iterator[tuple[Any, Any]]:
+        """Rows of the levels that have no parent and no slots, and the machine as these see it."""
+        for level, view in zip(self.plan.all_levels, self.launched.views, strict=True):
+            if level.parent is None and level.slots is None:
+                rows = self.levels[level.name]
+                yield view, np.arange(rows.first, rows.first + len(rows))
+
+    def restart(self, begin: int, flows: int) -> None:
+        """All rows as they are before the launch begins; its first flow that is no queue's."""
+        arena, launched, table = self.arena, self.launched, self.table
+        units = arena.rows("unit")
+        units[self.first : self.first + len(self.idle)] = self.idle
+        places = arena.rows("place")[launched.first : launched.first + launched.offsets[-1]]
+        places[:] = NONE
+        starts = [view.start_ps(0) for view in launched.views]
+        for i, level in enumerate(self.plan.all_levels):
+            rows, described = self.levels[level.name], arena.rows("level")[launched.levels + i]
+            described[st.FIRST_FLOW] = flows + launched.offsets[i]
+            described[st.START_AT] = begin + starts[i] - starts[0]
+            u = units[rows.all]
+            u[:, st.NOW] = begin
+            at, engines = rows.tails
+            arena.rows("tails")[at : at + engines * len(rows), :3] = (0, NONE, NONE)
+            at, slots = rows.held
+            arena.rows("held")[at : at + slots * len(rows)] = 0
+            if rows.fixed:
+                u[:, st.FLOW] = described[st.FIRST_FLOW] + u[:, st.NUMBER]
+                places[launched.offsets[i] : launched.offsets[i + 1]] = rows.places
+            if not self.plan.levels:
+                for n, stream in enumerate(table.streams):
+                    mine = np.flatnonzero(table.stream_of[0] == n)
+                    cells = u[mine, st.FRAME][:, None] + np.arange(len(stream.frame))
+                    arena.rows("frame")[cells] = stream.frame
+                    arena.rows("frame")[u[mine, st.FRAME]] = mine
+        pools = arena.rows("pool")[self.pools.start : self.pools.stop]
+        pools[:, st.FREE_SEATS] = pools[:, st.ALL_SEATS]
+        pools[:, [st.FIRST_WAITING, st.LAST_WAITING, st.DUE]] = NONE
+        for pool in pools.tolist():
+            at, first, count = pool[st.SEATS_AT], pool[st.FIRST_SEAT], pool[st.ALL_SEATS]
+            arena.rows("seats")[at : at + count] = np.arange(first, first + count)
+        arena.rows("below")[self.below.start : self.below.stop, st.LEFT_OVER] = 0
+
+    def _rows(self, level: pm.Level) -> Rows:
+        plan, arena = self.plan, self.arena
+        if not plan.levels:
+            places = np.arange(plan.units)
+            return Rows(arena.extend("unit", plan.units), places, np.full(plan.units, NONE), None, True)
+        below = units_below(self.launched.resources.hda, level, plan)
+        above = self.levels[level.parent] if level.parent is not None else None
+        outer = np.zeros(1, dtype=np.int64) if above is None else above.places * below
+        if level.slots is None:
+            index = np.arange(level.count)
+            own = np.broadcast_to(level.place.evaluate({"unit": index}), index.shape)
+            places = (outer[:, None] + own[None, :]).reshape(-1)
+            parents = np.full(len(places), NONE)
+            if above is not None:
+                parents = np.repeat(np.arange(above.first, above.first + len(above)), level.count)
+            fixed = above is None or above.fixed
+            return Rows(arena.extend("unit", len(places)), places, parents, None, fixed)
+        bases, crowd = np.unique(outer, return_counts=True)
+        seats = np.minimum(below * level.slots, crowd * level.count)
+        first_pool = arena.extend("pool", len(bases), NONE)
+        pools = np.repeat(np.arange(len(bases)), seats)
+        within = np.arange(len(pools)) - np.repeat(np.cumsum(seats) - seats, seats)
+        places = bases[pools] + within // level.slots
+        first = arena.extend("unit", len(places))
+        heap = arena.extend("seats", len(places))
+        rows = arena.rows("pool")[first_pool : first_pool + len(bases)]
+        rows[:, st.ALL_SEATS] = seats
+        rows[:, st.FIRST_SEAT] = first + np.cumsum(seats) - seats
+        rows[:, st.SEATS_AT] = heap + np.cumsum(seats) - seats
+        arena.memory[st.SEATS] += len(bases) + len(places)
+        pool_of = first_pool + np.searchsorted(bases, outer)
+        return Rows(first, places, np.full(len(places), NONE), first_pool + pools, False, pool_of)
+
+    def _fill(self, i: int, rows: Rows) -> None:
+        """Frames, lists of accesses, queues of engines; who has a stream and waits for the launch."""
+        arena, table, launched = self.arena, self.table, self.launched
+        count, view = len(rows), launched.views[i]
+        slots, engines = table.storages - table.first_slot, DMA + view.dma.channels
+        streams = table.stream_of[i]
+        sizes = np.array([len(s.frame) for s in table.streams] + [0], dtype=np.int64)
+        used = sizes[streams] if rows.fixed else np.full(count, sizes[streams].max(initial=0))
+        frames = arena.extend("frame", int(used.sum()))
+        heads = arena.extend("heads", table.storages * count, NONE)
+        rows.held = arena.extend("held", slots * count), slots
+        rows.tails = arena.extend("tails", engines * count), engines
+        self._engines(view, *rows.tails, rows.places)
+        u = arena.rows("unit")[rows.all]
+        u[:, [st.CAUSE, st.SHARED, st.WAITS, st.SINCE, st.NEXT, st.FOLLOWERS, st.POOL, st.CHAIN]] = NONE
+        u[:, st.STATE] = st.OVER
+        u[:, st.HOLDERS] = 1
+        u[:, st.LEVEL] = launched.levels + i
+        u[:, st.LAUNCH] = launched.number
+        u[:, st.PLACE] = rows.places
+        u[:, st.PARENT] = rows.parents
+        u[:, st.FRAME] = frames + np.cumsum(used) - used
+        if rows.pools is not None:
+            u[:, st.POOL] = rows.pools
+        begins = {st.STORE: (heads, table.storages), st.HOLD: rows.held, st.ENGINES: rows.tails}
+        for column, (at, width) in begins.items():
+            u[:, column] = at + width * np.arange(count)
+        if rows.fixed:
+            u[:, st.NUMBER] = np.arange(count)
+            u[:, st.ACTOR] = launched.first + launched.offsets[i] + np.arange(count)
+            for n, stream in enumerate(table.streams):
+                u[streams == n, st.PC] = stream.first
+            waits = streams != NONE if not self.plan.levels else rows.parents == NONE
+            u[waits, st.STATE], u[waits, st.PARTS] = st.QUEUED, 1
+
+    def _engines(self, view: Any, first: int, engines: int, places: Any) -> None:
+        """The queues of every instance's engines; several instances may share an engine."""
+        simulation, several = self.simulation, bool(self.plan.levels)
+        self.arena.rows("tails")[first : first + engines * len(places)] = (0, NONE, NONE, NONE)
+        for engine, name in enumerate((*ENGINES[1:], "dma"), 1):
+            if not len(places) or not simulation.contended or view.engine_resource(name, 0) is None:
+                continue
+            keys = [view.engine_resource(name, place) for place in places.tolist()]
+            if several or len(set(keys)) < len(keys) or simulation.everything_shared:
+                servers = [simulation.server(key, 1) for key in keys]
+                rows = self.arena.rows("tails")[first : first + engines * len(places)]
+                for e in range(engine, engines if name == "dma" else engine + 1):
+                    rows[e::engines, 3] = servers
+
+    def _below(self) -> None:
+        """What is below every row."""
+        arena = self.arena
+        for level in self.plan.all_levels:
+            children, above = self.children[level.name], self.levels[level.name]
+            if not children:
+                continue
+            first = arena.extend("below", len(children) * len(above), NONE)
+            u = arena.rows("unit")[above.all]
+            u[:, st.BELOW] = first + len(children) * np.arange(len(above))
+            u[:, st.BELOWS] = len(children)
+            for k, child in enumerate(children):
+                rows = arena.rows("below")[first : first + len(children) * len(above)][k :: len(children)]
+                self._describe(rows, child, np.arange(above.first, above.first + len(above)))
+        roots = [lv for lv in self.plan.levels if lv.parent is None and lv.slots is not None]
+        at = arena.extend("below", len(roots), NONE)
+        for k, level in enumerate(roots):
+            self._describe(arena.rows("below")[at + k : at + k + 1], level, np.full(1, NONE))
+        arena.rows("launch")[self.launched.number, [st.FIRST_ROOT, st.ROOTS]] = at, len(roots)
+
+    def _describe(self, rows: Any, level: pm.Level, parents: Any) -> None:
+        own = self.levels[level.name]
+        rows[:, st.COUNT_BELOW] = level.count
+        rows[:, st.PARENT_ROW] = parents
+        if level.slots is not None:
+            rows[:, st.POOL_BELOW] = own.pool_of
+        else:
+            rows[:, st.FIRST_BELOW] = own.first + level.count * np.arange(len(rows))
