@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from megatile.sim import faults as faults
     from megatile.sim import simulate as simulate
     from megatile.targets.interpret.run import run as run
+    from megatile.timing.database import Database as Database
+    from megatile.timing.kernels import predict_kernel as predict_kernel
 
 _WHERE = {
     "MegatileError": "megatile.core.errors",
@@ -57,6 +59,8 @@ _WHERE = {
     "check": "megatile.plan.check",
     "execute": "megatile.plan.execute",
     "price": "megatile.cost.price",
+    "Database": "megatile.timing.database",
+    "predict_kernel": "megatile.timing.kernels",
     "Session": "megatile.sim",
     "faults": "megatile.sim",
     "simulate": "megatile.sim",

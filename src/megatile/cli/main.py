@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from megatile.cli import attention, check_kernel, collective, machine, plan, trace
+from megatile.cli import attention, check_kernel, collective, machine, perfdb, plan, trace
 from megatile.cli.output import fail
 from megatile.core.errors import MegatileError
 from megatile.core.version import __version__
@@ -28,6 +28,10 @@ app.command("collective")(collective.collective)
 app.add_typer(plan.app, name="plan")
 app.add_typer(attention.app, name="attention")
 app.add_typer(trace.app, name="trace")
+app.command("kernel", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
+    perfdb.kernel
+)
+app.add_typer(perfdb.app, name="perfdb")
 app.command("check-kernel", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
     check_kernel.check_kernel
 )

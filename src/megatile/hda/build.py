@@ -380,16 +380,31 @@ class _Builder(Figures):
 
     def build_kernels(self) -> tuple[KernelFigures, ...]:
         self.unique((k.name for k in self.spec.kernels), lambda i: ("kernels", i, "name"), "kernel")
+        return tuple(self.build_kernel(k, ("kernels", i)) for i, k in enumerate(self.spec.kernels))
+
+    def build_kernel(self, k: schema.KernelSpec, way: Way) -> KernelFigures:
         top = list(self.levels.values())[-1]
-        return tuple(
-            KernelFigures(
-                k.name,
-                self.share(k.share, ("kernels", i, "share")),
-                k.rows,
-                k.ramp,
-                self.picoseconds(k.interval, top, ("kernels", i, "interval")) if k.interval else None,
-                (k.channels.peer, k.channels.most),
-                k.merge,
-            )
-            for i, k in enumerate(self.spec.kernels)
+        times = {
+            name: self.picoseconds(value, top, (*way, name))
+            for name in ("interval", "start", "wave", "split")
+            if (value := getattr(k, name)) is not None
+        }
+        exposed = k.exposed.value if k.exposed is not None else 0.0
+        if not 0 <= exposed <= 1:
+            self.fail(f"what is exposed is from 0 to 1, not {k.exposed}", (*way, "exposed"))
+        return KernelFigures(
+            k.name,
+            self.share(k.share, (*way, "share")),
+            k.rows,
+            k.ramp,
+            times.get("interval"),
+            (k.channels.peer, k.channels.most),
+            k.merge,
+            k.columns,
+            self.share(k.bandwidth, (*way, "bandwidth")),
+            times.get("start", 0) / 1e6,
+            times.get("wave", 0) / 1e6,
+            exposed,
+            k.softmax,
+            times["split"] / 1e6 if "split" in times else None,
         )

@@ -260,6 +260,13 @@ class KernelFigures:
     interval_ps: int | None = None
     channels: tuple[int, int] = (0, 0)
     merge: str = "torch"
+    columns: int = 1
+    bandwidth: float = 1.0
+    start_us: float = 0.0
+    wave_us: float = 0.0
+    exposed: float = 0.0
+    softmax: float = 0.0
+    split_us: float | None = None
 
 
 @dataclass(frozen=True)

@@ -358,6 +358,12 @@ class KernelSpec(_Part):
     its inner loop, as columns of that loop. ``interval`` lies between the beginnings of two short kernels of
     a queue (as the control path has it for a launch, unless given). ``channels``: compute units that messages
     hold. ``merge``: results are merged by one kernel (``fused``), by torch's operations, or as named.
+
+    Library kernels (``gemm``, ``gemm_f8``, ``quantise``, ``prefill``, ``decode``; ``timing/kernels.py``) take
+    ``start`` once and ``wave`` for each wave of work-groups of ``rows`` by ``columns``; they reach
+    ``bandwidth`` of the memory's peak. Of the shorter of work and traffic ``exposed`` does not hide behind
+    the longer. A softmax takes as long as so many dimensions of a head more. Work-groups that are too few are
+    divided where ``split`` says what it costs to join the parts.
     """
 
     name: Name
@@ -367,6 +373,13 @@ class KernelSpec(_Part):
     interval: Time | None = None
     channels: HeldUnitsSpec = HeldUnitsSpec()
     merge: Literal["fused", "torch", "ring-flash-attention"] = "torch"
+    columns: Count = 1
+    bandwidth: Share | None = None
+    start: Time | None = None
+    wave: Time | None = None
+    exposed: Share | None = None
+    softmax: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 0.0
+    split: Time | None = None
 
 
 class MachineSpec(BaseModel):

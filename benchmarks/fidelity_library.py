@@ -1,0 +1,166 @@
+"""Library kernels beside measured ones: ``data/kernels/``, by formula and by database.
+
+``python benchmarks/fidelity_library.py`` writes the part of ``docs/fidelity.md`` between its marks; with
+``--fit`` it prints the figures for the machine files instead, fitted to all rows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from megatile.hda import machine
+from megatile.timing.database import Database, Measurement
+from megatile.timing.fit import Score, fit
+from megatile.timing.kernels import OPERATIONS, Device
+from megatile.timing.measurements import read_measurements
+
+DATA = Path(__file__).parent / "data" / "kernels"
+PAGE = Path(__file__).parent.parent / "docs" / "fidelity.md"
+BEGIN, END = "<!-- library kernels: begin -->", "<!-- library kernels: end -->"
+FITTED = "vllm_flash_attn_fa3"
+"""The attention kernels that figures are fitted to; the few of FlashAttention 4 have none of their own."""
+
+HEAD = """## Library kernels
+
+GEMM and attention of libraries on one device, beside {count} measured times: random tenths of tables measured
+by the aiconfigurator project (Apache-2.0), H100 SXM with vLLM 0.24.0 (times in `benchmarks/data/kernels/`),
+A100 SXM with TensorRT-LLM 1.0.0. `mt.predict_kernel` says the same. Errors are signed where it is said:
+below zero the prediction is too fast.
+
+*Formula*: the rules of `timing/kernels.py` with the figures of the machine files, which were fitted to all of
+these rows (at most {most} constants for a table). *Held out*: the same formula, its constants fitted to one
+half of the rows (chosen by a hash of the shape) and judged on the other. *Database*: each row is predicted
+from the others (`perfdb`). Two frameworks that measure the same GEMM differ by -10 % to +7 % (5th to 95th
+percentile).
+
+| table | rows | formula: median | p90 | signed | held out: median | p90 | database: median | p90 | signed |
+|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|
+"""
+MODEL = """
+A kernel takes a start, a time for each wave of work-groups, and the longer of work and traffic with a part of
+the shorter. GEMM: work-groups of 64 × 64, k divided where that pays. 8-bit GEMM: not divided, and the
+activations are quantised first, a row at a time. Attention: heads that share keys share work-groups of 128
+rows, a softmax costs as much as some dimensions more; decoding divides keys. FlashAttention 4 (heads of 512)
+has no figures of its own: its rows count, but nothing is fitted to them.
+
+| by formula | group | rows | median, signed | median, absolute | p90 |
+|---|---|---:|---:|---:|---:|
+"""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of one kind, with what is predicted for them (relative errors)."""
+
+    name: str
+    machine: str
+    rows: tuple[Measurement, ...]
+    formula: np.ndarray
+    held_out: Score
+    database: np.ndarray
+
+
+def measurements() -> Iterator[tuple[str, str, list[Measurement]]]:
+    for file, name in (("gemm_h100", "dgx-h100"), ("gemm_a100", "hgx-a100")):
+        rows = read_measurements(DATA / f"{file}.csv.gz", name)
+        for dtype in dict.fromkeys(row.dtype for row in rows):
+            yield f"gemm {dtype}, {name}", name, [row for row in rows if row.dtype == dtype]
+    for kind in ("prefill", "decode"):
+        yield (
+            f"{kind} bf16, dgx-h100",
+            "dgx-h100",
+            read_measurements(DATA / f"attention_{kind}_h100.csv.gz", "dgx-h100"),
+        )
+
+
+@cache
+def tables() -> tuple[Table, ...]:
+    return tuple(_table(*found) for found in measurements())
+
+
+def _table(name: str, on: str, rows: list[Measurement]) -> Table:
+    hda = machine(on)
+    operation = OPERATIONS[rows[0].operation]
+    shapes = [operation.shape(row.shape) for row in rows]
+    columns = {extent: np.array([s[extent] for s in shapes], float) for extent in operation.extents}
+    times = np.array([row.time_us for row in rows])
+    assert operation.formula is not None
+    formula = operation.formula(Device.of(hda), columns, rows[0].dtype) / times - 1
+    (judged,) = fit(hda, [r for r in rows if r.implementation in ("", FITTED)], held_out=0.5)
+    with Database(":memory:") as database:
+        database.add(rows)
+        left_out = database.leave_one_out(operation.name, hda, rows[0].dtype)
+    return Table(name, on, tuple(rows), formula, judged.after, left_out)
+
+
+def section(found: tuple[Table, ...]) -> str:
+    lines = []
+    for t in found:
+        formula, database = Score.of(t.formula), Score.of(t.database)
+        lines.append(
+            f"| {t.name} | {formula.rows} | {formula.median:.1%} | {formula.p90:.1%} | {formula.bias:+.1%} "
+            f"| {t.held_out.median:.1%} | {t.held_out.p90:.1%} "
+            f"| {database.median:.1%} | {database.p90:.1%} | {database.bias:+.1%} |"
+        )
+    groups = [line for t in found for line in _groups(t)]
+    head = HEAD.format(count=sum(len(t.rows) for t in found), most=7)
+    return "\n".join([BEGIN, head + "\n".join(lines), MODEL + "\n".join(groups), "", END])
+
+
+def _band(extent: str, *ends: int) -> Callable[[Measurement], str]:
+    def group(row: Measurement) -> str:
+        value = row.shape.get(extent, 0)
+        below = next((end for end in ends if value <= end), None)
+        return f"{extent} up to {below}" if below is not None else f"{extent} above {ends[-1]}"
+
+    return group
+
+
+def _groups(table: Table) -> Iterator[str]:
+    gemm = (_band("m", 16, 256, 2048), _band("n", 256, 4096), _band("k", 256, 4096))
+    attention = (
+        _band("queries", 1, 128, 2048), _band("context", 0, 128, 4096), _band("batch", 4, 64),
+        lambda row: f"head_dim {row.shape['head_dim']}",
+        lambda row: "a window" if row.shape.get("window") else "no window",
+    )  # fmt: skip
+    for group in gemm if table.rows[0].operation == "gemm" else attention:
+        names = sorted({group(row) for row in table.rows}, key=_order)
+        for name in names if len(names) > 1 else ():
+            score = Score.of(table.formula[[group(row) == name for row in table.rows]])
+            errors = f"{score.bias:+.1%} | {score.median:.1%} | {score.p90:.1%}"
+            yield f"| {table.name} | {name} | {score.rows} | {errors} |"
+
+
+def _order(name: str) -> tuple[int, str]:
+    digits = "".join(c for c in name if c.isdigit())
+    return (int(digits) if digits else 0) * 2 + ("above" in name), name
+
+
+def write_page() -> None:
+    old, made = PAGE.read_text(encoding="utf-8"), section(tables())
+    if BEGIN in old:
+        new = old.partition(BEGIN)[0] + made + old.partition(END)[2]
+    else:
+        mark = "<!-- attention: begin -->"
+        new = old.replace(mark, f"{made}\n\n{mark}", 1)
+    PAGE.write_text(new, encoding="utf-8")
+
+
+def print_fit() -> None:
+    for name, on, rows in measurements():
+        for found in fit(machine(on), [r for r in rows if r.implementation in ("", FITTED)], held_out=0):
+            print(name, *found.lines(), sep="\n  ")
+
+
+if __name__ == "__main__":
+    if "--fit" in sys.argv:
+        print_fit()
+    else:
+        write_page()
+        print(section(tables()))

@@ -1,0 +1,221 @@
+"""``megatile kernel`` and ``megatile perfdb import|list|export|fit``: times of library kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from megatile.cli.collective import Machine
+from megatile.cli.machine import Json, Set, load
+from megatile.cli.output import print_json, print_table
+from megatile.core.errors import MegatileError
+from megatile.core.progress import shown
+
+app = typer.Typer(help="Measured times of library kernels, to predict from and to fit.", no_args_is_help=True)
+Db = Annotated[
+    Path,
+    typer.Option("--db", envvar="MEGATILE_PERFDB", help="The database (a SQLite file).", show_default=True),
+]
+DEFAULT = Path("perf.sqlite")
+OnlyMachine = Annotated[str | None, typer.Option("-m", "--machine", help="Only of this machine.")]
+OnlyOperation = Annotated[str | None, typer.Option("--operation", help="Only of this operation.")]
+OnlyDtype = Annotated[str | None, typer.Option("-d", "--dtype", help="Only of this element type.")]
+OnlyKernel = Annotated[str | None, typer.Option("--implementation", help="Only of this kernel.")]
+
+
+def kernel(
+    context: typer.Context,
+    operation: Annotated[str, typer.Argument(help="gemm, attention, moe, all_reduce, …")],
+    machine: Machine = "dgx-h100",
+    dtype: Annotated[str | None, typer.Option("-d", "--dtype", help="Of the operands.")] = None,
+    implementation: Annotated[
+        str | None, typer.Option(help="Whose kernel, as the database names it.")
+    ] = None,
+    db: Annotated[
+        Path | None, typer.Option("--db", envvar="MEGATILE_PERFDB", help="Measured times to predict from.")
+    ] = None,
+    settings: Set = None,
+    json: Json = False,
+) -> None:
+    """Predict how long a library's kernel takes on one device; extents are options of their names.
+
+    Examples: megatile kernel gemm --m 4096 --n 4096 --k 4096 -d fp8 ·
+    megatile kernel attention --batch 8 --queries 1 --context 4096 --heads 32 --kv-heads 8
+    """
+    from megatile.timing.kernels import OPERATIONS, predict_kernel
+
+    hda = load(machine, settings)
+    shape = OPERATIONS.find(operation).shape(_extents(context.args))
+    found = predict_kernel(
+        operation, machine=hda, dtype=dtype, implementation=implementation, database=db, **shape
+    )
+    if json:
+        content: dict[str, Any] = {"operation": operation, "machine": hda.name, "shape": shape}
+        content |= {"time_us": found.time_us, "error": found.error, **found.origin._asdict()}
+        print_json("kernel", content)
+        return
+    known = "" if found.error is None else f" ± {found.error:.1%}"
+    print(f"{found.time_us:.2f} us{known} ({found.origin.kind}: {found.origin.source})")
+
+
+def _extents(arguments: list[str]) -> dict[str, int]:
+    """``--m 64 --kv-heads=8`` → extents."""
+    found: dict[str, int] = {}
+    waiting = [part for argument in arguments for part in argument.split("=", 1)]
+    for name, value in zip(waiting[::2], [*waiting[1::2], ""], strict=False):
+        plain = value.replace("_", "")
+        if not name.startswith("--") or not plain.isdigit() or len(plain) > 18:
+            message = f"'{name} {value}'".replace(" '", "'") + " gives no extent"
+            raise MegatileError(message, advice="write --m 4096 --n 4096 --k 4096")
+        found[name[2:].replace("-", "_")] = int(plain)
+    return found
+
+
+@app.command("import")
+def import_(
+    files: Annotated[list[Path], typer.Argument(help="CSV, Parquet, or logs of nccl-tests and rccl-tests.")],
+    machine: Annotated[
+        str | None, typer.Option("-m", "--machine", help="Where it was measured, as its file names it.")
+    ] = None,
+    operation: Annotated[str | None, typer.Option(help="Of a log that does not name it.")] = None,
+    source: Annotated[str | None, typer.Option(help="Who measured; the file's name unless given.")] = None,
+    db: Db = DEFAULT,
+    json: Json = False,
+) -> None:
+    """Put tables of measured times into a database; nothing of a file with a wrong row."""
+    from megatile.timing.database import Database
+    from megatile.timing.measurements import read_measurements
+
+    rows = []
+    with shown("importing") as advance:
+        read = []
+        for file in files:
+            read.append(read_measurements(file, machine, operation=operation, source=source))
+            advance()
+        with Database(db) as database:
+            for file, measurements in zip(files, read, strict=True):
+                new, replaced = database.add(measurements)
+                rows.append({"file": str(file), "rows": len(measurements), "new": new, "replaced": replaced})
+    if json:
+        print_json("perfdb.import", rows)
+    else:
+        print_table(["file", "rows", "new", "replaced"], [tuple(row.values()) for row in rows])
+
+
+@app.command("list")
+def list_(db: Db = DEFAULT, json: Json = False) -> None:
+    """What a database has: times by machine, operation, element type and kernel."""
+    from megatile.timing.database import Database
+
+    columns = ["machine", "operation", "dtype", "implementation", "rows", "shortest_us", "longest_us"]
+    with Database(db, create=False) as database:
+        rows = database.summary()
+    if json:
+        print_json("perfdb.list", [dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        texts = [(*row[:5], f"{row[5]:.2f}", f"{row[6]:.2f}") for row in rows]
+        print_table([c.replace("_us", " (us)") for c in columns], texts, left=4)
+
+
+@app.command()
+def export(
+    output: Annotated[Path, typer.Argument(help="A .csv or .parquet file.")],
+    machine: OnlyMachine = None,
+    operation: OnlyOperation = None,
+    dtype: OnlyDtype = None,
+    implementation: OnlyKernel = None,
+    db: Db = DEFAULT,
+) -> None:
+    """Write the measurements into a table that ``import`` reads again."""
+    from megatile.timing.measurements import write_measurements
+
+    count = write_measurements(output, _chosen(db, machine, operation, dtype, implementation))
+    print(f"{count} rows written to {output}")
+
+
+@app.command()
+def fit(
+    machine: Machine = "dgx-h100",
+    operation: OnlyOperation = None,
+    dtype: OnlyDtype = None,
+    implementation: OnlyKernel = None,
+    held_out: Annotated[float, typer.Option(help="The part of the rows that the fit does not see.")] = 0.2,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write a machine file (.yaml).")
+    ] = None,
+    db: Db = DEFAULT,
+    settings: Set = None,
+    json: Json = False,
+) -> None:
+    """Fit a machine's free constants to its measurements; errors before and after on rows held out."""
+    from dataclasses import asdict
+
+    from megatile.core.files import write_text
+    from megatile.timing.fit import fit as fit_
+    from megatile.timing.fit import machine_file
+
+    if not 0 <= held_out < 1:
+        raise MegatileError(f"held-out is a part from 0 to below 1, not {held_out:g}")
+    hda = load(machine, settings)
+    rows = _chosen(db, hda.name, operation, dtype, implementation)
+    with shown("fitting"):
+        fits = fit_(hda, rows, held_out=held_out)
+    if output is not None:
+        write_text(output, machine_file(output.stem, hda.name, fits, f"fitted to {db.name}"))
+    if json:
+        print_json(
+            "perfdb.fit", [_fit_json(f) | {"figures": [asdict(k) for k in f.figures.values()]} for f in fits]
+        )
+        return
+    headers = [
+        "operation",
+        "dtype",
+        "kernels",
+        "fitted",
+        "held out",
+        "before: median",
+        "p90",
+        "after: median",
+        "p90",
+        "signed",
+    ]
+    print_table(
+        headers,
+        [
+            (
+                f.operation, f.dtype, " ".join(f.figures), f.fitted_rows, f.after.rows,
+                *(f"{x:.1%}" for x in (f.before.median, f.before.p90, f.after.median, f.after.p90)),
+                f"{f.after.bias:+.1%}",
+            )
+            for f in fits
+        ],
+        left=3,
+    )  # fmt: skip
+    for line in (line for f in fits for line in f.lines()):
+        print(line)
+    if output is not None:
+        print(f"machine file written to {output}")
+
+
+def _fit_json(found: Any) -> dict[str, Any]:
+    scores = {f"{when}_{name}": value for when in ("before", "after")
+              for name, value in getattr(found, when)._asdict().items()}  # fmt: skip
+    return {"operation": found.operation, "dtype": found.dtype, "fitted_rows": found.fitted_rows, **scores}
+
+
+def _chosen(
+    db: Path, machine: str | None, operation: str | None, dtype: str | None, implementation: str | None
+) -> Any:
+    from megatile.core.dtypes import dtype as dtype_name
+    from megatile.timing.database import Database
+
+    with Database(db, create=False) as database:
+        kind = dtype_name(dtype) if dtype else None
+        keys = {"machine": machine, "operation": operation, "dtype": kind, "implementation": implementation}
+        rows = list(database.rows(**keys))
+    if not rows:
+        said = ", ".join(f"{name} {value}" for name, value in keys.items() if value) or "anything"
+        raise MegatileError(f"{db} has no measurements of {said}", advice=f"megatile perfdb list --db {db}")
+    return rows

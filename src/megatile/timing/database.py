@@ -1,0 +1,294 @@
+"""Measured times of library kernels, in one SQLite file: exact where a shape was measured, else interpolated.
+
+    with Database("perf.sqlite") as database:
+        database.add(read_measurements("gemm.csv", machine="dgx-h100"))
+        database.predict(...)                       # or predict_kernel(..., database="perf.sqlite")
+
+Between measured shapes the ratio of measured time to the formula's is interpolated (the time itself where an
+operation has no formula): a weighted local plane through the nearest shapes, over the logarithms of extents.
+The error bar is what the same interpolation misses at those shapes when each is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from megatile.core.errors import MegatileError, Place
+from megatile.hda import HDA, machine, machine_names
+from megatile.timing.kernels import OPERATIONS, Device, KernelTime, Operation
+from megatile.timing.view import Origin
+
+NEAREST = 12
+FARTHEST = 3.0
+"""In factors of two: a shape that is further from all measured ones is left to the formula."""
+BASE, RIDGE = 0.1, 0.01
+"""The squared distance at which weights begin to fall; what holds slopes that few shapes determine."""
+LONGEST_US = 1e12
+_SCHEMA = """CREATE TABLE IF NOT EXISTS measurements (
+  machine TEXT, operation TEXT, dtype TEXT, implementation TEXT, shape TEXT, time_us REAL, source TEXT,
+  PRIMARY KEY (machine, operation, dtype, implementation, shape)) WITHOUT ROWID"""
+_KEYS = ("machine", "operation", "dtype", "implementation")
+
+
+class DatabaseError(MegatileError, ValueError):
+    """A performance database, or a table of measurements, that cannot be used; says why."""
+
+
+class Measurement(NamedTuple):
+    """A measured time: of which operation, shape and element type, by whose kernel, where it stands."""
+
+    machine: str
+    operation: str
+    dtype: str
+    implementation: str
+    shape: dict[str, int]
+    time_us: float
+    source: str = ""
+
+
+class Added(NamedTuple):
+    """What became of measurements: how many were new, and how many took the place of an older time."""
+
+    new: int
+    replaced: int
+
+
+class Database:
+    """Measured times by machine, operation, element type, implementation and shape."""
+
+    def __init__(self, path: str | Path, *, create: bool = True) -> None:
+        self.path = Path(path)
+        self._tables: dict[tuple[str, ...], _Table] = {}
+        if not create and not self.path.is_file():
+            advice = "fill one with 'megatile perfdb import TABLE -m MACHINE --db FILE'"
+            raise DatabaseError(
+                "there is no such performance database", place=Place(str(path)), advice=advice
+            )
+        if str(path) != ":memory:" and self.path.exists() and not self.path.is_file():
+            raise DatabaseError("is no regular file", place=Place(str(path)))
+        with self._guard():
+            self._link = sqlite3.connect(str(path), timeout=30)
+            self._link.execute(_SCHEMA)
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._link.close()
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as problem:
+            advice = "give a file that 'megatile perfdb import' made, in a folder that you may write to"
+            raise DatabaseError(
+                f"cannot be used: {problem}", place=Place(str(self.path)), advice=advice
+            ) from None
+
+    def add(self, measurements: Iterable[Measurement]) -> Added:
+        """All of them or, when one is wrong, none; a later time of the same shape replaces an older one."""
+        rows = [_row(m) for m in measurements]
+        with self._guard(), self._link:
+            before = self._count()
+            self._link.executemany("INSERT OR REPLACE INTO measurements VALUES (?,?,?,?,?,?,?)", rows)
+            new = self._count() - before
+        self._tables.clear()
+        return Added(new, len(rows) - new)
+
+    def _count(self) -> int:
+        return int(self._link.execute("SELECT count(*) FROM measurements").fetchone()[0])
+
+    def rows(self, **keys: str | None) -> Iterator[Measurement]:
+        """The measurements with these values (machine, operation, dtype, implementation), in order."""
+        chosen = {name: value for name, value in keys.items() if value is not None}
+        assert set(chosen) <= set(_KEYS)
+        where = " AND ".join(f"{name} = ?" for name in chosen) or "1"
+        order = ", ".join((*_KEYS, "shape"))
+        with self._guard():
+            found = self._link.execute(
+                f"SELECT * FROM measurements WHERE {where} ORDER BY {order}", tuple(chosen.values())
+            )
+            for machine, operation, dtype, implementation, shape, time, source in found:
+                yield Measurement(machine, operation, dtype, implementation, _shape(shape), time, source)
+
+    def summary(self) -> list[tuple[str, str, str, str, int, float, float]]:
+        """By machine, operation, dtype and implementation: how many times, the shortest and the longest."""
+        keys = ", ".join(_KEYS)
+        counted = f"SELECT {keys}, count(*), min(time_us), max(time_us) FROM measurements"
+        with self._guard():
+            return list(self._link.execute(f"{counted} GROUP BY {keys} ORDER BY {keys}"))
+
+    def predict(
+        self,
+        operation: Operation,
+        hda: HDA,
+        dtype: str,
+        shape: dict[str, int],
+        implementation: str | None = None,
+    ) -> KernelTime | None:
+        """The measured or interpolated time; None where nothing near was measured.
+
+        Without an ``implementation``, the fastest of those whose nearest shape is as near as any counts.
+        """
+        found = [
+            (table.distance(shape), time.time_us, time)
+            for table in self._implementations(operation, hda, dtype, implementation)
+            if (time := table.predict(shape)) is not None
+        ]
+        return min(found, key=lambda f: f[:2])[2] if found else None
+
+    def leave_one_out(
+        self, operation: str, hda: HDA, dtype: str, implementation: str | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Signed relative errors of the interpolation at every measured shape, that shape left out."""
+        tables = self._implementations(OPERATIONS.find(operation), hda, dtype, implementation)
+        return np.concatenate([table.leave_one_out() for table in tables] or [np.empty(0)])
+
+    def _implementations(
+        self, operation: Operation, hda: HDA, dtype: str, wanted: str | None
+    ) -> list[_Table]:
+        stands = self._machine(hda)
+        names = [wanted] if wanted is not None else self._names(stands, operation.name, dtype)
+        tables = []
+        for name in names:
+            key = (stands, operation.name, dtype, name)
+            if key not in self._tables:
+                self._tables[key] = _Table(
+                    operation, hda, dtype, list(self.rows(**dict(zip(_KEYS, key, strict=True))))
+                )
+            if self._tables[key].rows:
+                tables.append(self._tables[key])
+        return tables
+
+    def _machine(self, hda: HDA) -> str:
+        """The machine whose times hold: one that ships and has the same devices, or this very one.
+
+        So a machine that extends another has its times, and one whose memory was changed has not.
+        """
+        with self._guard():
+            known = {name for (name,) in self._link.execute("SELECT DISTINCT machine FROM measurements")}
+        shipped = [name for name in machine_names() if name in known]
+        same = [name for name in shipped if Device.of(machine(name)).same(Device.of(hda))]
+        own = [hda.name] if hda.name in known and (hda.name not in shipped or hda.name in same) else []
+        return next(iter((*own, *same)), "")
+
+    def _names(self, *keys: str) -> list[str]:
+        where = "WHERE machine=? AND operation=? AND dtype=? ORDER BY 1"
+        with self._guard():
+            found = self._link.execute(f"SELECT DISTINCT implementation FROM measurements {where}", keys)
+            return [name for (name,) in found]
+
+
+class _Table:
+    """The measurements of one implementation, as arrays to interpolate in."""
+
+    def __init__(self, operation: Operation, hda: HDA, dtype: str, rows: list[Measurement]) -> None:
+        self.operation, self.hda, self.dtype, self.rows = operation, hda, dtype, rows
+        self.exact = {_shape_text(row.operation, row.shape): row for row in rows}
+        shapes = [operation.shape(row.shape) for row in rows]
+        self.columns = {name: np.array([s[name] for s in shapes], float) for name in operation.extents}
+        self.points = self._points(self.columns)
+        times = np.array([row.time_us for row in rows])
+        self.values = np.log(times / self._formula(self.columns)) if rows else times
+
+    def _formula(self, columns: Any) -> Any:
+        formula = self.operation.formula
+        return formula(Device.of(self.hda), columns, self.dtype) if formula else 1.0
+
+    def _points(self, columns: Any) -> np.ndarray[Any, Any]:
+        """Logarithms of extents; 0 (no window, nothing cached) is far from every extent."""
+        return np.stack([np.log2(np.where(c > 0, c, 2.0**-4)) for c in columns.values()], axis=-1)
+
+    def distance(self, shape: dict[str, int]) -> float:
+        return float(np.sqrt(self._squares(self._points(_arrays(shape))[0]).min()))
+
+    def _squares(self, point: Any) -> Any:
+        return ((self.points - point) ** 2).sum(axis=1)
+
+    def predict(self, shape: dict[str, int]) -> KernelTime | None:
+        known = self.exact.get(_shape_text(self.operation.name, shape))
+        if known is not None:
+            return KernelTime(known.time_us, Origin("measured", known.source), 0.0)
+        arrays = _arrays(shape)
+        found = self._interpolate(self._points(arrays)[0], None)
+        if found is None:
+            return None
+        value, near = found
+        errors = [abs(e) for i in near if (e := self._error(int(i))) is not None]
+        time = float(np.ravel(self._formula(arrays) * math.exp(value))[0])
+        source = f"{len(near)} nearest shapes of {self.rows[int(near[0])].source or 'the database'}"
+        return KernelTime(time, Origin("interpolated", source), float(np.median(errors)) if errors else None)
+
+    def _error(self, index: int) -> float | None:
+        found = self._interpolate(self.points[index], index)
+        return None if found is None else math.exp(found[0] - self.values[index]) - 1
+
+    def leave_one_out(self) -> np.ndarray[Any, Any]:
+        """Where nothing else is near, the formula answers (an operation without one has no answer there)."""
+        far = np.exp(-self.values) - 1 if self.operation.formula else np.full(len(self.rows), np.nan)
+        found = [self._error(i) for i in range(len(self.rows))]
+        errors = np.array([f if e is None else e for e, f in zip(found, far, strict=True)])
+        return errors[~np.isnan(errors)]
+
+    def _interpolate(self, point: Any, without: int | None) -> tuple[float, Any] | None:
+        """The value at a point and the rows it comes from, the nearest first."""
+        squares = self._squares(point)
+        if without is not None:
+            squares[without] = np.inf
+        count = min(NEAREST, len(squares) - (without is not None))
+        if count < 1:
+            return None
+        near = np.argpartition(squares, count - 1)[:count]
+        near = near[np.lexsort((near, squares[near]))]
+        if squares[near[0]] > FARTHEST**2:
+            return None
+        weights = 1 / (squares[near] + BASE)
+        weights /= weights.sum()
+        values, offsets = self.values[near], self.points[near] - point
+        middle, centre = weights @ values, weights @ offsets
+        spread = offsets - centre
+        square = (spread * weights[:, None]).T @ spread + RIDGE * np.eye(len(centre))
+        slopes = np.linalg.solve(square, (spread * weights[:, None]).T @ (values - middle))
+        value = middle - centre @ slopes
+        if self.operation.formula is not None:  # a ratio to the formula stays among those measured
+            value = np.clip(value, values.min(), values.max())
+        return float(value), near
+
+
+def _arrays(shape: dict[str, int]) -> dict[str, Any]:
+    return {name: np.array([float(value)]) for name, value in shape.items()}
+
+
+def _shape_text(operation: str, shape: dict[str, int]) -> str:
+    """Extents that are not as usual, in their order."""
+    usual = OPERATIONS.find(operation).extents
+    return json.dumps({name: shape[name] for name in usual if shape.get(name, usual[name]) != usual[name]})
+
+
+def _shape(text: str) -> dict[str, int]:
+    found = json.loads(text)
+    return {str(name): int(value) for name, value in found.items()}
+
+
+def _row(m: Measurement) -> tuple[str, str, str, str, str, float, str]:
+    shape = OPERATIONS.find(m.operation).shape(m.shape)
+    if not 0 < m.time_us <= LONGEST_US:
+        raise DatabaseError(
+            f"{m.operation} {m.shape} of {m.source or 'a table'} takes {m.time_us} us: no time"
+        )
+    return (*m[:4], _shape_text(m.operation, shape), float(m.time_us), m.source)

@@ -1,0 +1,293 @@
+"""Tables of measured times: CSV and Parquet by their columns, logs of nccl-tests and rccl-tests.
+
+`FORMATS` says which columns make a table which operation; a file whose columns fit none is refused with the
+columns that are known. Rows that hold no time (not a number, zero, negative) are refused with their line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from megatile.core.dtypes import dtype as dtype_name
+from megatile.core.errors import MegatileError, Place
+from megatile.core.files import read_file, whole_file
+from megatile.core.progress import tell
+from megatile.timing.database import DatabaseError, Measurement
+from megatile.timing.kernels import OPERATIONS
+
+LARGEST_FILE = 1 << 30
+MOST_ROWS = 10_000_000
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a table's columns say what was measured; ``extents``: column → extent of the operation."""
+
+    extents: Mapping[str, str]
+    operation: str | Callable[[Row], str]
+    dtype: str = ""
+    """A column, or the type itself after ``=``."""
+    implementation: tuple[str, ...] = ()
+    time: str = "us"
+    also: tuple[Format, ...] = field(default=(), repr=False)
+    """What the same rows say besides."""
+
+    @property
+    def columns(self) -> set[str]:
+        named = {self.dtype} if self.dtype and not self.dtype.startswith("=") else set()
+        return {*self.extents, *named, self.time, *self.implementation} | (
+            {"op_name"} if callable(self.operation) else set()
+        )
+
+
+_ATTENTION = {
+    "batch_size": "batch", "isl": "queries", "step": "context", "num_heads": "heads",
+    "num_key_value_heads": "kv_heads", "head_dim": "head_dim", "window_size": "window",
+}  # fmt: skip
+_MOE = {
+    "num_tokens": "tokens", "hidden_size": "hidden", "inter_size": "inner", "topk": "topk",
+    "num_experts": "experts", "moe_tp_size": "tensor_parallel", "moe_ep_size": "expert_parallel",
+}  # fmt: skip
+_DEEPEP = {
+    "node_num": "nodes", "hidden_size": "hidden", "num_token": "tokens", "num_topk": "topk",
+    "num_experts": "experts",
+}  # fmt: skip
+_COMBINE = Format({**_DEEPEP, "combine_sms": "sms"}, "moe_combine", "=bf16", time="combine_transmit_us")
+FORMATS = (
+    Format({"m": "m", "n": "n", "k": "k"}, "gemm", "gemm_dtype"),
+    Format({"m": "m", "n": "n", "k": "k"}, "gemm", "dtype", ("implementation",)),
+    Format(_ATTENTION, "attention", "=bf16", ("kernel_source",)),
+    Format(_MOE, "moe", "moe_dtype", ("kernel_source", "distribution")),
+    Format({"num_gpus": "ranks", "bytes": "bytes"}, lambda row: _collective(str(row["op_name"])), "=f16"),
+    Format({"num_gpus": "ranks", "bytes": "bytes"}, "all_reduce", "=f16", ("backend",)),
+    Format(
+        {**_DEEPEP, "dispatch_sms": "sms"},
+        "moe_dispatch",
+        "=bf16",
+        time="dispatch_transmit_us",
+        also=(_COMBINE,),
+    ),
+)
+EXPORTED = ("machine", "operation", "dtype", "implementation", "shape", "time_us", "source")
+"""The columns that ``megatile perfdb export`` writes; they are read again."""
+_QUANTISED = {
+    "fp8_block": "f8e4m3", "fp8_static": "f8e4m3", "int8_wo": "i8", "int4_wo": "i4", "w4afp8": "i4",
+    "nvfp4": "f4e2m1", "w4a16_mxfp4": "f4e2m1", "w4a8_mxfp4_mxfp8": "f4e2m1",
+}  # fmt: skip
+"""How tables spell kinds of quantisation, and the type that operands have then."""
+
+
+def read_measurements(
+    path: str | Path, machine: str | None = None, *, operation: str | None = None, source: str | None = None
+) -> list[Measurement]:
+    """Every row of a table or log; ``machine`` names where it was measured, unless the table says it.
+
+    ``operation`` is needed for logs that do not name it; ``source`` is the file's name unless given.
+    """
+    path = Path(path)
+    said = source if source is not None else path.name
+    if path.suffix.lower() in (".parquet", ".pq"):
+        return list(_table(_parquet(path), path, machine, said))
+    content = read_file(path, LARGEST_FILE, DatabaseError, unpack=True)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        message = f"is neither a text table nor a .parquet file (byte {problem.start} is not UTF-8)"
+        raise DatabaseError(message, place=Place(str(path))) from None
+    if re.search(r"^#.*(nThread|busbw|nccl|rccl)", text[:20000], re.MULTILINE | re.IGNORECASE):
+        return list(_log(text, path, machine, operation, said))
+    return list(_table(_csv(text, path), path, machine, said))
+
+
+def _csv(text: str, path: Path) -> Iterator[Row]:
+    try:
+        reader = csv.DictReader(io.StringIO(text), strict=True)
+        for row in reader:
+            if None in row or None in row.values():
+                raise DatabaseError(
+                    "has another number of fields than the first line", place=_line(path, reader.line_num)
+                )
+            yield row
+    except csv.Error as problem:
+        raise DatabaseError(f"is no CSV table: {problem}", place=Place(str(path))) from None
+
+
+def _parquet(path: Path) -> Iterator[Row]:
+    _, parquet = _pyarrow(path)
+    read_file(path, LARGEST_FILE, DatabaseError)  # regular, and not too large
+    try:
+        with parquet.ParquetFile(path) as opened:
+            if opened.metadata.num_rows > MOST_ROWS:
+                raise DatabaseError(f"has more than {MOST_ROWS} rows", place=Place(str(path)))
+            for batch in opened.iter_batches():
+                yield from batch.to_pylist()
+    except (OSError, ValueError) as problem:  # what pyarrow raises for damaged files derives from both
+        if isinstance(problem, MegatileError):
+            raise
+        raise DatabaseError(f"is no Parquet file: {problem}", place=Place(str(path))) from None
+
+
+def _table(rows: Iterable[Row], path: Path, machine: str | None, source: str) -> Iterator[Measurement]:
+    formats: tuple[Format, ...] = ()
+    number = 0
+    for number, row in enumerate(rows, 2):
+        if number > MOST_ROWS:
+            raise DatabaseError(f"has more than {MOST_ROWS} rows", place=Place(str(path)))
+        if number == 2 and not set(EXPORTED) <= set(row):
+            formats = _format(set(row), path)
+        if number % 10_000 == 0:
+            tell(f"reading {path.name}", number, number)
+        try:
+            if not formats:
+                yield _exported(row, machine)
+            for form in formats:
+                yield _measurement(form, row, machine, source)
+        except (MegatileError, ValueError, TypeError, KeyError) as problem:
+            message = problem.message if isinstance(problem, MegatileError) else str(problem)
+            raise DatabaseError(message, place=_line(path, number)) from None
+    if not number:
+        raise DatabaseError("has no rows", place=Place(str(path)))
+
+
+def _format(columns: set[str], path: Path) -> tuple[Format, ...]:
+    # The one that reads the most columns: a table of all-reduces has those of other collectives, and more.
+    fitting = [f for f in FORMATS if f.columns <= columns]
+    if not fitting:
+        known = "; ".join(",".join(sorted(f.columns)) for f in FORMATS)
+        advice = f"known tables have {known}; or {','.join(EXPORTED)}"
+        raise DatabaseError("has columns of no known table of times", place=_line(path, 1), advice=advice)
+    chosen = max(fitting, key=lambda f: len(f.columns))
+    return (chosen, *chosen.also)
+
+
+def _measurement(form: Format, row: Row, machine: str | None, source: str) -> Measurement:
+    operation = form.operation if isinstance(form.operation, str) else form.operation(row)
+    OPERATIONS.find(operation)
+    spelled = form.dtype[1:] if form.dtype.startswith("=") else str(row[form.dtype])
+    shape = {extent: _whole(row[column], column) for column, extent in form.extents.items()}
+    implementation = " ".join(str(row[column]) for column in form.implementation)
+    if spelled in _QUANTISED:
+        implementation = f"{implementation} {spelled}".strip()
+    kind = dtype_name(_QUANTISED.get(spelled, spelled))
+    return Measurement(_named(machine), operation, kind, implementation, shape, _time(row[form.time]), source)
+
+
+def _exported(row: Row, machine: str | None) -> Measurement:
+    pairs = (pair.partition("=") for pair in str(row["shape"]).split())
+    shape = {name: _whole(value, name) for name, _, value in pairs}
+    named = _named(machine or str(row["machine"]))
+    time = _time(row["time_us"])
+    kind = dtype_name(str(row["dtype"]))
+    return Measurement(
+        named, str(row["operation"]), kind, str(row["implementation"]), shape, time, str(row["source"])
+    )
+
+
+def _named(machine: str | None) -> str:
+    if not machine:
+        raise DatabaseError(
+            "the table does not say on which machine it was measured", advice="name it with -m"
+        )
+    return machine
+
+
+def _whole(value: Any, column: str) -> int:
+    number = float(value)
+    if not number.is_integer() or not 0 <= number <= 1e15:
+        raise ValueError(f"{column} is no extent: {value!r}")
+    return int(number)
+
+
+def _time(value: Any) -> float:
+    time = float(value)
+    if not math.isfinite(time) or time <= 0:
+        raise ValueError(f"no time: {value!r} us")
+    return time
+
+
+def _line(path: Path, number: int) -> Place:
+    return Place(str(path), number)
+
+
+def _log(
+    text: str, path: Path, machine: str | None, operation: str | None, source: str
+) -> Iterator[Measurement]:
+    """Lines of nccl-tests: size count type [redop [root]] time algbw busbw wrong, twice (out of place, in
+    place); the shorter time counts. Ranks are the lines that list them."""
+    named = operation or _operation(text, path)
+    if named not in OPERATIONS:
+        advice = "name it with --operation, such as all_reduce"
+        raise DatabaseError(
+            "the log does not say which collective it measures", place=Place(str(path)), advice=advice
+        )
+    ranks = len(re.findall(r"^#\s+Rank\s+\d+", text, re.MULTILINE))
+    found = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        fields = line.split()
+        if (
+            line.lstrip().startswith("#")
+            or len(fields) < 11
+            or not fields[0].isdigit()
+            or not fields[1].isdigit()
+        ):
+            continue
+        if not ranks:
+            raise DatabaseError("the log lists no ranks ('#  Rank  0 …')", place=_line(path, number))
+        try:
+            times = [_time(fields[-8]), _time(fields[-4])]
+            kind = dtype_name(fields[2])
+        except (ValueError, MegatileError) as problem:
+            raise DatabaseError(f"no line of nccl-tests: {problem}", place=_line(path, number)) from None
+        if fields[0] != "0":
+            found += 1
+            shape = {"ranks": ranks, "bytes": int(fields[0])}
+            yield Measurement(_named(machine), named, kind, "", shape, min(times), source)
+    if not found:
+        raise DatabaseError("has no line with a time", place=Place(str(path)))
+
+
+def _operation(text: str, path: Path) -> str:
+    said = re.search(r"([a-z_]+)_perf", text) or re.search(r"([a-z_]+?)(?:_perf)?\.[a-z]+$", path.name)
+    return _collective(said[1] if said else "")
+
+
+def _collective(name: str) -> str:
+    return {"alltoall": "all_to_all", "sendrecv": "send_recv"}.get(name, name)
+
+
+def write_measurements(path: str | Path, measurements: Sequence[Measurement]) -> int:
+    """A table with the columns ``EXPORTED``, as CSV or Parquet by the file's name; how many rows it has."""
+    path = Path(path)
+    shapes = (" ".join(f"{name}={value}" for name, value in m.shape.items()) for m in measurements)
+    rows = [{**m._asdict(), "shape": shape} for m, shape in zip(measurements, shapes, strict=True)]
+    if path.suffix.lower() not in (".csv", ".parquet"):
+        raise DatabaseError(f"'{path}' ends in neither .csv nor .parquet")
+    with whole_file(path, DatabaseError) as out:
+        if path.suffix.lower() == ".parquet":
+            arrow, parquet = _pyarrow(path)
+            parquet.write_table(arrow.Table.from_pylist(rows), out)
+        else:
+            text = io.StringIO()
+            writer = csv.DictWriter(text, EXPORTED, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+            out.write(text.getvalue().encode())
+    return len(rows)
+
+
+def _pyarrow(path: Path) -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        advice = "pip install 'megatile[perf]'"
+        raise DatabaseError("Parquet needs pyarrow", place=Place(str(path)), advice=advice) from None
+    return pyarrow, pyarrow.parquet

@@ -1,0 +1,134 @@
+"""Times of library kernels by formula: against sums by hand, against bounds, inherited, and of bad input."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import megatile as mt
+from megatile.core.errors import MegatileError
+from megatile.hda import HDA, machine
+
+H100 = {"peak": 132 * 4 * 1024 * 1.83e9, "bandwidth": 3350e9}
+FIGURES = {
+    "kernels": [
+        {"name": "gemm", "share": "50 %", "rows": 64, "columns": 64, "bandwidth": "50 %", "exposed": "25 %",
+         "start": "2 us", "split": "1 us"},
+        {"name": "gemm_f8", "share": "50 %", "rows": 64, "columns": 64, "bandwidth": "100 %",
+         "exposed": "0 %", "start": "1 us"},
+        {"name": "quantise", "share": "100 %", "rows": 1, "bandwidth": "100 %", "exposed": "100 %",
+         "start": "4 us", "wave": "3 us"},
+    ]
+}  # fmt: skip
+
+
+def predict(operation="gemm", machine="dgx-h100", **extents):
+    return mt.predict_kernel(operation, machine=machine, **extents)
+
+
+def plain(tmp_path):
+    """dgx-h100 with round figures, as a file of one's own."""
+    import yaml
+
+    file = tmp_path / "plain.yaml"
+    file.write_text(yaml.safe_dump({"name": "plain", "extends": "dgx-h100", **FIGURES}), encoding="utf-8")
+    return HDA.from_yaml(file)
+
+
+def test_a_gemm_by_hand(tmp_path):
+    m, n, k = 1000, 4096, 512
+    waves = math.ceil(math.ceil(m / 64) * n // 64 / 132)
+    work = waves * 2 * 64 * 64 * k / (H100["peak"] / 132 / 2) * 1e6
+    traffic = 2 * ((m + n) * k + m * n) / (H100["bandwidth"] / 2) * 1e6
+    expected = 2 + max(work, traffic) + 0.25 * min(work, traffic)
+    assert predict(machine=plain(tmp_path), m=m, n=n, k=k).time_us == pytest.approx(expected)
+
+
+def test_a_long_narrow_gemm_is_divided(tmp_path):
+    k = 1 << 20
+    whole = 2 * 64 * 64 * k / (H100["peak"] / 132 / 2) * 1e6
+    traffic = 2 * (128 * k + 64 * 64) / (H100["bandwidth"] / 2) * 1e6
+    expected = 2 + max(whole / 32 + 1, traffic) + 0.25 * min(whole / 32 + 1, traffic)
+    assert predict(machine=plain(tmp_path), m=64, n=64, k=k).time_us == pytest.approx(expected)
+
+
+def test_eight_bits_are_quantised_first_and_not_divided(tmp_path):
+    hda, shape = plain(tmp_path), {"m": 133, "n": 64, "k": 4096, "dtype": "fp8"}
+    work = 2 * 64 * 64 * 4096 / (H100["peak"] / 132) * 1e6
+    assert predict(machine=hda, **shape, quantised=1).time_us == pytest.approx(1 + work)
+    quantise = 4 + 2 * 3 + 133 * 4096 * 3 / H100["bandwidth"] * 1e6
+    assert predict(machine=hda, **shape).time_us == pytest.approx(1 + work + quantise)
+
+
+def test_decoding_reads_the_cache_once(tmp_path):
+    found = predict("attention", batch=64, queries=1, context=65535, heads=32, kv_heads=8).time_us
+    least = 2 * 2 * 64 * 65536 * 8 * 128 / H100["bandwidth"] * 1e6
+    assert least < found < 1.15 * least
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["dgx-h100", "hgx-a100", "mi300x-8", "cerebras-wse2"]),
+    st.sampled_from(["bf16", "fp8", "f16"]),
+    *[st.integers(1, 1 << 17)] * 3,
+)
+def test_no_gemm_beats_the_roofline(name, dtype, m, n, k):
+    from megatile.timing.kernels import Device
+
+    device = Device.of(machine(name))
+    kind = "f8e4m3" if dtype == "fp8" else dtype
+    size = 1 if dtype == "fp8" else 2
+    floor = max(2 * m * n * k / (device.rate(kind) * device.units), (m + n) * k * size / device.bandwidth)
+    found = predict(machine=name, dtype=dtype, m=m, n=n, k=k)
+    assert found.time_us >= floor * 1e6
+    assert found.time_us <= predict(machine=name, dtype=dtype, m=m, n=2 * n, k=2 * k).time_us * (1 + 1e-9)
+
+
+def test_attention_grows_with_keys_and_shrinks_with_a_window():
+    shape = {"batch": 4, "heads": 32, "kv_heads": 8, "queries": 4096}
+    whole, half = (predict("attention", **shape, context=c).time_us for c in (8192, 0))
+    assert half < whole
+    assert predict("attention", **shape, context=8192, window=256).time_us < half
+
+
+def test_figures_are_inherited_and_say_where_they_come_from(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: mine\nextends: dgx-h100\n", encoding="utf-8")
+    shape = {"m": 512, "n": 512, "k": 512}
+    mine, theirs = predict(machine=HDA.from_yaml(file), **shape), predict(**shape)
+    assert mine == theirs
+    assert theirs.origin.kind == "rule"
+    assert "gemm_h100" in theirs.origin.source
+    assert predict(machine="mi300x-8", **shape).origin.kind == "assumed"
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"operation": "gem"}, "did you mean 'gemm'"),
+        ({"m": 1, "n": 1}, "gemm needs k"),
+        ({"m": 1, "n": 1, "k": 0}, "a whole number from 1 on, not 0"),
+        ({"m": 1, "n": 1, "k": True}, "not True"),
+        ({"m": 1, "n": 1, "k": 1.5}, "not 1.5"),
+        ({"m": 1, "n": 1, "k": 10**30}, "whole number"),
+        ({"m": 1, "n": 1, "k": 1, "l": 1}, "no extent 'l'"),
+        ({"m": 1, "n": 1, "k": 1, "dtype": "f17"}, "dtype 'f17' is unknown"),
+        ({"operation": "moe"}, "moe needs tokens"),
+        ({"operation": "all_reduce", "ranks": 8, "bytes": 8}, "no formula for all_reduce"),
+        ({"operation": None}, "not among the operations"),
+    ],
+)
+def test_bad_input_is_one_clear_error(asked, message):
+    with pytest.raises(MegatileError) as caught:
+        predict(**asked)
+    assert message in str(caught.value)
+
+
+def test_a_machine_without_a_tensor_engine_is_named(tmp_path):
+    file = tmp_path / "bare.yaml"
+    file.write_text(
+        "{name: bare, extends: dgx-h100, engines: [{name: tensor_core, remove: true}]}", encoding="utf-8"
+    )
+    with pytest.raises(MegatileError, match="no tensor engine"):
+        predict(machine=HDA.from_yaml(file), m=1, n=1, k=1)
