@@ -58,7 +58,7 @@ def moe(tokens, dim, experts=4, capacity=None):
                 for p in range(n):
                     mine = T.read_scalar(count[p], bound=capacity)
                     for c in T.serial(mine):
-                        t = T.read_scalar(order[p, c], bound=tokens)
+                        t = T.read_scalar(order[p, c], bound=tokens - 1)
                         T.copy(y[0, t, :], back[p, c, :])
 
     return kernel

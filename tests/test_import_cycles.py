@@ -12,7 +12,6 @@ from tests.test_layers import PACKAGE, imported_modules, is_type_checking, write
 
 KNOWN = {
     "collectives.algorithms collectives.registry",
-    "core.attention_operations core.operations",
     "hda.catalog hda.hda",
     "plan.fields plan.model plan.parse plan.serial plan.text",
 }

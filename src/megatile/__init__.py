@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from megatile.collectives.planner import collective as collective
     from megatile.core.errors import MegatileError as MegatileError
     from megatile.core.version import __version__ as __version__
-    from megatile.cost.price import price as price
     from megatile.hda import HDA as HDA
     from megatile.hda import ComputeUnit as ComputeUnit
     from megatile.hda import HardwareAbstraction as HardwareAbstraction
@@ -29,14 +28,16 @@ if TYPE_CHECKING:
     from megatile.hda import machine as machine
     from megatile.hda import machine_names as machine_names
     from megatile.language.kernel.mock import run_kernel_in_mock as run_kernel_in_mock
+    from megatile.lower.calls import check as check
+    from megatile.lower.calls import execute as execute
+    from megatile.lower.calls import price as price
+    from megatile.lower.calls import simulate as simulate
+    from megatile.lower.lowered import lower as lower
     from megatile.plan.build import PlanBuilder as PlanBuilder
-    from megatile.plan.check import check as check
-    from megatile.plan.execute import execute as execute
     from megatile.plan.model import Plan as Plan
     from megatile.runtime.launch import launch as launch
     from megatile.sim import Session as Session
     from megatile.sim import faults as faults
-    from megatile.sim import simulate as simulate
     from megatile.targets.interpret.run import run as run
     from megatile.timing.database import Database as Database
     from megatile.timing.kernels import predict_kernel as predict_kernel
@@ -52,18 +53,19 @@ _WHERE = {
     "ScaleView": "megatile.hda",
     "Unit": "megatile.hda",
     "collective": "megatile.collectives.planner",
+    "lower": "megatile.lower.lowered",
     "machine": "megatile.hda",
     "machine_names": "megatile.hda",
     "Plan": "megatile.plan.model",
     "PlanBuilder": "megatile.plan.build",
-    "check": "megatile.plan.check",
-    "execute": "megatile.plan.execute",
-    "price": "megatile.cost.price",
+    "check": "megatile.lower.calls",
+    "execute": "megatile.lower.calls",
+    "price": "megatile.lower.calls",
     "Database": "megatile.timing.database",
     "predict_kernel": "megatile.timing.kernels",
     "Session": "megatile.sim",
     "faults": "megatile.sim",
-    "simulate": "megatile.sim",
+    "simulate": "megatile.lower.calls",
     "run_kernel_in_mock": "megatile.language.kernel.mock",
     "run": "megatile.targets.interpret",
     "launch": "megatile.runtime.launch",

@@ -28,19 +28,30 @@ def test_every_dtype_round_trips_through_numpy(name):
     assert dtype(numpy_dtype(name)) == ("f32" if name == "tf32" else name)  # NumPy has no tf32
 
 
+GIVEN = {
+    "pad": {"at0": 1, "at1": 0, "n0": 5, "n1": 4},
+    "nest": {"code": "w[j, i] = (exp(a0[i, j]) + s0 for i, j in (3, 3))", "s0": 2},
+}
+"""Attributes that an operation cannot do without."""
+
+
 def test_leading_axes_are_a_batch():
     """The meaning on a batch is the meaning on each of its elements: for every operation."""
     rng = np.random.default_rng(0)
     for name, operation in OPERATIONS.items():
         if operation.operands == 0 or name.startswith("attention"):
             continue  # attention takes operands of shapes of its own: test_attention_operations.py
-        arrays = [rng.uniform(0.5, 2, (5, 3, 3)).astype("f4") for _ in range(operation.operands)]
-        together = operation.meaning(*arrays)
+        more = GIVEN.get(name, {})
+        shapes = [(3, 3)] * abs(operation.operands)
+        if name.endswith("_onto"):
+            shapes[-1] = (3,)
+        arrays = [rng.uniform(0.5, 2, (5, *shape)).astype("f4") for shape in shapes]
+        together = operation.meaning(*arrays, **more)
         for i in range(5):
             np.testing.assert_allclose(
-                together[i], operation.meaning(*[a[i] for a in arrays]), rtol=1e-6, err_msg=name
+                together[i], operation.meaning(*[a[i] for a in arrays], **more), rtol=1e-6, err_msg=name
             )
-        shape = operation.shape(*[(3, 3)] * operation.operands)
+        shape = operation.shape(*shapes, **more)
         assert together.shape[1:] == tuple(shape), name
 
 

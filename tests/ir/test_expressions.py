@@ -16,7 +16,7 @@ from megatile.core.expr import (
     substitute,
     walk,
 )
-from megatile.ir.typing import apply, promote, result_type
+from megatile.core.expr.typing import apply, promote, result_type
 
 NAMES = ("i", "j", "k")
 OPS = ("+", "-", "*", "//", "%", "max", "min", "ceildiv")

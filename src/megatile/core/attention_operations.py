@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.basic_operations import OPERATIONS, Array, Operation, OperationError, Shape
 from megatile.core.dtypes import accumulator, dtype, numpy_dtype
-from megatile.core.operations import OPERATIONS, Array, Operation, OperationError, Shape
 
 UNLIMITED = 1 << 30
 """A limit of a band that limits nothing."""

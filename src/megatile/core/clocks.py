@@ -74,6 +74,8 @@ class Access:
     write: bool
     box: Box
     label: Any = None
+    atomic: bool = False
+    """Whether it may run at the same time as others that are."""
 
 
 def overlap(a: Box, b: Box) -> bool:
@@ -96,10 +98,12 @@ class AccessLog:
         race, kept = None, []
         for earlier, epoch in past:
             ordered = clocks.knows(access.unit, earlier.unit, epoch)
-            if not ordered and (access.write or earlier.write) and overlap(access.box, earlier.box):
+            harmless = (access.atomic and earlier.atomic) or not (access.write or earlier.write)
+            if not ordered and not harmless and overlap(access.box, earlier.box):
                 race = race or earlier
             # An ordered access that the new one covers is found through the new one from now on.
-            if not (ordered and covers(access.box, earlier.box) and (access.write or not earlier.write)):
+            hides = (access.write and not access.atomic) or not earlier.write
+            if not (ordered and covers(access.box, earlier.box) and hides):
                 kept.append((earlier, epoch))
         kept.append((access, clocks.epoch(access.unit)))
         self._past[storage] = kept

@@ -133,6 +133,15 @@ def _as_share(indices: tuple[int, ...]) -> Share:
     return np.array(indices, dtype=np.int64)
 
 
+def compose(outer: Share, inner: Share) -> Share:
+    """``inner`` counts within ``outer``; the result counts in the storage."""
+    if isinstance(outer, tuple) and isinstance(inner, tuple):
+        return (outer[0] + inner[0], outer[0] + inner[1])
+    if isinstance(outer, tuple):
+        return np.asarray(inner) + outer[0]
+    return outer[inner[0] : inner[1]] if isinstance(inner, tuple) else outer[inner]
+
+
 def share_length(share: Share) -> int:
     return share[1] - share[0] if isinstance(share, tuple) else len(share)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from megatile.core.expr import Expr, walk
+from megatile.core.expr.typing import Load as Load
 
 
 @dataclass(frozen=True)
@@ -30,24 +31,6 @@ class Rank(Expr):
 
     def text(self, outer: int = 0) -> str:
         return f'rank("{self.scale}", "{self.within}")'
-
-
-@dataclass(frozen=True)
-class Load(Expr):
-    """One element of a tile, view or tensor."""
-
-    source: str
-    index: tuple[Expr, ...]
-    dtype: str
-
-    def children(self) -> tuple[Expr, ...]:
-        return self.index
-
-    def rebuilt(self, *children: Expr) -> Expr:
-        return Load(self.source, children, self.dtype)
-
-    def text(self, outer: int = 0) -> str:
-        return f"{self.source}[{', '.join(index.text() for index in self.index)}]"
 
 
 def loads(expr: Expr) -> Iterator[Load]:

@@ -9,12 +9,12 @@ from typing import Any
 
 from megatile.core import placement as lay
 from megatile.core.errors import MegatileError, Place
-from megatile.core.expr import OPERATORS, Call, Const, Expr, ExprReader, Symbol
+from megatile.core.expr import Const, Expr
+from megatile.core.expr.typing import TypedReader
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import Launch, LaunchScale, Param
 from megatile.ir.program import Program
-from megatile.ir.typing import apply
 
 _STATEMENTS = {name.lower(): kind for name, kind in n.STATEMENTS.items()}
 _LOOPS = ("serial", "unroll", "vectorized", "pipelined", "persistent", "bounded")
@@ -47,11 +47,8 @@ def _name_of(call: ast.Call) -> str:
     return call.func.id
 
 
-class _Parser(ExprReader):
+class _Parser(TypedReader):
     """Keeps the types of names while reading from top to bottom."""
-
-    def __init__(self) -> None:
-        self.types: dict[str, str] = {}
 
     def program(self, tree: ast.FunctionDef) -> Program:
         params = tuple(self.param(a) for a in tree.args.args)
@@ -179,10 +176,6 @@ class _Parser(ExprReader):
         assert isinstance(call, ast.Call)
         return n.Scale(ast.literal_eval(call.args[0]), self.body(tree.body))
 
-    @staticmethod
-    def items(tree: ast.expr) -> list[ast.expr]:
-        return tree.elts if isinstance(tree, ast.Tuple) else [tree]
-
     def value(self, tree: ast.expr) -> Any:
         """A field's value: text, None, tuple, layout, region, merge or expression."""
         if isinstance(tree, ast.Constant) and (tree.value is None or isinstance(tree.value, str)):
@@ -230,34 +223,11 @@ class _Parser(ExprReader):
     def fail(self, tree: ast.AST, what: str = "unknown expression") -> Exception:
         return _fail(tree, what)
 
-    def constant(self, tree: ast.Constant) -> Expr:
-        return Const(tree.value, type(tree.value).__name__)
-
-    def name(self, tree: ast.Name) -> Expr:
-        if tree.id in ("inf", "nan"):
-            return Const(float(tree.id), "float")
-        return Symbol(tree.id, self.types.get(tree.id, "int"))
-
-    def apply(self, tree: ast.AST, operator: str, *args: Expr) -> Expr:
-        if operator == "neg" and isinstance(args[0], Const):
-            return Const(-args[0].value, args[0].dtype)
-        return apply(operator, *args)
-
-    def subscript(self, tree: ast.Subscript) -> Expr:
-        source = ast.unparse(tree.value)
-        return Load(
-            source, tuple(self.expr(i) for i in self.items(tree.slice)), self.types.get(source, "f32")
-        )
-
     def function(self, tree: ast.Call) -> Expr:
         head = _name_of(tree)
         if head in ("coord", "rank"):
             return {"coord": Coord, "rank": Rank}[head](*(ast.literal_eval(a) for a in tree.args))
-        if head in ("cast", "bitcast"):
-            return Call(head, (self.expr(tree.args[0]),), ast.literal_eval(tree.args[1]))
-        if head not in OPERATORS:
-            raise _fail(tree, "unknown function")
-        return apply(head, *(self.expr(a) for a in tree.args))
+        return super().function(tree)
 
 
 def _owner(parser: _Parser, call: ast.Call) -> lay.Owner:

@@ -81,13 +81,17 @@ def compute(
         else:
             target[...] = cast(source, _name(target))
         return
+    if operation.name in ("gemm", "gemm_add"):  # matrices of tiles with further axes, of extent 1
+        sources = [s.reshape(s.shape[:lead] + s.shape[-2:]) for s in sources]
     if not operation.attributes:
         rank = target.ndim - lead
         sources = [_padded(s, rank, lead) for s in sources]
     if operation.into is not None and all(s.dtype == target.dtype for s in sources):
         operation.into(*sources, out=target)
         return
-    target[...] = cast(operation.meaning(*sources, **attributes), _name(target))
+    result = cast(operation.meaning(*sources, **attributes), _name(target))
+    same = result.size == target.size and result.shape != target.shape
+    target[...] = result.reshape(target.shape) if same else result
 
 
 def _name(array: Array) -> str:

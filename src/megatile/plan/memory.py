@@ -10,6 +10,7 @@ import numpy as np
 from megatile.hda import HDA
 from megatile.plan.model import Level, Plan, PlanError
 from megatile.plan.residency import copies
+from megatile.plan.statements import regions_of, statements
 
 
 def blocks(plan: Plan, level: str | None = None) -> Iterator[tuple[str, str, int, int | None]]:
@@ -65,6 +66,18 @@ def aliases(plan: Plan) -> dict[str, str]:
     return first
 
 
+def _own_stream(plan: Plan, level: Level) -> dict[str, int]:
+    """Tiles that only one of a level's streams names, with its number: an instance in a slot runs one stream,
+    so of these tiles it keeps only that one's."""
+    users: dict[str, set[int | None]] = {}
+    for number, stream in enumerate(plan.streams):
+        mine = plan.level(stream.level) is level
+        for statement in statements(stream.body):
+            for region in regions_of(statement):
+                users.setdefault(f"tile '{region.tile}'", set()).add(number if mine else None)
+    return {name: next(iter(u)) for name, u in users.items() if len(u) == 1 and None not in u}  # type: ignore[misc]
+
+
 def check_memory(plan: Plan, hda: HDA) -> None:
     """The tiles and receive ranges of all units that are there at a time fit the memories they are in."""
     if not (plan.tiles or plan.channels):
@@ -72,14 +85,18 @@ def check_memory(plan: Plan, hda: HDA) -> None:
     found: dict[str, list[tuple[Level, int]]] = {}
     largest: dict[str, tuple[int, str]] = {}
     for level in plan.all_levels:
-        sizes: dict[str, int] = {}
+        sizes: dict[tuple[str, int | None], int] = {}
+        own = _own_stream(plan, level) if level.slots is not None else {}
         for what, name, size, _ in blocks(plan, None if level is plan.first else level.name):
             layer = hda.memory(name)
             if layer.cache:
                 raise PlanError(f"{what} cannot be placed in '{name}': it is a cache of machine '{hda.name}'")
-            sizes[layer.name] = sizes.get(layer.name, 0) + size
+            place = (layer.name, own.get(what))
+            sizes[place] = sizes.get(place, 0) + size
             largest[layer.name] = max(largest.get(layer.name, (0, "")), (size, what))
-        for name, size in sizes.items():
+        for name in dict.fromkeys(name for name, _ in sizes):
+            alone = [size for (other, stream), size in sizes.items() if other == name and stream is not None]
+            size = sizes.get((name, None), 0) + max(alone, default=0)
             found.setdefault(name, []).append((level, size))
     resident = copies(plan, hda)
     for name, parts in found.items():

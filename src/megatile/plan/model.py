@@ -28,7 +28,8 @@ parent's place * (units of the scale per unit of the parent's scale) + place(ind
 unit holds that many instances at a time. They are dispatched by number to the first slot that becomes free
 (ties: lowest hardware unit, then lowest slot) among the hardware units below the parent's, or all of the
 machine. A slot is free again when all commands of the instance, and of the instances below it, have finished.
-Instances take slot storage: a memory must hold slots times what an instance places there. A tile of a level
+Instances take slot storage: a memory must hold slots times what an instance places there (tiles that only one
+stream of the level names are its instances' alone). A tile of a level
 with slots is local, belongs to its instance and begins undefined. Waiting for an instance that is not
 resident and cannot become so is a deadlock.
 
@@ -414,6 +415,6 @@ def require_plan(value: Any, word: str) -> None:
     if hasattr(value, "tensors") or hasattr(value, "params"):
         raise PlanError(
             f"mt.{word} takes a Plan, and '{name}' is a tile program",
-            advice="mt.run runs and checks it on arrays; tile programs are not lowered to Plans yet",
+            advice=f"mt.lower({name}, machine=...).plan is its Plan",
         )
     raise PlanError(f"mt.{word} takes a Plan, not {type(value).__name__}", advice="mt.PlanBuilder makes one")

@@ -73,10 +73,13 @@ class RaceWatch:
         starts = [spread(s, count) for s in found.start] or [np.zeros(count, dtype=np.int64)] * len(
             found.shape
         )
+        atomic = code.tile == getattr(instruction.write, "tile", None) and "combine" in instruction.attributes
         for at, unit in enumerate(cohort.units.tolist()):
             box = tuple((int(s[at]), int(s[at]) + n) for s, n in zip(starts, found.shape, strict=True))
             storage = (handle.tile, int(owners[at]), int(buffers[at]))
-            access = hb.Access(self.actors.number(cohort.level, unit), write, box, instruction.statement)
+            access = hb.Access(
+                self.actors.number(cohort.level, unit), write, box, instruction.statement, atomic
+            )
             other = self.log.record(self.clocks, storage, access)
             if other is not None:
                 raise self.race(access, other, storage)

@@ -226,7 +226,7 @@ def _one_of(name: str, known: Any, what: str, statement: Any) -> None:
 def _compute(statement: Compute, known: Any) -> None:
     rule = OPERATIONS.find(statement.operation, statement.source)
     _one_of(statement.engine, ENGINES, "engine", statement)
-    if len(statement.reads) != rule.operands:
+    if len(statement.reads) != rule.operands >= 0:
         message = f"{rule.name} takes {rule.operands} operands, not {len(statement.reads)}"
         raise PlanError(message, place=statement.source)
     for attribute, _ in statement.attributes:

@@ -11,7 +11,7 @@ import numpy as np
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import is_float, itemsize, numpy_dtype
 from megatile.core.expr import WEAK, applied
-from megatile.ir.typing import cast as cast_expr
+from megatile.core.expr.typing import cast as cast_expr
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.scalars import Value, as_expr, as_value, operate
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.expr import DIVISIONS, OPERATORS, WEAK, Arithmetic, Call, Const, Expr, simplify
-from megatile.ir.typing import apply, cast
+from megatile.core.expr.typing import apply, cast
 from megatile.language.tile.errors import ProgramError
 
 _OF_NUMPY = {

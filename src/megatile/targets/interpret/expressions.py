@@ -7,20 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import numpy_dtype
-from megatile.core.expr import DIVISIONS, OPERATORS, WEAK, Applied, Const, Expr, Symbol
-from megatile.core.operations import OPERATIONS
-from megatile.core.operations import cast as cast_array
+from megatile.core.elementwise import DIRECT
+from megatile.core.elementwise import operation as core_operation
+from megatile.core.expr import WEAK, Applied, Const, Expr, Symbol
 from megatile.core.placement import coordinates
 from megatile.ir.expr import Coord, Load, Rank, has_loads
 from megatile.ir.launch import Launch
-from megatile.ir.typing import promote
 from megatile.targets.interpret.errors import RunError
 
 Evaluate = Callable[[Any], Any]
 """Of a context: something with ``path`` and ``vars`` (a unit, or the iterations of a parallel loop)."""
-
-_NAMES = {"max": "maximum", "min": "minimum", "select": "where", "/": "div"}
 
 
 def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -38,66 +34,9 @@ def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-_SCALAR: dict[str, Callable[..., Any]] = {
-    "max": max,
-    "min": min,
-    "abs": abs,
-    "select": lambda c, a, b: a if c else b,
-}
-_MEANING = {o.name: o.meaning for o in OPERATORS.values() if o.meaning and o.name not in _SCALAR}
-_DIRECT: dict[str, Callable[..., Any]] = {
-    **{name: _whole(rule) if name in DIVISIONS else rule for name, rule in _MEANING.items()},
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "not": np.logical_not,
-    "**": lambda a, b: a**b,
-}
-
-
-def is_plain(value: Any) -> bool:
-    return isinstance(value, (int, float, bool))
-
-
 def operation(expr: Any) -> Callable[[list[Any]], Any]:
-    """What an operator does with evaluated arguments: the result is rounded to the type of the node."""
-    op, types = expr.operator, [a.dtype for a in expr.args]
-    if op == "bitcast":
-        source, target = numpy_dtype(types[0]), numpy_dtype(expr.dtype)
-        return lambda values: (
-            np.ascontiguousarray(np.asarray(values[0], source)).view(target).reshape(np.shape(values[0]))
-        )
-    if op == "cast":
-        return lambda values: cast_array(values[0], expr.dtype)
-    data = range(1, 3) if op == "select" else range(len(types))
-    common = types[data[0]]
-    for at in data[1:]:
-        common = promote(common, types[at])
-    if expr.dtype not in (*WEAK, "bool") or op == "select":
-        common = expr.dtype
-    function = _DIRECT.get(op) or OPERATIONS[_NAMES.get(op, op)].meaning
-    converted = [at for at in data if common not in WEAK]
-
-    def compute(values: list[Any]) -> Any:
-        if all(map(is_plain, values)):
-            return _plain(expr, values)
-        for at in converted:
-            values[at] = cast_array(values[at], common)
-        result = function(*values)
-        return result if expr.dtype in WEAK else cast_array(result, expr.dtype)
-
-    return compute
-
-
-def _plain(expr: Any, values: list[Any]) -> Any:
-    """Python numbers stay Python numbers (indices, trip counts, ranks)."""
-    function = _SCALAR.get(expr.operator) or _DIRECT.get(expr.operator)
-    if function is None:
-        meaning = OPERATIONS[_NAMES.get(expr.operator, expr.operator)].meaning
-        function = lambda *v: meaning(*(np.float64(x) for x in v)).item()  # noqa: E731
-    if expr.operator == "/":
-        return float(np.float64(values[0]) / np.float64(values[1]))
-    result = function(*values)
-    return bool(result) if isinstance(result, np.bool_) else result
+    """What an operator does with evaluated arguments; divisions are checked."""
+    return core_operation(expr, _whole)
 
 
 class Compiler:
@@ -149,7 +88,7 @@ class Compiler:
             return self._both(expr.operator == "and", arguments)
         if len(arguments) == 2 and expr.operator in ("+", "*", "-") and expr.dtype == "int":
             left, right = arguments
-            function = _DIRECT[expr.operator]
+            function = DIRECT[expr.operator]
             return lambda context: function(left(context), right(context))
         compute = operation(expr)
         return lambda context: compute([a(context) for a in arguments])

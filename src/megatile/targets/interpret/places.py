@@ -7,22 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.placement import Part, Partial, Share, has_copies, is_whole, part
+from megatile.core.placement import Part, Partial, compose, has_copies, is_whole, part
 from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT
 from megatile.ir.program import Binding, Program, bindings, placements
 from megatile.targets.interpret.expressions import flatten, unflatten
 from megatile.targets.interpret.storage import Storage
 from megatile.targets.interpret.units import Unit
-
-
-def compose(outer: Share, inner: Share) -> Share:
-    """``inner`` counts within ``outer``; the result counts in the storage."""
-    if isinstance(outer, tuple) and isinstance(inner, tuple):
-        return (outer[0] + inner[0], outer[0] + inner[1])
-    if isinstance(outer, tuple):
-        return np.asarray(inner) + outer[0]
-    return outer[inner[0] : inner[1]] if isinstance(inner, tuple) else outer[inner]
 
 
 def _index(shares: Part) -> Any:

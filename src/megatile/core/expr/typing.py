@@ -1,10 +1,15 @@
-"""Types of expressions: promotion, and the node an operator makes of its arguments."""
+"""Typed expressions: promotion, the node an operator makes, elements of tiles, and their reader."""
 
 from __future__ import annotations
 
+import ast
+from dataclasses import dataclass
+
 from megatile.core.dtypes import is_float, itemsize
 from megatile.core.errors import MegatileError
-from megatile.core.expr import OPERATORS, WEAK, ZERO, Binary, Expr, applied
+from megatile.core.expr.operators import OPERATORS
+from megatile.core.expr.parse import ExprReader
+from megatile.core.expr.tree import WEAK, ZERO, Binary, Call, Const, Expr, Symbol, applied
 
 _BITWISE = {"&", "|", "^", "<<", ">>"}
 
@@ -74,3 +79,58 @@ def apply(op: str, *args: Expr) -> Expr:
 
 def cast(value: Expr, dtype: str) -> Expr:
     return value if value.dtype == dtype else applied("cast", (value,), dtype)
+
+
+@dataclass(frozen=True)
+class Load(Expr):
+    """One element of a tile, view or tensor."""
+
+    source: str
+    index: tuple[Expr, ...]
+    dtype: str
+
+    def children(self) -> tuple[Expr, ...]:
+        return self.index
+
+    def rebuilt(self, *children: Expr) -> Expr:
+        return Load(self.source, children, self.dtype)
+
+    def text(self, outer: int = 0) -> str:
+        return f"{self.source}[{', '.join(index.text() for index in self.index)}]"
+
+
+class TypedReader(ExprReader):
+    """Reads typed expressions; ``types`` are those of the names, numbers are weak."""
+
+    def __init__(self, types: dict[str, str] | None = None) -> None:
+        self.types: dict[str, str] = dict(types or {})
+
+    @staticmethod
+    def items(tree: ast.expr) -> list[ast.expr]:
+        return tree.elts if isinstance(tree, ast.Tuple) else [tree]
+
+    def constant(self, tree: ast.Constant) -> Expr:
+        return Const(tree.value, type(tree.value).__name__)
+
+    def name(self, tree: ast.Name) -> Expr:
+        if tree.id in ("inf", "nan"):
+            return Const(float(tree.id), "float")
+        return Symbol(tree.id, self.types.get(tree.id, "int"))
+
+    def apply(self, tree: ast.AST, operator: str, *args: Expr) -> Expr:
+        if operator == "neg" and isinstance(args[0], Const):
+            return Const(-args[0].value, args[0].dtype)
+        return apply(operator, *args)
+
+    def subscript(self, tree: ast.Subscript) -> Expr:
+        source = ast.unparse(tree.value)
+        index = tuple(self.expr(i) for i in self.items(tree.slice))
+        return Load(source, index, self.types.get(source, "f32"))
+
+    def function(self, tree: ast.Call) -> Expr:
+        head = ast.unparse(tree.func)
+        if head in ("cast", "bitcast"):
+            return Call(head, (self.expr(tree.args[0]),), ast.literal_eval(tree.args[1]))
+        if head not in OPERATORS:
+            raise self.fail(tree, "unknown function")
+        return apply(head, *(self.expr(a) for a in tree.args))

@@ -1,0 +1,31 @@
+"""Program × machine → lowered Program → Plan.
+
+``lower(prog, *arrays_or_shapes, machine=…)`` gives a ``Lowered``: the Program after each of the named passes
+(``steps``), where every tensor and tile lives (``homes``), and the ``plan``. In processing order:
+
+* ``structure.py``: passes over the Program; jumps become branches;
+* ``units.py``: whole numbers of the Program as expressions of the Plan;
+* ``storage.py``: homes, the Plan tile, memory, level, slices and local part behind every name;
+* ``streams.py``: levels, streams, and the frame in which statements are lowered;
+* ``regions.py``: a region of a view as a block of its home, with origins put in and cut at its edges;
+* ``commands.py``, ``nests.py``, ``loops.py``, ``collectives.py``, ``statements.py``: rules of statements;
+* ``phases.py``: regions of further levels, the flags between phases, and regions inside an instance;
+* ``residency.py``: slots, places, and how many versions of a tile fit;
+* ``lowered.py``, ``calls.py``: what users call.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _Callable(ModuleType):
+    """``megatile.lower`` is this folder and, as a public name, the function ``mt.lower(prog, machine=…)``."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        from megatile.lower.lowered import lower
+
+        return lower(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -1,0 +1,81 @@
+"""Commands on blocks: computing, copying with edges, meeting."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from megatile.core.dtypes import itemsize
+from megatile.core.expr import ZERO, Const, Expr, known, simplify
+from megatile.lower.regions import Block, product
+from megatile.lower.streams import Frame
+from megatile.plan import model as pm
+
+
+def engine_of(frame: Frame, *blocks: Block) -> str:
+    """Copies from or to device memory, or another unit's, go by the DMA engines; others by the lanes."""
+    hda = frame.lowering.hda
+    here = hda.level(hda.scale(frame.level.scale).level).position
+    for block in blocks:
+        above = hda.level(hda.memory(block.home.memory).level).position > here
+        if block.at is not None or above or frame.level is frame.lowering.first:
+            return "dma"
+    return "vector"
+
+
+def compute(
+    frame: Frame, operation: str, write: Block, reads: list[Block], attributes: dict[str, Any] | None = None,
+    engine: str = "vector", flops: Expr = ZERO, dtype: str = "f32", fresh: bool = False,
+) -> None:  # fmt: skip
+    moved = product(a.extent for a in (reads[0] if reads else write).axes)
+    size = simplify(moved * itemsize((reads[0] if reads else write).home.dtype)) if engine == "dma" else ZERO
+    given = tuple(sorted((attributes or {}).items()))
+    frame.emit(
+        pm.Compute(
+            operation, write.region(), tuple(r.region() for r in reads), given, engine,
+            pm.Work(simplify(flops), size, dtype), fresh,
+        )
+    )  # fmt: skip
+
+
+def copy_block(frame: Frame, target: Block, source: Block) -> None:
+    """The elements of one block to another; what is outside is zero, or not written."""
+    fresh = target.home.name in frame.fresh
+    frame.fresh.discard(target.home.name)
+    if source.cut and target.cut:
+        shape = tuple(known(a.size) or 0 for a in source.axes)
+        home = frame.lowering.scratch(frame, shape, source.home.dtype)
+        middle = Block(
+            home, tuple(replace(a, start=ZERO, extent=a.size, offset=ZERO, cut=False) for a in source.axes)
+        )
+        copy_block(frame, middle, source)
+        source = middle
+    engine = engine_of(frame, target, source)
+    flops = target.elements if engine == "vector" else ZERO
+    if source.cut:
+        attributes: dict[str, Any] = {}
+        for d, axis in enumerate(source.axes):
+            attributes |= {f"at{d}": plain(axis.offset), f"n{d}": plain(axis.size)}
+        compute(frame, "pad", target, [source], attributes, engine, flops, fresh=fresh)
+        return
+    if target.cut:
+        source = source.inner(target)
+    compute(frame, "copy", target, [source], None, engine, flops, target.home.dtype, fresh)
+
+
+def plain(value: Expr) -> Any:
+    return value.value if isinstance(value, Const) else value
+
+
+def key_of(frame: Frame, axis: int | None) -> Expr:
+    """What the units of a meeting have in common: the unit around them, and their line along ``axis``."""
+    low, high = frame.group
+    above = frame.place.rank(0, low)
+    launch = frame.place.launch
+    if axis is None:
+        return above
+    grid = launch.grid(launch.scales[high - 1].name, launch.scales[low - 1].name if low else "launch")
+    rank, stride = frame.place.rank(low, high), math.prod(grid[:axis])
+    first = rank - (rank // stride % grid[axis]) * stride
+    return simplify(above * math.prod(grid) + first)

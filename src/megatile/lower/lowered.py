@@ -1,0 +1,211 @@
+"""``lower(prog, …, machine=)``: a Program on a machine as a lowered Program and as a Plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from megatile.core.dtypes import numpy_dtype
+from megatile.core.errors import MegatileError
+from megatile.core.placement import cut
+from megatile.hda import HDA
+from megatile.hda import machine as find_machine
+from megatile.ir.passes.driver import Pass, Step, steps
+from megatile.ir.passes.simplify import Simplify
+from megatile.ir.program import Program
+from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
+from megatile.lower import phases, statements
+from megatile.lower.residency import placed
+from megatile.lower.storage import Home
+from megatile.lower.streams import Level, Lowering
+from megatile.lower.structure import WithoutJumps
+from megatile.plan import model as pm
+from megatile.plan.statements import regions_of
+
+assert phases.rule is statements.rule  # both add to the table of rules
+PASSES: tuple[Pass, ...] = (WithoutJumps(), Simplify())
+"""What is done to a Program before it becomes a Plan."""
+
+
+class ArgumentsError(MegatileError, ValueError):
+    """Arrays or shapes that do not fit a program."""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A Program on a machine. ``steps`` are the Program after each pass, ``homes`` say where the elements of
+    every tensor and tile lie, ``plan`` is what the units do."""
+
+    program: Program
+    machine: HDA
+    steps: tuple[Step, ...]
+    homes: Mapping[str, Home]
+    plan: pm.Plan
+    lowering: Lowering = field(compare=False, repr=False)
+
+    def __str__(self) -> str:
+        where = "\n".join(f"    # {home}" for home in self.homes.values())
+        head, _, rest = str(self.program).partition("\n")
+        return f"{head}\n{where}\n{rest}"
+
+    @cached_property
+    def written(self) -> tuple[str, ...]:
+        """Tensors that the program writes."""
+        names = {
+            s.write.tile
+            for st in self.plan.streams
+            for s in pm.statements(st.body)
+            if isinstance(s, pm.Compute)
+        }
+        names |= {
+            s.write.tile for st in self.plan.streams for s in pm.statements(st.body)
+            if isinstance(s, pm.Collective) and s.write is not None
+        }  # fmt: skip
+        return tuple(p.name for p in self.program.params if p.name in names)
+
+    def scatter(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """The inputs of the Plan: every owner's part of every array."""
+        inputs = {}
+        for param, array in zip(self.program.params, arrays, strict=True):
+            home, tile = self.homes[param.name], self.plan.tile(param.name)
+            whole = np.asarray(array, dtype=numpy_dtype(param.dtype))
+            if not home.views:
+                inputs[param.name] = np.broadcast_to(whole, (self.plan.owners(tile), *whole.shape))
+                continue
+            parts = np.zeros((self.plan.owners(tile), *tile.shape), whole.dtype)
+            for number, index in enumerate(self._indices(home)):
+                held = whole[index]
+                parts[number][tuple(slice(0, e) for e in held.shape)] = held
+            inputs[param.name] = parts
+        return inputs
+
+    def gather(self, outputs: Mapping[str, Any], arrays: Sequence[Any]) -> dict[str, Any]:
+        """The tensors written, put together from their parts; where units hold copies, the first one's."""
+        results = {}
+        for param, array in zip(self.program.params, arrays, strict=True):
+            if param.name not in self.written:
+                continue
+            home, parts = self.homes[param.name], outputs[param.name]
+            whole = np.array(array, dtype=numpy_dtype(param.dtype))
+            indices = self._indices(home) if home.views else [tuple(slice(0, e) for e in whole.shape)]
+            if param.name in self.lowering.scattered:
+                _join(whole, parts, self.lowering.scattered[param.name])
+                indices = []
+            for number in reversed(range(len(indices))):
+                index = indices[number]
+                shape = whole[index].shape
+                whole[index] = parts[number][tuple(slice(0, e) for e in shape)]
+            results[param.name] = whole
+        return results
+
+    def _indices(self, home: Home) -> list[Any]:
+        shape = tuple(int(e) for e in self.program.param(home.name).shape)
+        return [
+            np.ix_(*(np.arange(*s) if isinstance(s, tuple) else s for s in part))
+            for part in self.lowering.homes.parts(shape, home.views)
+        ]
+
+
+def _join(whole: Any, parts: Any, dim: int) -> None:
+    """Every unit's own run of a dimension."""
+    for number in range(len(parts)):
+        index = [slice(None)] * whole.ndim
+        index[dim] = slice(*cut(whole.shape[dim], len(parts), number))
+        whole[tuple(index)] = parts[number][tuple(index)]
+
+
+def build(
+    prog: ProgramFunction | Program, given: Sequence[Any], machine: str | HDA | None
+) -> tuple[Program, HDA]:
+    """The Program for a machine and the shapes of arrays (or shapes themselves, or nothing)."""
+    hda = find_machine(machine or DEFAULT_MACHINE) if not isinstance(machine, HDA) else machine
+    if isinstance(prog, Program):
+        return prog, hda
+    if not isinstance(prog, ProgramFunction):
+        raise ArgumentsError(
+            f"{prog!r} is not a tile program", advice="decorate the function with @T.program"
+        )
+    if given and len(given) != len(prog.tensors):
+        raise ArgumentsError(
+            f"'{prog.__name__}' takes {len(prog.tensors)} arrays or shapes ({', '.join(prog.tensors)}), "
+            f"{len(given)} were given",
+            advice="outputs are arguments too",
+        )
+    if not given and prog.symbols:
+        raise ArgumentsError(
+            f"'{prog.__name__}' has extents that its arguments decide ({', '.join(prog.symbols)})",
+            advice="give arrays, or their shapes",
+        )
+    shapes = [tuple(getattr(a, "shape", a)) for a in given]
+    return prog.build(hda, **(prog.bind_symbols(shapes) if given else {})), hda
+
+
+def lower(prog: ProgramFunction | Program, *given: Any, machine: str | HDA | None = None) -> Lowered:
+    """A program with arrays or shapes on a machine, lowered: ``print(lower(p))``, ``lower(p).plan``."""
+    program, hda = build(prog, given, machine)
+    try:
+        return _lower(program, hda)
+    except MegatileError as error:
+        raise error.with_traceback(None) from None
+
+
+def _lower(program: Program, hda: HDA) -> Lowered:
+    done = tuple(steps(program, PASSES))
+    lowering = Lowering(done[-1].program, hda)
+    lowering.run()
+    return Lowered(done[-1].program, hda, done, lowering.homes.found, assemble(lowering), lowering)
+
+
+def assemble(lowering: Lowering) -> pm.Plan:
+    """The Plan of all streams, with slots, places and versions."""
+    levels, place = placed(lowering)
+    streams = []
+    for level in (lowering.first, *lowering.levels.values()):
+        for stream in level.streams:
+            if not stream.busy and level is lowering.first and lowering.levels:
+                continue
+            runs = tuple(
+                (p * level.total + stream.first, p * level.total + stream.first + stream.count, 1)
+                for p in range(level.parents)
+            )
+            if len(level.streams) == 1:
+                runs = ((0, level.instances, 1),)
+            streams.append(pm.Stream(runs, tuple(stream.out), level.name))
+    used = {region.tile for s in streams for st in pm.statements(s.body) for region in regions_of(st)}
+    tiles = [
+        replace(t, versions=lowering.versions.get(t.name, 1)) for t in lowering.tiles.values()
+        if t.role != "local" or t.name in used
+    ]  # fmt: skip
+    waited = {s.flag for st in streams for s in pm.statements(st.body) if isinstance(s, pm.Wait)}
+    streams = [replace(s, body=_without(s.body, waited, lowering)) for s in streams]
+    flags = [
+        f for f in lowering.flags.values() if f.name in waited or not f.name.startswith(("go_", "done_"))
+    ]
+    return pm.Plan(
+        lowering.program.name, lowering.first.scale, _grid(lowering.first), tuple(tiles), (), tuple(flags),
+        tuple(lowering.groups.values()), tuple(streams), place, tuple(levels),
+    )  # fmt: skip
+
+
+def _grid(level: Level) -> tuple[int, ...]:
+    return (level.total,)
+
+
+def _without(body: tuple[Any, ...], waited: set[str], lowering: Lowering) -> tuple[Any, ...]:
+    """The statements without signals of phases that nobody waits for."""
+    result = []
+    for s in body:
+        if isinstance(s, pm.Signal) and s.flag not in waited and s.flag.startswith(("go_", "done_")):
+            continue
+        if isinstance(s, pm.Loop):
+            s = replace(s, body=_without(s.body, waited, lowering))
+        elif isinstance(s, pm.If):
+            s = replace(
+                s, body=_without(s.body, waited, lowering), orelse=_without(s.orelse, waited, lowering)
+            )
+        result.append(s)
+    return tuple(result)

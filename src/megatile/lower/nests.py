@@ -1,0 +1,512 @@
+"""Elementwise code as ``nest`` commands: one for each statement that stores, over all iterations.
+
+Conditions become conditions of the command, variables are put in where they are used (or kept in a tile of
+the iterations, where something in between changes what they were made of), loops inside stay loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from megatile.core.elementwise import OPERATION_NAMES
+from megatile.core.expr import (
+    ONE,
+    WEAK,
+    ZERO,
+    Applied,
+    Call,
+    Const,
+    Expr,
+    Symbol,
+    applied,
+    known,
+    linear,
+    logical_not,
+    rebuild,
+    simplify,
+    symbols,
+    unit,
+    walk,
+)
+from megatile.core.expr.typing import Load
+from megatile.core.operations import OPERATIONS
+from megatile.ir import nodes as n
+from megatile.lower.errors import cannot
+from megatile.lower.loops import loop_frame
+from megatile.lower.regions import Axis, Block, inside, product
+from megatile.lower.storage import Home
+from megatile.lower.streams import NUMBERS, RULES, Frame, Lowering
+from megatile.lower.units import NotStatic, Place, clamp, split_number
+from megatile.plan import model as pm
+
+
+@dataclass(frozen=True)
+class Number(Expr):
+    """A whole number of the Plan inside elementwise code."""
+
+    value: Expr
+    dtype: str = "int"
+
+    def text(self, outer: int = 0) -> str:
+        return f"<{self.value}>"
+
+
+@dataclass
+class Scope:
+    """The iterations of elementwise code, and what its variables stand for."""
+
+    frame: Frame
+    vars: tuple[tuple[str, Expr], ...] = ()
+    values: dict[str, Expr] = field(default_factory=dict)
+    kept: dict[str, Home] = field(default_factory=dict)
+    """Variables that lie in a tile, one element per iteration."""
+    guards: tuple[Expr, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.vars]
+
+    @property
+    def index(self) -> tuple[Expr, ...]:
+        return tuple(Symbol(name) for name in self.names) or (ZERO,)
+
+    def resolve(self, expr: Expr) -> Expr:
+        """An expression with its variables put in; parts that the stream knows are ``Number``s."""
+        if expr.dtype in ("int", "bool") and not isinstance(expr, Const):
+            try:
+                mine = {
+                    k: v for k, v in self.frame.names.items() if k not in self.names and k not in self.values
+                }
+                return self.lifted(self.frame.place.whole(expr, mine | {v: Symbol(v) for v in self.names}))
+            except NotStatic:
+                pass
+        if isinstance(expr, Symbol):
+            found = self.values.get(expr.name, self.frame.values.get(expr.name))
+            if found is None:
+                raise cannot(f"variable '{expr.name}'", self.frame.node)
+            return found
+        if isinstance(expr, Const):
+            weak = expr.dtype in WEAK
+            return expr if weak else Call("cast", (Const(expr.value, type(expr.value).__name__),), expr.dtype)
+        if isinstance(expr, Load):
+            return Load(expr.source, tuple(self.resolve(i) for i in expr.index), expr.dtype)
+        if isinstance(expr, Applied):
+            return applied(expr.operator, tuple(self.resolve(a) for a in expr.args), expr.dtype)
+        raise cannot(f"'{expr}' in elementwise code", self.frame.node)
+
+    def lifted(self, expr: Expr) -> Expr:
+        """A whole number of the Plan, with the parts that do not depend on the iteration as one each."""
+        if isinstance(expr, Const) or (isinstance(expr, Symbol) and expr.name in self.names):
+            return expr
+        if not symbols(expr) & set(self.names):
+            return Number(expr)
+        return expr.rebuilt(*(self.lifted(child) for child in expr.children()))
+
+
+# --- statements -----------------------------------------------------------------------------------
+
+
+def parallel(frame: Frame, node: n.Parallel) -> None:
+    _parallel(Scope(frame), node)
+
+
+def statement(frame: Frame, node: n.Node) -> None:
+    """A store or atomic of one unit, outside of elementwise code."""
+    _body(Scope(frame), (node,))
+
+
+def let(frame: Frame, node: n.Let) -> None:
+    """A variable that is no whole number known to the stream."""
+    scope = Scope(frame)
+    value = scope.resolve(node.value)
+    if not any(isinstance(part, Load) for part in walk(value)) and frame.lowering.once(node.name):
+        frame.values[node.name] = value
+        return
+    if node.value.dtype in ("float", "bool"):
+        raise cannot(f"variable '{node.name}', a Python number that changes,", node)
+    dtype = "i32" if node.value.dtype == "int" else node.value.dtype
+    home = frame.lowering.variables.get(node.name)
+    if home is None:
+        home = frame.lowering.variables[node.name] = frame.lowering.scratch(frame, (1,), dtype, node.name)
+    _store(scope, whole(home), (ZERO,), value)
+    frame.values[node.name] = Load(home.name, (ZERO,), dtype)
+    frame.names.pop(node.name, None)
+
+
+def store_scalar(frame: Frame, home: Home, value: Expr) -> None:
+    scope = Scope(frame)
+    _store(scope, whole(home), (ZERO,), scope.resolve(value))
+
+
+def read_number(frame: Frame, value: Expr, bound: int, word: str) -> Expr:
+    """A whole number that an expression on data gives."""
+    lowering = frame.lowering
+    name = f"{word}_{lowering.count + 1}"
+    home = lowering.scratch(frame, (1,), "i32", word)
+    store_scalar(frame, home, value)
+    frame.emit(pm.ReadScalar(name, pm.Region(home.name), bound))
+    frame.ranges[name] = (0, bound)
+    return Symbol(name)
+
+
+NUMBERS["data"] = read_number
+
+
+def fill(frame: Frame, node: n.Fill) -> None:
+    """Every element of a region gets a value that is only known at run time."""
+    for target in frame.regions.blocks(node.to, True):
+        scope = _over(frame, target)
+        _store(scope, target, scope.index, scope.resolve(node.value))
+
+
+def atomic_region(frame: Frame, node: n.AtomicRegion) -> None:
+    target, source = frame.regions.block(node.to, True), frame.regions.block(node.source)
+    if source.cut:
+        raise cannot("an atomic of a region over the edge of a tensor", node)
+    if target.cut:
+        source = source.inner(target)
+    scope, pairs = _over(frame, target), dict(source.matched(target))
+    names = {there: Symbol(scope.names[i]) for i, there in enumerate(target.kept)}
+    index = tuple(names[pairs[d]] if d in pairs else ZERO for d in range(len(source.axes)))
+    places = tuple(names.get(d, ZERO) for d in range(len(target.axes)))
+    command = Command(scope)
+    value = command.operand(source, index)
+    command.emit(target, places, value, node.op)
+
+
+def _over(frame: Frame, target: Block) -> Scope:
+    return Scope(frame, tuple((f"i{d}", target.axes[a].extent) for d, a in enumerate(target.kept)))
+
+
+def whole(home: Home) -> Block:
+    return Block(home, tuple(Axis(ZERO, Const(e), Const(e)) for e in home.extents))
+
+
+def is_elementwise(node: n.Scale, lowering: Lowering) -> bool:
+    """Whether the code of the units of a region is elementwise, so that all can run at once."""
+    return all(
+        isinstance(
+            m, (n.Let, n.Store, n.If, n.Parallel, n.View, n.Alloc, n.Check, n.Print, n.Hint, n.Barrier)
+        )
+        or (isinstance(m, n.Atomic) and m.result is None)
+        or (isinstance(m, n.Loop) and m.kind != "bounded")
+        for m in n.walk(node.body)
+    )
+
+
+def elementwise_units(
+    frame: Frame, node: n.Scale, total: int, counts: list[int], group: tuple[int, int]
+) -> None:
+    """All units of a region at once: their number is an iteration."""
+    name = f"{node.scale}_{frame.lowering.fresh()}"
+    place = Place(frame.place.launch, (*frame.place.path, *split_number(Symbol(name), counts)))
+    _body(Scope(frame.inside(place, group), ((name, Const(total)),)), node.body)
+
+
+def _parallel(scope: Scope, node: n.Parallel) -> None:
+    frame = scope.frame
+    extents = [frame.whole(e) for e in node.extents]
+    inner = replace(
+        scope, vars=(*scope.vars, *zip(node.vars, extents, strict=True)), values=dict(scope.values)
+    )
+    _body(inner, node.body)
+
+
+def _body(scope: Scope, body: tuple[n.Node, ...]) -> None:
+    for at, node in enumerate(body):
+        scope.frame.node = node
+        _RULES[type(node)](scope, node, body[at + 1 :])
+
+
+def _do_store(scope: Scope, node: n.Store, rest: tuple[n.Node, ...]) -> None:
+    _keep_before(scope, node.target, rest)
+    index = tuple(scope.resolve(i) for i in node.index)
+    value = scope.resolve(node.value)
+    for place in _slices(scope, node.target):
+        command = Command(scope)
+        target, where = command.access(node.target, index, bool(scope.guards), place)
+        command.emit(target, where, command.loads(value, bool(scope.guards)))
+
+
+def _do_atomic(scope: Scope, node: n.Atomic, rest: tuple[n.Node, ...]) -> None:
+    if node.result is not None or node.op not in ("add", "max", "min"):
+        raise cannot("an atomic whose old value is used", node)
+    _keep_before(scope, node.target, rest)
+    index = tuple(scope.resolve(i) for i in node.index)
+    value = scope.resolve(node.value)
+    command = Command(scope)
+    target, where = command.access(node.target, index, bool(scope.guards))
+    command.emit(target, where, command.loads(value, bool(scope.guards)), node.op)
+
+
+def _slices(scope: Scope, name: str) -> list[int]:
+    """The slices below the unit that a store at a larger scale writes, by number; mostly just its own."""
+    return list(
+        range(len(scope.frame.regions.leads(scope.frame.lowering.homes.home(name), scope.frame.place, True)))
+    )
+
+
+def _do_let(scope: Scope, node: n.Let, rest: tuple[n.Node, ...]) -> None:
+    value = scope.resolve(node.value)
+    if node.name in scope.kept:
+        _store(scope, whole(scope.kept[node.name]), scope.index, value)
+        return
+    if scope.guards and node.name in scope.values:
+        for guard in scope.guards:
+            value = applied("select", (guard, value, scope.values[node.name]), node.value.dtype)
+    scope.values[node.name] = value
+
+
+def _do_if(scope: Scope, node: n.If, rest: tuple[n.Node, ...]) -> None:
+    condition = scope.resolve(node.condition)
+    changed = {
+        scope.frame.lowering.homes.table[r.source].base
+        for m in n.walk((*node.body, *node.orelse))
+        for kind, r in n.regions(m)
+        if kind != "read" and r.source in scope.frame.lowering.homes.table
+    }
+    used = {_base(scope, part.source) for part in walk(condition) if isinstance(part, Load)}
+    if used & changed:
+        condition = _keep(scope, condition, "bool")
+    number = condition.value if isinstance(condition, Number) else condition
+    decided = known(number) if isinstance(condition, (Number, Const)) else None
+    for body, guard in ((node.body, condition), (node.orelse, _negated(condition))):
+        if not body or (decided is not None and bool(decided) != (body is node.body)):
+            continue
+        guards = scope.guards if decided is not None else (*scope.guards, guard)
+        inner = replace(scope, guards=guards, values=dict(scope.values))
+        _body(inner, body)
+        for name in set(inner.values) & {m.name for m in n.walk(body) if isinstance(m, n.Let)}:
+            scope.values[name] = inner.values[name]
+
+
+def _negated(condition: Expr) -> Expr:
+    return (
+        Number(logical_not(condition.value))
+        if isinstance(condition, Number)
+        else applied("not", (condition,), "bool")
+    )
+
+
+def _do_loop(scope: Scope, node: n.Loop, rest: tuple[n.Node, ...]) -> None:
+    changed = {m.name for m in n.walk(node.body) if isinstance(m, n.Let)}
+    for name in sorted(changed & set(scope.values)):
+        value = scope.values[name]
+        kept = _keep(scope, value, {"int": "i32", "float": "f32"}.get(value.dtype, value.dtype))
+        assert isinstance(kept, Load)
+        scope.kept[name] = scope.frame.lowering.homes.found[kept.source]
+        scope.values[name] = kept
+    scope.frame.node = node
+    with loop_frame(scope.frame, node) as inner:
+        _body(replace(scope, frame=inner, values=dict(scope.values)), node.body)
+
+
+def _do_alloc(scope: Scope, node: n.Node, rest: tuple[n.Node, ...]) -> None:
+    RULES[type(node)](scope.frame, node)
+
+
+_RULES: dict[type[n.Node], Callable[[Scope, Any, tuple[n.Node, ...]], None]] = {
+    n.Store: _do_store,
+    n.Atomic: _do_atomic,
+    n.Let: _do_let,
+    n.If: _do_if,
+    n.Loop: _do_loop,
+    n.Parallel: lambda scope, node, rest: _parallel(scope, node),
+    n.Alloc: _do_alloc,
+    **dict.fromkeys((n.View, n.Check, n.Print, n.Hint, n.Barrier), lambda scope, node, rest: None),
+}
+
+
+# --- variables in tiles ---------------------------------------------------------------------------
+
+
+def _base(scope: Scope, name: str) -> str:
+    table = scope.frame.lowering.homes.table
+    return table[name].base if name in table else name
+
+
+def _keep_before(scope: Scope, target: str, rest: tuple[n.Node, ...]) -> None:
+    """Variables made of what a store changes, and used later, get their value now."""
+    base = _base(scope, target)
+    later = {s for m in n.walk(rest) for e in n.expressions(m) for s in symbols(e)}
+    for name in sorted(later & set(scope.values)):
+        value = scope.values[name]
+        if any(isinstance(p, Load) and _base(scope, p.source) == base for p in walk(value)):
+            dtype = {"int": "i32", "float": "f32"}.get(value.dtype, value.dtype)
+            scope.values[name] = _keep(scope, value, dtype)
+
+
+def _keep(scope: Scope, value: Expr, dtype: str) -> Expr:
+    """A value of every iteration, in a tile of its own."""
+    extents = [known(e) for _, e in scope.vars]
+    if None in extents:
+        raise cannot(
+            "a variable of elementwise code whose extents are known only at run time", scope.frame.node
+        )
+    home = scope.frame.lowering.scratch(scope.frame, tuple(e or 0 for e in extents) or (1,), dtype)
+    _store(replace(scope, guards=()), whole(home), scope.index, value)
+    return Load(home.name, scope.index, dtype)
+
+
+def _store(scope: Scope, target: Block, index: tuple[Expr, ...], value: Expr) -> None:
+    """The value of every iteration to an element of a block; ``index`` counts in its tile's axes."""
+    command = Command(scope)
+    places = list(index) if len(index) == len(target.axes) else []
+    if not places:
+        names = iter(index)
+        places = [next(names) if axis.kept else ZERO for axis in target.axes]
+    command.emit(target, tuple(places), command.loads(value, bool(scope.guards)))
+
+
+# --- one command ----------------------------------------------------------------------------------
+
+
+class Command:
+    """One ``nest``: its operands, numbers and code."""
+
+    def __init__(self, scope: Scope):
+        self.scope, self.frame = scope, scope.frame
+        self.operands: list[Block] = []
+        self.numbers: dict[Expr, str] = {}
+        self.codes: dict[tuple[str, tuple[Expr, ...]], Load] = {}
+
+    def operand(self, block: Block, index: tuple[Expr, ...], dtype: str | None = None) -> Load:
+        if block not in self.operands:
+            self.operands.append(block)
+        return Load(f"@{self.operands.index(block)}", index, dtype or block.home.dtype)
+
+    def loads(self, expr: Expr, guarded: bool) -> Expr:
+        """The expression with its loads as elements of operands."""
+        if isinstance(expr, Load):
+            index = tuple(self.loads(i, guarded) for i in expr.index)
+            block, where = self.access(expr.source, index, guarded)
+            return self.operand(block, where, expr.dtype)
+        if not isinstance(expr, Applied):
+            return expr
+        first, *others = expr.args
+        lazy = expr.operator in ("select", "and", "or")
+        args = (self.loads(first, guarded), *(self.loads(a, guarded or lazy) for a in others))
+        return applied(expr.operator, args, expr.dtype)
+
+    def access(
+        self, name: str, index: tuple[Expr, ...], guarded: bool, slice_number: int = 0
+    ) -> tuple[Block, tuple[Expr, ...]]:
+        """The block that holds the elements of all iterations, and their index in it."""
+        frame, regions = self.frame, self.frame.regions
+        homes = frame.lowering.homes
+        if name not in homes.table:
+            home = homes.found[name]  # a tile of the stream's own
+            found = [self.axis(i, home.extents[d], False, set()) for d, i in enumerate(index)]
+            return Block(home, tuple(a for a, _ in found)), tuple(i for _, i in found)
+        home = homes.home(name)
+        regions.check(homes.binding(name), home, n.Region(name, ()))
+        lift = self.scope.lifted
+        where = [
+            _plus(lift(low), i) for (low, _), i in zip(regions.share(name, frame.place), index, strict=True)
+        ]
+        leads = regions.leads(home, frame.place, True)[slice_number]
+        where = [*(lift(axis.start) for axis in leads), *where]
+        used: set[str] = set()
+        padded = homes.program.padded and home.tensor
+        found = [self.axis(i, home.extents[d], guarded or padded, used) for d, i in enumerate(where)]
+        return Block(home, tuple(a for a, _ in found)), tuple(i for _, i in found)
+
+    def axis(self, index: Expr, length: int, guarded: bool, used: set[str]) -> tuple[Axis, Expr]:
+        """One dimension: a run of elements where the index is a variable plus a number, else all of it."""
+        terms, offset = linear(index)
+        names = dict(self.scope.vars)
+        found = [t.name for t in terms if isinstance(t, Symbol) and t.name in names]
+        plain = all(isinstance(t, (Number, Symbol)) for t in terms)
+        if not plain or len(found) > 1 or (found and (terms[Symbol(found[0])] != 1 or found[0] in used)):
+            return Axis(ZERO, Const(length), Const(length)), index
+        base: Expr = Const(offset)
+        for term, factor in terms.items():
+            if isinstance(term, Number):
+                base = base + term.value * factor
+        base = simplify(base)
+        extent = names[found[0]] if found else ONE
+        used |= set(found)
+        shown: Expr = Symbol(found[0]) if found else ZERO
+        if not guarded or inside(base, extent, Const(length), self.frame.ranges):
+            return Axis(base, extent, extent, kept=bool(found)), shown
+        low = clamp(base, 0, length)
+        high = clamp(base + extent, low, length)
+        return Axis(low, simplify(high - low), extent, kept=bool(found), cut=True), _plus(
+            shown, Number(base - low)
+        )
+
+    def emit(self, target: Block, index: tuple[Expr, ...], value: Expr, combine: str = "") -> None:
+        scope, frame = self.scope, self.frame
+        guards = [self.loads(g, True) for g in scope.guards]
+        shown = [i.name for i in index if isinstance(i, Symbol)]
+        covered = sorted(shown) == sorted(v for v, e in scope.vars if e != ONE or v in shown)
+        simple = all(isinstance(i, Symbol) or i == ZERO for i in index)
+        box = (
+            covered
+            and simple
+            and not guards
+            and not combine
+            and not target.cut
+            and all(
+                axis.extent == (dict(scope.vars)[i.name] if isinstance(i, Symbol) else ONE)
+                for axis, i in zip(target.axes, index, strict=True)
+            )
+        )
+        operands = list(self.operands)
+        word = "w"
+        if not box:
+            operands = [target, *(b for b in operands if b != target)]
+            word = "a0"
+        numbering = {f"@{i}": f"a{operands.index(b)}" for i, b in enumerate(self.operands)}
+        places = ", ".join(self.text(i, numbering) for i in index)
+        shown_value = self.text(value, numbering)
+        if scope.vars or guards:
+            extents = [self.text(Number(e), numbering) for _, e in scope.vars] or ["1"]
+            conditions = "".join(f" if {self.text(g, numbering)}" for g in guards)
+            every = f"{', '.join(scope.names or ['_'])} in ({', '.join(extents)},)"
+            shown_value = f"({shown_value} for {every}{conditions})"
+        attributes: dict[str, Any] = {"code": f"{word}[{places}] = {shown_value}"} | {
+            name: e for e, name in self.numbers.items()
+        }
+        if combine:
+            attributes["combine"] = combine
+        if frame.lowering.program.padded:
+            attributes["padded"] = True
+        if not box and target.home.depth < frame.level.depth:
+            attributes["each"] = unit  # one unit after the other: all change the same tile
+        work = product(e for _, e in scope.vars) * max(1, _cost((value, *guards)))
+        dtype = value.dtype if value.dtype not in WEAK and value.dtype != "bool" else "f32"
+        reads = tuple(b.region() for b in operands)
+        given = tuple(sorted(attributes.items()))
+        done = pm.Work(simplify(work), ZERO, dtype)
+        frame.emit(pm.Compute("nest", target.region(), reads, given, "vector", done))
+
+    def text(self, expr: Expr, numbering: dict[str, str]) -> str:
+        def named(part: Expr) -> Expr:
+            if isinstance(part, Number):
+                value = simplify(part.value)
+                if isinstance(value, Const):
+                    return value
+                return Symbol(self.numbers.setdefault(value, f"s{len(self.numbers)}"))
+            if isinstance(part, Load):
+                return Load(numbering.get(part.source, part.source), part.index, part.dtype)
+            return part
+
+        return rebuild(expr, named).text()
+
+
+def _plus(left: Expr, right: Expr) -> Expr:
+    return simplify(applied("+", (left, right)))
+
+
+def _cost(values: tuple[Expr, ...]) -> int:
+    """Operations for each element."""
+    total = 0
+    for value in values:
+        for part in walk(value):
+            if isinstance(part, Applied):
+                name = OPERATION_NAMES.get(part.operator, part.operator)
+                total += OPERATIONS[name].flops((1,)) if name in OPERATIONS else 1
+    return total

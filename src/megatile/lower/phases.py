@@ -1,0 +1,176 @@
+"""Regions: those of further levels with the flags between phases, and those inside an instance."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from megatile.core.expr import ZERO, Const, Expr, Symbol, known, substitute, unit
+from megatile.ir import nodes as n
+from megatile.lower.collectives import between_copies
+from megatile.lower.errors import cannot
+from megatile.lower.loops import loop_frame
+from megatile.lower.nests import elementwise_units, is_elementwise
+from megatile.lower.streams import Frame, Stream, rule, talks
+from megatile.lower.units import Place, split_number, tidy
+from megatile.plan import model as pm
+
+UNROLLED = 8
+"""Units inside an instance whose statements are written out."""
+
+
+@rule(n.Scale)
+def _scale(frame: Frame, node: n.Scale) -> None:
+    lowering, launch = frame.lowering, frame.place.launch
+    target, outer = launch.depth(node.scale), frame.place.depth
+    if outer < lowering.first.depth <= target:
+        counts = [s.count for s in launch.scales[: lowering.first.depth]]
+        path = tuple(tidy(e, frame.ranges) for e in split_number(unit, counts))
+        frame = frame.inside(Place(launch, path), (0, lowering.first.depth))
+    if target == frame.place.depth:
+        frame.lower(node.body)
+        _phase_of_devices(frame, node)
+        return
+    scale = lowering.child_scale(node, frame.place.depth)
+    if scale is not None:
+        child(frame, node, scale, outer)
+    else:
+        within(frame, node, outer)
+
+
+def _phase_of_devices(frame: Frame, node: n.Scale) -> None:
+    """Devices that reached into each other's memory meet before the next region."""
+    if frame.lowering.first.total > 1 and talks(node):
+        frame.stream.pending.append(pm.Collective("barrier", frame.lowering.barrier(frame.level, ZERO)))
+
+
+def child(frame: Frame, node: n.Scale, scale: str, outer: int) -> None:
+    """A region of a further level: its stream, and the flags between it and this one. ``outer`` is the
+    depth of the unit whose region it is (the launch, where ``frame`` is a device)."""
+    lowering, launch = frame.lowering, frame.place.launch
+    level, (first, times) = lowering.levels[scale], lowering.parts[id(node)]
+    parent = frame.place
+    each = math.prod(s.count for s in launch.scales[parent.depth : level.depth])
+    stream = Stream(level, first, each * times)
+    level.streams.append(stream)
+    number = unit if level.parents > 1 else unit - first
+    if level.parents > 1:
+        number = (
+            (unit % level.total - first) % (each * times)
+            if each * times < level.total
+            else unit % level.total
+        )
+    above = unit // level.total if level.parents > 1 else ZERO
+    turn = number // each if times > 1 else ZERO
+    inner = number % each if times > 1 else number
+    values: dict[str, Expr] = {"unit": above}
+    below = times
+    for loop in frame.turns:
+        below //= loop.trips
+        index = turn // below % loop.trips if below * loop.trips < times else turn // below
+        values[loop.name] = substitute(loop.start, values) + index * loop.step
+    moved = {k: substitute(v, values) for k, v in frame.names.items()}
+    path = tuple(substitute(e, values) for e in parent.path)
+    counts = [s.count for s in launch.scales[parent.depth : level.depth]]
+    low, high = (first, first + each * times - 1) if level.parents == 1 else (0, level.instances - 1)
+    ranges = {"unit": (low, high)}
+    path = (*(tidy(e, ranges) for e in path), *(tidy(e, ranges) for e in split_number(inner, counts)))
+    place = Place(launch, path)
+    child = Frame(
+        lowering, stream, place, moved, dict(frame.values), ranges,
+        group=(outer, level.depth), node=node,
+    )  # fmt: skip
+    conditions = tuple(substitute(c, values) for c in frame.conditions)
+    _phase(frame, child, node, (turn, each), conditions)
+
+
+def _phase(
+    frame: Frame, child: Frame, node: n.Scale, counted: tuple[Expr, int], conditions: tuple[Expr, ...]
+) -> None:
+    lowering, launch = frame.lowering, frame.place.launch
+    turn, each = counted
+    number = lowering.fresh()
+    go, done = f"go_{number}", f"done_{number}"
+    owner = frame.level.name
+    target = launch.depth(node.scale)
+    with child.stream.inner() as body:
+        if frame.stream.busy or frame.stream.pending or frame.turns:
+            lowering.flags[go] = pm.Flag(go, level=owner)
+            frame.emit(pm.Signal(go, unit))
+            child.emit(pm.Wait(go, turn + 1))
+        if target > child.level.depth:
+            within(child, node, child.level.depth)
+        else:
+            child.lower(node.body)
+        lowering.flags[done] = pm.Flag(done, level=owner)
+        above = (
+            child.place.rank(0, frame.level.depth)
+            if frame.level.parent is None
+            else unit // child.level.total
+        )
+        child.node = node
+        child.emit(pm.Signal(done, above))
+    for condition in reversed(conditions):
+        body = [pm.If(condition, tuple(body))]
+    child.stream.out += body
+    index: Expr = ZERO
+    for loop in frame.turns:
+        index = index * loop.trips + (Symbol(loop.name) - loop.start) // loop.step
+    frame.stream.pending.append(pm.Wait(done, (index + 1) * each))
+
+
+def within(frame: Frame, node: n.Scale, low: int) -> None:
+    """A region inside the instance: every unit's statements, one after the other."""
+    launch, high = frame.place.launch, frame.place.launch.depth(node.scale)
+    counts = [s.count for s in launch.scales[frame.place.depth : high]]
+    total, group = math.prod(counts), (low, high)
+    if total > 1 and is_elementwise(node, frame.lowering):
+        elementwise_units(frame, node, total, counts, group)
+        return
+    if total > UNROLLED:
+        raise cannot(f"code of {total} {node.scale}s that is not all elementwise", node)
+    frames = [
+        frame.inside(Place(launch, (*frame.place.path, *split_number(Const(r), counts))), group)
+        for r in range(total)
+    ]
+    together(frames, node.body, node.scale)
+
+
+def together(frames: list[Frame], body: tuple[n.Node, ...], scale: str) -> None:
+    """The statements of units that run one region, each for all of them before the next."""
+    for node in body:
+        if len(frames) == 1:
+            frames[0].lower((node,))
+        elif isinstance(node, (n.Barrier, n.Fence)):
+            continue
+        elif isinstance(node, n.Collective):
+            for frame in frames:
+                frame.node = node
+            between_copies(frames, node)
+        elif isinstance(node, n.Loop) and _meets(node):
+            _together_loop(frames, node, scale)
+        elif isinstance(node, n.If) and _meets(node):
+            conditions = {known(f.whole(node.condition)) for f in frames}
+            if len(conditions) != 1 or None in conditions:
+                raise cannot("a meeting of units under a condition", node)
+            together(frames, node.body if conditions.pop() else node.orelse, scale)
+        else:
+            for frame in frames:
+                frame.lower((node,))
+
+
+def _together_loop(frames: list[Frame], node: n.Loop, scale: str) -> None:
+    first = frames[0]
+    first.node = node
+    with loop_frame(first, node) as inner:
+        copies = [
+            replace(
+                f, names={**f.names, node.var: inner.names[node.var]}, ranges=inner.ranges, turns=inner.turns
+            )
+            for f in frames
+        ]
+        together(copies, node.body, scale)
+
+
+def _meets(node: n.Node) -> bool:
+    return any(isinstance(m, (n.Barrier, n.Collective)) for m in n.walk((node,)))

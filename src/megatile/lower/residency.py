@@ -1,0 +1,129 @@
+"""How many instances a hardware unit holds, where they lie, and how many versions of a tile fit."""
+
+from __future__ import annotations
+
+import math
+
+from megatile.core.dtypes import itemsize
+from megatile.core.expr import ZERO, Expr, unit
+from megatile.language.tile.launch import instance_of
+from megatile.lower.errors import LoweringError
+from megatile.lower.streams import Level, Lowering
+from megatile.lower.units import tidy
+from megatile.plan import model as pm
+from megatile.plan.statements import regions_of
+
+
+def placed(lowering: Lowering) -> tuple[list[pm.Level], Expr]:
+    """The further levels of the Plan, and where the units of the first lie."""
+    levels = []
+    for level in lowering.levels.values():
+        slots: int | None = None
+        place: Expr = unit
+        if level.parent is not lowering.first:
+            place = ZERO
+        elif level.talks or lives(lowering, level):
+            place = together(lowering, level)
+        else:
+            slots = fit(lowering, level)
+        parent = level.parent.name if level.parent is not None else None
+        parent = parent or lowering.first.scale
+        levels.append(pm.Level(level.name or level.scale, level.scale, (level.total,), place, parent, slots))
+    return levels, _spread(lowering)
+
+
+def lives(lowering: Lowering, level: Level) -> bool:
+    """Whether arguments lie in the memories of a level's units: each instance has a place of its own."""
+    return any(h.tensor and h.depth == level.depth for h in lowering.homes.found.values())
+
+
+def fit(lowering: Lowering, level: Level) -> int:
+    """Instances that a hardware unit holds at a time, with as many versions of tiles as fit."""
+    hda, launch = lowering.hda, lowering.launch
+    wanted = {s.name: s.extents for s in launch.scales if s.named}
+    instance = instance_of(hda, wanted)
+    blocks = launch.count(launch.dispatch, level.scale)
+    units = hda.count(launch.dispatch) // hda.count(level.scale)
+    while True:
+        memory = bytes_of(lowering, level, blocks)
+        try:
+            return max(1, instance.residency(memory) * units // blocks)
+        except Exception:
+            most = max(lowering.versions.values(), default=1)
+            if most == 1:
+                raise
+            lowering.versions.update({k: min(v, most - 1) for k, v in lowering.versions.items()})
+
+
+def bytes_of(lowering: Lowering, level: Level, blocks: int) -> dict[str, int]:
+    """What one block of a level needs of every memory: its largest stream's tiles."""
+    hda = lowering.hda
+    found: dict[str, int] = {}
+    here = hda.level(hda.scale(level.scale).level).position
+    for stream in level.streams:
+        names = {r.tile for s in pm.statements(tuple(stream.out)) for r in regions_of(s)}
+        names |= {
+            r.tile
+            for lv in lowering.levels.values()
+            if lv.parent is level
+            for st in lv.streams
+            for s in pm.statements(tuple(st.out))
+            for r in regions_of(s)
+        }
+        needed: dict[str, int] = {}
+        for name in names:
+            tile = lowering.tiles[name]
+            if tile.level == level.name and hda.level(hda.memory(tile.memory).level).position <= here:
+                size = math.prod(tile.shape) * itemsize(tile.dtype) * lowering.versions.get(name, 1)
+                memory = hda.memory(tile.memory).name
+                needed[memory] = needed.get(memory, 0) + -(-size // blocks)
+        found = {k: max(found.get(k, 0), needed.get(k, 0)) for k in {*found, *needed}}
+    return found
+
+
+def together(lowering: Lowering, level: Level) -> Expr:
+    """A place for each instance of a level whose instances wait for each other."""
+    hda, launch = lowering.hda, lowering.launch
+    there = hda.count(level.scale) // hda.count(lowering.first.scale)
+    if launch.slots is not None and level.total > launch.slots:
+        raise LoweringError(
+            f"{level.total} instances of '{level.scale}' wait for each other, and {launch.slots} fit at once",
+            advice="launch fewer, or synchronise by ending the region",
+        )
+    extents = launch.extents(level.scale)
+    if math.prod(extents) == level.total:
+        for network in hda.networks:
+            dims = tuple(getattr(network.topology, "dims", ()) or ())
+            if (
+                len(dims) == len(extents)
+                and math.prod(dims) == there
+                and all(e <= d for e, d in zip(extents, dims, strict=True))
+            ):
+                return _on_grid(extents, dims)
+    return unit % there if level.total > there else unit
+
+
+def _on_grid(extents: tuple[int, ...], dims: tuple[int, ...]) -> Expr:
+    place: Expr = ZERO
+    for axis in range(len(extents)):
+        whole = unit // math.prod(extents[:axis])
+        place = place + (whole if axis == len(extents) - 1 else whole % extents[axis]) * math.prod(
+            dims[:axis]
+        )
+    return place
+
+
+def _spread(lowering: Lowering) -> Expr:
+    """Devices of a launch that takes a part of every node."""
+    hda, launch = lowering.hda, lowering.launch
+    number: Expr = unit
+    place: Expr = ZERO
+    below = 1
+    for scale in reversed(launch.scales[: lowering.first.depth]):
+        index = number % scale.count if scale.count > 1 else ZERO
+        place = place + index * below
+        number = number // scale.count
+        at = launch.depth(scale.name)
+        above = launch.scales[at - 2].name if at > 1 else None
+        below *= hda.count(scale.name) // hda.count(above) if above else 1
+    return unit if lowering.first.total == 1 else tidy(place, {"unit": (0, lowering.first.total - 1)})

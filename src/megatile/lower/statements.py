@@ -1,0 +1,262 @@
+"""What each kind of statement becomes in a stream: one rule per kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megatile.core.expr import ZERO, Const, Expr, Symbol, bounds, known, logical_not, simplify, unit
+from megatile.ir import nodes as n
+from megatile.ir.expr import Load
+from megatile.lower import nests
+from megatile.lower.collectives import between_units
+from megatile.lower.commands import compute, copy_block, key_of, plain
+from megatile.lower.errors import cannot
+from megatile.lower.loops import assigned, loop_frame
+from megatile.lower.nests import read_number
+from megatile.lower.regions import Block
+from megatile.lower.streams import Frame, rule
+from megatile.lower.units import WHOLE, NotStatic
+from megatile.plan import model as pm
+
+# --- control --------------------------------------------------------------------------------------
+
+
+@rule(n.View, n.Print, n.Check, n.Breakpoint, n.Hint, n.Fence)
+def _nothing(frame: Frame, node: n.Node) -> None:
+    """Resolved where it is used, or no part of the result. A signal or meeting waits for puts by itself."""
+
+
+@rule(n.Reshape)
+def _reshape(frame: Frame, node: n.Reshape) -> None:
+    """Refused where it is used."""
+
+
+@rule(n.Loop)
+def _loop(frame: Frame, node: n.Loop) -> None:
+    if node.kind == "bounded":
+        raise cannot("a 'while' loop", node)
+    with loop_frame(frame, node) as inner:
+        inner.lower(node.body)
+
+
+@rule(n.If)
+def _if(frame: Frame, node: n.If) -> None:
+    condition = frame.whole(node.condition) if _is_static(frame, node.condition) else _read(frame, node)
+    decided = known(condition)
+    if decided is not None:
+        frame.lower(node.body if decided else node.orelse)
+        return
+    sides: list[tuple[Any, Frame]] = []
+    negated = logical_not(condition)
+    for body, when in ((node.body, condition), (node.orelse, negated)):
+        inner = frame.inside(frame.place, frame.group)
+        inner.conditions = (*frame.conditions, when)
+        with frame.stream.inner() as out:
+            inner.lower(body)
+        sides.append((out, inner))
+    merged = list(dict.fromkeys([*assigned(node.body), *assigned(node.orelse)]))
+    merges = []
+    for name in merged:
+        values = [inner.names.get(name) for _, inner in sides]
+        if None in values:
+            frame.names.pop(name, None)
+        elif values[0] != values[1]:
+            merges.append(pm.MergeInt(name, *values))  # type: ignore[arg-type]
+            frame.names[name] = Symbol(name)
+        else:
+            frame.names[name] = values[0]  # type: ignore[assignment]
+    frame.node = node
+    if sides[0][0] or sides[1][0] or merges:
+        frame.emit(pm.If(condition, tuple(sides[0][0]), tuple(sides[1][0]), tuple(merges)))
+
+
+def _is_static(frame: Frame, expr: Expr) -> bool:
+    try:
+        frame.place.whole(expr, frame.names)
+    except NotStatic:
+        return False
+    return True
+
+
+def _read(frame: Frame, node: n.If) -> Expr:
+    """A condition on data, as a number of the stream."""
+    return read_number(frame, node.condition, 1, "condition")
+
+
+@rule(n.Parallel)
+def _parallel(frame: Frame, node: n.Parallel) -> None:
+    nests.parallel(frame, node)
+
+
+# --- variables and memory -------------------------------------------------------------------------
+
+
+@rule(n.Alloc)
+def _alloc(frame: Frame, node: n.Alloc) -> None:
+    lowering = frame.lowering
+    if node.name not in lowering.homes.found:
+        lowering.declare(lowering.homes.tile(node, frame.level.depth), frame.level)
+
+
+@rule(n.Let)
+def _let(frame: Frame, node: n.Let) -> None:
+    if node.value.dtype in WHOLE and _is_static(frame, node.value) and node.name not in frame.values:
+        frame.names[node.name] = frame.whole(node.value)
+        found = bounds(simplify(frame.names[node.name]), frame.ranges)
+        if found is not None and isinstance(frame.names[node.name], Symbol):
+            frame.ranges[node.name] = found
+        return
+    nests.let(frame, node)
+
+
+@rule(n.ReadScalar)
+def _read_scalar(frame: Frame, node: n.ReadScalar) -> None:
+    bound = node.bound if node.bound is not None else 2**31 - 1
+    if isinstance(node.value, Load) and all(_is_static(frame, i) for i in node.value.index):
+        block = frame.regions.block(n.Region(node.value.source, tuple(n.Dim(i) for i in node.value.index)))
+        frame.emit(pm.ReadScalar(node.name, block.region(), bound))
+        frame.names[node.name] = Symbol(node.name)
+    elif _is_static(frame, node.value):
+        frame.names[node.name] = frame.whole(node.value)
+        return
+    else:
+        frame.names[node.name] = read_number(frame, node.value, bound, node.name)
+    frame.ranges[node.name] = (0, bound)
+
+
+# --- data movement and arithmetic -----------------------------------------------------------------
+
+
+@rule(n.Copy)
+def _copy(frame: Frame, node: n.Copy) -> None:
+    regions = frame.regions
+    there = None if node.src is None else frame.peer(frame.whole(node.src), node.axis)
+    peer = None if node.dst is None else frame.peer(frame.whole(node.dst), node.axis)
+    source = regions.block(node.source, peer=there)
+    for target in regions.blocks(node.to, True, peer):
+        copy_block(frame, target, source)
+
+
+@rule(n.Gemm)
+def _gemm(frame: Frame, node: n.Gemm) -> None:
+    regions = frame.regions
+    a, b = regions.block(node.a), regions.block(node.b)
+    read_c = regions.block(node.c)
+    if a.cut or b.cut or read_c.cut:
+        raise cannot("a product of regions over the edge of a tensor", node)
+    rows = [a.axes[i].extent for i in a.kept][-2:]
+    inner = rows[0] if node.transpose_a else rows[1]
+    attributes = {k: True for k in ("transpose_a", "transpose_b") if getattr(node, k)}
+    engine = gemm_engine(frame, node, a.home.dtype)
+    for c in regions.blocks(node.c, True):
+        reads = [a, b] if node.clear else [a, b, read_c]
+        name = "gemm" if node.clear else "gemm_add"
+        compute(frame, name, c, reads, attributes, engine, c.elements * inner * 2, a.home.dtype)
+
+
+def gemm_engine(frame: Frame, node: n.Gemm, dtype: str) -> str:
+    """The engine of ``impl=``, or the tensor engine where it knows the type, else the vector engine."""
+    if node.impl is not None:
+        return node.impl if node.impl in ("tensor", "vector") else "tensor"
+    engines = [e for e in frame.lowering.hda.engines if e.kind == "tensor"]
+    return "tensor" if any(e.rate(dtype) is not None for e in engines) else "vector"
+
+
+@rule(n.Fill)
+def _fill(frame: Frame, node: n.Fill) -> None:
+    constant = isinstance(node.value, Const)
+    if not constant and not _is_static(frame, node.value):
+        nests.fill(frame, node)
+        return
+    value = node.value.value if isinstance(node.value, Const) else plain(frame.whole(node.value))
+    for target in frame.regions.blocks(node.to, True):
+        compute(frame, "fill", target, [], {"value": value}, flops=target.elements, dtype=target.home.dtype)
+
+
+def _axis(block: Block, dim: int) -> int:
+    """A dimension of a region among those of its home's tile."""
+    return block.kept[dim]
+
+
+@rule(n.Reduce)
+def _reduce(frame: Frame, node: n.Reduce) -> None:
+    regions = frame.regions
+    source, old = regions.block(node.source), regions.block(node.to)
+    if source.cut:
+        raise cannot("a reduction of a region over the edge of a tensor", node)
+    for target in regions.blocks(node.to, True):
+        reads, name = ([source], node.op) if node.clear else ([source, old], f"{node.op}_onto")
+        attributes = {"axis": _axis(source, node.dim)}
+        compute(frame, name, target, reads, attributes, flops=source.elements, dtype=source.home.dtype)
+
+
+@rule(n.Cumsum)
+def _cumsum(frame: Frame, node: n.Cumsum) -> None:
+    source = frame.regions.block(node.source)
+    attributes = {"axis": _axis(source, node.dim)} | ({"reverse": True} if node.reverse else {})
+    for target in frame.regions.blocks(node.to, True):
+        compute(frame, "cumsum", target, [source], attributes, flops=source.elements, dtype=source.home.dtype)
+
+
+@rule(n.Store)
+def _store(frame: Frame, node: n.Store) -> None:
+    nests.statement(frame, node)
+
+
+@rule(n.Atomic)
+def _atomic(frame: Frame, node: n.Atomic) -> None:
+    nests.statement(frame, node)
+
+
+@rule(n.AtomicRegion)
+def _atomic_region(frame: Frame, node: n.AtomicRegion) -> None:
+    nests.atomic_region(frame, node)
+
+
+# --- between units --------------------------------------------------------------------------------
+
+
+@rule(n.Barrier)
+def _barrier(frame: Frame, node: n.Barrier) -> None:
+    if node.units is not None or node.group is not None:
+        raise cannot("a barrier of some of the units", node)
+    low, high = frame.group
+    launch = frame.place.launch
+    if launch.count(launch.scales[high - 1].name, launch.scales[low - 1].name if low else "launch") == 1:
+        return
+    if frame.level.depth != high:
+        raise cannot("a barrier here", node)
+    frame.emit(pm.Collective("barrier", frame.lowering.barrier(frame.level, key_of(frame, node.axis))))
+
+
+@rule(n.Collective)
+def _collective(frame: Frame, node: n.Collective) -> None:
+    between_units(frame, node)
+
+
+def _flag(frame: Frame, name: str, index: tuple[Expr, ...]) -> Expr:
+    home = frame.lowering.homes.home(name)
+    if not home.flag or home.lead > 1:
+        raise cannot(f"a flag in '{name}'", frame.node)
+    member: Expr = ZERO
+    for extent, at in zip(home.shape, index, strict=True):
+        member = member * extent + frame.whole(at)
+    return member
+
+
+@rule(n.Signal)
+def _signal(frame: Frame, node: n.Signal) -> None:
+    home, member = frame.lowering.homes.home(node.flag), _flag(frame, node.flag, node.index)
+    peer = frame.place if node.dst is None else frame.peer(frame.whole(node.dst), node.axis)
+    to = frame.owner(home, peer) if node.dst is not None else None
+    if to is None:
+        to = unit if home.depth == frame.level.depth else frame.place.rank(0, home.depth)
+    frame.emit(pm.Signal(home.name, to, member, frame.whole(node.amount)))
+
+
+@rule(n.Wait)
+def _wait(frame: Frame, node: n.Wait) -> None:
+    if node.phase is not None:
+        raise cannot("a wait for the parity of a phase", node)
+    home = frame.lowering.homes.home(node.flag)
+    frame.emit(pm.Wait(home.name, frame.whole(node.value), _flag(frame, node.flag, node.index)))

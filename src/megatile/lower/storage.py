@@ -1,0 +1,150 @@
+"""Homes: where the elements behind every name of a Program lie.
+
+A *home* is one tile of the Plan. A tensor argument is divided over the units of its home scale (the devices,
+or the cores of a machine whose memory is theirs) as its view there says, and every unit holds its own part
+with local indices; without such a view there is one copy. A tile (``T.alloc``) belongs to the level of the
+Plan at or above its scale; what units inside an instance of that level have of their own (their tiles, or
+copies of a replicated one) are slices of a leading dimension (``lead``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megatile.core.placement import Owner, Partial, Shard, compose, has_copies, is_whole, part, share_length
+from megatile.hda import HDA
+from megatile.ir import nodes as n
+from megatile.ir.launch import ROOT
+from megatile.ir.program import Binding, Program, bindings, placements
+from megatile.lower.units import split_number  # noqa: F401
+
+
+@dataclass(frozen=True)
+class Home:
+    """One tile of the Plan. ``depth``: of the scale whose units own one; ``copy_depth``: of those that have a
+    slice of the ``lead``; ``views``: how a tensor is divided, outermost first."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    memory: str
+    depth: int
+    lead: int = 1
+    copy_depth: int = 0
+    views: tuple[n.View, ...] = ()
+    tensor: bool = False
+    shared: bool = False
+    """One copy for the whole launch."""
+    flag: bool = False
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The tile's extents, with the leading one of slices."""
+        return (self.lead, *self.shape) if self.lead > 1 else self.shape
+
+    def __str__(self) -> str:
+        layout = "".join(f" as {view.layout} over {view.scale}" for view in self.views)
+        slices = f", {self.lead} slices" if self.lead > 1 else ""
+        return f"{self.name}: {self.dtype}{list(self.shape)} in {self.memory}{slices}{layout}"
+
+
+class Homes:
+    """The homes of a Program's tensors; those of its tiles follow when their level is known (``tile``)."""
+
+    def __init__(self, program: Program, hda: HDA):
+        self.program, self.hda, self.launch = program, hda, program.launch
+        self.table = bindings(program)
+        self.layouts = placements(program)
+        self.device_depth = self.launch.depth(self._device())
+        self.found: dict[str, Home] = {p.name: self.tensor(p.name) for p in program.params}
+
+    def _device(self) -> str:
+        launch = self.launch
+        return launch.host if launch.host != ROOT else self.hda.scale("device").name
+
+    def memory_depth(self) -> int:
+        """The depth of the smallest scale that has device memory of its own, not below the dispatched one."""
+        memory = self.hda.level(self.hda.memory("l2").level).position
+        found = self.device_depth
+        for at, scale in enumerate(self.launch.scales[: self.launch.depth(self.launch.dispatch)]):
+            if self.hda.level(self.hda.scale(scale.name).level).position >= memory:
+                found = max(found, at + 1)
+        return found
+
+    def tensor(self, name: str) -> Home:
+        param = self.program.param(name)
+        shape = tuple(int(e) for e in param.shape)
+        memory = self.hda.memory("l2").name
+        for depth in sorted({self.memory_depth(), self.device_depth}, reverse=True):
+            views = self._views(name, depth)
+            if views:
+                parts = self.parts(shape, views)
+                local = tuple(max(lengths) for lengths in zip(*(_lengths(p) for p in parts), strict=True))
+                return Home(name, local, param.dtype, memory, depth, views=views, tensor=True)
+        several = self.launch.count(self.launch.scales[self.device_depth - 1].name) > 1
+        return Home(name, shape, param.dtype, memory, self.device_depth, tensor=True, shared=several)
+
+    def _views(self, base: str, depth: int) -> tuple[n.View, ...]:
+        """The views of a tensor down to a scale, if any divides or copies it there."""
+        scale = self.launch.scales[depth - 1].name
+        for binding in self.table.values():
+            if binding.base == base and binding.views and binding.views[-1].scale == scale:
+                return binding.views
+        return ()
+
+    def parts(self, shape: tuple[int, ...], views: tuple[n.View, ...]) -> list[Any]:
+        """Per unit of the last view's scale, the indices of every dimension that it holds."""
+        last = self.launch.depth(views[-1].scale)
+        counts = [s.count for s in self.launch.scales[:last]]
+        return [self._part(shape, views, rank, counts) for rank in range(math.prod(counts))]
+
+    def _part(self, shape: tuple[int, ...], views: tuple[n.View, ...], rank: int, counts: list[int]) -> Any:
+        path = np.unravel_index(rank, counts) if counts else ()
+        shares: Any = tuple((0, size) for size in shape)
+        low = 0
+        for view in views:
+            high = self.launch.depth(view.scale)
+            if not is_whole(view.layout):
+                inside = [s.count for s in self.launch.scales[low:high]]
+                number = 0
+                for index, count in zip(path[low:high], inside, strict=True):
+                    number = number * count + int(index)
+                within = self.launch.scales[low - 1].name if low else ROOT
+                lengths = tuple(share_length(s) for s in shares)
+                inner = part(view.layout, lengths, self.launch.grid(view.scale, within), number)
+                shares = tuple(compose(a, b) for a, b in zip(shares, inner, strict=True))
+            low = high
+        return shares
+
+    def tile(self, node: n.Alloc, level_depth: int) -> Home:
+        """The home of a tile that a level at ``level_depth`` keeps."""
+        owner = max(self.launch.depth(node.scale), level_depth)
+        layouts = self.layouts.get(node.name, {})
+        copied = [self.launch.depth(s) for s, layout in layouts.items() if has_copies(layout)]
+        deepest = max([owner, *copied])
+        lead = math.prod(s.count for s in self.launch.scales[level_depth:deepest])
+        home = Home(node.name, node.shape, node.dtype, node.level, level_depth, lead, deepest, flag=node.flag)
+        self.found[node.name] = home
+        return home
+
+    def home(self, name: str) -> Home:
+        return self.found[self.table[name].base]
+
+    def binding(self, name: str) -> Binding:
+        return self.table[name]
+
+    def is_partial(self, name: str) -> bool:
+        return any(isinstance(v.layout, Partial) for v in self.table[name].views)
+
+
+def _lengths(shares: Any) -> tuple[int, ...]:
+    return tuple(share_length(s) for s in shares)
+
+
+def uneven(layout: Any) -> bool:
+    """Whether a layout gives indices that are no run."""
+    return isinstance(layout, Owner) or (isinstance(layout, Shard) and layout.order != "contiguous")

@@ -1,0 +1,351 @@
+"""Levels, their instances and slots; the streams of a Plan; phases and the flags between them.
+
+The devices of a launch are the Plan's first level. A region at a smaller scale is a part of a further level:
+its instances are numbered region after region (and iteration after iteration of the loops around it), so that
+an earlier phase is dispatched before a later one. The stream of the larger unit signals ``go`` when it comes
+to a region and waits for ``done``, a count per phase, before what follows. Scales inside an instance are not
+levels: their units' code is written one after the other into the instance's stream, statement by statement
+(engines work on them at the same time all the same), unless they wait for each other's signals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from megatile.core.expr import ZERO, Expr, known, simplify
+from megatile.hda import HDA
+from megatile.ir import nodes as n
+from megatile.ir.launch import ROOT
+from megatile.ir.program import Program
+from megatile.lower.errors import LoweringError, cannot
+from megatile.lower.regions import Regions
+from megatile.lower.storage import Home, Homes
+from megatile.lower.units import WHOLE, NotStatic, Place, Ranges, split_number, tidy
+from megatile.plan import model as pm
+
+Rule = Callable[["Frame", Any], None]
+RULES: dict[type[n.Node], Rule] = {}
+"""What each kind of statement becomes in a stream."""
+NUMBERS: dict[str, Callable[[Frame, Expr, int, str], Expr]] = {}
+"""How a whole number comes from an expression on ``data``."""
+
+
+def rule(*kinds: type[n.Node]) -> Callable[[Rule], Rule]:
+    def register(function: Rule) -> Rule:
+        for kind in kinds:
+            RULES[kind] = function
+        return function
+
+    return register
+
+
+@dataclass(eq=False)
+class Level:
+    """A level of the Plan while it grows: its streams, and how many instances each unit of the parent has."""
+
+    name: str | None
+    scale: str
+    depth: int
+    parent: Level | None = None
+    total: int = 1
+    talks: bool = False
+    """Whether instances wait for each other, and so must all be there."""
+    streams: list[Stream] = field(default_factory=list)
+
+    @property
+    def parents(self) -> int:
+        return 1 if self.parent is None else self.parent.instances
+
+    @property
+    def instances(self) -> int:
+        return self.parents * self.total
+
+
+@dataclass(eq=False)
+class Stream:
+    """The commands of one region's instances (``first``, ``count`` of each parent) as they are written."""
+
+    level: Level
+    first: int = 0
+    count: int = 1
+    out: list[Any] = field(default_factory=list)
+    pending: list[Any] = field(default_factory=list)
+    """Waits for regions before, written when something follows that must not overtake them."""
+    busy: bool = False
+    """Whether anything was written."""
+
+    def emit(self, statement: Any) -> None:
+        self.flush()
+        self.out.append(statement)
+        self.busy = True
+
+    def flush(self) -> None:
+        waits, self.pending = self.pending, []
+        self.out += waits
+        self.busy = self.busy or bool(waits)
+
+    @contextmanager
+    def inner(self) -> Iterator[list[Any]]:
+        """Statements of a loop's or branch's body."""
+        self.flush()
+        outer, self.out = self.out, []
+        try:
+            yield self.out
+            self.flush()
+        finally:
+            self.out = outer
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A loop of a stream that a region inside it must count: its variable, first value, step and trips."""
+
+    name: str
+    start: Expr
+    step: int
+    trips: int
+
+
+@dataclass
+class Frame:
+    """Where statements are lowered: the stream, the unit's place, and the values of variables.
+
+    ``names`` are whole numbers; ``values`` other variables, as typed expressions; ``group`` the depths
+    between which the units of the innermost region are counted.
+    """
+
+    lowering: Lowering
+    stream: Stream
+    place: Place
+    names: dict[str, Expr] = field(default_factory=dict)
+    values: dict[str, Expr] = field(default_factory=dict)
+    ranges: Ranges = field(default_factory=dict)
+    turns: tuple[Turn, ...] = ()
+    conditions: tuple[Expr, ...] = ()
+    group: tuple[int, int] = (0, 0)
+    node: n.Node | None = None
+    fresh: set[str] = field(default_factory=set)
+    """Tiles whose next copy begins a new version."""
+
+    @property
+    def regions(self) -> Regions:
+        return Regions(self)
+
+    @property
+    def level(self) -> Level:
+        return self.stream.level
+
+    def whole(self, expr: Expr) -> Expr:
+        """A whole number that is known to the stream, as an expression of the Plan."""
+        try:
+            return self.place.whole(expr, self.names)
+        except NotStatic:
+            if expr.dtype not in WHOLE:
+                raise cannot(f"'{expr}', which is not a whole number known to the unit,", self.node) from None
+            return NUMBERS["data"](self, expr, 2**31 - 1, "number")
+
+    def emit(self, statement: Any) -> None:
+        source = self.node.span.place() if self.node is not None and self.node.span else None
+        self.stream.emit(replace(statement, source=source))
+
+    def owner(self, home: Home, peer: Place) -> Expr | None:
+        """The number of a home's owner, seen from a peer of this unit; None: it is this unit's own."""
+        if home.shared or home.depth <= self.group[0]:
+            return None
+        level = self.level
+        while level.parent is not None and level.depth > home.depth:
+            level = level.parent
+        if level.parent is None:
+            return peer.rank(0, level.depth)
+        return peer.rank(0, level.parent.depth) * level.total + peer.rank(level.parent.depth, level.depth)
+
+    def peer(self, number: Expr, axis: int | None) -> Place:
+        """The place of another unit of the innermost region, by its rank (along ``axis``)."""
+        low, high = self.group
+        launch = self.place.launch
+        scales = launch.scales[low:high]
+        within = launch.scales[low - 1].name if low else ROOT
+        grid = launch.grid(launch.scales[high - 1].name, within)
+        if axis is not None:
+            rank, stride = self.place.rank(low, high), math.prod(grid[:axis])
+            mine = rank // stride % grid[axis]
+            number = simplify(rank + (number - mine) * stride)
+        indices = (tidy(e, self.ranges) for e in split_number(number, [s.count for s in scales]))
+        path = (*self.place.path[:low], *indices)
+        return Place(launch, (*path, *self.place.path[high:]))
+
+    def lower(self, body: tuple[n.Node, ...]) -> None:
+        for node in body:
+            self.node = node
+            rule = RULES.get(type(node))
+            if rule is None:
+                raise cannot(f"'{type(node).__name__}'", node)
+            try:
+                rule(self, node)
+            except LoweringError as error:
+                if error.place is None and node.span:
+                    error.place = node.span.place()
+                raise
+
+    def inside(self, place: Place, group: tuple[int, int]) -> Frame:
+        """The same stream for a unit further in."""
+        return replace(
+            self, place=place, group=group, names=dict(self.names), values=dict(self.values), fresh=self.fresh
+        )
+
+
+class Lowering:
+    """One Program on one machine on its way to a Plan."""
+
+    def __init__(self, program: Program, hda: HDA):
+        self.program, self.hda, self.launch = program, hda, program.launch
+        self.homes = Homes(program, hda)
+        depth = self.homes.device_depth
+        scale = self.launch.scales[depth - 1].name
+        self.first = Level(None, scale, depth, total=self.launch.count(scale))
+        self.levels: dict[str, Level] = {}
+        self.tiles: dict[str, pm.Tile] = {}
+        self.flags: dict[str, pm.Flag] = {}
+        self.groups: dict[tuple[str | None, Expr], pm.Group] = {}
+        self.versions: dict[str, int] = {}
+        self.parts: dict[int, tuple[int, int]] = {}
+        """Regions of further levels: the first instance, and how often the region runs."""
+        self.count = 0
+        self.scattered: dict[str, int] = {}
+        """Tensors of which every unit has reduced its own part along a dimension."""
+        self.variables: dict[str, Home] = {}
+        """Tiles of variables."""
+        self.assigned = Counter(m.name for m in n.walk(program.body) if isinstance(m, n.Let))
+        self._count_regions(program.body, depth, 1)
+
+    # --- levels -----------------------------------------------------------------------------------
+
+    def child_scale(self, node: n.Scale, depth: int) -> str | None:
+        """The scale of the level that a region below a unit at ``depth`` makes; None: it makes none."""
+        target = self.launch.depth(node.scale)
+        dispatch = self.launch.depth(self.launch.dispatch)
+        if depth <= self.first.depth < target and not self.launch.resident:
+            return self.launch.scales[min(target, dispatch) - 1].name
+        if depth >= self.first.depth and target > depth and self.waits(node):
+            return node.scale
+        return None
+
+    def waits(self, node: n.Scale) -> bool:
+        """Whether units of a region inside an instance wait for each other's signals."""
+        return self.launch.count(node.scale) > 1 and any(
+            isinstance(m, (n.Signal, n.Wait)) for m in n.walk(node.body)
+        )
+
+    def _count_regions(self, body: tuple[n.Node, ...], depth: int, times: int) -> None:
+        for node in body:
+            if isinstance(node, n.Scale):
+                scale = self.child_scale(node, depth)
+                inner = max(depth, self.launch.depth(node.scale))
+                if scale is None:
+                    self._count_regions(node.body, inner, times)
+                    continue
+                level = self._level(scale, depth)
+                level.talks = level.talks or talks(node)
+                each = self.launch.count(scale, self.launch.scales[depth - 1].name)
+                self.parts[id(node)] = (level.total, times)
+                level.total += each * times
+                self._count_regions(node.body, inner, 1)
+            elif isinstance(node, n.Loop):
+                trips = _trips(node)
+                if trips is None and any(
+                    isinstance(m, n.Scale) and self.child_scale(m, depth) for m in n.walk(node.body)
+                ):
+                    raise cannot("a region inside a loop whose trip count is not a number", node)
+                self._count_regions(node.body, depth, times * (trips or 1))
+            else:
+                for _, inner_body in n.bodies(node):
+                    self._count_regions(inner_body, depth, times)
+
+    def _level(self, scale: str, depth: int) -> Level:
+        if scale not in self.levels:
+            above = [lv for lv in (self.first, *self.levels.values()) if lv.depth <= depth]
+            parent = max(above, key=lambda lv: lv.depth)
+            self.levels[scale] = Level(scale, scale, self.launch.depth(scale), parent, total=0)
+        return self.levels[scale]
+
+    def fresh(self) -> int:
+        self.count += 1
+        return self.count
+
+    def once(self, name: str) -> bool:
+        """Whether a variable gets its value in one place only."""
+        return self.assigned[name] == 1
+
+    # --- declarations -----------------------------------------------------------------------------
+
+    def declare(self, home: Home, level: Level) -> None:
+        if home.flag:
+            self.flags[home.name] = pm.Flag(home.name, math.prod(home.extents), level.name)
+        elif home.name not in self.tiles:
+            self.tiles[home.name] = pm.Tile(
+                home.name, home.extents, home.dtype, home.memory, level=level.name
+            )
+
+    def scratch(self, frame: Frame, shape: tuple[int, ...], dtype: str, word: str = "part") -> Home:
+        """A tile of the stream's own."""
+        self.count += 1
+        memory = self.hda.memory("l0" if frame.level is not self.first else "l2").name
+        home = Home(f"{word}_{self.count}", shape, dtype, memory, frame.level.depth)
+        self.homes.found[home.name] = home
+        self.declare(home, frame.level)
+        return home
+
+    def barrier(self, level: Level, key: Expr) -> str:
+        """The group of units of a level with the same key."""
+        found = self.groups.get((level.name, key))
+        if found is None:
+            found = self.groups[level.name, key] = pm.Group(f"group_{len(self.groups) + 1}", key, level.name)
+        return found.name
+
+    # --- the whole --------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        for param in self.program.params:
+            home = self.homes.found[param.name]
+            level = (
+                self.first
+                if home.depth <= self.first.depth
+                else self.levels[self.launch.scales[home.depth - 1].name]
+            )
+            tile = pm.Tile(home.name, home.extents, home.dtype, home.memory, role="inout", level=level.name)
+            if home.shared:
+                tile = replace(tile, owner=ZERO, owners=1)
+            self.tiles[home.name] = tile
+        stream = Stream(self.first, 0, self.first.total)
+        self.first.streams.append(stream)
+        frame = Frame(self, stream, Place(self.launch, ()), ranges={"unit": (0, self.first.instances - 1)})
+        frame.lower(self.program.body)
+
+
+def talks(node: n.Scale) -> bool:
+    """Whether the units of a region meet, put, get or signal among each other."""
+
+    def own(body: tuple[n.Node, ...]) -> Iterator[n.Node]:
+        for m in body:
+            yield m
+            if not isinstance(m, n.Scale):
+                for _, inner in n.bodies(m):
+                    yield from own(inner)
+
+    return any(
+        isinstance(m, (n.Barrier, n.Collective, n.Signal, n.Wait))
+        or (isinstance(m, n.Copy) and (m.dst is not None or m.src is not None))
+        for m in own(node.body)
+    )
+
+
+def _trips(node: n.Loop) -> int | None:
+    values = [known(e) for e in (node.start, node.stop, node.step)]
+    if None in values or values[2] == 0:
+        return None
+    return len(range(*values))  # type: ignore[arg-type]

@@ -1,0 +1,111 @@
+"""Passes over the Program before it meets the machine: control flow without jumps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from megatile.core.expr import Const, Symbol, applied
+from megatile.ir import nodes as n
+from megatile.ir.program import Program
+from megatile.lower.errors import cannot
+
+_JUMPS = (n.Break, n.Continue, n.Return)
+
+
+@dataclass(frozen=True)
+class WithoutJumps:
+    """``if c: continue; s`` → ``if c: pass else: s``; ``break`` and ``return`` set a variable that what
+    follows, and later iterations, look at."""
+
+    name: str = "without_jumps"
+
+    def apply(self, program: Program) -> Program:
+        return replace(program, body=_Jumps().body(program.body))
+
+
+class _Jumps:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def body(self, body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        """A region's body: a ``return`` ends it."""
+        if not any(isinstance(m, n.Return) for m in _own(body)):
+            return self.block(body, None, None)
+        done = self.fresh("returned")
+        return (n.Let(done, Const(0)), *self.block(body, None, done))
+
+    def fresh(self, word: str) -> str:
+        self.count += 1
+        return f"{word}_{self.count}"
+
+    def block(self, body: tuple[n.Node, ...], broken: str | None, done: str | None) -> tuple[n.Node, ...]:
+        result: list[n.Node] = []
+        for at, node in enumerate(body):
+            if isinstance(node, _JUMPS):
+                flag = {n.Break: broken, n.Return: done}.get(type(node))
+                if flag is not None:
+                    result.append(n.Let(flag, Const(1), span=node.span))
+                return tuple(result)
+            if isinstance(node, n.Scale):
+                result.append(replace(node, body=self.body(node.body)))
+            elif isinstance(node, n.Loop):
+                result += self.loop(node, done)
+            elif isinstance(node, n.If):
+                inner, rest = self.branch(node, body[at + 1 :], broken, done)
+                result.append(inner)
+                if rest:
+                    return tuple(result)
+            else:
+                result.append(node)
+                continue
+            leaves = done is not None and any(isinstance(m, n.Return) for m in _own((node,)))
+            if leaves and at + 1 < len(body):
+                rest_of = self.block(body[at + 1 :], broken, done)
+                result.append(n.If(_is_zero(done or ""), rest_of, span=node.span))
+                return tuple(result)
+        return tuple(result)
+
+    def branch(
+        self, node: n.If, rest: tuple[n.Node, ...], broken: str | None, done: str | None
+    ) -> tuple[n.If, bool]:
+        """A branch that may jump takes what follows it into the sides that do not."""
+        jumps = any(isinstance(m, _JUMPS) for m in _own(node.body, True) + _own(node.orelse, True))
+        if not jumps:
+            sides: dict[str, Any] = {w: self.block(b, broken, done) for w, b in n.bodies(node)}
+            return replace(node, **sides), False
+        sides = {w: self.block((*b, *rest), broken, done) for w, b in n.bodies(node)}
+        return replace(node, **sides), True
+
+    def loop(self, node: n.Loop, done: str | None) -> list[n.Node]:
+        inner = _own(node.body, True)
+        leaves = done is not None and any(isinstance(m, n.Return) for m in inner)
+        if not leaves and not any(isinstance(m, n.Break) for m in inner):
+            return [replace(node, body=self.block(node.body, None, done))]
+        if node.kind == "bounded":
+            raise cannot("a 'while' loop", node)
+        broken = self.fresh("broken")
+        body = self.block(node.body, broken, done)
+        if leaves and done is not None:
+            body = (n.If(_is_zero(done), body),)
+        guarded = n.If(_is_zero(broken), body, span=node.span)
+        return [n.Let(broken, Const(0)), replace(node, body=(guarded,))]
+
+
+def _is_zero(name: str) -> Any:
+    return applied("==", (Symbol(name), Const(0)), "bool")
+
+
+def _own(body: tuple[n.Node, ...], in_loop: bool = False) -> list[n.Node]:
+    """The statements of a body through branches (and loops, unless jumps of loops are meant)."""
+    found: list[n.Node] = []
+    for node in body:
+        found.append(node)
+        if isinstance(node, n.Scale):
+            continue
+        for _, inner in n.bodies(node):
+            deeper = _own(inner, in_loop)
+            if in_loop and isinstance(node, n.Loop):
+                deeper = [m for m in deeper if isinstance(m, n.Return)]
+            found += deeper
+    return found
