@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from megatile.lower.lowered import lower as lower
     from megatile.plan.build import PlanBuilder as PlanBuilder
     from megatile.plan.model import Plan as Plan
+    from megatile.runtime.host.context import host as host
     from megatile.runtime.launch import launch as launch
     from megatile.sim import Session as Session
     from megatile.sim import faults as faults
@@ -68,6 +69,7 @@ _WHERE = {
     "simulate": "megatile.lower.calls",
     "run_kernel_in_mock": "megatile.language.kernel.mock",
     "run": "megatile.targets.interpret",
+    "host": "megatile.runtime.host.context",
     "launch": "megatile.runtime.launch",
     "hamilton_attention": "megatile.attention",
     "shard_sequence": "megatile.attention",

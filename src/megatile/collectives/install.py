@@ -20,7 +20,8 @@ from megatile.language.kernel.directions import OPPOSITE, TOPOLOGIES
 
 @dataclass(frozen=True)
 class NeighborTableEntry:
-    """One direction: the peer, the direction in which it hears us, and where we receive from it."""
+    """One direction: the peer, the direction in which it hears us, and where we receive from it: the offset
+    in the memory of the queues, and once a host has installed it the physical address."""
 
     direction: str
     peer_direction: str
@@ -29,6 +30,7 @@ class NeighborTableEntry:
     peer_pe: int
     rx_base: int
     rx_size: int
+    rx_base_pa: int | None = None
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,11 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import ONE, ZERO, Expr, divide, expr, simplify, split, unit
+from megatile.core.expr import ONE, ZERO, Expr, divide, expr, simplify, split, symbols, unit
 from megatile.language.kernel.blocks import flat_region, pieces_of, shaped_as, sub_block
 from megatile.language.kernel.directions import Wiring
 from megatile.language.kernel.math import Math
@@ -135,7 +137,8 @@ class Tl(Math):
         # Multiples of a part's size choose the owner; that the rest stays inside the part is checked when it
         # runs.
         me = unit if self.number is None else expr(self.number)
-        owner, first = (me, index) if tensor.replicated else split(index, prod(tensor.shape), ranges)
+        number, first = (me, index) if tensor.replicated else split(index, prod(tensor.shape), ranges)
+        owner = me if tensor.replicated else tensor.owner(number, me)
         if odd != ZERO:
             raise self.error(f"address {ptr!r} is not a multiple of the element size of {element}")
         handle = Handle(tensor.name, tensor.shape, element, tensor.memory or self.settings.memory)
@@ -144,8 +147,16 @@ class Tl(Math):
             raise self.error(
                 f"{prod(shape)} elements at {ptr!r} are no block of tensor '{tensor.name}' {tensor.shape}"
             )
-        at = None if simplify(owner) == me or self.settings.units == 1 else owner
+        own = self.settings.units == 1 or simplify(owner) == me or self.always(owner, me)
+        at = None if own else owner
         return Part(handle, replace(region, at=at))
+
+    def always(self, owner: Expr, me: Expr) -> bool:
+        """Whether an expression of the unit's number is that number, for all units."""
+        if symbols(owner) - {"unit"} or symbols(me) - {"unit"}:
+            return False
+        units = {"unit": np.arange(self.settings.units)}
+        return bool(np.all(np.asarray(owner.evaluate(units)) == np.asarray(me.evaluate(units))))
 
     def emit(
         self,

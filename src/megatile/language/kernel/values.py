@@ -22,8 +22,9 @@ class Tensor:
     """A kernel argument that stands for memory: ``shape`` elements of ``dtype`` for each unit.
 
     As in one virtual range, unit ``r``'s part lies at ``pointer + r * nbytes``; ``replicated`` means that
-    every unit has a whole copy at ``pointer`` itself. ``role`` says whether the kernel reads it, writes it,
-    or both; ``memory`` (None: as the reader says) where it lies.
+    every unit has a whole copy at ``pointer`` itself. Where ``copies`` units in a row hold the same part, or
+    the parts begin anew every ``period`` units, a unit means its own copy. ``role`` says whether the kernel
+    reads it, writes it, or both; ``memory`` (None: as the reader says) where it lies.
     """
 
     name: str
@@ -32,6 +33,15 @@ class Tensor:
     role: str = "inout"
     memory: str | None = None
     replicated: bool = False
+    copies: int = 1
+    period: int = 0
+
+    def owner(self, number: Any, me: Any) -> Any:
+        """The unit whose copy of part ``number`` the unit ``me`` means."""
+        if self.copies == 1 and not self.period:
+            return number
+        first = me // self.period * self.period if self.period else 0
+        return first + number * self.copies + me % self.copies
 
     def __post_init__(self) -> None:
         shape = self.shape if isinstance(self.shape, tuple) else (self.shape,)

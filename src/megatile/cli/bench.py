@@ -1,0 +1,121 @@
+"""``megatile bench``: run a bench written like a PyTorch script on a simulated machine."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Annotated, Any
+
+import typer
+
+from megatile.cli.machine import Json, Set, overrides
+from megatile.cli.output import print_json
+from megatile.core.errors import MegatileError, Place, did_you_mean
+from megatile.core.quantities import format_time
+
+FOLDERS = ("megatile.runtime.benches",)
+
+
+def benches() -> dict[str, str]:
+    """The benches that come with megatile: name to module."""
+    return {
+        m.name: f"{folder}.{m.name}"
+        for folder in FOLDERS
+        for m in iter_modules(import_module(folder).__path__)
+    }
+
+
+def load(name: str) -> Any:
+    """A bench by name, or from a Python file, which is run."""
+    known = benches()
+    if name in known:
+        return import_module(known[name])
+    path = Path(name)
+    if path.suffix != ".py":
+        raise MegatileError(f"there is no bench '{name}'", advice=did_you_mean(name, known, what="benches"))
+    if not path.is_file():
+        raise MegatileError(f"there is no file '{name}'")
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as wrong:
+        raise MegatileError(f"{wrong.msg}", place=Place(str(path), wrong.lineno)) from None
+    if not callable(getattr(module, "run", None)):
+        raise MegatileError(f"'{name}' has no function run(torch)")
+    return module
+
+
+def bench(
+    name: Annotated[
+        str, typer.Argument(help="A bench that comes with megatile, or a Python file with run(torch).")
+    ],
+    machine: Annotated[
+        str, typer.Option("-m", "--machine", help="A shipped machine or a YAML file.")
+    ] = "ahbm",
+    topology: Annotated[Path | None, typer.Option(help="A topology.yaml instead of a machine.")] = None,
+    ccl: Annotated[Path | None, typer.Option(help="A ccl.yaml whose kernel does all_reduce.")] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option("-a", "--algorithm", help="A kernel of ccl.yaml, or an algorithm of the library."),
+    ] = None,
+    verify_data: Annotated[
+        bool, typer.Option("--verify-data/--no-data", help="Compute and check data, or find out times only.")
+    ] = True,
+    settings: Set = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a trace: *.json for Perfetto, *.jsonl for an op log.")
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Import the modules that the ccl.yaml names.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Run a bench: what it checks, then the simulated time, that of the PEs' engines, the rest, and the
+    bound.
+
+    Example: megatile bench ccl_allreduce -m ahbm --set sips=4 -a intercube_allreduce
+    """
+    import contextlib
+    import io
+
+    from megatile.runtime.host.context import host
+    from megatile.trace import write_trace
+
+    module = load(name)
+    said = io.StringIO()
+    with host(
+        str(topology or machine),
+        ccl,
+        algorithm=algorithm,
+        data=verify_data,
+        trust=trust,
+        **overrides(settings),
+    ) as torch:
+        with contextlib.redirect_stdout(said) if json else contextlib.nullcontext():
+            failures = module.run(torch) or 0
+        report = torch.report()
+        if trace is not None:
+            write_trace(torch.trace, trace)
+    if json:
+        found = {
+            "bench": name,
+            "machine": torch.machine.name,
+            "failures": failures,
+            "said": said.getvalue().strip(),
+        }
+        print_json("bench", {**found, **report})
+    else:
+        for label, key in (
+            ("total", "total_ns"),
+            ("PE execution", "pe_exec_ns"),
+            ("network", "network_ns"),
+            ("roofline bound", "bound_ns"),
+        ):
+            print(f"  {label:<15} {format_time(round(report[key] * 1000)):>12}")
+    if failures:
+        raise typer.Exit(1)

@@ -1,0 +1,49 @@
+"""All-reduce over all devices: rank r gives r + 1, everybody must get the sum of all shards."""
+
+from typing import Any
+
+import numpy as np
+
+from megatile.runtime.host.placement import DPPolicy
+
+N_ELEM = 256
+
+
+def worker(rank: int, torch: Any, found: dict[int, Any]) -> None:
+    dist = torch.distributed
+    torch.accelerator.set_device_index(rank)
+    dist.init_process_group()
+    shards = dist.participants() or ((0, 0),)
+    cubes = len({cube for cube, _ in shards})
+    pes = len(shards) // cubes
+    policy = DPPolicy(
+        cube="row_wise", pe="row_wise" if pes > 1 else "replicate", num_cubes=cubes, num_pes=pes
+    )
+    x = torch.zeros((len(shards), N_ELEM), dtype=torch.float16, dp=policy, name=f"x{rank}").fill_(rank + 1)
+    dist.all_reduce(x)
+    if torch.has_data:
+        found[rank] = x.numpy()
+
+
+def run(torch: Any) -> int:
+    size, devices = torch.distributed.get_world_size(), torch.shape.devices
+    if size != devices:
+        raise RuntimeError(f"world size {size} is not the number of devices {devices}")
+    found: dict[int, Any] = {}
+    torch.multiprocessing.spawn(worker, args=(torch, found), nprocs=size)
+    name = torch.distributed.algorithm
+    if not found:
+        print(f" {name} (ws={size}): times only")
+        return 0
+    expected = len(found[0]) * size * (size + 1) // 2
+    wrong = [
+        (rank, row, got)
+        for rank, rows in found.items()
+        for row, got in enumerate(rows)
+        if np.any(got != expected)
+    ]
+    for rank, row, got in wrong:
+        print(f" [FAIL] rank {rank} shard {row}: got mean={got.astype(float).mean():g}, expected={expected}")
+    if not wrong:
+        print(f" {name} (ws={size}): {sum(map(len, found.values()))} OK")
+    return len(wrong)

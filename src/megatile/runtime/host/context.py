@@ -1,0 +1,522 @@
+"""``with mt.host(machine="ahbm") as torch:``: a namespace that looks like PyTorch, on a simulated machine.
+
+    import megatile as mt
+
+    def worker(rank, torch):
+        torch.accelerator.set_device_index(rank)
+        torch.distributed.init_process_group()
+        x = torch.zeros((4, 256), dtype=torch.float16).fill_(rank + 1)
+        torch.distributed.all_reduce(x)
+        print(x.numpy()[0, 0])
+
+    with mt.host(machine="dgx-h100") as torch:
+        torch.multiprocessing.spawn(worker, args=(torch,), nprocs=torch.distributed.get_world_size())
+        print(torch.time_ns)
+
+What the namespace has:
+
+* tensors: ``zeros``, ``empty``, ``ones``, ``full``, ``from_numpy``, ``empty_like`` (shape, dtype, dp, name);
+  ``torch.float16`` … are names of element types. A tensor is `Tensor`: ``copy_``, ``numpy``, indexing,
+  ``to``, ``free``. Device tensors lie on the current device, as their `DPPolicy` says (without one: PE 0 of
+  cube 0).
+* ``launch(name, kernel, *args)``: a ``tl`` kernel on the PEs where its tensors lie.
+* ``distributed``: groups, collectives, messages (`Distributed`); ``multiprocessing.spawn``: one worker per
+rank.
+* ``accelerator.set_device_index / current_device_index / device_count``, ``ahbm.set_device /
+current_device``.
+* ``spec``: the machine (`HDA`); ``shape``: devices, cubes, PEs and memories as the host sees them.
+* ``time_ns``, ``report()``, ``trace``: what it took.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from megatile.collectives.config import load_ccl_config, resolve_algorithm_config
+from megatile.collectives.registry import algorithms
+from megatile.core.dtypes import dtype as dtype_name
+from megatile.core.dtypes import numpy_dtype
+from megatile.core.errors import MegatileError
+from megatile.hda import HDA
+from megatile.hda import machine as find_machine
+from megatile.runtime.host.allocators import AllocationError, Memory
+from megatile.runtime.host.ccl import CclAlgorithm
+from megatile.runtime.host.distributed import Distributed
+from megatile.runtime.host.engine import Engine, Launch
+from megatile.runtime.host.groups import Call
+from megatile.runtime.host.kernels import Kernels
+from megatile.runtime.host.placement import DPPolicy, TensorHandle, deploy_tensor, release, resolve_dp_policy
+from megatile.runtime.host.run_collective import Collectives
+from megatile.runtime.host.tensor import Tensor, TensorError, empty_rows
+from megatile.runtime.host.workers import DistributedError, SpawnException, Workers
+from megatile.trace import Trace
+
+DEBUG_SWITCH = "MEGATILE_DEBUG"
+ONE_PE = DPPolicy(num_cubes=1, num_pes=1)
+DTYPES = {
+    "float64": "f64", "float32": "f32", "float": "f32", "float16": "f16", "half": "f16", "bfloat16": "bf16",
+    "float8_e4m3fn": "f8e4m3", "int64": "i64", "long": "i64", "int32": "i32", "int8": "i8", "uint8": "u8",
+}  # fmt: skip
+
+
+class HostError(MegatileError, RuntimeError):
+    """A host that is asked for something it cannot do."""
+
+
+class DeviceSelector:
+    """``"all"`` devices, or one: ``"sip:3"``."""
+
+    def __init__(self, text: str = "all") -> None:
+        self.text = text
+        name, _, number = text.partition(":")
+        self.index = None if text == "all" else int(number) if number.isdecimal() else -1
+        if text != "all" and (name not in ("sip", "device") or self.index == -1):
+            raise HostError(f"'{text}' selects no device", advice='use "all" or "sip:0"')
+
+    def __repr__(self) -> str:
+        return f"DeviceSelector({self.text!r})"
+
+
+class RuntimeContext:
+    """A machine as a PyTorch-like namespace; see the module's text. ``engine`` does the work."""
+
+    _active: weakref.ref[RuntimeContext] | None = None
+
+    def __init__(
+        self,
+        engine: Engine,
+        target_device: DeviceSelector | str = "all",
+        correlation_id: str = "",
+        spec: HDA | None = None,
+        *,
+        ccl: Mapping[str, Any] | None = None,
+        algorithm: str = "auto",
+        trust: bool = False,
+    ) -> None:
+        self.engine, self.correlation_id = engine, correlation_id
+        self.machine = self.spec = spec or engine.machine
+        self.target_device = (
+            DeviceSelector(target_device) if isinstance(target_device, str) else target_device
+        )
+        self.shape = engine.shape
+        self.memory = Memory(self.machine)
+        self.workers = Workers()
+        self.ccl = CclAlgorithm(ccl, self.machine, self.memory, trust) if ccl else None
+        self.collectives = Collectives(self, algorithm)
+        self.distributed = Distributed(self)
+        self.kernels = Kernels(self.shape)
+        self.installed = False
+        self._clock_ps = 0
+        self._device: int | None = self.target_device.index
+        self._names = 0
+        self.multiprocessing = SimpleNamespace(spawn=self._spawn, SpawnException=SpawnException)
+        device = SimpleNamespace(
+            set_device=self.set_device,
+            current_device=self.current_device,
+            device_count=lambda: self.shape.devices,
+        )
+        self.ahbm = self.cuda = device
+        self.accelerator = SimpleNamespace(
+            set_device_index=self.set_device,
+            current_device_index=self.current_device,
+            device_count=lambda: self.shape.devices,
+            is_available=lambda: True,
+            synchronize=self.synchronize,
+        )
+        for name, short in DTYPES.items():
+            setattr(self, name, short)
+
+    def __enter__(self) -> RuntimeContext:
+        RuntimeContext._active = weakref.ref(self)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if RuntimeContext.active() is self:
+            RuntimeContext._active = None
+
+    @staticmethod
+    def active() -> RuntimeContext | None:
+        """The context whose ``with`` block was entered last, if it is still there."""
+        return RuntimeContext._active() if RuntimeContext._active is not None else None
+
+    @property
+    def has_data(self) -> bool:
+        """Whether tensors have contents, or times alone are found out."""
+        return self.engine.data
+
+    def __repr__(self) -> str:
+        return f"<host of {self.machine.name}: {self.shape.devices} devices, {self.time_ns:.0f} ns>"
+
+    # who and when
+
+    @property
+    def backend(self) -> str:
+        return "ahbm" if self.machine.name == "ahbm" or self.shape.pe_scale == "pe" else "device"
+
+    @property
+    def rank(self) -> int:
+        return self.workers.current.rank if self.workers.current else 0
+
+    @property
+    def world_size(self) -> int:
+        return self.ccl.world_size if self.ccl else self.shape.devices
+
+    @property
+    def clock_ps(self) -> int:
+        """The time of the worker whose turn it is, or of the host outside workers."""
+        return self.workers.current.clock_ps if self.workers.current else self._clock_ps
+
+    def wait_for(self, time_ps: int) -> None:
+        """Let the worker's time go on to some moment."""
+        if self.workers.current is not None:
+            self.workers.current.clock_ps = max(self.workers.current.clock_ps, time_ps)
+        else:
+            self._clock_ps = max(self._clock_ps, time_ps)
+
+    @property
+    def time_ns(self) -> float:
+        """When the last work ends, since the beginning."""
+        return max(self._clock_ps, self.engine.end_ps) / 1000
+
+    def synchronize(self, device: int | None = None) -> None:
+        """Wait for all work of the current device."""
+        where = self.current_device() if device is None else device
+        self.wait_for(self.engine.free_ps(where))
+
+    def set_device(self, device: int) -> None:
+        """Choose the device for new tensors of this worker."""
+        if not 0 <= int(device) < self.shape.devices:
+            raise HostError(f"there is no device {device}", advice=f"there are {self.shape.devices}, from 0")
+        if self.workers.current is not None:
+            self.workers.current.device = int(device)
+        else:
+            self._device = int(device)
+
+    def current_device(self) -> int:
+        worker = self.workers.current
+        chosen = worker.device if worker is not None else self._device
+        if chosen is None:
+            self.warn("no device was chosen (set_device), so it is 0")
+        return chosen or 0
+
+    def warn(self, text: str) -> None:
+        """A warning for those who set ``MEGATILE_DEBUG=1``."""
+        if os.environ.get(DEBUG_SWITCH, "0") not in ("", "0"):
+            warnings.warn(f"megatile: {text}", stacklevel=3)
+
+    # tensors
+
+    def empty(
+        self,
+        *shape: Any,
+        dtype: Any = "f16",
+        dp: DPPolicy | None = None,
+        name: str | None = None,
+        device: Any = None,
+    ) -> Tensor:
+        """A tensor of the current device, whose contents are left as they are."""
+        return self._make(shape, dtype, dp, name, device, None)
+
+    def zeros(
+        self,
+        *shape: Any,
+        dtype: Any = "f16",
+        dp: DPPolicy | None = None,
+        name: str | None = None,
+        device: Any = None,
+    ) -> Tensor:
+        return self._make(shape, dtype, dp, name, device, 0.0)
+
+    def ones(self, *shape: Any, **options: Any) -> Tensor:
+        return self.full(shape[0] if len(shape) == 1 else shape, 1, **options)
+
+    def full(self, shape: Any, fill_value: float, **options: Any) -> Tensor:
+        return self.empty(shape, **options).fill_(fill_value)
+
+    def empty_like(self, tensor: Tensor, dtype: Any = None) -> Tensor:
+        if tensor.handle is None:
+            return self.from_numpy(np.empty(tensor.shape, numpy_dtype(dtype_name(dtype or tensor.dtype))))
+        specs = [s.spec for s in tensor.shards]
+        return self._deploy(
+            tensor.shape, dtype_name(dtype or tensor.dtype), specs, None, tensor.handle.mem_kind, None
+        )
+
+    def zeros_like(self, tensor: Tensor) -> Tensor:
+        return self.empty_like(tensor).zero_()
+
+    def from_numpy(self, array: Any) -> Tensor:
+        """A tensor of the host that shares the array's memory; ``copy_`` brings it to a device."""
+        data = np.asarray(array)
+        return Tensor(self, data.shape, dtype_name(data.dtype), data)
+
+    def tensor(self, data: Any, dtype: Any = None, **options: Any) -> Tensor:
+        """A tensor of the current device with these contents."""
+        array = np.asarray(data)
+        if dtype is not None:
+            array = array.astype(numpy_dtype(dtype_name(dtype)))
+        elif array.dtype == np.float64:
+            array = array.astype(np.float32)
+        return self.empty(array.shape, dtype=array.dtype, **options).copy_(array)
+
+    def _make(
+        self, shape: Any, dtype: Any, dp: DPPolicy | None, name: str | None, device: Any, fill: float | None
+    ) -> Tensor:
+        extents = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        element = dtype_name(dtype)
+        if device == "cpu":
+            return self.from_numpy(np.zeros(extents, numpy_dtype(element)))
+        specs = resolve_dp_policy(
+            dp or ONE_PE,
+            shape=extents,
+            itemsize=numpy_dtype(element).itemsize,
+            num_pe=self.shape.pes,
+            num_cubes=self.shape.cubes,
+            target_sip=self.current_device() if device is None else self._device_number(device),
+        )
+        return self._deploy(tuple(int(e) for e in extents), element, specs, name, "hbm", fill)
+
+    def _deploy(
+        self, shape: Any, dtype: str, specs: Any, name: str | None, kind: str, fill: float | None
+    ) -> Tensor:
+        self._names += 1
+        title = name or f"tensor{self._names}"
+        handle = deploy_tensor(title, shape, dtype, specs, self.memory, kind, self.memory.virtual)
+        if handle.va_base is not None:
+            for s in handle.shards:
+                if s.nbytes:
+                    self.memory.mmu(s.sip, s.cube, s.pe).map(
+                        handle.va_base + s.offset_bytes, s.nbytes, s.pa, f"tensor '{title}'"
+                    )
+        return Tensor(
+            self, handle.shape, handle.dtype, empty_rows(handle, fill) if self.engine.data else None, handle
+        )
+
+    def release(self, handle: TensorHandle) -> None:
+        """Give the memory of a tensor back."""
+        if handle.freed:
+            raise AllocationError(f"tensor '{handle.name}' was freed already")
+        handle.freed = True
+        release(handle.shards, self.memory)
+        if handle.va_base is not None:
+            for s in handle.shards:
+                if s.nbytes:
+                    self.memory.mmu(s.sip, s.cube, s.pe).unmap(handle.va_base + s.offset_bytes)
+            self.memory.virtual.free(handle.va_base, handle.nbytes)
+
+    def _device_number(self, device: Any) -> int:
+        text = str(device).rpartition(":")[2]
+        if not text.isdecimal() or int(text) >= self.shape.devices:
+            raise HostError(
+                f"there is no device {device!r}", advice=f"use 0 to {self.shape.devices - 1}, or 'cpu'"
+            )
+        return int(text)
+
+    def convert(self, tensor: Tensor, target: Any, dtype: Any) -> Tensor:
+        """``tensor.to``: another device, another type, or both."""
+        if dtype is None and target is not None and str(target) != "cpu":
+            with suppress(MegatileError):
+                dtype, target = dtype_name(target), None
+        element = dtype_name(dtype or tensor.dtype)
+        if target is None and element == tensor.dtype:
+            return tensor
+        if target is None and tensor.handle is not None:
+            target = tensor.device_index
+        if target is None or str(target) == "cpu":
+            return self.from_numpy(tensor.numpy().astype(numpy_dtype(element)))
+        device = self._device_number(target)
+        if tensor.handle is None or tensor.dtype != element:
+            source = self.from_numpy(tensor.numpy().astype(numpy_dtype(element)))
+        else:
+            source = tensor
+        specs = None if tensor.handle is None else [replace(s.spec, sip=device) for s in tensor.shards]
+        if specs is None:
+            return self.empty(tensor.shape, dtype=element, device=device).copy_(source)
+        return self._deploy(tensor.shape, element, specs, None, "hbm", None).copy_(source)
+
+    # work
+
+    def host_copy(self, name: str, nbytes: int, pieces: int, tensor: Tensor) -> None:
+        """Bytes between the host and a device, after what the tensor waits for."""
+        launch = self.engine.host_copy(
+            name, nbytes, pieces, max(self.clock_ps, tensor.ready_ps), tensor.device_index
+        )
+        self.wait_for(launch.end_ps)
+
+    def local_copy(self, source: Tensor, target: Tensor) -> None:
+        """Bytes within a device, at the pace of its memory: once out, once in."""
+        layer = self.machine.memory(self.shape.hbm)
+        took = layer.latency_ps + round(2 * source.nbytes / layer.effective_bandwidth * 1e12)
+        at = max(self.clock_ps, source.ready_ps, target.ready_ps) + self.engine.control_ps()
+        launch = self.engine.occupy(f"copy to {target.name}", at, took, target.device_index, source.nbytes)
+        target.ready_ps = launch.end_ps
+        self.wait_for(launch.end_ps)
+
+    def move(self, source: Tensor, target: Tensor) -> None:
+        """A tensor to another device, over the network between them."""
+        if source.dtype != target.dtype:
+            raise TensorError(f"copy_ between devices keeps the type: {source.dtype} is not {target.dtype}")
+        call = Call(
+            "send_recv",
+            source.device_index,
+            source.numel(),
+            source.dtype,
+            [source],
+            [target],
+            at_ps=self.clock_ps,
+        )
+        got = Call(
+            "send_recv",
+            target.device_index,
+            source.numel(),
+            source.dtype,
+            [source],
+            [target],
+            at_ps=self.clock_ps,
+        )
+        self.wait_for(self.collectives.message(call, got))
+
+    def launch(
+        self, name: str, fn: Callable[..., Any], *args: Any, _defer_wait: bool = False, **options: Any
+    ) -> Launch:
+        """Run a ``tl`` kernel ``fn(*args, tl)`` on the PEs where its tensors lie, and wait for it.
+
+        ``_defer_wait`` goes on at once; reads of its tensors wait. ``options`` are those of
+        ``tl.read_kernel`` (``topology``, ``n_slots`` …).
+        """
+        kernel = self.kernels.find(name, fn, args, options)
+        tensors = {f"t{i}": a for i, a in enumerate(args) if isinstance(a, Tensor)}
+        used = {n: tensors[n] for n in kernel.names}
+        device = next(iter(used.values())).device_index
+        at = max([self.clock_ps, *(t.ready_ps for t in used.values())])
+        inputs = {n: t.rows() for n, t in used.items()} if self.engine.data else None
+        launch, outputs = self.engine.submit(
+            kernel.plan,
+            at,
+            (device,),
+            inputs=inputs,
+            placed=kernel.on(device, self.shape) if device else None,
+            installed=not self.collectives.first_time(kernel.plan),
+            name=name,
+        )
+        for n in kernel.written:
+            if n in used:
+                used[n].ready_ps = launch.end_ps
+                if outputs is not None:
+                    used[n]._data = outputs[n]
+        if not _defer_wait:
+            self.wait_for(launch.end_ps)
+        return launch
+
+    def install(self) -> None:
+        """Install the queues of the collective kernel, once: one message to every PE that takes part."""
+        if self.installed or self.ccl is None:
+            return
+        self.ccl.install()
+        self.installed = True
+        took = self.engine.control_ps()
+        for device in range(self.ccl.world_size):
+            self.engine.occupy("install", self.clock_ps, took, device, 0)
+        self.wait_for(self.clock_ps + took)
+
+    def _spawn(
+        self, fn: Callable[..., Any], args: Any = (), nprocs: int = 1, join: bool = True, daemon: bool =
+        False, start_method: str = "spawn",
+    ) -> Any:  # fmt: skip
+        """Run ``fn(rank, *args)`` in ``nprocs`` workers that take turns; without ``join`` when it is
+        joined."""
+        if not 1 <= nprocs <= self.shape.devices:
+            raise DistributedError(f"{nprocs} workers do not fit {self.shape.devices} devices")
+        if not join:
+            return SimpleNamespace(join=partial(self._run_workers, fn, args, nprocs))
+        self._run_workers(fn, args, nprocs)
+        return None
+
+    def _run_workers(self, fn: Callable[..., Any], args: Any, nprocs: int, timeout: Any = None) -> bool:
+        nested = self.workers.running
+        before = self.distributed.is_initialized()
+        try:
+            workers = self.workers.run(fn, tuple(args), nprocs, self._clock_ps)
+            left = self.distributed.unfinished()
+            if left:
+                raise SpawnException({-1: DistributedError("; ".join(left))})
+            self._clock_ps = max([self._clock_ps, *(w.clock_ps for w in workers)])
+            return True
+        finally:
+            if not nested:
+                self.distributed.reset()
+                if before:
+                    self.distributed.init_process_group()
+
+    # what happened
+
+    @property
+    def trace(self) -> Trace:
+        """All work on one clock."""
+        return self.engine.trace
+
+    def report(self) -> dict[str, float]:
+        """Nanoseconds in all, of PEs' engines at work, the rest (network), and the bound by the roofline."""
+        timed = [w.timed for w in self.engine.launches if w.timed is not None]
+        total = self.time_ns
+        compute = sum(t.compute_ps for t in timed) / 1000
+        bound = sum(t.bound_ps for t in timed) / 1000
+        return {
+            "total_ns": total,
+            "pe_exec_ns": compute,
+            "network_ns": max(0.0, total - compute),
+            "bound_ns": bound,
+        }
+
+
+def _ccl_config(ccl: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(ccl, Mapping):
+        return ccl
+    own = str(ccl) == "ccl.yaml" and not Path(ccl).exists()
+    return load_ccl_config(None if own else ccl)
+
+
+def host(
+    machine: HDA | str | Path,
+    ccl: str | Path | Mapping[str, Any] | None = None,
+    *,
+    algorithm: str | None = None,
+    data: bool = True,
+    trust: bool = False,
+    target_device: str = "all",
+    **overrides: Any,
+) -> RuntimeContext:
+    """A PyTorch-like namespace on a machine (a name, a file, or an `HDA`); ``overrides`` set its parameters.
+
+    ``ccl`` (a file, or a configuration; ``"ccl.yaml"`` is the one that comes with megatile if there is no
+    such file here) makes ``all_reduce`` over all ranks the kernel that it names;
+    ``algorithm`` names another of its entries, or without ``ccl`` an entry of the file that comes with
+    megatile or an algorithm of the library. ``data=False`` finds out times only. ``trust`` allows import
+    paths in ``ccl``.
+    """
+    hda = find_machine(machine, **overrides)
+    chosen = None
+    library = algorithm or "auto"
+    nested = {"sip", "cube", "pe"} <= {level.name for level in hda.levels}
+    if ccl is not None and nested:
+        chosen = resolve_algorithm_config(_ccl_config(ccl), algorithm)
+    if ccl is not None:
+        library = "auto"
+    elif algorithm is not None and algorithm != "auto" and algorithm not in algorithms():
+        config = load_ccl_config()
+        if nested or algorithm not in config["algorithms"]:
+            chosen = resolve_algorithm_config(config, algorithm)
+        library = "auto"
+    return RuntimeContext(
+        Engine(hda, data), target_device, spec=hda, ccl=chosen, algorithm=library, trust=trust
+    )

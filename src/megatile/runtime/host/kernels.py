@@ -1,0 +1,151 @@
+"""``torch.launch``: a ``tl`` kernel on the PEs where its tensors lie.
+
+Every PE that holds a shard runs the kernel; ``program_id(0)`` counts PEs of a cube, ``program_id(1)`` cubes.
+A tensor argument is a pointer to its virtual range, so that ``pointer + pid * stride`` is a PE's own shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from megatile.core.errors import MegatileError
+from megatile.core.expr import unit
+from megatile.hda.addresses import DeviceShape
+from megatile.language.kernel.to_plan import read_kernel
+from megatile.language.kernel.values import Tensor as KernelTensor
+from megatile.plan.model import Plan, statements
+from megatile.runtime.host.tensor import Tensor
+
+
+class LaunchError(MegatileError, RuntimeError):
+    """Arguments that a kernel cannot be launched with."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A plan for PEs counted from the device's first, and the tensors that it names."""
+
+    plan: Plan
+    names: tuple[str, ...]
+    written: frozenset[str]
+    _placed: dict[int, Plan] = field(default_factory=dict)
+
+    def on(self, device: int, shape: DeviceShape) -> Plan:
+        """The plan on a device."""
+        if device not in self._placed:
+            first = device * shape.cubes * shape.pes
+            self._placed[device] = replace(self.plan, place=self.plan.place + first) if first else self.plan
+        return self._placed[device]
+
+
+class Kernels:
+    """Kernels that were read, by function, arguments and placement."""
+
+    def __init__(self, shape: DeviceShape) -> None:
+        self.shape = shape
+        self._known: dict[Any, Kernel] = {}
+
+    def find(self, name: str, fn: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Kernel:
+        """The kernel for these arguments, read when they are first seen."""
+        tensors = [a for a in args if isinstance(a, Tensor)]
+        if not tensors:
+            raise LaunchError(f"kernel '{name}' has no tensor, so nobody knows where it is to run")
+        key = (name, fn, _keys(args), tuple(sorted(options.items())))
+        try:
+            known = self._known.get(key)
+        except TypeError:  # an argument that has no hash: read it every time
+            return self._read(name, fn, args, tensors, options)
+        if known is None:
+            known = self._known[key] = self._read(name, fn, args, tensors, options)
+        return known
+
+    def _read(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        tensors: list[Tensor],
+        options: dict[str, Any],
+    ) -> Kernel:
+        seats = _seats(name, tensors)
+        cubes = len({cube for cube, _ in seats})
+        if len(seats) % cubes or seats != [(c, p) for c in range(cubes) for p in range(len(seats) // cubes)]:
+            raise LaunchError(f"kernel '{name}': its PEs {seats} are no rectangle of cubes and PEs")
+        names: dict[int, str] = {}
+        values: list[Any] = []
+        for number, value in enumerate(args):
+            if isinstance(value, Tensor):
+                names.setdefault(id(value), f"t{number}")
+                values.append(_kernel_tensor(value, names[id(value)], self.shape))
+            else:
+                values.append(value)
+        pes = len(seats) // cubes
+        settings = {
+            "memory": self.shape.hbm,
+            "scratch": self.shape.l1,
+            "buffer_kind": self.shape.l1,
+            **options,
+        }
+        plan = read_kernel(
+            fn, values, grid=(pes, cubes), scale=self.shape.pe_scale, name=name, split=True, **settings
+        )
+        written = frozenset(
+            region.tile
+            for stream in plan.streams
+            for s in statements(stream.body)
+            for region in (getattr(s, "write", None), getattr(s, "into", None))
+            if region is not None
+        )
+        tiles = (
+            replace(t, role="input") if t.role == "inout" and t.name not in written else t for t in plan.tiles
+        )
+        plan = replace(plan, tiles=tuple(tiles))
+        if pes != self.shape.pes:
+            plan = replace(plan, place=unit // pes * self.shape.pes + unit % pes)
+        return Kernel(plan, tuple(names.values()), written)
+
+
+def _keys(args: Sequence[Any]) -> tuple[Any, ...]:
+    """What a reading depends on: numbers with their types, tensors by how they lie and which are the same."""
+    first: dict[int, int] = {}
+    return tuple(
+        (value._there().layout_key, first.setdefault(id(value), number))
+        if isinstance(value, Tensor)
+        else (type(value), value)
+        for number, value in enumerate(args)
+    )
+
+
+def _seats(name: str, tensors: list[Tensor]) -> list[tuple[int, int]]:
+    """The PEs of the device that hold the tensors, which must be the same for all of them."""
+    first = tensors[0]
+    wanted = sorted((s.cube, s.pe) for s in first.shards)
+    for tensor in tensors:
+        found = sorted((s.cube, s.pe) for s in tensor.shards)
+        if len(set(found)) < len(found):
+            raise LaunchError(f"kernel '{name}': tensor '{tensor.name}' has several shards in one PE")
+        if found != wanted or tensor.device_index != first.device_index:
+            raise LaunchError(
+                f"kernel '{name}': '{first.name}' lies on {len(wanted)} PEs of device {first.device_index}, "
+                f"'{tensor.name}' on {len(found)} of device {tensor.device_index}",
+                advice="give them policies with the same num_cubes and num_pes, on one device",
+            )
+    return wanted
+
+
+def _kernel_tensor(tensor: Tensor, name: str, shape: DeviceShape) -> KernelTensor:
+    tensor.rows()  # uneven shards are refused
+    shards = sorted(tensor.shards, key=lambda s: (s.cube, s.pe))
+    local = shards[0].spec.shape
+    memory = {"hbm": shape.hbm, "tcm": shape.l1, "sram": shape.sram}[tensor.shards[0].pa.component]
+    size = max(1, shards[0].nbytes)
+    owners = [s.offset_bytes // size for s in shards]
+    copies = next((i for i, q in enumerate(owners) if q != owners[0]), len(owners))
+    different = len(set(owners))
+    if different == 1:
+        return KernelTensor(name, local, tensor.dtype, memory=memory, replicated=True)
+    period = copies * different
+    period = 0 if period == len(shards) else period
+    return KernelTensor(name, local, tensor.dtype, memory=memory, copies=copies, period=period)

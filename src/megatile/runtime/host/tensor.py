@@ -1,0 +1,276 @@
+"""Tensors of the host namespace: arrays of the host, or shards in the memories of one device.
+
+Reads by the host (``numpy()``, ``data``, indexing, ``repr``, the source of ``copy_``) wait for the worker's
+own launches, never for collectives that others have yet to join: that could wait for ever.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megatile.core.dtypes import itemsize, numpy_dtype
+from megatile.core.errors import MegatileError
+from megatile.runtime.host.placement import PlacedShard, TensorHandle
+
+if TYPE_CHECKING:
+    from megatile.runtime.host.context import RuntimeContext
+
+
+class TensorError(MegatileError, RuntimeError):
+    """A tensor that cannot be used like this."""
+
+
+class ShapeMismatch(MegatileError, ValueError):
+    """Shapes that do not go together."""
+
+
+class Tensor:
+    """``handle`` is None for a tensor of the host, whose contents are ``_data``; else ``_data`` has one row
+    per shard (a list of arrays where they are uneven), or is None where only times are found out."""
+
+    def __init__(
+        self,
+        context: RuntimeContext,
+        shape: tuple[int, ...],
+        dtype: str,
+        data: Any,
+        handle: TensorHandle | None = None,
+    ) -> None:
+        self.context, self.shape, self.dtype, self.handle = context, shape, dtype, handle
+        self._data = data
+        self.ready_ps = 0
+        """When the last launch that writes it ends."""
+        if handle is not None:
+            self._finalizer = weakref.finalize(self, _release, context, handle)
+
+    # what it is
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel() * itemsize(self.dtype)
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+    @property
+    def name(self) -> str:
+        return self.handle.name if self.handle else "host tensor"
+
+    @property
+    def device(self) -> str:
+        return "cpu" if self.handle is None else f"{self.context.backend}:{self.device_index}"
+
+    @property
+    def device_index(self) -> int:
+        return self._there().shards[0].sip
+
+    @property
+    def shards(self) -> tuple[PlacedShard, ...]:
+        return self._there().shards
+
+    @property
+    def va_base(self) -> int | None:
+        """The first virtual address."""
+        return self._there().va_base
+
+    def _there(self) -> TensorHandle:
+        """The handle, if there is one and its memory was not given back."""
+        if self.handle is None:
+            raise TensorError(
+                "a tensor of the host has no shards",
+                advice="torch.empty(...).copy_(tensor) puts it on a device",
+            )
+        if self.handle.freed:
+            raise TensorError(f"tensor '{self.handle.name}' is used after it was freed")
+        return self.handle
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a tensor without dimensions")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        if self.handle is not None and self.handle.freed:
+            return f"tensor('{self.name}', freed)"
+        where = f"tensor(shape={self.shape}, dtype={self.dtype}, device={self.device}"
+        if self._data is None:
+            return where + ", without data)"
+        values = self._read().astype(np.float64)
+        mean = float(values.mean()) if values.size else 0.0
+        return f"{where}, mean={mean:.6g}, norm={float(np.linalg.norm(values)):.6g})"
+
+    # contents
+
+    @property
+    def data(self) -> Any:
+        """The contents as a NumPy array of the host; see :meth:`numpy`."""
+        return self.numpy()
+
+    def numpy(self) -> Any:
+        """A copy of the contents in the host's memory, which takes the time of its way there."""
+        return np.array(self._read())
+
+    def _read(self, nbytes: int | None = None) -> Any:
+        """The contents, once the worker's launches are done and the bytes have come over the host's link."""
+        if self.handle is None:
+            return self._data
+        array = self.contents()
+        pieces = 1 if nbytes is not None else _pieces(self.shards, self.shape)
+        self.context.host_copy(f"read {self.name}", self.nbytes if nbytes is None else nbytes, pieces, self)
+        return array
+
+    def contents(self) -> Any:
+        """What the device holds, at no cost: for the runtime itself."""
+        handle = self._there()
+        if self._data is None:
+            raise TensorError(
+                f"tensor '{self.name}' has no contents: this host finds out times only",
+                advice="mt.host(..., data=True)",
+            )
+        if len(handle.shards) == 1:
+            return np.asarray(self._data[0]).reshape(self.shape)
+        return handle.unpack(self._data)
+
+    def set_contents(self, array: Any) -> None:
+        """Replace what the device holds, at no cost: for the runtime itself."""
+        handle = self._there()
+        if self._data is not None:
+            self._data = _packed(handle, np.asarray(array, dtype=numpy_dtype(self.dtype)).reshape(self.shape))
+
+    def rows(self) -> Any:
+        """One row per shard, as a plan takes them; only even shards have that."""
+        if not self._there().even:
+            raise TensorError(
+                f"the shards of '{self.name}' are uneven: {sorted({s.spec.shape for s in self.shards})}",
+                advice="choose a shape that divides by the number of cubes and PEs",
+            )
+        return self._data
+
+    def copy_(self, source: Any) -> Tensor:
+        """Copy from a tensor (of the host or the same device) or an array; shapes must be the same."""
+        origin = source if isinstance(source, Tensor) else self.context.from_numpy(np.asarray(source))
+        if tuple(origin.shape) != tuple(self.shape):
+            raise ShapeMismatch(f"copy_ shape mismatch: {tuple(origin.shape)} into {tuple(self.shape)}")
+        if self.handle is None:
+            self._data[...] = np.asarray(origin._read()).astype(self._data.dtype)
+            return self
+        handle = self._there()
+        if origin.handle is not None and origin.device_index != self.device_index:
+            self.context.move(origin, self)
+            return self
+        if origin.handle is None:
+            pieces = _pieces(handle.shards, self.shape)
+            self.context.host_copy(f"write {self.name}", sum(s.nbytes for s in handle.shards), pieces, self)
+        else:
+            self.context.local_copy(origin, self)
+        if self._data is not None:
+            self.set_contents(origin.contents() if origin.handle is not None else origin._data)
+        return self
+
+    def fill_(self, value: float) -> Tensor:
+        return self.copy_(np.full(self.shape, value, dtype=numpy_dtype(self.dtype)))
+
+    def zero_(self) -> Tensor:
+        return self.fill_(0)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The elements as a tensor of the host (a number if there is one); they may span shards."""
+        whole = self.contents() if self.handle is not None else self._data
+        found = whole[index]
+        if self.handle is not None:
+            self._read(int(np.size(found)) * itemsize(self.dtype))
+        return self.context.from_numpy(np.array(found)) if np.ndim(found) else found
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        given = value._read() if isinstance(value, Tensor) else value
+        if self.handle is None:
+            self._data[index] = given
+            return
+        if self._data is None:
+            self.context.host_copy(f"write {self.name}", 0, 1, self)
+            return
+        whole = np.array(self.contents())
+        try:
+            whole[index] = given
+        except ValueError as problem:
+            raise ShapeMismatch(f"'{self.name}' {self.shape}: {problem}") from None
+        count = int(np.size(whole[index])) * itemsize(self.dtype)
+        self.context.host_copy(f"write {self.name}", count, 1, self)
+        self.set_contents(whole)
+
+    def item(self) -> Any:
+        if self.numel() != 1:
+            raise TensorError(f"a tensor with {self.numel()} elements is not one number")
+        return self._read().reshape(-1)[0].item()
+
+    def tolist(self) -> Any:
+        return self._read().tolist()
+
+    def to(self, target: Any = None, *, dtype: Any = None) -> Tensor:
+        """On another device (``"cpu"``, a number, ``"ahbm:1"``), or in another element type."""
+        return self.context.convert(self, target, dtype)
+
+    def cpu(self) -> Tensor:
+        return self.to("cpu")
+
+    def clone(self) -> Tensor:
+        return self.context.empty_like(self).copy_(self)
+
+    def free(self) -> None:
+        """Give the memory back now; garbage collection does the same later."""
+        if self.handle is None:
+            return
+        self.context.release(self.handle)
+        self._finalizer.detach()
+
+
+def _release(context: RuntimeContext, handle: TensorHandle) -> None:
+    if not handle.freed:
+        context.release(handle)
+
+
+def _packed(handle: TensorHandle, array: Any) -> Any:
+    """One row per shard; a list where rows differ in shape."""
+    if len(handle.shards) == 1:
+        return np.array(array)[None]
+    parts = handle.pack(array)
+    return np.stack(parts) if handle.even else parts
+
+
+def empty_rows(handle: TensorHandle, fill: float | None) -> Any:
+    element = numpy_dtype(handle.dtype)
+    make = np.empty if fill is None else np.zeros
+    shapes = [s.spec.shape for s in handle.shards]
+    if handle.even:
+        return make((len(shapes), *shapes[0]), element)
+    return [make(shape, element) for shape in shapes]
+
+
+def _runs(shard: PlacedShard, shape: tuple[int, ...]) -> int:
+    """Into how many runs of the host's array a shard falls."""
+    whole, count = True, 1
+    for held, extent in zip(reversed(shard.slices), reversed(shape), strict=True):
+        if not whole:
+            count *= held.stop - held.start
+        whole = whole and held.stop - held.start == extent
+    return max(1, count)
+
+
+def _pieces(shards: tuple[PlacedShard, ...], shape: tuple[int, ...]) -> int:
+    """The most runs that one PE's DMA engine has to bring to their places."""
+    each: Counter[tuple[int, int]] = Counter()
+    for shard in shards:
+        each[shard.cube, shard.pe] += _runs(shard, shape)
+    return max(each.values(), default=1)
