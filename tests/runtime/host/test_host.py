@@ -126,7 +126,8 @@ def test_memory_comes_back(torch) -> None:
 
 def test_every_machine_has_its_own_pools() -> None:
     with mt.host("dgx-h100", data=False) as torch:
-        torch.empty(39_000_000_000, dtype="f16")
+        first = torch.empty(39_000_000_000, dtype="f16")
+        assert first.device == "device:0"
         with pytest.raises(AllocationError, match="hbm of sip0: 80 GB asked"):
             torch.empty(40_000_000_000, dtype="f16", name="second")
         torch.accelerator.set_device_index(1)
@@ -287,14 +288,15 @@ def test_the_matrix_of_collective_kernels(
 
 
 def test_a_kernel_of_ccl_says_what_it_cannot_reduce() -> None:
-    def worker(rank, torch, **options):
+    def worker(rank, torch, op="sum", **options):
         torch.accelerator.set_device_index(rank)
         torch.distributed.init_process_group()
-        torch.distributed.all_reduce(torch.zeros(8, **options))
+        torch.distributed.all_reduce(torch.zeros(8, **options), op)
 
     with mt.host("ahbm", "ccl.yaml", algorithm="ring_allreduce_tcm") as torch:
-        with pytest.raises(MegatileError, match="reduces f16 by sum, not f32 by sum"):
-            torch.multiprocessing.spawn(lambda rank: worker(rank, torch, dtype="f32"), nprocs=2)
+        torch.multiprocessing.spawn(lambda rank: worker(rank, torch, "max", dtype="f32"), nprocs=2)
+        with pytest.raises(MegatileError, match="does not reduce by 'avg'"):
+            torch.multiprocessing.spawn(lambda rank: worker(rank, torch, "avg"), nprocs=2)
         policy = DPPolicy("row_wise", num_cubes=2, num_pes=1)
         with pytest.raises(MegatileError, match="needs 1 per SIP on 2 SIPs"):
             torch.multiprocessing.spawn(lambda rank: worker(rank, torch, dp=policy), nprocs=2)

@@ -28,7 +28,7 @@ class CclAlgorithm:
         self.name = str(config["algorithm"])
         self.world_size = int(config.get("world_size") or self.floor.sip_count)
         self.installs: tuple[SipInstallPlan, ...] = ()
-        self._plans: dict[int, Plan] = {}
+        self._plans: dict[tuple[int, str, str], Plan] = {}
 
     @property
     def participants(self) -> tuple[tuple[int, int], ...]:
@@ -59,22 +59,24 @@ class CclAlgorithm:
             installs.append(replace(pe, neighbors=tuple(entries)))
         return replace(plan, pe_installs=tuple(installs))
 
-    def plan(self, n_elem: int) -> Plan:
+    def plan(self, n_elem: int, dtype: str, reduction: str) -> Plan:
         """The kernel for so many elements per participant."""
-        if n_elem not in self._plans:
-            self._plans[n_elem] = kernel_plan(
-                self.config, self.machine, world_size=self.world_size, n_elem=n_elem, trust=self.trust
-            )
-        return self._plans[n_elem]
+        key = (n_elem, dtype, reduction)
+        if key not in self._plans:
+            config = {**self.config, "dtype": dtype, "reduce_op": reduction}
+            try:
+                self._plans[key] = kernel_plan(
+                    config, self.machine, world_size=self.world_size, n_elem=n_elem, trust=self.trust
+                )
+            except MegatileError as problem:
+                raise DistributedError(
+                    f"all_reduce by '{self.name}': {problem.message}",
+                    advice=problem.advice or 'mt.host(..., algorithm="auto") takes any type and reduction',
+                ) from None
+        return self._plans[key]
 
-    def check(self, shards: Sequence[PlacedShard], dtype: str, reduction: str) -> None:
+    def check(self, shards: Sequence[PlacedShard]) -> None:
         """Whether the ranks' tensors lie as the kernel needs them."""
-        element, wanted = self.config.get("dtype", "f16"), self.config.get("reduce_op", "sum")
-        if (dtype, reduction) != (element, wanted):
-            raise DistributedError(
-                f"'{self.name}' reduces {element} by {wanted}, not {dtype} by {reduction}",
-                advice='mt.host(..., algorithm="auto") takes any',
-            )
         try:
             resolve_validator(self.config["validator"], trust=self.trust)(shards, self.world_size, self.floor)
         except MegatileError as problem:

@@ -35,7 +35,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,7 +45,7 @@ import numpy as np
 from megatile.collectives.config import load_ccl_config, resolve_algorithm_config
 from megatile.collectives.registry import algorithms
 from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.dtypes import numpy_dtype
+from megatile.core.dtypes import itemsize, numpy_dtype
 from megatile.core.errors import MegatileError
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
@@ -56,7 +55,14 @@ from megatile.runtime.host.distributed import Distributed
 from megatile.runtime.host.engine import Engine, Launch
 from megatile.runtime.host.groups import Call
 from megatile.runtime.host.kernels import Kernels
-from megatile.runtime.host.placement import DPPolicy, TensorHandle, deploy_tensor, release, resolve_dp_policy
+from megatile.runtime.host.placement import (
+    DPPolicy,
+    TensorHandle,
+    alike,
+    deploy_tensor,
+    release,
+    resolve_dp_policy,
+)
 from megatile.runtime.host.run_collective import Collectives
 from megatile.runtime.host.tensor import Tensor, TensorError, empty_rows
 from megatile.runtime.host.workers import DistributedError, SpawnException, Workers
@@ -247,10 +253,9 @@ class RuntimeContext:
     def empty_like(self, tensor: Tensor, dtype: Any = None) -> Tensor:
         if tensor.handle is None:
             return self.from_numpy(np.empty(tensor.shape, numpy_dtype(dtype_name(dtype or tensor.dtype))))
-        specs = [s.spec for s in tensor.shards]
-        return self._deploy(
-            tensor.shape, dtype_name(dtype or tensor.dtype), specs, None, tensor.handle.mem_kind, None
-        )
+        element = dtype_name(dtype or tensor.dtype)
+        specs = alike(tensor.shards, itemsize(tensor.dtype), itemsize(element))
+        return self._deploy(tensor.shape, element, specs, None, tensor.handle.mem_kind, None)
 
     def zeros_like(self, tensor: Tensor) -> Tensor:
         return self.empty_like(tensor).zero_()
@@ -339,9 +344,9 @@ class RuntimeContext:
             source = self.from_numpy(tensor.numpy().astype(numpy_dtype(element)))
         else:
             source = tensor
-        specs = None if tensor.handle is None else [replace(s.spec, sip=device) for s in tensor.shards]
-        if specs is None:
+        if tensor.handle is None:
             return self.empty(tensor.shape, dtype=element, device=device).copy_(source)
+        specs = alike(tensor.shards, itemsize(tensor.dtype), itemsize(element), device)
         return self._deploy(tensor.shape, element, specs, None, "hbm", None).copy_(source)
 
     # work

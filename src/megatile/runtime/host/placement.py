@@ -11,7 +11,7 @@ empty.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -111,6 +111,19 @@ def resolve_dp_policy(
                 end += nbytes
             shards.append(ShardSpec(target_sip, cube, pe, offsets[key], nbytes, slices))
     return tuple(shards)
+
+
+def alike(shards: Sequence[PlacedShard], size: int, new_size: int, sip: int | None = None) -> list[ShardSpec]:
+    """The same placement for elements of another size, perhaps on another device."""
+    return [
+        replace(
+            s.spec,
+            sip=s.sip if sip is None else sip,
+            offset_bytes=s.offset_bytes // size * new_size,
+            nbytes=s.nbytes // size * new_size,
+        )
+        for s in shards
+    ]
 
 
 def tiled_column_major(

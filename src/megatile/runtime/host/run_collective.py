@@ -156,10 +156,11 @@ class Collectives:
         ccl = self.context.ccl
         assert ccl is not None
         shards = [s for call in calls for s in call.inputs[0].shards]
-        ccl.check(shards, calls[0].dtype, calls[0].reduction)
+        ccl.check(shards)
         rows = [call.inputs[0].rows() for call in calls]  # uneven shards are refused
         each = len(calls[0].inputs[0].shards)
-        plan, inputs = ccl.plan(prod(calls[0].inputs[0].shards[0].spec.shape)), None
+        count, inputs = prod(calls[0].inputs[0].shards[0].spec.shape), None
+        plan = ccl.plan(count, calls[0].dtype, calls[0].reduction)
         if self._with_data(calls):
             inputs = {"t": np.concatenate([row.reshape(each, -1) for row in rows])}
         launch, outputs = self.context.engine.submit(
