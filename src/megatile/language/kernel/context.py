@@ -22,6 +22,8 @@ from megatile.plan.handles import Handle, Part
 from megatile.plan.model import Channel
 
 QUEUES = "ipcq"
+MOST_TRIED = 1 << 14
+"""Units for which an expression is tried one by one."""
 
 
 class Settings:
@@ -152,8 +154,8 @@ class Tl(Math):
         return Part(handle, replace(region, at=at))
 
     def always(self, owner: Expr, me: Expr) -> bool:
-        """Whether an expression of the unit's number is that number, for all units."""
-        if symbols(owner) - {"unit"} or symbols(me) - {"unit"}:
+        """Whether an expression of the unit's number is that number, for all units (if they are not too many)."""
+        if self.settings.units > MOST_TRIED or symbols(owner) - {"unit"} or symbols(me) - {"unit"}:
             return False
         units = {"unit": np.arange(self.settings.units)}
         return bool(np.all(np.asarray(owner.evaluate(units)) == np.asarray(me.evaluate(units))))
