@@ -154,7 +154,7 @@ class Tl(Math):
         return Part(handle, replace(region, at=at))
 
     def always(self, owner: Expr, me: Expr) -> bool:
-        """Whether an expression of the unit's number is that number, for all units (if they are not too many)."""
+        """Whether an expression of the unit's number is that number, for all of not too many units."""
         if self.settings.units > MOST_TRIED or symbols(owner) - {"unit"} or symbols(me) - {"unit"}:
             return False
         units = {"unit": np.arange(self.settings.units)}
