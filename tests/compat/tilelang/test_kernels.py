@@ -341,3 +341,29 @@ def test_a_barrier_that_is_missing_between_roles_is_a_race():
 
     with pytest.raises(MegatileError, match="data race on 'shared'"):
         racy(np.ones((2, 32), "f4"))
+
+
+@tilelang.jit
+def rows_in_turn(A):
+    m, k = T.dynamic("m"), T.dynamic("k")
+    A: T.Tensor((m, k), T.float32)
+    out = T.empty((m,), T.float32)
+    with T.Kernel(m, threads=32) as i:
+        total = T.alloc_fragment((1,), T.float32)
+        T.clear(total)
+        for k in T.serial(A.shape[1]):
+            total[0] += A[i, k] * (k + 1)
+        out[i] = total[0]
+    return out
+
+
+def test_a_loop_variable_may_have_the_name_of_a_symbolic_extent():
+    a = np.arange(15, dtype="f4").reshape(3, 5)
+    np.testing.assert_array_equal(rows_in_turn(a), a @ np.arange(1, 6, dtype="f4"))
+
+
+def test_arrays_made_for_a_profiler_differ_from_each_other():
+    kernel = scaled_product.compile(M=8, N=8, K=8, rows=8, columns=8, inner=8)
+    first, second = kernel.get_profiler()._get_inputs()
+    again, _ = kernel.get_profiler()._get_inputs()
+    assert np.array_equal(first, again) and not np.array_equal(first, second)

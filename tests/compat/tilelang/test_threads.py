@@ -148,3 +148,38 @@ def nested(A):
 def test_an_extent_inside_a_product_is_found_and_parallel_loops_nest():
     a = np.arange(24, dtype="f4").reshape(8, 3)
     np.testing.assert_array_equal(nested(a), a.sum(1).reshape(2, 4))
+
+
+@tilelang.jit
+def two_readers(A):
+    n = T.const("n")
+    A: T.Tensor((n, 16), T.float32)
+    left = T.empty((n, 16), T.float32)
+    right = T.empty((n, 16), T.float32)
+    with T.Kernel(1, threads=384):
+        tile = T.alloc_shared((16,), T.float32)
+        full = T.alloc_barrier(arrive_count=128)
+        free = T.alloc_barrier(arrive_count=256)
+        tx = T.get_thread_binding()
+        if tx < 128:
+            for k in T.serial(n):
+                T.barrier_wait(full, k & 1)
+                T.copy(tile, left[k, 0])
+                T.barrier_arrive(free)
+        elif tx < 256:
+            for k in T.serial(n):
+                T.barrier_wait(full, k & 1)
+                T.copy(tile, right[k, 0])
+                T.barrier_arrive(free)
+        else:
+            for k in T.serial(n):
+                T.barrier_wait(free, (k & 1) ^ 1)
+                T.copy(A[k, 0], tile)
+                T.barrier_arrive(full)
+    return left, right
+
+
+def test_a_phase_needs_the_arrivals_of_both_roles():
+    a = np.arange(96, dtype="f4").reshape(6, 16)
+    for found in two_readers(a):
+        np.testing.assert_array_equal(found, a)

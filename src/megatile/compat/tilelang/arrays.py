@@ -38,19 +38,20 @@ def _torch() -> Any:
     return torch
 
 
-def new_array(kind: TensorType, beside: Iterable[Any] = (), supply: Any = TensorSupplyType.Zero) -> Any:
+def new_array(kind: TensorType, beside: Iterable[Any] = (), supply: Any = TensorSupplyType.Zero,
+              seed: int = 0) -> Any:  # fmt: skip
     """An array of a type: NumPy if those beside it are, otherwise torch where it is installed."""
     shape = tuple(int(e) for e in kind.shape)
     torch = None if any(isinstance(a, np.ndarray) for a in beside) else _torch()
-    values = _values(shape, kind.dtype.short, supply)
+    values = _values(shape, kind.dtype.short, supply, seed)
     if torch is None:
         return values.astype(numpy_dtype(kind.dtype.short))
     return torch.from_numpy(values).to(kind.dtype.as_torch())
 
 
-def _values(shape: tuple[int, ...], element: str, supply: Any) -> np.ndarray:
+def _values(shape: tuple[int, ...], element: str, supply: Any, seed: int) -> np.ndarray:
     """Numbers as TileLang supplies them."""
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     kind = getattr(supply, "name", str(supply))
     if kind in ("Zero", "One"):
         return np.full(shape, float(kind == "One"), np.float32)

@@ -8,8 +8,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 _GPU = ("cuda", "hip", "npu", "mps")
 _INSTALLED: list[Any] = []
@@ -26,6 +29,8 @@ def install() -> None:
     if _INSTALLED:
         return
 
+    divisions = (torch.Tensor.div, torch.Tensor.true_divide, torch.Tensor.__truediv__, torch.div)
+
     class OnCpu(TorchFunctionMode):
         """Arguments that name a GPU name the CPU instead."""
 
@@ -35,6 +40,8 @@ def install() -> None:
                 return args[0]
             if func is torch.Tensor.pin_memory:
                 return args[0]
+            if func in divisions and isinstance(args[1], (int, float)) and args[0].is_floating_point():
+                return args[0] * float(np.float32(1) / np.float32(args[1]))  # as a GPU divides by a number
             args = tuple(_on_cpu(torch, a) for a in args)
             return func(*args, **{k: _on_cpu(torch, v) for k, v in kwargs.items()})
 
@@ -158,4 +165,5 @@ def _answers() -> dict[str, Any]:
         "memory_allocated": lambda *_: 0,
         "max_memory_allocated": lambda *_: 0,
         "is_initialized": lambda: True,
+        "profiler": SimpleNamespace(start=_nothing(), stop=_nothing(), profile=nullcontext),
     }

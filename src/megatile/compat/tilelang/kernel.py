@@ -107,7 +107,10 @@ class EagerKernel(Kernel):
         return self.run(given)
 
     def inputs(self, supply: Any) -> list[Any]:
-        return [new_array(self.ready.tensors[name], (), supply) for name in self.ready.arguments]
+        return [
+            new_array(self.ready.tensors[name], (), supply, seed)
+            for seed, name in enumerate(self.ready.arguments)
+        ]
 
     @property
     def params(self) -> list[Any]:
@@ -193,7 +196,7 @@ class JITKernel(Kernel):
                     f"'{name}' has symbolic extents, so no array can be made for it",
                     advice="give input_tensors=, or dynamic_symbolic_constraints={'m': 1024}",
                 )
-            made.append(new_array(b.TensorType(shape, kind.dtype), (), supply))
+            made.append(new_array(b.TensorType(shape, kind.dtype), (), supply, len(made)))
         return made
 
 

@@ -43,6 +43,7 @@ class Kernel:
         builder.instance = instance_of(builder.machine, scales)
         builder.launch = launch_of(builder.instance)
         builder.bodies[0].variables |= set(builder.bound)
+        builder.names |= set(builder.bound)
         for name in thread_variables(state.threads):
             builder.names.add(name)
             builder.bodies[0].variables.add(name)

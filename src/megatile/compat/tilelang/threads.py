@@ -121,13 +121,10 @@ class _Threads:
         return (*result, *self.together(roles))
 
     def statement(self, node: n.Node, role: Role) -> list[n.Node]:
-        if isinstance(node, n.Signal) and node.flag in self.state.arrivals:
-            amount = min(self.state.arrivals[node.flag], len(role.members))
-            node = replace(node, amount=integer(amount))
         if isinstance(node, n.Alloc):
             return [self.private_access(node)]
         if not self.varies(node):
-            return [node]
+            return list(rewrite_nodes((node,), lambda m: self.arrival(m, role)))
         if isinstance(node, n.Let):
             return self.let(node, role)
         if all(isinstance(m, _LANES) for m in n.walk((node,))):
@@ -142,6 +139,12 @@ class _Threads:
             inner = rewrite_nodes(node.body, lambda m: self.of_first(self.private_access(m), role))
             return [replace(node, body=inner)]
         return [replace(node, **{name: self.body(part, role) for name, part in n.bodies(node)})]  # type: ignore[arg-type]
+
+    def arrival(self, node: n.Node, role: Role) -> n.Node:
+        """Every thread of a role arrives at its barriers."""
+        if not isinstance(node, n.Signal) or node.flag not in self.state.arrivals:
+            return node
+        return replace(node, amount=integer(min(self.state.arrivals[node.flag], len(role.members))))
 
     def let(self, node: n.Let, role: Role) -> list[n.Node]:
         """A variable that differs between threads is kept in a tile of theirs."""
