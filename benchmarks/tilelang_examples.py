@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import json
 import os
 import re
@@ -91,8 +92,9 @@ def sizes_of(file: str) -> dict[str, Any]:
 
 
 PRINTERS = ("assert_similar", "compare_tensors", "print_diff")
-"""Functions of examples that print the difference of two tensors and judge nothing: they are judged as
-``assert_allclose`` judges (a hundredth of the elements may differ by more than a hundredth)."""
+"""Functions of examples that may only print the difference of two tensors. They are judged by their ``eps`` of
+similarity, or as ``assert_allclose`` judges (a hundredth of the elements may differ by more than a
+hundredth)."""
 
 
 class Smaller(ast.NodeTransformer):
@@ -140,6 +142,8 @@ class Smaller(ast.NodeTransformer):
             option = next((a.value for a in reversed(node.args) if isinstance(a, ast.Constant)), None)
         for keyword in node.keywords:
             keyword.value = self.small(option if keyword.arg == "default" else keyword.arg, keyword.value)
+        if name == "do_bench":  # time is not the question here
+            return ast.copy_location(ast.Constant(1.0), node)
         if name in PRINTERS:
             return ast.copy_location(
                 ast.Call(ast.Name("megatile_printed", ast.Load()), [node.func, *node.args], node.keywords),
@@ -191,6 +195,12 @@ class Record:
         from megatile.compat.tilelang.arrays import MismatchError, assert_close
 
         found, wanted = [a for a in arguments if hasattr(a, "shape")][:2]
+        bound = inspect.signature(function).bind(*arguments, **keywords)
+        bound.apply_defaults()
+        if "eps" in bound.arguments:
+            x, y = found.double(), wanted.double()
+            self.compared(abs(1 - 2 * (x * y).sum() / (x * x + y * y).sum()) <= bound.arguments["eps"])
+            return function(*arguments, **keywords)
         try:
             self.compared(assert_close(found, wanted, 1e-2, 1e-2, 0.01))
         except MismatchError:
