@@ -49,8 +49,14 @@ CAPS = {name: size for size, names in _LARGEST.items() for name in names.split()
 """The largest size of a name, in lower case."""
 
 SIZES: dict[str, dict[str, Any]] = {
-    "amd/example_amd_flash_attn_bwd.py": {"heads": 2, "groups": 1, "seq_len": 128, "dim": 64},
-    "attention_sink/example_gqa_sink_bwd_bhsd.py": {"heads": 64, "h": 64, "groups": 8, "n_ctx": 64},
+    "amd/example_amd_flash_attn_bwd.py": {"heads": 2, "groups": 1, "seq_len": 128},
+    "attention_sink/example_gqa_sink_bwd_bhsd.py": {
+        "heads": 64,
+        "h": 64,
+        "groups": 8,
+        "n_ctx": 64,
+        "window_size": 64,
+    },
     "attention_sink/example_mha_sink_bwd_bhsd.py": {"heads": 64, "h": 64, "n_ctx": 64},
     "cast/example_group_per_split_token_cast_to_fp8.py": {"m": 8192, "n": 128},
     "convolution/example_convolution.py": {"n": 1, "c": 64, "h": 16, "w": 16, "f": 64},
@@ -92,8 +98,8 @@ def sizes_of(file: str) -> dict[str, Any]:
 
 
 PRINTERS = ("assert_similar", "compare_tensors", "print_diff")
-"""Functions of examples that may only print the difference of two tensors. They are judged by their ``eps`` of
-similarity, or as ``assert_allclose`` judges (a hundredth of the elements may differ by more than a
+"""Functions of examples that may only print the difference of two tensors. They are judged by their ``eps``
+of similarity, or as ``assert_allclose`` judges (a hundredth of the elements may differ by more than a
 hundredth)."""
 
 

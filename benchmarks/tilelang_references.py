@@ -22,6 +22,7 @@ def install() -> None:
         package, bert = ModuleType("flash_attn"), ModuleType("flash_attn.bert_padding")
         package.flash_attn_varlen_func = varlen_attention  # type: ignore[attr-defined]
         package.flash_attn_func = attention  # type: ignore[attr-defined]
+        package.flash_attn_with_kvcache = cache_attention  # type: ignore[attr-defined]
         package.bert_padding = bert  # type: ignore[attr-defined]
         package.__path__ = []
         bert.pad_input, bert.unpad_input = pad_input, unpad_input  # type: ignore[attr-defined]
@@ -59,6 +60,22 @@ def varlen_attention(
         attention(q[None, a:b], k[None, c:d], v[None, c:d], causal, softmax_scale)[0] for a, b, c, d in ends
     ]
     return torch.cat(parts)
+
+
+def cache_attention(
+    q: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any = None, block_table: Any = None, **keywords: Any
+) -> Any:
+    """Attention to so many keys of a cache, which may lie in pages."""
+    import torch
+
+    rows = []
+    for i, length in enumerate(cache_seqlens.tolist()):
+        k, v = (
+            c[i] if block_table is None else c[block_table[i].long()].flatten(0, 1)
+            for c in (k_cache, v_cache)
+        )
+        rows.append(attention(q[i : i + 1], k[None, :length], v[None, :length], **keywords))
+    return torch.cat(rows)
 
 
 def unpad_input(hidden: Any, mask: Any, *_: Any) -> tuple[Any, ...]:

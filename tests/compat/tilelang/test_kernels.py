@@ -367,3 +367,66 @@ def test_arrays_made_for_a_profiler_differ_from_each_other():
     first, second = kernel.get_profiler()._get_inputs()
     again, _ = kernel.get_profiler()._get_inputs()
     assert np.array_equal(first, again) and not np.array_equal(first, second)
+
+
+@tilelang.jit
+def summed_heads(A, W):
+    heads = T.const("heads")
+    per_block = 8 // heads
+    length = T.dynamic("length")
+    A: T.Tensor((length * heads, 4), T.float32)
+    W: T.Tensor((length, heads), T.float32)
+    out = T.empty((length, 4), T.float32)
+    with T.Kernel(T.ceildiv(length, per_block), threads=32) as block:
+        tile = T.alloc_fragment((per_block, 4), T.float32)
+        T.clear(tile)
+        for i, j in T.Parallel(per_block, 4):
+            for h in T.serial(heads):
+                row = block * per_block + i
+                tile[i, j] += A[row * heads + h, j] * W[row, h]
+        T.copy(tile, out[block * per_block, 0])
+    return out
+
+
+def test_an_extent_in_a_product_is_known_from_a_later_array():
+    rng = np.random.default_rng(5)
+    a, w = rng.standard_normal((14, 4)).astype("f4"), rng.standard_normal((7, 2)).astype("f4")
+    wanted = (a.reshape(7, 2, 4) * w[..., None]).sum(1)
+    np.testing.assert_allclose(summed_heads(a, w), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_kernel_with_unknown_extents_is_printed():
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def open_ended(A: T.Tensor((n,), T.float32)):
+        with T.Kernel(1, threads=32):
+            T.print(A[0])
+
+    assert str(open_ended).startswith("open_ended: a kernel that is built when its arrays are known")
+
+
+def one_after_the_other(overlap):
+    @tilelang.jit
+    def kernel(A):
+        A: T.Tensor((128, 256), T.float32)
+        out = T.empty((2, 128, 256), T.float32)
+        with T.Kernel(1, threads=128):
+            first = T.alloc_shared((128, 256), T.float32)
+            second = T.alloc_shared((128, 256), T.float32)
+            for half in T.serial(2):
+                T.copy(A[half * 64 : half * 64 + 64, 0:256], first[half * 64 : half * 64 + 64, 0:256])
+            T.copy(first, out[0, 0, 0])
+            T.copy(A, second)
+            T.copy(first if overlap else second, out[1, 0, 0])
+
+        return out
+
+    return kernel
+
+
+def test_tiles_that_are_not_alive_together_share_the_shared_memory():
+    a = np.random.default_rng(2).standard_normal((128, 256)).astype("f4")
+    np.testing.assert_array_equal(one_after_the_other(False)(a), [a, a])
+    with pytest.raises(ProgramError, match="need 256 KiB of 'shared', but there are 227 KiB"):
+        one_after_the_other(True)(a)

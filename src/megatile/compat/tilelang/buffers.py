@@ -19,7 +19,7 @@ from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.memory import memory_layer, note_home
 from megatile.language.tile.operations import copy as copy_into
 from megatile.language.tile.scalars import Value, as_expr, as_value
-from megatile.language.tile.tiles import Ref, Symbol, Tile, check_index
+from megatile.language.tile.tiles import ACTIVE, Ref, Symbol, Tile, check_index
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,9 @@ class BarrierElement:
 class KernelState:
     """What TileLang's spelling needs to remember beside the Program being built."""
 
+    function: Any = None
+    shapes: list[Any] | None = None
+    """Where arrays' shapes are noted while extents are looked for; nothing is built then."""
     tensors: dict[str, Buffer] = field(default_factory=dict)
     local: list[Buffer] = field(default_factory=list)
     """Tiles that every thread has for itself where the kernel names threads."""
@@ -210,6 +213,8 @@ def state() -> KernelState:
 def declare(builder: ProgramBuilder, name: str, shape: Any, dtype: Any, strides: Any = None) -> Buffer:
     """A tensor in global memory under a name of its own."""
     extents = tuple(resolved(e, builder.bound) for e in extents_of(shape))
+    if builder.tilelang.shapes is not None:  # type: ignore[attr-defined]
+        extents = tuple(1 if isinstance(e, Value) else e for e in extents)
     for extent in extents:
         if isinstance(extent, Value):
             raise ProgramError(
@@ -330,7 +335,8 @@ def alloc_barrier(arrive_count: Any) -> Barrier:
 
 def symbols(names: str, dtype: Any = "int32") -> Any:
     """``M, N = T.const("M, N")``: extents known when the kernel is called or compiled."""
-    found = tuple(Symbol(name) for name in names.replace(",", " ").split())
+    bound = getattr(ACTIVE.get(), "bound", {})
+    found = tuple(bound.get(name, Symbol(name)) for name in names.replace(",", " ").split())
     return found[0] if len(found) == 1 else found
 
 

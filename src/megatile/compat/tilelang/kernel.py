@@ -9,7 +9,7 @@ from typing import Any
 
 from megatile.compat.tilelang import buffers as b
 from megatile.compat.tilelang.arrays import TensorSupplyType, array_for, as_sequence, assert_close, new_array
-from megatile.compat.tilelang.source import Built, PrimFunc, Source, bind_shape
+from megatile.compat.tilelang.source import Built, PrimFunc, Source, bind_shapes
 from megatile.core.errors import MegatileError
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.scalars import Value
@@ -170,10 +170,8 @@ class JITKernel(Kernel):
                 f"{len(arrays)} are given",
                 advice="results named by out_idx are not given",
             )
-        bound: dict[str, int] = {}
-        for name, value in given.items():
-            if name in self.tensors and value is not None:
-                bind_shape(name, self.tensors[name], tuple(value.shape), bound)
+        arrays_given = {k: v for k, v in given.items() if k in self.tensors and v is not None}
+        bound = bind_shapes([(k, self.tensors[k], tuple(v.shape)) for k, v in arrays_given.items()], {})
         built = self.build({n: _number(v) for n, v in given.items() if n not in self.tensors}, bound)
         arguments = dict(zip(self.tensors, built.arguments, strict=True))
         held = {arguments[name]: value for name, value in given.items() if name in self.tensors}

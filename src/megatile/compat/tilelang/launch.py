@@ -30,6 +30,8 @@ class Kernel:
 
     def __enter__(self) -> Any:
         builder, state = current(), b.state()
+        if state.shapes is not None:
+            raise ProgramError("the launch is reached", advice="every array's shape is known")
         grid = tuple(b.resolved(e, builder.bound) for e in self.grid) or (1,)
         for extent in grid:
             if isinstance(extent, Value):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,16 +55,29 @@ class Source:
         self.annotations = evaluated_annotations(function, names or {})
         self.arguments: dict[str, Any] = {}
 
-    def build(self, given: Mapping[str, Any], bound: Mapping[str, int]) -> Built:
-        """Programs for arguments (arrays, numbers) and symbolic extents by name."""
+    def builder(self, bound: Mapping[str, int]) -> ProgramBuilder:
         builder = ProgramBuilder(current_machine(), self.__name__)
         builder.reader = TileLangReader(builder)
         builder.bound = dict(bound)
         builder.padded = builder.spills = True
-        state = builder.tilelang = b.KernelState()  # type: ignore[attr-defined]
-        state.function = self  # type: ignore[attr-defined]
+        builder.tilelang = b.KernelState(function=self)  # type: ignore[attr-defined]
         self.declared: dict[str, b.Buffer] = {}
-        self.builder = builder
+        return builder
+
+    def extents(self, given: Mapping[str, Any], bound: Mapping[str, int]) -> dict[str, int]:
+        """Symbolic extents that the shapes of all arrays show: the function is read up to its launch."""
+        builder = self.builder(bound)
+        builder.tilelang.shapes = shapes = []  # type: ignore[attr-defined]
+        with builder.active(), suppress(MegatileError, *PYTHON_ERRORS):  # told when it is built
+            bind(self.function, builder.reader)(**self._values(builder, given))
+        return bind_shapes(shapes, bound)
+
+    def build(self, given: Mapping[str, Any], bound: Mapping[str, int]) -> Built:
+        """Programs for arguments (arrays, numbers) and symbolic extents by name."""
+        if any(getattr(value, "shape", None) is not None for value in given.values()):
+            bound = self.extents(given, bound)
+        builder = self.builder(bound)
+        state: b.KernelState = builder.tilelang  # type: ignore[attr-defined]
         try:
             with builder.active():
                 values = self._values(builder, given)
@@ -103,7 +117,11 @@ class Source:
             return value
         shape = getattr(value, "shape", None) if value is not MISSING else None
         if shape is not None:
-            bind_shape(name, kind, tuple(shape), builder.bound)
+            shapes = builder.tilelang.shapes  # type: ignore[attr-defined]
+            if shapes is not None:
+                shapes.append((name, kind, tuple(shape)))
+            else:
+                bind_shape(name, kind, tuple(shape), builder.bound)
         buffer = b.declare(builder, name, kind.shape, kind.dtype)
         self.declared[name] = buffer
         return buffer
@@ -118,6 +136,19 @@ class Source:
         return Built(
             tuple(state.programs), tensors, arguments, results, not isinstance(result, (tuple, list))
         )
+
+
+def bind_shapes(
+    shapes: Iterable[tuple[str, b.TensorType, tuple[int, ...]]], bound: Mapping[str, int]
+) -> dict[str, int]:
+    """Symbolic extents that arrays show together: ``rows`` of one may be known from another."""
+    shapes, found = list(shapes), dict(bound)
+    while True:
+        before = len(found)
+        for name, kind, shape in shapes:
+            bind_shape(name, kind, shape, found)
+        if len(found) == before:
+            return found
 
 
 def bind_shape(name: str, kind: b.TensorType, shape: tuple[int, ...], bound: dict[str, int]) -> None:
@@ -167,10 +198,13 @@ class PrimFunc(Source):
 
     @property
     def script(self) -> Callable[[], str]:
-        return lambda: "\n".join(str(p) for p in self.build({}, {}).programs)
+        return lambda: str(self)
 
     def __str__(self) -> str:
-        return self.script()
+        try:
+            return "\n".join(str(p) for p in self.build({}, {}).programs)
+        except ProgramError as error:
+            return f"{self.__name__}: a kernel that is built when its arrays are known ({error.message})"
 
 
 def prim_func(function: Any = None, **_: Any) -> Any:

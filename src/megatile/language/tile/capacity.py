@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from megatile.core.dtypes import bits
@@ -16,7 +17,7 @@ from megatile.ir import nodes as n
 from megatile.ir.launch import Launch
 from megatile.ir.passes.lint import Finding
 from megatile.ir.passes.pipeline import stages
-from megatile.ir.program import Program, placements
+from megatile.ir.program import Program, bindings, placements
 from megatile.language.tile.errors import ProgramError
 
 
@@ -32,12 +33,14 @@ class Use:
 def checked_memory(machine: HDA, program: Program, spills: bool = False) -> dict[str, int]:
     """Bytes that one dispatched instance uses of each layer; no unit uses more than it has.
 
-    With ``spills``, what does not fit the registers lies in a larger memory, as compilers put it.
+    With ``spills``, tiles lie as GPU compilers put them: what does not fit the registers in a larger
+    memory, and tiles of which one is done before the other begins may share their place.
     """
     used: dict[tuple[str, str], int] = defaultdict(int)
+    alive = _most_alive(program) if spills else {}
     for use in _uses(program):
         node, place = use.tile, (use.home, use.tile.level)
-        used[place] += use.size
+        used[place] = min(used[place] + use.size, alive.get(place, math.inf))  # type: ignore[type-var]
         room = _room(machine, *place)
         threads = _threads(program.launch, use.home)
         most = machine.memory(node.level).per_thread
@@ -82,7 +85,7 @@ def shallow_pipelines(machine: HDA, program: Program) -> Iterator[Finding]:
             room = _room(machine, *place)
             needed = once + each * (loop.stages - 1)
             if needed > room:
-                fitting = 1 + (room - once) // each
+                fitting = max(1, 1 + (room - once) // each)
                 yield (
                     f"{loop.stages} stages of pipelined loop '{loop.var}' need {format_bytes(needed)} of "
                     f"'{place[1]}' per {place[0]}, but there are {format_bytes(room)}; {fitting} fit",
@@ -101,6 +104,44 @@ def _uses(program: Program) -> Iterator[Use]:
                 size *= launch.count(home, launch.dispatch)
                 home = launch.dispatch
             yield Use(node, home, size)
+
+
+def _most_alive(program: Program) -> dict[tuple[str, str], int]:
+    """The most bytes of each memory that tiles take at once, each from its first use to its last."""
+    spans = _lifetimes(program)
+    changes: dict[tuple[str, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for use in _uses(program):
+        if use.tile.name in spans:
+            first, last = spans[use.tile.name]
+            changes[use.home, use.tile.level][first] += use.size
+            changes[use.home, use.tile.level][last + 1] -= use.size
+    return {place: max(accumulate(c[t] for t in sorted(c))) for place, c in changes.items()}
+
+
+def _lifetimes(program: Program) -> dict[str, tuple[int, int]]:
+    """First and last statement that touches a tile; of a loop or of units that run at once, the whole."""
+    table, launch = bindings(program), program.launch
+    spans: dict[str, tuple[int, int]] = {}
+
+    def touch(node: n.Node, first: int, last: int) -> None:
+        for name in {table[r.source].base for _, r in n.regions(node) if r.source in table}:
+            low, high = spans.get(name, (first, last))
+            spans[name] = min(low, first), max(high, last)
+
+    def visit(body: tuple[n.Node, ...], clock: int) -> int:
+        for node in body:
+            touch(node, clock, clock)
+            start = clock = clock + 1
+            for _, inner in n.bodies(node):
+                clock = visit(inner, clock)
+            at_once = isinstance(node, n.Scale) and launch.depth(node.scale) > launch.depth(launch.dispatch)
+            if at_once or isinstance(node, n.Loop):
+                for one in n.walk(node.body):  # type: ignore[attr-defined]
+                    touch(one, start, clock)
+        return clock
+
+    end = visit(program.body, 0)
+    return dict.fromkeys(table, (0, end)) | spans
 
 
 def _copies(program: Program) -> dict[str, int]:
