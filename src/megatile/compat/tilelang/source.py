@@ -67,7 +67,8 @@ class Source:
     def extents(self, given: Mapping[str, Any], bound: Mapping[str, int]) -> dict[str, int]:
         """Symbolic extents that the shapes of all arrays show: the function is read up to its launch."""
         builder = self.builder(bound)
-        builder.tilelang.shapes = shapes = []  # type: ignore[attr-defined]
+        shapes: list[Any] = []
+        builder.tilelang.shapes = shapes  # type: ignore[attr-defined]
         with builder.active(), suppress(MegatileError, *PYTHON_ERRORS):  # told when it is built
             bind(self.function, builder.reader)(**self._values(builder, given))
         return bind_shapes(shapes, bound)
@@ -201,10 +202,10 @@ class PrimFunc(Source):
         return lambda: str(self)
 
     def __str__(self) -> str:
-        try:
-            return "\n".join(str(p) for p in self.build({}, {}).programs)
-        except ProgramError as error:
-            return f"{self.__name__}: a kernel that is built when its arrays are known ({error.message})"
+        kinds = [kind for kind in self.kinds.values() if isinstance(kind, b.TensorType)]
+        if any(isinstance(extent, Value) for kind in kinds for extent in kind.shape):
+            return f"{self.__name__}: a kernel that is built when its arrays are known"
+        return "\n".join(str(p) for p in self.build({}, {}).programs)
 
 
 def prim_func(function: Any = None, **_: Any) -> Any:

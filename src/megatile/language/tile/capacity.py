@@ -40,7 +40,8 @@ def checked_memory(machine: HDA, program: Program, spills: bool = False) -> dict
     alive = _most_alive(program) if spills else {}
     for use in _uses(program):
         node, place = use.tile, (use.home, use.tile.level)
-        used[place] = min(used[place] + use.size, alive.get(place, math.inf))  # type: ignore[type-var]
+        used[place] += use.size
+        used[place] = min(used[place], alive.get(place, used[place]))
         room = _room(machine, *place)
         threads = _threads(program.launch, use.home)
         most = machine.memory(node.level).per_thread
