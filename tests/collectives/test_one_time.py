@@ -73,7 +73,7 @@ def test_trace_and_reports_end_when_predicted(name, nbytes):
     assert result.trace.end_ps == found.time_ps
     steps = result.critical_path
     assert sum(step.adds_ps for step in steps) == found.time_ps
-    assert (steps[0].event.operation, steps[0].adds_ps) == ("launch", before(name, found))
+    assert (steps[0].event.operation, steps[0].adds_ps) == (f"launch {found.plan.name}", before(name, found))
     assert max(result.links.values()) <= 1
 
 

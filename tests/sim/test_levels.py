@@ -84,7 +84,7 @@ def test_a_session_launches_plans_with_levels() -> None:
         session.launch(plan, {"x": values})
         session.launch(plan)
         np.testing.assert_array_equal(session.read("x"), 4 * values)
-        assert session.time_ps == 2 * session.launches[0][1].time_ps
+        assert session.time_ps == 2 * session.launches[0].end_ps
 
 
 def waves(count: int, steps: int) -> Plan:

@@ -51,7 +51,7 @@ def test_summary_and_repr() -> None:
 def test_the_critical_path_adds_up_and_is_a_chain() -> None:
     r = simulate(ring(5, 64), machine=toy(5, control=True))
     assert sum(step.adds_ps for step in r.critical_path) == r.time_ps
-    assert r.critical_path[0].event.operation == "launch"
+    assert r.critical_path[0].event.operation == f"launch {r.plan.name}"
     for before, after in zip(r.critical_path, r.critical_path[1:], strict=False):
         assert after.event.cause == before.event.index
         assert before.event.start_ps <= after.event.end_ps

@@ -143,13 +143,13 @@ def test_credits(slots: int, expected: int, engine: str) -> None:
 
 def test_control_path() -> None:
     """600 latency + 1000 for 64 bytes + 300 driver + 40 core; twice when queues have to be installed."""
-    b = PlanBuilder("launch", scale="core", units=2)
+    b = PlanBuilder("add", scale="core", units=2)
     x = b.tile("x", (64,), "f32", memory="local", role="inout")
     b.compute("add", x, [x, x])
     r = simulate(b.finish(), machine=toy(2, control=True))
     assert r.time_ps == 1940 + 69
     assert [(e.operation, e.end_ps) for e in r.trace if e.unit == "core0"] == [
-        ("launch", 1940),
+        ("launch add", 1940),
         ("add", 2009),
     ]
     with_queue = simulate(messages(2, [(0, 1)]), machine=toy(2, control=True))

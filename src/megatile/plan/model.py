@@ -5,6 +5,8 @@ Units and streams
 A plan runs on ``units`` units, numbered from 0; unit ``u`` is hardware unit ``place(u)`` of the machine's
 ``scale``. Every unit belongs to exactly one ``Stream``: a list of statements in which the unit's own number
 is the symbol ``unit``. Units that do the same share a stream, so a ring of 100 000 units is one stream.
+In a plan with installed channels (below) units may have no stream: they are not of this launch, and only
+those channels reach them.
 
 Levels
 ------
@@ -95,7 +97,8 @@ Each name bound to it holds it; when no name holds it any more (``Free``, rebind
 stream) and every command issued on it has finished, the credit goes back to the sender.
 ``Receive(into=region)`` copies the message out with the ``dma`` engine and frees the slot after the copy.
 The two ends of an ``installed`` channel may be in different launches: what is sent or received there without
-a partner in the plan is no mistake.
+a partner in the plan is no mistake. Its queues belong to the machine, each to a hardware unit, the channel's
+name and the member's name; their messages, credits and counts go on from one launch to the next.
 ``ReceiveAny`` takes a message from whichever of the members has one. Data execution without a timed order
 tries the members in turn, starting after the one taken last; the timed run takes the earliest arrival (ties:
 lowest member).
@@ -138,20 +141,28 @@ signal ``message_ps`` from taking effect, a collective ``collective_ps`` from th
 (after its hazards and its accesses to storage that others see). The plan ends with the last end of a command
 or stream, arrival of a message or signal, and engine becoming free; credits on their way do not count.
 
+*Launches.* A launch is submitted to a machine at some time; ``start_ps`` counts from there. It holds the
+hardware units on which it has streams, each from its begin there until all its commands have finished;
+launches on the same hardware unit (or one within the other) take it in the order in which they were
+submitted, so a unit begins at its ``start_ps`` or when the last of those before it ends there. Launches share
+links, and else only installed channels; tiles that several units see and flags are each launch's own. A
+launch ends when everything of it has ended, as above.
+
 *Order.* Within one picosecond come first all ends, arrivals, credits and the issue they allow; then instances
 take the slots that have become free; then receive-from-any decides; then requests for turns, one at a time,
 and what a turn brings about in the same picosecond comes before the next. Requests go by (flow, number,
 stage): messages of a queue are a flow (channels in order, then receiving unit, then member), then come the
 copies of each unit (level by level), then its commands on shared compute engines; each flow is numbered from
 0 in issue order (a unit's copies and such commands together), pieces in order within, and a turn on the DMA
-engine before the stages. Jitter depends on flow and number too.
+engine before the stages. Those of an earlier launch come first. Jitter depends on flow and number too;
+messages of installed queues are numbered over all launches.
 A resource serves first come, first served, as many at a time as it is wide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from math import prod
@@ -342,6 +353,18 @@ class Plan:
         """How many instances a level has in all."""
         found = self.level(level)
         return found.count * (self.instances(found.parent) if found.parent is not None else 1)
+
+    def part(self, units: Iterable[int]) -> Plan:
+        """The plan for some of its units alone: the others are in other launches, which its channels (now
+        installed ones) reach."""
+        from megatile.plan.build import runs
+
+        chosen, streams = set(units), []
+        for stream in self.streams:
+            own = [u for u in stream.unit_numbers() if u in chosen or stream.level is not None]
+            streams += [replace(stream, units=runs(own))] if own else []
+        channels = tuple(replace(channel, installed=True) for channel in self.channels)
+        return replace(self, streams=tuple(streams), channels=channels)
 
     def coordinate(self, axis: int) -> Expr:
         """The unit's coordinate along ``axis`` as an expression."""

@@ -99,6 +99,11 @@ class RaceWatch:
             queue = self.messages.setdefault((channel, int(targets[at]), int(members[at])), deque())
             queue.append(self.clocks.release(self.actors.number(cohort.level, unit)))
 
+    def from_outside(self, channel: str, to: int, member: int, known: Any = None) -> None:
+        """A message that may be of another launch, of which nothing is known here."""
+        known = np.zeros(len(self.clocks), dtype=np.int64) if known is None else known
+        self.messages.setdefault((channel, to, member), deque()).append(known)
+
     def receive(self, cohort: Cohort, handle: SlotHandle) -> None:
         members = spread(handle.member, len(cohort))
         mine = numbers(self.plan, cohort, self.plan.channel(handle.channel).level)

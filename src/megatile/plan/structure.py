@@ -160,8 +160,9 @@ def check_streams(plan: Plan, level: Level) -> None:
         if len(numbers) and (numbers.min() < 0 or numbers.max() >= count):
             raise PlanError(f"stream of {word} {int(numbers.max())}, but there are {count} {word}s")
         covered[numbers] += 1
-    if (covered != 1).any():
-        at = int(np.argmax(covered != 1))
+    least = 0 if any(channel.installed for channel in plan.channels) else 1
+    if (wrong := (covered < least) | (covered > 1)).any():
+        at = int(np.argmax(wrong))
         raise PlanError(f"{word} {at} has {int(covered[at])} streams, not one")
 
 

@@ -3,7 +3,7 @@ and sessions of several launches."""
 
 from megatile.sim.install import InstallError
 from megatile.sim.result import Result
-from megatile.sim.session import Session, SessionError
+from megatile.sim.session import Launch, Session, SessionError, TimeBudgetExceeded, Worker
 from megatile.sim.simulate import ENGINES, Deadlock, simulate
 from megatile.timing.faults import FaultError, Faults, faults
 from megatile.timing.view import TimingError
@@ -14,10 +14,13 @@ __all__ = [
     "FaultError",
     "Faults",
     "InstallError",
+    "Launch",
     "Result",
     "Session",
     "SessionError",
+    "TimeBudgetExceeded",
     "TimingError",
+    "Worker",
     "faults",
     "simulate",
 ]

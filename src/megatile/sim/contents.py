@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import numpy_dtype
 from megatile.plan.memory import aliases
 from megatile.plan.model import Plan, PlanError, Tile
 from megatile.plan.storage import allocate
@@ -19,11 +18,16 @@ Array = Any
 
 @dataclass
 class Tensor:
-    """A tensor that stays: its description, where its parts lie, and (if known) what they hold."""
+    """A tensor that stays: its description, where its parts lie, and what they hold.
+
+    ``known`` says whether the launches submitted so far leave known contents, ``valid`` whether those that
+    have ended did."""
 
     tile: Tile
     places: tuple[int, ...]
-    data: Array | None
+    data: Array | None = None
+    known: bool = False
+    valid: bool = False
 
 
 @dataclass
@@ -47,36 +51,57 @@ class Contents:
         self.tensors: dict[str, Tensor] = {}
         self.blocks: list[Block] = []
 
-    def inputs(self, plan: Plan, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What a plan finds in memory, with what the host gives; None where something is unknown."""
+    def missing(self, plan: Plan, given: Mapping[str, Any]) -> str | None:
+        """The first input of a plan that nobody knows."""
+        for tile in plan.tiles:
+            wanted = tile.role in ("input", "inout") and tile.name not in given and not is_raw(tile)
+            if wanted and not (tile.name in self.tensors and self.tensors[tile.name].known):
+                return tile.name
+        return None
+
+    def declare(self, plan: Plan, with_data: bool) -> None:
+        """A plan is submitted: its tensors are in memory from now on."""
+        named = [tile for tile in plan.tiles if tile.role != "local" and not is_raw(tile)]
+        for tile in named:
+            if tile.name in self.tensors:
+                self._check(tile, plan)
+        for tile in named:
+            places = tuple(places_of(plan).tolist())
+            tensor = self.tensors.setdefault(tile.name, Tensor(tile, places))
+            tensor.known = with_data or (tensor.known and tile.role == "input")
+            if with_data and tensor.data is None:
+                tensor.data = allocate(plan, tile, None)[:, 0]
+
+    def array(self, tile: Tile) -> Array:
+        """What a tensor holds, to be read and written."""
+        return self.tensors[tile.name].data
+
+    def inputs(self, plan: Plan, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What a plan finds in memory, with what the host gives."""
         found: dict[str, Any] = dict(given)
         for tile in plan.tiles:
-            if tile.name in self.tensors and tile.role != "local":
-                self._check(tile, plan)
-            if tile.role not in ("input", "inout") or tile.name in found:
-                continue
-            if is_raw(tile):
-                found[tile.name] = self._raw(tile, plan)
-            elif tile.name in self.tensors and self.tensors[tile.name].data is not None:
-                found[tile.name] = self.tensors[tile.name].data
-            else:
-                return None
+            if tile.role in ("input", "inout") and tile.name not in found:
+                found[tile.name] = self.raw(tile, plan) if is_raw(tile) else self.array(tile)
         return found
 
-    def keep(self, plan: Plan, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None) -> None:
+    def keep(self, plan: Plan, outputs: Mapping[str, Any] | None, present: Array) -> None:
         """What is in memory after a launch; without outputs nobody knows what a plan has written."""
         for tile in plan.tiles:
             if tile.role == "local":
                 continue
-            source = inputs if tile.role == "input" else outputs
-            data = None if source is None else np.asarray(source[tile.name], dtype=numpy_dtype(tile.dtype))
-            if not is_raw(tile):
-                places = tuple(places_of(plan).tolist())
-                self.tensors[tile.name] = Tensor(tile, places, data)
-            elif data is not None:
-                self._put(tile, plan, data)
-            else:
-                self.blocks = [b for b in self.blocks if not _meets(b, tile)]
+            if is_raw(tile):
+                if outputs is None:
+                    self.blocks = [b for b in self.blocks if not _meets(b, tile)]
+                elif tile.role != "input":
+                    self._put(tile, places_of(plan)[present], outputs[tile.name][present])
+                continue
+            tensor = self.tensors.get(tile.name)
+            if tensor is None:
+                continue  # the host has freed it
+            tensor.valid = outputs is not None or (tile.role == "input" and tensor.valid)
+            if outputs is not None and tile.versions > 1 and tile.role != "input":
+                rows = np.unique(np.broadcast_to(tile.owner.evaluate({"unit": present}), present.shape))
+                tensor.data[rows] = outputs[tile.name][rows]  # type: ignore[index]
 
     def _check(self, tile: Tile, plan: Plan) -> None:
         known = self.tensors[tile.name]
@@ -94,7 +119,7 @@ class Contents:
                 advice="give the tensors different names, or free() the one that is there",
             )
 
-    def _raw(self, tile: Tile, plan: Plan) -> Array:
+    def raw(self, tile: Tile, plan: Plan) -> Array:
         """What lies at a raw address; what nobody wrote is NaN (0 for integers)."""
         array = np.ascontiguousarray(allocate(plan, tile, None)[:, 0])
         raw = array.reshape(len(array), -1).view(np.uint8)
@@ -111,9 +136,9 @@ class Contents:
                     ]
         return array
 
-    def _put(self, tile: Tile, plan: Plan, data: Array) -> None:
+    def _put(self, tile: Tile, places: Array, data: Array) -> None:
         raw = np.ascontiguousarray(data).reshape(len(data), -1).view(np.uint8)
-        block = Block(tile.memory, tile.offset or 0, places_of(plan), raw)
+        block = Block(tile.memory, tile.offset or 0, places, raw)
         covered = set(block.places.tolist())
         self.blocks = [
             b for b in self.blocks if not (_inside(b, block) and covered >= set(b.places.tolist()))

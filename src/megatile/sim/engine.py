@@ -427,7 +427,7 @@ def begin_launch(s, launch, time):
     n = launch_row(s, launch)
     s[n + BEGAN] = time
     for g in range(s[n + FIRST], s[n + FIRST] + s[n + ROWS]):
-        if s[unit_row(s, g) + STATE] == QUEUED:
+        if s[unit_row(s, g) + STATE] == PENDING:
             allow(s, g, time, NONE)
     for below in range(s[n + FIRST_ROOT], s[n + FIRST_ROOT] + s[n + ROOTS]):
         enter(s, below, 0, time)
@@ -2323,6 +2323,6 @@ def run(s):
             decide(s, what, time)
         elif phase == OVERS:
             over(s, what, time)
-        elif phase == BEGINS:
+        elif phase == BEGINS and what != NONE:
             begin_launch(s, what, time)
         drain(s)

@@ -13,6 +13,9 @@ from megatile.core.errors import MegatileError
 from megatile.plan.model import Channel, Plan
 from megatile.trace import Pointers
 
+Place = tuple[str, int]
+"""A scale and the number of one of its units."""
+
 
 class InstallError(MegatileError, ValueError):
     """Queues that are installed a second time, or are not those that a plan needs."""
@@ -48,11 +51,11 @@ class Installed:
 
 
 class Queues:
-    """The queues of a machine, by unit of the hardware and name."""
+    """The queues of a machine, by scale, unit of the hardware and name."""
 
     def __init__(self) -> None:
-        self._at: dict[int, dict[str, Installed]] = {}
-        self._sent: Counter[tuple[int, str, str | int]] = Counter()
+        self._at: dict[Place, dict[str, Installed]] = {}
+        self._sent: Counter[tuple[Place, str, str | int]] = Counter()
 
     def missing(self, plan: Plan) -> bool:
         """Whether a unit of the plan has no queues yet; those that are there must be those it needs."""
@@ -65,24 +68,25 @@ class Queues:
                 self._check(plan, place, families)
         return bool(new)
 
-    def _check(self, plan: Plan, place: int, families: dict[str, Installed]) -> None:
+    def _check(self, plan: Plan, place: Place, families: dict[str, Installed]) -> None:
         for name, needed in families.items():
             there = self._at[place].get(name)
             problem = "is not installed" if there is None else there.differs(needed)
             if problem is not None:
                 raise InstallError(
-                    f"queues of {plan.scale} {place} are installed already: '{name}' {problem}",
+                    f"queues of {plan.scale} {place[1]} are installed already: '{name}' {problem}",
                     advice="queues are installed once per unit: install those that serve every launch first, "
                     "or begin a new Session",
                 )
 
-    def install(self, plan: Plan) -> None:
-        """Queues for all units of a plan; a unit that has some already is an error."""
-        wanted = ends(plan)
+    def install(self, plan: Plan, units: set[int]) -> None:
+        """Queues for units of a plan; a unit of the hardware that has some already is an error."""
+        places = {(plan.scale, int(p)) for p in places_of(plan)[sorted(units)]}
+        wanted = {place: families for place, families in ends(plan).items() if place in places}
         twice = [place for place in wanted if place in self._at]
         if twice:
             raise InstallError(
-                f"{plan.scale} {twice[0]} has its queues already ({', '.join(self._at[twice[0]])}): "
+                f"{plan.scale} {twice[0][1]} has its queues already ({', '.join(self._at[twice[0]])}): "
                 "they are installed once per unit",
                 advice="launch without a second install, or begin a new Session",
             )
@@ -99,19 +103,29 @@ class Queues:
             for queue, number in messages.get(channel.name, {}).items():
                 unit, member = divmod(queue, channel.members)
                 direction = channel.names[member] if channel.names else member
-                self._sent[int(places[unit]), channel.name, direction] += number
+                self._sent[(plan.scale, int(places[unit])), channel.name, direction] += number
 
-    def pointers(self, names: Callable[[int], str]) -> Iterator[Pointers]:
-        """Both ends of every installed queue that has a feeder, after all launches so far."""
+    def pointers(
+        self, names: Callable[[Place], str], live: Callable[..., tuple[int, int, int] | None]
+    ) -> Iterator[Pointers]:
+        """Both ends of every installed queue that has a feeder. ``live`` gives how many messages were sent,
+        have arrived and are freed where that goes on from launch to launch."""
         for place, families in self._at.items():
             for name, installed in families.items():
                 for direction, source in installed.by_direction().items():
                     if source < 0:
                         continue
-                    count, label = self._sent[place, name, direction], f"{name}.{direction}"
-                    here, there, slots = names(place), names(source), installed.channel.slots
-                    yield Pointers(there, f"->{label}", here, count, 0, 0, count, slots)
-                    yield Pointers(here, label, there, 0, count, count, 0, slots)
+                    label, slots = f"{name}.{direction}", installed.channel.slots
+                    counts = live(place, name, direction) or (self._sent[place, name, direction],) * 3
+                    yield from both_ends(label, names(place), names((place[0], source)), *counts, slots)
+
+
+def both_ends(
+    label: str, here: str, there: str, sent: int, landed: int, freed: int, slots: int
+) -> Iterator[Pointers]:
+    """The pointers of a queue: sent and credits at the sender, arrived and freed at the receiver."""
+    yield Pointers(there, f"->{label}", here, sent, 0, 0, freed, slots)
+    yield Pointers(here, label, there, 0, freed, landed, 0, slots)
 
 
 def places_of(plan: Plan) -> Any:
@@ -120,11 +134,11 @@ def places_of(plan: Plan) -> Any:
     return np.broadcast_to(plan.place.evaluate({"unit": units}), units.shape)
 
 
-def ends(plan: Plan) -> dict[int, dict[str, Installed]]:
+def ends(plan: Plan) -> dict[Place, dict[str, Installed]]:
     """For each unit of the hardware, the channel families that a plan wants there."""
     places = places_of(plan)
     units = np.arange(plan.units, dtype=np.int64)
-    found: dict[int, dict[str, Installed]] = {int(place): {} for place in places}
+    found: dict[Place, dict[str, Installed]] = {(plan.scale, int(place)): {} for place in places}
     for channel in plan.channels:
         columns = []
         for member in range(channel.members):
@@ -133,5 +147,5 @@ def ends(plan: Plan) -> dict[int, dict[str, Installed]]:
             there = (source >= 0) & (source < plan.units)
             columns.append(np.where(there, places[np.where(there, source, 0)], -1))
         for place, sources in zip(places.tolist(), np.stack(columns, axis=1).tolist(), strict=True):
-            found[place][channel.name] = Installed(channel, tuple(sources))
+            found[plan.scale, place][channel.name] = Installed(channel, tuple(sources))
     return found

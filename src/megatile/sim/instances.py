@@ -176,7 +176,7 @@ class Instances:
             for n, stream in enumerate(table.streams):
                 u[streams == n, st.PC] = stream.first
             waits = streams != NONE if not self.plan.levels else rows.parents == NONE
-            u[waits, st.STATE], u[waits, st.PARTS] = st.QUEUED, 1
+            u[waits, st.STATE], u[waits, st.PARTS] = st.PENDING, 1
 
     def _engines(self, view: Any, first: int, engines: int, places: Any) -> None:
         """The queues of every instance's engines; several instances may share an engine."""

@@ -59,9 +59,13 @@ class _Names:
 
 
 class Record:
-    """The records of one launch, its first instance counted as unit 0."""
+    """The records of one launch, its first instance counted as unit 0.
 
-    def __init__(self, simulation: Simulation, launched: Launched) -> None:
+    With ``origin_ps`` (when the launch was submitted) times count from there, and nothing of the engine's
+    memory is used later.
+    """
+
+    def __init__(self, simulation: Simulation, launched: Launched, origin_ps: int | None = None) -> None:
         self.launched = launched
         self.statements, self.paths = simulation.rows.statements, simulation.paths
         self.queue_ends = launched.queue_ends
@@ -83,18 +87,32 @@ class Record:
         """Of every record, its number among those of all launches."""
         self.rows = rows[chosen]
         self.releases = rows[mine & (rows[:, st.R_KIND] == st.RELEASE)]
+        self.present = np.arange(self.units)
+        if not launched.plan.levels:
+            self.present = np.flatnonzero(launched.present)
+        self.start_ps = int(simulation.table("launch")[launched.number, st.BEGAN]) - (origin_ps or 0)
+        """When its units begin, if nothing is before them."""
+        self.installed = {q: key for key, q in simulation.installed.items() if q in self.queue_ends}
+        self.events: Any = None
+        """Of every record, its event in the trace, once there is one."""
+        if origin_ps is not None:
+            for part in (self.rows, self.releases):
+                for column in (st.R_START, st.R_END, st.R_ARRIVED):
+                    part[:, column] = np.where(part[:, column] >= 0, part[:, column] - origin_ps, NONE)
+            first = max(self.first_aux, launched.first_aux)
+            last = int(simulation.arena.memory[st.AUX])
+            self.aux, self.first_aux = self.aux[first - self.first_aux : last].copy(), first
 
-    def trace(self, begin_ps: int = 0, delay_ps: int = 0) -> Trace:
-        """Every command as an event, unit by unit in order of issue.
-
-        ``begin_ps`` is when units start by the launch, ``delay_ps`` what kernels spend before that besides.
-        """
-        begin_ps += delay_ps
+    def trace(self, delay_ps: int = 0) -> Trace:
+        """Every command as an event, unit by unit in order of issue; ``delay_ps`` is what kernels spend
+        first, before the control path is travelled."""
+        present = self.present
+        begin_ps = delay_ps + (self.start_ps if len(present) else 0)
         order = np.argsort(self.rows[:, st.R_WHO], kind="stable")
         rows = self.rows[order]
-        unit = rows[:, st.R_WHO] - self.launched.first
+        unit = np.searchsorted(present, rows[:, st.R_WHO] - self.launched.first)
         tables = {name: _Names() for name in ("units", "engines", "operations", "operands", "sources")}
-        units, names = self.units, self.names
+        units, names = len(present), [self.names[i] for i in present.tolist()]
         columns: dict[str, Any] = {}
         launches = units if begin_ps else 0
         before = np.searchsorted(unit, np.arange(units)) if len(rows) else np.zeros(units, dtype=np.int64)
@@ -116,7 +134,9 @@ class Record:
         columns["unit"] = column(np.array(shown, dtype=np.int64)[unit] if units else unit, shown)
         codes = self._texts(rows, tables)
         columns["engine"] = column(codes["engine"], tables["engines"]("control") if launches else 0)
-        columns["operation"] = column(codes["operation"], tables["operations"](LAUNCH) if launches else 0)
+        columns["operation"] = column(
+            codes["operation"], tables["operations"](f"{LAUNCH} {self.launched.plan.name}") if launches else 0
+        )
         columns["source"] = column(codes["source"], tables["sources"]("") if launches else 0)
         columns["operand"] = column(codes["operand"], tables["operands"]("") if launches else 0)
         start = np.maximum(rows[:, st.R_START], 0)
@@ -183,14 +203,16 @@ class Record:
         """Numbers of events instead of records; what nothing held up was released by its launch."""
         events = np.full(len(order) + 1, NONE, dtype=np.int64)
         events[order] = place
+        self.events = events[:-1]
         cause = rows[:, st.R_CAUSE]
         number = np.minimum(np.searchsorted(self.numbers, cause), max(0, len(order) - 1))
         known = self.numbers[number] == cause if len(order) else np.zeros(0, dtype=bool)
         found = events[np.where(known, number, len(order))]
         return np.where(found == NONE, at_launch[unit], found) if launches else found
 
-    def _messages(self, rows: Any) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
+    def messages(self, rows: Any = None) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
         """By queue and number, the rows that sent and that received a message."""
+        rows = self.rows if rows is None else rows
         sent: dict[tuple[int, int], int] = {}
         received: dict[tuple[int, int], int] = {}
         kinds = rows[:, st.R_KIND]
@@ -202,7 +224,7 @@ class Record:
         return sent, received
 
     def _flows(self, rows: Any, place: Any) -> Any:
-        sent, received = self._messages(rows)
+        sent, received = self.messages(rows)
         pairs = [(place[sent[key]], place[row]) for key, row in received.items() if key in sent]
         return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megatile.core.quantities import format_bytes, format_time
+from megatile.hda import HDA
+from megatile.plan.model import Plan
+from megatile.sim.data import Scalars, assumed
 from megatile.sim.record import Record, Usage
-from megatile.timing.view import Timing
+from megatile.timing.faults import Faults
+from megatile.timing.view import Timing, TimingError
 from megatile.trace import (
     CriticalStep,
     Event,
@@ -23,12 +28,33 @@ from megatile.trace import (
     write_trace,
 )
 
-if TYPE_CHECKING:
-    from megatile.sim.simulate import Run
-
 TRACE_SWITCH = "MEGATILE_TRACE"
-EVERYTHING = 1 << 40
-"""More commands than any run records."""
+
+
+@dataclass
+class Outcome:
+    """What is known of one run of a plan."""
+
+    plan: Plan
+    hda: HDA
+    end_ps: int = 0
+    begin_ps: int = 0
+    choices: dict[int, list[int]] = field(default_factory=dict)
+    messages: dict[str, dict[int, int]] = field(default_factory=dict)
+    timing: Timing = field(default_factory=Timing)
+    faults: Faults = field(default_factory=Faults)
+    engine: str | None = None
+    installed: bool = False
+    launch: bool = True
+    scalars: Scalars = field(default_factory=lambda: assumed(None))
+    record: Record | None = None
+
+    def recorded(self) -> Record:
+        if self.record is None:
+            raise TimingError(
+                f"the launch of '{self.plan.name}' was not recorded", advice="Session(…, record=…) keeps more"
+            )
+        return self.record
 
 
 class Result:
@@ -38,7 +64,7 @@ class Result:
     nothing was, or it was too much, the run is repeated when they are first asked for.
     """
 
-    def __init__(self, run: Run, outputs: Mapping[str, Any] | None) -> None:
+    def __init__(self, run: Outcome, outputs: Mapping[str, Any] | None) -> None:
         self.plan = run.plan
         self.machine = run.hda
         self.time_ps = run.end_ps
@@ -61,18 +87,12 @@ class Result:
     @cached_property
     def record(self) -> Record:
         """What the engine recorded of every command."""
-        run = self._run
-        if run.simulation is None or not run.simulation.complete_record or not run.simulation.most_records:
-            run.run(EVERYTHING)
-        assert run.simulation is not None
-        assert run.launched is not None
-        return Record(run.simulation, run.launched)
+        return self._run.recorded()
 
     @cached_property
     def trace(self) -> Trace:
         """Every event with its cause and source line."""
-        resources = self.record.launched.resources
-        return self.record.trace(resources.start_ps(0) if self.plan.units else 0, self._run.begin_ps)
+        return self.record.trace(self._run.begin_ps)
 
     @property
     def op_log(self) -> list[Event]:

@@ -25,8 +25,8 @@ from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan, require_plan
 from megatile.plan.structure import check_structure
 from megatile.sim.data import Scalars, assumed, observed, outputs, reads_scalars
-from megatile.sim.record import choices, has_any
-from megatile.sim.result import Result, wants_communication_trace
+from megatile.sim.record import Record, choices, has_any
+from megatile.sim.result import Outcome, Result, wants_communication_trace
 from megatile.sim.simulation import MOST_RECORDS, Launched, QueueMisuse, Simulation, commands
 from megatile.sim.stuck import wait_graph
 from megatile.sim.symmetry import representative
@@ -39,6 +39,8 @@ ENGINES = ("compiled", "plain")
 """How the engine runs: as machine code, or as the Python that it is translated from."""
 OLD_ENGINES = ("run-ahead", "arrays", "bucket")
 _ROUNDS = 8
+EVERYTHING = 1 << 40
+"""More commands than any run records."""
 LARGE = 1 << 18
 """Commands from which on a run that records nothing looks for a unit that stands for all."""
 
@@ -126,7 +128,7 @@ def engine_name(engine: str | None) -> str | None:
     return engine
 
 
-class Run:
+class Run(Outcome):
     """One plan on one machine under the faults that held when it was made."""
 
     def __init__(
@@ -140,20 +142,11 @@ class Run:
         launch: bool = True,
         contended: bool = True,
     ) -> None:
+        super().__init__(
+            plan, hda, timing=timing, faults=faults, engine=engine, installed=installed, launch=launch
+        )
         self.contended = contended
         """Whether commands wait for what others use; if not, the time is a lower bound."""
-        self.plan = plan
-        self.hda = hda
-        self.timing = timing
-        self.faults = faults
-        self.engine = engine
-        self.installed = installed
-        self.launch = launch
-        self.begin_ps = 0
-        self.end_ps = 0
-        self.choices: dict[Any, list[int]] = {}
-        self.messages: dict[str, dict[int, int]] = {}
-        self.scalars: Scalars = assumed(None)
         self.simulation: Simulation | None = None
         self.launched: Launched | None = None
 
@@ -212,6 +205,14 @@ class Run:
             explain(self.plan, self.scalars, misuse)
         self._ended(simulation.last_ps, resources)
         self.choices = choices(simulation, self.launched)
+
+    def recorded(self) -> Record:
+        """What was recorded; where nothing was, or it was too much, the run is repeated."""
+        if self.simulation is None or not self.simulation.complete_record or not self.simulation.most_records:
+            self.run(EVERYTHING)
+        assert self.simulation is not None
+        assert self.launched is not None
+        return Record(self.simulation, self.launched)
 
     def _ended(self, last_ps: int, resources: Resources) -> None:
         self.end_ps = resources.whole_ps(last_ps, self.launch)

@@ -331,7 +331,7 @@ class Simulation:
         for view, rows in instances.roots():
             mine: dict[int, list[int]] = {}
             for g in rows.tolist():
-                if unit[g, st.STATE] == st.QUEUED:
+                if unit[g, st.STATE] == st.PENDING:
                     place = int(unit[g, st.PLACE])
                     mine.setdefault(place if launched.plan.levels else view.places[place], []).append(g)
             before += [
@@ -375,6 +375,40 @@ class Simulation:
         memory = self.arena.memory
         memory[st.SEQUENCE] += 1
         plain.push(memory, time, phase, what, int(memory[st.SEQUENCE]), what)
+
+    def withdraw(self, launched: Launched) -> bool:
+        """A launch shall do nothing: each instance ends as soon as those before it are over. False where one
+        has begun."""
+        arena = self.arena
+        first, count = self.table("launch")[launched.number, [st.FIRST, st.ROWS]].tolist()
+        unit = arena.rows("unit")[first : first + count]
+        if launched.plan.levels or not (unit[launched.present, st.STATE] == st.PENDING).all():
+            return False
+        heap = arena.rows("heap")[: int(arena.memory[st.EVENTS])]
+        coming = (heap[:, 1] // st.PHASE == st.BEGINS) & (heap[:, 3] == launched.number)
+        heap[coming, 3] = NONE
+        kinds = arena.rows("code")[:, st.KIND]
+        for n, stream in enumerate(launched.table.streams):
+            at = stream.first + int(np.argmax(kinds[stream.first :] == st.END))
+            unit[launched.table.stream_of[0] == n, st.PC] = at
+        if coming.any():
+            plain.begin_launch(arena.memory, launched.number, self.clock_ps)
+        return True
+
+    def continue_from(self, other: Simulation) -> None:
+        """Time and installed queues as another simulation left them, in which nothing is under way."""
+        for total in (st.CLOCK, st.LAST, st.SEQUENCE):
+            self.arena.memory[total] = other.arena.memory[total]
+        for base, used in ((st.RECORD_BASE, st.RECORDED), (st.AUX_BASE, st.AUX)):
+            self.arena.memory[base] = other.arena.memory[base] + other.arena.memory[used]
+        self._flows, self._steps = other._flows, other._steps
+        for key, number in other.installed.items():
+            queue = other.table("queue")[number].copy()
+            slots, ring = int(queue[st.SLOTS]), int(queue[st.RING])
+            queue[st.RING] = at = self.arena.extend("ring", slots)
+            self.arena.rows("ring")[at : at + slots] = other.table("ring")[ring : ring + slots]
+            self.installed[key] = self.arena.append("queue", queue)
+            self.labels.append(other.labels[number])
 
     def release(self, launched: Launched) -> None:
         """A launch has ended: its rows may be used by another of the same plan, its records are dropped."""

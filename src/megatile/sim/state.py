@@ -42,7 +42,7 @@ DMA = 5
 ) = range(31)  # fmt: skip
 # States of an instance; a blocked one names what it waits for in WAITS. One that is DONE has issued
 # everything, one that is OVER has finished it.
-READY, DATA, CREDIT, ANYDATA, FLAG, MEETING, HAZARD, QUEUED, DONE, OVER = range(10)
+READY, DATA, CREDIT, ANYDATA, FLAG, MEETING, HAZARD, PENDING, DONE, OVER = range(10)
 
 # Columns of `level`: the levels of every launch. PARENT_LEVEL is a row, PER_PARENT instances are in each of
 # the parent's, PLACES lists the hardware units of those (NONE: the level has slots), BELOW_PARENT is how many
@@ -267,6 +267,11 @@ class Arena:
 
     def set_size(self, name: str, count: int) -> None:
         self.memory[_SIZES[name]] = count
+
+    @property
+    def words(self) -> int:
+        """How much of the memory was ever used."""
+        return self._end
 
     def rows(self, name: str) -> Any:
         """A table as an array of rows (valid until a table grows)."""

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from megatile.sim import state as st
+from megatile.sim.install import both_ends
 from megatile.sim.record import source_of
 from megatile.sim.simulation import Simulation
 from megatile.trace import Pointers, Waiter, WaitGraph
 
 
-def wait_graph(simulation: Simulation) -> WaitGraph | None:
-    """The state of a simulation that cannot go on; None if all instances are done."""
+def wait_graph(simulation: Simulation, names: Mapping[int, str] | None = None) -> WaitGraph | None:
+    """The state of a simulation that cannot go on; None if all instances are done. ``names`` are those of the
+    launches, where there are several."""
     units = simulation.table("unit")
     waiting = np.flatnonzero(units[:, st.STATE] < st.DONE).tolist()
     outside = tuple(_outside(simulation))
     if not waiting and not outside:
         return None
-    waiting.sort(key=lambda g: units[g, st.STATE] == st.QUEUED)
-    waiters = tuple(w for g in waiting for w in _waiters(simulation, g)) + outside
-    return WaitGraph(waiters, tuple(_pointers(simulation)), simulation.last_ps)
+    waiting.sort(key=lambda g: units[g, st.STATE] == st.PENDING)
+    waiters = tuple(
+        replace(w, launch=(names or {}).get(int(units[g, st.LAUNCH]), ""))
+        for g in waiting
+        for w in _waiters(simulation, g)
+    )
+    return WaitGraph(waiters + outside, tuple(_pointers(simulation)), simulation.last_ps)
 
 
 def _outside(simulation: Simulation) -> Iterator[Waiter]:
@@ -47,7 +54,7 @@ def _waiters(simulation: Simulation, g: int) -> Iterator[Waiter]:
         pc -= 1
     statement = simulation.rows.statements[pc]
     source = source_of(statement.source) if statement is not None else ""
-    if state == st.QUEUED:
+    if state == st.PENDING:
         yield Waiter(me, "begin", "unit", launched.plan.name, me, "")
     elif state in (st.DATA, st.CREDIT):
         label, receiver, feeder = simulation.labels[on]
@@ -86,15 +93,20 @@ def _came(simulation: Simulation, meeting: int) -> Any:
 
 def _pointers(simulation: Simulation) -> Iterator[Pointers]:
     """Both ends of every queue in use: sent and credits at the sender, arrived and freed at the receiver."""
-    ring = simulation.table("ring")
     rows = simulation.table("queue")
     used = {q: ends for launched in simulation.launches for q, ends in launched.queue_ends.items()}
     for number in sorted(used, key=lambda q: used[q]):
-        queue = rows[number]
-        sent, slots = int(queue[st.SENT]), int(queue[st.SLOTS])
-        last = ring[queue[st.RING] : queue[st.RING] + slots][: min(sent, slots)]
-        landed = sent - int(np.count_nonzero(last[:, st.ARRIVED] == st.UNKNOWN))
-        freed = sent - int(np.count_nonzero(last[:, st.RETURNED] == st.UNKNOWN))
-        label, here, there = simulation.labels[number]
-        yield Pointers(there, f"->{label}", here, sent, 0, 0, freed, slots)
-        yield Pointers(here, label, there, 0, freed, landed, 0, slots)
+        yield from both_ends(
+            *simulation.labels[number], *counts(simulation, number), int(rows[number, st.SLOTS])
+        )
+
+
+def counts(simulation: Simulation, number: int) -> tuple[int, int, int]:
+    """How many messages of a queue were sent, have arrived and are freed."""
+    queue = simulation.table("queue")[number]
+    sent, slots = int(queue[st.SENT]), int(queue[st.SLOTS])
+    last = simulation.table("ring")[queue[st.RING] : queue[st.RING] + slots][: min(sent, slots)]
+    landed, freed = (
+        sent - int(np.count_nonzero(last[:, c] == st.UNKNOWN)) for c in (st.ARRIVED, st.RETURNED)
+    )
+    return sent, landed, freed

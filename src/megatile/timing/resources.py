@@ -8,6 +8,7 @@ share); resources are numbered, and `Flows` finds out which of them more than on
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -38,6 +39,21 @@ class Dma:
     bandwidth: float = float("inf")
     channels: int = 1
     level: str | None = None
+
+
+def place_names(hda: HDA, level: str, places: Iterable[int]) -> list[str]:
+    """Units of the hardware by where they are, outermost level first: ``sip0/cube3/pe5``."""
+    own = hda.level(level)
+    chain = [lv for lv in reversed(hda.levels) if lv.position >= own.position and lv.total > 1] or [own]
+    names = []
+    for place in places:
+        parts, above = [], 1
+        for lv in chain:
+            index = place * lv.total // own.total
+            parts.append(f"{lv.name}{index % (lv.total // above)}")
+            above = lv.total
+        names.append("/".join(parts))
+    return names
 
 
 class Resources:
@@ -159,22 +175,8 @@ class Resources:
     @cached_property
     def names(self) -> list[str]:
         """Where each unit stands, outermost level first: ``sip0/cube3/pe5``."""
-        chain = [
-            lv for lv in reversed(self.hda.levels) if lv.position >= self.level.position and lv.total > 1
-        ]
-        if not chain:
-            chain = [self.level]
-        names = []
-        for place in self.places:
-            parts, above = [], 1
-            for level in chain:
-                index = place * level.total // self.level.total
-                parts.append(f"{level.name}{index % (level.total // above)}")
-                above = level.total
-            names.append("/".join(parts))
-        if self.crowded:
-            return [f"{name}#{unit}" for unit, name in enumerate(names)]
-        return names
+        names = place_names(self.hda, self.level.name, self.places)
+        return [f"{name}#{unit}" for unit, name in enumerate(names)] if self.crowded else names
 
     # engines
 
@@ -461,6 +463,13 @@ class Resources:
         """When a unit starts: the launch has travelled the control path, after the install of its queues."""
         return self.begin_ps + self.control_ps() * (2 if self.plan.channels and not self.installed else 1)
 
+    def host_link_ps(self) -> int:
+        """How long a message of the host occupies its link: the next one follows."""
+        control = self.hda.control
+        if control is None or control.host_link is None or not self.view.control:
+            return 0
+        return serialise_ps(control.message, control.host_link.bandwidth)
+
     def control_ps(self) -> int:
         """One message of the host to a unit: over the host's link and every station down to the unit's."""
         control = self.hda.control
@@ -470,7 +479,7 @@ class Resources:
         one = sum(s.overhead_ps for s in control.launch if self.hda.level(s.level).position >= here)
         link = control.host_link
         if link is not None:
-            one += link.latency_ps + serialise_ps(control.message, link.bandwidth)
+            one += link.latency_ps + self.host_link_ps()
         return one
 
     def whole_ps(self, messages_ps: int, launch: bool = True) -> int:

@@ -13,7 +13,7 @@ WAITING = ("channel", "control")
 
 
 LAUNCH = "launch"
-"""The event of a unit's launch: waiting, but not for other units."""
+"""The first word of the event of a launch, before the plan's name: waiting, but not for other units."""
 
 
 def engine_kind(name: str) -> str:
@@ -36,7 +36,7 @@ def exposed_ps(trace: Trace) -> dict[str, int]:
     """Per unit: time in which it communicates or waits and none of its compute engines works."""
     compute = [i for i, name in enumerate(trace.engines) if engine_kind(name) not in COMMUNICATION]
     working = np.isin(trace.columns["engine"], compute)
-    launching = [i for i, name in enumerate(trace.operations) if name == LAUNCH]
+    launching = [i for i, name in enumerate(trace.operations) if name.split(" ")[0] == LAUNCH]
     counted = ~np.isin(trace.columns["operation"], launching)
     result = {}
     for number, unit in enumerate(trace.units):

@@ -1,0 +1,291 @@
+"""The data of launches that run beside each other: each is executed as far as the timed run allows it.
+
+A launch begins on a unit when the timed run has begun it there and those before it are over; it reads and
+writes the tensors in memory. Messages of installed queues go through a mailbox that outlives launches.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from megatile.core.errors import MegatileError
+from megatile.hda import HDA
+from megatile.plan.cohort import Cohort, highest, spread
+from megatile.plan.commands import chooser
+from megatile.plan.execute import Results
+from megatile.plan.model import Plan, PlanError, ReadScalar
+from megatile.plan.residency import copies
+from megatile.plan.storage import alike
+from megatile.sim.contents import Contents, is_raw
+from megatile.sim.data import Recorder
+from megatile.sim.install import places_of
+
+Array = Any
+Mail = dict[tuple[Any, ...], "deque[tuple[Array, Any]]"]
+
+
+class LaunchData(Recorder):
+    """The execution of one launch; ``begun`` says which of its units the timed run has begun, ``chosen`` what
+    their receive-from-any took."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        hda: HDA,
+        given: Mapping[str, Any],
+        contents: Contents,
+        mail: Mail,
+        begun: Callable[[], Array],
+        chosen: Callable[[], dict[int, list[int]]],
+    ) -> None:
+        super().__init__(plan, contents.inputs(plan, given), None)
+        self.contents, self.mail, self.begun, self.chosen = contents, mail, begun, chosen
+        self.level = hda.scale(plan.scale).level, hda.count(plan.scale)
+        self.places = places_of(plan).tolist()
+        self.stands: dict[str | None, tuple[str, list[int]]] = {None: (self.level[0], self.places)}
+        for level in plan.levels:
+            if any(c.level == level.name and c.installed for c in plan.channels):
+                self.stands[level.name] = (
+                    hda.scale(level.scale).level,
+                    copies(plan, hda)[level.name][0].tolist(),
+                )
+        self.given = {name: self.arrays[name][:, 0] for name in given}
+        for tile in plan.tiles:
+            if tile.name in contents.tensors and tile.role != "local" and tile.versions == 1:
+                self.arrays[tile.name] = contents.array(tile)[:, None]
+        self.order, self._next = {}, {}
+        self.used: dict[Any, int] = {}
+        self.elsewhere = [c for c in plan.channels if c.installed]
+        present = [u for stream in plan.streams for u in stream.unit_numbers()]
+        present = list(range(plan.units)) if plan.levels else present
+        self.waits_to_begin = np.array(sorted(present), dtype=np.int64)
+        self.unfinished = {self.places[u] for u in present}
+        """Places of units that have not ended."""
+        self.taken = frozenset(self.unfinished)
+        self.handed_over: dict[str, tuple[Array, Array]] = {}
+        self.results: Results | None = None
+        self._left = {p: sum(self.places[u] == p for u in present) for p in self.unfinished}
+        self.present = self.waits_to_begin
+
+    @property
+    def done(self) -> bool:
+        return not (len(self.waits_to_begin) or self.ready or self.waiting)
+
+    def go_on(self, before: list[LaunchData], early: bool) -> bool:
+        """As far as possible; whether anything happened. Units begin when the launches before that have to do
+        with them have ended, ``early`` when these have ended there."""
+        if self.results is not None:
+            return False
+        moved = False
+        while True:
+            moved |= self._begin([b for b in before if b.results is None], early) | self._fetch()
+            while self.ready:
+                self.advance(self.ready.pop())
+                moved = True
+            if not self.waiting or not self.resume():
+                break
+            moved = True
+        if self.done:
+            self.results = self._keep()
+        return moved
+
+    # units
+
+    def _begin(self, before: list[LaunchData], early: bool) -> bool:
+        """Units begin whose turn it is; what the host gave is then in memory."""
+        waiting = self.waits_to_begin
+        if not len(waiting):
+            return False
+        free = self.begun()[waiting]
+        for other in before:
+            held = other.unfinished if early else other.taken
+            free = free & np.array([not other.meets(held, self.level, self.places[u]) for u in waiting])
+        if not free.any():
+            return False
+        now, self.waits_to_begin = waiting[free], waiting[~free]
+        for other in before:
+            if any(other.meets(other.taken, self.level, self.places[u]) for u in now.tolist()):
+                other.hand_over()
+        for tile in self.plan.tiles:
+            if tile.role == "local" or (tile.role == "output" and not is_raw(tile)):
+                continue
+            rows = np.unique(np.broadcast_to(tile.owner.evaluate({"unit": now}), now.shape))
+            if tile.name in self.given:
+                self.arrays[tile.name][rows, 0] = self.given[tile.name][rows]
+            elif is_raw(tile):
+                self.arrays[tile.name][rows, 0] = self.contents.raw(tile, self.plan)[rows]
+            elif tile.versions > 1:
+                self.arrays[tile.name][rows, 0] = self.contents.array(tile)[rows]
+        self.start(self.residency.begin() if self.plan.levels else [(self.plan.first, now)])
+        return True
+
+    def meets(self, own: Collection[int], level: tuple[str, int], place: int) -> bool:
+        """Whether some of its places have to do with a unit of the hardware."""
+        if level == self.level:
+            return place in own
+        (_, mine), (_, other) = self.level, level
+        least = min(mine, other)
+        return any(p * least // mine == place * least // other for p in own)
+
+    def step_end(self, cohort: Cohort, instruction: Any) -> bool:
+        for unit in cohort.units.tolist() if not self.plan.levels else ():
+            place = self.places[unit]
+            self._left[place] -= 1
+            if not self._left[place]:
+                self.unfinished.discard(place)
+        return super().step_end(cohort, instruction)
+
+    def hand_over(self) -> None:
+        """Another launch begins where units have ended: what they leave is noted."""
+        ended = np.array(
+            [u for u in self.present.tolist() if self.places[u] not in self.unfinished], dtype=np.int64
+        )
+        for name in self.final:
+            owners = self.plan.tile(name).owner.evaluate({"unit": ended})
+            rows = np.setdiff1d(np.broadcast_to(owners, ended.shape), self.handed_over.get(name, ([],))[0])
+            rows = rows.astype(np.int64)
+            known = self.handed_over.get(name, (rows[:0], self.arrays[name][:0, 0]))
+            now = self.outputs()[name][rows]
+            self.handed_over[name] = (np.append(known[0], rows), np.concatenate([known[1], now]))
+
+    def _keep(self) -> Results:
+        """The launch has ended: its outputs, which are in memory from now on."""
+        self._put_back()
+        found = self.outputs()
+        for name, (rows, values) in self.handed_over.items():
+            found[name][rows] = values
+        self.contents.keep(self.plan, found, self.present)
+        return Results(found, self.choices, ())
+
+    # messages between launches
+
+    def key(self, channel: Any, receiver: int, member: int) -> tuple[Any, ...]:
+        direction = channel.names[member] if channel.names else member
+        name, places = self.stands[channel.level]
+        return (name, places[receiver], channel.name, direction)
+
+    def step_send(self, cohort: Cohort, instruction: Any) -> bool:
+        channel = self.queues[instruction.statement.channel].channel
+        if not channel.installed:
+            return super().step_send(cohort, instruction)
+        route = self.route(cohort, instruction)
+        nbytes = highest(instruction.functions["bytes"](cohort.ints))
+        if nbytes > channel.slot_bytes:
+            raise PlanError(f"a message of {nbytes} bytes does not fit a slot of channel '{channel.name}'")
+        read = self.access(cohort, instruction, instruction.reads[0], False)
+        members = spread(route.member, len(cohort))
+        for chosen, (shape,) in alike([read.shape], len(cohort)):
+            part = read.part(chosen, shape)
+            for i, at in enumerate(np.asarray(chosen).tolist()):
+                clock = None
+                if self.watch is not None:
+                    actor = self.watch.actors.number(cohort.level, int(cohort.units[at]))
+                    clock = self, self.watch.clocks.release(actor)
+                key = self.key(channel, int(route.to[at]), int(members[at]))
+                message = np.ascontiguousarray(part.one(i)).reshape(-1).view(np.uint8).copy()
+                self.mail.setdefault(key, deque()).append((message, clock))
+        cohort.pc += 1
+        return True
+
+    def _fetch(self) -> bool:
+        """Put messages into the free slots of the launch's queues."""
+        moved = False
+        for channel in self.elsewhere:
+            queues, store = self.queues[channel.name], self.slots[channel.name]
+            here = (
+                self.present.tolist() if channel.level is None else range(self.plan.instances(channel.level))
+            )
+            for unit in here:
+                for member in range(channel.members):
+                    box = self.mail.get(self.key(channel, unit, member))
+                    while box:
+                        slot = int(queues.sent[unit, member]) % channel.slots
+                        if queues.holds[unit, member, slot]:
+                            break
+                        message, clock = box.popleft()
+                        store.typed("u8", message.shape)[unit, member, slot] = message
+                        queues.nbytes[unit, member, slot] = message.size
+                        queues.holds[unit, member, slot] = 1
+                        queues.sent[unit, member] += 1
+                        if self.watch is not None:
+                            known = clock[1] if clock is not None and clock[0] is self else None
+                            self.watch.from_outside(channel.name, unit, member, known)
+                        moved = True
+        return moved
+
+    def _put_back(self) -> None:
+        """Messages that the launch has not taken are there for the next."""
+        for channel in self.elsewhere:
+            queues, store = self.queues[channel.name], self.slots[channel.name]
+            for unit, member in np.argwhere(queues.sent > queues.received).tolist():
+                for number in range(
+                    int(queues.sent[unit, member]) - 1, int(queues.received[unit, member]) - 1, -1
+                ):
+                    slot = number % channel.slots
+                    size = int(queues.nbytes[unit, member, slot])
+                    message = store.typed("u8", (size,))[unit, member, slot].copy()
+                    self.mail[self.key(channel, unit, member)].appendleft((message, None))
+
+    # what the timed run decides
+
+    def forced(self, cohort: Cohort, instruction: Any, at: int) -> int | None:
+        unit = chooser(cohort, int(cohort.units[at]))
+        known, used = self.chosen().get(unit, []), self.used.get(unit, 0)
+        if used >= len(known):
+            return None
+        member, queues = known[used], self.queues[instruction.statement.channel]
+        mine = int(self.mine(cohort, instruction.statement.channel)[at])
+        return member if queues.sent[mine, member] > queues.received[mine, member] else None
+
+    def take(self, cohort: Cohort, instruction: Any, member: Any) -> bool:
+        if instruction.kind == "receive_any":
+            for number in cohort.units.tolist():
+                unit = chooser(cohort, number)
+                self.used[unit] = self.used.get(unit, 0) + 1
+        return super().take(cohort, instruction, member)
+
+
+class Joint:
+    """All launches with data that are under way, in the order in which they were submitted."""
+
+    def __init__(self) -> None:
+        self.mail: Mail = {}
+        self.active: list[LaunchData] = []
+
+    def advance(self) -> None:
+        """Execute what the timed run has reached, or more."""
+        early = False
+        while True:
+            moved = False
+            for i, data in enumerate(self.active):
+                moved |= data.go_on(self.active[:i], early)
+            if not moved and early:
+                return
+            early = not moved
+
+    def scalar(self, data: LaunchData, statement: ReadScalar, unit: int, count: int) -> int:
+        """What a unit reads; all that comes before has happened in the timed run."""
+        for attempt in range(2):
+            values = data.seen.get((statement.name, unit), [])
+            if count < len(values):
+                return values[count]
+            if not attempt:
+                self.advance()
+        raise MegatileError(
+            f"'{statement.name}' of plan '{data.plan.name}' cannot be read", place=statement.source
+        )
+
+    def finish(self, data: LaunchData) -> Results:
+        """The outputs of a launch that has ended in the timed run."""
+        if data.results is None:
+            self.advance()
+        self.active.remove(data)
+        if data.results is None:
+            raise MegatileError(
+                f"the data of plan '{data.plan.name}' wait for launches that are not executed"
+            )
+        return data.results
