@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,14 @@ def problems(path: str | Path) -> list[MegatileError]:
     return found
 
 
+@cache
+def _shipped(name: str, values: tuple[tuple[str, int | str], ...]) -> HDA:
+    """A shipped machine as it is; machines never change, so one is enough."""
+    from megatile.hda.hda import HDA
+
+    return HDA.from_yaml(FOLDER / f"{name}.yaml", **dict(values))
+
+
 def machine(name_or_path: str | Path | HDA, **overrides: Any) -> HDA:
     """A machine by name or file, with parameters or single values set.
 
@@ -56,7 +65,9 @@ def machine(name_or_path: str | Path | HDA, **overrides: Any) -> HDA:
     name = str(name_or_path)
     shipped = find(name)
     if shipped is not None:
-        return HDA.from_yaml(shipped, **{**probed(name), **overrides})
+        if overrides:
+            return HDA.from_yaml(shipped, **{**probed(name), **overrides})
+        return _shipped(name, tuple(probed(name).items()))
     path = Path(name)
     if path.suffix not in (".yaml", ".yml") and not exists(path):
         raise MachineError(

@@ -156,10 +156,11 @@ def check_streams(plan: Plan, level: Level) -> None:
     for run in (run for stream in streams for run in stream.units):
         if not run[2]:
             raise PlanError(f"units {run} of a stream have step 0")
-        numbers = np.arange(*run)
-        if len(numbers) and (numbers.min() < 0 or numbers.max() >= count):
-            raise PlanError(f"stream of {word} {int(numbers.max())}, but there are {count} {word}s")
-        covered[numbers] += 1
+        numbers = range(*run)
+        outside = next((i for i in (*numbers[:1], *numbers[-1:]) if not 0 <= i < count), None)
+        if outside is not None:
+            raise PlanError(f"stream of {word} {outside}, but there are {count} {word}s")
+        covered[np.arange(*run)] += 1
     least = 0 if any(channel.installed for channel in plan.channels) else 1
     if (wrong := (covered < least) | (covered > 1)).any():
         at = int(np.argmax(wrong))

@@ -103,6 +103,9 @@ class Slices:
     order: tuple[int, ...]
 
 
+MOST_ITERATIONS = 1 << 28
+
+
 class Elementwise:
     """Executes parallel loops."""
 
@@ -118,6 +121,10 @@ class Elementwise:
         extents = tuple(_extent(self.machine.compile(e)(unit)) for e in node.extents)
         if any(e < 0 for e in extents):
             raise RunError(f"T.Parallel over extents {extents}", advice="extents are at least 0: T.max(n, 0)")
+        if (iterations := math.prod(extents)) > MOST_ITERATIONS:
+            raise RunError(
+                f"T.Parallel of {iterations} iterations: at most {MOST_ITERATIONS} are run at once"
+            )
         if id(node) not in self.prepared and not node.in_step:
             self.prepared.add(id(node))
             self.watched |= watched(node, self.machine.places.names)
@@ -127,10 +134,10 @@ class Elementwise:
         variables = dict(unit.vars)
         for d, (name, extent) in enumerate(zip(node.vars, extents, strict=True)):
             variables[name] = np.arange(extent).reshape((1,) * d + (extent,) + (1,) * (rank - d - 1))
-        iterations = Iterations(unit, node.vars, extents, variables, in_step=node.in_step)
-        self.body(node.body, iterations)
-        if iterations.touched and self.machine.checks:
-            check_independent(iterations.touched, extents, ITERATIONS)
+        each = Iterations(unit, node.vars, extents, variables, in_step=node.in_step)
+        self.body(node.body, each)
+        if each.touched and self.machine.checks:
+            check_independent(each.touched, extents, ITERATIONS)
 
     @contextmanager
     def places_of(self, unit: Unit) -> Iterator[None]:
