@@ -393,6 +393,10 @@ def run_tile(case: Any) -> None:
 
 
 def _use_programs(module: Any) -> None:
+    if re.search(
+        r"(range|serial|Pipelined|Kernel)\(.*\b\d{5,7}\b|(range|serial|Pipelined)\(.*\d{8}", module.text
+    ):
+        return  # what counts far takes its time, and is right to
     for program in [v for v in vars(module).values() if hasattr(v, "build")][:1]:
         shapes = [tuple(p.shape) for p in program.build().params]
         if (
@@ -468,8 +472,7 @@ def _use_kernel(module: Any) -> None:
 
     if not callable(getattr(module, "kernel", None)):
         return
-    endless = re.search(r"range\([^)\n]*?\d{7}", module.text)
-    if endless:  # what counts to millions takes its time, and is right to
+    if re.search(r"range\([^)\n]*?\d{5}", module.text):  # what counts far takes its time, and is right to
         return
     plan = tl.read_kernel(module.kernel, [tl.Tensor("t", (8,)), 8, 4], world_size=4)
     mt.check(plan)

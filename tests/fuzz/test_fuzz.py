@@ -13,10 +13,13 @@ SAMPLE = {"command_line": 12, "yaml": 40, "plan_text": 40, "plan_json": 40}
 BROKE = [
     ("ccl", 91),
     ("ccl", 456),
+    ("ccl", 2319),
     ("plan_json", 643),
+    ("plan_json", 200461),
     ("plan_text", 387),
     ("plan_text", 408),
     ("tile_program", 121),
+    ("tile_program", 200001),
     ("tile_program", 350),
     ("tile_program", 441),
     ("tile_program", 533),
