@@ -311,12 +311,22 @@ def run_line(line: list[str]) -> None:
 # programs
 
 
+@cache
+def modules_as_they_are() -> list[tuple[Any, dict[str, Any]]]:
+    """What programs import, to put it back: a changed program may assign to it."""
+    import megatile.language as T
+    from megatile.language import tl
+
+    return [(known, dict(vars(known))) for known in (np, mt, T, tl) if hasattr(known, "__dict__")]
+
+
 def with_module(text: str, use: Callable[[Any], None]) -> None:
     """Import a module made of a text and use it; what Python itself says of the user's lines is no finding."""
     path = str(folder() / "fuzzed.py")
     module: Any = types.ModuleType("fuzzed")
     module.__file__, module.text = path, text
     sys.modules["fuzzed"] = module
+    modules_as_they_are()
     lines = text.encode("utf-8", "replace").decode().splitlines(keepends=True)
     linecache.cache[path] = (len(text), None, lines, path)
     try:
@@ -332,6 +342,8 @@ def with_module(text: str, use: Callable[[Any], None]) -> None:
     finally:
         sys.modules.pop("fuzzed", None)
         rewrite._CACHE.clear()
+        for known, names in modules_as_they_are():
+            vars(known).update(names)
 
 
 TILE_PROGRAMS = ['''

@@ -63,6 +63,11 @@ _OWN_KERNELS = "megatile.collectives.kernels."
 NAMES = ("module", "topology", "mapper", "validator", "buffer_kind", "reduce_op", "dtype")
 
 
+def given(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a configuration says; null says nothing, but a mode must be named."""
+    return {k: v for k, v in config.items() if v is not None or k == "backpressure"}
+
+
 def load_ccl_config(path: str | Path | None = None) -> dict[str, Any]:
     """The configuration from a file; without one ``./ccl.yaml``, or else the one that comes with megatile."""
     if path is None and exists("ccl.yaml"):
@@ -149,7 +154,7 @@ def resolve_algorithm_config(cfg: Mapping[str, Any], name: str | None = None) ->
         advice = did_you_mean(str(chosen), known, what="algorithms")
         listed = ", ".join(sorted(known))
         raise CollectiveError(f"unknown algorithm '{chosen}'; there are {listed}", advice=advice)
-    merged = {**STANDARD, **defaults, **known[chosen], "algorithm": chosen}
+    merged = {**STANDARD, **given(defaults), **given(known[chosen]), "algorithm": chosen}
     if "module" not in merged:
         raise CollectiveError(f"algorithm '{chosen}' declares no module")
     return merged

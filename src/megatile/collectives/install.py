@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from megatile.collectives.config import STANDARD, check_reduction, check_values, kernel_module
+from megatile.collectives.config import STANDARD, check_reduction, check_values, given, kernel_module
 from megatile.collectives.job import CollectiveError
 from megatile.collectives.mappers import resolve_mapper, resolve_validator
 from megatile.collectives.topologies import Floor, Neighbors, floor_of, resolve_topology
@@ -82,8 +82,7 @@ def build_install_plans(
     """
     hda = _machine(spec)
     floor = floor_of(hda)
-    given = {k: v for k, v in algorithm_config.items() if v is not None or k == "backpressure"}
-    config = {**STANDARD, "root_cube": floor.cubes - 1, **given}
+    config = {**STANDARD, "root_cube": floor.cubes - 1, **given(algorithm_config)}
     seats = _seats(config, floor, world_size, trust)
     world_size = seats[-1][0] + 1
     _check(config, hda, floor, trust)

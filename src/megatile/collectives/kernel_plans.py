@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from megatile.collectives.config import check_values, kernel_module
+from megatile.collectives.config import check_values, given, kernel_module
 from megatile.collectives.install import SipInstallPlan, build_install_plans, topology_of
 from megatile.collectives.topologies import direction_names, floor_of
 from megatile.core.expr import table, unit
@@ -33,7 +33,7 @@ def kernel_plan(
     """
     floor = floor_of(machine)
     size = world_size if world_size is not None else config.get("world_size") or floor.sip_count
-    settings = {**config, "n_elem": n_elem if n_elem is not None else config.get("n_elem", 8)}
+    settings = {"n_elem": 8, **given(config)} | ({} if n_elem is None else {"n_elem": n_elem})
     installs = build_install_plans(
         size, str(config.get("algorithm", "kernel")), settings, machine, trust=trust
     )
