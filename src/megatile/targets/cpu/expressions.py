@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from megatile.core.expr import WEAK, Binary, Const, Expr, Symbol, Table, bounds, walk
+from megatile.core.expr.typing import promote
 from megatile.ir.expr import Load
-from megatile.ir.typing import promote
 from megatile.targets.cpu.elements import ROUNDED, Value, broadcast, c_type, converted, kind, literal
 from megatile.targets.cpu.errors import CompileError
 
