@@ -102,14 +102,14 @@ def test_who_is_resident_when(blocks, slots, data):
     below = ahbm().count("pe") // ahbm().count("cube")
     (level,) = plan.levels
     running = [n for found, numbers in residency.begin() if found is level for n in numbers.tolist()]
-    free = sorted((u, s) for u in range(below) for s in range(slots))
+    free = sorted((s, u) for u in range(below) for s in range(slots))
     expected, waiting = {}, list(range(blocks))
     while waiting and free:
         expected[waiting.pop(0)] = free.pop(0)
     while running:
         assert sorted(running) == sorted(expected)
         assert {n: residency.hardware["block", n] for n in running} == {
-            n: u for n, (u, _) in expected.items()
+            n: u for n, (_, u) in expected.items()
         }
         one = data.draw(st.sampled_from(sorted(running)))
         running.remove(one)

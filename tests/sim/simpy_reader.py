@@ -228,7 +228,7 @@ class Levels:
             return
         pool = (level.name, above)
         if pool not in self.free:
-            self.free[pool] = [(above * below + u, k) for u in range(below) for k in range(level.slots)]
+            self.free[pool] = [(k, above * below + u) for k in range(level.slots) for u in range(below)]
             self.waiting[pool] = []
         self.waiting[pool] += numbers
         self.reader.servers.later(DISPATCH).callbacks.append(lambda _: self.dispatch(level, pool))
@@ -244,7 +244,7 @@ class Levels:
             self.free[pool].sort()
             number, slot = self.waiting[pool].pop(0), self.free[pool].pop(0)
             self.slot[level.name, number] = pool, slot
-            self.start(level, number, slot[0])
+            self.start(level, number, slot[1])
 
     def start(self, level: pm.Level, number: int, place: int) -> None:
         self.place[level.name, number] = place

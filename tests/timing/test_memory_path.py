@@ -31,7 +31,7 @@ def test_one_tensor_read_by_all_blocks():
     plan = reading()
     resources = Resources(H100, plan)
     least = SMS * 4 * COUNT / H100.memory("hbm").effective_bandwidth * 1e12
-    rest = resources.start_ps(0) + resources.dma.startup_ps + H100.memory("hbm").latency_ps
+    rest = resources.start_ps(0) + resources.dma.latency_ps + H100.memory("hbm").latency_ps
     assert least <= took.time_ps - rest <= least + 200_000
     bounds = mt.price(plan, H100)
     assert bounds.lower_ps <= took.time_ps <= bounds.upper_ps
@@ -41,7 +41,8 @@ def test_stages_inside_a_device():
     r = Resources(H100, reading())
     read = r.memory_path(5, "hbm", 0, local="shared")
     assert keys(r, read) == [("memory", "hbm", 0), None]
-    assert read.latency_ps == H100.memory("hbm").latency_ps + H100.memory("shared").latency_ps
+    memories = H100.memory("hbm").latency_ps + H100.memory("shared").latency_ps
+    assert read.latency_ps == memories + r.dma.latency_ps
     write = r.memory_path(5, "hbm", 0, write=True, local="shared")
     assert keys(r, write) == [None, ("memory", "hbm", 0)]
     assert keys(r, r.path(5, "shared", 0, "hbm")) == keys(r, write)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from megatile.cli import attention, bench, check_kernel, collective, machine, perfdb, plan, trace
+from megatile.cli import attention, bench, check_kernel, collective, machine, perfdb, plan, run, trace
 from megatile.cli.output import fail
 from megatile.core.errors import MegatileError
 from megatile.core.version import __version__
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.command("machines")(machine.machines)
 app.add_typer(machine.app, name="machine")
 app.command("collective")(collective.collective)
+app.command("run")(run.run)
 app.command("bench")(bench.bench)
 app.add_typer(plan.app, name="plan")
 app.add_typer(attention.app, name="attention")

@@ -304,6 +304,8 @@ class _Builder(Figures):
             e.channels,
             self.bytes(e.chunk, (*way, "chunk")) if e.chunk else None,
             self.share(e.efficiency, (*way, "efficiency")),
+            self.picoseconds(e.latency, level, (*way, "latency")),
+            self.share(e.sustained, (*way, "sustained")),
         )
 
     def build_control(self) -> Control | None:

@@ -188,6 +188,10 @@ class Engine:
     channels: int = 1
     chunk: int | None = None
     efficiency: float = 1.0
+    latency_ps: int = 0
+    """What a transfer takes longer, while the engine already works on the next."""
+    sustained: float = 1.0
+    """Share of the rate that remains under load, when long products lower the clock."""
 
     def rate(self, dtype: str) -> float | None:
         """Operations per second for a dtype; ``f8`` stands for both 8-bit floats, ``any`` for the rest."""

@@ -262,10 +262,12 @@ class EngineSpec(_Part):
     throughput: Annotated[dict[DtypeKey, Throughput] | None, BeforeValidator(_by_dtype)] = None
     bandwidth: Rate | None = None
     startup: Time | None = None
+    latency: Time | None = None
     tile: tuple[Count, ...] | None = None
     channels: Count = 1
     chunk: Size | None = None
     efficiency: Share | None = None
+    sustained: Share | None = None
 
 
 class HostLinkSpec(_Part):

@@ -19,7 +19,7 @@ from megatile.hda.hda import HDA
 PARTS = {
     "memory": ("bandwidth", "latency", "size"),
     "networks": ("bandwidth", "latency", "hop_overhead"),
-    "engines": ("throughput", "bandwidth", "startup"),
+    "engines": ("throughput", "bandwidth", "startup", "latency"),
 }
 """The figures that decide times, by part of the description."""
 RATES = ("bandwidth", "throughput", "size")

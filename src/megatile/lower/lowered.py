@@ -37,9 +37,10 @@ class ArgumentsError(MegatileError, ValueError):
 
 @dataclass(frozen=True)
 class Lowered:
-    """A Program on a machine. ``steps`` are the Program after each pass, ``homes`` say where the elements of
-    every tensor and tile lie, ``plan`` is what the units do."""
+    """A Program (``source``) on a machine. ``steps`` are the Program after each pass, ``homes`` say where the
+    elements of every tensor and tile lie, ``plan`` is what the units do."""
 
+    source: Program
     program: Program
     machine: HDA
     steps: tuple[Step, ...]
@@ -157,7 +158,7 @@ def _lower(program: Program, hda: HDA) -> Lowered:
     done = tuple(steps(program, PASSES))
     lowering = Lowering(done[-1].program, hda)
     lowering.run()
-    return Lowered(done[-1].program, hda, done, lowering.homes.found, assemble(lowering), lowering)
+    return Lowered(program, done[-1].program, hda, done, lowering.homes.found, assemble(lowering), lowering)
 
 
 def assemble(lowering: Lowering) -> pm.Plan:

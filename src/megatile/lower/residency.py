@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from megatile.core.dtypes import itemsize
+from megatile.core.errors import InstanceError
 from megatile.core.expr import ZERO, Expr, unit
 from megatile.language.tile.launch import instance_of
 from megatile.lower.errors import LoweringError
@@ -33,26 +34,35 @@ def placed(lowering: Lowering) -> tuple[list[pm.Level], Expr]:
 
 
 def lives(lowering: Lowering, level: Level) -> bool:
-    """Whether arguments lie in the memories of a level's units: each instance has a place of its own."""
-    return any(h.tensor and h.depth == level.depth for h in lowering.homes.found.values())
+    """Whether device memory belongs to a level's units: each instance has a place of its own there."""
+    hda = lowering.hda
+    room = level.instances <= hda.count(level.scale) // hda.count(lowering.first.scale) * level.parents
+    return room and lowering.homes.memory_depth() == level.depth
 
 
 def fit(lowering: Lowering, level: Level) -> int:
     """Instances that a hardware unit holds at a time, with as many versions of tiles as fit."""
-    hda, launch = lowering.hda, lowering.launch
-    wanted = {s.name: s.extents for s in launch.scales if s.named}
-    instance = instance_of(hda, wanted)
-    blocks = launch.count(launch.dispatch, level.scale)
-    units = hda.count(launch.dispatch) // hda.count(level.scale)
     while True:
-        memory = bytes_of(lowering, level, blocks)
         try:
-            return max(1, instance.residency(memory) * units // blocks)
-        except Exception:
+            return max(1, min(limits(lowering, level).values()))
+        except InstanceError:
             most = max(lowering.versions.values(), default=1)
             if most == 1:
                 raise
             lowering.versions.update({k: min(v, most - 1) for k, v in lowering.versions.items()})
+
+
+def limits(lowering: Lowering, level: Level) -> dict[str, int]:
+    """How many instances of a level a hardware unit could hold for each of what they need."""
+    hda, launch = lowering.hda, lowering.launch
+    instance = instance_of(hda, {s.name: s.extents for s in launch.scales if s.named})
+    blocks = launch.count(launch.dispatch, level.scale)
+    units = hda.count(launch.dispatch) // hda.count(level.scale)
+    found = {"threads": instance.residency({})}
+    found |= {
+        name: instance.residency({name: size}) for name, size in bytes_of(lowering, level, blocks).items()
+    }
+    return {name: count * units // blocks for name, count in found.items()}
 
 
 def bytes_of(lowering: Lowering, level: Level, blocks: int) -> dict[str, int]:

@@ -94,7 +94,7 @@ class Residency:
             return
         pool = (level.name, above)
         slots = range(level.slots)
-        self.free.setdefault(pool, [(above * per + u, s) for u in range(per) for s in slots])
+        self.free.setdefault(pool, [(s, above * per + u) for s in slots for u in range(per)])
         self.waiting.setdefault(pool, deque()).extend(numbers.tolist())
         yield from self.dispatch(level, pool)
 
@@ -103,7 +103,7 @@ class Residency:
         while waiting and free:
             number, slot = waiting.popleft(), heapq.heappop(free)
             self.held[level.name, number] = pool, slot
-            self.hardware[level.name, number] = slot[0]
+            self.hardware[level.name, number] = slot[1]
             started.append(number)
         if started:
             yield from self.start(level, np.asarray(started))

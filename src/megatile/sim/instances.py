@@ -132,7 +132,7 @@ class Instances:
         first_pool = arena.extend("pool", len(bases), NONE)
         pools = np.repeat(np.arange(len(bases)), seats)
         within = np.arange(len(pools)) - np.repeat(np.cumsum(seats) - seats, seats)
-        places = bases[pools] + within // level.slots
+        places = bases[pools] + within % below
         first = arena.extend("unit", len(places))
         heap = arena.extend("seats", len(places))
         rows = arena.rows("pool")[first_pool : first_pool + len(bases)]

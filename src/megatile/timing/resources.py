@@ -39,6 +39,7 @@ class Dma:
     bandwidth: float = float("inf")
     channels: int = 1
     level: str | None = None
+    latency_ps: int = 0
 
 
 def place_names(hda: HDA, level: str, places: Iterable[int]) -> list[str]:
@@ -223,7 +224,9 @@ class Resources:
             )
         rate *= self.engines_per_unit(engine)
         memory_ps = self._memory_ps(engine, statement, flops) if self.view.roofline else 0
-        command = Command(statement.operation, flops, statement.work.dtype, engine, rate, memory_ps)
+        found = self._operands.get(id(statement))
+        extents = found.extents if found else ()
+        command = Command(statement.operation, flops, statement.work.dtype, engine, rate, memory_ps, extents)
         return max(1, rule_of(statement.operation)(command))
 
     def _memory_ps(self, engine: Engine, statement: Any, flops: int) -> int:
@@ -283,6 +286,7 @@ class Resources:
             bandwidth * engine.efficiency * self.engines_per_unit(engine),
             max(1, engine.channels),
             engine.level,
+            engine.latency_ps,
         )
 
     def virtual_channel(self, channel: str | None, unit: int | None = None, peer: int | None = None) -> int:
@@ -427,6 +431,9 @@ class Resources:
         return self._paths[key]
 
     def _made(self, stages: tuple[Stage, ...], chunk: int | None) -> Path:
+        if self.dma.latency_ps:  # at the end: it holds up nobody else
+            last = stages[-1]
+            stages = (*stages[:-1], last._replace(latency_ps=last.latency_ps + self.dma.latency_ps))
         made = Path(stages, self.dma.startup_ps, self.dma.bandwidth)
         if chunk is not None:
             made.granule = min(chunk, made.granule or chunk)

@@ -36,6 +36,8 @@ class Command:
     """Operations per second of all engines that a unit commands."""
     memory_ps: int
     """How long the operands' bytes take in their memories; 0 where these are as fast as the engine."""
+    extents: tuple[int, ...] = ()
+    """Of the result."""
 
     @property
     def startup_ps(self) -> int:
@@ -61,6 +63,18 @@ def roofline(command: Command) -> int:
     return command.startup_ps + max(serialise_ps(command.flops, command.rate), command.memory_ps)
 
 
+@rule("gemm", "gemm_add")
+def product(command: Command) -> int:
+    """A product: every extent rounded up to what the engine works on, at the rate that lasts under load."""
+    engine, flops = command.engine, float(command.flops)
+    rows, columns = command.extents[-2:] if len(command.extents) > 1 else (0, 0)
+    if engine.tile is not None and len(engine.tile) == 3 and rows * columns and flops:
+        whole = (rows, columns, max(1, round(flops / (2 * rows * columns))))
+        flops = 2.0 * prod(-(-size // step) * step for size, step in zip(whole, engine.tile, strict=True))
+    rate = command.rate * engine.sustained
+    return command.startup_ps + max(serialise_ps(flops, rate), command.memory_ps)
+
+
 def rule_of(operation: str) -> Rule:
     return RULES.get(operation, roofline)
 
@@ -70,6 +84,8 @@ class Operands(NamedTuple):
 
     bytes: dict[str, int]
     flops: int
+    extents: tuple[int, ...] = ()
+    """Of the result."""
 
     def scaled(self, memory: str, flops: int) -> float:
         """Where extents vary (the last block of a loop), bytes go with the work."""
@@ -99,7 +115,9 @@ def _walk(plan: pm.Plan, body: Any, names: dict[str, Any], found: dict[int, Oper
             merged = [m for m in s.merges if isinstance(m, pm.MergeTile)]
             names |= {m.name: names[m.then] for m in merged if m.then in names}
         elif isinstance(s, pm.Compute) and s.engine != "dma":
-            found[id(s)] = Operands(_sizes(s, names), _sample(s.work.flops))
+            shape = s.write.shape or names.get(s.write.tile, ("", (), ""))[1]
+            extents = tuple(_sample(extent) for extent in shape)
+            found[id(s)] = Operands(_sizes(s, names), _sample(s.work.flops), extents)
 
 
 def _sizes(command: pm.Compute, names: dict[str, Any]) -> dict[str, int]:

@@ -1,0 +1,171 @@
+"""``megatile run``: a tile program verified, simulated and explained."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from megatile.cli.machine import Json, Set, load
+from megatile.cli.output import print_json
+from megatile.core.errors import MegatileError, did_you_mean
+from megatile.core.files import read_text
+
+if TYPE_CHECKING:
+    from megatile.language.tile.program import ProgramFunction
+
+LARGEST = 16 << 20
+MOST_WORK = 4e9
+"""Operations up to which a program's data is verified without being asked for."""
+
+
+def run(
+    program: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py[:NAME]",
+            help="A Python file with a tile program (it is imported), and its name or a call of the function "
+            "that makes it: gemm.py:gemm(512, 512, 512, bK=64).",
+        ),
+    ],
+    machine: Annotated[
+        str, typer.Option("-m", "--machine", help="A shipped machine or a YAML file.")
+    ] = "dgx-h100",
+    shapes: Annotated[
+        str | None,
+        typer.Option(
+            help="Shapes of the arguments, where their annotations leave extents open: 512x64,64x32."
+        ),
+    ] = None,
+    verify: Annotated[
+        bool | None,
+        typer.Option(
+            "--verify/--no-verify",
+            help="Run it on random data, interpreted and as a Plan, and compare (small programs: always).",
+        ),
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write the trace (.json, .jsonl).")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write a page to look at (.html).")] = None,
+    settings: Set = None,
+    json: Json = False,
+) -> None:
+    """Verify a tile program on random data, predict its time on a machine, and say where it goes.
+
+    Example: megatile run examples/21_gemm_block.py:gemm(512,512,512) -m dgx-h100
+    """
+    from megatile.lower.calls import simulate
+    from megatile.lower.explain import figures
+    from megatile.lower.lowered import lower
+
+    prog = find_program(program)
+    hda = load(machine, settings)
+    lowered = lower(prog, *read_shapes(shapes, prog), machine=hda)
+    work = sum(figures(lowered).flops.values())
+    verdict = None
+    if verify or (verify is None and work <= MOST_WORK):
+        from megatile.targets.interpret.verify import verify as compare
+
+        verdict = compare(lowered)
+    result = simulate(lowered)
+    found = figures(lowered, result)
+    if trace is not None:
+        result.write_trace(trace)
+        print(f"trace written to {trace}", file=sys.stderr)
+    if report is not None:
+        result.report(report, texts=(("Program", str(lowered)), ("Plan", str(lowered.plan))))
+        print(f"page written to {report}", file=sys.stderr)
+    if json:
+        print_json("run", found.as_dict() | {"verified": verdict})
+        return
+    print(found)
+    if verdict is None:
+        print("data not compared (--verify does it, however long it takes)")
+    else:
+        print(f"data: the Plan gives what the interpreter gives ({verdict})")
+    print(result.summary())
+    print(result.why_slow())
+
+
+def read_shapes(text: str | None, prog: ProgramFunction) -> list[tuple[int, ...]]:
+    """``512x64,64x32`` → [(512, 64), (64, 32)]."""
+    if text is None:
+        return []
+    try:
+        found = [tuple(int(e) for e in one.split("x")) for one in text.split(",")]
+    except ValueError:
+        raise MegatileError(f"'{text}' are no shapes", advice="write --shapes 512x64,64x32") from None
+    if len(found) != len(prog.tensors):
+        raise MegatileError(
+            f"{len(found)} shapes for the {len(prog.tensors)} arguments {', '.join(prog.tensors)}",
+            advice="one shape for each argument, outputs too",
+        )
+    return found
+
+
+def find_program(text: str) -> ProgramFunction:
+    """The program that ``FILE.py``, ``FILE.py:name`` or ``FILE.py:name(arguments)`` means."""
+    import importlib.util
+
+    from megatile.language.tile.program import ProgramFunction
+
+    file, _, name = text.partition(":")
+    path = Path(file)
+    read_text(path, LARGEST)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise MegatileError(f"'{file}' is no Python file", advice="megatile run FILE.py:program")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except MegatileError:
+        raise
+    except Exception as problem:
+        raise MegatileError(f"'{file}' cannot be imported: {type(problem).__name__}: {problem}") from None
+    finally:
+        sys.path.pop(0)
+    things = {k: v for k, v in vars(module).items() if not k.startswith("_")}
+    programs = {k: v for k, v in things.items() if isinstance(v, ProgramFunction)}
+    if not name:
+        if len(programs) == 1:
+            return next(iter(programs.values()))
+        made = [k for k, v in things.items() if callable(v) and getattr(v, "__module__", "") == path.stem]
+        raise MegatileError(
+            f"'{file}' has {len(programs)} tile programs",
+            advice=f"name one, or call what makes it: {file}:{next(iter([*programs, *made]), 'name')}",
+        )
+    word, arguments, named = read_call(name)
+    if word not in things:
+        raise MegatileError(
+            f"'{file}' has no '{word}'", advice=did_you_mean(word, list(things), what="names")
+        )
+    found = things[word]
+    if not isinstance(found, ProgramFunction) and callable(found):
+        try:
+            found = found(*arguments, **named)
+        except TypeError as problem:
+            raise MegatileError(
+                f"{word}: {problem}", advice=f"give its arguments: {file}:{word}(512, 512, 512)"
+            ) from None
+    if not isinstance(found, ProgramFunction):
+        raise MegatileError(
+            f"'{word}' is {type(found).__name__}, no tile program", advice="@T.program makes one"
+        )
+    return found
+
+
+def read_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """``name`` or ``name(1, b=2)``; only literals are read."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        if isinstance(tree, ast.Call):
+            named = {str(k.arg): ast.literal_eval(k.value) for k in tree.keywords}
+            return ast.unparse(tree.func), [ast.literal_eval(a) for a in tree.args], named
+        return ast.unparse(tree), [], {}
+    except (SyntaxError, ValueError):
+        raise MegatileError(
+            f"'{text}' is no name and no call with numbers", advice="gemm(512, bK=64)"
+        ) from None

@@ -1,0 +1,176 @@
+"""What lowering decided, and what a simulated program achieves: residency, waves, engines, rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from megatile.core.expr import Expr, symbols
+from megatile.core.quantities import format_bytes, format_time
+from megatile.lower.lowered import Lowered
+from megatile.lower.residency import limits
+from megatile.plan import model as pm
+from megatile.sim import Result
+
+MOST_ROUNDS = 4096
+
+
+@dataclass(frozen=True)
+class LevelFigures:
+    """A level of instances: how many, how many at a time, in how many waves, and what limits that."""
+
+    name: str
+    instances: int
+    slots: int | None
+    units: int
+    waves: float
+    limit: str
+
+    def __str__(self) -> str:
+        if self.slots is None:
+            return f"{self.instances} of '{self.name}', all there from the beginning"
+        return (
+            f"{self.instances} of '{self.name}', {self.slots} at a time on each of {self.units}: "
+            f"{self.waves:.2f} waves (limited by {self.limit})"
+        )
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a program has to do, and how it is divided; with a result also what it achieves."""
+
+    name: str
+    machine: str
+    levels: tuple[LevelFigures, ...]
+    flops: dict[str, int]
+    """Operations of all units, by engine."""
+    moved: int
+    """Bytes that copies move."""
+    peaks: dict[str, float]
+    """Operations per second of the units of the launch, by engine."""
+    time_ps: int | None = None
+    versions: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def tflops(self) -> float | None:
+        """Operations of tensor engines (or of vector engines, without any) per second."""
+        if not self.time_ps:
+            return None
+        return (self.flops.get("tensor") or self.flops.get("vector", 0)) / self.time_ps
+
+    @property
+    def share_of_peak(self) -> float | None:
+        engine = "tensor" if self.flops.get("tensor") else "vector"
+        peak = self.peaks.get(engine)
+        return None if self.tflops is None or not peak else self.tflops * 1e12 / peak
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "program": self.name, "machine": self.machine, "time_us": (self.time_ps or 0) / 1e6,
+            "tflops": self.tflops, "share_of_peak": self.share_of_peak, "flops": self.flops,
+            "moved_bytes": self.moved,
+            "levels": [
+                {"name": v.name, "instances": v.instances, "slots": v.slots, "waves": v.waves,
+                 "limit": v.limit}
+                for v in self.levels
+            ],
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        lines = [f"{self.name} on {self.machine}"]
+        if self.time_ps:
+            rate = f", {self.tflops:.4g} TFLOP/s" if self.tflops else ""
+            share = f" ({self.share_of_peak:.1%} of peak)" if self.share_of_peak else ""
+            lines[0] += f": {format_time(self.time_ps)}{rate}{share}"
+        lines += [f"  {level}" for level in self.levels]
+        work = ", ".join(f"{count:.4g} on {engine}" for engine, count in self.flops.items() if count)
+        lines.append(f"  operations: {work or 'none'}; copies move {format_bytes(self.moved)}")
+        if self.versions:
+            lines.append("  versions: " + ", ".join(f"{name} {count}" for name, count in self.versions))
+        return "\n".join(lines)
+
+
+def figures(lowered: Lowered, result: Result | None = None) -> Figures:
+    """The figures of a lowered program, with those of its simulation if there is one."""
+    plan, hda = lowered.plan, lowered.machine
+    flops: dict[str, int] = {}
+    moved = 0
+    for stream in plan.streams:
+        units = np.concatenate([np.arange(*run) for run in stream.units])
+        for engine, work, size in _work(stream.body, {"unit": units}, np.ones(len(units), np.int64)):
+            flops[engine] = flops.get(engine, 0) + work
+            moved += size
+    flops.pop("dma", None)
+    share = plan.units / hda.count(plan.scale)
+    peaks: dict[str, float] = {}
+    for one in hda.engines:
+        if one.kind in flops:
+            rate = (one.rate(_dtype(plan, one.kind)) or 0) * one.count * hda.level(one.level).total * share
+            peaks[one.kind] = max(peaks.get(one.kind, 0.0), rate)
+    levels = tuple(_level(lowered, level) for level in plan.levels)
+    versions = tuple((t.name, t.versions) for t in plan.tiles if t.versions > 1)
+    time = None if result is None else result.time_ps
+    return Figures(plan.name, hda.name, levels, flops, moved, peaks, time, versions)
+
+
+def _dtype(plan: pm.Plan, engine: str) -> str:
+    for stream in plan.streams:
+        for s in pm.statements(stream.body):
+            if isinstance(s, pm.Compute) and s.engine == engine:
+                return s.work.dtype
+    return "f32"
+
+
+def _level(lowered: Lowered, level: pm.Level) -> LevelFigures:
+    hda, plan = lowered.machine, lowered.plan
+    count = plan.instances(level.name)
+    if level.slots is None:
+        return LevelFigures(level.name, count, None, hda.count(level.scale), 1.0, "")
+    units = hda.count(level.scale) // hda.count(plan.scale) * plan.units
+    found = limits(lowered.lowering, lowered.lowering.levels[level.name])
+    limit = min(found, key=lambda name: found[name])
+    return LevelFigures(level.name, count, level.slots, units, count / (units * level.slots), limit)
+
+
+def _work(body: Any, env: dict[str, Any], times: Any) -> Iterator[tuple[str, int, int]]:
+    """(engine, operations, bytes) of commands over all units and rounds; data decide nothing here."""
+    for s in body:
+        if isinstance(s, pm.Compute):
+            yield s.engine, _sum(s.work.flops, env, times), _sum(s.work.bytes, env, times)
+        elif isinstance(s, pm.Loop):
+            start, stop, step = (_value(e, env) for e in (s.start, s.stop, s.step))
+            trips = np.maximum(0, -((start - stop) // step)) + 0 * times
+            used = {v for inner in pm.statements(s.body) for v in _symbols(inner)}
+            if s.index not in used or int(trips.max(initial=0)) > MOST_ROUNDS:
+                yield from _work(s.body, env | {s.index: start}, times * trips)
+                continue
+            for turn in range(int(trips.max(initial=0))):
+                yield from _work(s.body, env | {s.index: start + turn * step}, times * (trips > turn))
+        elif isinstance(s, pm.If):
+            wanted = (_value(s.condition, env) != 0) + 0 * times
+            yield from _work(s.body, env, times * wanted)
+            yield from _work(s.orelse, env, times * (1 - wanted))
+
+
+def _symbols(statement: Any) -> frozenset[str]:
+    if isinstance(statement, pm.Compute):
+        return symbols(statement.work.flops) | symbols(statement.work.bytes)
+    if isinstance(statement, pm.Loop):
+        return symbols(statement.start) | symbols(statement.stop)
+    return symbols(statement.condition) if isinstance(statement, pm.If) else frozenset()
+
+
+class _Known(dict[str, Any]):
+    def __missing__(self, name: str) -> int:
+        return 0  # read from data
+
+
+def _value(expr: Expr, env: dict[str, Any]) -> Any:
+    return np.asarray(expr.evaluate(_Known(env)))
+
+
+def _sum(expr: Expr, env: dict[str, Any], times: Any) -> int:
+    return int((np.maximum(_value(expr, env), 0) * times).sum())

@@ -1,0 +1,52 @@
+"""``megatile run``: a tile program verified, predicted and explained; mistakes are one sentence."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from megatile.cli.main import app
+from megatile.core.errors import MegatileError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+GEMM = f"{EXAMPLES / '21_gemm_block.py'}:gemm"
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["run", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_product_is_verified_and_predicted(tmp_path: Path) -> None:
+    text = run(f"{GEMM}(128, 192, 64)", "-m", "dgx-h100", "--trace", str(tmp_path / "t.json"))
+    assert "6 of 'block'" in text
+    assert "the Plan gives what the interpreter gives" in text
+    assert "21_gemm_block.py:22" in text
+    assert (tmp_path / "t.json").stat().st_size > 100
+
+
+def test_json_has_the_figures() -> None:
+    found = json.loads(run(f"{GEMM}(128, 192, 64, stages=2)", "--json", "--no-verify"))
+    assert found["flops"]["tensor"] == 2 * 128 * 192 * 64
+    assert found["verified"] is None
+    assert found["time_us"] > 0
+    assert found["levels"][0]["instances"] == 6
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (f"{EXAMPLES / '21_gemm_block.py'}", "has 0 tile programs"),
+        (f"{EXAMPLES / '21_gemm_block.py'}:gem(1)", "did you mean 'gemm'"),
+        (f"{GEMM}(1, 2)", "missing 1 required positional argument"),
+        (f"{GEMM}(open('x'), 2, 3)", "no call with numbers"),
+        ("nothing.py", "nothing.py"),
+        (f"{EXAMPLES / '39_ticket_queue.py'}:ragged_sums(4, 8)", "a 'while' loop cannot be lowered"),
+    ],
+)
+def test_mistakes(program: str, words: str) -> None:
+    with pytest.raises(MegatileError) as caught:
+        CliRunner().invoke(app, ["run", program], catch_exceptions=False)
+    assert words in str(caught.value)
