@@ -36,11 +36,24 @@ def _cores() -> int:
         return os.cpu_count() or 1
 
 
+@cache
+def host_flags() -> frozenset[str]:
+    """What the processor can do, as the operating system names it."""
+    if platform.system() == "Darwin":
+        return frozenset({"asimd"} if platform.machine() == "arm64" else {"avx2"})
+    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", _read("/proc/cpuinfo"), re.M)
+    return frozenset(flags.group(1).split() if flags else ())
+
+
+def vector_bits() -> int:
+    """Bits of the widest vectors; 128 where nothing is known."""
+    return max((bits for flag, bits in VECTOR_BITS.items() if flag in host_flags()), default=128)
+
+
 def _linux() -> dict[str, int | str]:
     found: dict[str, int | str] = {}
     info = _read("/proc/cpuinfo")
-    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", info, re.M)
-    found.update(_vector(set(flags.group(1).split()) if flags else set()))
+    found.update(_vector(host_flags()))
     megahertz = re.search(r"^cpu MHz\s*:\s*(\d+\.?\d*)", info, re.M)
     fastest = _read(CPU_FOLDER / "cpu0/cpufreq/cpuinfo_max_freq").strip()
     if fastest.isdecimal() and int(fastest):
@@ -68,11 +81,11 @@ def _mac() -> dict[str, int | str]:
     hertz = _sysctl("hw.cpufrequency_max")
     if hertz:
         found["clock"] = f"{int(hertz) / 1e9:.4g} GHz"
-    found.update(_vector({"asimd"} if platform.machine() == "arm64" else {"avx2"}))
+    found.update(_vector(host_flags()))
     return found
 
 
-def _vector(flags: set[str]) -> dict[str, int | str]:
+def _vector(flags: frozenset[str]) -> dict[str, int | str]:
     widest = max((bits for flag, bits in VECTOR_BITS.items() if flag in flags), default=0)
     return {"vector_bits": widest} if widest else {}
 

@@ -11,21 +11,17 @@ from __future__ import annotations
 
 import ast
 import ctypes
-import hashlib
-import os
 import sys
-import tempfile
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from megatile.core import kept
 from megatile.core.version import __version__
 from megatile.sim import engine as plain
 from megatile.sim import state
 
-CACHE = "MEGATILE_CACHE"
-"""The environment variable that names the directory for what is kept between runs."""
 _LOADED: list[Any] = []
 
 
@@ -63,9 +59,8 @@ class _Compiled:
         texts = (Path(name or "").read_text(encoding="utf-8") for name in (state.__file__, __file__))
         host = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), llvm.llvm_version_info
         parts = (source, *texts, *map(str, host), __version__)
-        name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
-        kept = _directory() / f"engine-{name}.o"
-        code = _read(kept)
+        path = kept.directory() / f"engine-{kept.key(*parts)}.o"
+        code = kept.read(path)
         backing = llvm.parse_assembly("")
         self.jit = llvm.create_mcjit_compiler(backing, machine)
         if code is None:
@@ -73,7 +68,7 @@ class _Compiled:
             module.verify()
             _optimise(module, machine)
             code = machine.emit_object(module)
-            _write(kept, code)
+            kept.write(path, code)
         self.jit.add_object_file(llvm.ObjectFileRef.from_data(code))
         self.jit.finalize_object()
         address = self.jit.get_function_address("run")
@@ -97,35 +92,6 @@ def _optimise(module: Any, machine: Any) -> None:
         manager = llvm.create_module_pass_manager()
         builder.populate(manager)
         manager.run(module)
-
-
-def _directory() -> Path:
-    given = os.environ.get(CACHE)
-    if given:
-        return Path(given)
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(home) / "megatile"
-
-
-def _read(path: Path) -> bytes | None:
-    """What was kept, if it is whole: a digest stands before it."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    return data[32:] if hashlib.sha256(data[32:]).digest() == data[:32] else None
-
-
-def _write(path: Path, code: bytes) -> None:
-    """Keep machine code; whoever reads at the same time finds all of it or nothing."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(code).digest() + code)
-        os.replace(name, path)
-    except OSError:
-        return
 
 
 # --- translation -------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ rank.
 * ``accelerator.set_device_index / current_device_index / device_count``, ``ahbm.set_device /
 current_device``.
 * ``spec``: the machine (`HDA`); ``shape``: devices, cubes, PEs and memories as the host sees them.
-* ``time_ns``, ``report()``, ``trace``: what it took.
+* ``time_ns``, ``report()``, ``trace``: what it took; ``communications``: every collective, with its bytes.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ from megatile.core.dtypes import itemsize, numpy_dtype
 from megatile.core.errors import MegatileError
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
+from megatile.plan.model import PlanError
 from megatile.runtime.host.allocators import AllocationError, Memory
 from megatile.runtime.host.ccl import CclAlgorithm
 from megatile.runtime.host.distributed import Distributed
 from megatile.runtime.host.engine import Engine, Launch
 from megatile.runtime.host.groups import Call
-from megatile.runtime.host.kernels import Kernels
+from megatile.runtime.host.kernels import Kernels, explained
 from megatile.runtime.host.placement import (
     DPPolicy,
     TensorHandle,
@@ -63,7 +64,7 @@ from megatile.runtime.host.placement import (
     release,
     resolve_dp_policy,
 )
-from megatile.runtime.host.run_collective import Collectives
+from megatile.runtime.host.run_collective import Collectives, Communication
 from megatile.runtime.host.tensor import Tensor, TensorError, empty_rows
 from megatile.runtime.host.workers import DistributedError, SpawnException, Workers
 from megatile.trace import Trace
@@ -119,10 +120,13 @@ class RuntimeContext:
         self.memory = Memory(self.machine)
         self.workers = Workers()
         self.ccl = CclAlgorithm(ccl, self.machine, self.memory, trust) if ccl else None
+        self.communications: list[Communication] = []
+        """Every collective and message so far, in the order in which they began."""
         self.collectives = Collectives(self, algorithm)
         self.distributed = Distributed(self)
         self.kernels = Kernels(self.shape)
         self.installed = False
+        engine.horizon = self._horizon
         self._clock_ps = 0
         self._device: int | None = self.target_device.index
         self._names = 0
@@ -189,6 +193,17 @@ class RuntimeContext:
             self.workers.current.clock_ps = max(self.workers.current.clock_ps, time_ps)
         else:
             self._clock_ps = max(self._clock_ps, time_ps)
+
+    def wait_on(self, launch: Launch) -> None:
+        """Let the worker's time go on to the end of some work. Before that others may join what this rank has
+        joined, so that it is known what runs at the same time."""
+        if launch.end is None and self.workers.current and self.distributed.waiting(self.rank):
+            self.workers.give_way()
+        self.wait_for(launch.end_ps)
+
+    def _horizon(self) -> int:
+        clocks = [w.clock_ps for w in self.workers.all if w.alive]
+        return min(clocks, default=self._clock_ps)
 
     @property
     def time_ns(self) -> float:
@@ -364,7 +379,7 @@ class RuntimeContext:
         took = layer.latency_ps + round(2 * source.nbytes / layer.effective_bandwidth * 1e12)
         at = max(self.clock_ps, source.ready_ps, target.ready_ps) + self.engine.control_ps()
         launch = self.engine.occupy(f"copy to {target.name}", at, took, target.device_index, source.nbytes)
-        target.ready_ps = launch.end_ps
+        target.writer = launch
         self.wait_for(launch.end_ps)
 
     def move(self, source: Tensor, target: Tensor) -> None:
@@ -389,7 +404,7 @@ class RuntimeContext:
             [target],
             at_ps=self.clock_ps,
         )
-        self.wait_for(self.collectives.message(call, got))
+        self.wait_for(self.collectives.message(call, got).end_ps)
 
     def launch(
         self, name: str, fn: Callable[..., Any], *args: Any, _defer_wait: bool = False, **options: Any
@@ -399,28 +414,31 @@ class RuntimeContext:
         ``_defer_wait`` goes on at once; reads of its tensors wait. ``options`` are those of
         ``tl.read_kernel`` (``topology``, ``n_slots`` …).
         """
-        kernel = self.kernels.find(name, fn, args, options)
+        kernel = self.kernels.checked(name, fn, args, options)
         tensors = {f"t{i}": a for i, a in enumerate(args) if isinstance(a, Tensor)}
         used = {n: tensors[n] for n in kernel.names}
         device = next(iter(used.values())).device_index
         at = max([self.clock_ps, *(t.ready_ps for t in used.values())])
         inputs = {n: t.rows() for n, t in used.items()} if self.engine.data else None
-        launch, outputs = self.engine.submit(
-            kernel.plan,
-            at,
-            (device,),
-            inputs=inputs,
-            placed=kernel.on(device, self.shape) if device else None,
-            installed=not self.collectives.first_time(kernel.plan),
-            name=name,
-        )
+        try:
+            launch, outputs = self.engine.submit(
+                kernel.plan,
+                at,
+                (device,),
+                inputs=inputs,
+                placed=kernel.on(device, self.shape) if device else None,
+                installed=not self.collectives.first_time(kernel.plan),
+                name=name,
+            )
+        except PlanError as problem:
+            raise explained(problem, name, args) from problem
         for n in kernel.written:
             if n in used:
-                used[n].ready_ps = launch.end_ps
+                used[n].writer = launch
                 if outputs is not None:
                     used[n]._data = outputs[n]
         if not _defer_wait:
-            self.wait_for(launch.end_ps)
+            self.wait_on(launch)
         return launch
 
     def install(self) -> None:

@@ -409,8 +409,7 @@ class Distributed:
             other, meeting = theirs.popleft()
             pair = (call, other) if operation == "send" else (other, call)
             meeting.join(call)
-            meeting.end_ps = context.collectives.message(*pair)
-            meeting.done = True
+            meeting.work = context.collectives.message(*pair)
         else:
             meeting = Epoch(len(mine), {call.rank: call})
             mine.append((call, meeting))
@@ -418,10 +417,16 @@ class Distributed:
             context, meeting, lambda: f"rank {call.rank} waits in {operation} at {call.site} for rank {peer}"
         )
 
+    def waiting(self, rank: int) -> bool:
+        """Whether a rank has joined a collective that others have yet to join."""
+        return any(group.waiting(rank) for group in self._all_groups())
+
+    def _all_groups(self) -> list[ProcessGroup]:
+        return [*([self._world] if self._world else []), *(g for gs in self._groups.values() for g in gs)]
+
     def unfinished(self) -> list[str]:
         """Calls that cannot complete any more."""
-        groups = [*([self._world] if self._world else []), *(g for gs in self._groups.values() for g in gs)]
-        found = [text for group in groups for text in group.unfinished()]
+        found = [text for group in self._all_groups() for text in group.unfinished()]
         for (src, dst, _), queues in self._mail.items():
             for name, queue, peer in (("send", queues[0], dst), ("recv", queues[1], src)):
                 found += [

@@ -1,12 +1,15 @@
 """The seam between the host and the simulator: what work costs, when it runs, and what it computes.
 
-A launch is timed alone, once per plan, and begins when its devices are free; launches on different devices
-overlap.
+Kernels and copies of one device take turns, in the order in which they were submitted; collectives go on
+beside them. Work that overlaps in time on the same devices is simulated together, so it shares links,
+memories and engines; work that does not is timed once per plan. When something ends is found out when
+somebody asks: by then everything that was submitted is taken into account, and what is submitted later does
+not change it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,12 +19,19 @@ from megatile.hda import HDA
 from megatile.hda.addresses import DeviceShape
 from megatile.plan.execute import execute
 from megatile.plan.model import Plan
-from megatile.sim.data import reads_scalars
+from megatile.sim.data import assumed, reads_scalars
+from megatile.sim.record import Record
 from megatile.sim.result import Result
-from megatile.sim.simulate import simulate
+from megatile.sim.simulate import run_all, simulate
+from megatile.sim.simulation import MOST_RECORDS, Launched, Simulation
 from megatile.timing.fabric import serialise_ps
+from megatile.timing.faults import current_faults
+from megatile.timing.resources import Resources
 from megatile.timing.view import Timing
 from megatile.trace import Trace, TraceBuilder, join_traces
+
+MOST_TOGETHER = 16
+"""Launches that are simulated together; of more, the last ones."""
 
 
 @dataclass
@@ -31,7 +41,7 @@ class Timed:
     plan: Plan
     result: Result
     machine: HDA
-    timing: Timing | None
+    installed: bool
 
     @cached_property
     def compute_ps(self) -> int:
@@ -42,33 +52,53 @@ class Timed:
     @cached_property
     def bound_ps(self) -> int:
         """What it would take if nothing were shared."""
-        return lower_bound(self.plan, self.machine, timing=self.timing)
+        return lower_bound(self.plan, self.machine, timing=self.result.timing)
+
+    def resources(self, plan: Plan) -> Resources:
+        return Resources(
+            self.machine, plan, current_faults(), installed=self.installed, timing=self.result.timing
+        )
 
 
-@dataclass
+@dataclass(eq=False)
 class Launch:
-    """One piece of work on the machine: a plan, or a copy by the host (which has no plan)."""
+    """One piece of work on the machine: a plan, or (without ``timed``) something of a known time."""
 
+    engine: Engine
     name: str
     devices: tuple[int, ...]
     start_ps: int
-    end_ps: int
     timed: Timed | None = None
+    end: int | None = None
+    """When it ends, once that was asked."""
     nbytes: int = 0
     placed: Plan | None = None
     """The plan where it ran, if it was timed at another place like it."""
+    beside: bool = False
+    """Whether it goes on beside other work of its devices."""
+    together: tuple[Launch, ...] = ()
+    """What it was simulated with."""
 
-    def trace(self, machine: HDA) -> Trace:
-        """Its events, from its own beginning."""
-        if self.timed is None:
-            builder = TraceBuilder(machine.name)
-            took = self.end_ps - self.start_ps
-            unit = f"host/device{self.devices[0]}"
-            builder.add(unit=unit, engine="dma", operation=self.name, start_ps=0, end_ps=took)
-            return builder.build()
-        if self.placed is None:
-            return self.timed.result.trace
-        return simulate(self.placed, machine=machine, data=False, installed=True, capacity=False).trace
+    @property
+    def end_ps(self) -> int:
+        return self.engine.resolve(self) if self.end is None else self.end
+
+    @property
+    def expected_ps(self) -> int:
+        """Its end, or what that would be if it were alone."""
+        if self.end is not None:
+            return self.end
+        return self.start_ps + (self.timed.result.time_ps if self.timed else 0)
+
+    @property
+    def plan(self) -> Plan | None:
+        return self.placed or (self.timed.plan if self.timed else None)
+
+    def meets(self, other: Launch, until_ps: int) -> bool:
+        """Whether it may share something with another that ends at some time."""
+        if self.start_ps >= until_ps or other.start_ps >= self.expected_ps:
+            return False
+        return (self.beside and other.beside) or not set(self.devices).isdisjoint(other.devices)
 
 
 @dataclass
@@ -78,11 +108,18 @@ class Engine:
     machine: HDA
     data: bool = True
     launches: list[Launch] = field(default_factory=list)
+    horizon: Callable[[], int] = lambda: 0
+    """Nothing will be submitted before this time."""
 
     def __post_init__(self) -> None:
         self.shape = DeviceShape.of(self.machine)
         self._timed: dict[tuple[int, bool], Timed] = {}
-        self._free: dict[int, int] = {}
+        self._last: dict[int, Launch] = {}
+        self._open: list[Launch] = []
+        self._joint: dict[tuple[Any, ...], list[int]] = {}
+        self._end_ps = 0
+
+    # submitting
 
     def submit(
         self,
@@ -95,13 +132,14 @@ class Engine:
         installed: bool = True,
         name: str | None = None,
         placed: Plan | None = None,
+        beside: bool = False,
     ) -> tuple[Launch, Mapping[str, Any] | None]:
-        """Run a plan from ``at_ps`` on, as soon as its devices are free; when, and its outputs."""
+        """Run a plan from ``at_ps`` on, after the work before it on its devices or ``beside`` it; its
+        outputs."""
         timed = self.timed(plan, timing, installed, inputs)
-        places = tuple(devices)
-        start = max([at_ps, *(self._free.get(d, 0) for d in places)])
-        launch = Launch(name or plan.name, places, start, start + timed.result.time_ps, timed, placed=placed)
-        self._note(launch)
+        launch = self._note(
+            Launch(self, name or plan.name, tuple(devices), at_ps, timed, placed=placed, beside=beside)
+        )
         outputs = execute(plan, inputs, order=timed.result, races=False) if inputs is not None else None
         return launch, outputs
 
@@ -123,26 +161,21 @@ class Engine:
             timing=timing,
             capacity=False,  # the allocators keep count
         )
-        timed = Timed(plan, result, self.machine, timing)
+        timed = Timed(plan, result, self.machine, installed)
         if not decided:
             self._timed[key] = timed
         return timed
+
+    def occupy(self, name: str, at_ps: int, took_ps: int, device: int, nbytes: int) -> Launch:
+        """Work of a known time that is no plan."""
+        launch = self._note(Launch(self, name, (device,), at_ps, nbytes=nbytes))
+        self._ends(launch, launch.start_ps + took_ps)
+        return launch
 
     def host_copy(self, name: str, nbytes: int, pieces: int, at_ps: int, device: int) -> Launch:
         """Bytes over the host's link: its latency, then the bytes or the starts of the DMA engine that puts
         ``pieces`` in their places, whichever takes longer."""
         return self.occupy(name, at_ps, self.host_copy_ps(nbytes, pieces), device, nbytes)
-
-    def occupy(self, name: str, at_ps: int, took_ps: int, device: int, nbytes: int) -> Launch:
-        """Work of a known time that is no plan."""
-        start = max(at_ps, self._free.get(device, 0))
-        launch = Launch(name, (device,), start, start + took_ps, None, nbytes)
-        self._note(launch)
-        return launch
-
-    def free_ps(self, device: int) -> int:
-        """When a device has done all its work."""
-        return self._free.get(device, 0)
 
     def host_copy_ps(self, nbytes: int, pieces: int) -> int:
         control = self.machine.control
@@ -161,18 +194,114 @@ class Engine:
         wire = link.latency_ps + serialise_ps(control.message, link.bandwidth) if link else 0
         return wire + sum(s.overhead_ps for s in control.launch)
 
-    def _note(self, launch: Launch) -> None:
-        for device in launch.devices:
-            self._free[device] = max(self._free.get(device, 0), launch.end_ps)
+    def _note(self, launch: Launch) -> Launch:
+        """Take down a launch; one that takes turns begins after the last one of its devices."""
+        if not launch.beside:
+            before = [self._last[d].end_ps for d in launch.devices if d in self._last]
+            launch.start_ps = max([launch.start_ps, *before])
+            self._last |= dict.fromkeys(launch.devices, launch)
+        if len(self._open) >= 2 * MOST_TOGETHER:
+            now = self.horizon()
+            self._open = [w for w in self._open if w.end is None or w.end > now][-4 * MOST_TOGETHER :]
+        self._open.append(launch)
         self.launches.append(launch)
+        return launch
+
+    # when it ends
+
+    def resolve(self, launch: Launch) -> int:
+        """When a launch ends, with all that was submitted so far and runs at the same time."""
+        group, ends = [launch], [launch.expected_ps]
+        while len(group) <= MOST_TOGETHER:
+            known = list(zip(group, ends, strict=True))
+            more = [w for w in self._open if w.timed and w not in group and any(w.meets(*g) for g in known)]
+            if not more:
+                break
+            group = sorted([*group, *more], key=lambda w: w.start_ps)
+            ends = self._ends_of(group)
+        for member, end in zip(group, ends, strict=True):
+            if member.end is None:
+                member.together = tuple(group) if len(group) > 1 else ()
+                self._ends(member, end)
+        assert launch.end is not None
+        return launch.end
+
+    def _ends(self, launch: Launch, end_ps: int) -> None:
+        launch.end = end_ps
+        self._end_ps = max(self._end_ps, end_ps)
+
+    def _ends_of(self, group: Sequence[Launch]) -> list[int]:
+        base = group[0].start_ps
+        key = tuple((id(w.plan), id(w.timed), w.start_ps - base) for w in group)
+        if key not in self._joint:
+            self._joint[key] = [end - base for _, _, _, end in self._simulated(group, 0)]
+        return [base + end for end in self._joint[key]]
+
+    def _simulated(
+        self, group: Sequence[Launch], record: int
+    ) -> list[tuple[Simulation, Launched, Resources, int]]:
+        """Run some launches together: where each is recorded, and when it ends."""
+        simulation = Simulation(everything_shared=True, record=record)
+        base, added = group[0].start_ps, []
+        crowded = len({w.plan.scale for w in group if w.plan}) == 1
+        for launch in group:
+            plan, timed = launch.plan, launch.timed
+            assert plan is not None
+            assert timed is not None
+            resources = timed.resources(plan)
+            if crowded:
+                resources.crowded = True  # engines of one unit are shared with the other launches there
+            begin = launch.start_ps - base
+            added.append(
+                (
+                    resources,
+                    simulation.add(plan, resources, assumed(None), begin=begin + resources.start_ps(0)),
+                )
+            )
+        run_all(simulation)
+        return [
+            (
+                simulation,
+                one,
+                resources,
+                launch.start_ps + resources.whole_ps(simulation.last_of(one) - launch.start_ps + base),
+            )
+            for launch, (resources, one) in zip(group, added, strict=True)
+        ]
+
+    def free_ps(self, device: int) -> int:
+        """When a device has done all its work."""
+        return max((w.end_ps for w in (*self._open, *self._last.values()) if device in w.devices), default=0)
 
     @property
     def end_ps(self) -> int:
         """When the last work ends."""
-        return max((launch.end_ps for launch in self.launches), default=0)
+        for launch in self._open:
+            launch.end_ps  # noqa: B018  (asking finds it out)
+        return self._end_ps
+
+    # what happened
 
     @property
     def trace(self) -> Trace:
         """Everything on one clock."""
-        parts = [(launch.start_ps, launch.trace(self.machine)) for launch in self.launches]
+        done: dict[int, tuple[int, Trace]] = {}
+        for launch in self.launches:
+            if launch.together and id(launch) not in done:
+                found = self._simulated(launch.together, MOST_RECORDS)
+                for member, (simulation, one, _, _) in zip(launch.together, found, strict=True):
+                    if member.together == launch.together:
+                        done[id(member)] = (launch.together[0].start_ps, Record(simulation, one).trace())
+        parts = [done.get(id(w)) or (w.start_ps, self._trace_of(w)) for w in self.launches]
         return join_traces(sorted(parts, key=lambda part: part[0]), self.machine.name)
+
+    def _trace_of(self, launch: Launch) -> Trace:
+        """The events of a launch that had its devices for itself."""
+        if launch.timed is None:
+            builder = TraceBuilder(self.machine.name)
+            unit, took = f"host/device{launch.devices[0]}", launch.end_ps - launch.start_ps
+            builder.add(unit=unit, engine="dma", operation=launch.name, start_ps=0, end_ps=took)
+            return builder.build()
+        if launch.placed is None:
+            return launch.timed.result.trace
+        return simulate(launch.placed, machine=self.machine, data=False, installed=True, capacity=False).trace

@@ -17,6 +17,7 @@ from megatile.runtime.host.workers import DistributedError
 
 if TYPE_CHECKING:
     from megatile.runtime.host.context import RuntimeContext
+    from megatile.runtime.host.engine import Launch
 
 
 @dataclass
@@ -66,8 +67,8 @@ class Epoch:
 
     number: int
     calls: dict[int, Call] = field(default_factory=dict)
-    end_ps: int = 0
-    done: bool = False
+    work: Launch | None = None
+    """What they do, once all have joined."""
 
     def join(self, call: Call) -> None:
         if call.rank in self.calls:
@@ -98,15 +99,17 @@ class Work:
         self._context, self._epoch, self._what = context, epoch, what
 
     def wait(self, timeout: Any = None) -> bool:
-        self._context.workers.wait_until(lambda: self._epoch.done, self._what)
-        self._context.wait_for(self._epoch.end_ps)
+        self._context.workers.wait_until(lambda: self._epoch.work is not None, self._what)
+        assert self._epoch.work is not None
+        self._context.wait_on(self._epoch.work)
         return True
 
     def is_completed(self) -> bool:
         """Whether it is done; asking takes the worker a microsecond, so that loops of it end."""
         self._context.workers.give_way()
         self._context.wait_for(self._context.clock_ps + 1_000_000)
-        return self._epoch.done and self._epoch.end_ps <= self._context.clock_ps
+        work = self._epoch.work
+        return work is not None and work.end_ps <= self._context.clock_ps
 
     def is_success(self) -> bool:
         return self.is_completed()
@@ -116,7 +119,10 @@ class ProcessGroup:
     """Some ranks, in order. ``runner`` does what they agree on."""
 
     def __init__(
-        self, context: RuntimeContext, ranks: Sequence[int], runner: Callable[[ProcessGroup, list[Call]], int]
+        self,
+        context: RuntimeContext,
+        ranks: Sequence[int],
+        runner: Callable[[ProcessGroup, list[Call]], Launch],
     ) -> None:
         self.context, self.ranks, self._runner = context, tuple(ranks), runner
         self.reset()
@@ -146,14 +152,17 @@ class ProcessGroup:
         self._next[call.rank] = max(self._next[call.rank], number + 1)
         if len(meeting.calls) == len(self.ranks):
             del self.epochs[number]
-            meeting.end_ps = self._runner(self, [meeting.calls[r] for r in self.ranks])
-            meeting.done = True
+            meeting.work = self._runner(self, [meeting.calls[r] for r in self.ranks])
         return Work(self.context, meeting, lambda: self._waiting(call, meeting))
 
     def _waiting(self, call: Call, meeting: Epoch) -> str:
         missing = [r for r in self.ranks if r not in meeting.calls]
         named = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
         return f"rank {call.rank} waits in {call} for {named}"
+
+    def waiting(self, rank: int) -> bool:
+        """Whether a rank has joined something that others have yet to join."""
+        return any(rank in epoch.calls for epoch in self.epochs.values())
 
     def unfinished(self) -> list[str]:
         """Calls that some rank never joined."""

@@ -6,17 +6,20 @@ A tensor argument is a pointer to its virtual range, so that ``pointer + pid * s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
 from megatile.core.expr import unit
 from megatile.hda.addresses import DeviceShape
 from megatile.language.kernel.to_plan import read_kernel
 from megatile.language.kernel.values import Tensor as KernelTensor
+from megatile.plan.check import check
 from megatile.plan.model import Plan, statements
-from megatile.runtime.host.tensor import Tensor
+from megatile.runtime.host.tensor import Tensor, TensorError
 
 
 class LaunchError(MegatileError, RuntimeError):
@@ -46,6 +49,17 @@ class Kernels:
     def __init__(self, shape: DeviceShape) -> None:
         self.shape = shape
         self._known: dict[Any, Kernel] = {}
+
+    def checked(
+        self, name: str, fn: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]
+    ) -> Kernel:
+        """As `find`; what is wrong with a kernel is said of the caller's tensors."""
+        try:
+            return self.find(name, fn, args, options)
+        except (LaunchError, TensorError):
+            raise
+        except MegatileError as problem:
+            raise explained(problem, name, args) from problem
 
     def find(self, name: str, fn: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Kernel:
         """The kernel for these arguments, read when they are first seen."""
@@ -102,9 +116,26 @@ class Kernels:
             replace(t, role="input") if t.role == "inout" and t.name not in written else t for t in plan.tiles
         )
         plan = replace(plan, tiles=tuple(tiles))
+        check(plan)
         if pes != self.shape.pes:
             plan = replace(plan, place=unit // pes * self.shape.pes + unit % pes)
         return Kernel(plan, tuple(names.values()), written)
+
+
+def explained(problem: MegatileError, name: str, args: Sequence[Any]) -> LaunchError:
+    """The problem with the names and addresses of the tensors that it speaks of."""
+    message, where = problem.message, []
+    for number, tensor in enumerate(args):
+        if isinstance(tensor, Tensor) and f"'t{number}'" in message:
+            message = re.sub(f"((tensor|tile) )?'t{number}'", f"tensor '{tensor.name}'", message)
+            base = tensor.va_base or 0
+            span = f"{base:#x} to {base + tensor.handle.nbytes:#x}" if tensor.handle else "nothing"
+            where.append(f"'{tensor.name}' is mapped at {span} of device {tensor.device_index}")
+            found = re.search(r"has no elements (-?\d+):", message)
+            if found:
+                where.append(f"the access begins at {base + int(found.group(1)) * itemsize(tensor.dtype):#x}")
+    text = f"kernel '{name}': {message}" + "".join(f"; {w}" for w in where)
+    return LaunchError(text, place=problem.place, advice=problem.advice)
 
 
 def _keys(args: Sequence[Any]) -> tuple[Any, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from megatile.collectives.planner import Prediction, predict
 from megatile.collectives.reference import result_of
 from megatile.core.dtypes import itemsize, numpy_dtype
 from megatile.plan.model import Plan
+from megatile.runtime.host.engine import Launch
 from megatile.runtime.host.groups import Call, ProcessGroup
 from megatile.runtime.host.workers import DistributedError
 
@@ -23,6 +24,19 @@ IN_PLACE = ("all_reduce", "broadcast", "reduce")
 ONE_GETS = ("reduce", "gather")
 
 
+@dataclass(frozen=True)
+class Communication:
+    """What ranks did together: the operation, the bytes of its whole buffer, and where one of them called
+    it."""
+
+    operation: str
+    ranks: tuple[int, ...]
+    nbytes: int
+    dtype: str
+    site: str
+    work: Launch
+
+
 class Collectives:
     """The plans of a host's collectives; each is made once."""
 
@@ -31,8 +45,8 @@ class Collectives:
         self._plans: dict[tuple[Any, ...], Prediction] = {}
         self._installed: set[int] = set()
 
-    def run(self, group: ProcessGroup, calls: list[Call]) -> int:
-        """Do what all ranks of a group asked for; when it ends."""
+    def run(self, group: ProcessGroup, calls: list[Call]) -> Launch:
+        """Do what all ranks of a group asked for."""
         first = calls[0]
         context = self.context
         tensors = [t for call in calls for t in (*call.inputs, *call.outputs)]
@@ -42,17 +56,27 @@ class Collectives:
             and context.ccl is not None
             and group.size() == context.ccl.world_size
         ):
-            end = self._kernel(calls, at)
+            work = self._kernel(calls, at)
         elif first.splits:
-            end = self._uneven(group, calls, at)
+            work = self._uneven(group, calls, at)
         elif first.count == 0 and first.operation != "barrier":
-            end = at
+            work = self._nothing(at)
         else:
-            end = self._library(group, calls, at)
+            work = self._library(group, calls, at)
         for call in calls:
             for tensor in call.outputs:
-                tensor.ready_ps = max(tensor.ready_ps, end)
-        return end
+                tensor.writer = work
+        self._count(first, group.ranks, work)
+        return work
+
+    def _count(self, call: Call, ranks: tuple[int, ...], work: Launch) -> None:
+        nbytes = call.count * itemsize(call.dtype)
+        self.context.communications.append(
+            Communication(call.operation, ranks, nbytes, call.dtype, call.site, work)
+        )
+
+    def _nothing(self, at: int) -> Launch:
+        return Launch(self.context.engine, "nothing", (), at, end=at)
 
     def prediction(self, ranks: tuple[int, ...], call: Call, count: int, **fields: Any) -> Prediction:
         """The plan of a collective of the library over devices."""
@@ -82,23 +106,23 @@ class Collectives:
         self._installed.add(id(plan))
         return new
 
-    def _library(self, group: ProcessGroup, calls: list[Call], at: int) -> int:
+    def _library(self, group: ProcessGroup, calls: list[Call], at: int) -> Launch:
         first = calls[0]
         found = self.prediction(group.ranks, first, first.count)
         rows = [call.given() for call in calls] if self._with_data(calls) else None
-        end, results = self._submit(found, group.ranks, rows, at, str(first.operation))
+        work, results = self._submit(found, group.ranks, rows, at, str(first.operation))
         if results is not None:
             for number, call in enumerate(calls):
                 if first.operation not in ONE_GETS or number == first.root:
                     call.take(results[number])
-        return end
+        return work
 
     def _with_data(self, calls: Sequence[Call]) -> bool:
         return self.context.engine.data and calls[0].operation != "barrier"
 
     def _submit(
         self, found: Prediction, ranks: Sequence[int], rows: Sequence[Any] | None, at: int, name: str
-    ) -> tuple[int, list[Any] | None]:
+    ) -> tuple[Launch, list[Any] | None]:
         """Run a plan on one flat array per rank; the flat result of every rank."""
         plan, job, inputs = found.plan, found.job, None
         if rows is not None:
@@ -116,13 +140,14 @@ class Collectives:
             timing=found.timing,
             installed=not self.first_time(plan),
             name=name,
+            beside=True,
         )
         if outputs is None:
-            return launch.end_ps, None
+            return launch, None
         (result,) = outputs.values()
-        return launch.end_ps, [result_of(job, result, number) for number in range(len(ranks))]
+        return launch, [result_of(job, result, number) for number in range(len(ranks))]
 
-    def _uneven(self, group: ProcessGroup, calls: list[Call], at: int) -> int:
+    def _uneven(self, group: ProcessGroup, calls: list[Call], at: int) -> Launch:
         """All-to-all with splits of any size: every block has the room of the largest one."""
         size = group.size()
         given = [call.splits[0] for call in calls if call.splits]
@@ -136,7 +161,7 @@ class Collectives:
                         f"{other.rank} ({call.site}), which sends {given[j][i]} ({other.site})"
                     )
         if not largest:
-            return at
+            return self._nothing(at)
         found = self.prediction(group.ranks, calls[0], largest * size)
         rows = None
         if self._with_data(calls):
@@ -144,14 +169,14 @@ class Collectives:
             for call, splits in zip(calls, given, strict=True):
                 blocks = np.split(call.given(), np.cumsum(splits)[:-1])
                 rows.append(np.concatenate([np.pad(b, (0, largest - len(b))) for b in blocks]))
-        end, results = self._submit(found, group.ranks, rows, at, "all_to_all")
+        work, results = self._submit(found, group.ranks, rows, at, "all_to_all")
         if results is not None:
             for number, call in enumerate(calls):
                 blocks = results[number].reshape(size, largest)
                 call.take(np.concatenate([blocks[i][: given[i][number]] for i in range(size)]))
-        return end
+        return work
 
-    def _kernel(self, calls: list[Call], at: int) -> int:
+    def _kernel(self, calls: list[Call], at: int) -> Launch:
         """All-reduce by the kernel of ``ccl.yaml``, on the PEs where the tensors lie."""
         ccl = self.context.ccl
         assert ccl is not None
@@ -164,27 +189,28 @@ class Collectives:
         if self._with_data(calls):
             inputs = {"t": np.concatenate([row.reshape(each, -1) for row in rows])}
         launch, outputs = self.context.engine.submit(
-            plan, at, range(len(calls)), inputs=inputs, name=ccl.name
+            plan, at, range(len(calls)), inputs=inputs, name=ccl.name, beside=True
         )
         if outputs is not None:
             for number, call in enumerate(calls):
                 tensor = call.outputs[0]
                 tensor._data = outputs["t"][number * each : (number + 1) * each].reshape(tensor.rows().shape)
-        return launch.end_ps
+        return launch
 
-    def message(self, send: Call, receive: Call) -> int:
-        """A tensor from one rank to another; when it has arrived."""
+    def message(self, send: Call, receive: Call) -> Launch:
+        """A tensor from one rank to another."""
         ranks = tuple(sorted((send.rank, receive.rank)))
         at = max(c.at_ps for c in (send, receive))
         at = max(at, send.inputs[0].ready_ps, receive.outputs[0].ready_ps)
         if not send.count:
-            return at
+            return self._nothing(at)
         found = self.prediction(
             ranks, replace(send, root=ranks.index(send.rank)), send.count, peer=ranks.index(receive.rank)
         )
         data = send.given() if self._with_data([send]) else None
-        end, results = self._submit(found, ranks, None if data is None else [data, data], at, "send_recv")
+        work, results = self._submit(found, ranks, None if data is None else [data, data], at, "send_recv")
         if results is not None:
             receive.take(results[ranks.index(receive.rank)])
-        receive.outputs[0].ready_ps = end
-        return end
+        receive.outputs[0].writer = work
+        self._count(send, (send.rank, receive.rank), work)
+        return work

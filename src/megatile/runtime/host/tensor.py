@@ -19,6 +19,7 @@ from megatile.runtime.host.placement import PlacedShard, TensorHandle
 
 if TYPE_CHECKING:
     from megatile.runtime.host.context import RuntimeContext
+    from megatile.runtime.host.engine import Launch
 
 
 class TensorError(MegatileError, RuntimeError):
@@ -43,10 +44,15 @@ class Tensor:
     ) -> None:
         self.context, self.shape, self.dtype, self.handle = context, shape, dtype, handle
         self._data = data
-        self.ready_ps = 0
-        """When the last launch that writes it ends."""
+        self.writer: Launch | None = None
+        """The last work that writes it."""
         if handle is not None:
             self._finalizer = weakref.finalize(self, _release, context, handle)
+
+    @property
+    def ready_ps(self) -> int:
+        """When it holds what was last written."""
+        return 0 if self.writer is None else self.writer.end_ps
 
     # what it is
 

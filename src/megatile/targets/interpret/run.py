@@ -9,8 +9,6 @@ from typing import Any, TextIO
 import numpy as np
 
 from megatile.collectives.registry import algorithms, find_algorithm
-from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.dtypes import numpy_dtype
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.hda import HDA
 from megatile.ir import nodes as n
@@ -19,6 +17,7 @@ from megatile.ir.program import Program
 from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
 from megatile.language.tile.tiles import InputArray
 from megatile.targets.interpret.access import assembled, same
+from megatile.targets.interpret.arguments import as_array, built, check_arguments, check_writable
 from megatile.targets.interpret.errors import ArgumentError, PartialError, ReplicaMismatchError, RunError
 from megatile.targets.interpret.group import word_of
 from megatile.targets.interpret.machine import Interpreter
@@ -80,9 +79,9 @@ def _run(
     prog: ProgramFunction | Program, arrays: tuple[Any, ...], machine: str | HDA, schedule: Schedule,
     checks: bool, strict_bounds: bool, record: bool, output: Any, on_breakpoint: Any,
 ) -> RunResult:  # fmt: skip
-    views = [_as_array(a.array if isinstance(a, InputArray) else a) for a in arrays]
-    program = _built(prog, views, machine)
-    _check_arguments(program, views)
+    views = [as_array(a.array if isinstance(a, InputArray) else a) for a in arrays]
+    program = built(prog, views, machine)
+    check_arguments(program, views)
     check_algorithms(program)
     printed: list[str] = []
 
@@ -97,7 +96,7 @@ def _run(
     interpreter.strict_bounds = strict_bounds
     if record:
         interpreter.recorder = Recorder(interpreter)
-    _check_writable(program, views, interpreter.sharing.constant)
+    check_writable(program, views, interpreter.sharing.constant)
     given = [p.name for p, a in zip(program.params, arrays, strict=True) if isinstance(a, InputArray)]
     _check_inputs(interpreter, [name for name in given if name not in interpreter.sharing.constant])
     tensors = {}
@@ -112,72 +111,6 @@ def _run(
         if param.name not in interpreter.sharing.constant:
             array[...] = _result(interpreter, param, tensors[param.name])
     return RunResult(program, interpreter.steps, printed, interpreter.recorder)
-
-
-def _as_array(value: Any) -> np.ndarray:
-    if isinstance(value, np.ndarray):
-        return value
-    if hasattr(value, "detach"):
-        return _of_torch(value.detach())
-    raise ArgumentError(
-        f"an argument is {type(value).__name__}, not an array",
-        advice="give NumPy arrays; outputs are filled in place",
-    )
-
-
-def _of_torch(tensor: Any) -> np.ndarray:
-    """A torch tensor on the CPU as an array that shares its memory; NumPy knows bf16 and f8 by ml_dtypes."""
-    import torch
-
-    if tensor.device.type != "cpu":
-        raise ArgumentError(f"an argument is a torch tensor on {tensor.device}", advice="give x.cpu()")
-    name = dtype_name(tensor.dtype)
-    if name not in ("bf16", "f8e4m3", "f8e5m2"):
-        return np.asarray(tensor)
-    element = numpy_dtype(name)
-    bits = torch.int16 if element.itemsize == 2 else torch.int8
-    return np.asarray(tensor.view(bits)).view(element)
-
-
-def _built(prog: ProgramFunction | Program, arrays: list[np.ndarray], machine: str | HDA) -> Program:
-    if isinstance(prog, Program):
-        return prog
-    if not isinstance(prog, ProgramFunction):
-        raise ArgumentError(f"{prog!r} is not a tile program", advice="decorate the function with @T.program")
-    if len(arrays) != len(prog.tensors):
-        raise ArgumentError(
-            f"'{prog.__name__}' takes {len(prog.tensors)} arrays ({', '.join(prog.tensors)}), "
-            f"{len(arrays)} were given",
-            advice="outputs are arguments too: give arrays to be filled",
-        )
-    return prog.build(machine, **prog.bind_symbols([a.shape for a in arrays]))
-
-
-def _check_arguments(program: Program, arrays: list[np.ndarray]) -> None:
-    if len(arrays) != len(program.params):
-        raise ArgumentError(
-            f"'{program.name}' takes {len(program.params)} arrays, {len(arrays)} were given",
-            advice=f"give {', '.join(p.name for p in program.params)}",
-        )
-    for param, array in zip(program.params, arrays, strict=True):
-        if array.shape != param.shape:
-            raise ArgumentError(
-                f"'{param.name}' has shape {array.shape}, the program wants {param.shape}",
-                advice="build the program for this shape, or use T.dynamic extents",
-            )
-        if array.dtype != numpy_dtype(param.dtype):
-            raise ArgumentError(
-                f"'{param.name}' is {dtype_name(array.dtype)}, the program wants {param.dtype}",
-                advice=f"convert it: x.astype({numpy_dtype(param.dtype)})",
-            )
-
-
-def _check_writable(program: Program, arrays: list[np.ndarray], constant: set[str]) -> None:
-    for param, array in zip(program.params, arrays, strict=True):
-        if param.name not in constant and not array.flags.writeable:
-            raise ArgumentError(
-                f"'{param.name}' is written, and its array is read-only", advice="give a copy: x.copy()"
-            )
 
 
 def _check_inputs(interpreter: Interpreter, written: list[str]) -> None:

@@ -1,0 +1,255 @@
+"""Expressions as C: scalars, or one value per lane inside an elementwise loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from megatile.core.expr import WEAK, Binary, Const, Expr, Symbol, Table, bounds, walk
+from megatile.core.expr.typing import promote
+from megatile.ir.expr import Load
+from megatile.targets.cpu.elements import ROUNDED, Value, broadcast, c_type, converted, kind, literal
+from megatile.targets.cpu.errors import CompileError
+
+_INFIX = {"+": "+", "-": "-", "*": "*", "&": "&", "|": "|", "^": "^", "<<": "<<", ">>": ">>"}
+_COMPARE = ("<", "<=", ">", ">=", "==", "!=")
+_FLOAT = {
+    "exp": "vexp",
+    "exp2": "vexp2",
+    "log": "vlog",
+    "log2": "vlog2",
+    "tanh": "vtanh",
+    "erf": "verf",
+    "sigmoid": "vsigmoid",
+    "sqrt": "vsqrt",
+    "rsqrt": "vrsqrt",
+    "floor": "vfloor",
+    "ceil": "vceil",
+    "sin": "vsin",
+    "cos": "vcos",
+}
+_OF_ONE = {
+    **{name: f"{c}1" for name, c in _FLOAT.items()},
+    "sqrt": "sqrt1",
+    "rsqrt": "rsqrt1",
+    "floor": "floor1",
+    "ceil": "ceil1",
+    "sin": "sinf",
+    "cos": "cosf",
+}
+_DOUBLE = {
+    name: name
+    for name in ("exp", "exp2", "log", "log2", "tanh", "erf", "sqrt", "floor", "ceil", "sin", "cos")
+}
+SMALL = (-(2**31), 2**31 - 1)
+
+
+class Context(Protocol):
+    """What expressions are written in: variables, loads, and a word for failures."""
+
+    ranges: dict[str, tuple[int, int]]
+
+    def variable(self, symbol: Symbol) -> Value: ...
+    def load(self, expr: Load) -> Value: ...
+    def site(self, kind: str, what: str) -> int: ...
+    def constant_table(self, values: tuple[int, ...]) -> str: ...
+
+
+def write(expr: Expr, at: Context) -> Value:
+    """The C of an expression."""
+    if isinstance(expr, Const):
+        return Value(f"({literal(expr.value, kind(expr.dtype))})", expr.dtype)
+    if isinstance(expr, Symbol):
+        return at.variable(expr)
+    if isinstance(expr, Load):
+        return at.load(expr)
+    if isinstance(expr, Table):
+        index = write(expr.index, at).text
+        name = at.constant_table(expr.values)
+        return Value(f"{name}[lmin(lmax({index}, 0), {len(expr.values) - 1})]", "int")
+    return _applied(expr, at)
+
+
+def whole(expr: Expr, at: Context) -> str:
+    """The C of a whole number."""
+    return converted(write(expr, at), "int").text
+
+
+def _applied(expr: Any, at: Context) -> Value:
+    op, args = expr.operator, expr.args
+    if op in ("and", "or", "not"):
+        return _logical(op, [converted(write(a, at), "bool") for a in args])
+    if op == "cast":
+        return converted(write(args[0], at), expr.dtype)
+    if op == "bitcast":
+        return _bitcast(write(args[0], at), expr.dtype)
+    data = args[1:] if op == "select" else args
+    common = data[0].dtype
+    for other in data[1:]:
+        common = promote(common, other.dtype)
+    if expr.dtype not in (*WEAK, "bool") or op == "select":
+        common = expr.dtype
+    if common == "bool" and op not in ("select", "==", "!=", "&", "|", "^"):
+        common = "int"
+    values = [converted(write(a, at), common) for a in data]
+    lanes = any(v.vector for v in values)
+    if op == "select":
+        return _select(converted(write(args[0], at), "bool"), values, common)
+    texts = [broadcast(v) for v in values] if lanes else [v.text for v in values]
+    if op in _COMPARE:
+        return Value(f"({texts[0]} {op} {texts[1]})", "bool", lanes)
+    result = Value(_OPERATIONS[kind(common)](op, texts, expr, at, lanes), _raw(common), lanes)
+    if expr.dtype in WEAK:
+        return Value(result.text, expr.dtype, lanes)
+    return converted(result, expr.dtype)
+
+
+def _raw(common: str) -> str:
+    """The dtype of a result that has not been rounded yet."""
+    if common in ROUNDED:
+        return "f32"
+    return "int" if kind(common) == "l" else common
+
+
+def _logical(op: str, values: list[Value]) -> Value:
+    lanes = any(v.vector for v in values)
+    texts = [broadcast(v) if lanes else v.text for v in values]
+    if op == "not":
+        return Value(f"(~{texts[0]})" if lanes else f"(!{texts[0]})", "bool", lanes)
+    sign = {"and": "&", "or": "|"}[op] * (1 if lanes else 2)
+    return Value(f"({texts[0]} {sign} {texts[1]})", "bool", lanes)
+
+
+def _select(condition: Value, values: list[Value], dtype: str) -> Value:
+    if not condition.vector and not any(v.vector for v in values):
+        return Value(f"({condition.text} ? {values[0].text} : {values[1].text})", dtype)
+    first, second = map(broadcast, values)
+    if not condition.vector:
+        return Value(f"({condition.text} ? {first} : {second})", dtype, True)
+    choose = "sel" if kind(dtype) == "f" else "isel"
+    return Value(f"{choose}({condition.text}, {first}, {second})", dtype, True)
+
+
+def _bitcast(value: Value, to: str) -> Value:
+    if value.vector or value.dtype in WEAK or (kind(value.dtype) == kind(to) == "f" and value.dtype != to):
+        raise CompileError("this reinterpretation cannot be compiled yet", advice="mt.run takes it")
+    source, target = c_type(value.dtype), c_type(to)
+    text = f"({{ {source} s_ = {value.text}; {target} t_; memcpy(&t_, &s_, sizeof t_); t_; }})"
+    return Value(text, to)
+
+
+def _of_floats(op: str, texts: list[str], expr: Any, at: Context, lanes: bool) -> str:
+    if op in ("+", "-", "*", "/"):
+        return f"({texts[0]} {op} {texts[1]})"
+    if op == "neg":
+        return f"(-{texts[0]})"
+    if op in ("min", "max"):
+        return f"{'v' + op if lanes else 'f' + op + '_'}({texts[0]}, {texts[1]})"
+    if op == "abs":
+        return f"vabs({texts[0]})" if lanes else f"__builtin_fabsf({texts[0]})"
+    two = {"**": "powf", "//": "ffloordiv", "%": "fmodulo"}.get(op)
+    if two is not None and not lanes:
+        return f"{two}({texts[0]}, {texts[1]})"
+    if two is not None:
+        return (
+            f"({{ vf x_ = {texts[0]}, y_ = {texts[1]}, r_; "
+            f"for (int l_ = 0; l_ < W; l_++) r_[l_] = {two}(x_[l_], y_[l_]); r_; }})"
+        )
+    if op == "ceildiv":
+        return f"(-ffloordiv(-{texts[0]}, {texts[1]}))" if not lanes else _unknown(op)
+    return f"{(_FLOAT if lanes else _OF_ONE)[op]}({texts[0]})"
+
+
+def _of_doubles(op: str, texts: list[str], expr: Any, at: Context, lanes: bool) -> str:
+    if op in ("+", "-", "*", "/"):
+        return f"({texts[0]} {op} {texts[1]})"
+    if op == "neg":
+        return f"(-{texts[0]})"
+    two = {"min": "dmin_", "max": "dmax_", "**": "pow", "//": "dfloordiv", "%": "dmodulo"}.get(op)
+    if two is not None:
+        return f"{two}({texts[0]}, {texts[1]})"
+    if op == "abs":
+        return f"__builtin_fabs({texts[0]})"
+    if op == "rsqrt":
+        return f"(1.0 / sqrt({texts[0]}))"
+    if op == "sigmoid":
+        return f"(1.0 / (1.0 + exp(-{texts[0]})))"
+    return f"{_DOUBLE[op]}({texts[0]})"
+
+
+def _of_wholes(op: str, texts: list[str], expr: Any, at: Context, lanes: bool) -> str:
+    if op in _INFIX:
+        return f"({texts[0]} {op} {texts[1]})"
+    if op == "neg":
+        return f"(-{texts[0]})"
+    if op in ("//", "%", "ceildiv"):
+        return _division(op, texts, expr, at)
+    if op in ("min", "max"):
+        return f"{'vi' if lanes else 'l'}{op}({texts[0]}, {texts[1]})"
+    if op == "abs":
+        return f"viabs({texts[0]})" if lanes else f"__builtin_labs({texts[0]})"
+    if op == "**":
+        return f"power({texts[0]}, {texts[1]})"
+    if op in ("floor", "ceil"):
+        return texts[0]
+    return _unknown(op)
+
+
+def _division(op: str, texts: list[str], expr: Any, at: Context) -> str:
+    a, b = texts
+    divisor = expr.args[1]
+    low = bounds(expr.args[0], at.ranges)
+    positive = isinstance(divisor, Const) and divisor.value > 0
+    if positive and low is not None and low[0] >= 0:
+        return {"//": f"({a} / {b})", "%": f"({a} % {b})", "ceildiv": f"(({a} + {b} - 1) / {b})"}[op]
+    if not (isinstance(divisor, Const) and divisor.value):
+        b = f"divisor(failure, {at.site('division', 'division by zero')}, {b})"
+    if op == "ceildiv":
+        return f"(-floordiv(-{a}, {b}))"
+    return f"{'floordiv' if op == '//' else 'modulo'}({a}, {b})"
+
+
+def _unknown(op: str) -> str:
+    raise CompileError(f"'{op}' cannot be compiled for these types yet", advice="mt.run takes it")
+
+
+_OPERATIONS: dict[str, Callable[[str, list[str], Any, Context, bool], str]] = {
+    "f": _of_floats,
+    "d": _of_doubles,
+    "l": _of_wholes,
+    "b": _of_wholes,
+}
+
+
+def fits_lanes(expr: Expr, varies: Callable[[Expr], bool], at: Context) -> bool:
+    """Whether an expression can be computed for a vector of iterations: what varies between them must be
+    f32 (or rounded to less), a truth, or a whole number that is surely small."""
+    for part in walk(expr):
+        if not varies(part) or isinstance(part, Load):
+            continue
+        shape = kind(part.dtype)
+        if shape == "d" or (shape == "l" and not _small(part, at)):
+            return False
+        operator = getattr(part, "operator", None)
+        if operator == "bitcast" or isinstance(part, Table) or (operator == "**" and shape != "f"):
+            return False
+        if operator == "cast" and shape == "l" and part.dtype not in ("i32", "int"):
+            return False
+        if operator in ("//", "%", "ceildiv") and shape == "l" and not _plain_division(part, at):
+            return False
+        if operator == "ceildiv" and shape != "l":
+            return False
+    return True
+
+
+def _small(expr: Expr, at: Context) -> bool:
+    if expr.dtype in ("i32", "i8", "u8", "i16", "u16"):
+        return expr.dtype == "i32" or not hasattr(expr, "operator")
+    found = bounds(expr, at.ranges)
+    return expr.dtype == "int" and found is not None and found[0] >= SMALL[0] and found[1] <= SMALL[1]
+
+
+def _plain_division(expr: Any, at: Context) -> bool:
+    assert isinstance(expr, Binary)
+    found = bounds(expr.left, at.ranges)
+    return isinstance(expr.right, Const) and expr.right.value > 0 and found is not None and found[0] >= 0

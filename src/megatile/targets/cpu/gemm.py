@@ -1,0 +1,221 @@
+"""Matrix products: a micro-kernel of named vector variables, over strips of rows and panels of columns.
+
+``c += a @ b`` with ``c`` and ``b`` contiguous along the columns; elements of ``a`` are broadcast, so it may
+lie either way. Operands that lie otherwise, or are narrower than the sum, are copied first.
+"""
+
+from __future__ import annotations
+
+from megatile.core.dtypes import accumulator
+from megatile.core.expr import Const, Expr, constant
+from megatile.ir import nodes as n
+from megatile.targets.cpu.elements import Value, c_type, converted, held, loaded, stored
+from megatile.targets.cpu.expressions import whole
+from megatile.targets.cpu.moving import copy, dense, fill, rows, scratch
+from megatile.targets.cpu.scope import Axis, Box, Scope
+
+
+def gemm(scope: Scope, node: n.Gemm) -> None:
+    with scope.text.block():
+        a, b, c = (_matrix(scope.box(r)) for r in (node.a, node.b, node.c))
+        wide = accumulator(a.storage.dtype)
+        a = _transposed(a) if node.transpose_a else a
+        b = _transposed(b) if node.transpose_b else b
+        _check(scope, a, b, c)
+        plain = (
+            not c.clipped
+            and c.copies == 1
+            and held(c.storage.dtype, c.storage.wide) == c.storage.dtype == wide
+        )
+        if plain and wide == "f32" and c.axes[1].stride != 1 and c.axes[0].stride == 1:
+            a, b, c = _transposed(b), _transposed(a), _transposed(c)
+        if plain and c.axes[1].stride == 1:
+            _product(scope, a, b, c, wide, node.clear)
+            return
+        total = scratch(scope, [x.extent for x in c.axes], wide)
+        if node.clear:
+            _product(scope, a, b, total, wide, True)
+        else:
+            copy(scope, total, c)
+            _product(scope, a, b, total, wide, False)
+        copy(scope, c, total)
+
+
+def _matrix(box: Box) -> Box:
+    """The last two dimensions; those before have one element."""
+    for axis in box.axes[:-2]:
+        assert constant(axis.extent) == 1
+    return Box(box.storage, box.pointer, box.axes[-2:], box.copies, box.copy_stride, box.guard)
+
+
+def _transposed(box: Box) -> Box:
+    return Box(box.storage, box.pointer, box.axes[::-1], box.copies, box.copy_stride, box.guard)
+
+
+def _check(scope: Scope, a: Box, b: Box, c: Box) -> None:
+    """Extents known only at run time must fit as well."""
+    for left, right in ((a.axes[1], b.axes[0]), (a.axes[0], c.axes[0]), (b.axes[1], c.axes[1])):
+        if left.extent != right.extent:
+            x, y = whole(left.extent, scope), whole(right.extent, scope)
+            site = scope.site("shape", "T.gemm: the extents of its operands differ, one of them is {}")
+            scope.text.add(f"if ({x} != {y}) fail(failure, {site}, {x});")
+
+
+def _product(scope: Scope, a: Box, b: Box, c: Box, wide: str, clear: bool) -> None:
+    """``c (+)= a @ b`` in one dtype, with ``c`` contiguous along columns."""
+    if a.copies > 1 or b.copies > 1:
+        a, b = (Box(x.storage, x.pointer, x.axes, 1, 0, x.guard) for x in (a, b))
+    a = dense(scope, a, wide)
+    if wide != "f32":
+        b = dense(scope, b, wide)
+        _plain_loops(scope, a, b, c, wide, clear)
+        return
+    if b.axes[1].stride != 1 or b.clipped or held(b.storage.dtype, b.storage.wide) != wide:
+        packed = scratch(scope, [x.extent for x in b.axes], wide)
+        copy(scope, packed, b)
+        b = packed
+    width = scope.gen.width
+    m, k, cols = c.axes[0].extent, a.axes[1].extent, c.axes[1].extent
+    pieces = _panels(scope, cols, width)
+    for start, vectors, rest in pieces:
+        if rest is None:
+            _strips(scope, a, b, c, (m, k), start, vectors, clear)
+        else:
+            _narrow(scope, a, b, c, (m, k), start, rest, clear)
+
+
+def _panels(scope: Scope, cols: Expr, width: int) -> list[tuple[str, int, str | None]]:
+    """(first column, vectors per row, or the number of columns if they are fewer than a vector)."""
+    known = constant(cols)
+    pieces: list[tuple[str, int, str | None]] = []
+    if known is None:
+        text = whole(cols, scope)
+        pieces = [(f"*0:{text} / {2 * width} * {2 * width}", 2, None)]
+        pieces.append((f"({text} / {2 * width} * {2 * width})", 0, f"({text} % {2 * width})"))
+        return pieces
+    double = known // (2 * width) * 2 * width
+    if double:
+        pieces.append((f"*0:{double}", 2, None))
+    if known - double >= width:
+        pieces.append((str(double), 1, None))
+        double += width
+    if known > double:
+        pieces.append((str(double), 0, str(known - double)))
+    return pieces
+
+
+def heights(rows_: int, most: int) -> list[int]:
+    """Rows in strips of nearly equal height, none above ``most``."""
+    strips = -(-rows_ // most)
+    return [rows_ // strips + (i < rows_ % strips) for i in range(strips)]
+
+
+def _strips(
+    scope: Scope, a: Box, b: Box, c: Box, size: tuple[Expr, Expr], start: str, vectors: int, clear: bool
+) -> None:
+    if start.startswith("*"):
+        first, stop = start[1:].split(":", 1)
+        j = scope.gen.fresh("j")
+        with scope.text.block(f"for (long {j} = {first}; {j} < {stop}; {j} += {vectors * scope.gen.width})"):
+            _strips(scope, a, b, c, size, j, vectors, clear)
+        return
+    m, k = size[0], whole(size[1], scope)
+    strides = (a.axes[0].stride, a.axes[1].stride, b.axes[0].stride, c.axes[0].stride)
+
+    def call(i: str, height: int) -> None:
+        name = scope.gen.micro_kernel(height, vectors, strides, clear)
+        scope.text.add(
+            f"{name}({k}, {a.pointer} + ({i}) * {strides[0]}, {b.pointer} + {start}, "
+            f"{c.pointer} + ({i}) * {strides[3]} + {start});"
+        )
+
+    most, known = scope.gen.rows, constant(m)
+    if known is None:
+        i, rows_ = scope.gen.fresh("i"), whole(m, scope)
+        scope.text.add(f"long {i} = 0;")
+        with scope.text.block(f"for (; {i} + 8 <= {rows_}; {i} += 8)"):
+            call(i, 8)
+        with scope.text.block(f"for (; {i} < {rows_}; {i}++)"):
+            call(i, 1)
+        return
+    strips = heights(known, most)
+    at = 0
+    for height in dict.fromkeys(strips):
+        count = strips.count(height)
+        if count == 1:
+            call(str(at), height)
+        else:
+            i = scope.gen.fresh("i")
+            with scope.text.block(f"for (long {i} = {at}; {i} < {at + count * height}; {i} += {height})"):
+                call(i, height)
+        at += count * height
+
+
+def _narrow(
+    scope: Scope, a: Box, b: Box, c: Box, size: tuple[Expr, Expr], start: str, count: str, clear: bool
+) -> None:
+    """Columns that fill no vector (or two, if their number is known only now): through padded copies."""
+    width = 2 * scope.gen.width if not count.isdigit() else scope.gen.width
+    m, k = size
+    panel = scratch(scope, [k, Const(width)], "f32")
+    total = scratch(scope, [m, Const(width)], "f32")
+    with scope.text.block(f"if ({count})"):
+        for box, part, extent in ((panel, b, k), (total, c, m)):
+            if box is total and clear:
+                continue
+            i = scope.gen.fresh("i")
+            with scope.loop(i, "0", whole(extent, scope)):
+                scope.text.add(
+                    f"memset({box.pointer} + {i} * {width}, 0, {4 * width});",
+                    f"memcpy({box.pointer} + {i} * {width}, {part.pointer} + {i} * {part.axes[0].stride} "
+                    f"+ {start}, ({count}) * 4);",
+                )
+        _strips(scope, a, panel, total, size, "0", width // scope.gen.width, clear)
+        i = scope.gen.fresh("i")
+        with scope.loop(i, "0", whole(m, scope)):
+            scope.text.add(
+                f"memcpy({c.pointer} + {i} * {c.axes[0].stride} + {start}, {total.pointer} + {i} * {width}, "
+                f"({count}) * 4);"
+            )
+
+
+def _plain_loops(scope: Scope, a: Box, b: Box, c: Box, wide: str, clear: bool) -> None:
+    """Whole numbers and f64: rows of the result get multiples of rows of ``b``."""
+    if clear:
+        fill(scope, c, Value("0", wide))
+    i, p, j = (scope.gen.fresh(x) for x in "ipj")
+    with (
+        scope.loop(i, "0", whole(c.axes[0].extent, scope)),
+        scope.loop(p, "0", whole(a.axes[1].extent, scope)),
+    ):
+        x = loaded(a.storage.dtype, a.storage.wide, a.at([i, p]), False).text
+        scope.text.add(f"const {c_type(wide)} x_ = {x};")
+        with scope.loop(j, "0", whole(c.axes[1].extent, scope)):
+            y = loaded(b.storage.dtype, b.storage.wide, b.at([p, j]), False).text
+            total = Value(f"{loaded(wide, False, c.at([i, j]), False).text} + x_ * {y}", wide)
+            scope.text.add(stored(wide, False, c.at([i, j]), converted(total, wide)))
+
+
+def micro_kernel(
+    name: str, height: int, vectors: int, strides: tuple[int, int, int, int], clear: bool
+) -> list[str]:
+    """``height`` rows of ``vectors`` vectors, each in a variable of its own, over k steps."""
+    rows_a, steps_a, steps_b, rows_c = strides
+    every = [(i, j) for i in range(height) for j in range(vectors)]
+    lines = [
+        f"static __attribute__((noinline)) void {name}(long k, const float *a, const float *b, float *c) {{"
+    ]
+    for i, j in every:
+        start = "{0}" if clear else f"ld_f32(c + {i * rows_c} + {j} * W)"
+        lines.append(f"  vf c{i}_{j} = {start};")
+    lines.append(f"  for (; k > 0; k--, a += {steps_a}, b += {steps_b}) {{")
+    lines += [f"    const vf b{j} = ld_f32(b + {j} * W);" for j in range(vectors)]
+    for i in range(height):
+        lines.append(f"    const float a{i} = a[{i * rows_a}];")
+        lines.append("    " + " ".join(f"c{i}_{j} += a{i} * b{j};" for j in range(vectors)))
+    lines.append("  }")
+    lines += [f"  st_f32(c + {i * rows_c} + {j} * W, c{i}_{j});" for i, j in every]
+    return [*lines, "}", ""]
+
+
+__all__ = ["Axis", "gemm", "heights", "micro_kernel", "rows"]

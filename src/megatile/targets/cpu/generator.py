@@ -1,0 +1,423 @@
+"""From a Program to C: one function per dispatched phase, statements in the order of the text."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path as File
+from typing import Any
+
+from megatile.core.errors import MegatileError, Place
+from megatile.core.expr import Const, Symbol, simplify, symbols
+from megatile.ir import nodes as n
+from megatile.ir.program import Program
+from megatile.language.tile.errors import ProgramWarning
+from megatile.targets.cpu.elements import Value, converted, kind
+from megatile.targets.cpu.elementwise import lets, loop_range
+from megatile.targets.cpu.expressions import whole, write
+from megatile.targets.cpu.gemm import micro_kernel
+from megatile.targets.cpu.scope import Scope, Text
+from megatile.targets.cpu.storages import LINE, Storage, Storages
+from megatile.targets.interpret.dispatch import is_dispatched
+
+PRELUDE = (File(__file__).parent / "prelude.c").read_text(encoding="utf-8")
+_WORDS = """auto break case char const continue default do double else enum extern float for goto if inline
+int long register restrict return short signed sizeof static struct switch typedef union unsigned void
+volatile while run here work scratch index worker failure pool launch main argument"""
+_TAKEN = set(re.findall(r"\w+", PRELUDE)) | set(_WORDS.split())
+_AXES = "xyzw"
+_NUMBER = {"f": "float", "d": "double", "l": "long", "b": "int"}
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where a run may fail: what to say, and where it stands."""
+
+    kind: str
+    what: str
+    place: Place | None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Generated C, and what is needed to call it."""
+
+    text: str
+    sites: tuple[Site, ...]
+    phases: tuple[str, ...]
+    flops: int = 0
+
+
+class Generator:
+    def __init__(self, program: Program, width: int, rows: int):
+        self.program, self.launch = program, program.launch
+        self.width, self.rows = width, rows
+        self.storages = Storages(program)
+        tensors = {p.name for p in program.params} if program.padded else set()
+        self.padded = {name for name, one in self.storages.names.items() if one.base in tensors}
+        self.names: dict[str, str] = {}
+        self.numbers: dict[str, int] = {}
+        self.functions: list[str] = []
+        self.kernels: dict[Any, str] = {}
+        self.tables: dict[tuple[int, ...], str] = {}
+        self.sites: list[Site] = []
+        self.phases: list[str] = []
+        self.node: n.Node | None = None
+        self.scratch_used = self.scratch_bytes = 0
+        self.said: set[type] = set()
+
+    # --- names, places ----------------------------------------------------------------------------
+
+    def name(self, name: str) -> str:
+        """The C name of one of the Program's."""
+        if name not in self.names:
+            plain = re.sub(r"\W", "_", name.lstrip("@"))
+            taken = _TAKEN | set(self.names.values())
+            while plain in taken or (
+                re.fullmatch(r"\w*?\d+", plain) and plain.rstrip("0123456789") in self.numbers
+            ):
+                plain += "_v"
+            self.names[name] = plain
+        return self.names[name]
+
+    def fresh(self, prefix: str) -> str:
+        self.numbers[prefix] = self.numbers.get(prefix, 0) + 1
+        return f"{prefix}{self.numbers[prefix]}"
+
+    def site(self, kind: str, what: str) -> int:
+        place = self.node.span.place() if self.node is not None and self.node.span is not None else None
+        site = Site(kind, what, place)
+        if site not in self.sites:
+            self.sites.append(site)
+        return self.sites.index(site) + 1
+
+    def constant_table(self, values: tuple[int, ...]) -> str:
+        if values not in self.tables:
+            self.tables[values] = self.fresh("table")
+        return self.tables[values]
+
+    def micro_kernel(self, height: int, vectors: int, strides: tuple[int, int, int, int], clear: bool) -> str:
+        key = (height, vectors, strides, clear)
+        if key not in self.kernels:
+            name = self.kernels[key] = self.fresh(f"gemm_{height}x{vectors}_")
+            self.functions += micro_kernel(name, height, vectors, strides, clear)
+        return self.kernels[key]
+
+    def base(self, storage: Storage) -> str:
+        if storage.home == "scratch":
+            raise AssertionError
+        plain = self.name(storage.name)
+        own = self.storages.table[storage.name]
+        return plain if own.dtype == storage.dtype else f"(({storage.c_type} *){plain})"
+
+    def scratch(self, size: int, c_type: str) -> str:
+        at = self.scratch_used
+        self.scratch_used += -(-size // LINE) * LINE
+        self.scratch_bytes = max(self.scratch_bytes, self.scratch_used)
+        return f"(({c_type} *)(scratch + {at}))"
+
+    def left_out(self, node: n.Node) -> None:
+        """What is only for looking is not compiled."""
+        if type(node) not in self.said:
+            self.said.add(type(node))
+            where = f"{node.span.file}:{node.span.line}: " if node.span else ""
+            word = {n.Print: "T.print", n.Breakpoint: "T.breakpoint"}.get(type(node), type(node).__name__)
+            warnings.warn(
+                f"{where}{word} does nothing in compiled programs (try: mt.run)", ProgramWarning, stacklevel=2
+            )
+
+    @contextmanager
+    def at(self, node: n.Node, text: Text, comment: bool = True) -> Iterator[None]:
+        """Errors get the place of the statement; its line stands before its C."""
+        before, self.node = self.node, node
+        if comment and node.span is not None:
+            line = (node.span.place().snippet or "").strip().rstrip("\\")
+            text.add(f"// {File(node.span.file).name}:{node.span.line}  {line}")
+        try:
+            yield
+        except MegatileError as error:
+            if error.place is None and node.span is not None:
+                error.place = node.span.place()
+            raise
+        finally:
+            self.node = before
+
+    # --- the whole --------------------------------------------------------------------------------
+
+    def source(self) -> Source:
+        text = Text(1)
+        scope = Scope(self, text, {s.name: Const(0) for s in self.launch.scales if s.count == 1}, 0)
+        with self._variables(scope, self.program.body, fresh=True):
+            self.statements(scope, self.program.body)
+        table = self.storages
+        flags = [f"  memset(launch + {s.offset}, 0, {s.bytes(self.launch)});" for s in self._flags("launch")]
+        head = [f"#define W {self.width}", PRELUDE, self._run_struct()]
+        for values, name in self.tables.items():
+            head.append(f"static const long {name}[] = {{{', '.join(map(str, values))}}};")
+        arrays = "\n".join(self._arrays(self.program.body, instance=False))
+        sizes = (
+            max(table.launch_bytes, LINE),
+            max(table.instance_bytes, LINE),
+            max(self.scratch_bytes, LINE),
+        )
+        entry = _ENTRY.format(
+            arguments="\n".join(
+                f"  r.{self.name(p.name)} = arguments[{i}];" for i, p in enumerate(self.program.params)
+            ),
+            launch=sizes[0],
+            work=sizes[1],
+            scratch=sizes[2],
+            flags="\n".join(flags),
+            arrays=arrays,
+            body="\n".join(text.lines),
+        )
+        return Source(
+            "\n".join([*head, _PARALLEL, *self.functions, entry]), tuple(self.sites), tuple(self.phases)
+        )
+
+    def _run_struct(self) -> str:
+        fields = "".join(
+            f"  {self.storages.table[p.name].c_type} *{self.name(p.name)};\n" for p in self.program.params
+        )
+        return (
+            f"/* {self.program.name}: its arguments and its memory */\nstruct run {{\n{fields}"
+            "  char *launch, *work, *scratch;\n  struct failure *failure;\n  struct pool *pool;\n"
+            "  double *times;\n};"
+        )
+
+    def _flags(self, home: str) -> list[Storage]:
+        flags = {a.name for a in n.walk(self.program.body) if isinstance(a, n.Alloc) and a.flag}
+        return [s for s in self.storages.table.values() if s.name in flags and s.home == home]
+
+    def _arrays(self, body: tuple[n.Node, ...], instance: bool) -> Iterator[str]:
+        """Pointers to what a body touches."""
+        touched = {self.storages.names[r.source].base for node in n.walk(body) for _, r in n.regions(node)}
+        for name, storage in self.storages.table.items():
+            if name not in touched:
+                continue
+            plain, kind_ = self.name(name), storage.c_type
+            if storage.home == "argument":
+                yield f"  {kind_} *const {plain} = run->{plain}; (void){plain};"
+            elif storage.home == "launch":
+                place = f"run->launch + {storage.offset}"
+                yield f"  {kind_} *const {plain} = ({kind_} *)({place}); (void){plain};"
+            elif instance:
+                yield f"  {kind_} *const {plain} = ({kind_} *)(work + {storage.offset}); (void){plain};"
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def statements(self, scope: Scope, body: tuple[n.Node, ...]) -> None:
+        from megatile.targets.cpu.statements import STATEMENTS
+
+        for node in body:
+            with self.at(node, scope.text, comment=type(node) not in (n.Alloc, n.View, n.Reshape, n.Hint)):
+                self.scratch_used = 0
+                STATEMENTS[type(node)](scope, node)
+
+    @contextmanager
+    def _variables(self, scope: Scope, body: tuple[n.Node, ...], fresh: bool = False) -> Iterator[None]:
+        """The variables that a region sets, beginning with the values they have outside."""
+        before = dict(scope.vars), dict(scope.ranges)
+        counts: dict[str, int] = {}
+        for node in n.walk(body):
+            if isinstance(node, (n.Let, n.ReadScalar)):
+                counts[node.name] = counts.get(node.name, 0) + 1
+        for name, dtype in lets(body).items():
+            outside = scope.vars.get(name)
+            c_name = self.name(name) if outside is None else self.fresh(self.name(name) + "_")
+            start = converted(outside, dtype).text if outside is not None else "0"
+            scope.text.add(f"{_NUMBER[kind(dtype)]} {c_name} = {start}; (void){c_name};")
+            scope.vars[name] = Value(c_name, dtype)
+            scope.ranges.pop(name, None)
+        scope.once = {name for name, count in counts.items() if count == 1}
+        yield
+        scope.vars, scope.ranges = before
+
+    def region(self, scope: Scope, node: n.Scale) -> None:
+        """Every unit of a scale below this one; one after the other, or over the threads of the pool."""
+        from megatile.targets.cpu.waiting import waits
+
+        low, high = scope.depth, self.launch.depth(node.scale)
+        count = math.prod(s.count for s in self.launch.scales[low:high])
+        waits(node, count)
+        if not scope.instance and is_dispatched(self.launch, low, high):
+            self._dispatched(scope, node, low, high)
+            return
+        with scope.text.block(), self._units(scope, low, high) as inner:
+            if inner.vars is scope.vars:
+                inner.vars = dict(scope.vars)
+            with self._variables(inner, node.body):
+                self.statements(inner, node.body)
+
+    @contextmanager
+    def _units(self, scope: Scope, low: int, high: int, rank: str | None = None) -> Iterator[Scope]:
+        """A loop over the units between two depths (or the one unit ``rank``), as a scope."""
+        inner = Scope(
+            self,
+            scope.text,
+            dict(scope.path),
+            high,
+            dict(scope.vars),
+            dict(scope.ranges),
+            (low, high),
+            scope.instance,
+            scope.frame,
+        )
+        scales = [s for s in self.launch.scales[low:high] if s.count > 1]
+        if not scales:
+            yield inner
+            return
+        count = math.prod(s.count for s in scales)
+        single = self.name(f"@{scales[0].name}") if len(scales) == 1 else None
+        variable = rank or single or self.fresh("unit")
+        if rank is None:
+            scope.text.add(f"for (long {variable} = 0; {variable} < {count}; {variable}++) {{")
+            scope.text.depth += 1
+        below = count
+        for scale in scales:
+            below //= scale.count
+            own = self.name(f"@{scale.name}")
+            if own != variable:
+                part = variable if below == 1 else f"{variable} / {below}"
+                scope.text.add(
+                    f"const long {own} = {part}{f' % {scale.count}' if scale is not scales[0] else ''};"
+                )
+            place_unit(inner, scale.name, own)
+        yield inner
+        if rank is None:
+            scope.text.depth -= 1
+            scope.text.add("}")
+
+    def _dispatched(self, scope: Scope, node: n.Scale, low: int, high: int) -> None:
+        """The instances of a region, by the threads of the pool, in any order."""
+        instance = min(high, self.launch.depth(self.launch.dispatch))
+        name = self.fresh(f"{node.scale}_")
+        line = f"line {node.span.line}" if node.span else ""
+        self.phases.append(f"{name} {line}".strip())
+        inner = Scope(self, Text(1), dict(scope.path), low, {}, dict(scope.ranges), (low, high), True)
+        fields = self._captured(scope, inner, node)
+        with self._units(inner, low, instance, rank="index") as unit:
+            for storage in self._flags("instance"):
+                unit.text.add(f"memset(work + {storage.offset}, 0, {storage.bytes(self.launch)});")
+            if instance < high:
+                with (
+                    unit.text.block(),
+                    self._units(unit, instance, high) as below,
+                    self._variables(below, node.body),
+                ):
+                    self.statements(below, node.body)
+            else:
+                with self._variables(unit, node.body):
+                    self.statements(unit, node.body)
+        struct = "".join(f" {kind_} {field};" for kind_, field, _ in fields)
+        size = max(self.storages.instance_bytes, LINE)
+        self.functions += [
+            f"struct {name} {{ struct run *run;{struct} }};",
+            f"static void {name}(void *argument, long worker, long index) {{",
+            f"  struct {name} *const here = argument;",
+            "  struct run *const run = here->run;",
+            "  struct failure *const failure = run->failure;",
+            "  if (__atomic_load_n(&failure->site, __ATOMIC_RELAXED)) return;",
+            f"  char *const work = run->work + worker * {size}; (void)work;",
+            "  char *const scratch = run->scratch + worker * SCRATCH; (void)scratch;",
+            *(f"  const {kind_} {field} = here->{field};" for kind_, field, _ in fields),
+            *self._arrays(node.body, instance=True),
+            *inner.text.lines,
+            "}",
+            "",
+        ]
+        count = math.prod(s.count for s in self.launch.scales[low:instance])
+        with scope.text.block():
+            values = "".join(f", {value}" for _, _, value in fields)
+            scope.text.add(
+                f"struct {name} here = {{run{values}}};",
+                f"parallel(run, {name}, &here, {count}, {len(self.phases) - 1});",
+            )
+
+    def _captured(self, scope: Scope, inner: Scope, node: n.Scale) -> list[tuple[str, str, str]]:
+        """Numbers that a region has from outside: (type, name, value)."""
+        fields = []
+        for scale, index in scope.path.items():
+            if isinstance(index, Symbol):
+                fields.append(("long", self.name(f"@{scale}"), scope.vars[index.name].text))
+        used = {s for one in n.walk(node.body) for e in n.expressions(one) for s in symbols(e)}
+        for name, value in scope.vars.items():
+            if name.startswith("@") and "." in name:
+                fields.append(("long", self.name(name), value.text))
+            elif name in used:
+                fields.append((_NUMBER[value.kind], self.name(name), value.text))
+        for name, value in scope.vars.items():
+            if name.startswith("@") or name in used:
+                inner.vars[name] = Value(self.name(name), value.dtype)
+        return fields
+
+
+def place_unit(scope: Scope, scale: str, c_name: str) -> None:
+    """The scope is at unit ``c_name`` of a scale; its coordinates are variables too."""
+    gen = scope.gen
+    one = gen.launch.scales[gen.launch.depth(scale) - 1]
+    scope.path[scale] = Symbol(f"@{scale}")
+    scope.vars[f"@{scale}"] = Value(c_name, "int")
+    scope.ranges[f"@{scale}"] = (0, one.count - 1)
+    below = 1
+    for axis, extent in enumerate(one.extents if len(one.extents) > 1 else ()):
+        name = f"@{scale}.{axis}"
+        plain = gen.name(name.replace(".", "_") if axis >= len(_AXES) else f"@{scale}_{_AXES[axis]}")
+        gen.names[name] = plain
+        part = c_name if below == 1 else f"{c_name} / {below}"
+        last = axis == len(one.extents) - 1
+        scope.text.add(f"const long {plain} = {part}{'' if last else f' % {extent}'};")
+        scope.vars[name] = Value(plain, "int")
+        scope.ranges[name] = (0, extent - 1)
+        below *= extent
+
+
+_PARALLEL = """
+int clock_gettime(int, long *);
+static inline double now(void) { long t[2]; clock_gettime(1, t); return t[0] + t[1] * 1e-9; }
+static void parallel(struct run *run, void (*body)(void *, long, long), void *here, long count, int phase) {
+  const double start = run->times ? now() : 0;
+  if (count == 1 || !run->pool) for (long i = 0; i < count; i++) body(here, 0, i);
+  else run->pool->run(run->pool, body, here, count);
+  if (run->times) run->times[phase] += now() - start;
+}
+"""
+
+_ENTRY = """
+static char *spare; /* memory of the run before */
+int megatile_run(void **arguments, struct pool *pool, struct failure *failure, double *times) {{
+  struct run r, *const run = &r;
+  const long workers = pool ? pool->threads : 1;
+  char *memory = __atomic_exchange_n(&spare, 0, __ATOMIC_ACQ_REL);
+  if (memory && *(long *)memory != workers) {{ free(memory); memory = 0; }}
+  if (!memory) memory = aligned_alloc(64, 64 + {launch} + workers * ({work} + SCRATCH));
+  if (!memory) return 1;
+  *(long *)memory = workers;
+  char *const launch = memory + 64, *const scratch = launch + {launch} + workers * {work};
+  (void)scratch;
+{arguments}
+  r.launch = launch, r.work = launch + {launch}, r.scratch = scratch;
+  r.failure = failure, r.pool = pool, r.times = times;
+{flags}
+{arrays}
+{body}
+  memory = __atomic_exchange_n(&spare, memory, __ATOMIC_ACQ_REL);
+  if (memory) free(memory);
+  return 0;
+}}
+"""
+
+
+def generate(program: Program, width: int, rows: int) -> Source:
+    """The C of a Program."""
+    generator = Generator(program, width, rows)
+    made = generator.source()
+    size = max(generator.scratch_bytes, LINE)
+    return Source(made.text.replace("SCRATCH", str(size)), made.sites, made.phases)
+
+
+__all__ = ["Generator", "Source", "generate", "loop_range", "simplify", "whole", "write"]

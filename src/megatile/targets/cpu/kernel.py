@@ -1,0 +1,263 @@
+"""``mt.compile``: a tile program as machine code for this computer."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from megatile.core.errors import MegatileError, did_you_mean
+from megatile.hda import HDA
+from megatile.hda.probe import vector_bits
+from megatile.ir import nodes as n
+from megatile.ir.program import Program
+from megatile.language.tile.program import ProgramFunction
+from megatile.language.tile.tiles import InputArray
+from megatile.targets.cpu.errors import CompileError
+from megatile.targets.cpu.generator import Site, Source, generate
+from megatile.targets.cpu.toolchain import Making
+from megatile.targets.interpret.arguments import as_array, built, check_arguments, check_writable
+from megatile.targets.interpret.errors import (
+    ArgumentError,
+    DeviceAssertionError,
+    OutOfBoundsError,
+    ReplicaMismatchError,
+    RunError,
+)
+
+TARGETS = ("cpu",)
+_ERRORS: dict[str, type[RunError]] = {"bounds": OutOfBoundsError, "assertion": DeviceAssertionError}
+_POOL = Path(__file__).parent / "pool.c"
+
+
+class _Failure(ctypes.Structure):
+    _fields_ = (("site", ctypes.c_int), ("value", ctypes.c_long))
+
+
+@cache
+def _pool(threads: int) -> int:
+    library = Making(_POOL.read_text(encoding="utf-8")).load()
+    library.megatile_pool.restype = ctypes.c_void_p
+    library.megatile_pool.argtypes = [ctypes.c_long]
+    return int(library.megatile_pool(threads) or 0)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How long a call took: ``seconds`` (the best of several), and what of it each phase took."""
+
+    seconds: float
+    phases: dict[str, float]
+    flops: int
+
+    @property
+    def gflops(self) -> float:
+        """Floating point operations of its matrix products, in 10⁹ per second."""
+        return self.flops / self.seconds / 1e9
+
+    def __str__(self) -> str:
+        lines = [f"{self.seconds * 1e6:.1f} us, {self.gflops:.1f} GFLOP/s in matrix products"]
+        for name, seconds in self.phases.items():
+            lines.append(f"  {name}: {seconds * 1e6:.1f} us, {100 * seconds / self.seconds:.0f} %")
+        return "\n".join(lines)
+
+
+class _Code:
+    """Machine code for one binding of a program's symbolic extents."""
+
+    def __init__(self, program: Program, threads: int, options: tuple[str, ...]):
+        self.program, self.threads = program, threads
+        bits = vector_bits()
+        self.source: Source = generate(program, max(bits // 32, 4), {512: 14, 256: 6}.get(bits, 6))
+        making = Making(self.source.text, options)
+        pool = _pool(threads) if threads > 1 else 0
+        self.pool = ctypes.c_void_p(pool or None)
+        self.library = making.load()
+        self.function = self.library.megatile_run
+        self.function.argtypes = [ctypes.c_void_p] * 4
+        self.shapes = [(np.dtype(self._dtype(p.dtype)), tuple(p.shape)) for p in program.params]
+        written = {r.source for node in n.walk(program.body) for kind, r in n.regions(node) if kind != "read"}
+        from megatile.targets.interpret.places import Places
+
+        names = Places(program).names
+        self.written = {names[w].base for w in written}
+        self.copies = [names[p.name].copies for p in program.params]
+        self.constant = {p.name for p in program.params} - self.written
+        self.plain = all(c == 1 for c in self.copies)
+        self.arguments = ctypes.c_void_p * max(len(self.shapes), 1)
+
+    @staticmethod
+    def _dtype(name: str) -> Any:
+        from megatile.core.dtypes import numpy_dtype
+
+        return numpy_dtype(name)
+
+    def __call__(self, arrays: tuple[Any, ...], times: Any = None) -> None:
+        pointers = self.arguments()
+        if self.plain and len(arrays) == len(self.shapes):
+            for i, (array, (dtype, shape)) in enumerate(zip(arrays, self.shapes, strict=True)):
+                if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
+                    break
+                flags = array.flags
+                if not (flags.c_contiguous and flags.writeable and flags.aligned) or not array.size:
+                    break
+                pointers[i] = array.__array_interface__["data"][0]
+            else:
+                self._run(pointers, times)
+                return
+        self._carefully(arrays, times)
+
+    def _carefully(self, given: tuple[Any, ...], times: Any) -> None:
+        """Arrays of any kind: checked with their names, copied where the code could not reach them."""
+        arrays = [as_array(a.array if isinstance(a, InputArray) else a) for a in given]
+        check_arguments(self.program, arrays)
+        check_writable(self.program, arrays, self.constant)
+        for param, one in zip(self.program.params, given, strict=True):
+            if isinstance(one, InputArray) and param.name not in self.constant:
+                raise ArgumentError(
+                    f"'{param.name}' is given as T.Input, and the program writes it",
+                    advice="give it without T.Input",
+                )
+        held = []
+        for array, copies in zip(arrays, self.copies, strict=True):
+            plain = np.require(array, requirements=["C", "A"]) if array.size else np.zeros(64, array.dtype)
+            held.append(np.repeat(plain[None], copies, axis=0) if copies > 1 else plain)
+        pointers = self.arguments()
+        for i, array in enumerate(held):
+            pointers[i] = array.ctypes.data
+        self._run(pointers, times)
+        for param, array, mine, copies in zip(self.program.params, arrays, held, self.copies, strict=True):
+            if param.name in self.constant or mine is array or not array.size:
+                continue
+            if copies > 1:
+                mine = self._one(param.name, mine)
+            array[...] = mine
+
+    def _one(self, name: str, copies: np.ndarray) -> np.ndarray:
+        first = copies[0]
+        for number, other in enumerate(copies[1:], 1):
+            if not ((first == other) | ((first != first) & (other != other))).all():
+                raise ReplicaMismatchError(
+                    f"the copies of '{name}' differ at the end: {number} from 0",
+                    advice="a reduction is missing; mt.run says where",
+                )
+        return np.asarray(first)
+
+    def _run(self, pointers: Any, times: Any) -> None:
+        failure = _Failure()
+        done = self.function(pointers, self.pool, ctypes.byref(failure), times)
+        if done:
+            raise RunError(
+                "there is not enough memory for the tiles of this program", advice="use smaller tiles"
+            )
+        if failure.site:
+            raise _error(self.source.sites[failure.site - 1], failure.value)
+
+
+def _error(site: Site, value: int) -> RunError:
+    text = site.what.replace("{}", str(value))
+    return _ERRORS.get(site.kind, RunError)(
+        text, place=site.place, advice="mt.run says more: it checks every access"
+    )
+
+
+class Kernel:
+    """A compiled program. ``k(*arrays)`` runs it: results are in the arrays afterwards."""
+
+    def __init__(
+        self, prog: ProgramFunction | Program, machine: str | HDA, threads: int, options: tuple[str, ...]
+    ):
+        self.prog, self.machine, self.threads, self.options = prog, machine, threads, options
+        self._codes: dict[Any, _Code] = {}
+        self._only: _Code | None = None
+        if isinstance(prog, Program) or not prog.symbols:
+            self._only = self._code(prog if isinstance(prog, Program) else prog.build(machine))
+
+    def _code(self, program: Program) -> _Code:
+        return _Code(program, self.threads, self.options)
+
+    def _for(self, arrays: tuple[Any, ...]) -> _Code:
+        if self._only is not None:
+            return self._only
+        views = [as_array(a.array if isinstance(a, InputArray) else a) for a in arrays]
+        shapes = tuple(v.shape for v in views)
+        if shapes not in self._codes:
+            self._codes[shapes] = self._code(built(self.prog, views, self.machine))
+        return self._codes[shapes]
+
+    def __call__(self, *arrays: Any) -> None:
+        try:
+            (self._only or self._for(arrays))(arrays)
+        except MegatileError as error:
+            raise error.with_traceback(None) from None
+
+    @cached_property
+    def name(self) -> str:
+        return self.prog.name if isinstance(self.prog, Program) else self.prog.__name__
+
+    @property
+    def source(self) -> str:
+        """The C it was compiled from (of the last shapes, where extents are symbolic)."""
+        code = self._only or next(reversed(self._codes.values()), None)
+        if code is None:
+            raise CompileError(
+                f"'{self.name}' has symbolic extents: it is compiled when it is called", advice="call it once"
+            )
+        return code.source.text
+
+    def profile(self, *arrays: Any, repeat: int = 5) -> Profile:
+        """Run it ``repeat`` times and say how long the fastest took, phase by phase."""
+        code = self._for(arrays)
+        best: tuple[float, np.ndarray] | None = None
+        for _ in range(max(repeat, 1)):
+            times = np.zeros(max(len(code.source.phases), 1))
+            start = time.perf_counter()
+            code(arrays, times.ctypes.data)
+            seconds = time.perf_counter() - start
+            if best is None or seconds < best[0]:
+                best = seconds, times
+        assert best is not None
+        phases = dict(zip(code.source.phases, best[1].tolist(), strict=False))
+        return Profile(best[0], phases, code.source.flops)
+
+    def __repr__(self) -> str:
+        return f"<compiled '{self.name}' for the CPU, {self.threads} thread{'s' * (self.threads > 1)}>"
+
+
+def compile(
+    prog: ProgramFunction | Program,
+    target: str = "cpu",
+    threads: int | None = None,
+    *,
+    machine: str | HDA = "cpu",
+    options: tuple[str, ...] = (),
+) -> Kernel:
+    """Machine code for a tile program: ``k = mt.compile(prog); k(*arrays)``.
+
+    ``threads``: how many threads share the instances of a phase; without it, all cores this process may use.
+    ``machine`` is what the program is built for (its scales, and how much its tiles may take). ``options``
+    are given to the C compiler as they are.
+    """
+    if target not in TARGETS:
+        raise CompileError(
+            f"there is no target '{target}'", advice=did_you_mean(target, TARGETS, what="targets")
+        )
+    if not isinstance(prog, (ProgramFunction, Program)):
+        raise CompileError(f"{prog!r} is not a tile program", advice="decorate the function with @T.program")
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise CompileError(f"threads={threads!r}", advice="give a whole number of at least 1")
+    if threads is None:
+        try:
+            threads = len(os.sched_getaffinity(0))
+        except AttributeError:
+            threads = os.cpu_count() or 1
+    try:
+        return Kernel(prog, machine, threads, tuple(options))
+    except MegatileError as error:
+        raise error.with_traceback(None) from None

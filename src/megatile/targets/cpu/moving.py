@@ -1,0 +1,467 @@
+"""Copies, fills, reductions and running sums of boxes, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from megatile.core.dtypes import accumulator, itemsize
+from megatile.core.expr import Const, Expr, constant
+from megatile.ir import nodes as n
+from megatile.targets.cpu.elements import LANES, NARROW, Value, c_type, converted, held, kind, loaded, stored
+from megatile.targets.cpu.errors import CompileError
+from megatile.targets.cpu.expressions import whole, write
+from megatile.targets.cpu.scope import Axis, Box, Scope
+from megatile.targets.cpu.storages import Storage, row_major
+
+Pair = tuple[Axis, Axis]
+
+
+def in_lanes(source: str, target: str) -> bool:
+    """Whether vectors of one dtype become vectors of another."""
+    if source not in LANES or target not in LANES:
+        return False
+    return target not in ("i8", "u8") or source == target
+
+
+def rows(
+    scope: Scope, start: str, stop: str, length: int | None, body: Callable[[str, str | None], None]
+) -> None:
+    """A loop over ``start`` to ``stop`` by vectors; the body gets the index and, for the rest, how many."""
+    width, index = scope.gen.width, scope.gen.fresh("j")
+    if length is not None and start == "0":
+        full = length // width * width
+        if full == width:
+            body("0", None)
+        elif full:
+            with scope.text.block(f"for (long {index} = 0; {index} < {full}; {index} += W)"):
+                body(index, None)
+        if length > full:
+            body(str(full), str(length - full))
+        return
+    scope.text.add(f"long {index} = {start};")
+    with scope.text.block(f"for (; {index} + W <= {stop}; {index} += W)"):
+        body(index, None)
+    with scope.text.block(f"if ({index} < {stop})"):
+        body(index, f"({stop} - {index})")
+
+
+def matched(scope: Scope, to: Box, source: Box) -> list[Pair]:
+    """The dimensions of two boxes that belong together; those of one element belong to none."""
+    left = [a for a in to.axes if constant(a.extent) != 1]
+    right = [a for a in source.axes if constant(a.extent) != 1]
+    if len(left) != len(right):
+        raise CompileError(
+            "the sides of this statement have extents that are known only at run time, and a "
+            "different number of them",
+            advice="give both sides the same dimensions",
+        )
+    for a, b in zip(left, right, strict=True):
+        if a.extent != b.extent:
+            if constant(a.extent) is not None and constant(b.extent) is not None:
+                raise CompileError(f"extents {a.extent} and {b.extent} differ", advice="copy equal shapes")
+            x, y = whole(a.extent, scope), whole(b.extent, scope)
+            site = scope.site("shape", "the two sides have different extents, one of them {}")
+            scope.text.add(f"if ({x} != {y}) fail(failure, {site}, {y});")
+    return list(zip(left, right, strict=True))
+
+
+def single(box: Box) -> tuple[str, list[str]]:
+    """The pointer past dimensions of one element, and the conditions under which those exist."""
+    found, conditions = box.pointer, [box.guard] if box.guard else []
+    for axis in box.axes:
+        if constant(axis.extent) == 1:
+            if axis.low is not None:
+                conditions.append(f"{axis.low} < {axis.high}")
+            if axis.table is not None:
+                found += f" + {axis.table}[0] * {axis.stride}"
+    return found, conditions
+
+
+def offset(axis: Axis, index: str) -> str:
+    place = f"{axis.table}[{index}]" if axis.table else index
+    if place == "0":
+        return ""
+    return f" + {place}" if axis.stride == 1 else f" + ({place}) * {axis.stride}"
+
+
+@contextmanager
+def over(scope: Scope, conditions: list[str], box: Box) -> Iterator[str]:
+    """Writing to a box: only if it exists, and to all copies. Gives what to add to pointers."""
+    with ExitStack() as stack:
+        if conditions:
+            stack.enter_context(scope.text.block(f"if ({' && '.join(conditions)})"))
+        shift = ""
+        if box.copies > 1:
+            copy = scope.gen.fresh("copy")
+            stack.enter_context(scope.loop(copy, "0", str(box.copies)))
+            shift = f" + {copy} * {box.copy_stride}"
+        yield shift
+
+
+def copy(scope: Scope, to: Box, source: Box) -> None:
+    """Elements to elements, converted; what the source has over its edge is zero."""
+    pairs = matched(scope, to, source)
+    pointer, conditions = single(to)
+    origin, present = single(source)
+    lanes = in_lanes(source.storage.dtype, to.storage.dtype)
+    inner = _innermost(pairs)
+    with over(scope, conditions, to) as shift, ExitStack() as stack:
+        target = f"{pointer}{shift}"
+        for pair in pairs:
+            if pair is inner:
+                continue
+            i, (a, b) = scope.gen.fresh("i"), pair
+            stack.enter_context(scope.loop(i, a.low or "0", a.high or whole(a.extent, scope)))
+            target += offset(a, i)
+            origin += offset(b, i)
+            if b.low is not None:
+                present.append(f"{i} >= {b.low} && {i} < {b.high}")
+        if inner is None:
+            inner = (Axis(Const(1), 1), Axis(Const(1), 1))
+        _row(scope, to, source, inner, target, origin, present, lanes)
+
+
+def _innermost(pairs: list[Pair]) -> Pair | None:
+    for good in (lambda p: p[0].stride == 1 and p[1].stride == 1, lambda p: p[0].stride == 1, lambda p: True):
+        for pair in reversed(pairs):
+            if good(pair):
+                return pair
+    return None
+
+
+def _row(
+    scope: Scope, to: Box, source: Box, inner: Pair, target: str, origin: str, present: list[str], lanes: bool
+) -> None:
+    a, b = inner
+    start, stop = a.low or "0", a.high or whole(a.extent, scope)
+    length = constant(a.extent) if a.low is None else None
+    if present or b.low is not None:
+        first, last = scope.gen.fresh("from"), scope.gen.fresh("to")
+        exists = " && ".join(present) or "1"
+        low, high = (f"lmax({b.low}, {start})", f"lmin({b.high}, {stop})") if b.low else (start, stop)
+        scope.text.add(
+            f"const long {last} = {exists} ? lmax({high}, {start}) : {stop}, "
+            f"{first} = {exists} ? lmin({low}, {last}) : {stop};"
+        )
+        if a.stride == 1 and a.table is None:
+            size = f"sizeof({to.storage.c_type})"
+            scope.text.add(
+                f"memset({target} + {start}, 0, ({first} - {start}) * {size});",
+                f"memset({target} + {last}, 0, ({stop} - {last}) * {size});",
+            )
+        else:
+            for low, high in ((start, first), (last, stop)):
+                i = scope.gen.fresh("i")
+                with scope.loop(i, low, high):
+                    scope.text.add(f"*({target}{offset(a, i)}) = 0;")
+        start, stop, length = first, last, None
+    if lanes and a.stride == 1 and b.stride == 1 and a.table is None and b.table is None:
+
+        def body(j: str, count: str | None) -> None:
+            value = _loaded(source.storage, f"{origin}{offset(b, j)}", True, count)
+            value = converted(value, to.storage.dtype)
+            scope.text.add(_stored(to.storage, f"{target}{offset(a, j)}", value, count))
+
+        with scope.text.block():
+            rows(scope, start, stop, length, body)
+        return
+    i = scope.gen.fresh("i")
+    with scope.loop(i, start, stop):
+        value = converted(_loaded(source.storage, f"{origin}{offset(b, i)}", False), to.storage.dtype)
+        scope.text.add(_stored(to.storage, f"{target}{offset(a, i)}", value))
+
+
+def _loaded(storage: Storage, pointer: str, vector: bool, count: str | None = None) -> Value:
+    return loaded(storage.dtype, storage.wide, pointer, vector, count)
+
+
+def _stored(storage: Storage, pointer: str, value: Value, count: str | None = None) -> str:
+    return stored(storage.dtype, storage.wide, pointer, value, count)
+
+
+def scratch(scope: Scope, extents: list[Expr], dtype: str, wide: bool = False) -> Box:
+    """A dense box in the memory of the worker, large enough for the largest extents."""
+    most = []
+    for extent in extents:
+        found = scope.bound(extent)
+        if found is None:
+            raise CompileError(
+                "a region here has an extent without a known bound", advice="T.read_scalar(..., bound=)"
+            )
+        most.append(max(found[1], 1))
+    storage = Storage("scratch", dtype, tuple(most), 1, "scratch", wide=wide)
+    lies = held(dtype, wide)
+    pointer = scope.gen.scratch(storage.size * itemsize(lies), c_type(lies))
+    axes = [Axis(e, s) for e, s in zip(extents, row_major(storage.shape), strict=True)]
+    return Box(storage, pointer, axes)
+
+
+def dense(scope: Scope, box: Box, dtype: str | None = None) -> Box:
+    """The box itself if all its elements exist and lie plainly, else a copy of it (as ``dtype``)."""
+    lies = held(box.storage.dtype, box.storage.wide)
+    if not box.clipped and (dtype is None or lies == dtype):
+        return box
+    made = scratch(scope, [a.extent for a in box.axes], dtype or box.storage.dtype, wide=dtype is None)
+    copy(scope, made, box)
+    return made
+
+
+def fill(scope: Scope, to: Box, value: Value) -> None:
+    pointer, conditions = single(to)
+    axes = [a for a in to.axes if constant(a.extent) != 1]
+    inner = next((a for a in reversed(axes) if a.stride == 1 and a.table is None), None)
+    value = converted(value, to.storage.dtype)
+    lanes = to.storage.dtype in LANES and inner is not None
+    with scope.text.block():
+        name = scope.gen.fresh("v")
+        if lanes:
+            shape, start = ("vf", "vset") if value.kind == "f" else ("vi", "viset")
+            scope.text.add(f"const {shape} {name} = {start}({value.text});")
+        else:
+            ctype = {"f": "float", "d": "double"}.get(value.kind, "long")
+            scope.text.add(f"const {ctype} {name} = {value.text};")
+        with over(scope, conditions, to) as shift, ExitStack() as stack:
+            target = f"{pointer}{shift}"
+            for axis in axes:
+                if lanes and axis is inner:
+                    continue
+                i = scope.gen.fresh("i")
+                stack.enter_context(scope.loop(i, axis.low or "0", axis.high or whole(axis.extent, scope)))
+                target += offset(axis, i)
+            if not lanes:
+                scope.text.add(_stored(to.storage, target, Value(name, to.storage.dtype)))
+                return
+            assert inner is not None
+            length = constant(inner.extent) if inner.low is None else None
+            rows(
+                scope,
+                inner.low or "0",
+                inner.high or whole(inner.extent, scope),
+                length,
+                lambda j, count: scope.text.add(
+                    _stored(
+                        to.storage,
+                        f"{target}{offset(inner, j)}",
+                        Value(_truth(name, value), to.storage.dtype, True),
+                        count,
+                    )
+                ),
+            )
+
+
+def _truth(name: str, value: Value) -> str:
+    return f"-{name}" if value.kind == "b" else name
+
+
+# --- reductions -----------------------------------------------------------------------------------
+
+_LANES = {"sum": "+", "abssum": "+", "max": "vmax", "absmax": "vmax", "min": "vmin"}
+_ONE = {
+    "f": {"max": "fmax_", "min": "fmin_"},
+    "d": {"max": "dmax_", "min": "dmin_"},
+    "l": {"max": "lmax", "min": "lmin"},
+}
+_NONE = {"sum": "0", "abssum": "0", "max": "-__builtin_inff()", "absmax": "0", "min": "__builtin_inff()"}
+
+
+def _together(op: str, a: str, b: str) -> str:
+    return f"{a} + {b}" if _LANES[op] == "+" else f"{_LANES[op]}({a}, {b})"
+
+
+def _combined(op: str, of: str, a: str, b: str) -> str:
+    name = op.removeprefix("abs")
+    return f"{a} + {b}" if name == "sum" else f"{_ONE[of][name]}({a}, {b})"
+
+
+def reduce(scope: Scope, node: n.Reduce) -> None:
+    with scope.text.block():
+        source, to = dense(scope, scope.box(node.source)), scope.box(node.to)
+        axes = list(source.axes)
+        along = axes.pop(node.dim)
+        kept = Box(source.storage, source.pointer, axes)
+        pairs = matched(scope, to, kept)
+        pointer, conditions = single(to)
+        floats = kind(source.storage.dtype) == "f"
+        across = next(
+            (p for p in reversed(pairs) if p[0].stride == p[1].stride == 1 and p[0].table is None), None
+        )
+        if (along.stride == 1 and floats) or not floats:
+            across = None
+        with over(scope, conditions, to) as shift, ExitStack() as stack:
+            target, origin = f"{pointer}{shift}", source.pointer
+            for pair in pairs:
+                if pair is across:
+                    continue
+                i = scope.gen.fresh("i")
+                stop = pair[0].high or whole(pair[0].extent, scope)
+                stack.enter_context(scope.loop(i, pair[0].low or "0", stop))
+                target += offset(pair[0], i)
+                origin += offset(pair[1], i)
+            if across is not None:
+                _across(scope, node, to, source, (across, along), target, origin)
+            elif along.stride == 1 and floats:
+                _horizontal(scope, node, to, source, along, target, origin)
+            else:
+                _one_by_one(scope, node, to, source, along, target, origin)
+
+
+def _of_lane(op: str, text: str) -> str:
+    return f"vabs({text})" if op.startswith("abs") else text
+
+
+def _across(
+    scope: Scope, node: n.Reduce, to: Box, source: Box, axes: tuple[Pair, Axis], target: str, origin: str
+) -> None:
+    """Lanes are results: no lane meets another."""
+    (a, b), along = axes
+    extent = whole(along.extent, scope)
+
+    def body(j: str, count: str | None) -> None:
+        acc, i = scope.gen.fresh("acc"), scope.gen.fresh("i")
+        with scope.text.block():
+            scope.text.add(f"vf {acc} = vset({_NONE[node.op]});")
+            with scope.loop(i, "0", extent):
+                value = _loaded(source.storage, f"{origin}{offset(b, j)}{offset(along, i)}", True, count)
+                scope.text.add(f"{acc} = {_together(node.op, acc, _of_lane(node.op, value.text))};")
+            place = f"{target}{offset(a, j)}"
+            if not node.clear:
+                old = converted(_loaded(to.storage, place, True, count), "f32")
+                scope.text.add(f"{acc} = {_together(node.op, acc, old.text)};")
+            result = converted(Value(acc, "f32", True), to.storage.dtype)
+            scope.text.add(_stored(to.storage, place, result, count))
+
+    length = constant(a.extent) if a.low is None else None
+    if to.storage.dtype not in LANES or kind(to.storage.dtype) != "f":
+        raise CompileError(
+            f"a reduction into {to.storage.dtype} cannot be compiled yet", advice="reduce into f32"
+        )
+    rows(scope, a.low or "0", a.high or whole(a.extent, scope), length, body)
+
+
+def _horizontal(
+    scope: Scope, node: n.Reduce, to: Box, source: Box, along: Axis, target: str, origin: str
+) -> None:
+    """Lanes are parts of one result, put together at the end."""
+    gen, length = scope.gen, constant(along.extent)
+    stop = whole(along.extent, scope)
+    several = 4 if length is not None and length >= 4 * gen.width else 1
+    accs = [gen.fresh("acc") for _ in range(several)]
+    none = _NONE[node.op]
+    scope.text.add("vf " + ", ".join(f"{a} = vset({none})" for a in accs) + ";")
+    done = 0
+    if several > 1 and length is not None:
+        j, step = gen.fresh("j"), 4 * gen.width
+        done = length // step * step
+        with scope.text.block(f"for (long {j} = 0; {j} < {done}; {j} += {step})"):
+            for number, acc in enumerate(accs):
+                value = _loaded(source.storage, f"{origin} + {j} + {number * gen.width}", True)
+                scope.text.add(f"{acc} = {_together(node.op, acc, _of_lane(node.op, value.text))};")
+        for acc in accs[1:]:
+            scope.text.add(f"{accs[0]} = {_together(node.op, accs[0], acc)};")
+
+    def body(j: str, count: str | None) -> None:
+        value = _of_lane(node.op, _loaded(source.storage, f"{origin} + {j}", True, count).text)
+        value = f"first({value}, {count}, {none})" if count is not None else value
+        scope.text.add(f"{accs[0]} = {_together(node.op, accs[0], value)};")
+
+    with scope.text.block():
+        if done:
+            origin = f"{origin} + {done}"
+            rows(scope, "0", str((length or 0) - done), (length or 0) - done, body)
+        else:
+            rows(scope, "0", stop, length, body)
+    result = gen.fresh("r")
+    name = {"+": "hsum", "vmax": "hmax", "vmin": "hmin"}[_LANES[node.op]]
+    scope.text.add(f"float {result} = {name}({accs[0]});")
+    _finish(scope, node, to, target, result, "f32")
+
+
+def _one_by_one(
+    scope: Scope, node: n.Reduce, to: Box, source: Box, along: Axis, target: str, origin: str
+) -> None:
+    wide = accumulator(source.storage.dtype)
+    of = kind(wide)
+    ctype = {"f": "float", "d": "double"}.get(of, "long")
+    acc, i = scope.gen.fresh("acc"), scope.gen.fresh("i")
+    none = (
+        _NONE[node.op]
+        if of in "fd"
+        else {"min": "0x7fffffffffffffff", "max": "-0x7fffffffffffffff"}.get(node.op, "0")
+    )
+    scope.text.add(f"{ctype} {acc} = {none};")
+    with scope.loop(i, "0", whole(along.extent, scope)):
+        value = converted(_loaded(source.storage, f"{origin}{offset(along, i)}", False), wide).text
+        if node.op.startswith("abs"):
+            value = {"f": "__builtin_fabsf", "d": "__builtin_fabs"}.get(of, "__builtin_labs") + f"({value})"
+        scope.text.add(f"{acc} = {_combined(node.op, of, acc, value)};")
+    _finish(scope, node, to, target, acc, wide)
+
+
+def _finish(scope: Scope, node: n.Reduce, to: Box, target: str, result: str, wide: str) -> None:
+    if not node.clear:
+        old = converted(_loaded(to.storage, target, False), wide)
+        scope.text.add(f"{result} = {_combined(node.op, kind(wide), result, old.text)};")
+    scope.text.add(_stored(to.storage, target, converted(Value(result, wide), to.storage.dtype)))
+
+
+def cumsum(scope: Scope, node: n.Cumsum) -> None:
+    with scope.text.block():
+        source, to = dense(scope, scope.box(node.source)), scope.box(node.to)
+        pointer, conditions = single(to)
+        wide = accumulator(source.storage.dtype)
+        ctype = {"f": "float", "d": "double"}.get(kind(wide), "long")
+        with over(scope, conditions, to) as shift, ExitStack() as stack:
+            target, origin = f"{pointer}{shift}", source.pointer
+            along = (to.axes[node.dim], source.axes[node.dim])
+            if along[0].clipped:
+                raise CompileError(
+                    "a running sum over an edge cannot be compiled yet", advice="sum a whole tile"
+                )
+            for d, pair in enumerate(zip(to.axes, source.axes, strict=True)):
+                if d == node.dim:
+                    continue
+                i = scope.gen.fresh("i")
+                stack.enter_context(
+                    scope.loop(i, pair[0].low or "0", pair[0].high or whole(pair[0].extent, scope))
+                )
+                target += offset(pair[0], i)
+                origin += offset(pair[1], i)
+            acc, i = scope.gen.fresh("acc"), scope.gen.fresh("i")
+            extent = whole(along[0].extent, scope)
+            scope.text.add(f"{ctype} {acc} = 0;")
+            with scope.loop(i, "0", extent):
+                at = f"({extent} - 1 - {i})" if node.reverse else i
+                value = converted(_loaded(source.storage, f"{origin}{offset(along[1], at)}", False), wide)
+                scope.text.add(f"{acc} += {value.text};")
+                result = converted(Value(acc, wide), to.storage.dtype)
+                scope.text.add(_stored(to.storage, f"{target}{offset(along[0], at)}", result))
+
+
+def fill_statement(scope: Scope, node: n.Fill) -> None:
+    with scope.text.block():
+        fill(scope, scope.box(node.to), write(scope.own(node.value), scope))
+
+
+def copy_statement(scope: Scope, node: n.Copy) -> None:
+    names = scope.gen.storages.names
+    with scope.text.block():
+        source, to = scope.box(node.source), scope.box(node.to)
+        if names[node.source.source].base == names[node.to.source].base:
+            made = scratch(scope, [a.extent for a in source.axes], source.storage.dtype, wide=True)
+            copy(scope, made, source)
+            source = made
+        copy(scope, to, source)
+
+
+__all__ = [
+    "NARROW",
+    "copy",
+    "copy_statement",
+    "cumsum",
+    "dense",
+    "fill",
+    "fill_statement",
+    "reduce",
+    "scratch",
+]

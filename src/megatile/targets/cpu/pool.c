@@ -1,0 +1,88 @@
+/* Threads that take the instances of a phase, in any order. One pool serves all kernels of a process. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+typedef void body_t(void *, long, long);
+struct pool { long threads; void (*run)(struct pool *, body_t *, void *, long); };
+struct shared {
+  struct pool pool; /* first: kernels see only this */
+  pthread_mutex_t lock;
+  pthread_cond_t begin;
+  pid_t owner;
+  body_t *body;
+  void *here;
+  long count, next, busy, turn, sleeping;
+};
+
+static void take(struct shared *p, long worker, body_t *body, void *here, long count) {
+  for (long i; (i = __atomic_fetch_add(&p->next, 1, __ATOMIC_RELAXED)) < count;) body(here, worker, i);
+}
+
+static inline void rest(void) {
+#if defined(__x86_64__)
+  __asm__ volatile("pause");
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+struct start { struct shared *pool; long worker; };
+static void *work(void *argument) {
+  struct start start = *(struct start *)argument;
+  struct shared *p = start.pool;
+  free(argument);
+  for (long seen = 0;;) {
+    int spins = 2000; /* some tens of microseconds: the next phase often follows at once */
+    while (__atomic_load_n(&p->turn, __ATOMIC_ACQUIRE) == seen && spins--) rest();
+    if (__atomic_load_n(&p->turn, __ATOMIC_ACQUIRE) == seen) {
+      pthread_mutex_lock(&p->lock);
+      p->sleeping++;
+      while (p->turn == seen) pthread_cond_wait(&p->begin, &p->lock);
+      p->sleeping--;
+      pthread_mutex_unlock(&p->lock);
+    }
+    seen++;
+    take(p, start.worker, p->body, p->here, p->count);
+    __atomic_fetch_sub(&p->busy, 1, __ATOMIC_RELEASE);
+  }
+  return 0;
+}
+
+static pthread_mutex_t only = PTHREAD_MUTEX_INITIALIZER;
+static void run(struct pool *pool, body_t *body, void *here, long count) {
+  struct shared *p = (struct shared *)pool;
+  if (p->owner != getpid() || pthread_mutex_trylock(&only)) { /* after a fork, or inside another run */
+    for (long i = 0; i < count; i++) body(here, 0, i);
+    return;
+  }
+  p->body = body, p->here = here, p->count = count;
+  __atomic_store_n(&p->next, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&p->busy, p->pool.threads - 1, __ATOMIC_RELAXED);
+  pthread_mutex_lock(&p->lock);
+  __atomic_fetch_add(&p->turn, 1, __ATOMIC_RELEASE);
+  if (p->sleeping) pthread_cond_broadcast(&p->begin);
+  pthread_mutex_unlock(&p->lock);
+  take(p, 0, body, here, count);
+  for (long spins = 0; __atomic_load_n(&p->busy, __ATOMIC_ACQUIRE); spins++)
+    if (spins < 10000) rest(); else usleep(20);
+  pthread_mutex_unlock(&only);
+}
+
+struct pool *megatile_pool(long threads) {
+  struct shared *p = calloc(1, sizeof *p);
+  if (!p) return 0;
+  p->pool.threads = 1, p->pool.run = run, p->owner = getpid();
+  pthread_mutex_init(&p->lock, 0);
+  pthread_cond_init(&p->begin, 0);
+  for (long worker = 1; worker < threads; worker++) {
+    pthread_t thread;
+    struct start *start = malloc(sizeof *start);
+    if (!start) break;
+    start->pool = p, start->worker = worker;
+    if (pthread_create(&thread, 0, work, start)) { free(start); break; }
+    pthread_detach(thread);
+    p->pool.threads++;
+  }
+  return &p->pool;
+}

@@ -1,0 +1,236 @@
+/* What generated kernels are written with: vectors of W floats, conversions, functions, failures. */
+typedef float vf __attribute__((vector_size(4 * W)));
+typedef int vi __attribute__((vector_size(4 * W)));
+typedef unsigned int vu __attribute__((vector_size(4 * W)));
+typedef unsigned short vh __attribute__((vector_size(2 * W)));
+typedef signed char vb __attribute__((vector_size(W)));
+typedef unsigned char vc __attribute__((vector_size(W)));
+typedef float vf_at __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef int vi_at __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef unsigned short vh_at __attribute__((vector_size(2 * W), aligned(2), may_alias));
+typedef signed char vb_at __attribute__((vector_size(W), aligned(1), may_alias));
+typedef unsigned char vc_at __attribute__((vector_size(W), aligned(1), may_alias));
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long u64;
+#define INLINE static inline __attribute__((always_inline, unused))
+#define RARELY __attribute__((noinline, cold, unused)) static
+
+void *aligned_alloc(u64, u64), *memcpy(void *, const void *, u64), *memset(void *, int, u64);
+void free(void *);
+float powf(float, float), fmodf(float, float), sinf(float), cosf(float);
+double pow(double, double), fmod(double, double), exp(double), exp2(double), log(double), log2(double);
+double sin(double), cos(double), tanh(double), erf(double), floor(double), ceil(double), sqrt(double);
+
+/* The first failure of a run; what goes on after it touches no memory outside. */
+struct failure { int site; long value; };
+struct pool { long threads; void (*run)(struct pool *, void (*)(void *, long, long), void *, long); };
+RARELY long fail(struct failure *f, int site, long value) {
+  int none = 0;
+  if (__atomic_compare_exchange_n(&f->site, &none, site, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) f->value = value;
+  return 0;
+}
+INLINE long inside(struct failure *f, int site, long i, long n) {
+  return __builtin_expect((u64)i < (u64)n, 1) ? i : fail(f, site, i);
+}
+
+/* Whole numbers, as Python has them. */
+INLINE long lmin(long a, long b) { return a < b ? a : b; }
+INLINE long lmax(long a, long b) { return a > b ? a : b; }
+INLINE long floordiv(long a, long b) { return a / b - ((a % b != 0) & ((a ^ b) < 0)); }
+INLINE long modulo(long a, long b) { long r = a % b; return r + (((r != 0) & ((r ^ b) < 0)) ? b : 0); }
+INLINE long divisor(struct failure *f, int site, long b) { return __builtin_expect(b != 0, 1) ? b : fail(f, site, 0) + 1; }
+INLINE long power(long a, long n) { long r = 1; for (; n > 0; n >>= 1, a *= a) if (n & 1) r *= a; return r; }
+
+/* Vectors. */
+INLINE vf vset(float x) { return x - (vf){0}; }
+INLINE vi viset(int x) { return x - (vi){0}; }
+INLINE vf sel(vi m, vf a, vf b) { return (vf)((m & (vi)a) | (~m & (vi)b)); }
+INLINE vi isel(vi m, vi a, vi b) { return (m & a) | (~m & b); }
+INLINE vf ld_f32(const float *p) { return *(const vf_at *)p; }
+INLINE void st_f32(float *p, vf v) { *(vf_at *)p = v; }
+INLINE vi ld_i32(const int *p) { return *(const vi_at *)p; }
+INLINE void st_i32(int *p, vi v) { *(vi_at *)p = v; }
+INLINE vi iota(void) { vi r; for (int i = 0; i < W; i++) r[i] = i; return r; }
+INLINE vf vmax(vf a, vf b) { return sel((a > b) | (a != a), a, b); }
+INLINE vf vmin(vf a, vf b) { return sel((a < b) | (a != a), a, b); }
+INLINE vi vimax(vi a, vi b) { return isel(a > b, a, b); }
+INLINE vi vimin(vi a, vi b) { return isel(a < b, a, b); }
+INLINE vf vabs(vf a) { return (vf)((vi)a & 0x7fffffff); }
+INLINE vi viabs(vi a) { return isel(a < 0, -a, a); }
+INLINE vf vfloat(vi a) { return __builtin_convertvector(a, vf); }
+INLINE vi vtrunc(vf a) { /* floats cut to i32: NaN is 0, what is too large the nearest end */
+  vf c = sel(a > 2147483520.0f, vset(2147483520.0f), sel(a >= -2147483648.0f, a, vset(-2147483648.0f)));
+  vi r = __builtin_convertvector(sel(a == a, c, vset(0)), vi);
+  return isel(a >= 2147483648.0f, viset(0x7fffffff), r);
+}
+INLINE vf vfloor(vf a) {
+  vf r = vfloat(__builtin_convertvector(sel(vabs(a) < 8388608.0f, a, vset(0)), vi));
+  r -= sel(r > a, vset(1), vset(0));
+  return sel(vabs(a) < 8388608.0f, (vf)((vi)r | ((vi)a & (int)0x80000000)), a);
+}
+INLINE vf vceil(vf a) { return -vfloor(-a); }
+#define EACH(name, expression) INLINE vf name(vf a) { vf r; for (int i = 0; i < W; i++) { float x = a[i]; r[i] = expression; } return r; }
+EACH(vsqrt, __builtin_sqrtf(x))
+EACH(vsin, sinf(x))
+EACH(vcos, cosf(x))
+INLINE float fmax_(float a, float b) { return a > b || a != a ? a : b; }
+INLINE float fmin_(float a, float b) { return a < b || a != a ? a : b; }
+INLINE double dmax_(double a, double b) { return a > b || a != a ? a : b; }
+INLINE double dmin_(double a, double b) { return a < b || a != a ? a : b; }
+INLINE float fmodulo(float a, float b) { float r = fmodf(a, b); return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
+INLINE double dmodulo(double a, double b) { double r = fmod(a, b); return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
+INLINE double dfloordiv(double a, double b) { return b == 0 ? a / b : floor((a - dmodulo(a, b)) / b + 0.5); }
+INLINE float ffloordiv(float a, float b) { return b == 0 ? a / b : (float)floor(((double)a - fmodulo(a, b)) / b + 0.5); }
+INLINE long whole(double x, double low, double high, long top) { return x != x ? 0 : x >= high ? top : x <= low ? (long)low : (long)x; }
+
+/* exp, log, tanh, erf: within 2 units of the last place of f32. */
+INLINE vf vscale(vf a, vi n) { /* a * 2**n, in two steps so that nothing overflows on the way */
+  vi h = n >> 1;
+  return a * (vf)((h + 127) << 23) * (vf)((n - h + 127) << 23);
+}
+INLINE vf vexp2(vf a) {
+  vf x = sel(a > 130.0f, vset(130.0f), sel(a < -160.0f, vset(-160.0f), a));
+  vf n = (x + 12582912.0f) - 12582912.0f, r = x - n;
+  vf p = 1.0f + r * ((((((1.53161745e-05f * r + 0.000154683934f) * r + 0.00133334252f) * r + 0.00961803272f) * r + 0.0555041097f) * r + 0.240226507f) * r + 0.693147182f);
+  return sel(a == a, vscale(p, __builtin_convertvector(sel(a == a, n, vset(0)), vi)), a);
+}
+INLINE vf vexp(vf a) {
+  vf x = sel(a > 90.0f, vset(90.0f), sel(a < -110.0f, vset(-110.0f), a));
+  vf n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
+  vf r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  vf p = 1.0f + (r + r * r * (((((0.000199160175f * r + 0.00139473216f) * r + 0.00833326951f) * r + 0.0416662507f) * r + 0.166666672f) * r + 0.5f));
+  return sel(a == a, vscale(p, __builtin_convertvector(sel(a == a, n, vset(0)), vi)), a);
+}
+INLINE vf vlogs(vf a, float scale_high, float scale_low, float of_exponent_high, float of_exponent_low) {
+  vi tiny = a < 1.17549435e-38f;
+  vf x = sel(tiny, a * 8388608.0f, a);
+  vi bits = (vi)x, e = (bits - 0x3f3504f3) >> 23;
+  vf f = (vf)(bits - (e << 23)) - 1.0f, k = vfloat(e) - sel(tiny, vset(23), vset(0));
+  vf q = f * f * f * (((((((((0.0691476688f * f + -0.117895022f) * f + 0.118730843f) * f + -0.12384408f) * f + 0.142186508f) * f + -0.166692466f) * f + 0.200022265f) * f + -0.249999866f) * f + 0.333333105f)) - 0.5f * f * f; /* log(1 + f) = f + q */
+  vf r = k * of_exponent_high + (f * scale_high + (q * scale_high + ((f + q) * scale_low + k * of_exponent_low)));
+  vf inf = vset(__builtin_inff());
+  r = sel(a == 0.0f, -inf, sel(a == inf, inf, r));
+  return sel((a < 0.0f) | (a != a), vset(__builtin_nanf("")), r);
+}
+INLINE vf vlog(vf a) { return vlogs(a, 1.0f, 0.0f, 0.693359375f, -2.12194440e-4f); }
+INLINE vf vlog2(vf a) { return vlogs(a, 1.44238281f, 0.000312277703f, 1.0f, 0.0f); }
+INLINE vf vtanh(vf a) {
+  vf t = vabs(a), s = a * a;
+  vf small = a + a * s * ((((((0.00236536958f * s + -0.00838887133f) * s + 0.0217752177f) * s + -0.0539586172f) * s + 0.133332878f) * s + -0.333333313f));
+  vf big = 1.0f - 2.0f / (vexp(sel(t > 10.0f, vset(10.0f), t) * 2.0f) + 1.0f);
+  big = (vf)((vi)big | ((vi)a & (int)0x80000000));
+  return sel(t < 0.55f, small, sel(a == a, big, a));
+}
+INLINE vf verf(vf a) {
+  vf t = vabs(a), s = a * a;
+  vf small = a + a * ((((((((-1.01719997e-05f * s + 0.000114207425f) * s + -0.000850264041f) * s + 0.00522212964f) * s + -0.0268657617f) * s + 0.112837873f) * s + -0.376126379f) * s + 0.128379166f));
+  vf u = sel(t > 4.0f, vset(4.0f), t);
+  vf big = 1.0f - vexp((((((((((1.03400441e-06f * u + -1.66163081e-05f) * u + 9.46041473e-05f) * u + -2.40050758e-05f) * u + -0.00303086638f) * u + 0.0232724249f) * u + -0.106329709f) * u + -0.634642601f) * u + -1.12902308f) * u + 9.33365736e-05f));
+  big = (vf)((vi)big | ((vi)a & (int)0x80000000));
+  return sel(t < 0.93f, small, sel(a == a, big, a));
+}
+INLINE vf vrsqrt(vf a) { return 1.0f / vsqrt(a); }
+INLINE vf vsigmoid(vf a) { return 1.0f / (1.0f + vexp(-a)); }
+#define ONE(name) INLINE float name##1(float x) { return name(vset(x))[0]; }
+ONE(vexp) ONE(vexp2) ONE(vlog) ONE(vlog2) ONE(vtanh) ONE(verf) ONE(vsigmoid)
+INLINE float sqrt1(float x) { return __builtin_sqrtf(x); }
+INLINE float rsqrt1(float x) { return 1.0f / __builtin_sqrtf(x); }
+INLINE float floor1(float x) { return __builtin_floorf(x); }
+INLINE float ceil1(float x) { return __builtin_ceilf(x); }
+
+/* Narrow floats. */
+INLINE vf of_bits(vu u) { return (vf)u; }
+INLINE vu hwide(vh h) { return (vu)__builtin_convertvector(h, vu); }
+INLINE vh hnarrow(vu u) { return __builtin_convertvector(u, vh); }
+INLINE vf from_bf16(vu h) { return of_bits(h << 16); }
+INLINE vu to_bf16(vf a) {
+  vu u = (vu)a, r = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+  return (vu)isel(a == a, (vi)r, (vi)((u >> 16) | 0x40));
+}
+INLINE vf from_f16(vu h) {
+  vu sign = (h & 0x8000) << 16, rest = (h & 0x7fff) << 13;
+  vf x = of_bits(rest) * 5.192296858534828e33f; /* 2**112 */
+  vu wide = (vu)isel((vi)(rest >= 0x0f800000), (vi)(rest | 0x7f800000), (vi)x);
+  return of_bits(wide | sign);
+}
+INLINE vu to_f16(vf a) {
+  vu u = (vu)a, sign = (u >> 16) & 0x8000, m = u & 0x7fffffff;
+  vu normal = (m - 0x38000000 + 0xfff + ((m >> 13) & 1)) >> 13;
+  vu tiny = (vu)(of_bits(m) + 0.5f) - 0x3f000000; /* the last bit of 0.5 is that of the smallest number */
+  vu r = (vu)isel((vi)(m < 0x38800000), (vi)tiny, (vi)normal);
+  r = (vu)isel((vi)(m >= 0x477ff000), (vi)viset(0x7c00), (vi)r);
+  return sign | (vu)isel((vi)(m > 0x7f800000), (vi)((m >> 13) | 0x7e00) & 0x7fff, (vi)r);
+}
+INLINE vf from_f8e4m3(vu c) {
+  vu sign = (c & 0x80) << 24, rest = (c & 0x7f) << 20;
+  vf x = of_bits(rest) * 1.329227995784916e36f; /* 2**120 */
+  return of_bits((vu)isel((vi)((c & 0x7f) == 0x7f), viset(0x7fc00000), (vi)x) | sign);
+}
+INLINE vu to_f8e4m3(vf a) {
+  vu u = (vu)a, sign = (u >> 24) & 0x80, m = u & 0x7fffffff;
+  vu normal = (m - 0x3c000000 + 0x7ffff + ((m >> 20) & 1)) >> 20;
+  vu tiny = (vu)(of_bits(m) + 16384.0f) - 0x46800000; /* steps of 2**-9 */
+  vu r = (vu)isel((vi)(m < 0x3c800000), (vi)tiny, (vi)normal);
+  return sign | (vu)isel((vi)(m > 0x43e80000), viset(0x7f), (vi)r);
+}
+INLINE vf from_f8e5m2(vu c) { return from_f16(c << 8); }
+INLINE vu to_f8e5m2(vf a) {
+  vu u = (vu)a, sign = (u >> 24) & 0x80, m = u & 0x7fffffff;
+  vu normal = (m - 0x38000000 + 0xfffff + ((m >> 21) & 1)) >> 21;
+  vu tiny = (vu)(of_bits(m) + 128.0f) - 0x43000000; /* steps of 2**-16 */
+  vu r = (vu)isel((vi)(m < 0x38800000), (vi)tiny, (vi)normal);
+  r = (vu)isel((vi)(m >= 0x47700000), viset(0x7c), (vi)r);
+  return sign | (vu)isel((vi)(m > 0x7f800000), viset(0x7e), (vi)r);
+}
+INLINE vf round_tf32(vf a) {
+  vu u = (vu)a, r = (u + 0xfff + ((u >> 13) & 1)) & 0xffffe000;
+  return sel(vabs(a) < __builtin_inff(), of_bits(r), a);
+}
+#define NARROW(name, element, vector, at)                                                                    \
+  INLINE vf ld_##name(const element *p) { return from_##name((vu)__builtin_convertvector((vector)*(const at *)p, vu)); } \
+  INLINE void st_##name(element *p, vf v) { *(at *)p = __builtin_convertvector(to_##name(v), vector); }      \
+  INLINE vf round_##name(vf v) { return from_##name(to_##name(v)); }                                         \
+  INLINE float ld1_##name(const element *p) { return from_##name((vu)viset(*p))[0]; }                        \
+  INLINE void st1_##name(element *p, float v) { *p = (element)to_##name(vset(v))[0]; }                       \
+  INLINE float round1_##name(float v) { return round_##name(vset(v))[0]; }
+NARROW(bf16, u16, vh, vh_at)
+NARROW(f16, u16, vh, vh_at)
+NARROW(f8e4m3, u8, vc, vc_at)
+NARROW(f8e5m2, u8, vc, vc_at)
+INLINE float round1_tf32(float v) { return round_tf32(vset(v))[0]; }
+INLINE vi ld_i8(const signed char *p) { return __builtin_convertvector((vb)*(const vb_at *)p, vi); }
+INLINE vi ld_u8(const u8 *p) { return __builtin_convertvector((vc)*(const vc_at *)p, vi); }
+INLINE void st_i8(signed char *p, vi v) { *(vb_at *)p = __builtin_convertvector(v, vb); }
+INLINE void st_u8(u8 *p, vi v) { *(vc_at *)p = __builtin_convertvector(v, vc); }
+
+/* The first n elements of a vector. */
+#define PART(name, element, vector)                                                                          \
+  INLINE vector ldn_##name(const element *p, long n) { element t[W] = {0}; for (long i = 0; i < n; i++) t[i] = p[i]; return ld_##name(t); } \
+  INLINE void stn_##name(element *p, vector v, long n) { element t[W]; st_##name(t, v); for (long i = 0; i < n; i++) p[i] = t[i]; }
+PART(f32, float, vf)
+PART(bf16, u16, vf)
+PART(f16, u16, vf)
+PART(f8e4m3, u8, vf)
+PART(f8e5m2, u8, vf)
+PART(i32, int, vi)
+PART(i8, signed char, vi)
+PART(u8, u8, vi)
+INLINE vf first(vf v, long n, float rest) { return sel(iota() < (int)n, v, vset(rest)); }
+INLINE float hsum(vf v) { float r[W]; st_f32(r, v); for (int w = W / 2; w; w /= 2) for (int i = 0; i < w; i++) r[i] += r[i + w]; return r[0]; }
+INLINE float hmax(vf v) { float r[W]; st_f32(r, v); for (int w = W / 2; w; w /= 2) for (int i = 0; i < w; i++) r[i] = fmax_(r[i], r[i + w]); return r[0]; }
+INLINE float hmin(vf v) { float r[W]; st_f32(r, v); for (int w = W / 2; w; w /= 2) for (int i = 0; i < w; i++) r[i] = fmin_(r[i], r[i + w]); return r[0]; }
+
+/* Atomics: of numbers by comparing and exchanging their bits. */
+#define ATOMIC(name, type, bits, op)                                                                         \
+  INLINE type name(type *p, type v) {                                                                        \
+    bits *at = (bits *)p, seen = __atomic_load_n(at, __ATOMIC_RELAXED), next;                                \
+    for (;;) {                                                                                               \
+      type old, r; memcpy(&old, &seen, sizeof old); r = op; memcpy(&next, &r, sizeof r);                     \
+      if (__atomic_compare_exchange_n(at, &seen, next, 1, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) return old;   \
+    }                                                                                                        \
+  }
+ATOMIC(atomic_add_f, float, u32, old + v)
+ATOMIC(atomic_max_f, float, u32, fmax_(old, v))
+ATOMIC(atomic_min_f, float, u32, fmin_(old, v))

@@ -1,0 +1,303 @@
+"""What a stretch of C is written in: the unit it is for, its variables, and where its elements are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from megatile.core.expr import Const, Expr, Symbol, binary, bounds, constant, minimum, rebuild, simplify
+from megatile.core.expr.tree import folded
+from megatile.ir import nodes as n
+from megatile.ir.expr import Coord, Load, Rank
+from megatile.targets.cpu.elements import Value, loaded
+from megatile.targets.cpu.errors import CompileError
+from megatile.targets.cpu.expressions import whole
+from megatile.targets.cpu.storages import Path, Share, Storage
+
+if TYPE_CHECKING:
+    from megatile.targets.cpu.generator import Generator
+
+
+class Text:
+    """Lines of C, indented by blocks."""
+
+    def __init__(self, depth: int = 0) -> None:
+        self.lines: list[str] = []
+        self.depth = depth
+
+    def add(self, *lines: str) -> None:
+        self.lines += [f"{'  ' * self.depth}{line}" if line else "" for line in lines]
+
+    @contextmanager
+    def block(self, head: str = "") -> Iterator[None]:
+        self.add(f"{head} {{".lstrip())
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.add("}")
+
+
+@dataclass
+class Axis:
+    """One dimension of a box: the elements ``low`` to ``high`` of its ``extent`` exist (None: all)."""
+
+    extent: Expr
+    stride: int
+    low: str | None = None
+    high: str | None = None
+    table: str | None = None
+
+    @property
+    def clipped(self) -> bool:
+        return self.low is not None
+
+
+@dataclass
+class Box:
+    """A region, found: the pointer to its first element and its dimensions."""
+
+    storage: Storage
+    pointer: str
+    axes: list[Axis]
+    copies: int = 1
+    copy_stride: int = 0
+    guard: str | None = None
+    """A condition without which none of it exists."""
+
+    @property
+    def clipped(self) -> bool:
+        return self.guard is not None or any(a.clipped or a.table for a in self.axes)
+
+    def at(self, indices: list[str]) -> str:
+        """The pointer to an element."""
+        terms = [self.pointer]
+        for axis, index in zip(self.axes, indices, strict=True):
+            place = f"{axis.table}[{index}]" if axis.table else index
+            if place != "0":
+                terms.append(f"({place})" if axis.stride == 1 else f"({place}) * {axis.stride}")
+        return " + ".join(terms)
+
+
+@dataclass
+class Scope:
+    """The unit at ``path``; ``vars`` are the C variables of the Program's scalars."""
+
+    gen: Generator
+    text: Text
+    path: Path
+    depth: int
+    vars: dict[str, Value] = field(default_factory=dict)
+    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    group: tuple[int, int] = (0, 0)
+    """The depths between which the units of the innermost region are."""
+    instance: bool = False
+    """Whether it runs inside a dispatched instance."""
+    frame: str = ""
+    """What stands before variables that must outlive a wait."""
+    once: set[str] = field(default_factory=set)
+    """Variables that are set in one place only."""
+
+    # --- expressions ------------------------------------------------------------------------------
+
+    def own(self, expr: Expr, path: Path | None = None) -> Expr:
+        """The expression with this unit's coordinates."""
+        path = path or self.path
+        launch = self.gen.launch
+
+        def change(part: Expr) -> Expr:
+            if isinstance(part, Coord):
+                extents = launch.extents(part.scale)
+                index = path[part.scale]
+                if len(extents) == 1 or isinstance(index, Const):
+                    return index
+                if path is self.path:
+                    return Symbol(f"@{part.scale}.{part.axis}")
+                below = 1
+                for extent in extents[: part.axis]:
+                    below *= extent
+                return binary("%", binary("//", index, below), extents[part.axis])
+            if isinstance(part, Rank):
+                result: Expr = Const(0)
+                for scale in launch.scales[launch.depth(part.within) : launch.depth(part.scale)]:
+                    result = binary("+", binary("*", result, scale.count), path[scale.name])
+                return result
+            return folded(part)
+
+        return rebuild(expr, change)
+
+    def bound(self, expr: Expr) -> tuple[int, int] | None:
+        return bounds(expr, self.ranges)
+
+    def whole(self, expr: Expr) -> str:
+        return whole(simplify(self.own(expr)), self)
+
+    def variable(self, symbol: Symbol) -> Value:
+        found = self.vars.get(symbol.name)
+        if found is None:
+            raise CompileError(f"'{symbol.name}' has no value here", advice="give it one before the loop")
+        return found
+
+    def site(self, kind: str, what: str) -> int:
+        return self.gen.site(kind, what)
+
+    def constant_table(self, values: tuple[int, ...]) -> str:
+        return self.gen.constant_table(values)
+
+    def load(self, expr: Load) -> Value:
+        storage, pointer, guard = self.element(expr.source, expr.index)
+        value = loaded(storage.dtype, storage.wide, pointer, False)
+        return value if guard is None else Value(f"({guard} ? {value.text} : 0)", value.dtype)
+
+    # --- elements ---------------------------------------------------------------------------------
+
+    def element(
+        self, name: str, index: tuple[Expr, ...], path: Path | None = None
+    ) -> tuple[Storage, str, str | None]:
+        """The storage, the pointer to an element, and the condition under which a padded one exists."""
+        storages = self.gen.storages
+        storage = storages.storage(name)
+        start, _, _ = storages.place(name, path or self.path, self.depth)
+        place = start
+        terms: list[str] = []
+        guards: list[str] = []
+        for d, (share, expr) in enumerate(zip(storages.shares(name, path or self.path), index, strict=True)):
+            place = self._index(
+                name, d, share, simplify(self.own(expr)), storage.strides[d], place, terms, guards
+            )
+        return storage, self.pointer(storage, place, terms), " && ".join(guards) or None
+
+    def _index(
+        self,
+        name: str,
+        d: int,
+        share: Share,
+        at: Expr,
+        stride: int,
+        place: Expr,
+        terms: list[str],
+        guards: list[str],
+    ) -> Expr:
+        """Adds one index to a place: to the expression where it is surely inside, else to checked terms."""
+        if self.is_inside(at, Const(1), share.length):
+            if share.table is None:
+                return binary("+", place, binary("*", binary("+", share.start, at), stride))
+            text = whole(at, self)
+        else:
+            text, length = whole(at, self), whole(share.length, self)
+            if name in self.gen.padded:
+                guards.append(f"(u64)({text}) < (u64)({length})")
+            else:
+                count = constant(share.length) or "fewer"
+                what = f"'{name}[{{}}]' is out of bounds: dimension {d} has {count} elements"
+                text = f"inside(failure, {self.site('bounds', what)}, {text}, {length})"
+        if share.table is not None:
+            text = f"{self.table_row(share)}[{text}]"
+        elif share.start != Const(0):
+            text = f"({whole(share.start, self)} + {text})"
+        terms.append(f"{text} * {stride}")
+        return place
+
+    def table_row(self, share: Share) -> str:
+        assert share.table is not None
+        assert share.row is not None
+        name = self.gen.constant_table(tuple(int(v) for v in share.table.reshape(-1)))
+        return f"({name} + {whole(binary('*', share.row, share.table.shape[1]), self)})"
+
+    def is_inside(self, at: Expr, size: Expr, length: Expr) -> bool:
+        """Whether ``size`` elements from ``at`` surely lie in 0..length."""
+        low = self.bound(at)
+        over = self.bound(simplify(binary("-", binary("+", at, size), length)))
+        return low is not None and low[0] >= 0 and over is not None and over[1] <= 0
+
+    def pointer(self, storage: Storage, place: Expr, terms: list[str]) -> str:
+        offset = [] if place == Const(0) else [whole(simplify(place), self)]
+        return " + ".join([self.gen.base(storage), *offset, *terms])
+
+    # --- regions ----------------------------------------------------------------------------------
+
+    def box(self, region: n.Region, path: Path | None = None, override: Storage | None = None) -> Box:
+        """Where a region is for this unit; with ``path``, in the tiles of another."""
+        storages, home = self.gen.storages, path or self.path
+        storage = override or storages.storage(region.source)
+        place, copies, copy_stride = storages.place(region.source, home, self.depth)
+        shares = storages.shares(region.source, home)
+        origin = storages.shares(region.along, self.path) if region.along else None
+        spare = len(region.dims) - len(region.extents)
+        terms: list[str] = []
+        guards: list[str] = []
+        axes = []
+        for d, (dim, share) in enumerate(zip(region.dims, shares, strict=True)):
+            at, stride = simplify(self.own(dim.start)), storage.strides[d]
+            if dim.limit is not None:
+                share = Share(share.start, minimum(share.length, self.own(dim.limit)), share.table, share.row)
+            if dim.extent is None:
+                place = self._index(region.source, d, share, at, stride, place, terms, guards)
+                continue
+            moved = origin[d - spare] if origin is not None and d >= spare else None
+            if moved is not None:
+                if moved.table is not None:
+                    raise CompileError(
+                        f"an anchor along '{region.along}', whose elements are scattered, cannot be "
+                        "compiled yet",
+                        advice="give explicit slices",
+                    )
+                at = simplify(binary("+", at, moved.start))
+            size = simplify(self.own(dim.extent))
+            axis = Axis(size, stride)
+            if not self.is_inside(at, size, share.length):
+                self._clip(region, dim, axis, at, share, moved is not None)
+            if share.table is not None:
+                axis.table = f"({self.table_row(share)} + {whole(at, self)})"
+            else:
+                place = binary("+", place, binary("*", binary("+", share.start, at), stride))
+            axes.append(axis)
+        return Box(
+            storage,
+            self.pointer(storage, place, terms),
+            axes,
+            copies,
+            copy_stride,
+            " && ".join(guards) or None,
+        )
+
+    def _clip(self, region: n.Region, dim: n.Dim, axis: Axis, at: Expr, share: Share, moved: bool) -> None:
+        start, size, length = (whole(e, self) for e in (at, axis.extent, share.length))
+        axis.low, axis.high = self.gen.fresh("low"), self.gen.fresh("high")
+        self.text.add(
+            f"const long {axis.low} = lmin(lmax(-({start}), 0), {size}), "
+            f"{axis.high} = lmax(lmin({length} - ({start}), {size}), {axis.low});"
+        )
+        found = self.gen.storages.names[region.source]
+        if found.alloc is None or region.source in self.gen.padded or dim.limit is not None or moved:
+            return
+        what = f"'{region.source}' has fewer elements than this region wants (it starts at {{}})"
+        missing = (
+            f"{axis.high} <= {axis.low} && {size} > 0"
+            if dim.anchored
+            else f"{axis.high} - {axis.low} < {size}"
+        )
+        self.text.add(f"if ({missing}) fail(failure, {self.site('bounds', what)}, {start});")
+
+    # --- loops ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def loop(self, variable: str, start: str, stop: str) -> Iterator[None]:
+        with self.text.block(f"for (long {variable} = {start}; {variable} < {stop}; {variable}++)"):
+            yield
+
+    @contextmanager
+    def known(self, name: str, value: Value, range_: tuple[int, int] | None) -> Iterator[None]:
+        """A variable of the Program, inside a loop."""
+        before, ranged = self.vars.get(name), self.ranges.get(name)
+        self.vars[name] = value
+        self.ranges.pop(name, None)
+        if range_ is not None:
+            self.ranges[name] = range_
+        yield
+        self.vars.pop(name), self.ranges.pop(name, None)
+        if before is not None:
+            self.vars[name] = before
+        if ranged is not None:
+            self.ranges[name] = ranged

@@ -1,0 +1,147 @@
+"""What each statement becomes: one function per kind, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from megatile.core.expr import constant, simplify
+from megatile.ir import nodes as n
+from megatile.targets.cpu.atomics import atomic, atomic_region
+from megatile.targets.cpu.elements import Value, converted, stored
+from megatile.targets.cpu.elementwise import loop_range, parallel, simplify_whole
+from megatile.targets.cpu.expressions import write
+from megatile.targets.cpu.gemm import gemm
+from megatile.targets.cpu.moving import copy_statement, cumsum, fill_statement, reduce
+from megatile.targets.cpu.scope import Scope
+from megatile.targets.cpu.waiting import refused
+
+STATEMENTS: dict[type[n.Node], Callable[[Scope, Any], None]] = {}
+
+
+def rule(*kinds: type[n.Node]) -> Callable[[Callable[[Scope, Any], None]], Callable[[Scope, Any], None]]:
+    def register(function: Callable[[Scope, Any], None]) -> Callable[[Scope, Any], None]:
+        STATEMENTS.update(dict.fromkeys(kinds, function))
+        return function
+
+    return register
+
+
+rule(n.Fill)(fill_statement)
+rule(n.Gemm)(gemm)
+rule(n.Reduce)(reduce)
+rule(n.Cumsum)(cumsum)
+rule(n.Parallel)(parallel)
+rule(n.AtomicRegion)(atomic_region)
+
+
+@rule(n.Alloc, n.View, n.Reshape, n.Hint)
+def _nothing(scope: Scope, node: n.Node) -> None:
+    """Resolved where it is used; data never depends on a hint."""
+
+
+@rule(n.Print, n.Breakpoint)
+def _left_out(scope: Scope, node: n.Node) -> None:
+    scope.gen.left_out(node)
+
+
+@rule(n.Scale)
+def _region(scope: Scope, node: n.Scale) -> None:
+    scope.gen.region(scope, node)
+
+
+@rule(n.Copy)
+def _copy(scope: Scope, node: n.Copy) -> None:
+    if node.dst is not None or node.src is not None:
+        refused(node)
+    copy_statement(scope, node)
+
+
+@rule(n.Let)
+def _let(scope: Scope, node: n.Let) -> None:
+    target, value = scope.vars[node.name], simplify_whole(scope.own(node.value))
+    scope.text.add(f"{target.text} = {converted(write(value, scope), target.dtype).text};")
+    found = scope.bound(value)
+    if node.name in scope.once and found is not None:
+        scope.ranges[node.name] = found
+
+
+@rule(n.ReadScalar)
+def _read_scalar(scope: Scope, node: n.ReadScalar) -> None:
+    target = scope.vars[node.name].text
+    text = scope.whole(node.value)
+    scope.text.add(f"{target} = {text};")
+    if node.bound is not None:
+        site = scope.site("read_scalar", f"T.read_scalar gives {{}}, outside 0..{node.bound}")
+        scope.text.add(f"{target} = inside(failure, {site}, {target}, {node.bound + 1});")
+        if node.name in scope.once:
+            scope.ranges[node.name] = (0, node.bound)
+
+
+@rule(n.Store)
+def _store(scope: Scope, node: n.Store) -> None:
+    parallel(scope, n.Parallel((), (), (node,), span=node.span))
+
+
+@rule(n.Atomic)
+def _atomic(scope: Scope, node: n.Atomic) -> None:
+    atomic(scope, node, lambda expr: write(simplify_whole(scope.own(expr)), scope))
+
+
+@rule(n.Check)
+def _check(scope: Scope, node: n.Check) -> None:
+    parallel(scope, n.Parallel((), (), (node,), span=node.span))
+
+
+@rule(n.If)
+def _if(scope: Scope, node: n.If) -> None:
+    condition = converted(write(simplify_whole(scope.own(node.condition)), scope), "bool").text
+    with scope.text.block(f"if ({condition})"):
+        scope.gen.statements(scope, node.body)
+    if node.orelse:
+        with scope.text.block("else"):
+            scope.gen.statements(scope, node.orelse)
+
+
+@rule(n.Loop)
+def _loop(scope: Scope, node: n.Loop) -> None:
+    name = scope.gen.name(node.var)
+    start, stop, step = (scope.whole(e) for e in (node.start, node.stop, node.step))
+    if constant(simplify(scope.own(node.step))) is None:
+        site = scope.site("loop", "a loop with step {} never ends")
+        step = f"divisor(failure, {site}, {step})"
+    down = (constant(simplify(scope.own(node.step))) or 1) < 0
+    test = f"{name} {'>' if down else '<'} {name}_stop"
+    limits = None if down else loop_range(scope, node)
+    head = f"for (long {name} = {start}, {name}_stop = {stop}; {test}; {name} += {step})"
+    if node.kind == "bounded":
+        scope.text.add(f"long {name} = {start};")
+        head = f"for (; {name} < {stop}; {name} += {step})"
+    with scope.text.block(head), scope.known(node.var, Value(name, "int"), limits):
+        scope.gen.statements(scope, node.body)
+    if node.kind == "bounded":
+        site = scope.site("while", "a 'while' has not ended after {} turns")
+        scope.text.add(f"if ({name} >= {stop}) fail(failure, {site}, {stop});")
+
+
+@rule(n.Break)
+def _break(scope: Scope, node: n.Break) -> None:
+    scope.text.add("break;")
+
+
+@rule(n.Continue)
+def _continue(scope: Scope, node: n.Continue) -> None:
+    scope.text.add("continue;")
+
+
+@rule(n.Barrier, n.Fence)
+def _alone(scope: Scope, node: n.Node) -> None:
+    """A unit that is alone waits for nobody."""
+
+
+@rule(n.Return, n.Signal, n.Wait, n.Collective)
+def _refused(scope: Scope, node: n.Node) -> None:
+    refused(node)
+
+
+__all__ = ["STATEMENTS", "stored"]

@@ -1,0 +1,101 @@
+"""The C compiler of this computer, and the code it has made."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from megatile.core import kept
+from megatile.core.version import __version__
+from megatile.hda.probe import host_flags
+from megatile.targets.cpu.errors import CompileError
+
+FLAGS = ("-O2", "-fPIC", "-shared", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-w")
+_TIME_LIMIT = 600
+
+
+def compiler() -> list[str]:
+    """The command of the first C compiler there is: ``$CC``, cc, gcc, clang, or the package ziglang."""
+    given = shlex.split(os.environ.get("CC", ""))
+    for command in ([given] if given else []) + [["cc"], ["gcc"], ["clang"]]:
+        found = shutil.which(command[0])
+        if found:
+            return [found, *command[1:]]
+        if command is given:
+            raise CompileError(
+                f"$CC names '{command[0]}', which is not there", advice="unset CC, or install it"
+            )
+    if importlib.util.find_spec("ziglang") is not None:
+        return [sys.executable, "-m", "ziglang", "cc"]
+    raise CompileError(
+        "there is no C compiler here", advice="install gcc or clang, or pip install 'megatile[native]'"
+    )
+
+
+@cache
+def _identity(command: tuple[str, ...]) -> str:
+    """What distinguishes one compiler from another."""
+    path = os.path.realpath(command[0])
+    try:
+        state = os.stat(path)
+        return f"{' '.join(command)} {path} {state.st_size} {state.st_mtime_ns}"
+    except OSError:
+        return " ".join(command)
+
+
+def native() -> list[str]:
+    """The flags that let a compiler use all that this computer has."""
+    return ["-mcpu=native"] if platform.machine() in ("arm64", "aarch64") else ["-march=native"]
+
+
+class Making:
+    """Code being compiled: begun at once, waited for by ``load``."""
+
+    def __init__(self, source: str, options: tuple[str, ...] = ()):
+        command = compiler()
+        flags = [*FLAGS, *native(), *options]
+        host = f"{platform.machine()} {' '.join(sorted(host_flags()))}"
+        name = kept.key(source, _identity(tuple(command)), " ".join(flags), host, __version__)
+        self.path = kept.directory() / f"cpu-{name}.so"
+        self.process: subprocess.Popen[str] | None = None
+        self.was_kept = kept.read(self.path) is not None
+        if self.was_kept:
+            return
+        self.folder = tempfile.TemporaryDirectory(prefix="megatile-")
+        text, self.made = Path(self.folder.name) / "kernel.c", Path(self.folder.name) / "kernel.so"
+        text.write_text(source, encoding="utf-8")
+        self.process = subprocess.Popen(
+            [*command, *flags, str(text), "-o", str(self.made), "-lm", "-lpthread"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def load(self) -> ctypes.CDLL:
+        """The library."""
+        if self.process is None:
+            return ctypes.CDLL(str(self.path))
+        try:
+            said, _ = self.process.communicate(timeout=_TIME_LIMIT)
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
+        if self.process.returncode:
+            lines = [line for line in said.splitlines() if "error" in line] or said.splitlines()
+            raise CompileError(
+                f"the C compiler failed: {lines[0] if lines else 'it said nothing'}",
+                advice="another compiler may do: CC=gcc",
+            )
+        with self.folder:
+            path = self.path if kept.write(self.path, self.made.read_bytes()) else self.made
+            return ctypes.CDLL(str(path))

@@ -1,0 +1,80 @@
+"""The arrays a program is called with: NumPy arrays or torch tensors, checked against its parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from megatile.core.dtypes import dtype as dtype_name
+from megatile.core.dtypes import numpy_dtype
+from megatile.hda import HDA
+from megatile.ir.program import Program
+from megatile.language.tile.program import ProgramFunction
+from megatile.targets.interpret.errors import ArgumentError
+
+
+def as_array(value: Any) -> np.ndarray:
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "detach"):
+        return _of_torch(value.detach())
+    raise ArgumentError(
+        f"an argument is {type(value).__name__}, not an array",
+        advice="give NumPy arrays; outputs are filled in place",
+    )
+
+
+def _of_torch(tensor: Any) -> np.ndarray:
+    """A torch tensor on the CPU as an array that shares its memory; NumPy knows bf16 and f8 by ml_dtypes."""
+    import torch
+
+    if tensor.device.type != "cpu":
+        raise ArgumentError(f"an argument is a torch tensor on {tensor.device}", advice="give x.cpu()")
+    name = dtype_name(tensor.dtype)
+    if name not in ("bf16", "f8e4m3", "f8e5m2"):
+        return np.asarray(tensor)
+    element = numpy_dtype(name)
+    bits = torch.int16 if element.itemsize == 2 else torch.int8
+    return np.asarray(tensor.view(bits)).view(element)
+
+
+def built(prog: ProgramFunction | Program, arrays: list[np.ndarray], machine: str | HDA) -> Program:
+    if isinstance(prog, Program):
+        return prog
+    if not isinstance(prog, ProgramFunction):
+        raise ArgumentError(f"{prog!r} is not a tile program", advice="decorate the function with @T.program")
+    if len(arrays) != len(prog.tensors):
+        raise ArgumentError(
+            f"'{prog.__name__}' takes {len(prog.tensors)} arrays ({', '.join(prog.tensors)}), "
+            f"{len(arrays)} were given",
+            advice="outputs are arguments too: give arrays to be filled",
+        )
+    return prog.build(machine, **prog.bind_symbols([a.shape for a in arrays]))
+
+
+def check_arguments(program: Program, arrays: list[np.ndarray]) -> None:
+    if len(arrays) != len(program.params):
+        raise ArgumentError(
+            f"'{program.name}' takes {len(program.params)} arrays, {len(arrays)} were given",
+            advice=f"give {', '.join(p.name for p in program.params)}",
+        )
+    for param, array in zip(program.params, arrays, strict=True):
+        if array.shape != param.shape:
+            raise ArgumentError(
+                f"'{param.name}' has shape {array.shape}, the program wants {param.shape}",
+                advice="build the program for this shape, or use T.dynamic extents",
+            )
+        if array.dtype != numpy_dtype(param.dtype):
+            raise ArgumentError(
+                f"'{param.name}' is {dtype_name(array.dtype)}, the program wants {param.dtype}",
+                advice=f"convert it: x.astype({numpy_dtype(param.dtype)})",
+            )
+
+
+def check_writable(program: Program, arrays: list[np.ndarray], constant: set[str]) -> None:
+    for param, array in zip(program.params, arrays, strict=True):
+        if param.name not in constant and not array.flags.writeable:
+            raise ArgumentError(
+                f"'{param.name}' is written, and its array is read-only", advice="give a copy: x.copy()"
+            )

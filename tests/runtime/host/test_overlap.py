@@ -1,0 +1,136 @@
+"""Work that goes on at the same time shares the machine: never longer than one after another, never free."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import megatile as mt
+
+SIZE = 1 << 20
+
+
+def run(torch, body) -> dict[int, object]:
+    found: dict[int, object] = {}
+
+    def worker(rank: int) -> None:
+        torch.accelerator.set_device_index(rank)
+        torch.distributed.init_process_group()
+        found[rank] = body(rank)
+
+    torch.multiprocessing.spawn(worker, nprocs=torch.shape.devices)
+    return found
+
+
+def spans(torch, name: str) -> list[tuple[int, int]]:
+    return [(w.start_ps, w.end_ps) for w in torch.engine.launches if w.name == name]
+
+
+@pytest.mark.parametrize("machine", ["ahbm", "dgx-h100"])
+def test_two_collectives_share_time_and_links(machine: str) -> None:
+    with mt.host(machine, algorithm="ring", data=False) as torch:
+        dist = torch.distributed
+
+        def alone(rank):
+            x = torch.empty(16 * SIZE)
+            dist.all_reduce(x)  # its queues are installed
+            before = torch.clock_ps
+            dist.all_reduce(x)
+            return torch.clock_ps - before
+
+        def both(rank):
+            x, y = torch.empty(16 * SIZE), torch.empty(16 * SIZE)
+            before = torch.clock_ps
+            works = [dist.all_reduce(t, async_op=True) for t in (x, y)]
+            for work in works:
+                work.wait()
+            return torch.clock_ps - before
+
+        one = max(run(torch, alone).values())
+        two = max(run(torch, both).values())
+        first, second = spans(torch, "all_reduce")[-2:]
+    assert first[0] == second[0]
+    assert 1.3 * one < two <= 2.05 * one
+
+
+def busy(x, count, steps, tl):
+    """Arithmetic of the vector engine alone."""
+    tile = tl.load(x, shape=(count,), dtype="f16")
+    for _ in range(steps):
+        tile = tile * 1.0
+    tl.store(x, tile)
+
+
+def test_a_collective_beside_a_kernel_on_other_engines() -> None:
+    with mt.host("ahbm", algorithm="ring") as torch:
+        dist = torch.distributed
+
+        def body(rank):
+            x, y = torch.empty(SIZE).fill_(rank), torch.zeros(4096)
+            torch.launch("busy", busy, y, 4096, 50)
+            dist.all_reduce(x)
+            begin = torch.clock_ps
+            dist.all_reduce(x)
+            one = torch.clock_ps - begin
+            begin = torch.clock_ps
+            torch.launch("busy", busy, y, 4096, 50)
+            other = torch.clock_ps - begin
+            begin = torch.clock_ps
+            work = dist.all_reduce(x, async_op=True)
+            torch.launch("busy", busy, y, 4096, 50)
+            work.wait()
+            both = torch.clock_ps - begin
+            return one, other, both, x.numpy()[0]
+
+        for one, other, both, value in run(torch, body).values():
+            assert max(one, other) <= both < 0.9 * (one + other)
+            assert value == 1 * 2 * 2 * 2 / 2  # 0 + 1, then doubled twice
+
+
+def test_launches_of_one_device_take_turns() -> None:
+    with mt.host("ahbm") as torch:
+        x, y = torch.zeros(4096), torch.zeros(4096)
+        one = torch.launch("busy", busy, x, 4096, 5, _defer_wait=True)
+        two = torch.launch("busy", busy, y, 4096, 5, _defer_wait=True)
+        assert torch.clock_ps == 0
+        assert two.start_ps == one.end_ps
+        torch.accelerator.synchronize()
+        assert torch.clock_ps == two.end_ps
+
+
+def test_the_trace_has_both() -> None:
+    with mt.host("ahbm", algorithm="ring") as torch:
+
+        def body(rank):
+            x, y = torch.empty(64).fill_(1), torch.empty(64).fill_(2)
+            works = [torch.distributed.all_reduce(t, async_op=True) for t in (x, y)]
+            for work in works:
+                work.wait()
+            return x.numpy()[0], y.numpy()[0]
+
+        assert set(run(torch, body).values()) == {(2, 4)}
+        together = [w for w in torch.engine.launches if w.together]
+        trace = torch.trace
+    assert len(together) == 2
+    sends = [e for e in trace if e.operation == "send"]
+    assert sends
+    assert max(e.end_ps for e in trace) <= torch.engine.end_ps
+    assert min(e.start_ps for e in sends) >= together[0].start_ps
+
+
+def test_the_same_again_takes_the_same_time() -> None:
+    def once() -> float:
+        with mt.host("ahbm", algorithm="ring", sips=4) as torch:
+
+            def body(rank):
+                x = torch.tensor(np.ones(100 + rank), dtype="f32")
+                y = torch.zeros(512)
+                for _ in range(3):
+                    work = torch.distributed.all_reduce(y, async_op=True)
+                    torch.launch("busy", busy, x.to("f16"), 100, 2 + rank)
+                    work.wait()
+
+            run(torch, body)
+            return torch.time_ns
+
+    assert once() == once()
