@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+import megatile as mt
+from megatile.collectives import ranking
+from megatile.collectives.effort import QUEUE, effort
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.planner import bus_factor, collective, predict
 from megatile.collectives.provenance import prove
@@ -165,3 +168,24 @@ def test_a_path_that_an_algorithm_has_not(name, path):
 def test_nothing_allowed_does_it():
     with pytest.raises(CollectiveError, match="none that was allowed does it"):
         predict("all_reduce", machine="dgx-h100", nbytes=64, among=["dissemination"])
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "direct", "hierarchical", "halving_doubling", "rail_rings"])
+def test_the_effort_of_a_plan_is_known_before_it_is_run(algorithm):
+    plan = collective("all_reduce", machine="h100-cluster", ranks=16, nbytes=1 << 16, algorithm=algorithm)
+    queues = sum(plan.units * channel.members for channel in plan.channels)
+    issued = len(mt.simulate(plan, machine="h100-cluster").trace)
+    assert 0.5 * issued < effort(plan) - QUEUE * queues < 2 * issued
+
+
+def test_with_many_ranks_the_cheapest_to_simulate_are_tried(monkeypatch):
+    monkeypatch.setattr(ranking, "MOST_IN_ALL", 60_000)
+    cluster = mt.machine("h100-cluster", nodes=9)
+    with pytest.warns(
+        UserWarning, match="not all variants of .*ring.* were tried, .* name one to wait for it"
+    ):
+        plan, why = collective("all_reduce", machine=cluster, nbytes=1024, explain=True)
+    assert plan.units == 72
+    notes = {c.algorithm: c.why_not for c in why.candidates}
+    assert "too large: about" in str(notes["direct"])
+    assert why.chosen.why_not is None

@@ -1,11 +1,11 @@
-"""What machine files leave out: told with the figure it costs."""
+"""What machine files leave out: reported with the figure it costs."""
 
 import pytest
 
 import megatile as mt
 from megatile.collectives.planner import predict
 from megatile.collectives.toy import chips
-from megatile.core.errors import MachineError
+from megatile.core.errors import MachineError, MegatileError
 from megatile.hda import HDA, machine
 from megatile.hda.gaps import gaps
 
@@ -28,7 +28,7 @@ def test_channels_change_times_smoothly():
     assert times[6:] == [times[-1]] * len(times[6:]), "seven links need seven channels, and one for copies"
 
 
-def test_few_channels_are_told():
+def test_few_channels_are_reported():
     (gap,) = gaps(changed(chips("full_mesh", 8), channels=4))
     assert gap.path == "engines.ports"
     assert "4 channels serve 7 links of 'links'" in gap.message
@@ -37,7 +37,7 @@ def test_few_channels_are_told():
     assert gaps(changed(chips("switch", 8), channels=2)) == []
 
 
-def test_no_dma_engine_is_told():
+def test_no_dma_engine_is_reported():
     data = chips("switch", 8).to_dict()
     data["engines"] = [e for e in data["engines"] if e["kind"] != "dma"]
     (gap,) = gaps(HDA.from_dict(data))
@@ -45,7 +45,16 @@ def test_no_dma_engine_is_told():
     assert "1 us" in gap.message.replace("µ", "u")
 
 
-def test_a_missing_gateway_is_told():
+def test_a_protocol_without_networks_is_reported():
+    data = machine("mi300x-8").to_dict()
+    data["networks"] = []
+    (gap,) = [gap for gap in gaps(HDA.from_dict(data)) if gap.path == "protocol"]
+    assert "no network joins devices" in gap.message
+    with pytest.raises(MegatileError, match="cannot reach gpu:0: no network joins them"):
+        mt.collective("all_reduce", machine=HDA.from_dict(data), nbytes=1024)
+
+
+def test_a_missing_gateway_is_reported():
     found = {gap.path: gap.message for gap in gaps(machine("ahbm"))}
     words = "what a pe sends over 'cubes' does not cross 'noc' (up to 8 ns at 256 GB/s)"
     assert words in found["networks.noc"]

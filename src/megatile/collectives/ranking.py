@@ -5,11 +5,13 @@ Prices are lower bounds of the simulated time, so nothing that could win is left
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megatile.collectives.candidates import Candidate
+from megatile.collectives.effort import MOST, MOST_IN_ALL, effort
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.libraries import RING_PIECE, channels_in_use, reason_against, steps_saved
 from megatile.collectives.registry import Algorithm, algorithms, find_algorithm
@@ -37,8 +39,6 @@ LANED = ("ring_bidirectional", "multi_ring", "rail_rings", "hamilton")
 """Rings of several lanes overlap as they are; cutting them into chunks is not tried."""
 LARGE = 16 << 20
 """Bytes from which rings on all rails between nodes are the first guess."""
-MOST_PAIRS = 1 << 21
-"""More queues than this (ranks squared) are not tried: direct exchange has no chance there."""
 
 
 def plan_of(candidate: Candidate, job: Job) -> Plan:
@@ -83,7 +83,8 @@ def rank(
         guess, known_prices = floors.best, floors.prices
         if _refused(library, guess.algorithm, guess.path, job, launch):
             guess = None
-    guess = guess or _first_guess(hda, job, among, launch, library, path)
+    large = _too_large(hda, job, among, path, library)
+    guess = guess or _first_guess(hda, job, among, launch, library, path, large)
     timed = [_timed(hda, job, guess, launch, library)] if guess else []
     priced: list[Candidate] = []
     unfit: list[Candidate] = []
@@ -91,23 +92,35 @@ def rank(
         if among is not None and known.name not in among:
             continue
         tell(f"pricing {known.name}", number, len(algorithms()))
-        reason = known.reason_against(job) or _too_large(known, job)
+        reason = known.reason_against(job)
         if reason is None:
             for way in _ways(hda, job, known, path):
                 refused = _refused(library, known.name, way, job, launch)
                 if refused is None:
-                    priced += _priced_variants(hda, job, known, way, launch, timed, known_prices, library)
+                    priced += _priced_variants(
+                        hda, job, known, way, launch, timed, known_prices, library, large
+                    )
                 elif not any((c.algorithm, c.why_not) == (known.name, refused) for c in unfit):
                     unfit.append(Candidate(known.name, path=way, why_not=refused))
         elif job.operation in known.operations:
             unfit.append(Candidate(known.name, why_not=reason))
+    if large:
+        left_out = ", ".join(dict.fromkeys(label.partition("(")[0] for label, _ in large))
+        warnings.warn(
+            f"{job.operation} over {job.ranks} ranks: not all variants of {left_out} were tried, as they "
+            "take long to simulate; name one to wait for it",
+            stacklevel=2,
+        )
     usable = sorted(
         (c for c in priced if c.price_ps is not None), key=lambda c: (c.price_ps or 0, c.label, c.path)
     )
     if not usable:
-        reasons = "; ".join(f"{c.label}: {c.why_not}" for c in [*priced, *unfit])
+        reasons = "; ".join(dict.fromkeys(f"{c.label}: {c.why_not}" for c in [*priced, *unfit]))
         raise CollectiveError(
-            f"no algorithm can do {job.operation} here ({reasons or 'none that was allowed does it'})"
+            f"no algorithm can do {job.operation} here ({reasons or 'none that was allowed does it'})",
+            advice="name one of those that are too large, and wait; or ask for fewer ranks"
+            if large
+            else None,
         )
     prices = {(c.label, c.path): c.price_ps for c in usable}
     timed = [replace(c, price_ps=prices.get((c.label, c.path))) for c in timed]
@@ -139,7 +152,13 @@ def _ways(hda: HDA, job: Job, known: Algorithm, path: str | None) -> tuple[str, 
 
 
 def _first_guess(
-    hda: HDA, job: Job, among: Sequence[str] | None, launch: bool, library: str | None, path: str | None
+    hda: HDA,
+    job: Job,
+    among: Sequence[str] | None,
+    launch: bool,
+    library: str | None,
+    path: str | None,
+    too_large: Mapping[tuple[str, str], str],
 ) -> Candidate | None:
     """A candidate that is rarely bad: what must take longer than it need not be priced to the end."""
     large = job.nbytes >= LARGE and job.ranks <= FEW
@@ -149,8 +168,9 @@ def _first_guess(
         ways = _ways(hda, job, algorithms()[name], path)
         if not ways or algorithms()[name].reason_against(job):
             continue
-        if not _refused(library, name, ways[0], job, launch):
-            return Candidate(name, tuple(_guessed_options(name, job).items()), ways[0])
+        guess = Candidate(name, tuple(_guessed_options(name, job).items()), ways[0])
+        if not _refused(library, name, ways[0], job, launch) and (guess.label, ways[0]) not in too_large:
+            return guess
     return None
 
 
@@ -173,6 +193,7 @@ def _priced_variants(
     timed: Sequence[Candidate],
     known_prices: Mapping[tuple[str, str], int],
     library: str | None,
+    too_large: Mapping[tuple[str, str], str],
 ) -> Iterator[Candidate]:
     """An algorithm's option sets with prices; more chunks are tried as long as they make it cheaper.
 
@@ -188,6 +209,9 @@ def _priced_variants(
         way = Candidate(known.name, tuple(sorted(options.items())), path)
         if known.name in LANED and any((c.label, c.path) == (way.label, path) for c in timed):
             continue
+        if (way.label, path) in too_large:
+            yield replace(way, why_not=too_large[way.label, path])
+            continue
         floor = known_prices.get((way.label, path))
         if floor is not None and enough is not None and floor > enough:
             found = replace(way, price_ps=floor)
@@ -199,10 +223,31 @@ def _priced_variants(
             before = DEARER if dearer else found.price_ps
 
 
-def _too_large(known: Algorithm, job: Job) -> str | None:
-    if known.name == "direct" and job.ranks**2 > MOST_PAIRS and job.operation != "send_recv":
-        return f"{job.ranks} ranks have too many pairs"
-    return None
+def _too_large(
+    hda: HDA, job: Job, among: Sequence[str] | None, path: str | None, library: str | None
+) -> dict[tuple[str, str], str]:
+    """Why candidates are not tried, by label and path: with many ranks, the cheapest to simulate are, as far
+    as a few seconds go."""
+    if job.ranks <= FEW:
+        return {}
+    efforts: list[tuple[int, str, str]] = []
+    for known in algorithms().values():
+        if (among is not None and known.name not in among) or known.reason_against(job):
+            continue
+        for options in variants(known, job, library is not None):
+            way = Candidate(known.name, tuple(sorted(options.items())))
+            try:
+                needed = effort(plan_of(way, job))
+            except MegatileError:
+                continue  # it is refused with its reason when it is priced
+            efforts += [(needed, way.label, each) for each in _ways(hda, job, known, path)]
+    found, spent = {}, 0
+    for needed, label, way_path in sorted(efforts):
+        if needed > MOST or spent + needed > MOST_IN_ALL:
+            found[label, way_path] = f"too large: about {needed / 1e6:.3g} million commands to simulate"
+        else:
+            spent += needed
+    return found
 
 
 def variants(known: Algorithm, job: Job, library: bool = False) -> Iterator[dict[str, Any]]:
@@ -242,7 +287,7 @@ def _timed(
     hda: HDA, job: Job, candidate: Candidate, launch: bool = True, library: str | None = None
 ) -> Candidate:
     timing = timing_of(candidate, job, library)
-    found = simulate(plan_of(candidate, job), machine=hda, launch=launch, timing=timing)
+    found = simulate(plan_of(candidate, job), machine=hda, launch=launch, timing=timing, record=False)
     return replace(candidate, time_ps=found.time_ps)
 
 

@@ -143,5 +143,5 @@ def small_twin(job: Job) -> Job:
     most = max(1, VERIFIED // (job.ranks * itemsize(job.dtype)))
     if job.count <= most:
         return job
-    rhythm = job.ranks * 64
+    rhythm = job.ranks * next((chunks for chunks in (64, 16) if job.ranks * chunks <= most), 4)
     return replace(job, count=max(1, most // rhythm) * rhythm + job.count % rhythm)

@@ -24,7 +24,7 @@ class Gap(NamedTuple):
 
 def gaps(hda: HDA) -> list[Gap]:
     """Everything that the file may leave out but that changes times, with the figure it costs."""
-    return [*_without_dma(hda), *_few_channels(hda), *_without_gateway(hda)]
+    return [*_without_dma(hda), *_few_channels(hda), *_without_gateway(hda), *_without_network(hda)]
 
 
 def _without_dma(hda: HDA) -> Iterator[Gap]:
@@ -68,6 +68,16 @@ def _without_gateway(hda: HDA) -> Iterator[Gap]:
                 f"(up to {format_time(latency)} at {format_rate(inner.effective_bandwidth)})",
                 f"gateway: NUMBER, the {inner.connects} where '{outer.name}' begins, if it lies on the way",
             )
+
+
+def _without_network(hda: HDA) -> Iterator[Gap]:
+    device = hda.level(hda.scale("device").level).position
+    if hda.protocol is not None and not any(hda.level(n.level).position > device for n in hda.networks):
+        yield Gap(
+            "protocol",
+            "no network joins devices: the protocol of collectives among them has no effect",
+            "add a network, or leave the protocol out",
+        )
 
 
 def links_of_unit(network: Network) -> int:
