@@ -10,14 +10,18 @@ from typing import Any
 
 import numpy as np
 from random_cases import Case, random_case
+from random_launches import Launches, random_launches
 from random_levels import random_levels
-from simpy_reader import Run, read
+from simpy_reader import Run, read, read_all
 
 from megatile.core.errors import MegatileError, RouteError
 from megatile.plan import model as pm
 from megatile.plan.deadlock import PlanDeadlock
 from megatile.sim import Deadlock, simulate
-from megatile.timing import faults
+from megatile.sim.data import assumed
+from megatile.sim.record import Record
+from megatile.sim.simulation import QueueMisuse, Simulation
+from megatile.timing import Resources, faults
 
 NAMES: dict[type, str] = {
     pm.Send: "send",
@@ -130,10 +134,56 @@ def _different(case: Case, run: Run, result: Any) -> str | None:
     return None
 
 
+def between_launches(case: Launches, engine: str = "plain") -> str | None:
+    """What the engine and the reader say differently of launches beside each other."""
+    options: dict[str, Any] = {"assume": case.assume, "faults": case.faults}
+    runs: Any
+    try:
+        runs = read_all(case.plans, case.hda, installed=True, **options)
+    except MegatileError as error:
+        runs = error
+    simulation = Simulation(engine=engine, everything_shared=True)
+    ended: dict[int, tuple[int, Record]] = {}
+    launched = []
+    try:
+        for plan, at in case.plans:
+            view = Resources(case.hda, plan, case.faults, installed=True)
+            begin = at + view.start_ps(0)
+            launched.append(simulation.add(plan, view, assumed(case.assume), at=at, begin=begin))
+        while (one := simulation.run()) is not None:
+            ended[one.number] = simulation.last_of(one), Record(simulation, one)
+    except (MegatileError, QueueMisuse) as error:
+        return None if isinstance(runs, MegatileError) else f"the engine fails: {error!r}, the reader not"
+    if isinstance(runs, MegatileError):
+        return f"the reader fails: {runs!r}"
+    for number, (one, run) in enumerate(zip(launched, runs, strict=True)):
+        end, record = ended.get(one.number, (None, None))
+        if run.stuck or any(not unit.done for unit in run.units):
+            if end is not None:
+                return f"launch {number}: the reader is stuck ({run.stuck}), the engine ends at {end}"
+            continue
+        if end != run.time_ps:
+            return f"launch {number}: {run.time_ps} ps by the reader, {end} by the engine"
+        units: dict[str, Counter[Event]] = {}
+        for event in record.trace():
+            start = None if event.operation == "read_scalar" else event.start_ps
+            units.setdefault(event.unit, Counter())[event.operation, start, event.end_ps] += 1
+        for unit, mine in zip(run.units, expected(run), strict=True):
+            missing = mine - units.get(one.resources.names[unit.number], Counter())
+            if missing:
+                return (
+                    f"launch {number}, unit {unit.number}: only the reader has {sorted(missing, key=str)[:3]}"
+                )
+    return None
+
+
 def main() -> None:
     import sys
 
     first, last = (int(a) for a in sys.argv[1:3])
+    if "launches" in sys.argv[3:]:
+        judge_launches(first, last, sys.argv[3:])
+        return
     make = random_levels if "levels" in sys.argv[3:] else random_case
     engines = tuple(name for name in ("plain", "compiled") if name in sys.argv[3:]) or (None,)
     bad = 0
@@ -147,6 +197,17 @@ def main() -> None:
             bad += 1
             print(seed, case.hda.name, *case.patterns, case.faults or "", "|", found, flush=True)
     print(f"{last - first} cases, {bad} disagreements")
+
+
+def judge_launches(first: int, last: int, words: list[str]) -> None:
+    bad = 0
+    for seed in range(first, last):
+        for engine in ("plain", "compiled"):
+            if engine in words or "compiled" not in words:
+                found = between_launches(random_launches(seed), engine)
+                bad += found is not None
+                print(seed, engine, found, flush=True) if found else None
+    print(f"{last - first} sets of launches, {bad} disagreements")
 
 
 if __name__ == "__main__":

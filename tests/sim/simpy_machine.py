@@ -40,10 +40,24 @@ class Servers:
 
     def __init__(self) -> None:
         self.env = simpy.Environment()
-        self.holders: dict[Any, simpy.Event] = {}
-        """Per hardware unit, the end of the last unit of a plan that was submitted to it."""
+        self.holders: list[tuple[Any, int, simpy.Event]] = []
+        """Hardware units, the launches that were submitted to them, and when those have ended there."""
+        self.lines: dict[Any, Any] = {}
+        """Queues of installed channels, by hardware unit, channel and member."""
         self._known: dict[Any, simpy.Resource] = {}
         self._asking: dict[int, list[tuple[Any, simpy.Event]]] = defaultdict(list)
+
+    def take(self, here: Any, launch: int, over: simpy.Event, hda: Any) -> list[simpy.Event]:
+        """A launch takes a hardware unit; the ends it waits for: of the same unit, or one in the other."""
+        total = {unit.level: hda.level(unit.level).total for unit, *_ in [*self.holders, (here,)]}
+
+        def meets(other: Any) -> bool:
+            least = min(total[here.level], total[other.level])
+            return here.index * least // total[here.level] == other.index * least // total[other.level]
+
+        before = [end for unit, other, end in self.holders if other != launch and meets(unit)]
+        self.holders.append((here, launch, over))
+        return before
 
     def later(self, priority: int) -> simpy.Event:
         """An event in a later phase of this picosecond."""

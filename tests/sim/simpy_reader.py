@@ -60,6 +60,7 @@ class Run:
     choices: dict[int, list[int]]
     stuck: list[Stuck]
     outputs: dict[str, Any] | None = None
+    units: Any = ()
 
     def times(self, unit: int) -> list[tuple[str, int | None, int | None]]:
         return [(type(r.statement).__name__, r.start, r.end) for r in self.records[unit]]
@@ -85,16 +86,22 @@ class Message:
     dtype: str = ""
 
 
-class Queue:
-    """One bounded queue: messages in order, credits by number."""
+class Line:
+    """One bounded queue: messages in order, credits by number. An installed one outlives launches."""
 
-    def __init__(self, env: simpy.Environment, channel: pm.Channel, number: int, unit: int, member: int):
-        self.channel, self.number, self.receiver, self.member = channel, number, unit, member
-        self.sender = int(channel.source.evaluate({"unit": unit, "member": member}))
+    def __init__(self, env: simpy.Environment) -> None:
         self.bell = Bell(env)
         self.sent = self.taken = 0
         self.arrived: list[tuple[int, Message]] = []
         self.credits: set[int] = set()
+
+
+class Queue:
+    """A queue as one launch sees it: its number among those of the plan, its ends as units of the plan."""
+
+    def __init__(self, line: Line, channel: pm.Channel, number: int, unit: int, member: int):
+        self.line, self.channel, self.number, self.receiver, self.member = line, channel, number, unit, member
+        self.sender = int(channel.source.evaluate({"unit": unit, "member": member}))
 
     @property
     def label(self) -> str:
@@ -142,7 +149,7 @@ class Reader:
         at_ps: int = 0,
         installed: bool = False,
     ) -> None:
-        self.plan, self.assume, self.launch, self.at_ps = plan, assume or {}, launch, at_ps
+        self.plan, self.assume, self.launch, self.at_ps, self.hda = plan, assume or {}, launch, at_ps, hda
         self.levels = Levels(self, hda, faults or current_faults(), installed)
         self.fabric = self.levels.views[plan.first.name].fabric
         self.servers = servers or Servers()
@@ -154,7 +161,8 @@ class Reader:
         for channel in plan.channels:
             for to, member in product(range(plan.instances(channel.level)), range(channel.members)):
                 number = len(self.queues)
-                self.queues[channel.name, to, member] = Queue(self.env, channel, number, to, member)
+                line = self._line(channel, to, member)
+                self.queues[channel.name, to, member] = Queue(line, channel, number, to, member)
         self.flags: dict[Any, int] = defaultdict(int)
         self.raised: dict[Any, Bell] = defaultdict(lambda: Bell(self.env))
         self.keys = {
@@ -169,6 +177,15 @@ class Reader:
         self.units.sort(key=lambda u: u.index)
         self.levels.begin()
 
+    def _line(self, channel: pm.Channel, to: int, member: int) -> Line:
+        """A queue of this launch, or the one of the machine at the receiver's hardware unit."""
+        if not channel.installed:
+            return Line(self.env)
+        assert channel.level is None, "installed channels are of the first level here"
+        here = self.levels.views[self.plan.first.name].hardware(to)
+        key = (here, channel.name, channel.names[member] if channel.names else member)
+        return self.servers.lines.setdefault(key, Line(self.env))
+
     def turn(self, resource: int, key: tuple[int, ...], busy_ps: int) -> Process:
         yield from self.servers.turn(self.fabric, resource, (self.launch, *key), busy_ps)
 
@@ -180,7 +197,7 @@ class Reader:
         outputs = None
         if self.data is not None:
             outputs = {t.name: self._output(t) for t in self.plan.tiles if t.role in ("output", "inout")}
-        return Run(self.last, [u.records for u in self.units], choices, stuck, outputs)
+        return Run(self.last, [u.records for u in self.units], choices, stuck, outputs, self.units)
 
     def _output(self, tile: pm.Tile) -> Any:
         assert self.data is not None
@@ -288,11 +305,11 @@ class Unit:
         self.done = False
         self.engines: dict[str, simpy.Event] = {}
         self.ends: list[simpy.Event] = []
-        self.before, self.over = None, reader.env.event()
+        self.before, self.over = [], reader.env.event()
         if not self.plan.levels:
-            holders, here = reader.servers.holders, self.machine.hardware(number)
-            self.before = None if self.machine.crowded else holders.get(here)
-            holders[here] = self.over
+            self.before = reader.servers.take(
+                self.machine.hardware(number), reader.launch, self.over, reader.hda
+            )
         self.unfinished: dict[Any, list[tuple[Any, bool, simpy.Event]]] = defaultdict(list)
         self.seen_by_others: list[simpy.Event] = []
         self.copies = 0  # and commands on shared engines, which count with them
@@ -303,8 +320,7 @@ class Unit:
         try:
             start = self.reader.at_ps + self.machine.start_ps(0)
             yield self.env.timeout(max(0, start - self.env.now))
-            if self.before is not None:
-                yield self.before
+            yield self.env.all_of(self.before)
             yield from self.block(self.stream.body)
         except MegatileError as error:
             self.reader.failed.append(error)
@@ -413,8 +429,8 @@ class Unit:
             yield self.env.all_of(users)
             self.reader.note(self.env.now)
             yield self.env.timeout(travel)
-            queue.credits.add(message.number)
-            queue.bell.ring()
+            queue.line.credits.add(message.number)
+            queue.line.bell.ring()
 
         self.env.process(process())
 
@@ -596,12 +612,12 @@ def _compute(u: Unit, s: pm.Compute) -> Process:
 def _send(u: Unit, s: pm.Send) -> Process:
     record, to, member = u.record(s), u.value(s.to), u.value(s.member)
     queue = u.reader.queues[s.channel, to, member]
-    number, channel = queue.sent, queue.channel
+    number, channel = queue.line.sent, queue.channel
     assert queue.sender == u.above(channel.level), f"{u.number} does not feed {queue.label} of unit {to}"
-    queue.sent += 1
-    while number >= channel.slots and number - channel.slots not in queue.credits:
+    queue.line.sent += 1
+    while number >= channel.slots and number - channel.slots not in queue.line.credits:
         u.hold_up("credit", queue.label, to)
-        yield queue.bell.event
+        yield queue.line.bell.event
     read, nbytes = u.region(s.read), u.value(s.work.bytes)
     peer = u.stand(channel.level, to)
     path = u.machine.path(u.spot, read.memory, peer, channel.memory, channel.chunk_bytes)
@@ -617,8 +633,8 @@ def _send(u: Unit, s: pm.Send) -> Process:
     def arrive(landed: simpy.Event, message: Message) -> Process:
         yield landed
         u.reader.note(u.env.now)
-        queue.arrived.append((u.env.now, message))
-        queue.bell.ring()
+        queue.line.arrived.append((u.env.now, message))
+        queue.line.bell.ring()
 
     engine = f"dma.{u.machine.virtual_channel(s.channel, u.spot, peer)}"
     u.issue(engine, [read], [], work, *u.seen_by_others)
@@ -630,16 +646,17 @@ def _receive(u: Unit, s: pm.Receive) -> Process:
     queue = u.reader.queues[s.channel, here, u.value(s.member)]
     if s.into is None:
         record.start = u.env.now
-    while len(queue.arrived) <= queue.taken:
+    while len(queue.line.arrived) <= queue.line.taken:
         u.hold_up("data", queue.label, queue.sender)
-        yield queue.bell.event
+        yield queue.line.bell.event
     _take(u, s, record, queue)
 
 
 def _take(u: Unit, s: Any, record: Record, queue: Queue) -> None:
     """The message at the head of a queue is there: bind it, or copy it out."""
-    message = queue.arrived[queue.taken][1]
-    queue.taken += 1
+    message = queue.line.arrived[queue.line.taken][1]
+    message.queue = queue  # as the launch of the receiver sees it
+    queue.line.taken += 1
     if message.data is not None:
         flat = np.ascontiguousarray(message.data).reshape(-1).view(np.uint8)
         message.data = flat.view(numpy_dtype(s.dtype)).reshape([u.value(e) for e in s.shape])
@@ -667,11 +684,13 @@ def _receive_any(u: Unit, s: pm.ReceiveAny) -> Process:
     queues = [u.reader.queues[s.channel, here, m] for m in s.members]
     while True:
         yield u.reader.servers.later(DECIDE)  # everything that arrives in this picosecond has arrived
-        heads = [(q.arrived[q.taken][0], q.member) for q in queues if len(q.arrived) > q.taken]
+        heads = [
+            (q.line.arrived[q.line.taken][0], q.member) for q in queues if len(q.line.arrived) > q.line.taken
+        ]
         if heads:
             break
         u.waits = [Stuck(u.index, "data", q.label, (q.sender,)) for q in queues]
-        yield u.env.any_of([q.bell.event for q in queues])
+        yield u.env.any_of([q.line.bell.event for q in queues])
     chosen = min(heads)[1]
     u.choices.append(chosen)
     u.ints[s.chosen] = chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -324,9 +325,14 @@ def test_the_channel_of_two_launches_must_be_one() -> None:
         s.submit(pingpong(slots=3).part([1]))
 
 
-def test_a_plan_without_installed_channels_has_all_its_streams() -> None:
+def test_only_a_part_of_a_plan_leaves_out_streams() -> None:
+    part = work().part([1])
+    assert Plan.from_text(str(part)) == Plan.from_json(part.to_json()) == part
     with pytest.raises(PlanError, match="unit 0 has 0 streams, not one"):
-        Session(toy(2)).submit(work().part([1]))
+        Session(toy(2)).submit(replace(part, partial=False))
+    s = Session(toy(2))
+    assert s.launch(part, {"x0": np.ones((2, 64), "f4")}).outputs["x0"][1, 0] == 2
+    assert {event.unit for event in s.trace} == {"core1"}
 
 
 def test_many_launches_are_quick_and_take_no_more_memory() -> None:

@@ -5,8 +5,8 @@ Units and streams
 A plan runs on ``units`` units, numbered from 0; unit ``u`` is hardware unit ``place(u)`` of the machine's
 ``scale``. Every unit belongs to exactly one ``Stream``: a list of statements in which the unit's own number
 is the symbol ``unit``. Units that do the same share a stream, so a ring of 100 000 units is one stream.
-In a plan with installed channels (below) units may have no stream: they are not of this launch, and only
-those channels reach them.
+In a ``partial`` plan units may have no stream: they are not of this launch, and only installed channels
+(below) reach them.
 
 Levels
 ------
@@ -317,6 +317,7 @@ class Plan:
     streams: tuple[Stream, ...] = ()
     place: Expr = part("expr", KEYWORD, unit)
     levels: tuple[Level, ...] = ()
+    partial: bool = part("literal", KEYWORD, False)
 
     @property
     def units(self) -> int:
@@ -364,7 +365,7 @@ class Plan:
             own = [u for u in stream.unit_numbers() if u in chosen or stream.level is not None]
             streams += [replace(stream, units=runs(own))] if own else []
         channels = tuple(replace(channel, installed=True) for channel in self.channels)
-        return replace(self, streams=tuple(streams), channels=channels)
+        return replace(self, streams=tuple(streams), channels=channels, partial=True)
 
     def coordinate(self, axis: int) -> Expr:
         """The unit's coordinate along ``axis`` as an expression."""

@@ -161,7 +161,7 @@ def check_streams(plan: Plan, level: Level) -> None:
         if outside is not None:
             raise PlanError(f"stream of {word} {outside}, but there are {count} {word}s")
         covered[np.arange(*run)] += 1
-    least = 0 if any(channel.installed for channel in plan.channels) else 1
+    least = 0 if plan.partial else 1
     if (wrong := (covered < least) | (covered > 1)).any():
         at = int(np.argmax(wrong))
         raise PlanError(f"{word} {at} has {int(covered[at])} streams, not one")

@@ -137,6 +137,11 @@ def places_of(plan: Plan) -> Any:
 def ends(plan: Plan) -> dict[Place, dict[str, Installed]]:
     """For each unit of the hardware, the channel families that a plan wants there."""
     places = places_of(plan)
+    if any(c.installed for c in plan.channels) and len(np.unique(places)) < len(places):
+        raise InstallError(
+            f"several units of plan '{plan.name}' stand on one {plan.scale}: installed queues need one each",
+            advice="place every unit on a unit of its own",
+        )
     units = np.arange(plan.units, dtype=np.int64)
     found: dict[Place, dict[str, Installed]] = {(plan.scale, int(place)): {} for place in places}
     for channel in plan.channels:
