@@ -140,7 +140,7 @@ _SCALARS: dict[type[n.Node], Callable[[_Scalars, Any], None]] = {
 def lets(body: tuple[n.Node, ...]) -> dict[str, str]:
     """Variables that a body sets (not those of regions inside), with a dtype that holds all their values."""
     found: dict[str, str] = {}
-    for node in _inside(body):
+    for node in own_statements(body):
         if isinstance(node, n.Let):
             _join(found, node.name, node.value.dtype)
         elif isinstance(node, n.ReadScalar):
@@ -150,13 +150,14 @@ def lets(body: tuple[n.Node, ...]) -> dict[str, str]:
     return found
 
 
-def _inside(body: tuple[n.Node, ...]) -> list[n.Node]:
+def own_statements(body: tuple[n.Node, ...]) -> list[n.Node]:
+    """The statements of a region, those in regions inside left out (and in elementwise loops)."""
     found: list[n.Node] = []
     for node in body:
         found.append(node)
         if not isinstance(node, (n.Scale, n.Parallel)):
             for _, inner in n.bodies(node):
-                found += _inside(inner)
+                found += own_statements(inner)
     return found
 
 

@@ -16,6 +16,7 @@ from megatile.core.expr import Const, Symbol, simplify, symbols
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
 from megatile.language.tile.errors import ProgramWarning
+from megatile.targets.cpu import waiting
 from megatile.targets.cpu.elements import Value, converted, kind
 from megatile.targets.cpu.elementwise import lets, loop_range
 from megatile.targets.cpu.expressions import whole, write
@@ -25,10 +26,11 @@ from megatile.targets.cpu.storages import LINE, Storage, Storages
 from megatile.targets.interpret.dispatch import is_dispatched
 
 PRELUDE = (File(__file__).parent / "prelude.c").read_text(encoding="utf-8")
+TOGETHER = (File(__file__).parent / "together.c").read_text(encoding="utf-8")
 _WORDS = """auto break case char const continue default do double else enum extern float for goto if inline
 int long register restrict return short signed sizeof static struct switch typedef union unsigned void
 volatile while run here work scratch index worker failure pool launch main argument"""
-_TAKEN = set(re.findall(r"\w+", PRELUDE)) | set(_WORDS.split())
+_TAKEN = set(re.findall(r"\w+", PRELUDE + TOGETHER)) | set(_WORDS.split())
 _AXES = "xyzw"
 _NUMBER = {"f": "float", "d": "double", "l": "long", "b": "int"}
 
@@ -69,6 +71,8 @@ class Generator:
         self.node: n.Node | None = None
         self.scratch_used = self.scratch_bytes = 0
         self.said: set[type] = set()
+        self.merges: dict[n.Merge, str] = {}
+        self._label = ""
 
     # --- names, places ----------------------------------------------------------------------------
 
@@ -151,14 +155,14 @@ class Generator:
     def source(self) -> Source:
         text = Text(1)
         scope = Scope(self, text, {s.name: Const(0) for s in self.launch.scales if s.count == 1}, 0)
-        with self._variables(scope, self.program.body, fresh=True):
+        with self.variables(scope, self.program.body, fresh=True):
             self.statements(scope, self.program.body)
         table = self.storages
-        flags = [f"  memset(launch + {s.offset}, 0, {s.bytes(self.launch)});" for s in self._flags("launch")]
+        flags = [f"  memset(launch + {s.offset}, 0, {s.bytes(self.launch)});" for s in self.flags("launch")]
         head = [f"#define W {self.width}", PRELUDE, self._run_struct()]
         for values, name in self.tables.items():
             head.append(f"static const long {name}[] = {{{', '.join(map(str, values))}}};")
-        arrays = "\n".join(self._arrays(self.program.body, instance=False))
+        arrays = "\n".join(self.arrays(self.program.body, instance=False))
         sizes = (
             max(table.launch_bytes, LINE),
             max(table.instance_bytes, LINE),
@@ -175,9 +179,9 @@ class Generator:
             arrays=arrays,
             body="\n".join(text.lines),
         )
-        return Source(
-            "\n".join([*head, _PARALLEL, *self.functions, entry]), tuple(self.sites), tuple(self.phases)
-        )
+        waits = any("struct post post" in line for line in self.functions)
+        parts = [*head, _PARALLEL, *([TOGETHER] if waits else []), *self.functions, entry]
+        return Source("\n".join(parts), tuple(self.sites), tuple(self.phases))
 
     def _run_struct(self) -> str:
         fields = "".join(
@@ -189,11 +193,11 @@ class Generator:
             "  double *times;\n};"
         )
 
-    def _flags(self, home: str) -> list[Storage]:
+    def flags(self, home: str) -> list[Storage]:
         flags = {a.name for a in n.walk(self.program.body) if isinstance(a, n.Alloc) and a.flag}
         return [s for s in self.storages.table.values() if s.name in flags and s.home == home]
 
-    def _arrays(self, body: tuple[n.Node, ...], instance: bool) -> Iterator[str]:
+    def arrays(self, body: tuple[n.Node, ...], instance: bool) -> Iterator[str]:
         """Pointers to what a body touches."""
         touched = {self.storages.names[r.source].base for node in n.walk(body) for _, r in n.regions(node)}
         for name, storage in self.storages.table.items():
@@ -219,7 +223,7 @@ class Generator:
                 STATEMENTS[type(node)](scope, node)
 
     @contextmanager
-    def _variables(self, scope: Scope, body: tuple[n.Node, ...], fresh: bool = False) -> Iterator[None]:
+    def variables(self, scope: Scope, body: tuple[n.Node, ...], fresh: bool = False) -> Iterator[None]:
         """The variables that a region sets, beginning with the values they have outside."""
         before = dict(scope.vars), dict(scope.ranges)
         counts: dict[str, int] = {}
@@ -230,7 +234,11 @@ class Generator:
             outside = scope.vars.get(name)
             c_name = self.name(name) if outside is None else self.fresh(self.name(name) + "_")
             start = converted(outside, dtype).text if outside is not None else "0"
-            scope.text.add(f"{_NUMBER[kind(dtype)]} {c_name} = {start}; (void){c_name};")
+            if scope.frame is not None:
+                c_name = scope.frame.add(_NUMBER[kind(dtype)], c_name)
+                scope.text.add(f"{c_name} = {start};")
+            else:
+                scope.text.add(f"{_NUMBER[kind(dtype)]} {c_name} = {start}; (void){c_name};")
             scope.vars[name] = Value(c_name, dtype)
             scope.ranges.pop(name, None)
         scope.once = {name for name, count in counts.items() if count == 1}
@@ -239,22 +247,40 @@ class Generator:
 
     def region(self, scope: Scope, node: n.Scale) -> None:
         """Every unit of a scale below this one; one after the other, or over the threads of the pool."""
-        from megatile.targets.cpu.waiting import waits
-
         low, high = scope.depth, self.launch.depth(node.scale)
         count = math.prod(s.count for s in self.launch.scales[low:high])
-        waits(node, count)
-        if not scope.instance and is_dispatched(self.launch, low, high):
+        dispatched = not scope.instance and is_dispatched(self.launch, low, high)
+        if waiting.must_wait(self, node, count, high):
+            waiting.region(self, scope, node, low, high, dispatched)
+        elif dispatched:
             self._dispatched(scope, node, low, high)
-            return
-        with scope.text.block(), self._units(scope, low, high) as inner:
-            if inner.vars is scope.vars:
-                inner.vars = dict(scope.vars)
-            with self._variables(inner, node.body):
-                self.statements(inner, node.body)
+        else:
+            with scope.text.block(), self.units(scope, low, high) as inner:
+                self._unit(inner, node.body)
+
+    def _unit(self, scope: Scope, body: tuple[n.Node, ...]) -> None:
+        """What one unit of a region does."""
+        before, self._label = self._label, ""
+        with self.variables(scope, body):
+            self.statements(scope, body)
+        if self._label:
+            scope.text.add(f"{self._label}:;")
+        self._label = before
+
+    def label(self) -> str:
+        """The end of the unit's region."""
+        self._label = self._label or self.fresh("end")
+        return self._label
+
+    def merge(self, fn: n.Merge) -> str:
+        """The C function of a user's associative function."""
+        if fn not in self.merges:
+            name = self.merges[fn] = self.fresh("merge_")
+            self.functions += waiting.merge_function(self, name, fn)
+        return self.merges[fn]
 
     @contextmanager
-    def _units(self, scope: Scope, low: int, high: int, rank: str | None = None) -> Iterator[Scope]:
+    def units(self, scope: Scope, low: int, high: int, rank: str | None = None) -> Iterator[Scope]:
         """A loop over the units between two depths (or the one unit ``rank``), as a scope."""
         inner = Scope(
             self,
@@ -265,7 +291,6 @@ class Generator:
             dict(scope.ranges),
             (low, high),
             scope.instance,
-            scope.frame,
         )
         scales = [s for s in self.launch.scales[low:high] if s.count > 1]
         if not scales:
@@ -299,20 +324,15 @@ class Generator:
         line = f"line {node.span.line}" if node.span else ""
         self.phases.append(f"{name} {line}".strip())
         inner = Scope(self, Text(1), dict(scope.path), low, {}, dict(scope.ranges), (low, high), True)
-        fields = self._captured(scope, inner, node)
-        with self._units(inner, low, instance, rank="index") as unit:
-            for storage in self._flags("instance"):
+        fields = self.captured(scope, inner, node)
+        with self.units(inner, low, instance, rank="index") as unit:
+            for storage in self.flags("instance"):
                 unit.text.add(f"memset(work + {storage.offset}, 0, {storage.bytes(self.launch)});")
             if instance < high:
-                with (
-                    unit.text.block(),
-                    self._units(unit, instance, high) as below,
-                    self._variables(below, node.body),
-                ):
-                    self.statements(below, node.body)
+                with unit.text.block(), self.units(unit, instance, high) as below:
+                    self._unit(below, node.body)
             else:
-                with self._variables(unit, node.body):
-                    self.statements(unit, node.body)
+                self._unit(unit, node.body)
         struct = "".join(f" {kind_} {field};" for kind_, field, _ in fields)
         size = max(self.storages.instance_bytes, LINE)
         self.functions += [
@@ -325,7 +345,7 @@ class Generator:
             f"  char *const work = run->work + worker * {size}; (void)work;",
             "  char *const scratch = run->scratch + worker * SCRATCH; (void)scratch;",
             *(f"  const {kind_} {field} = here->{field};" for kind_, field, _ in fields),
-            *self._arrays(node.body, instance=True),
+            *self.arrays(node.body, instance=True),
             *inner.text.lines,
             "}",
             "",
@@ -338,7 +358,7 @@ class Generator:
                 f"parallel(run, {name}, &here, {count}, {len(self.phases) - 1});",
             )
 
-    def _captured(self, scope: Scope, inner: Scope, node: n.Scale) -> list[tuple[str, str, str]]:
+    def captured(self, scope: Scope, inner: Scope, node: n.Scale) -> list[tuple[str, str, str]]:
         """Numbers that a region has from outside: (type, name, value)."""
         fields = []
         for scale, index in scope.path.items():
@@ -391,14 +411,14 @@ _ENTRY = """
 static char *spare; /* memory of the run before */
 int megatile_run(void **arguments, struct pool *pool, struct failure *failure, double *times) {{
   struct run r, *const run = &r;
-  const long workers = pool ? pool->threads : 1;
+  const long workers = pool ? pool->threads : 1, worker = 0;
   char *memory = __atomic_exchange_n(&spare, 0, __ATOMIC_ACQ_REL);
   if (memory && *(long *)memory != workers) {{ free(memory); memory = 0; }}
   if (!memory) memory = aligned_alloc(64, 64 + {launch} + workers * ({work} + SCRATCH));
   if (!memory) return 1;
   *(long *)memory = workers;
   char *const launch = memory + 64, *const scratch = launch + {launch} + workers * {work};
-  (void)scratch;
+  (void)scratch, (void)worker;
 {arguments}
   r.launch = launch, r.work = launch + {launch}, r.scratch = scratch;
   r.failure = failure, r.pool = pool, r.times = times;

@@ -11,7 +11,7 @@ from megatile.ir import nodes as n
 from megatile.targets.cpu.elements import LANES, NARROW, Value, c_type, converted, held, kind, loaded, stored
 from megatile.targets.cpu.errors import CompileError
 from megatile.targets.cpu.expressions import whole, write
-from megatile.targets.cpu.scope import Axis, Box, Scope
+from megatile.targets.cpu.scope import Axis, Box, Peer, Scope
 from megatile.targets.cpu.storages import Storage, row_major
 
 Pair = tuple[Axis, Axis]
@@ -443,10 +443,12 @@ def fill_statement(scope: Scope, node: n.Fill) -> None:
         fill(scope, scope.box(node.to), write(scope.own(node.value), scope))
 
 
-def copy_statement(scope: Scope, node: n.Copy) -> None:
+def copy_statement(
+    scope: Scope, node: n.Copy, to_peer: Peer | None = None, of_peer: Peer | None = None
+) -> None:
     names = scope.gen.storages.names
     with scope.text.block():
-        source, to = scope.box(node.source), scope.box(node.to)
+        source, to = scope.box(node.source, of_peer), scope.box(node.to, to_peer)
         if names[node.source.source].base == names[node.to.source].base:
             made = scratch(scope, [a.extent for a in source.axes], source.storage.dtype, wide=True)
             copy(scope, made, source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from megatile.core.expr import Const, Expr, Symbol, binary, bounds, constant, minimum, rebuild, simplify
 from megatile.core.expr.tree import folded
@@ -81,6 +81,28 @@ class Box:
 
 
 @dataclass
+class Frame:
+    """What a unit that waits keeps: its variables, and how many places and meetings there are."""
+
+    name: str
+    fields: list[tuple[str, str]] = field(default_factory=list)
+    states: int = 0
+    keys: dict[Any, int] = field(default_factory=dict)
+
+    def add(self, c_type: str, name: str) -> str:
+        if (c_type, name) not in self.fields:
+            self.fields.append((c_type, name))
+        return f"f->{name}"
+
+    def struct(self) -> str:
+        return "".join(f" {c_type} {name};" for c_type, name in self.fields)
+
+
+Peer = tuple[str, Path]
+"""The C of another unit's rank in the group, and its path."""
+
+
+@dataclass
 class Scope:
     """The unit at ``path``; ``vars`` are the C variables of the Program's scalars."""
 
@@ -94,8 +116,10 @@ class Scope:
     """The depths between which the units of the innermost region are."""
     instance: bool = False
     """Whether it runs inside a dispatched instance."""
-    frame: str = ""
-    """What stands before variables that must outlive a wait."""
+    frame: Frame | None = None
+    """Where variables are that must outlive a wait."""
+    spread: str = ""
+    """The memory of the instance of unit ``{}``, where each unit of the group has its own."""
     once: set[str] = field(default_factory=set)
     """Variables that are set in one place only."""
 
@@ -153,20 +177,21 @@ class Scope:
     # --- elements ---------------------------------------------------------------------------------
 
     def element(
-        self, name: str, index: tuple[Expr, ...], path: Path | None = None
+        self, name: str, index: tuple[Expr, ...], peer: Peer | None = None
     ) -> tuple[Storage, str, str | None]:
         """The storage, the pointer to an element, and the condition under which a padded one exists."""
         storages = self.gen.storages
         storage = storages.storage(name)
-        start, _, _ = storages.place(name, path or self.path, self.depth)
+        path = peer[1] if peer is not None else self.path
+        start, _, _ = storages.place(name, path, self.depth)
         place = start
         terms: list[str] = []
         guards: list[str] = []
-        for d, (share, expr) in enumerate(zip(storages.shares(name, path or self.path), index, strict=True)):
+        for d, (share, expr) in enumerate(zip(storages.shares(name, path), index, strict=True)):
             place = self._index(
                 name, d, share, simplify(self.own(expr)), storage.strides[d], place, terms, guards
             )
-        return storage, self.pointer(storage, place, terms), " && ".join(guards) or None
+        return storage, self.pointer(storage, place, terms, peer), " && ".join(guards) or None
 
     def _index(
         self,
@@ -211,16 +236,19 @@ class Scope:
         over = self.bound(simplify(binary("-", binary("+", at, size), length)))
         return low is not None and low[0] >= 0 and over is not None and over[1] <= 0
 
-    def pointer(self, storage: Storage, place: Expr, terms: list[str]) -> str:
+    def pointer(self, storage: Storage, place: Expr, terms: list[str], peer: Peer | None = None) -> str:
         offset = [] if place == Const(0) else [whole(simplify(place), self)]
-        return " + ".join([self.gen.base(storage), *offset, *terms])
+        base = self.gen.base(storage)
+        if peer is not None and self.spread and storage.home == "instance":
+            base = f"(({storage.c_type} *)({self.spread.format(peer[0])} + {storage.offset}))"
+        return " + ".join([base, *offset, *terms])
 
     # --- regions ----------------------------------------------------------------------------------
 
-    def box(self, region: n.Region, path: Path | None = None, override: Storage | None = None) -> Box:
-        """Where a region is for this unit; with ``path``, in the tiles of another."""
-        storages, home = self.gen.storages, path or self.path
-        storage = override or storages.storage(region.source)
+    def box(self, region: n.Region, peer: Peer | None = None) -> Box:
+        """Where a region is for this unit; with ``peer``, in the tiles of another."""
+        storages, home = self.gen.storages, peer[1] if peer is not None else self.path
+        storage = storages.storage(region.source)
         place, copies, copy_stride = storages.place(region.source, home, self.depth)
         shares = storages.shares(region.source, home)
         origin = storages.shares(region.along, self.path) if region.along else None
@@ -255,7 +283,7 @@ class Scope:
             axes.append(axis)
         return Box(
             storage,
-            self.pointer(storage, place, terms),
+            self.pointer(storage, place, terms, peer),
             axes,
             copies,
             copy_stride,

@@ -8,13 +8,13 @@ from typing import Any
 from megatile.core.expr import constant, simplify
 from megatile.ir import nodes as n
 from megatile.targets.cpu.atomics import atomic, atomic_region
-from megatile.targets.cpu.elements import Value, converted, stored
+from megatile.targets.cpu.elements import Value, converted
 from megatile.targets.cpu.elementwise import loop_range, parallel, simplify_whole
 from megatile.targets.cpu.expressions import write
 from megatile.targets.cpu.gemm import gemm
 from megatile.targets.cpu.moving import copy_statement, cumsum, fill_statement, reduce
 from megatile.targets.cpu.scope import Scope
-from megatile.targets.cpu.waiting import refused
+from megatile.targets.cpu.waiting import barrier, collective, copy_to_peer, signal, wait
 
 STATEMENTS: dict[type[n.Node], Callable[[Scope, Any], None]] = {}
 
@@ -53,8 +53,9 @@ def _region(scope: Scope, node: n.Scale) -> None:
 @rule(n.Copy)
 def _copy(scope: Scope, node: n.Copy) -> None:
     if node.dst is not None or node.src is not None:
-        refused(node)
-    copy_statement(scope, node)
+        copy_to_peer(scope, node)
+    else:
+        copy_statement(scope, node)
 
 
 @rule(n.Let)
@@ -105,23 +106,29 @@ def _if(scope: Scope, node: n.If) -> None:
 
 @rule(n.Loop)
 def _loop(scope: Scope, node: n.Loop) -> None:
-    name = scope.gen.name(node.var)
+    gen, name = scope.gen, scope.gen.name(node.var)
     start, stop, step = (scope.whole(e) for e in (node.start, node.stop, node.step))
-    if constant(simplify(scope.own(node.step))) is None:
-        site = scope.site("loop", "a loop with step {} never ends")
-        step = f"divisor(failure, {site}, {step})"
-    down = (constant(simplify(scope.own(node.step))) or 1) < 0
-    test = f"{name} {'>' if down else '<'} {name}_stop"
+    by = constant(simplify(scope.own(node.step)))
+    if by is None:
+        step = f"divisor(failure, {scope.site('loop', 'a loop with step {} never ends')}, {step})"
+    down = by is not None and by < 0
+    declared, end = "long ", f"{name}_stop"
+    if scope.frame is not None:
+        declared, name, end = "", scope.frame.add("long", name), scope.frame.add("long", end)
+    elif node.kind == "bounded":
+        scope.text.add(f"long {name}, {end};")
+        declared = ""
+    test = f"{name} {'>' if down else '<'} {end}"
+    head = f"for ({declared}{name} = {start}, {end} = {stop}; {test}; {name} += {step})"
     limits = None if down else loop_range(scope, node)
-    head = f"for (long {name} = {start}, {name}_stop = {stop}; {test}; {name} += {step})"
-    if node.kind == "bounded":
-        scope.text.add(f"long {name} = {start};")
-        head = f"for (; {name} < {stop}; {name} += {step})"
     with scope.text.block(head), scope.known(node.var, Value(name, "int"), limits):
-        scope.gen.statements(scope, node.body)
+        if node.kind == "bounded" and scope.frame is not None:
+            scope.frame.states += 1
+            scope.text.add(f"f->state = {scope.frame.states}; return TURN; case {scope.frame.states}:;")
+        gen.statements(scope, node.body)
     if node.kind == "bounded":
         site = scope.site("while", "a 'while' has not ended after {} turns")
-        scope.text.add(f"if ({name} >= {stop}) fail(failure, {site}, {stop});")
+        scope.text.add(f"if ({name} >= {end}) fail(failure, {site}, {end});")
 
 
 @rule(n.Break)
@@ -134,14 +141,20 @@ def _continue(scope: Scope, node: n.Continue) -> None:
     scope.text.add("continue;")
 
 
-@rule(n.Barrier, n.Fence)
-def _alone(scope: Scope, node: n.Node) -> None:
-    """A unit that is alone waits for nobody."""
+@rule(n.Return)
+def _return(scope: Scope, node: n.Return) -> None:
+    if scope.frame is not None:
+        scope.text.add("return DONE;")
+    else:
+        scope.text.add(f"goto {scope.gen.label()};")
 
 
-@rule(n.Return, n.Signal, n.Wait, n.Collective)
-def _refused(scope: Scope, node: n.Node) -> None:
-    refused(node)
+@rule(n.Fence)
+def _fence(scope: Scope, node: n.Fence) -> None:
+    scope.text.add("__atomic_thread_fence(__ATOMIC_SEQ_CST);")
 
 
-__all__ = ["STATEMENTS", "stored"]
+rule(n.Barrier)(barrier)
+rule(n.Signal)(signal)
+rule(n.Wait)(wait)
+rule(n.Collective)(collective)

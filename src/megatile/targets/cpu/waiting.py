@@ -1,40 +1,314 @@
-"""Units that wait for each other."""
+"""Units that wait for each other: functions that return where they have to wait, and go on from there.
+
+Variables of such a unit are fields of its frame (``f->``); a ``switch`` at the top leads back to the place
+where it waited. All units of a group take turns until none is left; see ``together.c``.
+"""
 
 from __future__ import annotations
 
-from typing import NoReturn
+import math
+from typing import TYPE_CHECKING, Any
 
+from megatile.core.expr import Const, Symbol, binary, simplify
 from megatile.ir import nodes as n
+from megatile.targets.cpu.elements import Value, converted
+from megatile.targets.cpu.elementwise import own_statements, simplify_whole
 from megatile.targets.cpu.errors import CompileError
+from megatile.targets.cpu.expressions import whole, write
+from megatile.targets.cpu.moving import copy_statement
+from megatile.targets.cpu.scope import Frame, Scope, Text
+from megatile.targets.cpu.storages import Path
 
-_WAITING = (n.Barrier, n.Collective, n.Wait, n.Signal)
+if TYPE_CHECKING:
+    from megatile.targets.cpu.generator import Generator
+
+KINDS = {
+    "allreduce": "ALLREDUCE", "allgather": "ALLGATHER", "reduce_scatter": "REDUCE_SCATTER",
+    "scatter_view": "ALLREDUCE", "all_to_all": "ALL_TO_ALL", "broadcast": "BROADCAST",
+}  # fmt: skip
+"""A reduction that is scattered over a view leaves the whole result with every unit: each reads its part."""
+_OPS = {"sum": 0, "max": 1, "min": 2, "prod": 3, "fn": 0}
+_CODES = {
+    name: code
+    for code, name in enumerate(
+        "f64 f32 f16 bf16 f8e4m3 f8e5m2 i64 u64 i32 u32 i16 u16 i8 u8".split()  # noqa: SIM905
+    )
+}
+_CODES |= {"bool": _CODES["u8"], "tf32": _CODES["f32"]}
 
 
-def refused(node: n.Node) -> NoReturn:
-    raise CompileError(
-        f"T.{type(node).__name__.lower()} between units cannot be compiled yet", advice="mt.run takes it"
+def must_wait(gen: Generator, node: n.Scale, count: int, depth: int) -> bool:
+    """Whether the units of a region meet, or reach into each other's tiles."""
+    for one in own_statements(node.body):
+        if isinstance(one, (n.Collective, n.Wait, n.Signal)) or (isinstance(one, n.Barrier) and count > 1):
+            return True
+        if isinstance(one, n.Copy) and (one.dst is not None or one.src is not None):
+            return True
+        if (
+            isinstance(one, n.Loop)
+            and one.kind == "bounded"
+            and count > 1
+            and _looks_outside(gen, one, depth)
+        ):
+            return True
+    return False
+
+
+def _looks_outside(gen: Generator, loop: n.Loop, depth: int) -> bool:
+    names = gen.storages.names
+    touched = {r.source for one in n.walk(loop.body) for kind, r in n.regions(one)}
+    return any(names[t].owner_depth < depth for t in touched)
+
+
+# --- peers ----------------------------------------------------------------------------------------
+
+
+def line(scope: Scope, axis: int | None) -> tuple[str, int, int]:
+    """The units that act together with this one: the first of them, from one to the next, how many."""
+    gen, (low, high) = scope.gen, scope.group
+    within = gen.launch.scales[low - 1].name if low else "launch"
+    grid = gen.launch.grid(gen.launch.scales[high - 1].name, within)
+    if axis is None:
+        return "0", 1, math.prod(grid)
+    stride = math.prod(grid[:axis])
+    return f"(f->rank - f->rank / {stride} % {grid[axis]} * {stride})", stride, grid[axis]
+
+
+def peer(scope: Scope, number: Any, axis: int | None) -> tuple[str, Path]:
+    """The C variable with the rank of another unit of the group, and its path."""
+    first, stride, count = line(scope, axis)
+    gen, (low, high) = scope.gen, scope.group
+    name = gen.fresh("peer")
+    site = scope.site("peer", f"there is no unit {{}}: ranks go from 0 to {count - 1}")
+    text = f"inside(failure, {site}, {scope.whole(number)}, {count})"
+    scope.text.add(f"const long {name} = {first} + {text} * {stride};")
+    scope.vars[f"@{name}"] = Value(name, "int")
+    scales = gen.launch.scales[low:high]
+    below = math.prod(s.count for s in scales)
+    scope.ranges[f"@{name}"] = (0, below - 1)
+    path = dict(scope.path)
+    for scale in scales:
+        below //= scale.count
+        rank = Symbol(f"@{name}")
+        path[scale.name] = simplify(binary("%", binary("//", rank, below), scale.count))
+        if scale.count == 1:
+            path[scale.name] = Const(0)
+    return name, path
+
+
+def copy_to_peer(scope: Scope, node: n.Copy) -> None:
+    """A put, or a get."""
+    with scope.text.block():
+        if node.dst is not None:
+            rank, path = peer(scope, node.dst, node.axis)
+            copy_statement(scope, node, (rank, path), None)
+        else:
+            rank, path = peer(scope, node.src, node.axis)
+            copy_statement(scope, node, None, (rank, path))
+
+
+def signal(scope: Scope, node: n.Signal) -> None:
+    with scope.text.block():
+        at = peer(scope, node.dst, node.axis) if node.dst is not None else None
+        _, pointer, _ = scope.element(node.flag, node.index, at)
+        scope.text.add(f"__atomic_fetch_add({pointer}, {scope.whole(node.amount)}, __ATOMIC_SEQ_CST);")
+
+
+# --- places to wait -------------------------------------------------------------------------------
+
+
+def _state(scope: Scope, passed: str) -> None:
+    """The unit goes on when the condition holds; until then it returns here."""
+    assert scope.frame is not None
+    scope.frame.states += 1
+    number = scope.frame.states
+    scope.text.add(
+        f"moved = 1, f->state = {number};",
+        f"case {number}: if (!({passed})) return moved ? MOVED : WAITS;",
+        "moved = 1;",
     )
 
 
-def waits(region: n.Scale, count: int) -> None:
-    """Refuses regions whose units wait for each other."""
-    if count == 1:
+def wait(scope: Scope, node: n.Wait) -> None:
+    scope.text.add(f"f->seen = {scope.whole(node.value)};")
+    _, pointer, _ = scope.element(node.flag, node.index)
+    flag = f"__atomic_load_n({pointer}, __ATOMIC_ACQUIRE)"
+    passed = f"{flag} >= f->seen" if node.phase is None else f"{flag} / {node.phase} % 2 != f->seen % 2"
+    with scope.text.block():
+        _state(scope, passed)
+
+
+def _meeting(scope: Scope, key: Any, first: str) -> str:
+    assert scope.frame is not None
+    keys = scope.frame.keys
+    number = keys.setdefault(key, len(keys))
+    return f"(here->group.meetings + {number} * here->group.count + {first})"
+
+
+def barrier(scope: Scope, node: n.Barrier) -> None:
+    if scope.frame is None:  # alone
         return
-    for node in _own(region.body):
-        if isinstance(node, _WAITING):
-            error = CompileError(
-                f"units of scale '{region.scale}' that wait for each other cannot be compiled yet",
-                place=node.span.place() if node.span else None,
-                advice="mt.run takes them",
+    first, stride, count = line(scope, node.axis)
+    needed = count
+    if isinstance(node.units, int):
+        needed = node.units
+    elif node.units is not None:
+        ranks = [r for r in node.units if r < count]
+        needed = len(ranks)
+        mine = " || ".join(f"f->rank == {first} + {r * stride}" for r in ranks) or "0"
+        site = scope.site("barrier", "a unit comes to a barrier that is not for it")
+        scope.text.add(f"if (!({mine})) fail(failure, {site}, f->rank);")
+    if node.group is not None:
+        if node.axis is not None:
+            raise CompileError(
+                "a barrier with both axis= and group= cannot be compiled yet", advice="give one"
             )
-            raise error
+        site = scope.site("barrier", "group={} of a barrier is outside the ranks there are")
+        first = f"inside(failure, {site}, {scope.whole(node.group)}, {count})"
+    meeting = _meeting(scope, ("barrier", node.name, node.axis, node.units), first)
+    with scope.text.block(f"if (arrive({meeting}, {needed}, &f->seen)) release({meeting}); else"):
+        _state(scope, f"passed({meeting}, f->seen)")
 
 
-def _own(body: tuple[n.Node, ...]) -> list[n.Node]:
-    found: list[n.Node] = []
-    for node in body:
-        found.append(node)
-        if not isinstance(node, n.Scale):
-            for _, inner in n.bodies(node):
-                found += _own(inner)
-    return found
+def collective(scope: Scope, node: n.Collective) -> None:
+    first, stride, count = line(scope, node.axis)
+    if scope.frame is None:
+        raise CompileError(f"T.{node.kind} cannot be compiled here yet", advice="mt.run takes it")
+    meeting = _meeting(scope, ("collective", node.axis), first)
+    with scope.text.block():
+        if node.kind == "gather_view":
+            post = f"(struct post){{.kind = -1, .root = {count}}}"
+            scope.text.add(f"f->post = {post};")
+        else:
+            _post(scope, node)
+        scope.text.add("here->group.posts[f->rank] = &f->post;")
+        site = scope.site("collective", f"T.{node.kind}: units that meet must do the same, with equal shapes")
+        with scope.text.block(f"if (arrive({meeting}, {count}, &f->seen))"):
+            if node.kind != "gather_view":
+                members = f"{{&here->group, {first}, {stride}, {count}}}"
+                scope.text.add(f"collective(&(struct line){members}, failure, {site});")
+            scope.text.add(f"release({meeting});")
+        with scope.text.block("else"):
+            _state(scope, f"passed({meeting}, f->seen)")
+
+
+def _post(scope: Scope, node: n.Collective) -> None:
+    """What this unit gives and wants."""
+    gen = scope.gen
+    kind = "UNEVEN" if node.kind == "all_to_all" and len(node.source) > 1 else KINDS[node.kind]
+    merge = gen.merge(node.fn) if node.fn is not None else "0"
+    root = scope.whole(node.root) if node.kind == "broadcast" else "0"
+    scope.text.add(
+        f"f->post = (struct post){{{kind}, {_OPS[node.op]}, {node.dim}, {len(node.source)}, {len(node.to)}, "
+        f"{root}, {merge}}};"
+    )
+    for number, region in enumerate((*node.source, *node.to)):
+        box = scope.box(region)
+        if box.clipped or box.storage.wide:
+            raise CompileError(
+                "a collective over an edge, or on a tile of narrow floats, cannot be compiled yet",
+                advice="use whole tiles of f32",
+            )
+        axes = box.axes
+        extents, strides = (
+            ", ".join(part) or "1"
+            for part in ([whole(a.extent, scope) for a in axes], [str(a.stride) for a in axes])
+        )
+        scope.text.add(
+            f"f->post.box[{number}] = (struct box){{{box.pointer}, {_CODES[box.storage.dtype]}, {len(axes)}, "
+            f"{{{extents}}}, {{{strides}}}}};"
+        )
+
+
+def merge_function(gen: Generator, name: str, fn: n.Merge) -> list[str]:
+    """The user's function of two tuples as C."""
+    scope = Scope(gen, None, {}, 0)  # type: ignore[arg-type]
+    lines = [f"static void {name}(const float *a, const float *b, float *r) {{"]
+    for side in "ab":
+        for number in range(len(fn.results)):
+            scope.vars[f"{side}{number}"] = Value(f"{side}[{number}]", "f32")
+    for number, result in enumerate(fn.results):
+        lines.append(f"  r[{number}] = {converted(write(simplify_whole(result), scope), 'f32').text};")
+    return [*lines, "}", ""]
+
+
+# --- regions --------------------------------------------------------------------------------------
+
+
+def region(gen: Generator, scope: Scope, node: n.Scale, low: int, high: int, dispatched: bool) -> None:
+    """All units of a region together."""
+    name = gen.fresh(f"{node.scale}_")
+    frame = Frame(name)
+    inner = Scope(gen, Text(2), dict(scope.path), low, {}, dict(scope.ranges), (low, high), scope.instance)
+    fields = gen.captured(scope, inner, node)
+    head = Text(1)
+    instance = min(high, gen.launch.depth(gen.launch.dispatch))
+    count = math.prod(s.count for s in gen.launch.scales[low:high])
+    size = max(gen.storages.instance_bytes, 64)
+    inner.instance = scope.instance or dispatched
+    body_text, inner.text = inner.text, head
+    with gen.units(inner, low, high, rank="f->rank") as unit:
+        unit.text, unit.frame = body_text, frame
+        inside = math.prod(s.count for s in gen.launch.scales[instance:high]) if dispatched else 1
+        if dispatched:
+            unit.spread = f"here->work + ({{}}) / {inside} * {size}"
+        with gen.variables(unit, node.body):
+            gen.statements(unit, node.body)
+    work = f"here->work + f->rank / {inside} * {size}" if dispatched else "here->work"
+    struct = "".join(f" {kind} {field};" for kind, field, _ in fields)
+    gen.functions += [
+        f"struct {name} {{ int state; long rank, seen;{frame.struct()} struct post post; }};",
+        f"struct {name}_here {{ struct run *run; char *work; struct group group;{struct} }};",
+        f"static int {name}(void *frame, void *argument, long worker) {{",
+        f"  struct {name} *const f = frame;",
+        f"  struct {name}_here *const here = argument;",
+        "  struct run *const run = here->run;",
+        "  struct failure *const failure = run->failure;",
+        f"  char *const work = {work}, *const scratch = run->scratch + worker * SCRATCH;",
+        "  int moved = 0; (void)work, (void)scratch, (void)moved;",
+        *(f"  const {kind} {field} = here->{field};" for kind, field, _ in fields),
+        *gen.arrays(node.body, instance=inner.instance),
+        *head.lines,
+        "  switch (f->state) {",
+        "    case 0:;",
+        *body_text.lines,
+        "  }",
+        "  return DONE;",
+        "}",
+        "",
+    ]
+    _call(
+        gen,
+        scope,
+        node,
+        name,
+        (count, size * (count // inside) if dispatched else 0),
+        len(frame.keys),
+        fields,
+    )
+
+
+def _call(
+    gen: Generator, scope: Scope, node: n.Scale, name: str, sizes: tuple[int, int], keys: int,
+    fields: list[tuple[str, str, str]],
+) -> None:  # fmt: skip
+    count, memory = sizes
+    site = scope.site("deadlock", "deadlock: {} units wait for each other, and none can go on")
+    values = "".join(f", {value}" for _, _, value in fields)
+    with scope.text.block():
+        if memory:
+            gen.phases.append(f"{name} line {node.span.line}" if node.span else name)
+            scope.text.add(
+                f"char *const works = calloc(1, {memory});", "const double start = run->times ? now() : 0;"
+            )
+            scope.text.add(f"if (!works) fail(failure, {site}, -1); else {{")
+        own = "works" if memory else "work" if scope.instance else "0"
+        scope.text.add(
+            f"struct {name}_here here_ = {{run, {own}, {{0}}{values}}};",
+            f"together(run, {name}, sizeof(struct {name}), &here_, {count}, {max(keys, 1)}, &here_.group, "
+            f"{site}, worker, {'run->pool' if memory else '0'});",
+        )
+        if memory:
+            scope.text.add(
+                f"}} free(works); if (run->times) run->times[{len(gen.phases) - 1}] += now() - start;"
+            )
