@@ -18,6 +18,7 @@ import argparse
 import ast
 import inspect
 import json
+import mmap
 import os
 import re
 import resource
@@ -29,6 +30,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import tilelang_references
 
@@ -83,6 +86,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "q_start_s_index": 300,
     },
     "deepseek_mhc/example_mhc_pre.py": {"n": 4, "hidden_size": 256, "n0": 4, "n1": 4},
+    "example_post_attn_all2all_transpose.py": {"seq_len": 32, "num_heads": 4, "head_dim": 16},
     "flash_decoding/example_gqa_decode.py": {"kv_seqlen": 1024},
     "gemm/example_gemm.py": {"M": 1024, "N": 1024, "K": 1024},
     "gdn/": {"b": 1, "s": 128, "h": 2},
@@ -97,6 +101,8 @@ def sizes_of(file: str) -> dict[str, Any]:
     return SIZES.get(f"{file.split('/')[0]}/", {}) | SIZES.get(file, {})
 
 
+STARTS = {"flash_decoding/example_gqa_decode_varlen_logits.py": "main"}
+"""Files that their own test starts with a function, because they only measure when they are run."""
 PRINTERS = ("assert_similar", "compare_tensors", "print_diff")
 """Functions of examples that may only print the difference of two tensors. They are judged by their ``eps``
 of similarity, or as ``assert_allclose`` judges (a hundredth of the elements may differ by more than a
@@ -186,15 +192,21 @@ def smaller(path: Path, sizes: dict[str, Any]) -> Any:
 
 
 class Record:
-    """What happened while a file ran."""
+    """What happened while a file ran, in all of its processes."""
+
+    NAMES = ("built", "refused", "ran", "held", "failed")
 
     def __init__(self) -> None:
-        self.built = self.refused = self.ran = self.held = self.failed = 0
-        self.notes: list[str] = []
+        self.counts = np.frombuffer(mmap.mmap(-1, 8 * len(self.NAMES)), np.int64)
+
+    def add(self, name: str) -> None:
+        self.counts[self.NAMES.index(name)] += 1
+
+    def as_dict(self) -> dict[str, int]:
+        return dict(zip(self.NAMES, self.counts.tolist(), strict=True))
 
     def compared(self, truth: Any) -> Any:
-        good = bool(truth)
-        self.held, self.failed = self.held + good, self.failed + (not good)
+        self.add("held" if bool(truth) else "failed")
         return truth
 
     def printed(self, function: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -213,12 +225,21 @@ class Record:
             self.compared(False)
         return function(*arguments, **keywords)
 
+    def print(self, *values: Any, **keywords: Any) -> None:
+        """Files that say so themselves: "check passed", "verification FAILED"."""
+        text = " ".join(v for v in values if isinstance(v, str))
+        for name, words in (("failed", r"fail|mismatch|incorrect|✗|❌"), ("held", r"pass|✓|✅|match")):
+            if re.search(words, text, re.I):
+                self.add(name)
+                break
+        print(*values, **keywords)
+
     def counting(self, function: Any, raises: bool) -> Any:
         def counted(*arguments: Any, **keywords: Any) -> Any:
             try:
                 result = function(*arguments, **keywords)
             except AssertionError:
-                self.failed += 1
+                self.add("failed")
                 raise
             return self.compared(True) and result if raises else self.compared(result)
 
@@ -237,9 +258,9 @@ def watch(record: Record) -> None:
         try:
             built = build(self, *arguments)
         except Exception:
-            record.refused += 1
+            record.add("refused")
             raise
-        record.built += 1
+        record.add("built")
         return built
 
     source.Source.build = counted_build
@@ -247,7 +268,7 @@ def watch(record: Record) -> None:
 
     def counted_execute(*arguments: Any) -> None:
         execute(*arguments)
-        record.ran += 1
+        record.add("ran")
 
     kernel.execute = counted_execute
     close = record.counting(arrays.assert_close, True)
@@ -279,25 +300,55 @@ def preload() -> None:
 
 
 def run_one(path: Path, sizes: dict[str, Any]) -> dict[str, Any]:
-    record, error = Record(), ""
+    record = Record()
     os.chdir(path.parent)
-    sys.path.insert(0, str(path.parent))
+    sys.path[:0] = [str(path.parent), str(path.parent.parent)]
     sys.argv = [str(path)]
     watch(record)
-    main = type(sys)("__main__")
-    main.__dict__.update(__file__=str(path), megatile_compared=record.compared,
+    ranks = 4 if "init_distributed(" in path.read_text() else 1
+    if ranks == 1:
+        error = run_here(path, sizes, record)
+        return record.as_dict() | {"error": error}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["MEGATILE_RENDEZVOUS"] = f"file://{folder}/ranks"
+        children = []
+        for rank in range(ranks):
+            children.append(os.fork())
+            if not children[-1]:
+                names = (
+                    ("RANK", rank),
+                    ("LOCAL_RANK", rank),
+                    ("WORLD_SIZE", ranks),
+                    ("LOCAL_WORLD_SIZE", ranks),
+                )
+                os.environ.update({name: str(value) for name, value in names})
+                Path(folder, f"error{rank}").write_text(run_here(path, sizes, record))
+                os._exit(0)
+        for child in children:
+            os.waitpid(child, 0)
+        pages = [Path(folder, f"error{rank}") for rank in range(ranks)]
+        errors = [page.read_text() if page.exists() else "a rank was ended" for page in pages]
+    return record.as_dict() | {"error": next(filter(None, errors), "")}
+
+
+def run_here(path: Path, sizes: dict[str, Any], record: Record) -> str:
+    """Run a file as a script, or from the function that its own test calls; what went wrong."""
+    start = STARTS.get("/".join(path.parts[-2:]))
+    main = type(sys)("example" if start else "__main__")
+    main.__dict__.update(__file__=str(path), megatile_compared=record.compared, print=record.print,
                          megatile_printed=record.printed)  # fmt: skip
-    sys.modules["__main__"] = main
+    sys.modules[main.__name__] = main
     try:
         exec(smaller(path, sizes), main.__dict__)
+        if start:
+            getattr(main, start)()
     except SystemExit as stop:
-        error = "" if stop.code in (None, 0) else f"exits with {stop.code}"
+        return "" if stop.code in (None, 0) else f"exits with {stop.code}"
     except BaseException as problem:
-        error = _sentence(problem)
         if os.environ.get("TRACE"):
             traceback.print_exc()
-    return {"built": record.built, "refused": record.refused, "ran": record.ran, "held": record.held,
-            "failed": record.failed, "error": error}  # fmt: skip
+        return _sentence(problem)
+    return ""
 
 
 def _sentence(problem: BaseException) -> str:

@@ -180,6 +180,10 @@ class KernelState:
     local: list[Buffer] = field(default_factory=list)
     """Tiles that every thread has for itself where the kernel names threads."""
     threads: tuple[int, ...] = ()
+    ranks: int = 1
+    """Devices that run the kernel together."""
+    ordering: set[str] = field(default_factory=set)
+    """Variables of signals and waits, which a thread does for its role."""
     programs: list[Any] = field(default_factory=list)
     arrivals: dict[str, int] = field(default_factory=dict)
     """Arrivals that end a phase of a barrier, by its flag tile."""

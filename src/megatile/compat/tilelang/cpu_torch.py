@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from megatile.compat.tilelang.ranks import spawn
+
 _GPU = ("cuda", "hip", "npu", "mps")
 _INSTALLED: list[Any] = []
 
@@ -23,6 +25,7 @@ def install() -> None:
     os.environ.setdefault("TRITON_INTERPRET", "1")
     try:
         import torch
+        import torch.multiprocessing
         from torch.overrides import TorchFunctionMode
     except ImportError:
         return
@@ -30,6 +33,8 @@ def install() -> None:
         return
 
     divisions = (torch.Tensor.div, torch.Tensor.true_divide, torch.Tensor.__truediv__, torch.div)
+
+    products = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__)
 
     class OnCpu(TorchFunctionMode):
         """Arguments that name a GPU name the CPU instead."""
@@ -42,6 +47,8 @@ def install() -> None:
                 return args[0]
             if func in divisions and isinstance(args[1], (int, float)) and args[0].is_floating_point():
                 return args[0] * float(np.float32(1) / np.float32(args[1]))  # as a GPU divides by a number
+            if func in products and args[0].dtype in (torch.float16, torch.bfloat16):
+                return func(args[0].float(), args[1].float()).to(args[0].dtype)  # as tensor cores add up
             args = tuple(_on_cpu(torch, a) for a in args)
             return func(*args, **{k: _on_cpu(torch, v) for k, v in kwargs.items()})
 
@@ -51,6 +58,7 @@ def install() -> None:
     for name, value in _answers().items():
         setattr(torch.cuda, name, value)
     torch.Tensor.is_cuda = property(lambda self: True)
+    torch.multiprocessing.spawn = spawn
     torch.nn.Module.cuda = lambda self, *_, **__: self
     torch.set_default_device = lambda *_, **__: None
 
@@ -148,7 +156,9 @@ def _nothing() -> Any:
 
 def _answers() -> dict[str, Any]:
     stream = _Stream()
-    quiet = "synchronize empty_cache init set_device reset_peak_memory_stats manual_seed manual_seed_all"
+    quiet = (
+        "_sleep synchronize empty_cache init set_device reset_peak_memory_stats manual_seed manual_seed_all"
+    )
     return {name: _nothing() for name in quiet.split()} | {
         "is_available": lambda: True,
         "device_count": lambda: 1,

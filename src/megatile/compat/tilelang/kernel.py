@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
+from megatile.compat.tilelang import ranks
 from megatile.compat.tilelang.arrays import TensorSupplyType, array_for, as_sequence, assert_close, new_array
 from megatile.compat.tilelang.source import Built, PrimFunc, Source, bind_shapes
 from megatile.core.errors import MegatileError
@@ -46,6 +47,9 @@ class Kernel:
     def show_source(self, which: str = "kernel") -> None:
         print(self.get_kernel_source())
 
+    def initialize(self, **_: Any) -> None:
+        """TileScale gives kernels its allocator here; megatile's finds the ranks by itself."""
+
     def get_host_source(self) -> str:
         return "// megatile runs Programs itself; there is no host code."
 
@@ -68,6 +72,9 @@ def execute(built: Built, arrays: dict[str, Any]) -> None:
     for name, kind in built.tensors.items():
         if name not in arrays:
             arrays[name] = new_array(kind, arrays.values())
+    if built.ranks > 1:
+        ranks.launch(built.programs, arrays)
+        return
     for program in built.programs:
         run(program, *[array_for(arrays[p.name], p.dtype) for p in program.params], machine=program.machine)
 

@@ -10,6 +10,7 @@ from megatile.compat.tilelang import (
     hints,
     launch,
     loops,
+    onesided,
     operations,
     simt,
     synchronise,
@@ -66,6 +67,7 @@ WORDS: dict[str, Any] = {
         simt,
         "access_ptr address_of ptx_cp_async thread_binding sync_grid attr comm_reducer tvm_thread_allreduce",
     ),
+    **_words(onesided, onesided.WORDS),
     **_words(synchronise, "barrier_arrive barrier_wait ws tcgen05_mma_arrive"),
     **{
         word: hints.hint(word)
@@ -80,7 +82,7 @@ WORDS: dict[str, Any] = {
         "warpgroup_commit_batch warpgroup_wait warpgroup_fence_operand tma_store_arrive tma_store_wait "
         "tcgen05_before_thread_sync tcgen05_after_thread_sync assume evaluate pdl_trigger pdl_sync "
         "mbarrier_expect_tx ptx_wait_group ptx_commit_group cluster_sync "
-        "cluster_arrive cluster_wait deallocate_tmem".split()
+        "cluster_arrive cluster_wait deallocate_tmem fence quiet fence_cta fence_gpu fence_sys".split()
     },
     "Tensor": _buffers.TensorProxy(),
     "StridedTensor": _buffers.StridedTensorProxy(),
@@ -101,7 +103,7 @@ ALIASES = {
     "Vectorized": "vectorized", "parallel": "Parallel", "Select": "if_then_else", "FloorDiv": "floordiv",
     "FloorMod": "floormod", "c2d_im2col": "im2col",
     "Buffer": "Tensor", "SharedBuffer": "Tensor", "FragmentBuffer": "Tensor",
-    "LocalBuffer": "Tensor",
+    "LocalBuffer": "Tensor", **onesided.ALIASES,
 }  # fmt: skip
 WORDS |= {name: WORDS[word] if isinstance(word, str) else word for name, word in ALIASES.items()}
 globals().update(WORDS)

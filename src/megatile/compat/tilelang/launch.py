@@ -41,7 +41,8 @@ class Kernel:
                 )
         threads = 128 if self.threads is None else self.threads
         state.threads = tuple(int(b.resolved(e, builder.bound)) for e in b.extents_of(threads))
-        scales = {"block": tuple(int(e) for e in grid), "threads": math.prod(state.threads)}
+        scales: dict[str, Any] = {"device": state.ranks} if state.ranks > 1 else {}
+        scales |= {"block": tuple(int(e) for e in grid), "threads": math.prod(state.threads)}
         builder.instance = instance_of(builder.machine, scales)
         builder.launch = launch_of(builder.instance)
         builder.bodies[0].variables |= set(builder.bound)
@@ -71,11 +72,16 @@ class Kernel:
         state.registers = memory_layer(builder, "l0")
         state.arrivals = {one.tile.name: min(one.counts) for one in state.barriers}
         body = with_threads(body, state)
+        leading: tuple[int, ...] = ()
+        if state.ranks > 1:
+            from megatile.compat.tilelang.onesided import with_ranks
+
+            body, leading = with_ranks(body, state), (state.ranks,)
         builder.bodies[0].nodes = list(body)
         used = {region.source for node in n.walk(body) for _, region in n.regions(node)}
         used |= {node.source for node in n.walk(body) if isinstance(node, n.Reshape)}
         params = tuple(
-            Param(name, tuple(tensor.shape), tensor.dtype)
+            Param(name, (*leading, *tensor.shape), tensor.dtype)
             for name, tensor in state.tensors.items()
             if name in used
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import megatile.compat.tilelang as tilelang
-from megatile.compat.tilelang import cpu_torch, language
+from megatile.compat.tilelang import cpu_torch, language, ranks
 from megatile.compat.tilelang.arrays import TensorSupplyType, assert_close, new_array
 from megatile.compat.tilelang.dtypes import dtype
 from megatile.compat.tilelang.hints import Layout
@@ -85,7 +86,8 @@ _DRIVER = SimpleNamespace(
 )
 _TESTING = {
     name: _same
-    for name in "requires_cuda requires_rocm requires_package requires_gfx requires_llvm requires_metal "
+    for name in "requires_distributed requires_cuda requires_rocm requires_package requires_gfx "
+    "requires_llvm requires_metal "
     "requires_cuda_compute_version requires_cuda_compute_version_eq requires_cuda_compute_version_ge "
     "requires_cuda_compute_version_lt requires_cuda_compute_version_le "
     "requires_cuda_compute_version_gt".split()
@@ -103,7 +105,12 @@ _TIRX = {
     "PrimFunc": PrimFunc, "const": _WORDS["const_value"], "PrimExpr": Value, "Var": Value,
     "Min": _WORDS["min"], "Max": _WORDS["max"],
 } | {name: _WORDS[name] for name in "reinterpret Select Cast if_then_else".split()}  # fmt: skip
-_TVM = {"DataType": dtype, "tirx": SimpleNamespace(**_TIRX), "tir": SimpleNamespace(**_TIRX)}
+_TVM = {
+    "DataType": dtype,
+    "register_func": lambda *_, **__: _first,
+    "tirx": SimpleNamespace(**_TIRX),
+    "tir": SimpleNamespace(**_TIRX),
+}
 _FP8 = {"determine_fp8_type": determine_fp8_type, "determine_torch_fp8_type": determine_torch_fp8_type}
 _TUNER = {"autotune": autotune, "AutoTuner": AutoTuner, "set_autotune_inputs": set_autotune_inputs}
 _POSTPROCESS = {"register_cuda_postproc_callback": _same, "register_hip_postproc_callback": _same}
@@ -122,8 +129,21 @@ _RUN = {
     "regression": _first,
 }
 
+_RANKS = {
+    "init_dist": ranks.init_dist, "init_distributed": ranks.init_distributed, "perf_fn": ranks.perf_fn,
+    "CUDA_CHECK": _first,
+    "dtype_map": {name: dtype(name).as_torch() for name in ("float16", "bfloat16", "float32", "float64")}
+    if importlib.util.find_spec("torch") else {},
+}  # fmt: skip
+_NVSHMEM = {
+    "nvshmem_create_tensor": ranks.tensor, "nvshmem_create_tensor_list_intra_node": ranks.tensors,
+    "nvshmem_barrier_all": ranks.barrier_all, "init_nvshmem_by_uniqueid": _same,
+}  # fmt: skip
+
 CONTENTS: dict[str, Any] = {
-    "tilelang": {n: getattr(tilelang, n) for n in tilelang.__all__ if n != "language"} | _LAYOUTS,
+    "tilelang": {n: getattr(tilelang, n) for n in tilelang.__all__ if n != "language"}
+    | _LAYOUTS
+    | {"tensor": ranks.tensor, "get_allocator": ranks.get_allocator},
     "tilelang.language": language,
     "tilelang.language.fp8": _FP8,
     "tilelang.language.dtypes": {"dtype": dtype} | {n: dtype(n) for n in language.NAMES},
@@ -145,6 +165,9 @@ CONTENTS: dict[str, Any] = {
     "tilelang.contrib": {"nvcc": SimpleNamespace(get_target_compute_version=lambda *_: "9.0")},
     "tilelang.cuda": {},
     "tilelang.cuda.intrinsics": _LAYOUTS,
+    "tilelang.distributed": _RANKS,
+    "tilelang.distributed.utils": _RANKS,
+    "pynvshmem": _NVSHMEM,
     "tilelang.tvm": _TVM,
     "tvm": _TVM,
     "tvm.tirx": _TIRX,

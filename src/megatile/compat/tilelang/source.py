@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
+from megatile.compat.tilelang.ranks import world_size
 from megatile.compat.tilelang.reader import TileLangReader
 from megatile.core.errors import MegatileError
 from megatile.core.expr import Expr, linear
@@ -26,6 +27,10 @@ from megatile.language.tile.scalars import Value
 from megatile.language.tile.tiles import Symbol
 
 MISSING = object()
+BETWEEN_RANKS = frozenset(
+    "get_rank get_num_ranks get_pe get_pe_num put_block get_block put_warp get_warp signal_op".split()
+)
+"""Words by which a kernel names other ranks."""
 
 
 def current_machine() -> Any:
@@ -43,6 +48,7 @@ class Built:
     """Tensors that the caller gives, in order."""
     results: tuple[str, ...]
     single: bool = True
+    ranks: int = 1
 
 
 class Source:
@@ -60,9 +66,14 @@ class Source:
         builder.reader = TileLangReader(builder)
         builder.bound = dict(bound)
         builder.padded = builder.spills = True
-        builder.tilelang = b.KernelState(function=self)  # type: ignore[attr-defined]
+        builder.tilelang = b.KernelState(function=self, ranks=self.ranks())  # type: ignore[attr-defined]
         self.declared: dict[str, b.Buffer] = {}
         return builder
+
+    def ranks(self) -> int:
+        """Devices that run the kernel together: all of the process group if it names others."""
+        words = set(self.function.__code__.co_names)
+        return world_size() if words & BETWEEN_RANKS else 1
 
     def extents(self, given: Mapping[str, Any], bound: Mapping[str, int]) -> dict[str, int]:
         """Symbolic extents that the shapes of all arrays show: the function is read up to its launch."""
@@ -135,7 +146,12 @@ class Source:
         )
         results = tuple(t.name for t in returned if isinstance(t, b.Buffer))
         return Built(
-            tuple(state.programs), tensors, arguments, results, not isinstance(result, (tuple, list))
+            tuple(state.programs),
+            tensors,
+            arguments,
+            results,
+            not isinstance(result, (tuple, list)),
+            state.ranks,
         )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from megatile.core.errors import MegatileError
 from megatile.language.tile.errors import ProgramError
 
-_ROOTS = ("tilelang", "tvm", "tilescale")
+_ROOTS = ("tilelang", "tvm", "tilescale", "pynvshmem")
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -101,6 +101,11 @@ class _Threads:
             return replace(node, index=(*self.own, *node.index))
         return node
 
+    def is_lane(self, node: n.Node) -> bool:
+        """Whether threads may do a statement for themselves; a signal or wait is done once, for its role."""
+        names = {getattr(node, "result", None), getattr(node, "var", None)}
+        return isinstance(node, _LANES) and not names & self.state.ordering
+
     # --- statements -------------------------------------------------------------------------------
 
     def region(self, body: tuple[n.Node, ...], role: Role) -> tuple[n.Node, ...]:
@@ -127,7 +132,7 @@ class _Threads:
             return list(rewrite_nodes((node,), lambda m: self.arrival(m, role)))
         if isinstance(node, n.Let):
             return self.let(node, role)
-        if all(isinstance(m, _LANES) for m in n.walk((node,))):
+        if all(self.is_lane(m) for m in n.walk((node,))):
             changed = rewrite_nodes((node,), self.private_access)[0]
             return [self.in_step(changed, role)]
         node = self.private_access(node)
@@ -179,7 +184,7 @@ class _Threads:
             return None
         if not symbols(node.condition) <= set(self.names):
             return None
-        if all(isinstance(m, _LANES) for m in n.walk((node,))):
+        if all(self.is_lane(m) for m in n.walk((node,))):
             return None
         axes = np.unravel_index(role.members, tuple(reversed(self.state.threads)))
         values = dict(zip(self.names, reversed(axes), strict=True))

@@ -1,0 +1,270 @@
+"""TileScale's words between devices: ranks, puts and gets, signals and waits on symmetric tensors.
+
+One launch covers every rank. A tensor ``A[M]``, which each rank has for itself, is ``A[ranks, M]`` in the
+Program: ``A[i]`` becomes ``A[rank, i]`` when the launch is complete, and a word with a peer names the peer's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from enum import IntEnum
+from typing import Any
+
+from megatile.compat.tilelang import buffers as b
+from megatile.compat.tilelang.launch import get_thread_binding
+from megatile.compat.tilelang.operations import atomic_add
+from megatile.compat.tilelang.simt import Pointer, _moved
+from megatile.core.dtypes import itemsize
+from megatile.core.expr import Binary, Const, Expr, known, rebuild, simplify
+from megatile.core.expr import Symbol as Var
+from megatile.ir import nodes as n
+from megatile.ir.expr import Coord, Load
+from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
+from megatile.language.tile.builder import current
+from megatile.language.tile.errors import ProgramError
+from megatile.language.tile.scalars import Value, as_expr, operate
+from megatile.language.tile.tiles import Ref
+
+_TURNS = 1 << 16
+"""How often a wait looks before it is given up."""
+
+
+class CmpType(IntEnum):
+    EQ, NE, GT, LE, LT, GE = range(6)
+
+
+class Amo(IntEnum):
+    AMO_SET, AMO_ADD, SIGNAL_SET, SIGNAL_ADD = 3, 4, 9, 10
+    AMO_SIGNAL_SET, AMO_SIGNAL_ADD = 9, 10
+
+
+_RELATIONS = ("==", "!=", ">", "<=", "<", ">=")
+
+
+def get_rank() -> Any:
+    """The number of this device among those that run the kernel."""
+    return Value(_rank()) if b.state().ranks > 1 else 0
+
+
+def get_num_ranks() -> int:
+    return b.state().ranks
+
+
+def _rank() -> Expr:
+    return Coord(current().machine.scale("device").name, 0)
+
+
+def _peer(pe: Any) -> tuple[Expr, ...]:
+    """The leading index of another rank's tensor; nothing for one's own."""
+    local = pe is None or (not isinstance(pe, (Value, Ref)) and int(pe) == -1)
+    return () if local or b.state().ranks == 1 else (as_expr(pe),)
+
+
+# --- puts and gets --------------------------------------------------------------------------------------
+
+
+def _flat(pointer: Any, what: str) -> tuple[b.Buffer, Expr]:
+    """The elements of a tile in a row, and the place of the pointer's among them."""
+    if not isinstance(pointer, Pointer):
+        raise ProgramError(f"{what} needs an address", advice="T.address_of(A[i, j])")
+    tile, index = pointer.element.tile, pointer.element.index
+    if len(index) == 1:
+        return tile, index[0]  # type: ignore[return-value]
+    place: Expr = Const(0)
+    for i, stride in zip(index, tile.strides, strict=True):  # type: ignore[attr-defined]
+        place = Binary("+", place, Binary("*", i, Const(int(stride))))
+    return b.view(tile, (math.prod(tile.shape),)), simplify(place)
+
+
+def _transfer(dst: Any, src: Any, size: Any, to: Any, frm: Any, word: str) -> None:
+    """``size`` elements from one address to another, of which one may be a peer's."""
+    builder = current()
+    if not builder.scales:
+        builder.open_implied()
+    (target, at), (source, start) = _flat(dst, word), _flat(src, word)
+    extent = simplify(as_expr(size))
+    if known(extent) is None:
+        name = builder.variable("size")
+        builder.emit(n.ReadScalar, name=name, value=extent, bound=math.prod(target.shape))
+        extent = Var(name)
+    regions = [
+        n.Region(tile.name, (*(n.Dim(i) for i in _peer(pe)), n.Dim(where, extent)))
+        for tile, where, pe in ((target, at, to), (source, start, frm))
+    ]
+    builder.emit(n.Copy, to=regions[0], source=regions[1])
+
+
+def put_block(src: Any, dst: Any, size: Any, dst_pe: Any = -1, **_: Any) -> None:
+    """The block's threads put elements to a peer."""
+    _transfer(dst, src, size, dst_pe, None, "T.put_block")
+
+
+def get_block(src: Any, dst: Any, size: Any, src_pe: Any = -1, **_: Any) -> None:
+    """The block's threads get elements from a peer."""
+    _transfer(dst, src, size, None, src_pe, "T.get_block")
+
+
+def _warp_transfer(src: Any, dst: Any, size: Any, to: Any, frm: Any) -> None:
+    """Each warp moves elements of its own."""
+    builder = current()
+    if not builder.scales:
+        builder.open_implied()
+    k = builder.fresh("k")
+    with builder.body(k) as inner:
+        target, value = _moved(dst.element, Var(k)), _moved(src.element, Var(k))
+        loaded = Load(value.tile.name, (*_peer(frm), *value.index), value.dtype)
+        builder.store(n.Store, target=target.tile.name, index=(*_peer(to), *target.index), value=loaded)
+    span = builder.span()
+    loop = n.Loop("serial", k, Const(0), as_expr(size), body=tuple(inner.nodes), span=span)
+    builder.append(n.If(as_expr(operate("==", get_thread_binding(0) % 32, 0)), (loop,), (), span=span))
+
+
+def put_warp(src: Any, dst: Any, size: Any, dst_pe: Any = -1, *_: Any, **__: Any) -> None:
+    _warp_transfer(src, dst, size, dst_pe, None)
+
+
+def get_warp(src: Any, dst: Any, size: Any, src_pe: Any = -1, *_: Any, **__: Any) -> None:
+    _warp_transfer(src, dst, size, None, src_pe)
+
+
+def _elements(pointer: Any, nbytes: Any) -> Any:
+    return operate("//", nbytes, itemsize(pointer.element.tile.dtype))
+
+
+def putmem_nbi_block(dest: Any, src: Any, nbytes: Any, pe: Any) -> None:
+    """Bytes to a peer, done at once."""
+    _transfer(dest, src, _elements(src, nbytes), pe, None, "T.putmem_block")
+
+
+def getmem_nbi_block(dest: Any, src: Any, nbytes: Any, pe: Any) -> None:
+    _transfer(dest, src, _elements(src, nbytes), None, pe, "T.getmem_block")
+
+
+def putmem_signal_nbi_block(
+    dest: Any, src: Any, nbytes: Any, sig_addr: Any, signal: Any, sig_op: Any, pe: Any
+) -> None:
+    """Bytes to a peer, and then a signal."""
+    putmem_nbi_block(dest, src, nbytes, pe)
+    signal_op(sig_addr, signal, sig_op, pe)
+
+
+# --- signals and waits ----------------------------------------------------------------------------------
+
+
+def _atomic(op: str, element: Ref, value: Any, peer: tuple[Expr, ...]) -> str:
+    """An atomic that orders: what was done before it is seen by whoever sees its value."""
+    builder = current()
+    seen = builder.variable("seen")
+    b.state().ordering.add(seen)
+    index = (*peer, *element.index)
+    builder.emit(n.Atomic, op=op, target=element.tile.name, index=index, value=as_expr(value), result=seen)
+    return seen
+
+
+def signal_op(sig_addr: Pointer, signal: Any, sig_op: Any, pe: Any) -> None:
+    """A peer's word is set, or counted up."""
+    op = "exchange" if int(sig_op) in (Amo.SIGNAL_SET, Amo.AMO_SET) else "add"
+    _atomic(op, sig_addr.element, signal, _peer(pe))
+
+
+def _wait(relation: str, element: Ref, value: Any, pe: Any) -> None:
+    builder = current()
+    if not builder.scales:
+        builder.open_implied()
+    turn, span = builder.fresh("turn"), builder.span()
+    b.state().ordering.add(turn)
+    with builder.body(turn) as inner:
+        seen = Var(_atomic("add", element, 0, _peer(pe)), element.dtype)
+        with builder.body() as leave:
+            builder.emit(n.Break)
+        condition = Binary(relation, seen, as_expr(value), "bool")
+        builder.append(n.If(condition, tuple(leave.nodes), (), span=span))
+    builder.append(n.Loop("bounded", turn, Const(0), Const(_TURNS), body=tuple(inner.nodes), span=span))
+
+
+def signal_wait_until(sig_addr: Pointer, cmp: Any, value: Any) -> None:
+    """Until this rank's word compares so."""
+    _wait(_RELATIONS[int(cmp)], sig_addr.element, value, None)
+
+
+def _waiting(relation: str) -> Any:
+    def wait(value: Any, expected: Any, peer: Any = -1) -> None:
+        _wait(relation, value, expected, peer)
+
+    wait.__doc__ = f"Until the element is {relation} a value."
+    return wait
+
+
+wait_eq, wait_ne, wait_gt, wait_le, wait_lt, wait_ge = (_waiting(r) for r in _RELATIONS)
+
+
+def st(
+    dst: Ref, value: Any, scope: str = "gpu", sem: str = "weak", na: bool = False, dst_pe: Any = -1
+) -> None:
+    """Store an element, here or at a peer; a release orders what was done before."""
+    if sem == "release":
+        _atomic("exchange", dst, value, _peer(dst_pe))
+        return
+    index = (*_peer(dst_pe), *dst.index)
+    current().store(n.Store, target=dst.tile.name, index=index, value=as_expr(value))
+
+
+def ld(src: Ref, value: Any, scope: str = "gpu", sem: str = "weak", na: bool = False, nc: bool = False,
+       src_pe: Any = -1) -> None:  # fmt: skip
+    """Load an element, from here or from a peer; an acquire sees what was done before it was released."""
+    if sem == "acquire":
+        loaded: Expr = Var(_atomic("add", src, 0, _peer(src_pe)), src.dtype)
+    else:
+        loaded = Load(src.tile.name, (*_peer(src_pe), *src.index), src.dtype)
+    current().store(n.Store, target=value.tile.name, index=value.index, value=loaded)
+
+
+def atom_add(target: Ref, value: Any, scope: str = "gpu", sem: str = "relaxed") -> Any:
+    return atomic_add(target, value, return_prev=True)
+
+
+# --- the launch of all ranks ----------------------------------------------------------------------------
+
+
+def with_ranks(body: tuple[n.Node, ...], state: b.KernelState) -> tuple[n.Node, ...]:
+    """Every access to a tensor gets the rank it is of; those of a peer have theirs."""
+    rank = _rank()
+    dims = {name: len(tensor.shape) for name, tensor in state.tensors.items()}
+    for node in n.walk(body):
+        if isinstance(node, n.Reshape) and node.source in dims:
+            dims[node.name] = len(node.shape)
+
+    def load(expr: Expr) -> Expr:
+        if isinstance(expr, Load) and dims.get(expr.source) == len(expr.index):
+            return replace(expr, index=(rank, *expr.index))
+        return expr
+
+    def region(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(region(one) for one in value)
+        if isinstance(value, n.Region) and dims.get(value.source) == len(value.dims):
+            return replace(value, dims=(n.Dim(rank), *value.dims))
+        return value
+
+    def placed(node: n.Node) -> n.Node:
+        node = rewrite_expressions(node, lambda e: rebuild(e, load))
+        if isinstance(node, n.Reshape) and node.source in dims:
+            return replace(node, shape=(state.ranks, *node.shape))
+        if isinstance(node, (n.Store, n.Atomic)) and dims.get(node.target) == len(node.index):
+            return replace(node, index=(rank, *node.index))
+        names = [f.name for f in fields(node) if f.metadata.get("access")]
+        return replace(node, **{name: region(getattr(node, name)) for name in names}) if names else node
+
+    return rewrite_nodes(body, placed)
+
+
+WORDS = (
+    "get_rank get_num_ranks put_block get_block put_warp get_warp putmem_nbi_block getmem_nbi_block "
+    "putmem_signal_nbi_block signal_op signal_wait_until wait_eq wait_ne wait_gt wait_le wait_lt wait_ge "
+    "st ld atom_add CmpType Amo"
+)
+ALIASES = {
+    "get_pe": "get_rank", "get_pe_num": "get_num_ranks", "putmem_block": "putmem_nbi_block",
+    "getmem_block": "getmem_nbi_block", "putmem_signal_block": "putmem_signal_nbi_block",
+}  # fmt: skip
