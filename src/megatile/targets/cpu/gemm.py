@@ -79,7 +79,7 @@ def _product(scope: Scope, a: Box, b: Box, c: Box, wide: str, clear: bool) -> No
     pieces = _panels(scope, cols, width)
     for start, vectors, rest in pieces:
         if rest is None:
-            _strips(scope, a, b, c, (m, k), start, vectors, clear)
+            strips(scope, a, b, c, (m, k), start, vectors, clear)
         else:
             _narrow(scope, a, b, c, (m, k), start, rest, clear)
 
@@ -110,14 +110,14 @@ def heights(rows_: int, most: int) -> list[int]:
     return [rows_ // strips + (i < rows_ % strips) for i in range(strips)]
 
 
-def _strips(
+def strips(
     scope: Scope, a: Box, b: Box, c: Box, size: tuple[Expr, Expr], start: str, vectors: int, clear: bool
 ) -> None:
     if start.startswith("*"):
         first, stop = start[1:].split(":", 1)
         j = scope.gen.fresh("j")
         with scope.text.block(f"for (long {j} = {first}; {j} < {stop}; {j} += {vectors * scope.gen.width})"):
-            _strips(scope, a, b, c, size, j, vectors, clear)
+            strips(scope, a, b, c, size, j, vectors, clear)
         return
     m, k = size[0], whole(size[1], scope)
     strides = (a.axes[0].stride, a.axes[1].stride, b.axes[0].stride, c.axes[0].stride)
@@ -138,10 +138,10 @@ def _strips(
         with scope.text.block(f"for (; {i} < {rows_}; {i}++)"):
             call(i, 1)
         return
-    strips = heights(known, most)
+    every = heights(known, most)
     at = 0
-    for height in dict.fromkeys(strips):
-        count = strips.count(height)
+    for height in dict.fromkeys(every):
+        count = every.count(height)
         if count == 1:
             call(str(at), height)
         else:
@@ -170,7 +170,7 @@ def _narrow(
                     f"memcpy({box.pointer} + {i} * {width}, {part.pointer} + {i} * {part.axes[0].stride} "
                     f"+ {start}, ({count}) * 4);",
                 )
-        _strips(scope, a, panel, total, size, "0", width // scope.gen.width, clear)
+        strips(scope, a, panel, total, size, "0", width // scope.gen.width, clear)
         i = scope.gen.fresh("i")
         with scope.loop(i, "0", whole(m, scope)):
             scope.text.add(

@@ -16,7 +16,7 @@ from megatile.core.expr import Const, Symbol, simplify, symbols
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
 from megatile.language.tile.errors import ProgramWarning
-from megatile.targets.cpu import waiting
+from megatile.targets.cpu import products, waiting
 from megatile.targets.cpu.elements import Value, converted, kind
 from megatile.targets.cpu.elementwise import lets, loop_range
 from megatile.targets.cpu.expressions import whole, write
@@ -73,6 +73,13 @@ class Generator:
         self.said: set[type] = set()
         self.merges: dict[n.Merge, str] = {}
         self._label = ""
+        self.packs: list[tuple[products.Pack, int]] | None = None
+        """What the phase that is being written wants packed before it."""
+        self.pack_places: dict[tuple[products.Pack, int], int] = {}
+        self.pack_functions: dict[tuple[products.Pack, int], tuple[str, int]] = {}
+        touched = (r for node in n.walk(program.body) for kind, r in n.regions(node) if kind != "read")
+        written = {self.storages.names[r.source].base for r in touched}
+        self.constant = {p.name for p in program.params} - written
 
     # --- names, places ----------------------------------------------------------------------------
 
@@ -217,10 +224,39 @@ class Generator:
     def statements(self, scope: Scope, body: tuple[n.Node, ...]) -> None:
         from megatile.targets.cpu.statements import STATEMENTS
 
-        for node in body:
+        at = 0
+        while at < len(body):
+            node = body[at]
+            self.scratch_used = 0
+            found = products.recognised(scope, body, at) if isinstance(node, (n.Fill, n.Loop)) else None
             with self.at(node, scope.text, comment=type(node) not in (n.Alloc, n.View, n.Reshape, n.Hint)):
-                self.scratch_used = 0
-                STATEMENTS[type(node)](scope, node)
+                if found is not None:
+                    self._comments(scope.text, body[at + 1 : at + found.used])
+                    products.product(scope, found)
+                else:
+                    STATEMENTS[type(node)](scope, node)
+            at += found.used if found is not None else 1
+
+    def _comments(self, text: Text, body: tuple[n.Node, ...]) -> None:
+        """The lines of statements that are done together with one before them."""
+        for node in body:
+            with self.at(node, text):
+                for _, inner in n.bodies(node):
+                    self._comments(text, inner)
+
+    def packed(self, pack: products.Pack, columns: int = 0) -> tuple[str, int]:
+        """A pointer to a packed tensor, and its rows' distance; it is packed before this phase."""
+        assert self.packs is not None
+        storage = self.storages.storage(pack.tensor)
+        depth = storage.shape[-2:][pack.along]
+        key = (pack, columns)
+        if key not in self.pack_places:
+            self.pack_places[key] = self.storages.launch_bytes
+            self.storages.launch_bytes += products.size_of(storage, pack, columns)
+        pointer = f"((float *)(run->launch + {self.pack_places[key]}))"
+        if key not in self.packs:
+            self.packs.append(key)
+        return pointer, depth + products.PADDING
 
     @contextmanager
     def variables(self, scope: Scope, body: tuple[n.Node, ...], fresh: bool = False) -> Iterator[None]:
@@ -325,6 +361,7 @@ class Generator:
         self.phases.append(f"{name} {line}".strip())
         inner = Scope(self, Text(1), dict(scope.path), low, {}, dict(scope.ranges), (low, high), True)
         fields = self.captured(scope, inner, node)
+        before, self.packs = self.packs, [] if instance == high else None
         with self.units(inner, low, instance, rank="index") as unit:
             for storage in self.flags("instance"):
                 unit.text.add(f"memset(work + {storage.offset}, 0, {storage.bytes(self.launch)});")
@@ -333,6 +370,7 @@ class Generator:
                     self._unit(below, node.body)
             else:
                 self._unit(unit, node.body)
+        packs, self.packs = self.packs or [], before
         struct = "".join(f" {kind_} {field};" for kind_, field, _ in fields)
         size = max(self.storages.instance_bytes, LINE)
         self.functions += [
@@ -352,11 +390,23 @@ class Generator:
         ]
         count = math.prod(s.count for s in self.launch.scales[low:instance])
         with scope.text.block():
+            for key in packs:
+                function, pieces = self._pack_function(scope, key)
+                scope.text.add(f"parallel(run, {function}, run, {pieces}, {len(self.phases) - 1});")
             values = "".join(f", {value}" for _, _, value in fields)
             scope.text.add(
                 f"struct {name} here = {{run{values}}};",
                 f"parallel(run, {name}, &here, {count}, {len(self.phases) - 1});",
             )
+
+    def _pack_function(self, scope: Scope, key: tuple[products.Pack, int]) -> tuple[str, int]:
+        if key not in self.pack_functions:
+            name = self.fresh(f"pack_{self.name(key[0].tensor)}_")
+            pointer = f"((float *)(run->launch + {self.pack_places[key]}))"
+            lines, pieces = products.pack_function(scope, name, *key, pointer)
+            self.functions += lines
+            self.pack_functions[key] = name, pieces
+        return self.pack_functions[key]
 
     def captured(self, scope: Scope, inner: Scope, node: n.Scale) -> list[tuple[str, str, str]]:
         """Numbers that a region has from outside: (type, name, value)."""

@@ -1,0 +1,369 @@
+"""Loops of products over tiles of two tensors, as one long product.
+
+``fill(c); for k: copy(a, A[i, k * bK]); copy(b, B[k * bK, j]); gemm(a, b, c); copy(C[i, j], c)`` needs no
+tiles: ``B`` is packed into panels once, before the phase, and the micro-kernel goes over all of ``k`` with a
+piece of ``c`` in its registers. ``A`` is read where it lies (narrow floats are widened first).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from megatile.core.dtypes import is_float
+from megatile.core.expr import ZERO, Const, Expr, Symbol, binary, constant, linear, simplify, symbols
+from megatile.ir import nodes as n
+from megatile.targets.cpu.elements import NARROW, Value
+from megatile.targets.cpu.expressions import whole
+from megatile.targets.cpu.gemm import strips
+from megatile.targets.cpu.moving import copy, scratch
+from megatile.targets.cpu.scope import Axis, Box, Scope, Text
+from megatile.targets.cpu.storages import LINE, Storage, row_major
+
+PADDING = 16
+"""Elements between rows of widened operands, so that rows do not fall into the same sets of a cache."""
+
+
+@dataclass
+class Operand:
+    """One side of the product: the tensor's region at step 0, and which of its last two dimensions is k."""
+
+    region: n.Region
+    along: int
+    storage: Storage
+
+    @property
+    def across(self) -> int:
+        return 1 - self.along
+
+    def dim(self, number: int) -> n.Dim:
+        return self.region.dims[-2:][number]
+
+    def extent(self, number: int) -> int:
+        return self.storage.shape[-2:][number]
+
+
+@dataclass
+class Product:
+    """A loop that was recognised."""
+
+    a: Operand
+    b: Operand
+    c: n.Region
+    depth: int
+    clear: bool
+    out: n.Copy | None = None
+    used: int = 1
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A tensor packed before the phase: (its name, which dimension is k, as panels or as rows)."""
+
+    tensor: str
+    along: int
+    panels: bool
+
+
+# --- recognising ----------------------------------------------------------------------------------
+
+
+def recognised(scope: Scope, body: tuple[n.Node, ...], at: int) -> Product | None:
+    """The product that begins with statement ``at``: a fill with zero, or the loop itself."""
+    if scope.gen.packs is None or scope.frame is not None:
+        return None
+    fill = body[at]
+    first = at + 1 if isinstance(fill, n.Fill) else at
+    if first >= len(body) or not isinstance(body[first], n.Loop):
+        return None
+    found = _loop(scope, body[first])
+    if found is None:
+        return None
+    if isinstance(fill, n.Fill):
+        if fill.to != found.c or constant(fill.value) != 0:
+            return None
+        found.clear, found.used = True, 2
+    after = at + found.used
+    if found.clear and after < len(body) and _is_output(scope, found, body[after]):
+        found.out, found.used = body[after], found.used + 1  # type: ignore[assignment]
+    return found
+
+
+def _loop(scope: Scope, node: n.Node) -> Product | None:
+    assert isinstance(node, n.Loop)
+    copies = [x for x in node.body if isinstance(x, n.Copy)]
+    gemms = [x for x in node.body if isinstance(x, n.Gemm)]
+    steps = constant(simplify(scope.own(node.stop)))
+    if len(node.body) != 3 or len(copies) != 2 or len(gemms) != 1 or node.body[-1] is not gemms[0]:
+        return None
+    if node.kind == "bounded" or node.start != ZERO or node.step != Const(1) or not steps or gemms[0].clear:
+        return None
+    gemm = gemms[0]
+    by_tile = {c.to.source: c for c in copies if c.dst is None and c.src is None}
+    if set(by_tile) != {gemm.a.source, gemm.b.source} or len(by_tile) != 2:
+        return None
+    if not all(_is_tile(scope, r) for r in (gemm.a, gemm.b, gemm.c, *(c.to for c in copies))):
+        return None
+    if not _only_here(scope, node, set(by_tile)) or scope.gen.storages.storage(gemm.c.source).dtype != "f32":
+        return None
+    a = _operand(scope, by_tile[gemm.a.source].source, 0 if gemm.transpose_a else 1, node.var)
+    b = _operand(scope, by_tile[gemm.b.source].source, 1 if gemm.transpose_b else 0, node.var)
+    if a is None or b is None or a.extent(a.along) != b.extent(b.along):
+        return None
+    wide = 2 * scope.gen.width
+    columns = _size(b.dim(b.across))
+    if columns % wide or any(t % wide for t in _terms(scope.own(b.dim(b.across).start))):
+        return None
+    step = _size(a.dim(a.along))
+    return Product(a, b, gemm.c, min(steps * step, a.extent(a.along)), False)
+
+
+def _size(dim: n.Dim) -> int:
+    return 0 if dim.extent is None else constant(dim.extent) or 0
+
+
+def _terms(expr: Expr) -> list[int]:
+    factors, rest = linear(expr)
+    return [*factors.values(), rest]
+
+
+def _is_tile(scope: Scope, region: n.Region) -> bool:
+    """All of a tile of two dimensions that belongs to this unit."""
+    name = scope.gen.storages.names[region.source]
+    storage = scope.gen.storages.storage(region.source)
+    if name.binding.views or name.reshaped or storage.home != "instance" or storage.copies != 1:
+        return False
+    if name.owner_depth != scope.depth or region.along is not None or len(region.dims) != 2:
+        return False
+    return region == n.whole(region.source, storage.shape)
+
+
+def _only_here(scope: Scope, loop: n.Loop, tiles: set[str]) -> bool:
+    inside = {id(x) for x in n.walk((loop,))}
+    return not any(
+        region.source in tiles
+        for node in n.walk(scope.gen.program.body)
+        if id(node) not in inside
+        for _, region in n.regions(node)
+    )
+
+
+def _operand(scope: Scope, region: n.Region, along: int, variable: str) -> Operand | None:
+    """A region of a constant tensor whose last two dimensions are the tile's, one of them in steps of k."""
+    name = scope.gen.storages.names[region.source]
+    storage = scope.gen.storages.storage(region.source)
+    if storage.home != "argument" or storage.copies != 1 or name.binding.views or name.reshaped:
+        return None
+    if region.source not in scope.gen.constant or region.along or not is_float(storage.dtype):
+        return None
+    if storage.dtype not in ("f32", *NARROW) or len(region.dims) < 2:
+        return None
+    *leading, _, _ = region.dims
+    if any(d.extent is not None or variable in symbols(d.start) for d in leading):
+        return None
+    found = Operand(region, along, storage)
+    steps, other = found.dim(along), found.dim(found.across)
+    for dim in (steps, other):
+        if dim.extent is None or constant(dim.extent) is None or dim.limit is not None:
+            return None
+    if linear(steps.start) != ({Symbol(variable): _size(steps)}, 0):
+        return None
+    low = scope.bound(simplify(scope.own(other.start)))
+    if variable in symbols(other.start) or low is None or low[0] < 0:
+        return None
+    return found
+
+
+def _is_output(scope: Scope, found: Product, node: n.Node) -> bool:
+    """A copy of the result into a tensor, at the place of the operands; nothing else uses the tile."""
+    if not isinstance(node, n.Copy) or node.dst is not None or node.src is not None or node.source != found.c:
+        return False
+    name, storage = scope.gen.storages.names[node.to.source], scope.gen.storages.storage(node.to.source)
+    if storage.home != "argument" or storage.dtype != "f32" or storage.copies != 1 or name.binding.views:
+        return False
+    if name.reshaped or node.to.along or len(node.to.extents) != 2 or node.to.dims[-1].extent is None:
+        return False
+    rows, columns = node.to.dims[-2:]
+    a, b = found.a.dim(found.a.across), found.b.dim(found.b.across)
+    same = (rows.start, rows.extent, columns.start, columns.extent) == (a.start, a.extent, b.start, b.extent)
+    fits = storage.shape[-2:] == (found.a.extent(found.a.across), found.b.extent(found.b.across))
+    uses = sum(
+        region.source == found.c.source
+        for one in n.walk(scope.gen.program.body)
+        for _, region in n.regions(one)
+    )
+    return same and fits and rows.limit is None and columns.limit is None and uses == 3
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def product(scope: Scope, found: Product) -> None:
+    gen = scope.gen
+    with scope.text.block():
+        a = _rows(scope, found.a, found.depth)
+        panel, depth = _panels(scope, found.b)
+        c = scope.box(found.out.to if found.out is not None else found.c)
+        c = Box(c.storage, c.pointer, c.axes[-2:], guard=c.guard)
+        wide, columns = 2 * gen.width, constant(c.axes[1].extent) or 0
+        if found.out is None:
+            c.axes = [Axis(e.extent, e.stride) for e in c.axes]
+        j = gen.fresh("j")
+        limit = c.axes[1].high or str(columns)
+        with scope.text.block(f"for (long {j} = 0; {j} < {limit}; {j} += {wide})"):
+            b = Box(
+                Storage("packed", "f32", (1,), 1, "scratch"),
+                f"{panel} + {j} * {depth}",
+                [Axis(Const(found.depth), wide), Axis(Const(wide), 1)],
+            )
+            target = Box(c.storage, f"{c.pointer} + {j}", [c.axes[0], Axis(Const(wide), 1)])
+            if c.axes[1].high is not None:
+                with scope.text.block(f"if ({j} + {wide} > {limit})"):
+                    _partial(scope, found, (a, b, target), f"({limit} - {j})")
+                with scope.text.block("else"):
+                    _pieces(scope, found, a, b, target)
+            else:
+                _pieces(scope, found, a, b, target)
+
+
+def _pieces(scope: Scope, found: Product, a: Box, b: Box, c: Box) -> None:
+    """All rows of one panel; at the edge of the tensor, those there are."""
+    height = constant(a.axes[0].extent) or 0
+    clear, size = found.clear, Const(found.depth)
+    if a.axes[0].high is None:
+        strips(scope, a, b, c, (Const(height), size), "0", 2, clear)
+        return
+    rows = a.axes[0].high
+    with scope.text.block(f"if ({rows} == {height})"):
+        strips(scope, a, b, c, (Const(height), size), "0", 2, clear)
+    with scope.text.block("else"):
+        name = f"@{rows}"
+        scope.vars[name] = Value(rows, "int")
+        strips(scope, a, b, c, (Symbol(name), size), "0", 2, clear)
+        if clear and found.out is None:
+            i = scope.gen.fresh("i")
+            with scope.loop(i, rows, str(height)):
+                scope.text.add(f"memset({c.pointer} + {i} * {c.axes[0].stride}, 0, {8 * scope.gen.width});")
+
+
+def _partial(scope: Scope, found: Product, boxes: tuple[Box, Box, Box], count: str) -> None:
+    """A panel of which the tensor has only some columns."""
+    a, b, c = boxes
+    wide = 2 * scope.gen.width
+    made = scratch(scope, [a.axes[0].extent, Const(wide)], "f32")
+    _pieces(scope, found, a, b, made)
+    i = scope.gen.fresh("i")
+    with scope.loop(i, "0", a.axes[0].high or whole(a.axes[0].extent, scope)):
+        scope.text.add(
+            f"memcpy({c.pointer} + {i} * {c.axes[0].stride}, {made.pointer} + {i} * {wide}, {count} * 4);"
+        )
+
+
+def _at_start(scope: Scope, operand: Operand, depth: int) -> n.Region:
+    """The operand's region with all of k."""
+    dims = list(operand.region.dims)
+    place = len(dims) - 2 + operand.along
+    dims[place] = replace(dims[place], start=ZERO, extent=Const(depth))
+    return replace(operand.region, dims=tuple(dims))
+
+
+def _rows(scope: Scope, operand: Operand, depth: int) -> Box:
+    """The rows of the left operand, over all of k."""
+    box = scope.box(_at_start(scope, operand, depth))
+    axes = [box.axes[operand.across], box.axes[operand.along]]
+    if operand.storage.dtype == "f32":
+        return Box(box.storage, box.pointer, axes)
+    pack = Pack(operand.region.source, operand.along, panels=False)
+    name, stride = scope.gen.packed(pack)
+    row = scope.whole(operand.dim(operand.across).start)
+    lead = _leading(scope, operand)
+    rows = operand.extent(operand.across)
+    axes = [Axis(axes[0].extent, stride, axes[0].low, axes[0].high), Axis(Const(depth), 1)]
+    pointer = f"{name} + ({lead} * {rows} + {row}) * {stride}"
+    return Box(Storage("packed", "f32", (1,), 1, "scratch"), pointer, axes)
+
+
+def _leading(scope: Scope, operand: Operand) -> str:
+    """The number of the matrix among those of the tensor; indices outside give the first, and an error."""
+    total: Expr = ZERO
+    text = "0"
+    for dim, extent in zip(operand.region.dims[:-2], operand.storage.shape[:-2], strict=True):
+        at = simplify(scope.own(dim.start))
+        if scope.is_inside(at, Const(1), Const(extent)):
+            total = binary("+", binary("*", total, extent), at)
+            text = whole(simplify(total), scope)
+        else:
+            site = scope.site("bounds", f"'{operand.region.source}[{{}}]' is out of bounds")
+            text = f"({text} * {extent} + inside(failure, {site}, {whole(at, scope)}, {extent}))"
+            name = scope.gen.fresh("lead")
+            scope.text.add(f"const long {name} = {text};")
+            scope.vars[f"@{name}"] = Value(name, "int")
+            total = Symbol(f"@{name}")
+            text = name
+    return f"({text})"
+
+
+def _panels(scope: Scope, operand: Operand) -> tuple[str, int]:
+    """The pointer to the first panel of the right operand, and the length of k in the panels."""
+    wide, depth = 2 * scope.gen.width, operand.extent(operand.along)
+    columns = -(-operand.extent(operand.across) // wide) * wide
+    tile = _size(operand.dim(operand.across))
+    last = scope.bound(simplify(scope.own(operand.dim(operand.across).start)))
+    assert last is not None
+    columns = max(columns, last[1] + tile)
+    pack = Pack(operand.region.source, operand.along, panels=True)
+    name, _ = scope.gen.packed(pack, columns)
+    start = scope.whole(operand.dim(operand.across).start)
+    return f"{name} + ({_leading(scope, operand)} * {columns} + {start}) * {depth}", depth
+
+
+def pack_function(scope: Scope, name: str, pack: Pack, columns: int, pointer: str) -> tuple[list[str], int]:
+    """The function that packs one panel (or rows), and how many there are."""
+    gen = scope.gen
+    storage = gen.storages.storage(pack.tensor)
+    shape, strides = storage.shape, row_major(storage.shape)
+    wide, depth = 2 * gen.width, shape[-2:][pack.along]
+    count, matrices = shape[-2:][1 - pack.along], 1
+    for extent in shape[:-2]:
+        matrices *= extent
+    pieces = columns // wide if pack.panels else count
+    text = Text(1)
+    inner = Scope(gen, text, {}, 0)
+    text.add(f"const long matrix = index / {pieces}, piece = index % {pieces};")
+    source = f"{gen.name(pack.tensor)} + matrix * {shape[-1] * shape[-2]}"
+    k, other = strides[-2:][pack.along], strides[-2:][1 - pack.along]
+    if pack.panels:
+        text.add(f"const long low = 0, high = lmax(lmin({count} - piece * {wide}, {wide}), 0);")
+        axes = [Axis(Const(depth), k), Axis(Const(wide), other, "low", "high")]
+        origin = Box(storage, f"{source} + piece * {wide * other}", axes)
+        place = f"{pointer} + (matrix * {columns} + piece * {wide}) * {depth}"
+        made = Box(
+            Storage("packed", "f32", (1,), 1, "scratch"),
+            place,
+            [Axis(Const(depth), wide), Axis(Const(wide), 1)],
+        )
+    else:
+        stride = depth + PADDING
+        origin = Box(storage, f"{source} + piece * {other}", [Axis(Const(depth), k)])
+        place = f"{pointer} + (matrix * {count} + piece) * {stride}"
+        made = Box(Storage("packed", "f32", (1,), 1, "scratch"), place, [Axis(Const(depth), 1)])
+    copy(inner, made, origin)
+    lines = [
+        f"/* {pack.tensor} as {'panels' if pack.panels else 'rows'} of f32 */",
+        f"static void {name}(void *argument, long worker, long index) {{",
+        "  struct run *const run = argument;",
+        f"  {storage.c_type} *const {gen.name(pack.tensor)} = run->{gen.name(pack.tensor)};",
+        *text.lines,
+        "}",
+        "",
+    ]
+    return lines, matrices * pieces
+
+
+def size_of(storage: Storage, pack: Pack, columns: int) -> int:
+    """Bytes of a packed tensor."""
+    matrices = 1
+    for extent in storage.shape[:-2]:
+        matrices *= extent
+    depth, count = storage.shape[-2:][pack.along], storage.shape[-2:][1 - pack.along]
+    elements = matrices * (columns * depth if pack.panels else count * (depth + PADDING))
+    return -(-elements * 4 // LINE) * LINE
