@@ -13,7 +13,7 @@ def test_plan_shows_cycles_and_even_links(megatile, tmp_path):
     shown = megatile("attention", "plan", "--ranks", 8, "--png", picture)
     assert shown.code == 0
     assert "chunk   6: 0 →" in shown.out
-    assert "│ 0    │ 56         │ 2 " in shown.out
+    assert ["0", "56", "2"] in [line.split()[:3] for line in shown.out.splitlines()]
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from megatile.cli.attention_predict import predict, read_length, read_names
-from megatile.cli.output import console, print_json
+from megatile.cli.output import console, print_json, print_table
 from megatile.core.errors import MegatileError
 from megatile.report.canvas import check_target
 
@@ -119,31 +119,29 @@ def _draw(cycles: list[list[int]], png: Path, schedule: Schedule) -> None:
 
 
 def _show(summary: dict[str, Any]) -> None:
-    from rich.table import Table
-
     cycles, steps = summary.pop("cycles"), summary.pop("steps")
     screen = console()
     screen.print("  ".join(f"{name}: [bold]{value}[/bold]" for name, value in summary.items()))
     for number, cycle in enumerate(cycles):
         shown = " → ".join(map(str, cycle[:SHOWN_RANKS])) + (" → …" if len(cycle) > SHOWN_RANKS else "")
         screen.print(f"chunk {number:>3}: {shown} → {cycle[0]}")
-    table = Table(*steps[0])
-    for row in steps:
-        table.add_row(*("–".join(map(str, v)) if isinstance(v, list) else str(v) for v in row.values()))
-    screen.print(table)
+    shown_steps = [
+        ["–".join(map(str, v)) if isinstance(v, list) else v for v in row.values()] for row in steps
+    ]
+    print_table(list(steps[0]), shown_steps)
 
 
 def _show_bench(rows: list[Any], case: Any) -> None:
-    from rich.table import Table
+    from rich.text import Text
 
     kind = f"{'causal' if case.causal else 'full'}, {'forward and backward' if case.backward else 'forward'}"
     title = (
         f"{case.processes} processes, {case.seqlen} tokens, {case.heads} x {case.dim}, {case.dtype}, {kind}"
     )
-    table = Table("schedule", "ms", "communication ms", "computation ms", "error", "correct", title=title)
     best = min(row.seconds for row in rows)
+    cells = []
     for row in rows:
         times = [f"{x * 1e3:.2f}" for x in (row.seconds, row.communication, row.computation)]
-        name = f"[bold]{row.schedule}[/bold]" if row.seconds == best else row.schedule
-        table.add_row(name, *times, f"{row.error:.1e}", "yes" if row.correct else "NO")
-    console().print(table)
+        name = Text(row.schedule, style="bold" if row.seconds == best else "")
+        cells.append((name, *times, f"{row.error:.1e}", "yes" if row.correct else "NO"))
+    print_table(("schedule", "ms", "communication ms", "computation ms", "error", "correct"), cells, title)

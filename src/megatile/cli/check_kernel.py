@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from megatile.cli.machine import Json
-from megatile.cli.output import console, print_json
+from megatile.cli.output import print_json, print_table
 
 
 def check_kernel(
@@ -30,15 +30,12 @@ def check_kernel(
     if json:
         print_json("check-kernel", {"kernels": [one.as_dict() for one in found]})
         return
-    from rich.table import Table
-
-    table = Table(box=None)
-    for title in ("kernel", "grid", "runs", "ms on this CPU", f"us at least on {machine}"):
-        table.add_column(title, justify="left" if title in ("kernel", "grid") else "right")
+    rows = []
     for one in found:
         grids = " then ".join(str(p.launch.extents(p.launch.dispatch)) for p in one.programs)
-        table.add_row(one.name, grids, str(one.runs), f"{one.seconds * 1e3:.1f}", f"{one.least_us:.3g}")
-    console().print(table)
+        rows.append((one.name, grids, one.runs, f"{one.seconds * 1e3:.1f}", f"{one.least_us:.3g}"))
+    head = ("kernel", "grid", "runs", "ms on this CPU", f"us at least on {machine}")
+    print_table(head, rows, left=2)
     for one in found:
         for text in one.warnings:
             print(f"warning: {text}")

@@ -39,15 +39,9 @@ def print_table(
     headers: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None, left: int = 1
 ) -> None:
     """A table for people; all columns but the first ``left`` are aligned to the right."""
-    from rich.table import Table
-    from rich.text import Text
+    from megatile.trace.tables import rich_table
 
-    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
-    for number, header in enumerate(headers):
-        table.add_column(Text(header), justify="left" if number < left else "right")
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
-    console().print(table)
+    console().print(rich_table(headers, rows, title, left))
 
 
 def fail(problem: MegatileError) -> NoReturn:

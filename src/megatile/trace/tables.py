@@ -1,19 +1,33 @@
-"""Plain-text tables for people."""
+"""Tables for people, all of one look."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from io import StringIO
+from typing import Any
+
+WIDEST = 10_000
+
+
+def rich_table(
+    headers: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None, left: int = 1
+) -> Any:
+    """A Rich table; all columns but the first ``left`` are aligned to the right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    for number, header in enumerate(headers):
+        table.add_column(Text(header), justify="left" if number < left else "right")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    return table
 
 
 def text_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns padded to their widest cell; every column but the first is aligned to the right."""
-    cells = [[str(c) for c in row] for row in rows]
-    widths = [max(len(row[i]) for row in [list(headers), *cells]) for i in range(len(headers))]
-    lines = [_line(headers, widths), "  ".join("-" * w for w in widths)]
-    return "\n".join(lines + [_line(row, widths) for row in cells])
+    """The same as plain text, as wide as it needs to be."""
+    from rich.console import Console
 
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    first = row[0].ljust(widths[0])
-    rest = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-    return "  ".join([first, *rest]).rstrip()
+    text = StringIO()
+    Console(file=text, width=WIDEST, color_system=None).print(rich_table(headers, rows))
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

@@ -473,8 +473,50 @@ def test_a_tile_larger_than_a_slot_is_refused_or_split():
 
 @pytest.mark.parametrize("units", [0, -1])
 def test_a_kernel_needs_units(units):
-    with pytest.raises(tl.KernelError, match="at least one unit"):
+    with pytest.raises(tl.KernelError, match=f"world_size={units} is no number of 1 or more"):
         run(kernels.hello_send, units=units, extra=(4,))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"world_size": "4"}, "world_size='4' is no number of 1 or more"),
+        ({"grid": 4}, "grid=4 is no sequence of counts"),
+        ({"grid": (2, 0)}, "grid=0 is no number"),
+        ({"scale": 3}, "scale=3 is no name"),
+        ({"memory": 3}, "memory=3 is no name"),
+        ({"n_slots": 0}, "n_slots=0 is no number"),
+        ({"n_slots": 1.5}, "n_slots=1.5 is no number"),
+        ({"slot_size": -1}, "slot_size=-1 is no number"),
+        ({"neighbors": 3}, "neighbors=3 is no function"),
+        ({"kernel": None}, "kernel=None is no function"),
+        ({"arguments": None}, "arguments=None is no list"),
+        (
+            {"machine": "ahbm", "memory": "hmb"},
+            r"'ahbm' has no memory 'hmb' \(memory=\) .*did you mean 'hbm'",
+        ),
+        ({"machine": "ahbm", "scale": "block"}, r"'ahbm' has no scale 'block' \(scale=\)"),
+    ],
+)
+def test_errors_name_the_argument(given, words):
+    whole = {"kernel": kernels.hello_send, "arguments": [tl.Tensor("t", (4,)), 4], "world_size": 2, **given}
+    with pytest.raises(tl.KernelError, match=words):
+        tl.read_kernel(whole.pop("kernel"), whole.pop("arguments"), **whole)
+
+
+@pytest.mark.parametrize(
+    ("machine", "names"),
+    [
+        ("dgx-h100", ("block", "hbm", "shared")),
+        ("ahbm", ("pe", "hbm", "tcm")),
+        ("cerebras-wse2", ("core", "sram", "sram")),
+        ("cpu", ("block", "ram", "scratch")),
+    ],
+)
+def test_a_machine_gives_scale_and_memories(machine, names):
+    plan = tl.read_kernel(kernels.hello_send, [tl.Tensor("t", (4,)), 4], world_size=2, machine=machine)
+    assert (plan.scale, plan.tile("t").memory, plan.channels[0].memory) == names
+    simulate(plan, machine=machine)
 
 
 def test_a_missing_argument_is_told_by_the_kernels_own_name():

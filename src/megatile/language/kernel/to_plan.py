@@ -9,12 +9,14 @@ from typing import Any
 
 from megatile.core.errors import MegatileError
 from megatile.core.expr import symbols
+from megatile.hda import HDA
 from megatile.language.common.rewrite import bind
 from megatile.language.kernel.context import QUEUES, Settings, Tl
 from megatile.language.kernel.directions import wiring
 from megatile.language.kernel.python_errors import PYTHON_ERRORS, explained
 from megatile.language.kernel.reader import Reader
-from megatile.language.kernel.symbols import KernelError, NeedsValue
+from megatile.language.kernel.surroundings import check_kernel, extents_of, names_of, slots_of
+from megatile.language.kernel.symbols import NeedsValue
 from megatile.language.kernel.values import Pointer, Tensor
 from megatile.plan.build import PlanBuilder, runs
 from megatile.plan.liveness import with_frees
@@ -29,11 +31,12 @@ def read_kernel(
     grid: Sequence[int] | None = None,
     topology: Any = "ring_1d",
     neighbors: Any = None,
-    scale: str = "pe",
+    machine: HDA | str | None = None,
+    scale: str | None = None,
     name: str | None = None,
-    memory: str = "hbm",
-    scratch: str = "tcm",
-    buffer_kind: str = "tcm",
+    memory: str | None = None,
+    scratch: str | None = None,
+    buffer_kind: str | None = None,
     n_slots: int = 4,
     slot_size: int | None = None,
     split: bool = False,
@@ -42,23 +45,26 @@ def read_kernel(
 
     ``arguments`` come before ``tl``: ``Tensor``s become pointers, everything else is passed as it is.
     ``grid`` gives the axes of ``program_id`` (the first varies fastest). Queues have ``n_slots`` slots in
-    memory ``buffer_kind``; without ``slot_size`` they are as large as the largest message.
+    memory ``buffer_kind``; without ``slot_size`` they are as large as the largest message. ``machine`` gives
+    what is not named: the scale of its smallest units with a memory of their own, that memory for tiles and
+    queues, and its largest memory for tensors; without it they are those of KernBench (``pe``, ``tcm``,
+    ``hbm``).
     """
-    extents = tuple(int(g) for g in grid) if grid is not None else (1 if world_size is None else world_size,)
-    if any(extent < 1 for extent in extents):
-        raise KernelError(f"kernel '{kernel.__name__}' needs at least one unit on every axis, not {extents}")
+    check_kernel(kernel, arguments, neighbors)
+    extents = extents_of(grid, world_size)
+    n_slots, slot_size = slots_of(n_slots, slot_size)
+    names = names_of(machine, scale=scale, memory=memory, scratch=scratch, buffer_kind=buffer_kind)
+    scale = names.pop("scale")
     wires = wiring(topology, prod(extents), neighbors)
     settings = Settings(
         extents,
         wires,
-        memory=memory,
-        scratch=scratch,
-        buffer_kind=buffer_kind,
+        **names,
         n_slots=n_slots,
         slot_size=slot_size,
         split=split,
     )
-    title = name or kernel.__name__
+    title = str(name or kernel.__name__)
     plan = PlanBuilder(title, scale=scale, grid=extents)
     try:
         largest = _read(kernel, arguments, settings, plan, 0 if settings.units == 1 else None, "")
