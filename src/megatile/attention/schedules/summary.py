@@ -12,7 +12,7 @@ from megatile.attention.schedules.division import Division, division_for
 from megatile.attention.schedules.schedule import Schedule, ScheduleError
 from megatile.core.placement import Piece, Pieces
 
-MOST_SENT = 50_000_000
+MOST_SENT = 20_000_000
 MOST_TOKENS = 2**62  # integers of arrays end soon after
 
 
