@@ -256,8 +256,12 @@ def _run(*operands: Array, code: str, combine: str = "", padded: bool = False, *
         return _Lanes(nest, arrays, {k: int(v) for k, v in numbers.items()}, padded).store(combine)
 
 
+WHOLE = tuple((f"a{i}", "i32") for i in range(64))
+"""Types that all operators take, where only shapes matter."""
+
+
 def _shape(*shapes: Any, code: str, combine: str = "", **_: Any) -> tuple[Any, ...]:
-    nest = read_nest(code)
+    nest = read_nest(code, WHOLE)
     box = nest.box() if not combine else None
     if box is None:
         return tuple(shapes[0])

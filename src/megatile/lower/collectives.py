@@ -12,7 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from megatile.core.dtypes import accumulator, itemsize
+from megatile.core.errors import MegatileError
 from megatile.core.expr import (
     ZERO,
     Call,
@@ -26,11 +29,13 @@ from megatile.core.expr import (
     rebuild,
     simplify,
 )
+from megatile.hda.model import Unit
 from megatile.ir import nodes as n
 from megatile.lower import nests
 from megatile.lower.commands import compute, copy_block, key_of
 from megatile.lower.errors import cannot
 from megatile.lower.regions import Axis, Block
+from megatile.lower.residency import spread
 from megatile.lower.streams import Frame
 from megatile.lower.units import tidy
 from megatile.plan import model as pm
@@ -145,9 +150,7 @@ def _by_network(party: Party, group: str) -> bool:
     target = frame.regions.block(node.to[0], True)
     if source.cut or target.cut or node.fn is not None:
         return False
-    networks = frame.lowering.hda.networks
-    reduces = any(node.op in network.in_network_reduction for network in networks)
-    if node.kind == "allreduce" and reduces and node.impl in (None, "in_network"):
+    if node.kind == "allreduce" and node.impl in (None, "in_network") and _network_reduces(party, group):
         kind = "all_reduce"
     elif node.kind == "broadcast":
         kind = "broadcast"
@@ -157,6 +160,25 @@ def _by_network(party: Party, group: str) -> bool:
     root = frame.whole(node.root) if node.kind == "broadcast" else ZERO
     frame.emit(pm.Collective(kind, group, source.region(), target.region(), node.op, root, work))
     return True
+
+
+def _network_reduces(party: Party, group: str) -> bool:
+    """Whether every network between the units of the group reduces by itself."""
+    frame, lowering = party.frame, party.frame.lowering
+    if frame.level is not lowering.first:
+        return False
+    hda, units = lowering.hda, np.arange(lowering.first.total)
+    key = next(g.key for g in lowering.groups.values() if g.name == group)
+    keys = np.broadcast_to(key.evaluate({"unit": units}), units.shape)
+    members = np.flatnonzero(keys == keys[0])
+    places = np.broadcast_to(spread(lowering).evaluate({"unit": units}), units.shape)
+    level = hda.scale(frame.level.scale).level
+    first, last = (Unit(level, int(places[at])) for at in (members[0], members[-1]))
+    try:
+        legs = hda.route(first, last).legs
+    except MegatileError:
+        return False
+    return bool(legs) and all(party.node.op in leg.network.in_network_reduction for leg in legs)
 
 
 def _scratch(party: Party, like: Block, dtype: str | None = None) -> Block:
@@ -247,8 +269,10 @@ def _reduce_and_gather(party: Party, meet: Callable[[], None]) -> None:
 def _result(party: Party) -> Callable[[], None]:
     """Compute a unit's result; what is returned writes it."""
     frame, node = party.frame, party.node
-    if node.kind == "gather_view":
-        raise cannot("T.allgather of a view", node, "T.allgather(out, x) gathers into a tile")
+    if node.kind == "gather_view":  # the parts lie in one tile: meeting makes them visible
+        if any(frame.lowering.homes.home(region.source).views for region in node.to):
+            raise cannot("T.allgather of a divided tensor", node, "T.allgather(out, x) gathers into a tile")
+        return lambda: None
     if len(node.to) > 1 and node.fn is None:
         raise cannot(f"T.{node.kind} with counts", node)
     if node.fn is not None:
@@ -257,7 +281,7 @@ def _result(party: Party) -> Callable[[], None]:
     dim = node.dim
 
     def write(value: Block, run: tuple[Expr, Expr] | None = None) -> None:
-        for target in targets:
+        for target in targets if run is None else _slices(targets[0]):
             copy_block(frame, target if run is None else part(target, dim, *run), value)
 
     if node.kind in ("allreduce", "reduce_scatter", "scatter_view"):
@@ -294,6 +318,14 @@ def _result(party: Party) -> Callable[[], None]:
 
     _every(party, piece)
     return lambda: write(value)
+
+
+def _slices(block: Block) -> list[Block]:
+    """The same block of all slices of its tile: what is read at a larger scale has every unit's part."""
+    if block.home.lead == 1:
+        return [block]
+    first, *others = block.axes
+    return [replace(block, axes=(replace(first, start=Const(i)), *others)) for i in range(block.home.lead)]
 
 
 def _merged(party: Party, fn: n.Merge) -> Callable[[], None]:

@@ -73,9 +73,10 @@ def key_of(frame: Frame, axis: int | None) -> Expr:
     low, high = frame.group
     above = frame.place.rank(0, low)
     launch = frame.place.launch
+    among = frame.stream.meets or (lambda key: key)
     if axis is None:
-        return above
+        return among(above)
     grid = launch.grid(launch.scales[high - 1].name, launch.scales[low - 1].name if low else "launch")
     rank, stride = frame.place.rank(low, high), math.prod(grid[:axis])
     first = rank - (rank // stride % grid[axis]) * stride
-    return simplify(above * math.prod(grid) + first)
+    return among(simplify(above * math.prod(grid) + first))

@@ -21,6 +21,7 @@ from megatile.core.expr import (
     Expr,
     Symbol,
     applied,
+    bounds,
     known,
     linear,
     logical_not,
@@ -143,7 +144,7 @@ def store_scalar(frame: Frame, home: Home, value: Expr) -> None:
 def read_number(frame: Frame, value: Expr, bound: int, word: str) -> Expr:
     """A whole number that an expression on data gives."""
     lowering = frame.lowering
-    name = f"{word}_{lowering.count + 1}"
+    name = lowering.name(word)
     home = lowering.scratch(frame, (1,), "i32", word)
     store_scalar(frame, home, value)
     frame.emit(pm.ReadScalar(name, pm.Region(home.name), bound))
@@ -299,8 +300,37 @@ def _do_loop(scope: Scope, node: n.Loop, rest: tuple[n.Node, ...]) -> None:
         scope.kept[name] = scope.frame.lowering.homes.found[kept.source]
         scope.values[name] = kept
     scope.frame.node = node
-    with loop_frame(scope.frame, node) as inner:
-        _body(replace(scope, frame=inner, values=dict(scope.values)), node.body)
+    frame = scope.frame
+    limits: tuple[Expr, ...] = ()
+    ends = [frame.place.whole(e, frame.names) if _static(frame, e) else None for e in (node.start, node.stop)]
+    if any(e is not None and symbols(e) & set(scope.names) for e in ends):
+        node, limits = _widest(scope, node)
+    with loop_frame(frame, node) as inner:
+        guards = (*scope.guards, *limits)
+        _body(replace(scope, frame=inner, values=dict(scope.values), guards=guards), node.body)
+
+
+def _static(frame: Frame, expr: Expr) -> bool:
+    try:
+        frame.place.whole(expr, frame.names)
+    except NotStatic:
+        return False
+    return True
+
+
+def _widest(scope: Scope, node: n.Loop) -> tuple[n.Loop, tuple[Expr, ...]]:
+    """A loop that iterations run unequally often: as often as any, each under its own limits."""
+    frame = scope.frame
+    ranges = frame.ranges | {v: (0, (known(e) or 1) - 1) for v, e in scope.vars}
+    low, high = (bounds(simplify(frame.whole(e)), ranges) for e in (node.start, node.stop))
+    if low is None or high is None or known(frame.whole(node.step)) != 1:
+        raise cannot("a loop that iterations run unequally often, without a bound", node)
+    var = Symbol(node.var)
+    limits = (
+        applied(">=", (Number(var), scope.lifted(frame.whole(node.start))), "bool"),
+        applied("<", (Number(var), scope.lifted(frame.whole(node.stop))), "bool"),
+    )
+    return replace(node, start=Const(low[0]), stop=Const(high[1])), limits
 
 
 def _do_alloc(scope: Scope, node: n.Node, rest: tuple[n.Node, ...]) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
-from megatile.core.expr import ZERO, Const, Expr, Symbol, known, substitute, unit
+from megatile.core.expr import ZERO, Const, Expr, Symbol, select, substitute, unit
 from megatile.ir import nodes as n
 from megatile.lower.collectives import between_copies
 from megatile.lower.errors import cannot
-from megatile.lower.loops import loop_frame
+from megatile.lower.loops import branch, loop_frames
 from megatile.lower.nests import elementwise_units, is_elementwise
 from megatile.lower.streams import Frame, Stream, rule, talks
 from megatile.lower.units import Place, split_number, tidy
@@ -62,6 +61,10 @@ def child(frame: Frame, node: n.Scale, scale: str, outer: int) -> None:
         )
     above = unit // level.total if level.parents > 1 else ZERO
     turn = number // each if times > 1 else ZERO
+    if level.total > each:
+        index = unit % level.total if level.parents > 1 else unit
+        mine = (index >= first) & (index < first + each * times)
+        stream.meets = lambda key: select(mine, key * times + turn, -1)
     inner = number % each if times > 1 else number
     values: dict[str, Expr] = {"unit": above}
     below = times
@@ -148,28 +151,17 @@ def together(frames: list[Frame], body: tuple[n.Node, ...], scale: str) -> None:
                 frame.node = node
             between_copies(frames, node)
         elif isinstance(node, n.Loop) and _meets(node):
-            _together_loop(frames, node, scale)
+            frames[0].node = node
+            with loop_frames(frames, node) as inners:
+                together(inners, node.body, scale)
         elif isinstance(node, n.If) and _meets(node):
-            conditions = {known(f.whole(node.condition)) for f in frames}
-            if len(conditions) != 1 or None in conditions:
+            conditions = [f.whole(node.condition) for f in frames]
+            if any(c != conditions[0] for c in conditions):
                 raise cannot("a meeting of units under a condition", node)
-            together(frames, node.body if conditions.pop() else node.orelse, scale)
+            branch(frames, node, conditions[0], lambda inners, body: together(inners, body, scale))
         else:
             for frame in frames:
                 frame.lower((node,))
-
-
-def _together_loop(frames: list[Frame], node: n.Loop, scale: str) -> None:
-    first = frames[0]
-    first.node = node
-    with loop_frame(first, node) as inner:
-        copies = [
-            replace(
-                f, names={**f.names, node.var: inner.names[node.var]}, ranges=inner.ranges, turns=inner.turns
-            )
-            for f in frames
-        ]
-        together(copies, node.body, scale)
 
 
 def _meets(node: n.Node) -> bool:

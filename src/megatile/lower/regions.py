@@ -234,10 +234,11 @@ class Regions:
         ranges = self.frame.ranges
         if not may_cut or inside(start, size, length, ranges):
             return Axis(simplify(low + start), size, size, kept=dim.extent is not None)
-        first = tidy(clamp(start, 0, length), ranges)
         if at_least(start, 0, ranges) and at_least(length - start, 0, ranges):
-            first = start
-        extent = tidy(maximum(minimum(start + size, length) - first, 0), ranges)
+            first, extent = start, tidy(minimum(length - start, size), ranges)
+        else:
+            first = tidy(clamp(start, 0, length), ranges)
+            extent = tidy(maximum(minimum(start + size, length) - first, 0), ranges)
         return Axis(
             simplify(low + first), extent, size, simplify(first - start), dim.extent is not None, True
         )

@@ -30,7 +30,7 @@ def placed(lowering: Lowering) -> tuple[list[pm.Level], Expr]:
         parent = level.parent.name if level.parent is not None else None
         parent = parent or lowering.first.scale
         levels.append(pm.Level(level.name or level.scale, level.scale, (level.total,), place, parent, slots))
-    return levels, _spread(lowering)
+    return levels, spread(lowering)
 
 
 def lives(lowering: Lowering, level: Level) -> bool:
@@ -123,7 +123,7 @@ def _on_grid(extents: tuple[int, ...], dims: tuple[int, ...]) -> Expr:
     return place
 
 
-def _spread(lowering: Lowering) -> Expr:
+def spread(lowering: Lowering) -> Expr:
     """Devices of a launch that takes a part of every node."""
     hda, launch = lowering.hda, lowering.launch
     number: Expr = unit

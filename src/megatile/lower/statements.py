@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from megatile.core.expr import ZERO, Const, Expr, Symbol, bounds, known, logical_not, simplify, unit
+from megatile.core.expr import ZERO, Const, Expr, Symbol, bounds, simplify, unit
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.lower import nests
 from megatile.lower.collectives import between_units
 from megatile.lower.commands import compute, copy_block, key_of, plain
 from megatile.lower.errors import cannot
-from megatile.lower.loops import assigned, loop_frame
+from megatile.lower.loops import branch, loop_frame
 from megatile.lower.nests import read_number
 from megatile.lower.regions import Block
 from megatile.lower.streams import Frame, rule
@@ -42,32 +40,7 @@ def _loop(frame: Frame, node: n.Loop) -> None:
 @rule(n.If)
 def _if(frame: Frame, node: n.If) -> None:
     condition = frame.whole(node.condition) if _is_static(frame, node.condition) else _read(frame, node)
-    decided = known(condition)
-    if decided is not None:
-        frame.lower(node.body if decided else node.orelse)
-        return
-    sides: list[tuple[Any, Frame]] = []
-    negated = logical_not(condition)
-    for body, when in ((node.body, condition), (node.orelse, negated)):
-        inner = frame.inside(frame.place, frame.group)
-        inner.conditions = (*frame.conditions, when)
-        with frame.stream.inner() as out:
-            inner.lower(body)
-        sides.append((out, inner))
-    merged = list(dict.fromkeys([*assigned(node.body), *assigned(node.orelse)]))
-    merges = []
-    for name in merged:
-        values = [inner.names.get(name) for _, inner in sides]
-        if None in values:
-            frame.names.pop(name, None)
-        elif values[0] != values[1]:
-            merges.append(pm.MergeInt(name, *values))  # type: ignore[arg-type]
-            frame.names[name] = Symbol(name)
-        else:
-            frame.names[name] = values[0]  # type: ignore[assignment]
-    frame.node = node
-    if sides[0][0] or sides[1][0] or merges:
-        frame.emit(pm.If(condition, tuple(sides[0][0]), tuple(sides[1][0]), tuple(merges)))
+    branch([frame], node, condition, lambda frames, body: frames[0].lower(body))
 
 
 def _is_static(frame: Frame, expr: Expr) -> bool:
@@ -114,14 +87,14 @@ def _read_scalar(frame: Frame, node: n.ReadScalar) -> None:
     bound = node.bound if node.bound is not None else 2**31 - 1
     if isinstance(node.value, Load) and all(_is_static(frame, i) for i in node.value.index):
         block = frame.regions.block(n.Region(node.value.source, tuple(n.Dim(i) for i in node.value.index)))
-        frame.emit(pm.ReadScalar(node.name, block.region(), bound))
-        frame.names[node.name] = Symbol(node.name)
+        name = frame.lowering.name(node.name)
+        frame.emit(pm.ReadScalar(name, block.region(), bound))
+        frame.names[node.name] = Symbol(name)
+        frame.ranges[name] = (0, bound)
     elif _is_static(frame, node.value):
         frame.names[node.name] = frame.whole(node.value)
-        return
     else:
         frame.names[node.name] = read_number(frame, node.value, bound, node.name)
-    frame.ranges[node.name] = (0, bound)
 
 
 # --- data movement and arithmetic -----------------------------------------------------------------

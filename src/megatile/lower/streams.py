@@ -78,6 +78,8 @@ class Stream:
     """Waits for regions before, written when something follows that must not overtake them."""
     busy: bool = False
     """Whether anything was written."""
+    meets: Callable[[Expr], Expr] | None = None
+    """The key of a group among all instances of the level, from that among those of this region."""
 
     def emit(self, statement: Any) -> None:
         self.flush()
@@ -216,6 +218,8 @@ class Lowering:
         self.parts: dict[int, tuple[int, int]] = {}
         """Regions of further levels: the first instance, and how often the region runs."""
         self.count = 0
+        self.used = {v for m in n.walk(program.body) for v in _loop_names(m)}
+        """Names of numbers."""
         self.scattered: dict[str, int] = {}
         """Tensors of which every unit has reduced its own part along a dimension."""
         self.variables: dict[str, Home] = {}
@@ -276,6 +280,13 @@ class Lowering:
     def fresh(self) -> int:
         self.count += 1
         return self.count
+
+    def name(self, word: str) -> str:
+        """A name for a number of a stream that no other has."""
+        while word in self.used:
+            word = f"{word}_{self.fresh()}"
+        self.used.add(word)
+        return word
 
     def once(self, name: str) -> bool:
         """Whether a variable gets its value in one place only."""
@@ -342,6 +353,10 @@ def talks(node: n.Scale) -> bool:
         or (isinstance(m, n.Copy) and (m.dst is not None or m.src is not None))
         for m in own(node.body)
     )
+
+
+def _loop_names(node: n.Node) -> tuple[str, ...]:
+    return (node.var,) if isinstance(node, n.Loop) else node.vars if isinstance(node, n.Parallel) else ()
 
 
 def _trips(node: n.Loop) -> int | None:

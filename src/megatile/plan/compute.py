@@ -99,8 +99,12 @@ def _name(array: Array) -> str:
 
 
 def _padded(source: Array, rank: int, lead: int) -> Array:
-    """Extra axes of extent 1 after the unit axis, so that operands of lower rank broadcast."""
+    """Extra axes of extent 1 after the unit axis, so that operands of lower rank broadcast; of a higher rank
+    those of extent 1 are left out."""
     missing = rank - (source.ndim - lead)
-    if missing <= 0:
+    if missing == 0:
         return source
+    if missing < 0:
+        first, rest = source.shape[lead : lead - missing], source.shape[lead - missing :]
+        return source.reshape(source.shape[:lead] + rest) if set(first) == {1} else source
     return source.reshape(source.shape[:lead] + (1,) * missing + source.shape[lead:])

@@ -1,0 +1,211 @@
+"""Lowering: golden text, constant size, edges, random programs, what is refused."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.language.tile.random_programs import random_program
+
+import megatile as mt
+import megatile.language as T
+from megatile.language.tile.errors import ProgramWarning
+from megatile.lower.errors import LoweringError
+from megatile.lower.explain import figures
+from megatile.plan.execute import OrderWarning
+
+
+def gemm(
+    M: int, N: int, K: int, bM: int = 64, bN: int = 64, bK: int = 32, stages: int = 3, dtype: str = "f16"
+):
+    @T.program
+    def kernel(A: T.Tensor((M, K), dtype), B: T.Tensor((K, N), dtype), C: T.Tensor((M, N), "f32")):
+        with T.Kernel(block=(T.ceildiv(N, bN), T.ceildiv(M, bM)), threads=128) as (bx, by):
+            a = T.alloc((bM, bK), dtype, level="l1")
+            b = T.alloc((bK, bN), dtype, level="l1")
+            c = T.alloc((bM, bN), "f32", level="l0")
+            T.clear(c)
+            for k in T.Pipelined(T.ceildiv(K, bK), num_stages=stages):
+                T.copy(a, A[by * bM, k * bK])
+                T.copy(b, B[k * bK, bx * bN])
+                T.gemm(a, b, c)
+            T.copy(C[by * bM, bx * bN], c)
+
+    return kernel
+
+
+def without_places(plan: mt.Plan) -> str:
+    return "\n".join(line.split("  #")[0] for line in str(plan).splitlines())
+
+
+GEMM = """\
+plan("kernel", scale="device", grid=(1,))
+block = level(scale="block", grid=(6,), parent="device", slots=9)
+A = tile(f16, (128, 64), memory="hbm", role="inout")
+B = tile(f16, (64, 192), memory="hbm", role="inout")
+C = tile(f32, (128, 192), memory="hbm", role="inout")
+a = tile(f16, (64, 32), memory="shared", versions=3, level="block")
+b = tile(f16, (32, 64), memory="shared", versions=3, level="block")
+c = tile(f32, (64, 64), memory="registers", level="block")
+with units((0, 6, 1), level="block"):
+    c <- fill(value=0, flops=4096)
+    for k in range(0, 2, 1):
+        a <- fresh.copy(A[unit // 3 * 64:+64, k * 32:+32], bytes=4096, dtype="f16")
+        b <- fresh.copy(B[k * 32:+32, unit % 3 * 64:+64], bytes=4096, dtype="f16")
+        c <- gemm_add(a, b, c, flops=262144, dtype="f16")
+    C[unit // 3 * 64:+64, unit % 3 * 64:+64] <- copy(c, bytes=16384)"""
+
+
+def test_a_product_in_full() -> None:
+    assert without_places(mt.lower(gemm(128, 192, 64), machine="dgx-h100").plan).rstrip() == GEMM
+
+
+def test_the_plan_does_not_grow_with_blocks_or_iterations() -> None:
+    small = mt.lower(gemm(128, 192, 64), machine="dgx-h100").plan
+    large = mt.lower(gemm(8192, 8192, 8192), machine="dgx-h100").plan
+    assert len(str(large).splitlines()) == len(str(small).splitlines())
+    assert large.instances("block") == 16384
+
+
+@settings(max_examples=25, deadline=None)
+@given(M=st.integers(1, 90), N=st.integers(1, 90), K=st.integers(1, 70), stages=st.integers(1, 4))
+def test_edges_of_products(M: int, N: int, K: int, stages: int) -> None:
+    rng = np.random.default_rng(M * N + K)
+    a, b = rng.integers(-4, 5, (M, K)).astype("f2"), rng.integers(-4, 5, (K, N)).astype("f2")
+    prog = gemm(M, N, K, 32, 16, 16, stages)
+    got = mt.execute(prog, a, b, np.full((M, N), np.nan, "f4"), machine="dgx-h100")["C"]
+    np.testing.assert_array_equal(got, a.astype("f4") @ b.astype("f4"))
+
+
+REFUSED = (
+    "a 'while' loop", "with counts", "scatters indices", "barrier of some",
+    "meeting of units under a condition", "T.allgather of a divided tensor",
+)  # fmt: skip
+
+
+def lowered_or_refused(program, arrays):
+    """The lowered program, or None where lowering says that it cannot be done yet."""
+    try:
+        return mt.lower(program, *arrays, machine="dgx-h100")
+    except LoweringError as error:
+        if not any(words in str(error) for words in REFUSED):
+            raise
+        return None
+
+
+@pytest.mark.parametrize("batch", range(8))
+def test_random_programs_execute_as_they_are_interpreted(batch: int) -> None:
+    done = 0
+    for seed in range(batch * 12, batch * 12 + 12):
+        case = random_program(seed)
+        arrays = case.arrays()
+        wanted = [a.copy() for a in arrays]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", (ProgramWarning))
+            warnings.simplefilter("ignore", OrderWarning)
+            mt.run(case.program, *wanted, checks=False, output=lambda text: None)
+            lowered = lowered_or_refused(case.program, arrays)
+            if lowered is None:
+                continue
+            got = mt.execute(lowered, *arrays)
+        for param, before, after in zip(lowered.program.params, arrays, wanted, strict=True):
+            close = np.allclose(got.get(param.name, before), after, rtol=1e-3, atol=1e-4, equal_nan=True)
+            assert close, f"seed {seed}: {param.name} after {case.steps}"
+        done += 1
+    assert done, "every program of the batch was refused"
+
+
+def test_variables_that_a_store_changes_keep_their_value() -> None:
+    @T.program
+    def swap(A: T.Tensor((16,), "f32"), B: T.Tensor((16,), "f32")):
+        with T.Kernel(block=1, threads=16):
+            a = T.alloc((16,), "f32")
+            b = T.alloc((16,), "f32")
+            T.copy(a, A[0])
+            T.copy(b, B[0])
+            for i in T.Parallel(16):
+                t = a[i]
+                a[i] = b[i]
+                b[i] = t
+            T.copy(A[0], a)
+            T.copy(B[0], b)
+
+    a, b = np.arange(16, dtype="f4"), -np.arange(16, dtype="f4")
+    got = mt.execute(swap, a, b, machine="dgx-h100")
+    np.testing.assert_array_equal(got["A"], b)
+    np.testing.assert_array_equal(got["B"], a)
+
+
+def test_guarded_stores_of_blocks_change_only_their_own_elements() -> None:
+    @T.program
+    def keep(X: T.Tensor((100,), "f32"), Y: T.Tensor((100,), "f32")):
+        with T.Kernel(block=7, threads=16) as bx:
+            for i in T.Parallel(16):
+                if bx * 16 + i < 100:
+                    Y[bx * 16 + i] = T.if_then_else(i > 0, X[T.max(bx * 16 + i - 1, 0)], 0.0) + 1.0
+
+    x, y = np.random.default_rng(0).standard_normal(100, dtype="f4"), np.zeros(100, "f4")
+    got = mt.execute(keep, x, y, machine="dgx-h100")["Y"]
+    mt.run(keep, x, y)
+    np.testing.assert_array_equal(got, y)
+
+
+def test_atomics_of_blocks_on_one_element_add_up() -> None:
+    @T.program
+    def count(S: T.Tensor((3,), "i32")):
+        with T.Kernel(block=10, threads=32) as bx:
+            for i in T.Parallel(32):
+                T.atomic_add(S[(bx + i) % 3], 1)
+
+    got = mt.execute(count, np.zeros(3, "i4"), machine="dgx-h100")["S"]
+    assert got.sum() == 320
+
+
+def test_time_is_between_the_bounds_and_figures_follow() -> None:
+    prog = gemm(512, 512, 512, 128, 128, 64)
+    lowered = mt.lower(prog, machine="dgx-h100")
+    result = mt.simulate(prog, machine="dgx-h100")
+    found = figures(lowered, result)
+    assert found.flops["tensor"] == 2 * 512**3
+    assert found.levels[0].instances == 16
+    assert 0 < (found.share_of_peak or 0) < 1
+    assert result.outputs is None
+
+
+def test_arrays_give_outputs_and_shapes_do_not() -> None:
+    a = np.ones((64, 32), "f2")
+    b = np.ones((32, 64), "f2")
+    result = mt.simulate(gemm(64, 64, 32), a, b, np.zeros((64, 64), "f4"), machine="dgx-h100")
+    np.testing.assert_array_equal(result.outputs["C"], np.full((64, 64), 32, "f4"))
+
+
+def test_more_stages_help_until_the_engine_is_busy() -> None:
+    times = [mt.simulate(gemm(64, 64, 1024, stages=s), machine="dgx-h100").time_ps for s in (1, 2, 4)]
+    assert times[0] > times[1] > times[2]
+
+
+def test_one_sentence_with_its_line() -> None:
+    @T.program
+    def forever(A: T.Tensor((4,), "i32")):
+        with T.Kernel(block=1, threads=4):
+            x = T.alloc((4,), "i32")
+            T.copy(x, A[0])
+            while x[0] < 3:
+                for i in T.Parallel(4):
+                    x[i] = x[i] + 1
+            T.copy(A[0], x)
+
+    with pytest.raises(LoweringError, match=r"test_lowering.py:\d+: a 'while' loop cannot be lowered"):
+        mt.lower(forever, machine="dgx-h100")
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(mt.MegatileError, match="takes 3 arrays or shapes"):
+        mt.simulate(gemm(64, 64, 32), (64, 32), machine="dgx-h100")
+    with pytest.raises(mt.MegatileError, match="is not a tile program"):
+        mt.lower(print, machine="dgx-h100")
+    with pytest.raises(mt.MegatileError, match="runs a program on arrays"):
+        mt.execute(gemm(64, 64, 32), machine="dgx-h100")
