@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from fidelity_collectives import FITTED, Measured, fit_rows, fit_sizes, hda_of
+from megatile.collectives.algorithms import algorithms
 from megatile.collectives.candidates import Candidate
 from megatile.collectives.libraries import offered, reason_against
 from megatile.collectives.planner import make_job
 from megatile.collectives.ranking import plan_of, timing_of, variants
-from megatile.collectives.registry import algorithms
 from megatile.sim import simulate
 from megatile.timing.library import costs, paths
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import megatile as mt
+from megatile.collectives.algorithms import find_algorithm
 from megatile.collectives.job import CollectiveError
 from megatile.collectives.party import NearestLast, beyond
 from megatile.collectives.planner import make_job, predict
 from megatile.collectives.provenance import prove
-from megatile.collectives.registry import find_algorithm
 from megatile.core.expr import Symbol
 from megatile.timing import Library
 

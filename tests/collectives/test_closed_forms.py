@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from megatile.collectives.algorithms import find_algorithm
 from megatile.collectives.planner import make_job
-from megatile.collectives.registry import find_algorithm
 from megatile.collectives.toy import chips
 from megatile.sim import simulate
 

@@ -6,9 +6,9 @@ import pytest
 
 import megatile as mt
 from megatile.collectives import predict
+from megatile.collectives.algorithms import algorithms
 from megatile.collectives.planner import make_job
 from megatile.collectives.ranking import rank
-from megatile.collectives.registry import algorithms
 from megatile.cost.price import lower_bound, price
 
 

@@ -16,8 +16,8 @@ from tests.collectives.matrix import (
 )
 from tests.collectives.networks import NETWORKS
 
+from megatile.collectives.algorithms import algorithms
 from megatile.collectives.job import OPERATIONS, Job
-from megatile.collectives.registry import algorithms
 
 
 def sampled() -> list[Case]:

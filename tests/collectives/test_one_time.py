@@ -7,7 +7,7 @@ import pytest
 import megatile as mt
 from megatile.collectives.planner import predict
 from megatile.collectives.toy import chips
-from megatile.hda.catalog import machine_names
+from megatile.hda.load import machine_names
 from megatile.plan.model import Plan
 from megatile.sim import Session
 from megatile.timing import Library, TimingError

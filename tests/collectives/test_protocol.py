@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from megatile.collectives.algorithms import find_algorithm
 from megatile.collectives.job import CollectiveError
 from megatile.collectives.libraries import LIBRARIES, offered, ring_steps
 from megatile.collectives.planner import make_job, predict
 from megatile.collectives.provenance import prove
 from megatile.collectives.ranking import Floors, rank
-from megatile.collectives.registry import find_algorithm
 from megatile.collectives.sweeps import count_wrong, sweep
 from megatile.hda import machine
-from megatile.hda.catalog import FOLDER, machine_names
+from megatile.hda.load import FOLDER, machine_names
 from megatile.plan.check import check
 from megatile.timing.library import costs
 

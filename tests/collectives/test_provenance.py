@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from megatile.collectives.algorithms import algorithms
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.planner import predict
 from megatile.collectives.provenance import prove
 from megatile.collectives.reference import expected, make_inputs
-from megatile.collectives.registry import algorithms
 from megatile.plan.model import Compute, Loop, Plan, Stream
 
 

@@ -9,10 +9,10 @@ import pytest
 
 import megatile as mt
 from megatile.collectives import predict
+from megatile.collectives.algorithms import algorithms
 from megatile.collectives.job import OPERATIONS, REDUCING
 from megatile.collectives.planner import make_job
 from megatile.collectives.reference import make_inputs, wrong_elements
-from megatile.collectives.registry import algorithms
 from megatile.collectives.toy import chips
 
 MACHINES = {

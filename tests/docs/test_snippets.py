@@ -208,7 +208,8 @@ def test_what_a_page_registers_is_gone_after_it(
 ) -> None:
     """The second time its name would be taken."""
     text = (
-        "```python\nfrom megatile.collectives.registry import algorithm, algorithms\n\n"
+        "```python\nfrom megatile.collectives.algorithms import algorithms\n"
+        "from megatile.collectives.registry import algorithm\n\n"
         "@algorithm('left_behind', 'send_recv')\ndef left_behind(w):\n    pass\n\n"
         "known = list(algorithms())\n```\n"
     )

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from megatile.hda import HDA, machine, machine_names
-from megatile.hda.catalog import find
 from megatile.hda.document import read_document
+from megatile.hda.load import find
 from megatile.hda.model import STANDARD_SCALES
 
 NAMES = ["ahbm", "cerebras-wse2", "cpu", "dgx-h100", "h100-cluster", "hgx-a100", "mi300x-8"]

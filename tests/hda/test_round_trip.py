@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from megatile.core.errors import MegatileError
 from megatile.hda import HDA, ScaleView, machine_names
-from megatile.hda.catalog import find
 from megatile.hda.document import parse_document
+from megatile.hda.load import find
 
 counts = st.integers(1, 6)
 SIZES = st.builds(

@@ -189,9 +189,9 @@ def _algorithms(
     operation: str, asked: str, hda: Any, size: int, fields: dict[str, Any], kernels: dict[str, Any]
 ) -> list[str]:
     """The names asked for; ``all`` means every algorithm that can do the job."""
+    from megatile.collectives.algorithms import algorithms, find_algorithm
     from megatile.collectives.libraries import LIBRARIES
     from megatile.collectives.planner import make_job
-    from megatile.collectives.registry import algorithms, find_algorithm
 
     if asked == "all":
         job, _ = make_job(operation, machine=hda, nbytes=size, **fields)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from megatile.collectives.algorithms import find_algorithm
 from megatile.collectives.job import CollectiveError
-from megatile.collectives.registry import find_algorithm
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import quantity, whole
 from megatile.hda import HDA

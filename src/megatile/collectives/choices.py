@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from megatile.collectives.algorithms import algorithms
 from megatile.collectives.candidates import Candidate
 from megatile.collectives.job import CollectiveError, Job
-from megatile.collectives.registry import algorithms
 from megatile.core.errors import Place, did_you_mean
 from megatile.core.files import read_text, write_text
 from megatile.core.version import __version__

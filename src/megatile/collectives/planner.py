@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
+from megatile.collectives.algorithms import find_algorithm
 from megatile.collectives.asked import check_choice, check_fields, read_bytes, read_machine
 from megatile.collectives.candidates import Candidate, Explanation, in_network
 from megatile.collectives.choices import Choices, Table
@@ -20,7 +21,6 @@ from megatile.collectives.geometry import BUFFERS, Geometry, Ranks, buffer_memor
 from megatile.collectives.job import CollectiveError, Job, operation_name
 from megatile.collectives.libraries import LIBRARIES, offered
 from megatile.collectives.ranking import Floors, named, plan_of, rank, timing_of
-from megatile.collectives.registry import find_algorithm
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize
 from megatile.core.progress import Listener, shown

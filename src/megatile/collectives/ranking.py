@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from megatile.collectives.algorithms import algorithms, find_algorithm
 from megatile.collectives.candidates import Candidate
 from megatile.collectives.effort import MOST, MOST_IN_ALL, effort
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.libraries import RING_PIECE, channels_in_use, reason_against, steps_saved
-from megatile.collectives.registry import Algorithm, algorithms, find_algorithm
+from megatile.collectives.registry import Algorithm
 from megatile.core.errors import MegatileError
 from megatile.core.progress import tell
 from megatile.cost.price import lower_bound

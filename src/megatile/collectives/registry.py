@@ -7,7 +7,7 @@ def mine(w: Writer) -> None: ...
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -111,33 +111,6 @@ def algorithm(
         return write
 
     return register
-
-
-def algorithms() -> Mapping[str, Algorithm]:
-    """All algorithms there are."""
-    import megatile.collectives.algorithms  # noqa: F401  (importing registers them)
-
-    return ALGORITHMS
-
-
-def find_algorithm(name: str) -> Algorithm:
-    """An algorithm by registry name, or by import path (``package.module:function``)."""
-    algorithms()
-    if not isinstance(name, str):
-        raise CollectiveError(f"{name!r} is not the name of an algorithm", advice="use 'auto' or 'ring', …")
-    if ":" in name or ("." in name and name not in ALGORITHMS):
-        return _imported(name)
-    return ALGORITHMS.find(name)
-
-
-def _imported(path: str) -> Algorithm:
-    found = by_import_path(path, "algorithm")
-    if isinstance(found, Algorithm):
-        return found
-    for known in ALGORITHMS.values():
-        if known.write is found:
-            return known
-    raise CollectiveError(f"'{path}' is not an algorithm", advice="decorate it with @algorithm(...)")
 
 
 TRUST = "read it, then say trust=True; or install it with an entry point, or register it under a name"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from megatile.collectives.algorithms import find_algorithm
 from megatile.collectives.candidates import Candidate
 from megatile.collectives.config import resolve_algorithm_config
 from megatile.collectives.job import CollectiveError, Job, operation_name
@@ -13,7 +14,6 @@ from megatile.collectives.kernel_plans import kernel_plan
 from megatile.collectives.planner import Prediction, predict
 from megatile.collectives.ranking import Floors
 from megatile.collectives.reference import make_inputs, wrong_elements
-from megatile.collectives.registry import find_algorithm
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize
 from megatile.hda import HDA

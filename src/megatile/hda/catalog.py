@@ -4,37 +4,23 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megatile.core.errors import MachineError, MegatileError, did_you_mean
 from megatile.core.files import exists
+from megatile.hda.document import read_document
+from megatile.hda.hda import HDA
+from megatile.hda.kernbench import is_topology
+from megatile.hda.load import FOLDER, find, machine_names, resolve, schema_problems
+from megatile.hda.probe import probed
 
-if TYPE_CHECKING:
-    from megatile.hda.hda import HDA
-
-FOLDER = Path(__file__).parent / "machines"
-
-
-def machine_names() -> list[str]:
-    """Names of all shipped machines."""
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
-
-
-def find(name: str) -> Path | None:
-    """The file of a shipped machine."""
-    path = FOLDER / f"{name}.yaml"
-    return path if name in machine_names() else None
+__all__ = ["machine", "machine_names", "problems"]
 
 
 def problems(path: str | Path) -> list[MegatileError]:
     """Everything found wrong with a machine file; an empty list means it loads."""
-    from megatile.hda.document import read_document
-    from megatile.hda.hda import HDA
-    from megatile.hda.kernbench import is_topology
-    from megatile.hda.load import resolve, schema_problems
-
     try:
-        document = resolve(read_document(path), {}, find)
+        document = resolve(read_document(path), {})
         found: list[MegatileError] = [] if is_topology(document.data) else list(schema_problems(document))
         if not found:
             HDA.from_yaml(path)
@@ -46,8 +32,6 @@ def problems(path: str | Path) -> list[MegatileError]:
 @cache
 def _shipped(name: str, values: tuple[tuple[str, int | str], ...]) -> HDA:
     """A shipped machine as it is; machines never change, so one is enough."""
-    from megatile.hda.hda import HDA
-
     return HDA.from_yaml(FOLDER / f"{name}.yaml", **dict(values))
 
 
@@ -57,9 +41,6 @@ def machine(name_or_path: str | Path | HDA, **overrides: Any) -> HDA:
     >>> machine("h100-cluster", nodes=4).count("gpu")
     32
     """
-    from megatile.hda.hda import HDA
-    from megatile.hda.probe import probed
-
     if isinstance(name_or_path, HDA):
         return HDA.from_dict(name_or_path.to_dict(), **overrides) if overrides else name_or_path
     name = str(name_or_path)

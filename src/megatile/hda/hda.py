@@ -26,7 +26,7 @@ from megatile.core.errors import MachineError, MissingDescriptionError, RouteErr
 from megatile.core.files import write_text
 from megatile.core.frozen import Frozen
 from megatile.core.quantities import Quantity
-from megatile.hda import catalog, kernbench, load
+from megatile.hda import kernbench, load
 from megatile.hda.build import Parts, build
 from megatile.hda.document import DEEPEST, Document, read_document
 from megatile.hda.model import (
@@ -108,7 +108,7 @@ class HDA(Places):
     @classmethod
     def from_document(cls, document: Document, overrides: Mapping[str, Any] | None = None) -> HDA:
         """Resolve, check and build a description that was read already."""
-        document = load.resolve(document, overrides or {}, catalog.find)
+        document = load.resolve(document, overrides or {})
         if document.file:
             document.data.setdefault("name", Path(document.file).stem)
         if kernbench.is_topology(document.data):

@@ -18,12 +18,23 @@ from megatile.hda.probe import probed
 
 MOST_EXTENDS = 8
 _TEMPLATE = re.compile(r"\$\{([^{}]*)\}")
-Finder = Callable[[str], Path | None]
+FOLDER = Path(__file__).parent / "machines"
 
 
-def resolve(document: Document, overrides: Mapping[str, Any], find: Finder) -> Document:
-    """Apply ``extends``, then overrides, then parameters. ``find`` turns a machine's name into its file."""
-    document = _extend(document, find)
+def machine_names() -> list[str]:
+    """Names of all shipped machines."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def find(name: str) -> Path | None:
+    """The file of a shipped machine."""
+    path = FOLDER / f"{name}.yaml"
+    return path if name in machine_names() else None
+
+
+def resolve(document: Document, overrides: Mapping[str, Any]) -> Document:
+    """Apply ``extends``, then overrides, then parameters."""
+    document = _extend(document)
     _override(document, overrides)
     _parameters(document)
     return document
@@ -32,21 +43,21 @@ def resolve(document: Document, overrides: Mapping[str, Any], find: Finder) -> D
 # extends
 
 
-def _extend(document: Document, find: Finder) -> Document:
+def _extend(document: Document) -> Document:
     """``{extends: base, …}`` → base with the rest merged over it, as often as needed."""
     layers = [document]
     while "extends" in layers[-1].data:
         top = layers[-1]
         if len(layers) > MOST_EXTENDS:
             raise top.error("extends goes round in a circle or too deep", ("extends",))
-        layers.append(_base(top, find))
+        layers.append(_base(top))
     result = layers.pop()
     while layers:
         result = merge(result, layers.pop())
     return result
 
 
-def _base(document: Document, find: Finder) -> Document:
+def _base(document: Document) -> Document:
     name = document.data["extends"]
     if not isinstance(name, str):
         raise document.error(f"extends needs the name or path of a machine, not {name!r}", ("extends",))

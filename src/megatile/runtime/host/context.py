@@ -42,8 +42,8 @@ from typing import Any
 
 import numpy as np
 
+from megatile.collectives.algorithms import algorithms
 from megatile.collectives.config import load_ccl_config, resolve_algorithm_config
-from megatile.collectives.registry import algorithms
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize, numpy_dtype
 from megatile.core.errors import MegatileError

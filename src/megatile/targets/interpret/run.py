@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from megatile.collectives.registry import algorithms, find_algorithm
+from megatile.collectives.algorithms import algorithms, find_algorithm
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.hda import HDA
 from megatile.ir import nodes as n
