@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from megatile.targets.cpu.kernel import compile as compile
     from megatile.targets.interpret.run import run as run
     from megatile.timing.database import Database as Database
-    from megatile.timing.kernels import predict_kernel as predict_kernel
+    from megatile.timing.database import predict_kernel as predict_kernel
 
 _WHERE = {
     "MegatileError": "megatile.core.errors",
@@ -64,7 +64,7 @@ _WHERE = {
     "execute": "megatile.lower.calls",
     "price": "megatile.lower.calls",
     "Database": "megatile.timing.database",
-    "predict_kernel": "megatile.timing.kernels",
+    "predict_kernel": "megatile.timing.database",
     "Session": "megatile.sim",
     "faults": "megatile.sim",
     "simulate": "megatile.lower.calls",

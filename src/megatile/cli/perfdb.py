@@ -44,7 +44,8 @@ def kernel(
     Examples: megatile kernel gemm --m 4096 --n 4096 --k 4096 -d fp8 ·
     megatile kernel attention --batch 8 --queries 1 --context 4096 --heads 32 --kv-heads 8
     """
-    from megatile.timing.kernels import OPERATIONS, predict_kernel
+    from megatile.timing.database import predict_kernel
+    from megatile.timing.kernels import OPERATIONS
 
     hda = load(machine, settings)
     shape = OPERATIONS.find(operation).shape(_extents(context.args))

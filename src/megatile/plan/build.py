@@ -51,10 +51,11 @@ from megatile.plan.model import (
     Tile,
     Wait,
     Work,
+    runs,
 )
 from megatile.plan.scopes import BranchScope, LoopScope, carry_of
 
-__all__ = ["Handle", "Part", "PlanBuilder", "runs"]
+__all__ = ["Handle", "Part", "PlanBuilder"]
 
 
 class PlanBuilder:
@@ -369,20 +370,3 @@ def _member(channel: Channel, member: IntLike | str) -> Expr:
             raise PlanError(f"channel '{channel.name}' has no member '{member}'")
         return expr(channel.names.index(member))
     return expr(member)
-
-
-def runs(units: Sequence[int] | range) -> tuple[tuple[int, int, int], ...]:
-    """Unit numbers as arithmetic runs (start, stop, step)."""
-    if isinstance(units, range):
-        return ((units.start, units.stop, units.step),) if len(units) else ()
-    numbers = sorted(int(u) for u in units)
-    result: list[tuple[int, int, int]] = []
-    at = 0
-    while at < len(numbers):
-        step = numbers[at + 1] - numbers[at] if at + 1 < len(numbers) else 1
-        end = at + 1
-        while end < len(numbers) and numbers[end] - numbers[end - 1] == step:
-            end += 1
-        result.append((numbers[at], numbers[end - 1] + 1, step))
-        at = end
-    return tuple(result)

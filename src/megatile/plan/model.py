@@ -161,7 +161,7 @@ A resource serves first come, first served, as many at a time as it is wide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
@@ -303,6 +303,23 @@ class Stream:
             yield from range(*run)
 
 
+def runs(units: Sequence[int] | range) -> tuple[tuple[int, int, int], ...]:
+    """Unit numbers as arithmetic runs (start, stop, step)."""
+    if isinstance(units, range):
+        return ((units.start, units.stop, units.step),) if len(units) else ()
+    numbers = sorted(int(u) for u in units)
+    result: list[tuple[int, int, int]] = []
+    at = 0
+    while at < len(numbers):
+        step = numbers[at + 1] - numbers[at] if at + 1 < len(numbers) else 1
+        end = at + 1
+        while end < len(numbers) and numbers[end] - numbers[end - 1] == step:
+            end += 1
+        result.append((numbers[at], numbers[end - 1] + 1, step))
+        at = end
+    return tuple(result)
+
+
 @dataclass(frozen=True)
 class Plan:
     """See the module's text. ``grid``: the extents of the unit's coordinates, the first varying fastest."""
@@ -358,8 +375,6 @@ class Plan:
     def part(self, units: Iterable[int]) -> Plan:
         """The plan for some of its units alone: the others are in other launches, which its channels (now
         installed ones) reach."""
-        from megatile.plan.build import runs
-
         chosen, streams = set(units), []
         for stream in self.streams:
             own = [u for u in stream.unit_numbers() if u in chosen or stream.level is not None]

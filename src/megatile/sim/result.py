@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, ClassVar
 
 from megatile.core.quantities import format_bytes, format_time
 from megatile.hda import HDA
@@ -35,6 +35,8 @@ TRACE_SWITCH = "MEGATILE_TRACE"
 class Outcome:
     """What is known of one run of a plan."""
 
+    runner: ClassVar[type[Any]]
+    """The kind of outcome that finds a plan's time; `simulate` says which."""
     plan: Plan
     hda: HDA
     end_ps: int = 0

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from megatile.core.errors import MegatileError
 from megatile.core.quantities import format_time
 from megatile.hda.vary import RATES, figures, scaled
-from megatile.sim.simulate import Run
 from megatile.trace import text_table
 from megatile.trace.exposure import engine_kind
 
@@ -48,7 +47,7 @@ def retime(result: Result, factors: Mapping[str, float]) -> int:
             raise MegatileError(
                 f"figure '{name}' cannot be multiplied by {factor!r}", advice="give a factor > 0"
             )
-    run = Run(
+    run = old.runner(
         old.plan,
         scaled(result.machine, factors),
         old.timing,
@@ -59,7 +58,7 @@ def retime(result: Result, factors: Mapping[str, float]) -> int:
     )
     run.scalars = old.scalars
     run.run(0)
-    return run.end_ps
+    return int(run.end_ps)
 
 
 def used_figures(result: Result) -> list[str]:

@@ -243,6 +243,9 @@ def run_all(simulation: Simulation) -> None:
         pass
 
 
+Outcome.runner = Run
+
+
 def symmetric(plan: Plan, records: int) -> bool:
     """Whether it is worth while to look for symmetry: nothing would be recorded anyway."""
     return (

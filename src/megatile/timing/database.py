@@ -15,17 +15,19 @@ import json
 import math
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.errors import MegatileError, Place
-from megatile.hda import HDA, machine, machine_names
+from megatile.hda import HDA, machine_names
+from megatile.hda import machine as find_machine
 from megatile.timing.kernels import OPERATIONS, Device, KernelTime, Operation
-from megatile.timing.view import Origin
+from megatile.timing.view import Origin, TimingError
 
 NEAREST = 12
 FARTHEST = 3.0
@@ -183,7 +185,7 @@ class Database:
         with self._guard():
             known = {name for (name,) in self._link.execute("SELECT DISTINCT machine FROM measurements")}
         shipped = [name for name in machine_names() if name in known]
-        same = [name for name in shipped if Device.of(machine(name)).same(Device.of(hda))]
+        same = [name for name in shipped if Device.of(find_machine(name)).same(Device.of(hda))]
         own = [hda.name] if hda.name in known and (hda.name not in shipped or hda.name in same) else []
         return next(iter((*own, *same)), "")
 
@@ -292,3 +294,37 @@ def _row(m: Measurement) -> tuple[str, str, str, str, str, float, str]:
             f"{m.operation} {m.shape} of {m.source or 'a table'} takes {m.time_us} us: no time"
         )
     return (*m[:4], _shape_text(m.operation, shape), float(m.time_us), m.source)
+
+
+def predict_kernel(
+    operation: str,
+    *,
+    machine: str | HDA,
+    dtype: Any = None,
+    implementation: str | None = None,
+    database: Database | str | Path | None = None,
+    **extents: int,
+) -> KernelTime:
+    """How long a library takes for an operation on one device of a machine, and how that is known.
+
+    ``database`` (a `Database` or its file) has measured times: a measured shape is taken as it is, others
+    are interpolated between the nearest; where there are none near, and without a database, the formula of
+    the machine file says it. ``implementation`` is whose kernel is meant, as the measurements name it.
+    """
+    found = OPERATIONS.find(operation)
+    hda = machine if isinstance(machine, HDA) else find_machine(machine)
+    kind = dtype_name(dtype if dtype is not None else found.dtype)
+    shape = found.shape(extents)
+    if database is not None:
+        opened = nullcontext(database) if isinstance(database, Database) else Database(database, create=False)
+        with opened as measured:
+            known = measured.predict(found, hda, kind, shape, implementation)
+        if known is not None:
+            return known
+    if found.formula is None:
+        advice = "give database= a file that 'megatile perfdb import' has filled"
+        raise TimingError(
+            f"there is no formula for {operation}, and nothing was measured near", advice=advice
+        )
+    device = Device.of(hda)
+    return KernelTime(float(found.formula(device, shape, kind)), device.origin(found.kernels(shape, kind)))

@@ -12,24 +12,20 @@ on arrays, so that a whole table is timed, or fitted (``fit.py``), at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MissingDescriptionError, did_you_mean
 from megatile.core.registry import Registry
 from megatile.hda import HDA
-from megatile.hda import machine as find_machine
 from megatile.hda.model import KernelFigures
 from megatile.timing.view import Origin, TimingError
 
 if TYPE_CHECKING:
-    from megatile.timing.database import Database
+    pass
 
 Shape = Mapping[str, Any]
 """Extents by name: numbers, or arrays of the same length."""
@@ -238,39 +234,3 @@ for _operation in (
     ),
 ):
     OPERATIONS.add(_operation.name, _operation)
-
-
-def predict_kernel(
-    operation: str,
-    *,
-    machine: str | HDA,
-    dtype: Any = None,
-    implementation: str | None = None,
-    database: Database | str | Path | None = None,
-    **extents: int,
-) -> KernelTime:
-    """How long a library takes for an operation on one device of a machine, and how that is known.
-
-    ``database`` (a `Database` or its file) has measured times: a measured shape is taken as it is, others
-    are interpolated between the nearest; where there are none near, and without a database, the formula of
-    the machine file says it. ``implementation`` is whose kernel is meant, as the measurements name it.
-    """
-    found = OPERATIONS.find(operation)
-    hda = machine if isinstance(machine, HDA) else find_machine(machine)
-    kind = dtype_name(dtype if dtype is not None else found.dtype)
-    shape = found.shape(extents)
-    if database is not None:
-        from megatile.timing.database import Database
-
-        opened = nullcontext(database) if isinstance(database, Database) else Database(database, create=False)
-        with opened as measured:
-            known = measured.predict(found, hda, kind, shape, implementation)
-        if known is not None:
-            return known
-    if found.formula is None:
-        advice = "give database= a file that 'megatile perfdb import' has filled"
-        raise TimingError(
-            f"there is no formula for {operation}, and nothing was measured near", advice=advice
-        )
-    device = Device.of(hda)
-    return KernelTime(float(found.formula(device, shape, kind)), device.origin(found.kernels(shape, kind)))

@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
-from megatile.compat.tilelang.threads import thread_variables, with_threads
-from megatile.core.expr import Symbol as Var
+from megatile.compat.tilelang.threads import get_thread_binding, thread_variables, with_threads
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord
 from megatile.ir.launch import Param
@@ -97,17 +96,6 @@ ClusterKernel = Kernel
 def with_numbers(node: n.Node, bound: dict[str, int]) -> n.Node:
     """Expressions made before their symbolic extents were known, with the numbers put in."""
     return rewrite_expressions(node, lambda e: b.substituted(e, bound))
-
-
-def get_thread_binding(dim: int = 0) -> Value:
-    """The thread's index."""
-    state = b.state()
-    if dim >= len(state.threads):
-        raise ProgramError(
-            f"T.get_thread_binding({dim}): the launch has {len(state.threads)} dimensions of threads",
-            advice="T.Kernel(..., threads=(x, y))",
-        )
-    return Value(Var(thread_variables(state.threads)[dim]))
 
 
 def get_thread_bindings() -> list[Value]:

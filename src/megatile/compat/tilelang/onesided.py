@@ -12,9 +12,9 @@ from enum import IntEnum
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
-from megatile.compat.tilelang.launch import get_thread_binding
 from megatile.compat.tilelang.operations import atomic_add
 from megatile.compat.tilelang.simt import Pointer, _moved
+from megatile.compat.tilelang.threads import get_thread_binding
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import Binary, Const, Expr, known, rebuild, simplify
 from megatile.core.expr import Symbol as Var

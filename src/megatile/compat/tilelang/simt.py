@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
-from megatile.compat.tilelang.launch import get_thread_binding
+from megatile.compat.tilelang.threads import get_thread_binding
 from megatile.core.expr import Binary, simplify
 from megatile.core.expr import Symbol as Var
 from megatile.core.expr import expr as integer

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
-from megatile.compat.tilelang.launch import get_thread_binding
+from megatile.compat.tilelang.threads import get_thread_binding
 from megatile.ir import nodes as n
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError

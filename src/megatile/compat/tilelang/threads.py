@@ -19,12 +19,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from megatile.compat.tilelang import buffers as b
 from megatile.core.expr import Binary, Expr, rebuild, simplify, symbols
 from megatile.core.expr import Symbol as Var
 from megatile.core.expr import expr as integer
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load, Rank, has_loads
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
+from megatile.language.tile.errors import ProgramError
+from megatile.language.tile.scalars import Value
 
 if TYPE_CHECKING:
     from megatile.compat.tilelang.buffers import KernelState
@@ -234,3 +237,14 @@ def _without_allocs(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
 
 def _stored(dtype: str) -> str:
     return {"int": "i64", "float": "f32"}.get(dtype, dtype)
+
+
+def get_thread_binding(dim: int = 0) -> Value:
+    """The thread's index."""
+    state = b.state()
+    if dim >= len(state.threads):
+        raise ProgramError(
+            f"T.get_thread_binding({dim}): the launch has {len(state.threads)} dimensions of threads",
+            advice="T.Kernel(..., threads=(x, y))",
+        )
+    return Value(Var(thread_variables(state.threads)[dim]))

@@ -18,9 +18,9 @@ from megatile.language.kernel.reader import Reader
 from megatile.language.kernel.surroundings import check_kernel, extents_of, names_of, slots_of
 from megatile.language.kernel.symbols import NeedsValue
 from megatile.language.kernel.values import Pointer, Tensor
-from megatile.plan.build import PlanBuilder, runs
+from megatile.plan.build import PlanBuilder
 from megatile.plan.liveness import with_frees
-from megatile.plan.model import Channel, Plan, Stream, statements
+from megatile.plan.model import Channel, Plan, Stream, runs, statements
 
 
 def read_kernel(
