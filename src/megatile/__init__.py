@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from megatile.plan.build import PlanBuilder as PlanBuilder
     from megatile.plan.model import Plan as Plan
     from megatile.runtime.host.context import host as host
+    from megatile.runtime.host.replay import replay as replay
     from megatile.runtime.launch import launch as launch
     from megatile.sim import Session as Session
     from megatile.sim import faults as faults
@@ -72,6 +73,7 @@ _WHERE = {
     "compile": "megatile.targets.cpu",
     "run": "megatile.targets.interpret",
     "host": "megatile.runtime.host.context",
+    "replay": "megatile.runtime.host.replay",
     "launch": "megatile.runtime.launch",
     "hamilton_attention": "megatile.attention",
     "shard_sequence": "megatile.attention",

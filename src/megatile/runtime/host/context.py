@@ -56,6 +56,7 @@ from megatile.runtime.host.distributed import Distributed
 from megatile.runtime.host.engine import Engine, Launch
 from megatile.runtime.host.groups import Call
 from megatile.runtime.host.kernels import Kernels, explained
+from megatile.runtime.host.oplog import Binding, OpLog, shard_rows
 from megatile.runtime.host.placement import (
     DPPolicy,
     TensorHandle,
@@ -318,9 +319,11 @@ class RuntimeContext:
                     self.memory.mmu(s.sip, s.cube, s.pe).map(
                         handle.va_base + s.offset_bytes, s.nbytes, s.pa, f"tensor '{title}'"
                     )
-        return Tensor(
-            self, handle.shape, handle.dtype, empty_rows(handle, fill) if self.engine.data else None, handle
-        )
+        rows = empty_rows(handle, fill) if self.engine.data else None
+        made = Tensor(self, handle.shape, handle.dtype, rows, handle)
+        if self.op_log is not None:
+            self.op_log.tensor(made, zero=fill is not None)
+        return made
 
     def release(self, handle: TensorHandle) -> None:
         """Give the memory of a tensor back."""
@@ -426,6 +429,7 @@ class RuntimeContext:
                 at,
                 (device,),
                 inputs=inputs,
+                binding=self._binding(used, kernel.written) if self.op_log is not None else None,
                 placed=kernel.on(device, self.shape) if device else None,
                 installed=not self.collectives.first_time(kernel.plan),
                 name=name,
@@ -440,6 +444,15 @@ class RuntimeContext:
         if not _defer_wait:
             self.wait_on(launch)
         return launch
+
+    def _binding(self, used: Mapping[str, Tensor], written: frozenset[str]) -> Binding:
+        rows = {n: shard_rows(t) for n, t in used.items()}
+        return Binding(rows, {n: r for n, r in rows.items() if n in written}, dict(used))
+
+    @property
+    def op_log(self) -> OpLog | None:
+        """Every operation on data, if the host was made with ``log=True``."""
+        return self.engine.log
 
     def install(self) -> None:
         """Install the queues of the collective kernel, once: one message to every PE that takes part."""
@@ -515,6 +528,7 @@ def host(
     *,
     algorithm: str | None = None,
     data: bool = True,
+    log: bool = False,
     trust: bool = False,
     target_device: str = "all",
     **overrides: Any,
@@ -524,8 +538,8 @@ def host(
     ``ccl`` (a file, or a configuration; ``"ccl.yaml"`` is the one that comes with megatile if there is no
     such file here) makes ``all_reduce`` over all ranks the kernel that it names;
     ``algorithm`` names another of its entries, or without ``ccl`` an entry of the file that comes with
-    megatile or an algorithm of the library. ``data=False`` finds out times only. ``trust`` allows import
-    paths in ``ccl``.
+    megatile or an algorithm of the library. ``data=False`` finds out times only, ``log`` keeps an op log
+    (`mt.replay`). ``trust`` allows import paths in ``ccl``.
     """
     hda = find_machine(machine, **overrides)
     chosen = None
@@ -541,5 +555,10 @@ def host(
             chosen = resolve_algorithm_config(config, algorithm)
         library = "auto"
     return RuntimeContext(
-        Engine(hda, data), target_device, spec=hda, ccl=chosen, algorithm=library, trust=trust
+        Engine(hda, data, log=OpLog(hda.name) if log else None),
+        target_device,
+        spec=hda,
+        ccl=chosen,
+        algorithm=library,
+        trust=trust,
     )

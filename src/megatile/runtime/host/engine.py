@@ -19,6 +19,7 @@ from megatile.hda import HDA
 from megatile.hda.addresses import DeviceShape
 from megatile.plan.execute import execute
 from megatile.plan.model import Plan
+from megatile.runtime.host.oplog import Binding, OpLog
 from megatile.sim.data import assumed, reads_scalars
 from megatile.sim.record import Record
 from megatile.sim.result import Result
@@ -108,6 +109,7 @@ class Engine:
     machine: HDA
     data: bool = True
     launches: list[Launch] = field(default_factory=list)
+    log: OpLog | None = None
     horizon: Callable[[], int] = lambda: 0
     """Nothing will be submitted before this time."""
 
@@ -133,6 +135,7 @@ class Engine:
         name: str | None = None,
         placed: Plan | None = None,
         beside: bool = False,
+        binding: Binding | None = None,
     ) -> tuple[Launch, Mapping[str, Any] | None]:
         """Run a plan from ``at_ps`` on, after the work before it on its devices or ``beside`` it; its
         outputs."""
@@ -140,8 +143,11 @@ class Engine:
         launch = self._note(
             Launch(self, name or plan.name, tuple(devices), at_ps, timed, placed=placed, beside=beside)
         )
-        outputs = execute(plan, inputs, order=timed.result, races=False) if inputs is not None else None
-        return launch, outputs
+        if inputs is None:
+            return launch, None
+        if self.log is not None and binding is not None:
+            return launch, self.log.execute(launch, plan, inputs, binding)
+        return launch, execute(plan, inputs, order=timed.result, races=False)
 
     def timed(
         self, plan: Plan, timing: Timing | None = None, installed: bool = True, inputs: Any = None
@@ -292,10 +298,10 @@ class Engine:
                 for member, (simulation, one, _, _) in zip(launch.together, found, strict=True):
                     if member.together == launch.together:
                         done[id(member)] = (launch.together[0].start_ps, Record(simulation, one).trace())
-        parts = [done.get(id(w)) or (w.start_ps, self._trace_of(w)) for w in self.launches]
+        parts = [done.get(id(w)) or (w.start_ps, self.trace_of(w)) for w in self.launches]
         return join_traces(sorted(parts, key=lambda part: part[0]), self.machine.name)
 
-    def _trace_of(self, launch: Launch) -> Trace:
+    def trace_of(self, launch: Launch) -> Trace:
         """The events of a launch that had its devices for itself."""
         if launch.timed is None:
             builder = TraceBuilder(self.machine.name)

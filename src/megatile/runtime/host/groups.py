@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from megatile.runtime.host.tensor import Tensor
 from megatile.runtime.host.workers import DistributedError
 
@@ -47,18 +45,6 @@ class Call:
     def __str__(self) -> str:
         size = f" of {self.dtype}[{self.count}]" if self.operation != "barrier" else ""
         return f"{self.operation}{size} at {self.site}"
-
-    def given(self) -> Any:
-        """The elements that this rank gives, flat."""
-        parts = [t.contents().reshape(-1) for t in self.inputs]
-        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0), *parts])
-
-    def take(self, flat: Any) -> None:
-        """Put elements into the tensors that this rank gets."""
-        at = 0
-        for tensor in self.outputs:
-            tensor.set_contents(flat[at : at + tensor.numel()])
-            at += tensor.numel()
 
 
 @dataclass

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.collectives.planner import Prediction, predict
-from megatile.collectives.reference import result_of
 from megatile.core.dtypes import itemsize, numpy_dtype
 from megatile.plan.model import Plan
 from megatile.runtime.host.engine import Launch
 from megatile.runtime.host.groups import Call, ProcessGroup
+from megatile.runtime.host.oplog import Binding, Rows, blocks, pieces, shard_rows
 from megatile.runtime.host.workers import DistributedError
 
 if TYPE_CHECKING:
@@ -109,92 +109,81 @@ class Collectives:
     def _library(self, group: ProcessGroup, calls: list[Call], at: int) -> Launch:
         first = calls[0]
         found = self.prediction(group.ranks, first, first.count)
-        rows = [call.given() for call in calls] if self._with_data(calls) else None
-        work, results = self._submit(found, group.ranks, rows, at, str(first.operation))
-        if results is not None:
-            for number, call in enumerate(calls):
-                if first.operation not in ONE_GETS or number == first.root:
-                    call.take(results[number])
-        return work
+        load = [pieces(call.inputs) for call in calls]
+        store = [
+            pieces(call.outputs) if first.operation not in ONE_GETS or number == first.root else []
+            for number, call in enumerate(calls)
+        ]
+        return self._submit(found, group.ranks, load, store, at)
 
-    def _with_data(self, calls: Sequence[Call]) -> bool:
-        return self.context.engine.data and calls[0].operation != "barrier"
+    def _uneven(self, group: ProcessGroup, calls: list[Call], at: int) -> Launch:
+        """All-to-all with splits of any size: every block has the room of the largest one."""
+        splits = [call.splits for call in calls if call.splits]
+        for i, call in enumerate(calls):
+            for j, other in enumerate(calls):
+                wanted, given = splits[i][1][j], splits[j][0][i]
+                if wanted != given:
+                    raise DistributedError(
+                        f"all_to_all: rank {call.rank} expects {wanted} elements of rank {other.rank} "
+                        f"({call.site}), which sends {given} ({other.site})"
+                    )
+        largest = max(max(given, default=0) for given, _ in splits)
+        if not largest:
+            return self._nothing(at)
+        found = self.prediction(group.ranks, calls[0], largest * group.size())
+        load = [blocks(c.inputs, given, largest) for c, (given, _) in zip(calls, splits, strict=True)]
+        store = [blocks(c.outputs, wanted, largest) for c, (_, wanted) in zip(calls, splits, strict=True)]
+        return self._submit(found, group.ranks, load, store, at)
 
-    def _submit(
-        self, found: Prediction, ranks: Sequence[int], rows: Sequence[Any] | None, at: int, name: str
-    ) -> tuple[Launch, list[Any] | None]:
-        """Run a plan on one flat array per rank; the flat result of every rank."""
-        plan, job, inputs = found.plan, found.job, None
-        if rows is not None:
-            shape = job.shapes[0]
-            assert shape is not None
-            x = np.zeros((len(rows), *shape), numpy_dtype(job.dtype))
-            for row, data in zip(x, rows, strict=True):
-                row[: len(data)] = data
+    def _submit(self, found: Prediction, ranks: Sequence[int], load: Rows, store: Rows, at: int) -> Launch:
+        """Run a plan whose tile has one row of elements per rank, taken from tensors and put into tensors."""
+        plan, job, inputs, binding = found.plan, found.job, None, None
+        shape = job.shapes[0]
+        if self.context.engine.data and shape is not None:
+            x = np.zeros((len(ranks), *shape), numpy_dtype(job.dtype))
+            for row, parts in zip(x, load, strict=True):
+                for piece in parts:
+                    row[piece.at : piece.at + piece.count] = piece.elements
             inputs = {tile.name: x for tile in plan.tiles if tile.role in ("input", "inout")}
-        launch, outputs = self.context.engine.submit(
+            outputs = [tile.name for tile in plan.tiles if tile.role in ("output", "inout")]
+            binding = Binding(dict.fromkeys(inputs, load), dict.fromkeys(outputs, store))
+        launch, results = self.context.engine.submit(
             plan,
             at,
             ranks,
             inputs=inputs,
             timing=found.timing,
             installed=not self.first_time(plan),
-            name=name,
+            name=job.operation,
             beside=True,
+            binding=binding,
         )
-        if outputs is None:
-            return launch, None
-        (result,) = outputs.values()
-        return launch, [result_of(job, result, number) for number in range(len(ranks))]
-
-    def _uneven(self, group: ProcessGroup, calls: list[Call], at: int) -> Launch:
-        """All-to-all with splits of any size: every block has the room of the largest one."""
-        size = group.size()
-        given = [call.splits[0] for call in calls if call.splits]
-        largest = max(max(splits, default=0) for splits in given)
-        for i, call in enumerate(calls):
-            wanted = call.splits[1] if call.splits else ()
-            for j, other in enumerate(calls):
-                if wanted[j] != given[j][i]:
-                    raise DistributedError(
-                        f"all_to_all: rank {call.rank} expects {wanted[j]} elements of rank "
-                        f"{other.rank} ({call.site}), which sends {given[j][i]} ({other.site})"
-                    )
-        if not largest:
-            return self._nothing(at)
-        found = self.prediction(group.ranks, calls[0], largest * size)
-        rows = None
-        if self._with_data(calls):
-            rows = []
-            for call, splits in zip(calls, given, strict=True):
-                blocks = np.split(call.given(), np.cumsum(splits)[:-1])
-                rows.append(np.concatenate([np.pad(b, (0, largest - len(b))) for b in blocks]))
-        work, results = self._submit(found, group.ranks, rows, at, "all_to_all")
         if results is not None:
-            for number, call in enumerate(calls):
-                blocks = results[number].reshape(size, largest)
-                call.take(np.concatenate([blocks[i][: given[i][number]] for i in range(size)]))
-        return work
+            (result,) = results.values()
+            for row, parts in zip(result, store, strict=True):
+                for piece in parts:
+                    piece.put(row[piece.at : piece.at + piece.count])
+        return launch
 
     def _kernel(self, calls: list[Call], at: int) -> Launch:
         """All-reduce by the kernel of ``ccl.yaml``, on the PEs where the tensors lie."""
         ccl = self.context.ccl
         assert ccl is not None
-        shards = [s for call in calls for s in call.inputs[0].shards]
-        ccl.check(shards)
-        rows = [call.inputs[0].rows() for call in calls]  # uneven shards are refused
-        each = len(calls[0].inputs[0].shards)
-        count, inputs = prod(calls[0].inputs[0].shards[0].spec.shape), None
-        plan = ccl.plan(count, calls[0].dtype, calls[0].reduction)
-        if self._with_data(calls):
+        tensors = [call.inputs[0] for call in calls]
+        ccl.check([s for tensor in tensors for s in tensor.shards])
+        rows = [tensor.rows() for tensor in tensors]  # uneven shards are refused
+        each, inputs, binding = len(tensors[0].shards), None, None
+        plan = ccl.plan(prod(tensors[0].shards[0].spec.shape), calls[0].dtype, calls[0].reduction)
+        if self.context.engine.data:
             inputs = {"t": np.concatenate([row.reshape(each, -1) for row in rows])}
+            lying = [row for tensor in tensors for row in shard_rows(tensor)]
+            binding = Binding({"t": lying}, {"t": lying})
         launch, outputs = self.context.engine.submit(
-            plan, at, range(len(calls)), inputs=inputs, name=ccl.name, beside=True
+            plan, at, range(len(calls)), inputs=inputs, name=ccl.name, beside=True, binding=binding
         )
         if outputs is not None:
-            for number, call in enumerate(calls):
-                tensor = call.outputs[0]
-                tensor._data = outputs["t"][number * each : (number + 1) * each].reshape(tensor.rows().shape)
+            for number, tensor in enumerate(tensors):
+                tensor._data = outputs["t"][number * each : (number + 1) * each].reshape(rows[number].shape)
         return launch
 
     def message(self, send: Call, receive: Call) -> Launch:
@@ -207,10 +196,9 @@ class Collectives:
         found = self.prediction(
             ranks, replace(send, root=ranks.index(send.rank)), send.count, peer=ranks.index(receive.rank)
         )
-        data = send.given() if self._with_data([send]) else None
-        work, results = self._submit(found, ranks, None if data is None else [data, data], at, "send_recv")
-        if results is not None:
-            receive.take(results[ranks.index(receive.rank)])
+        load = [pieces(send.inputs)] * 2
+        store = [pieces(receive.outputs) if rank == receive.rank else [] for rank in ranks]
+        work = self._submit(found, ranks, load, store, at)
         receive.outputs[0].writer = work
         self._count(send, (send.rank, receive.rank), work)
         return work

@@ -183,7 +183,17 @@ class Tensor:
             self.context.local_copy(origin, self)
         if self._data is not None:
             self.set_contents(origin.contents() if origin.handle is not None else origin._data)
+            self._log_copy(origin)
         return self
+
+    def _log_copy(self, origin: Tensor) -> None:
+        log = self.context.op_log
+        if log is None:
+            return
+        if origin.handle is None:
+            log.written(self, origin._data)
+        else:
+            log.add("copy", tensor=self.name, source=origin.name)
 
     def fill_(self, value: float) -> Tensor:
         return self.copy_(np.full(self.shape, value, dtype=numpy_dtype(self.dtype)))
@@ -215,6 +225,8 @@ class Tensor:
         count = int(np.size(whole[index])) * itemsize(self.dtype)
         self.context.host_copy(f"write {self.name}", count, 1, self)
         self.set_contents(whole)
+        if self.context.op_log is not None:
+            self.context.op_log.written(self, whole)
 
     def item(self) -> Any:
         if self.numel() != 1:
