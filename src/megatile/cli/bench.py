@@ -70,6 +70,9 @@ def bench(
     trace: Annotated[
         Path | None, typer.Option(help="Write a trace: *.json for Perfetto, *.jsonl for an op log.")
     ] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="Write every operation on data: *.jsonl, for mt.replay.")
+    ] = None,
     trust: Annotated[
         bool, typer.Option("--trust", help="Import the modules that the ccl.yaml names.")
     ] = False,
@@ -93,6 +96,7 @@ def bench(
         ccl,
         algorithm=algorithm,
         data=verify_data,
+        log=log is not None,
         trust=trust,
         **overrides(settings),
     ) as torch:
@@ -101,6 +105,8 @@ def bench(
         report = torch.report()
         if trace is not None:
             write_trace(torch.trace, trace)
+        if log is not None and torch.op_log is not None:
+            torch.op_log.write(log)
     if json:
         found = {
             "bench": name,

@@ -319,6 +319,10 @@ def test_the_command(tmp_path: Path) -> None:
     assert found["schema"] == "megatile.bench/1"
     assert found["failures"] == 0
     assert (tmp_path / "t.jsonl").stat().st_size > 1000
+    out = run(app, ["bench", "va_offset", "--log", str(tmp_path / "ops.jsonl")])
+    assert out.exit_code == 0
+    data = np.arange(4 * 4 * 96).reshape(16, 96)
+    np.testing.assert_array_equal(mt.replay(tmp_path / "ops.jsonl", {"x": data})["x"], 2 * data)
     own = tmp_path / "own.py"
     own.write_text("def run(torch):\n    print(torch.spec.name)\n    return 2\n")
     out = run(app, ["bench", str(own), "-m", "dgx-h100"])
