@@ -37,7 +37,7 @@ class Follower(Commands):
 
     def __init__(self, plan: Plan, hda: HDA | None = None):
         self.plan = plan
-        self.programs: list[Code] = [compile_stream(plan, stream) for stream in plan.streams]
+        self.programs = self.compiled(plan)
         self.queues = {
             channel.name: Queues(channel, plan.instances(channel.level)) for channel in plan.channels
         }
@@ -62,6 +62,10 @@ class Follower(Commands):
                 *("enter", "test", "again", "branch", "jump", "merge", "join", "end"),
             )
         }
+
+    def compiled(self, plan: Plan) -> list[Code]:
+        """The streams as instructions."""
+        return [compile_stream(plan, stream) for stream in plan.streams]
 
     # --- running ---------------------------------------------------------------------------------
 

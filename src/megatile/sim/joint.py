@@ -14,6 +14,7 @@ import numpy as np
 
 from megatile.core.errors import MegatileError
 from megatile.hda import HDA
+from megatile.plan.code import Code
 from megatile.plan.cohort import Cohort, highest, spread
 from megatile.plan.commands import chooser
 from megatile.plan.execute import Results
@@ -41,7 +42,9 @@ class LaunchData(Recorder):
         mail: Mail,
         begun: Callable[[], Array],
         chosen: Callable[[], dict[int, list[int]]],
+        code: list[Code] | None = None,
     ) -> None:
+        self._code = code
         super().__init__(plan, contents.inputs(plan, given), None)
         self.contents, self.mail, self.begun, self.chosen = contents, mail, begun, chosen
         self.level = hda.scale(plan.scale).level, hda.count(plan.scale)
@@ -70,6 +73,13 @@ class LaunchData(Recorder):
         self.results: Results | None = None
         self._left = {p: sum(self.places[u] == p for u in present) for p in self.unfinished}
         self.present = self.waits_to_begin
+
+    def compiled(self, plan: Plan) -> list[Code]:
+        """The instructions of an earlier launch of the same plan serve again, one launch at a time."""
+        for program in self._code or ():
+            for instruction in program.instructions:
+                instruction.routes.clear()
+        return self._code or super().compiled(plan)
 
     @property
     def done(self) -> bool:

@@ -27,6 +27,7 @@ from megatile.core.errors import MegatileError
 from megatile.core.quantities import format_time
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
+from megatile.plan.code import Code
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan, ReadScalar
 from megatile.plan.structure import check_structure
@@ -47,6 +48,8 @@ from megatile.timing.view import Timing, as_timing
 from megatile.trace import Trace, WaitGraph, critical_path, text_table, why_slow
 
 INSTALL = "install"
+KEPT = 1 << 18
+"""Commands of all launches that are kept for traces unless more are asked for."""
 LARGE = 1 << 22
 """Numbers in the engine's memory from which on it is given back when nothing is under way."""
 
@@ -87,6 +90,8 @@ class Prepared:
         self.plan = plan
         self.lasting = with_raw_kept(plan)
         self.resources = Resources(hda, self.lasting, faults)
+        self.code: list[list[Code]] = []
+        """Its instructions for data, as far as no launch uses them."""
         self.checked: tuple[str, ...] | None = None
         """The tensors beside which it was found to fit."""
 
@@ -177,7 +182,7 @@ class Session:
     ``record`` says how many commands are kept for traces; the oldest launches are forgotten first.
     """
 
-    def __init__(self, machine: HDA | str, *, engine: str | None = None, record: int = MOST_RECORDS) -> None:
+    def __init__(self, machine: HDA | str, *, engine: str | None = None, record: int = KEPT) -> None:
         if not isinstance(machine, (HDA, str)):
             raise SessionError(
                 f"a session takes a machine, not {type(machine).__name__}", advice='Session("ahbm")'
@@ -197,7 +202,7 @@ class Session:
         self._simulation = self._new()
         self._active: dict[int, Launch] = {}
         self._host_free_ps = 0
-        self._kept = 0
+        self._kept = self._forgotten = 0
         self._count = 0
         self._over: str | None = None
         self.workers: list[Worker] = []
@@ -228,7 +233,8 @@ class Session:
         return self.workers[-1]
 
     def _new(self) -> Simulation:
-        return Simulation(record=self.most_records, engine=self.engine, everything_shared=True)
+        most = max(MOST_RECORDS, self.most_records) if self.most_records else 0
+        return Simulation(record=most, engine=self.engine, everything_shared=True)
 
     # installing
 
@@ -324,7 +330,7 @@ class Session:
         simulation, resources, plan = self._simulation, prepared.resources, prepared.lasting
         scalars: Scalars = assumed(assume)
         if given is not None:
-            launch._data = self._data(launch, plan, given, resources)
+            launch._data = self._data(launch, plan, given, prepared)
             if reads_scalars(plan):
                 scalars = lambda statement, unit, count: self._scalar(launch, statement, unit, count)  # noqa: E731
         begin = launch.submit_ps + resources.control_ps() * (2 if install else 1)
@@ -334,7 +340,7 @@ class Session:
         if launch._data is not None:
             self._joint.active.append(launch._data)
 
-    def _data(self, launch: Launch, plan: Plan, given: Mapping[str, Any], resources: Resources) -> LaunchData:
+    def _data(self, launch: Launch, plan: Plan, given: Mapping[str, Any], prepared: Prepared) -> LaunchData:
         def begun() -> Any:
             launched = launch._launched
             assert launched is not None
@@ -346,7 +352,8 @@ class Session:
             assert launch._launched is not None
             return choices(self._simulation, launch._launched)
 
-        return LaunchData(plan, self.machine, given, self._contents, self._joint.mail, begun, chosen)
+        code = prepared.code.pop() if prepared.code else None
+        return LaunchData(plan, self.machine, given, self._contents, self._joint.mail, begun, chosen, code)
 
     def _scalar(self, launch: Launch, statement: ReadScalar, unit: int, count: int) -> int:
         assert launch._data is not None
@@ -559,6 +566,8 @@ class Session:
             engine=self.engine, installed=True, scalars=launched.scalars, record=record,
         )  # fmt: skip
         launch.result = Result(outcome, outputs)
+        if launch._data is not None and launch._prepared is not None:
+            launch._prepared.code.append(launch._data.programs)
         launch._data = launch._prepared = launch._launched = None
         simulation.release(launched)
         active = [a._launched for a in self._active.values() if a._launched is not None]
@@ -571,13 +580,12 @@ class Session:
 
     def _keep_at_most(self) -> None:
         """Forget the records of the oldest launches when there are too many in all."""
-        self._kept += len(self.launches[-1].record.rows) if self.launches[-1].record is not None else 0
-        for entry in self.launches:
-            if self._kept <= self.most_records:
-                break
-            if entry.record is not None:
-                self._kept -= len(entry.record.rows)
-                entry.record = None
+        record = self.launches[-1].record
+        self._kept += 0 if record is None else len(record.rows)
+        while self._kept > self.most_records and self._forgotten < len(self.launches) - 1:
+            entry = self.launches[self._forgotten]
+            self._kept -= 0 if entry.record is None else len(entry.record.rows)
+            self._forgotten, entry.record = self._forgotten + 1, None
 
     # memory
 

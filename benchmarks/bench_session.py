@@ -1,0 +1,58 @@
+"""Sessions: what a launch costs the one who waits for it; many of them take no more memory than few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from harness import Row, at_most, bench, best_of, growth, peak_memory, ratio_at_most
+from megatile.language import tl
+from megatile.plan.model import Plan
+from megatile.sim import Session, simulate
+
+RANKS, ELEMENTS = 8, 64
+X = {"t": np.ones((RANKS, ELEMENTS), "f2")}
+
+
+def scale(t_ptr, n_elem, tl):  # type: ignore[no-untyped-def]
+    mine = t_ptr + tl.program_id(0) * n_elem * 2
+    tl.store(mine, tl.load(mine, (n_elem,)) * 1.0)
+
+
+def shift(t_ptr, n_elem, tl):  # type: ignore[no-untyped-def]
+    mine = t_ptr + tl.program_id(0) * n_elem * 2
+    tl.send(dir="E", src=tl.load(mine, (n_elem,)))
+    tl.store(mine, tl.recv(dir="W", shape=(n_elem,)))
+
+
+def plan_of(kernel: Any) -> Plan:
+    return tl.read_kernel(kernel, [tl.Tensor("t", (ELEMENTS,)), ELEMENTS], world_size=RANKS)
+
+
+def launches(plans: list[Plan], count: int, inputs: Any = None) -> int:
+    """So many launches of these plans at a time, one wait after another; how long they take."""
+    with Session("ahbm", record=10_000) as session:
+        for i in range(count // len(plans)):
+            for plan in plans:
+                session.submit(plan, None if i else inputs, data=inputs is not None)
+            session.wait()
+        return session.time_ps
+
+
+@bench("session")
+def session() -> Iterator[Row]:
+    alone, ring = plan_of(scale), plan_of(shift)
+    halves = [ring.part(range(4)), ring.part(range(4, 8))]
+    launches([alone], 10)
+    yield Row("1000 launches", best_of(lambda: launches([alone], 1000)), "s", bar=at_most(2.0))
+    yield Row("with data", best_of(lambda: launches([alone], 1000, X)), "s", bar=at_most(2.0))
+    yield Row("messages between two", best_of(lambda: launches(halves, 1000)), "s", bar=at_most(2.0))
+    together, one = launches(halves, 2), simulate(ring, machine="ahbm").time_ps
+    yield Row("two halves against the whole", together, "ps", one, "one launch", ratio_at_most(1.0))
+    yield from growth(
+        "launches", lambda n: best_of(lambda: launches([alone], n), 1), 100, "s", bar=ratio_at_most(12)
+    )
+    few, many = (peak_memory(lambda n=n: launches([alone], n, X)) for n in (1000, 10_000))
+    yield Row("memory of 10 000 launches", many, "B", few, "1000", ratio_at_most(1.2))
