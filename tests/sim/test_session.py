@@ -271,5 +271,5 @@ def test_the_summary_names_installs_and_launches() -> None:
     s.launch(ring(4, 8))
     lines = s.summary().splitlines()
     assert lines[0].startswith("toy: 1 launches")
-    assert [line.split()[0] for line in lines[3:]] == ["install", "ring"]
+    assert [line.split()[0] for line in lines[2:]] == ["install", "ring"]
     assert "install" in s.why_slow()
