@@ -10,8 +10,10 @@ from megatile.core.dtypes import accumulator
 from megatile.core.expr import Const, Expr, constant
 from megatile.ir import nodes as n
 from megatile.targets.cpu.elements import Value, c_type, converted, held, loaded, stored
+from megatile.targets.cpu.elementwise import own_statements
 from megatile.targets.cpu.expressions import whole
 from megatile.targets.cpu.moving import copy, dense, fill, rows, scratch
+from megatile.targets.cpu.passes import is_invariant
 from megatile.targets.cpu.scope import Axis, Box, Scope
 
 
@@ -29,6 +31,7 @@ def gemm(scope: Scope, node: n.Gemm) -> None:
         )
         if plain and wide == "f32" and c.axes[1].stride != 1 and c.axes[0].stride == 1:
             a, b, c = _transposed(b), _transposed(a), _transposed(c)
+        b = scope.gen.prepared.get(id(node), b)
         if plain and c.axes[1].stride == 1:
             _product(scope, a, b, c, wide, node.clear)
             return
@@ -39,6 +42,31 @@ def gemm(scope: Scope, node: n.Gemm) -> None:
             copy(scope, total, c)
             _product(scope, a, b, total, wide, False)
         copy(scope, c, total)
+
+
+def prepare(scope: Scope, loop: n.Loop) -> None:
+    """Operands that would be turned in every step of a loop, though they stay the same, are turned before."""
+    gen = scope.gen
+    for node in own_statements(loop.body):
+        if not isinstance(node, n.Gemm) or id(node) in gen.prepared:
+            continue
+        strides = gen.storages.storage(node.c.source).strides[-2:]
+        swapped = strides[1] != 1 and strides[0] == 1
+        region = node.a if swapped else node.b
+        turned = node.transpose_a != swapped if swapped else node.transpose_b
+        if gen.storages.storage(region.source).home != "instance" or not is_invariant(region, loop):
+            continue
+        if accumulator(gen.storages.storage(node.a.source).dtype) != "f32":
+            continue
+        with scope.text.block():
+            box = _matrix(scope.box(region))
+            box = _transposed(box) if turned else box
+            if box.axes[1].stride == 1 or box.clipped:
+                continue
+            packed = scratch(scope, [x.extent for x in box.axes], "f32")
+            packed.pointer = gen.persistent(packed.storage.size * 4)
+            copy(scope, packed, box)
+            gen.prepared[id(node)] = packed
 
 
 def _matrix(box: Box) -> Box:

@@ -12,16 +12,16 @@ from pathlib import Path as File
 from typing import Any
 
 from megatile.core.errors import MegatileError, Place
-from megatile.core.expr import Const, Symbol, simplify, symbols
+from megatile.core.expr import Const, Symbol, symbols
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
 from megatile.language.tile.errors import ProgramWarning
 from megatile.targets.cpu import products, waiting
 from megatile.targets.cpu.elements import Value, converted, kind
-from megatile.targets.cpu.elementwise import lets, loop_range
-from megatile.targets.cpu.expressions import whole, write
+from megatile.targets.cpu.elementwise import lets
 from megatile.targets.cpu.gemm import micro_kernel
-from megatile.targets.cpu.scope import Scope, Text
+from megatile.targets.cpu.passes import hoisted
+from megatile.targets.cpu.scope import Box, Scope, Text
 from megatile.targets.cpu.storages import LINE, Storage, Storages
 from megatile.targets.interpret.dispatch import is_dispatched
 
@@ -72,6 +72,8 @@ class Generator:
         self.scratch_used = self.scratch_bytes = 0
         self.said: set[type] = set()
         self.merges: dict[n.Merge, str] = {}
+        self.prepared: dict[int, Box] = {}
+        """Operands of products that were turned before their loop."""
         self._label = ""
         self.packs: list[tuple[products.Pack, int]] | None = None
         """What the phase that is being written wants packed before it."""
@@ -131,6 +133,12 @@ class Generator:
         self.scratch_bytes = max(self.scratch_bytes, self.scratch_used)
         return f"(({c_type} *)(scratch + {at}))"
 
+    def persistent(self, size: int) -> str:
+        """Memory of the instance for floats that outlive a statement."""
+        at = self.storages.instance_bytes
+        self.storages.instance_bytes += -(-size // LINE) * LINE
+        return f"((float *)(work + {at}))"
+
     def left_out(self, node: n.Node) -> None:
         """What is only for looking is not compiled."""
         if type(node) not in self.said:
@@ -166,22 +174,17 @@ class Generator:
             self.statements(scope, self.program.body)
         table = self.storages
         flags = [f"  memset(launch + {s.offset}, 0, {s.bytes(self.launch)});" for s in self.flags("launch")]
-        head = [f"#define W {self.width}", PRELUDE, self._run_struct()]
+        sizes = {"W": self.width, "LAUNCH": table.launch_bytes, "INSTANCE": table.instance_bytes}
+        sizes["SCRATCH"] = self.scratch_bytes
+        head = [f"#define {name} {max(size, LINE) if name != 'W' else size}" for name, size in sizes.items()]
+        head += [PRELUDE, self._run_struct()]
         for values, name in self.tables.items():
             head.append(f"static const long {name}[] = {{{', '.join(map(str, values))}}};")
         arrays = "\n".join(self.arrays(self.program.body, instance=False))
-        sizes = (
-            max(table.launch_bytes, LINE),
-            max(table.instance_bytes, LINE),
-            max(self.scratch_bytes, LINE),
-        )
         entry = _ENTRY.format(
             arguments="\n".join(
                 f"  r.{self.name(p.name)} = arguments[{i}];" for i, p in enumerate(self.program.params)
             ),
-            launch=sizes[0],
-            work=sizes[1],
-            scratch=sizes[2],
             flags="\n".join(flags),
             arrays=arrays,
             body="\n".join(text.lines),
@@ -372,7 +375,6 @@ class Generator:
                 self._unit(unit, node.body)
         packs, self.packs = self.packs or [], before
         struct = "".join(f" {kind_} {field};" for kind_, field, _ in fields)
-        size = max(self.storages.instance_bytes, LINE)
         self.functions += [
             f"struct {name} {{ struct run *run;{struct} }};",
             f"static void {name}(void *argument, long worker, long index) {{",
@@ -380,7 +382,7 @@ class Generator:
             "  struct run *const run = here->run;",
             "  struct failure *const failure = run->failure;",
             "  if (__atomic_load_n(&failure->site, __ATOMIC_RELAXED)) return;",
-            f"  char *const work = run->work + worker * {size}; (void)work;",
+            "  char *const work = run->work + worker * INSTANCE; (void)work;",
             "  char *const scratch = run->scratch + worker * SCRATCH; (void)scratch;",
             *(f"  const {kind_} {field} = here->{field};" for kind_, field, _ in fields),
             *self.arrays(node.body, instance=True),
@@ -464,13 +466,13 @@ int megatile_run(void **arguments, struct pool *pool, struct failure *failure, d
   const long workers = pool ? pool->threads : 1, worker = 0;
   char *memory = __atomic_exchange_n(&spare, 0, __ATOMIC_ACQ_REL);
   if (memory && *(long *)memory != workers) {{ free(memory); memory = 0; }}
-  if (!memory) memory = aligned_alloc(64, 64 + {launch} + workers * ({work} + SCRATCH));
+  if (!memory) memory = aligned_alloc(64, 64 + LAUNCH + workers * (INSTANCE + SCRATCH));
   if (!memory) return 1;
   *(long *)memory = workers;
-  char *const launch = memory + 64, *const scratch = launch + {launch} + workers * {work};
+  char *const launch = memory + 64, *const scratch = launch + LAUNCH + workers * INSTANCE;
   (void)scratch, (void)worker;
 {arguments}
-  r.launch = launch, r.work = launch + {launch}, r.scratch = scratch;
+  r.launch = launch, r.work = launch + LAUNCH, r.scratch = scratch;
   r.failure = failure, r.pool = pool, r.times = times;
 {flags}
 {arrays}
@@ -484,10 +486,4 @@ int megatile_run(void **arguments, struct pool *pool, struct failure *failure, d
 
 def generate(program: Program, width: int, rows: int) -> Source:
     """The C of a Program."""
-    generator = Generator(program, width, rows)
-    made = generator.source()
-    size = max(generator.scratch_bytes, LINE)
-    return Source(made.text.replace("SCRATCH", str(size)), made.sites, made.phases)
-
-
-__all__ = ["Generator", "Source", "generate", "loop_range", "simplify", "whole", "write"]
+    return Generator(hoisted(program), width, rows).source()

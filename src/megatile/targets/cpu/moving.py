@@ -318,12 +318,19 @@ def _across(
     extent = whole(along.extent, scope)
 
     def body(j: str, count: str | None) -> None:
-        acc, i = scope.gen.fresh("acc"), scope.gen.fresh("i")
+        known = constant(along.extent) or 1
+        several = 4 if known % 4 == 0 else 1
+        accs, i = [scope.gen.fresh("acc") for _ in range(several)], scope.gen.fresh("i")
+        acc = accs[0]
         with scope.text.block():
-            scope.text.add(f"vf {acc} = vset({_NONE[node.op]});")
-            with scope.loop(i, "0", extent):
-                value = _loaded(source.storage, f"{origin}{offset(b, j)}{offset(along, i)}", True, count)
-                scope.text.add(f"{acc} = {_together(node.op, acc, _of_lane(node.op, value.text))};")
+            scope.text.add("vf " + ", ".join(f"{x} = vset({_NONE[node.op]})" for x in accs) + ";")
+            with scope.text.block(f"for (long {i} = 0; {i} < {extent}; {i} += {several})"):
+                for number, one in enumerate(accs):
+                    place = f"{origin}{offset(b, j)}{offset(along, f'{i} + {number}' if number else i)}"
+                    value = _of_lane(node.op, _loaded(source.storage, place, True, count).text)
+                    scope.text.add(f"{one} = {_together(node.op, one, value)};")
+            for one in accs[1:]:
+                scope.text.add(f"{acc} = {_together(node.op, acc, one)};")
             place = f"{target}{offset(a, j)}"
             if not node.clear:
                 old = converted(_loaded(to.storage, place, True, count), "f32")

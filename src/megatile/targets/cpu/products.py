@@ -134,7 +134,7 @@ def _is_tile(scope: Scope, region: n.Region) -> bool:
         return False
     if name.owner_depth != scope.depth or region.along is not None or len(region.dims) != 2:
         return False
-    return region == n.whole(region.source, storage.shape)
+    return region == n.whole(region.source, storage.shape) and storage.strides[-1] == 1
 
 
 def _only_here(scope: Scope, loop: n.Loop, tiles: set[str]) -> bool:

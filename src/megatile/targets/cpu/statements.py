@@ -11,7 +11,7 @@ from megatile.targets.cpu.atomics import atomic, atomic_region
 from megatile.targets.cpu.elements import Value, converted
 from megatile.targets.cpu.elementwise import loop_range, parallel, simplify_whole
 from megatile.targets.cpu.expressions import write
-from megatile.targets.cpu.gemm import gemm
+from megatile.targets.cpu.gemm import gemm, prepare
 from megatile.targets.cpu.moving import copy_statement, cumsum, fill_statement, reduce
 from megatile.targets.cpu.scope import Scope
 from megatile.targets.cpu.waiting import barrier, collective, copy_to_peer, signal, wait
@@ -119,6 +119,8 @@ def _loop(scope: Scope, node: n.Loop) -> None:
         scope.text.add(f"long {name}, {end};")
         declared = ""
     test = f"{name} {'>' if down else '<'} {end}"
+    if scope.instance and scope.frame is None:
+        prepare(scope, node)
     head = f"for ({declared}{name} = {start}, {end} = {stop}; {test}; {name} += {step})"
     limits = None if down else loop_range(scope, node)
     with scope.text.block(head), scope.known(node.var, Value(name, "int"), limits):

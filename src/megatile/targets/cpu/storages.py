@@ -16,6 +16,7 @@ from megatile.ir.launch import Launch
 from megatile.ir.program import Program
 from megatile.targets.cpu.elements import NARROW, c_type, held
 from megatile.targets.cpu.errors import CompileError
+from megatile.targets.cpu.passes import by_columns
 from megatile.targets.interpret.dispatch import is_dispatched
 from megatile.targets.interpret.expressions import unflatten
 from megatile.targets.interpret.places import Name, Places
@@ -97,6 +98,8 @@ class Storages:
         self.names: dict[str, Name] = self.places.names
         self.table: dict[str, Storage] = {}
         self.launch_bytes = self.instance_bytes = 0
+        viewed = {name.base for name in self.names.values() if name.binding.views}
+        self.by_columns = by_columns(program) - viewed
         reshaped = {name.base for name in self.names.values() if name.reshaped is not None}
         for param in program.params:
             shape = tuple(int(e) for e in param.shape)
@@ -112,6 +115,8 @@ class Storages:
         low = instance if private and instance is not None else 0
         above = tuple(s.name for s in self.launch.scales[low : name.owner_depth])
         wide = free and private and alloc.dtype in NARROW
+        turned = free and private and len(alloc.shape) == 2 and alloc.name in self.by_columns
+        strides = (1, alloc.shape[0]) if turned else ()
         made = Storage(
             alloc.name,
             alloc.dtype,
@@ -120,6 +125,7 @@ class Storages:
             "instance" if private else "launch",
             above,
             wide=wide,
+            strides=strides,
         )
         size = -(-made.bytes(self.launch) // LINE) * LINE
         if private:

@@ -244,17 +244,16 @@ def region(gen: Generator, scope: Scope, node: n.Scale, low: int, high: int, dis
     head = Text(1)
     instance = min(high, gen.launch.depth(gen.launch.dispatch))
     count = math.prod(s.count for s in gen.launch.scales[low:high])
-    size = max(gen.storages.instance_bytes, 64)
     inner.instance = scope.instance or dispatched
     body_text, inner.text = inner.text, head
     with gen.units(inner, low, high, rank="f->rank") as unit:
         unit.text, unit.frame = body_text, frame
         inside = math.prod(s.count for s in gen.launch.scales[instance:high]) if dispatched else 1
         if dispatched:
-            unit.spread = f"here->work + ({{}}) / {inside} * {size}"
+            unit.spread = f"here->work + ({{}}) / {inside} * INSTANCE"
         with gen.variables(unit, node.body):
             gen.statements(unit, node.body)
-    work = f"here->work + f->rank / {inside} * {size}" if dispatched else "here->work"
+    work = f"here->work + f->rank / {inside} * INSTANCE" if dispatched else "here->work"
     struct = "".join(f" {kind} {field};" for kind, field, _ in fields)
     gen.functions += [
         f"struct {name} {{ int state; long rank, seen;{frame.struct()} struct post post; }};",
@@ -282,7 +281,7 @@ def region(gen: Generator, scope: Scope, node: n.Scale, low: int, high: int, dis
         scope,
         node,
         name,
-        (count, size * (count // inside) if dispatched else 0),
+        (count, count // inside if dispatched else 0),
         len(frame.keys),
         fields,
     )
@@ -299,7 +298,8 @@ def _call(
         if memory:
             gen.phases.append(f"{name} line {node.span.line}" if node.span else name)
             scope.text.add(
-                f"char *const works = calloc(1, {memory});", "const double start = run->times ? now() : 0;"
+                f"char *const works = calloc({memory}, INSTANCE);",
+                "const double start = run->times ? now() : 0;",
             )
             scope.text.add(f"if (!works) fail(failure, {site}, -1); else {{")
         own = "works" if memory else "work" if scope.instance else "0"

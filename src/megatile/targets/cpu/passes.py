@@ -1,0 +1,147 @@
+"""Changes of a Program before C is written: what is the same in every step of a loop is done before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from megatile.core.expr import Expr, Symbol, constant, rebuild, symbols, walk
+from megatile.ir import nodes as n
+from megatile.ir.expr import Load, loads
+from megatile.ir.program import Program, bindings
+
+HEAVY = {"exp", "exp2", "log", "log2", "tanh", "erf", "sigmoid", "sqrt", "rsqrt", "sin", "cos", "/"}
+LONGEST = 4096
+
+
+def hoisted(program: Program) -> Program:
+    """``for i, j in parallel: o[i, j] *= exp2(m[i])`` → ``for i in parallel: t[i] = exp2(m[i])`` before it.
+
+    A function of some of the loop's variables only is computed once for each of their values, by vectors.
+    """
+    return replace(program, body=_Hoist(program).body(program.body, "launch"))
+
+
+class _Hoist:
+    def __init__(self, program: Program):
+        self.names = set(bindings(program))
+        self.count = 0
+
+    def body(self, body: tuple[n.Node, ...], scale: str) -> tuple[n.Node, ...]:
+        result: list[n.Node] = []
+        for node in body:
+            if isinstance(node, n.Parallel):
+                result += self.nest(node, scale)
+                continue
+            inner = node.scale if isinstance(node, n.Scale) else scale
+            changed = {name: self.body(part, inner) for name, part in n.bodies(node)}
+            result.append(replace(node, **changed) if changed else node)  # type: ignore[arg-type]
+        return tuple(result)
+
+    def nest(self, node: n.Parallel, scale: str) -> list[n.Node]:
+        """The nest, and what stands before it."""
+        one = node.body[0] if len(node.body) == 1 else None
+        if node.in_step or scale == "launch" or len(node.vars) != 2 or not isinstance(one, n.Store):
+            return [node]
+        made: list[n.Node] = []
+        known: dict[Expr, Expr] = {}
+        value = self.value(one.value, node, one.target, scale, (made, known))
+        return [*made, replace(node, body=(replace(one, value=value),))] if made else [node]
+
+    def value(
+        self,
+        expr: Expr,
+        node: n.Parallel,
+        target: str,
+        scale: str,
+        out: tuple[list[n.Node], dict[Expr, Expr]],
+    ) -> Expr:
+        used = symbols(expr) & set(node.vars)
+        heavy = getattr(expr, "operator", None) in HEAVY
+        if heavy and len(used) == 1 and expr.dtype == "f32" and self._may(expr, node, target):
+            return self._made(expr, node, next(iter(used)), scale, out)
+        children = expr.children()
+        if not children or isinstance(expr, Load):
+            return expr
+        return expr.rebuilt(*(self.value(c, node, target, scale, out) for c in children))
+
+    def _may(self, expr: Expr, node: n.Parallel, target: str) -> bool:
+        extents = [constant(e) for e in node.extents]
+        return (
+            all(e is not None and 0 < e <= LONGEST for e in extents)
+            and all(load.source != target for load in loads(expr))
+            and not any(getattr(p, "operator", None) == "select" for p in walk(expr))
+        )
+
+    def _made(
+        self,
+        expr: Expr,
+        node: n.Parallel,
+        variable: str,
+        scale: str,
+        out: tuple[list[n.Node], dict[Expr, Expr]],
+    ) -> Expr:
+        made, known = out
+        if expr not in known:
+            extent = node.extents[node.vars.index(variable)]
+            name = f"once_{self.count}"
+            while name in self.names:
+                name += "_"
+            self.count += 1
+            self.names.add(name)
+            index = Symbol(f"{name}_i")
+            known[expr] = Load(name, (Symbol(variable),), "f32")
+            inner = rebuild(expr, lambda p: index if p == Symbol(variable) else p)
+            store = n.Store(name, (index,), inner, span=node.span)
+            made.append(n.Alloc(name, (constant(extent) or 1,), "f32", "", scale, span=node.span))
+            made.append(n.Parallel((index.name,), (extent,), (store,), span=node.span))
+        return known[expr]
+
+
+# --- which tiles lie by columns -------------------------------------------------------------------
+
+
+def by_columns(program: Program) -> set[str]:
+    """Tiles that are better held column by column.
+
+    ``s = q @ keys.T`` in a loop over keys: with ``s`` by columns it is ``s.T = keys @ q.T``, where ``q.T`` is
+    the same in every step and no keys are turned.
+    """
+    found: set[str] = set()
+    for loop, gemm in _gemms(program.body, None):
+        if loop is None or not gemm.transpose_b or gemm.transpose_a:
+            continue
+        if is_invariant(gemm.a, loop) and not is_invariant(gemm.b, loop):
+            found.add(gemm.c.source)
+    as_b = {g.b.source for _, g in _gemms(program.body, None)}
+    for node in n.walk(program.body):
+        if not isinstance(node, n.Copy) or node.dst is not None or node.to.source in as_b:
+            continue
+        if node.source.source in found and node.to.dims == node.source.dims:
+            found.add(node.to.source)
+    return found
+
+
+def _gemms(body: tuple[n.Node, ...], loop: n.Loop | None) -> Iterator[tuple[n.Loop | None, n.Gemm]]:
+    """Every product, with the innermost loop around it."""
+    for node in body:
+        if isinstance(node, n.Gemm):
+            yield loop, node
+        inner = node if isinstance(node, n.Loop) else loop
+        for _, part in n.bodies(node):
+            yield from _gemms(part, inner)
+
+
+def is_invariant(region: n.Region, loop: n.Loop) -> bool:
+    """Whether a region is the same, with the same content, in every step of a loop."""
+    changed = {loop.var}
+    for node in n.walk(loop.body):
+        changed |= {getattr(node, "var", ""), getattr(node, "name", ""), getattr(node, "result", "") or ""}
+        for kind, touched in n.regions(node):
+            if kind != "read" and touched.source == region.source:
+                return False
+        if isinstance(node, (n.View, n.Reshape, n.Scale, n.Collective)):
+            return False
+    if any(symbols(e) & changed for e in region.expressions()):
+        return False
+    return not any(isinstance(p, Load) for e in region.expressions() for p in walk(e))
