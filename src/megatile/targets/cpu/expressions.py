@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from megatile.core.expr import WEAK, Binary, Const, Expr, Symbol, Table, bounds, walk
+from megatile.core.expr import WEAK, Binary, Const, Expr, Symbol, Table, binary, bounds, simplify, walk
 from megatile.core.expr.typing import promote
 from megatile.ir.expr import Load
 from megatile.targets.cpu.elements import ROUNDED, Value, broadcast, c_type, converted, kind, literal
@@ -97,11 +97,31 @@ def _applied(expr: Any, at: Context) -> Value:
         return _select(converted(write(args[0], at), "bool"), values, common)
     texts = [broadcast(v) for v in values] if lanes else [v.text for v in values]
     if op in _COMPARE:
+        sure = _decided(op, expr, at)
+        if sure is not None:
+            return Value(str(int(sure)), "bool")
         return Value(f"({texts[0]} {op} {texts[1]})", "bool", lanes)
     result = Value(_OPERATIONS[kind(common)](op, texts, expr, at, lanes), _raw(common), lanes)
     if expr.dtype in WEAK:
         return Value(result.text, expr.dtype, lanes)
     return converted(result, expr.dtype)
+
+
+def _decided(op: str, expr: Any, at: Context) -> bool | None:
+    """What a comparison of whole numbers gives, if their bounds tell."""
+    if any(a.dtype != "int" for a in expr.args):
+        return None
+    found = bounds(simplify(binary("-", *expr.args)), at.ranges)
+    if found is None:
+        return None
+    low, high = found
+    if op in ("<", ">="):
+        sure = True if high < 0 else False if low >= 0 else None
+    elif op in ("<=", ">"):
+        sure = True if high <= 0 else False if low > 0 else None
+    else:
+        sure = True if low == high == 0 else False if low > 0 or high < 0 else None
+    return sure if sure is None or op in ("<", "<=", "==") else not sure
 
 
 def _raw(common: str) -> str:
@@ -112,6 +132,11 @@ def _raw(common: str) -> str:
 
 
 def _logical(op: str, values: list[Value]) -> Value:
+    decides = {"and": "0", "or": "1"}.get(op)
+    if any(v.text == decides for v in values):
+        return Value(str(decides), "bool")
+    if op != "not" and any(v.text in ("0", "1") for v in values):
+        return next((v for v in values if v.text not in ("0", "1")), values[0])
     lanes = any(v.vector for v in values)
     texts = [broadcast(v) if lanes else v.text for v in values]
     if op == "not":
@@ -121,6 +146,8 @@ def _logical(op: str, values: list[Value]) -> Value:
 
 
 def _select(condition: Value, values: list[Value], dtype: str) -> Value:
+    if condition.text in ("0", "1"):
+        return values[1 - int(condition.text)]
     if not condition.vector and not any(v.vector for v in values):
         return Value(f"({condition.text} ? {values[0].text} : {values[1].text})", dtype)
     first, second = map(broadcast, values)

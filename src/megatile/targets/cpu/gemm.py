@@ -63,10 +63,24 @@ def prepare(scope: Scope, loop: n.Loop) -> None:
             box = _transposed(box) if turned else box
             if box.axes[1].stride == 1 or box.clipped:
                 continue
-            packed = scratch(scope, [x.extent for x in box.axes], "f32")
-            packed.pointer = gen.persistent(packed.storage.size * 4)
-            copy(scope, packed, box)
-            gen.prepared[id(node)] = packed
+            gen.prepared[id(node)] = _packed(scope, box)
+
+
+def _packed(scope: Scope, box: Box) -> Box:
+    """A copy that lasts, in panels where the columns fill them."""
+    packed = scratch(scope, [x.extent for x in box.axes], "f32")
+    packed.pointer = scope.gen.persistent(packed.storage.size * 4)
+    (k, j), wide = box.axes, 2 * scope.gen.width
+    depth, columns = constant(k.extent), constant(j.extent)
+    if depth is None or columns is None or columns % wide:
+        copy(scope, packed, box)
+        return packed
+    count, inner = Const(columns // wide), Const(wide)
+    to = [Axis(count, depth * wide), Axis(k.extent, wide), Axis(inner, 1)]
+    source = [Axis(count, j.stride * wide), k, Axis(inner, j.stride)]
+    copy(scope, Box(packed.storage, packed.pointer, to), Box(box.storage, box.pointer, source))
+    packed.axes, packed.panels = [Axis(k.extent, wide), Axis(j.extent, 1)], True
+    return packed
 
 
 def _matrix(box: Box) -> Box:
@@ -152,8 +166,9 @@ def strips(
 
     def call(i: str, height: int) -> None:
         name = scope.gen.micro_kernel(height, vectors, strides, clear)
+        column = f"({start}) * {k}" if b.panels else start
         scope.text.add(
-            f"{name}({k}, {a.pointer} + ({i}) * {strides[0]}, {b.pointer} + {start}, "
+            f"{name}({k}, {a.pointer} + ({i}) * {strides[0]}, {b.pointer} + {column}, "
             f"{c.pointer} + ({i}) * {strides[3]} + {start});"
         )
 

@@ -20,7 +20,7 @@ from megatile.targets.cpu import products, waiting
 from megatile.targets.cpu.elements import Value, converted, kind
 from megatile.targets.cpu.elementwise import lets
 from megatile.targets.cpu.gemm import micro_kernel
-from megatile.targets.cpu.passes import hoisted
+from megatile.targets.cpu.passes import hoisted, without_copies
 from megatile.targets.cpu.scope import Box, Scope, Text
 from megatile.targets.cpu.storages import LINE, Storage, Storages
 from megatile.targets.interpret.dispatch import is_dispatched
@@ -486,4 +486,4 @@ int megatile_run(void **arguments, struct pool *pool, struct failure *failure, d
 
 def generate(program: Program, width: int, rows: int) -> Source:
     """The C of a Program."""
-    return Generator(hoisted(program), width, rows).source()
+    return Generator(without_copies(hoisted(program)), width, rows).source()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from megatile.core.expr import Expr, Symbol, constant, rebuild, symbols, walk
+from megatile.core.expr import Const, Expr, Symbol, constant, linear, rebuild, symbols, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load, loads
 from megatile.ir.program import Program, bindings
@@ -96,6 +96,90 @@ class _Hoist:
             made.append(n.Alloc(name, (constant(extent) or 1,), "f32", "", scale, span=node.span))
             made.append(n.Parallel((index.name,), (extent,), (store,), span=node.span))
         return known[expr]
+
+
+# --- tiles that are only other names --------------------------------------------------------------
+
+
+def without_copies(program: Program) -> Program:
+    """``copy(w, s); gemm(w, v, o)`` → ``gemm(s, v, o)``; the same for tiles of tensors that nothing writes.
+
+    The copy must be the only write of the tile, and products after it, in the same list of statements, its
+    only readers; what is copied must not change between. A part of a tensor stands for its tile only where
+    rows follow each other and surely exist.
+    """
+    table = bindings(program)
+    uses: dict[str, int] = {}
+    written: dict[str, int] = {}
+    for node in n.walk(program.body):
+        for kind, region in n.regions(node):
+            uses[region.source] = uses.get(region.source, 0) + 1
+            if kind != "read":
+                written[region.source] = written.get(region.source, 0) + 1
+    params = {p.name: p for p in program.params}
+
+    def plain(region: n.Region) -> bool:
+        binding = table[region.source]
+        return not binding.views and binding.base == region.source and region.along is None
+
+    def may(node: n.Copy, rest: tuple[n.Node, ...]) -> bool:
+        to, source = node.to, node.source
+        if node.dst is not None or node.src is not None or not plain(to) or not plain(source):
+            return False
+        shape = table[to.source].shape
+        if (
+            to != n.whole(to.source, shape)
+            or len(shape) != 2
+            or to.source in params
+            or written[to.source] != 1
+        ):
+            return False
+        if table[to.source].dtype != "f32" or table[source.source].dtype != "f32":
+            return False
+        readers = sum(
+            r == to and isinstance(x, n.Gemm) for x in rest for kind, r in n.regions(x) if kind == "read"
+        )
+        if readers != uses[to.source] - 1 or any(isinstance(x, n.Scale) for x in n.walk(rest)):
+            return False
+        if any(
+            kind != "read" and r.source == source.source for x in n.walk(rest) for kind, r in n.regions(x)
+        ):
+            return False
+        if source.source not in params:
+            return (
+                source == n.whole(source.source, shape)
+                and table[source.source].scale == table[to.source].scale
+            )
+        return written.get(source.source, 0) == 0 and _is_dense(source, table[source.source].shape, shape)
+
+    def body(nodes: tuple[n.Node, ...], inside: bool) -> tuple[n.Node, ...]:
+        result: list[n.Node] = []
+        changes: dict[n.Region, n.Region] = {}
+        if [type(x) for x in nodes] == [n.Copy, n.Copy, n.Gemm]:  # which becomes one long product
+            return nodes
+        for at, node in enumerate(nodes):
+            if isinstance(node, n.Copy) and inside and may(node, nodes[at + 1 :]):
+                changes[node.to] = changes.get(node.source, node.source)
+                continue
+            if isinstance(node, n.Gemm):
+                node = replace(node, a=changes.get(node.a, node.a), b=changes.get(node.b, node.b))
+            deeper = inside or isinstance(node, n.Loop)
+            parts = {name: body(part, deeper) for name, part in n.bodies(node)}
+            result.append(replace(node, **parts) if parts else node)  # type: ignore[arg-type]
+        return tuple(result)
+
+    return replace(program, body=body(program.body, False))
+
+
+def _is_dense(region: n.Region, whole: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Rows one after the other in the tensor, in steps that the tensor's extent is a multiple of."""
+    *leading, rows, columns = region.dims
+    if any(d.extent is not None for d in leading) or rows.limit is not None or columns.limit is not None:
+        return False
+    if columns.start != Const(0) or whole[-1] != shape[1] or whole[-2] % shape[0]:
+        return False
+    factors, rest = linear(rows.start)
+    return all(f % shape[0] == 0 for f in (*factors.values(), rest))
 
 
 # --- which tiles lie by columns -------------------------------------------------------------------

@@ -53,8 +53,22 @@ INLINE void st_f32(float *p, vf v) { *(vf_at *)p = v; }
 INLINE vi ld_i32(const int *p) { return *(const vi_at *)p; }
 INLINE void st_i32(int *p, vi v) { *(vi_at *)p = v; }
 INLINE vi iota(void) { vi r; for (int i = 0; i < W; i++) r[i] = i; return r; }
-INLINE vf vmax(vf a, vf b) { return sel((a > b) | (a != a), a, b); }
-INLINE vf vmin(vf a, vf b) { return sel((a < b) | (a != a), a, b); }
+/* The larger and the smaller of two; the second if one is NaN, as the instructions have it. */
+#if defined(__AVX512F__) && W == 16
+#define TWO(name, instruction) INLINE vf name(vf a, vf b) { vf r; __asm__(instruction " %2, %1, %0" : "=v"(r) : "v"(a), "v"(b)); return r; }
+TWO(larger, "vmaxps")
+TWO(smaller, "vminps")
+TWO(vscaled, "vscalefps") /* a * 2**b, b whole */
+#elif defined(__AVX__) && W == 8
+#define TWO(name, instruction) INLINE vf name(vf a, vf b) { vf r; __asm__(instruction " %2, %1, %0" : "=x"(r) : "x"(a), "x"(b)); return r; }
+TWO(larger, "vmaxps")
+TWO(smaller, "vminps")
+#else
+INLINE vf larger(vf a, vf b) { return sel(a > b, a, b); }
+INLINE vf smaller(vf a, vf b) { return sel(a < b, a, b); }
+#endif
+INLINE vf vmax(vf a, vf b) { return sel(b != b, b, larger(b, a)); }
+INLINE vf vmin(vf a, vf b) { return sel(b != b, b, smaller(b, a)); }
 INLINE vi vimax(vi a, vi b) { return isel(a > b, a, b); }
 INLINE vi vimin(vi a, vi b) { return isel(a < b, a, b); }
 INLINE vf vabs(vf a) { return (vf)((vi)a & 0x7fffffff); }
@@ -86,22 +100,24 @@ INLINE float ffloordiv(float a, float b) { return b == 0 ? a / b : (float)floor(
 INLINE long whole(double x, double low, double high, long top) { return x != x ? 0 : x >= high ? top : x <= low ? (long)low : (long)x; }
 
 /* exp, log, tanh, erf: within 2 units of the last place of f32. */
-INLINE vf vscale(vf a, vi n) { /* a * 2**n, in two steps so that nothing overflows on the way */
-  vi h = n >> 1;
+#if !(defined(__AVX512F__) && W == 16)
+INLINE vf vscaled(vf a, vf b) { /* a * 2**b, b whole: in two steps so that nothing overflows on the way */
+  vi n = __builtin_convertvector(sel(b == b, b, vset(0)), vi), h = n >> 1;
   return a * (vf)((h + 127) << 23) * (vf)((n - h + 127) << 23);
 }
+#endif
 INLINE vf vexp2(vf a) {
-  vf x = sel(a > 130.0f, vset(130.0f), sel(a < -160.0f, vset(-160.0f), a));
+  vf x = smaller(vset(130.0f), larger(vset(-160.0f), a));
   vf n = (x + 12582912.0f) - 12582912.0f, r = x - n;
   vf p = 1.0f + r * ((((((1.53161745e-05f * r + 0.000154683934f) * r + 0.00133334252f) * r + 0.00961803272f) * r + 0.0555041097f) * r + 0.240226507f) * r + 0.693147182f);
-  return sel(a == a, vscale(p, __builtin_convertvector(sel(a == a, n, vset(0)), vi)), a);
+  return vscaled(p, n);
 }
 INLINE vf vexp(vf a) {
-  vf x = sel(a > 90.0f, vset(90.0f), sel(a < -110.0f, vset(-110.0f), a));
+  vf x = smaller(vset(90.0f), larger(vset(-110.0f), a));
   vf n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
   vf r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
   vf p = 1.0f + (r + r * r * (((((0.000199160175f * r + 0.00139473216f) * r + 0.00833326951f) * r + 0.0416662507f) * r + 0.166666672f) * r + 0.5f));
-  return sel(a == a, vscale(p, __builtin_convertvector(sel(a == a, n, vset(0)), vi)), a);
+  return vscaled(p, n);
 }
 INLINE vf vlogs(vf a, float scale_high, float scale_low, float of_exponent_high, float of_exponent_low) {
   vi tiny = a < 1.17549435e-38f;

@@ -65,6 +65,8 @@ class Box:
     copy_stride: int = 0
     guard: str | None = None
     """A condition without which none of it exists."""
+    panels: bool = False
+    """Whether columns lie in panels of two vectors, each over all rows."""
 
     @property
     def clipped(self) -> bool:
