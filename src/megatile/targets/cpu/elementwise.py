@@ -30,29 +30,29 @@ def parallel(scope: Scope, node: n.Parallel) -> None:
             parallel(scope, replace(node, body=(one,)))
         return
     extents = [simplify(scope.own(e)) for e in node.extents]
-    lane = _lane(scope, node, extents)
+    lane = lane_of(scope, node)
     order = [v for v in node.vars if v != lane]
     with scope.text.block(), ExitStack() as stack:
         for name in order:
             extent = extents[node.vars.index(name)]
             c_name = scope.gen.name(name)
             stack.enter_context(scope.loop(c_name, "0", whole(extent, scope)))
-            stack.enter_context(scope.known(name, Value(c_name, "int"), _range(scope, extent)))
+            stack.enter_context(scope.known(name, Value(c_name, "int"), range_of(scope, extent)))
         if lane is None:
             _Scalars(scope).body(node.body)
             return
         extent = extents[node.vars.index(lane)]
-        limits = _range(scope, extent)
+        limits = range_of(scope, extent)
         length = constant(extent)
 
         def body(index: str, count: str | None) -> None:
             with scope.text.block(), scope.known(lane, Value(index, "int"), limits):
-                _Lanes(scope, lane, index, count).body(node.body)
+                Lanes(scope, lane, index, count).body(node.body)
 
         rows(scope, "0", whole(extent, scope), length, body)
 
 
-def _range(scope: Scope, extent: Expr) -> tuple[int, int] | None:
+def range_of(scope: Scope, extent: Expr) -> tuple[int, int] | None:
     found = scope.bound(extent)
     return (0, max(found[1] - 1, 0)) if found is not None else None
 
@@ -182,12 +182,13 @@ def simplify_whole(expr: Expr) -> Expr:
 # --- a vector of iterations at a time -------------------------------------------------------------
 
 
-def _lane(scope: Scope, node: n.Parallel, extents: list[Expr]) -> str | None:
+def lane_of(scope: Scope, node: n.Parallel) -> str | None:
     """The loop variable that can run over the lanes of vectors."""
+    extents = [simplify(scope.own(e)) for e in node.extents]
     inner = ExitStack()
     with inner:
         for name, extent in zip(node.vars, extents, strict=True):
-            inner.enter_context(scope.known(name, Value(name, "int"), _range(scope, extent)))
+            inner.enter_context(scope.known(name, Value(name, "int"), range_of(scope, extent)))
         for name in reversed(node.vars):
             if constant(extents[node.vars.index(name)]) != 1 and _Fits(scope, name).body(
                 node.body, masked=False
@@ -275,7 +276,7 @@ def _lane_type(dtype: str) -> str:
     return {"int": "i32", "float": "f32"}.get(dtype, dtype)
 
 
-class _Lanes:
+class Lanes:
     """Writes the body for a vector of iterations; ``count`` of them at the end of a row."""
 
     def __init__(self, scope: Scope, lane: str, index: str, count: str | None):
@@ -284,6 +285,8 @@ class _Lanes:
         self.ranges = scope.ranges
         self.locals: dict[str, Value] = {}
         self.mask: str | None = None
+        self.last = ""
+        """The value that was stored last."""
 
     # as a context of expressions
 
@@ -322,9 +325,10 @@ class _Lanes:
         if self.mask is not None:
             old = loaded(storage.dtype, storage.wide, pointer, True, self.count).text
             text = f"{'sel' if value.kind == 'f' else 'isel'}({self.mask}, {text}, {old})"
-        self.text.add(
-            stored(storage.dtype, storage.wide, pointer, Value(text, storage.dtype, True), self.count)
-        )
+        self.last = self.outer.gen.fresh("v")
+        self.text.add(f"const {'vf' if value.kind == 'f' else 'vi'} {self.last} = {text};")
+        final = Value(self.last, storage.dtype, True)
+        self.text.add(stored(storage.dtype, storage.wide, pointer, final, self.count))
 
     def let(self, node: n.Let) -> None:
         value = self.value(node.value)
@@ -378,9 +382,9 @@ def _as_strong(value: Value) -> Value:
     return replace(value, dtype=_lane_type(value.dtype)) if value.vector else value
 
 
-_LANES: dict[type[n.Node], Callable[[_Lanes, Any], None]] = {
-    n.Store: _Lanes.store,
-    n.Let: _Lanes.let,
-    n.If: _Lanes.branch,
-    n.Loop: _Lanes.loop,
+_LANES: dict[type[n.Node], Callable[[Lanes, Any], None]] = {
+    n.Store: Lanes.store,
+    n.Let: Lanes.let,
+    n.If: Lanes.branch,
+    n.Loop: Lanes.loop,
 }

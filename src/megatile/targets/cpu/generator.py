@@ -16,7 +16,7 @@ from megatile.core.expr import Const, Symbol, symbols
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
 from megatile.language.tile.errors import ProgramWarning
-from megatile.targets.cpu import products, waiting
+from megatile.targets.cpu import fusing, products, waiting
 from megatile.targets.cpu.elements import Value, converted, kind
 from megatile.targets.cpu.elementwise import lets
 from megatile.targets.cpu.gemm import micro_kernel
@@ -231,11 +231,18 @@ class Generator:
         while at < len(body):
             node = body[at]
             self.scratch_used = 0
-            found = products.recognised(scope, body, at) if isinstance(node, (n.Fill, n.Loop)) else None
+            found: products.Product | fusing.Fused | None = None
+            if isinstance(node, (n.Fill, n.Loop)):
+                found = products.recognised(scope, body, at)
+            elif isinstance(node, n.Parallel):
+                found = fusing.recognised(scope, body, at)
             with self.at(node, scope.text, comment=type(node) not in (n.Alloc, n.View, n.Reshape, n.Hint)):
-                if found is not None:
+                if isinstance(found, products.Product):
                     self._comments(scope.text, body[at + 1 : at + found.used])
                     products.product(scope, found)
+                elif found is not None:
+                    self._comments(scope.text, (found.reduce,))
+                    fusing.fused(scope, found)
                 else:
                     STATEMENTS[type(node)](scope, node)
             at += found.used if found is not None else 1

@@ -106,6 +106,10 @@ def copy(scope: Scope, to: Box, source: Box) -> None:
     origin, present = single(source)
     lanes = in_lanes(source.storage.dtype, to.storage.dtype)
     inner = _innermost(pairs)
+    turned = _turned(scope, to, source, pairs)
+    if turned is not None and not conditions and not present and to.copies == 1:
+        _turn(scope, pairs, turned, pointer, origin)
+        return
     with over(scope, conditions, to) as shift, ExitStack() as stack:
         target = f"{pointer}{shift}"
         for pair in pairs:
@@ -120,6 +124,35 @@ def copy(scope: Scope, to: Box, source: Box) -> None:
         if inner is None:
             inner = (Axis(Const(1), 1), Axis(Const(1), 1))
         _row(scope, to, source, inner, target, origin, present, lanes)
+
+
+def _turned(scope: Scope, to: Box, source: Box, pairs: list[Pair]) -> tuple[Pair, Pair] | None:
+    """The two dimensions of a copy that lie one way in the source and the other way in the result."""
+    same = held(to.storage.dtype, to.storage.wide) == held(source.storage.dtype, source.storage.wide) == "f32"
+    first = next((p for p in pairs if p[0].stride == 1), None)
+    second = next((p for p in pairs if p[1].stride == 1), None)
+    exact = to.storage.dtype == source.storage.dtype or source.storage.dtype != "f32"
+    if not same or not exact or first is None or second is None or first is second:
+        return None
+    for pair in pairs:
+        if any(a.table or a.clipped for a in pair) or constant(pair[0].extent) is None:
+            return None
+    if any((constant(p[0].extent) or 1) % scope.gen.width for p in (first, second)):
+        return None
+    return first, second
+
+
+def _turn(scope: Scope, pairs: list[Pair], turned: tuple[Pair, Pair], target: str, origin: str) -> None:
+    with ExitStack() as stack:
+        for pair in pairs:
+            i = scope.gen.fresh("i")
+            step = "W" if pair in turned else "1"
+            head = f"for (long {i} = 0; {i} < {constant(pair[0].extent)}; {i} += {step})"
+            stack.enter_context(scope.text.block(head))
+            target += offset(pair[0], i)
+            origin += offset(pair[1], i)
+        first, second = turned
+        scope.text.add(f"turn({target}, {second[0].stride}, {origin}, {first[1].stride});")
 
 
 def _innermost(pairs: list[Pair]) -> Pair | None:
@@ -262,14 +295,19 @@ _ONE = {
     "d": {"max": "dmax_", "min": "dmin_"},
     "l": {"max": "lmax", "min": "lmin"},
 }
-_NONE = {"sum": "0", "abssum": "0", "max": "-__builtin_inff()", "absmax": "0", "min": "__builtin_inff()"}
+NOTHING = {"sum": "0", "abssum": "0", "max": "-__builtin_inff()", "absmax": "0", "min": "__builtin_inff()"}
 
 
-def _together(op: str, a: str, b: str) -> str:
+def together(op: str, a: str, b: str) -> str:
     return f"{a} + {b}" if _LANES[op] == "+" else f"{_LANES[op]}({a}, {b})"
 
 
-def _combined(op: str, of: str, a: str, b: str) -> str:
+def horizontal(op: str) -> str:
+    """The C function that puts the lanes of a vector together."""
+    return {"+": "hsum", "vmax": "hmax", "vmin": "hmin"}[_LANES[op]]
+
+
+def combined(op: str, of: str, a: str, b: str) -> str:
     name = op.removeprefix("abs")
     return f"{a} + {b}" if name == "sum" else f"{_ONE[of][name]}({a}, {b})"
 
@@ -306,7 +344,7 @@ def reduce(scope: Scope, node: n.Reduce) -> None:
                 _one_by_one(scope, node, to, source, along, target, origin)
 
 
-def _of_lane(op: str, text: str) -> str:
+def of_lane(op: str, text: str) -> str:
     return f"vabs({text})" if op.startswith("abs") else text
 
 
@@ -323,18 +361,18 @@ def _across(
         accs, i = [scope.gen.fresh("acc") for _ in range(several)], scope.gen.fresh("i")
         acc = accs[0]
         with scope.text.block():
-            scope.text.add("vf " + ", ".join(f"{x} = vset({_NONE[node.op]})" for x in accs) + ";")
+            scope.text.add("vf " + ", ".join(f"{x} = vset({NOTHING[node.op]})" for x in accs) + ";")
             with scope.text.block(f"for (long {i} = 0; {i} < {extent}; {i} += {several})"):
                 for number, one in enumerate(accs):
                     place = f"{origin}{offset(b, j)}{offset(along, f'{i} + {number}' if number else i)}"
-                    value = _of_lane(node.op, _loaded(source.storage, place, True, count).text)
-                    scope.text.add(f"{one} = {_together(node.op, one, value)};")
+                    value = of_lane(node.op, _loaded(source.storage, place, True, count).text)
+                    scope.text.add(f"{one} = {together(node.op, one, value)};")
             for one in accs[1:]:
-                scope.text.add(f"{acc} = {_together(node.op, acc, one)};")
+                scope.text.add(f"{acc} = {together(node.op, acc, one)};")
             place = f"{target}{offset(a, j)}"
             if not node.clear:
                 old = converted(_loaded(to.storage, place, True, count), "f32")
-                scope.text.add(f"{acc} = {_together(node.op, acc, old.text)};")
+                scope.text.add(f"{acc} = {together(node.op, acc, old.text)};")
             result = converted(Value(acc, "f32", True), to.storage.dtype)
             scope.text.add(_stored(to.storage, place, result, count))
 
@@ -354,7 +392,7 @@ def _horizontal(
     stop = whole(along.extent, scope)
     several = 4 if length is not None and length >= 4 * gen.width else 1
     accs = [gen.fresh("acc") for _ in range(several)]
-    none = _NONE[node.op]
+    none = NOTHING[node.op]
     scope.text.add("vf " + ", ".join(f"{a} = vset({none})" for a in accs) + ";")
     done = 0
     if several > 1 and length is not None:
@@ -363,14 +401,14 @@ def _horizontal(
         with scope.text.block(f"for (long {j} = 0; {j} < {done}; {j} += {step})"):
             for number, acc in enumerate(accs):
                 value = _loaded(source.storage, f"{origin} + {j} + {number * gen.width}", True)
-                scope.text.add(f"{acc} = {_together(node.op, acc, _of_lane(node.op, value.text))};")
+                scope.text.add(f"{acc} = {together(node.op, acc, of_lane(node.op, value.text))};")
         for acc in accs[1:]:
-            scope.text.add(f"{accs[0]} = {_together(node.op, accs[0], acc)};")
+            scope.text.add(f"{accs[0]} = {together(node.op, accs[0], acc)};")
 
     def body(j: str, count: str | None) -> None:
-        value = _of_lane(node.op, _loaded(source.storage, f"{origin} + {j}", True, count).text)
+        value = of_lane(node.op, _loaded(source.storage, f"{origin} + {j}", True, count).text)
         value = f"first({value}, {count}, {none})" if count is not None else value
-        scope.text.add(f"{accs[0]} = {_together(node.op, accs[0], value)};")
+        scope.text.add(f"{accs[0]} = {together(node.op, accs[0], value)};")
 
     with scope.text.block():
         if done:
@@ -379,8 +417,7 @@ def _horizontal(
         else:
             rows(scope, "0", stop, length, body)
     result = gen.fresh("r")
-    name = {"+": "hsum", "vmax": "hmax", "vmin": "hmin"}[_LANES[node.op]]
-    scope.text.add(f"float {result} = {name}({accs[0]});")
+    scope.text.add(f"float {result} = {horizontal(node.op)}({accs[0]});")
     _finish(scope, node, to, target, result, "f32")
 
 
@@ -392,7 +429,7 @@ def _one_by_one(
     ctype = {"f": "float", "d": "double"}.get(of, "long")
     acc, i = scope.gen.fresh("acc"), scope.gen.fresh("i")
     none = (
-        _NONE[node.op]
+        NOTHING[node.op]
         if of in "fd"
         else {"min": "0x7fffffffffffffff", "max": "-0x7fffffffffffffff"}.get(node.op, "0")
     )
@@ -401,14 +438,14 @@ def _one_by_one(
         value = converted(_loaded(source.storage, f"{origin}{offset(along, i)}", False), wide).text
         if node.op.startswith("abs"):
             value = {"f": "__builtin_fabsf", "d": "__builtin_fabs"}.get(of, "__builtin_labs") + f"({value})"
-        scope.text.add(f"{acc} = {_combined(node.op, of, acc, value)};")
+        scope.text.add(f"{acc} = {combined(node.op, of, acc, value)};")
     _finish(scope, node, to, target, acc, wide)
 
 
 def _finish(scope: Scope, node: n.Reduce, to: Box, target: str, result: str, wide: str) -> None:
     if not node.clear:
         old = converted(_loaded(to.storage, target, False), wide)
-        scope.text.add(f"{result} = {_combined(node.op, kind(wide), result, old.text)};")
+        scope.text.add(f"{result} = {combined(node.op, kind(wide), result, old.text)};")
     scope.text.add(_stored(to.storage, target, converted(Value(result, wide), to.storage.dtype)))
 
 

@@ -238,15 +238,26 @@ INLINE float hsum(vf v) { float r[W]; st_f32(r, v); for (int w = W / 2; w; w /= 
 INLINE float hmax(vf v) { float r[W]; st_f32(r, v); for (int w = W / 2; w; w /= 2) for (int i = 0; i < w; i++) r[i] = fmax_(r[i], r[i + w]); return r[0]; }
 INLINE float hmin(vf v) { float r[W]; st_f32(r, v); for (int w = W / 2; w; w /= 2) for (int i = 0; i < w; i++) r[i] = fmin_(r[i], r[i + w]); return r[0]; }
 
-/* Atomics: of numbers by comparing and exchanging their bits. */
-#define ATOMIC(name, type, bits, op)                                                                         \
-  INLINE type name(type *p, type v) {                                                                        \
-    bits *at = (bits *)p, seen = __atomic_load_n(at, __ATOMIC_RELAXED), next;                                \
-    for (;;) {                                                                                               \
-      type old, r; memcpy(&old, &seen, sizeof old); r = op; memcpy(&next, &r, sizeof r);                     \
-      if (__atomic_compare_exchange_n(at, &seen, next, 1, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) return old;   \
-    }                                                                                                        \
+/* W rows of W floats, turned: rows become columns. */
+static void turn(float *to, long to_stride, const float *from, long from_stride) {
+#if defined(__clang__)
+  for (int i = 0; i < W; i++) for (int j = 0; j < W; j++) to[j * to_stride + i] = from[i * from_stride + j];
+#else
+  vf r[W];
+  const vi l = iota();
+#pragma GCC unroll 16
+  for (int i = 0; i < W; i++) r[i] = ld_f32(from + i * from_stride);
+#pragma GCC unroll 4
+  for (int w = 1; w < W; w *= 2) { /* blocks of w change places across the diagonal */
+    const vi right = (l & w) != 0, low = isel(right, l + (W - w), l), high = isel(right, l + W, l + w);
+#pragma GCC unroll 16
+    for (int i = 0; i < W; i++)
+      if (!(i & w)) {
+        const vf a = r[i], b = r[i + w];
+        r[i] = __builtin_shuffle(a, b, low), r[i + w] = __builtin_shuffle(a, b, high);
+      }
   }
-ATOMIC(atomic_add_f, float, u32, old + v)
-ATOMIC(atomic_max_f, float, u32, fmax_(old, v))
-ATOMIC(atomic_min_f, float, u32, fmin_(old, v))
+#pragma GCC unroll 16
+  for (int i = 0; i < W; i++) st_f32(to + i * to_stride, r[i]);
+#endif
+}

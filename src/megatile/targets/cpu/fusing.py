@@ -1,0 +1,141 @@
+"""An elementwise loop and a reduction of what it writes, in one pass over the elements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from megatile.core.expr import Symbol, constant
+from megatile.ir import nodes as n
+from megatile.targets.cpu.elements import Value, converted, held, kind, loaded, stored
+from megatile.targets.cpu.elementwise import Lanes, lane_of, range_of
+from megatile.targets.cpu.moving import NOTHING, combined, horizontal, of_lane, offset, rows, together
+from megatile.targets.cpu.scope import Axis, Box, Scope
+
+MOST_BETWEEN = 2
+
+
+@dataclass
+class Fused:
+    """A loop, the statements between that have nothing to do with it, and the reduction."""
+
+    nest: n.Parallel
+    between: tuple[n.Node, ...]
+    reduce: n.Reduce
+    lane: str
+
+    @property
+    def used(self) -> int:
+        return len(self.between) + 2
+
+
+def recognised(scope: Scope, body: tuple[n.Node, ...], at: int) -> Fused | None:
+    """The loop at a place of a body, if a reduction of its result follows."""
+    nest = body[at]
+    if not isinstance(nest, n.Parallel) or len(nest.vars) != 2 or len(nest.body) != 1 or nest.in_step:
+        return None
+    store, extents = nest.body[0], [constant(e) for e in nest.extents]
+    if not isinstance(store, n.Store) or store.index != tuple(map(Symbol, nest.vars)) or None in extents:
+        return None
+    after = next(
+        (i for i in range(at + 1, min(at + 2 + MOST_BETWEEN, len(body))) if isinstance(body[i], n.Reduce)),
+        None,
+    )
+    if after is None:
+        return None
+    reduce, between = body[after], body[at + 1 : after]
+    assert isinstance(reduce, n.Reduce)
+    storage = scope.gen.storages.storage(store.target)
+    if reduce.source != n.whole(store.target, storage.shape) or list(storage.shape) != extents:
+        return None
+    if held(storage.dtype, storage.wide) != "f32" or storage.home != "instance" or not _apart(nest, between):
+        return None
+    target = scope.gen.storages.storage(reduce.to.source)
+    reads = {r.source for _, r in n.regions(store)} - {store.target}
+    if reduce.to.source in reads or kind(target.dtype) != "f" or target.copies != 1:
+        return None
+    if len(reduce.to.extents) != 1 or 1 in extents:
+        return None
+    lane = lane_of(scope, nest)
+    return None if lane is None else Fused(nest, between, reduce, lane)
+
+
+def _apart(nest: n.Parallel, between: tuple[n.Node, ...]) -> bool:
+    """Whether statements may be done before a loop that stands before them."""
+    mine = {(kind, r.source) for one in nest.body for kind, r in n.regions(one)}
+    written = {name for kind, name in mine if kind != "read"}
+    for node in between:
+        if not isinstance(node, (n.Copy, n.Fill)) or getattr(node, "dst", None) or getattr(node, "src", None):
+            return False
+        for kind_, region in n.regions(node):
+            if region.source in written or (kind_ != "read" and region.source in {name for _, name in mine}):
+                return False
+    return True
+
+
+def fused(scope: Scope, found: Fused) -> None:
+    """The two in one pass: lanes are results, or parts of one result."""
+    nest, node = found.nest, found.reduce
+    scope.gen.statements(scope, found.between)
+    kept = nest.vars[1 - node.dim]
+    with scope.text.block():
+        to = scope.box(node.to)
+        if found.lane == kept and to.axes[0].stride == 1:
+            _across(scope, found, to)
+        elif found.lane != kept:
+            _along(scope, found, to)
+        else:
+            raise AssertionError("a reduction into a column")
+
+
+def _along(scope: Scope, found: Fused, to: Box) -> None:
+    nest, node = found.nest, found.reduce
+    kept = nest.vars[1 - node.dim]
+    rows_, length = (constant(nest.extents[nest.vars.index(v)]) for v in (kept, found.lane))
+    name, acc = scope.gen.name(kept), scope.gen.fresh("acc")
+    with scope.loop(name, "0", str(rows_)), scope.known(kept, Value(name, "int"), (0, (rows_ or 1) - 1)):
+        scope.text.add(f"vf {acc} = vset({NOTHING[node.op]});")
+
+        def body(index: str, count: str | None) -> None:
+            limits = range_of(scope, nest.extents[nest.vars.index(found.lane)])
+            with scope.text.block(), scope.known(found.lane, Value(index, "int"), limits):
+                lanes = Lanes(scope, found.lane, index, count)
+                lanes.body(nest.body)
+                value = lanes.last if count is None else f"first({lanes.last}, {count}, {NOTHING[node.op]})"
+                scope.text.add(f"{acc} = {together(node.op, acc, of_lane(node.op, value))};")
+
+        rows(scope, "0", str(length), length, body)
+        result = scope.gen.fresh("r")
+        scope.text.add(f"float {result} = {horizontal(node.op)}({acc});")
+        place = f"{to.pointer}{offset(to.axes[0], name)}"
+        if not node.clear:
+            old = converted(loaded(to.storage.dtype, to.storage.wide, place, False), "f32")
+            scope.text.add(f"{result} = {combined(node.op, 'f', result, old.text)};")
+        final = converted(Value(result, "f32"), to.storage.dtype)
+        scope.text.add(stored(to.storage.dtype, to.storage.wide, place, final))
+
+
+def _across(scope: Scope, found: Fused, to: Box) -> None:
+    nest, node = found.nest, found.reduce
+    other = nest.vars[node.dim]
+    length, steps = (constant(nest.extents[nest.vars.index(v)]) for v in (found.lane, other))
+    limits = range_of(scope, nest.extents[nest.vars.index(found.lane)])
+
+    def body(index: str, count: str | None) -> None:
+        name, acc = scope.gen.name(other), scope.gen.fresh("acc")
+        with scope.text.block(), scope.known(found.lane, Value(index, "int"), limits):
+            scope.text.add(f"vf {acc} = vset({NOTHING[node.op]});")
+            with (
+                scope.loop(name, "0", str(steps)),
+                scope.known(other, Value(name, "int"), (0, (steps or 1) - 1)),
+            ):
+                lanes = Lanes(scope, found.lane, index, count)
+                lanes.body(nest.body)
+                scope.text.add(f"{acc} = {together(node.op, acc, of_lane(node.op, lanes.last))};")
+            place = f"{to.pointer}{offset(Axis(to.axes[0].extent, 1), index)}"
+            if not node.clear:
+                old = converted(loaded(to.storage.dtype, to.storage.wide, place, True, count), "f32")
+                scope.text.add(f"{acc} = {together(node.op, acc, old.text)};")
+            final = converted(Value(acc, "f32", True), to.storage.dtype)
+            scope.text.add(stored(to.storage.dtype, to.storage.wide, place, final, count))
+
+    rows(scope, "0", str(length), length, body)
