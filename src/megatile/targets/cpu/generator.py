@@ -19,6 +19,7 @@ from megatile.language.tile.errors import ProgramWarning
 from megatile.targets.cpu import fusing, products, waiting
 from megatile.targets.cpu.elements import Value, converted, kind
 from megatile.targets.cpu.elementwise import lets
+from megatile.targets.cpu.forwarding import forwarded
 from megatile.targets.cpu.gemm import micro_kernel
 from megatile.targets.cpu.passes import hoisted, without_copies
 from megatile.targets.cpu.scope import Box, Scope, Text
@@ -493,4 +494,4 @@ int megatile_run(void **arguments, struct pool *pool, struct failure *failure, d
 
 def generate(program: Program, width: int, rows: int) -> Source:
     """The C of a Program."""
-    return Generator(without_copies(hoisted(program)), width, rows).source()
+    return Generator(without_copies(hoisted(forwarded(program))), width, rows).source()
