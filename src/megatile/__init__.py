@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from megatile.targets.interpret.run import run as run
     from megatile.timing.database import Database as Database
     from megatile.timing.database import predict_kernel as predict_kernel
+    from megatile.tune.machines import sweep as sweep
+    from megatile.tune.search import tune as tune
 
 _WHERE = {
     "MegatileError": "megatile.core.errors",
@@ -66,6 +68,8 @@ _WHERE = {
     "price": "megatile.lower.calls",
     "Database": "megatile.timing.database",
     "predict_kernel": "megatile.timing.database",
+    "sweep": "megatile.tune.machines",
+    "tune": "megatile.tune.search",
     "Session": "megatile.sim",
     "faults": "megatile.sim",
     "simulate": "megatile.lower.calls",
@@ -83,6 +87,7 @@ _WHERE = {
 __all__ = list(_WHERE)
 __getattr__ = PublicNames(__name__, _WHERE)
 add_names("megatile.attention", "megatile.compat.attention_names")
+add_names("megatile.language", "megatile.tune")
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from megatile.cli import attention, bench, check_kernel, collective, machine, perfdb, plan, run, trace
+from megatile.cli import attention, bench, check_kernel, collective, machine, perfdb, plan, run, trace, tune
 from megatile.cli.output import fail
 from megatile.core.errors import MegatileError
 from megatile.core.version import __version__
@@ -34,6 +34,8 @@ app.command("kernel", context_settings={"allow_extra_args": True, "ignore_unknow
     perfdb.kernel
 )
 app.add_typer(perfdb.app, name="perfdb")
+app.command("tune")(tune.tune)
+app.command("sweep")(tune.sweep)
 app.command("check-kernel", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
     check_kernel.check_kernel
 )

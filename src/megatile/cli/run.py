@@ -105,13 +105,10 @@ def read_shapes(text: str | None, prog: ProgramFunction) -> list[tuple[int, ...]
     return found
 
 
-def find_program(text: str) -> ProgramFunction:
-    """The program that ``FILE.py``, ``FILE.py:name`` or ``FILE.py:name(arguments)`` means."""
+def names_of(file: str) -> dict[str, Any]:
+    """What a Python file defines; it is imported."""
     import importlib.util
 
-    from megatile.language.tile.program import ProgramFunction
-
-    file, _, name = text.partition(":")
     path = Path(file)
     read_text(path, LARGEST)
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -127,22 +124,36 @@ def find_program(text: str) -> ProgramFunction:
         raise MegatileError(f"'{file}' cannot be imported: {type(problem).__name__}: {problem}") from None
     finally:
         sys.path.pop(0)
-    things = {k: v for k, v in vars(module).items() if not k.startswith("_")}
-    programs = {k: v for k, v in things.items() if isinstance(v, ProgramFunction)}
-    if not name:
-        if len(programs) == 1:
-            return next(iter(programs.values()))
-        made = [k for k, v in things.items() if callable(v) and getattr(v, "__module__", "") == path.stem]
-        raise MegatileError(
-            f"'{file}' has {len(programs)} tile programs",
-            advice=f"name one, or call what makes it: {file}:{next(iter([*programs, *made]), 'name')}",
-        )
+    return {k: v for k, v in vars(module).items() if not k.startswith("_")}
+
+
+def find_named(file: str, things: dict[str, Any], name: str) -> tuple[str, Any, list[Any], dict[str, Any]]:
+    """What ``name`` or ``name(arguments)`` means among them, and the arguments."""
     word, arguments, named = read_call(name)
     if word not in things:
         raise MegatileError(
             f"'{file}' has no '{word}'", advice=did_you_mean(word, list(things), what="names")
         )
-    found = things[word]
+    return word, things[word], arguments, named
+
+
+def find_program(text: str) -> ProgramFunction:
+    """The program that ``FILE.py``, ``FILE.py:name`` or ``FILE.py:name(arguments)`` means."""
+    from megatile.language.tile.program import ProgramFunction
+
+    file, _, name = text.partition(":")
+    things = names_of(file)
+    programs = {k: v for k, v in things.items() if isinstance(v, ProgramFunction)}
+    if not name:
+        if len(programs) == 1:
+            return next(iter(programs.values()))
+        stem = Path(file).stem
+        made = [k for k, v in things.items() if callable(v) and getattr(v, "__module__", "") == stem]
+        raise MegatileError(
+            f"'{file}' has {len(programs)} tile programs",
+            advice=f"name one, or call what makes it: {file}:{next(iter([*programs, *made]), 'name')}",
+        )
+    word, found, arguments, named = find_named(file, things, name)
     if not isinstance(found, ProgramFunction) and callable(found):
         try:
             found = found(*arguments, **named)

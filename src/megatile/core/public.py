@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from sys import modules
+from types import ModuleType
 from typing import Any
 
 _ADDED: dict[str, list[str]] = {}
@@ -44,3 +45,13 @@ class PublicNames:
         value = getattr(import_module(place), name)
         setattr(modules[self.module], name, value)
         return value
+
+
+def make_callable(folder: str, place: str) -> None:
+    """Let a folder whose name is also a public function (``mt.tune``) be called as the one in ``place``."""
+
+    class Folder(ModuleType):
+        def __call__(self, *arguments: Any, **options: Any) -> Any:
+            return getattr(import_module(place), folder.rpartition(".")[2])(*arguments, **options)
+
+    modules[folder].__class__ = Folder

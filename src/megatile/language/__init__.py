@@ -4,6 +4,7 @@ from types import FunctionType
 
 from megatile.core.placement import Partial, Shard
 from megatile.core.placement import Replicate as Replica
+from megatile.core.public import PublicNames
 from megatile.language.tile.collectives import (
     all_to_all,
     allgather,
@@ -161,3 +162,4 @@ for _word in set(__all__) - {"macro", "program", "prim_func"}:  # which look at 
     if isinstance(globals()[_word], FunctionType):
         globals()[_word] = without_frames(globals()[_word])
 _WORDS.update({word: globals()[word] for word in __all__})
+__getattr__ = PublicNames(__name__, {})  # autotune, which stands above

@@ -14,18 +14,6 @@
 * ``lowered.py``, ``calls.py``: what users call.
 """
 
-import sys
-from types import ModuleType
-from typing import Any
+from megatile.core.public import make_callable
 
-
-class _Callable(ModuleType):
-    """``megatile.lower`` is this folder and, as a public name, the function ``mt.lower(prog, machine=…)``."""
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        from megatile.lower.lowered import lower
-
-        return lower(*arguments, **options)
-
-
-sys.modules[__name__].__class__ = _Callable
+make_callable(__name__, "megatile.lower.lowered")

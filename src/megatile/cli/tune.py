@@ -1,0 +1,156 @@
+"""``megatile tune`` and ``megatile sweep``: choices of a program, parameters of a machine."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from megatile.cli.collective import Machine
+from megatile.cli.machine import Json, Set, load, overrides
+from megatile.cli.output import print_json, print_table
+from megatile.cli.plan import read_plan
+from megatile.cli.run import find_named, find_program, names_of
+from megatile.core.errors import MegatileError
+from megatile.report.canvas import check_folder
+
+if TYPE_CHECKING:
+    from megatile.hda import HDA
+
+Store = Annotated[
+    Path | None, typer.Option(help="Keep results in this file; a search that was stopped goes on.")
+]
+Workers = Annotated[int | None, typer.Option(help="Processes that work; as many as cores.")]
+SHOWN = 10
+
+
+def _values(texts: list[str], option: str) -> dict[str, list[Any]]:
+    """``["bM=64,128"]`` → ``{"bM": [64, 128]}``; values are read as those of ``--set``."""
+    found: dict[str, list[Any]] = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        if not name or not values:
+            raise MegatileError(f"'{text}' gives no values", advice=f"write {option} NAME=VALUE,VALUE")
+        found[name.strip()] = [overrides([f"v={value.strip()}"])["v"] for value in values.split(",")]
+    return found
+
+
+def tune(
+    factory: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py:NAME",
+            help="A function of a Python file (it is imported) that makes tile programs or plans, or a call "
+            "with what is fixed: gemm.py:gemm(1024, 1024, 1024).",
+        ),
+    ],
+    choose: Annotated[
+        list[str],
+        typer.Option("-c", "--choose", metavar="NAME=V1,V2", help="Values to choose from. Repeatable."),
+    ],
+    machine: Machine = "dgx-h100",
+    store: Store = None,
+    workers: Workers = None,
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Verify the winner's data.")] = True,
+    settings: Set = None,
+    json: Json = False,
+) -> None:
+    """Find the fastest of all combinations of values, exactly; the first values are the default.
+
+    Example: megatile tune gemm.py:gemm(1024,1024,1024) -c bM=64,128 -c bN=64,128 -m dgx-h100
+    """
+    from megatile.tune.search import tune as search
+
+    choices = _values(choose, "--choose")
+    file, _, name = factory.partition(":")
+    if not name:
+        raise MegatileError(f"'{factory}' names no function", advice=f"write {file}:NAME")
+    _, function, arguments, named = find_named(file, names_of(file), name)
+    made = partial(function, *arguments, **named) if callable(function) else function
+    found = search(
+        made, choices, machine=load(machine, settings), store=store, workers=workers, verify=verify
+    )
+    rows = found.rows()
+    if json:
+        summary = {"machine": found.machine.name, "best": found.best, "time_us": found.value / 1e6}
+        more = {"speedup": found.speedup, "counts": found.counts, "verified": found.verified}
+        print_json("tune", {**summary, **more, "rows": rows})
+        return
+    columns = [*choices, "result", "time_us", "bound_us"]
+    texts = [[row[c] if c in choices or c == "result" else _number(row[c]) for c in columns] for row in rows]
+    print_table([c.replace("_us", " (us)") for c in columns], texts[:SHOWN], left=len(choices) + 1)
+    counts = ", ".join(f"{count} {kind}" for kind, count in found.counts.items())
+    gain = f", {found.speedup:.2f} times as fast as the default" if found.speedup else ""
+    print(f"\nbest: {found.best}{gain}\n{len(rows)} choices: {counts}; {found.verified}")
+
+
+def sweep(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLAN|FILE.py:NAME|COLLECTIVE",
+            help="A saved plan, a tile program as in 'megatile run', or a collective (with --bytes).",
+        ),
+    ],
+    over: Annotated[
+        list[str],
+        typer.Option(
+            "-o", "--over", metavar="NAME=V1,V2", help="A machine parameter or path, and its values."
+        ),
+    ],
+    machine: Machine = "dgx-h100",
+    nbytes: Annotated[str | None, typer.Option("-b", "--bytes", help="Of a collective: 64MiB.")] = None,
+    store: Store = None,
+    workers: Workers = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the times over the first parameter (.png, .svg).")
+    ] = None,
+    settings: Set = None,
+    json: Json = False,
+) -> None:
+    """Time one plan, program or collective on a machine with its parameters changed.
+
+    Example: megatile sweep all_reduce -b 64MiB -o 'networks.nvlink.bandwidth=225 GB/s,450 GB/s' -o gpus=4,8
+    """
+    from megatile.tune.machines import sweep as times
+
+    if plot is not None:
+        check_folder(plot)
+    values = _values(over, "--over")
+    # A machine by its name has parameters; what --set says holds for all of them.
+    every = {**{name: [value] for name, value in overrides(settings).items()}, **values}
+    found = times(_target(target, nbytes), every, machine=machine, store=store, workers=workers)
+    rows = found.rows()
+    if plot is not None:
+        from megatile.report.sweep_plot import plot_times
+
+        plot_times(rows, list(values), plot, f"{target} on {found.machine.name}")
+    if json:
+        print_json("sweep", rows)
+        return
+    texts = [[*(row[n] for n in values), _number(row["time_us"]), row["why"]] for row in rows]
+    print_table([*values, "time (us)", ""], texts, left=len(values))
+    if plot is not None:
+        print(f"picture written to {plot}")
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _target(text: str, nbytes: str | None) -> Any:
+    if text.partition(":")[0].endswith(".py"):
+        return find_program(text)
+    if nbytes is None:
+        return read_plan(Path(text))
+    from megatile.cli.collective import read_size
+
+    return partial(_collective, text, read_size(nbytes))
+
+
+def _collective(operation: str, nbytes: int, hda: HDA) -> Any:
+    from megatile.collectives.planner import collective
+
+    return collective(operation, machine=hda, nbytes=nbytes)

@@ -1,0 +1,124 @@
+"""``floor(plan, machine)``: a lower bound of a plan's time without running it, for plans with many instances.
+
+What the instances of a level keep an engine or a memory busy with, divided evenly over those that they may
+use; and, as an instance stays on its hardware unit, whole instances in turn on the busiest engine. Commands
+whose number is not known without running (data, or an outer loop's index, decides) count as none, work whose
+size is not known as a start-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from megatile.core.expr import Expr, symbols
+from megatile.hda import HDA
+from megatile.hda import machine as find_machine
+from megatile.plan import model as pm
+from megatile.plan.residency import copies
+from megatile.timing.fabric import serialise_ps
+from megatile.timing.resources import Resources
+
+Values = Mapping[str, Any]
+Busy = dict[tuple[str, str], Any]
+"""Picoseconds of every instance, by ("engine", kind) or ("memory", name)."""
+
+
+def floor(plan: pm.Plan, machine: HDA | str, *, launch: bool = True) -> int:
+    """Picoseconds that the plan takes at least."""
+    hda = find_machine(machine) if isinstance(machine, str) else machine
+    whole = Resources(hda, plan)
+    places = copies(plan, hda)
+    longest, loads = 0, dict[tuple[str, str, str], float]()
+    for stream in plan.streams:
+        level = plan.level(stream.level)
+        view = whole.of(level.name) if plan.levels else whole
+        counted = _Count(plan, view, np.fromiter(stream.unit_numbers(), np.int64))
+        counted.block(stream.body, {"unit": counted.units}, np.ones(len(counted.units), np.int64))
+        at = places[level.name][0]
+        parents = plan.instances(level.parent) if level.parent else 1
+        for (what, name), busy in counted.busy.items():
+            longest = max(longest, int(busy.max(initial=0)))
+            on = _level_of(view, what, name)
+            if on is None or not plan.levels:
+                continue
+            servers = len(np.unique(at * hda.level(on).total // view.level.total))
+            key = (what, name, on)
+            loads[key] = loads.get(key, 0.0) + float(busy.sum()) / servers
+            if level.slots is not None and what == "engine" and len(busy) == plan.instances(level.name) > 0:
+                turns = -(-level.count // max(1, servers // parents))
+                longest = max(longest, turns * int(busy.min()))
+    found = max(longest, int(max(loads.values(), default=0.0)))
+    return whole.whole_ps(min((whole.start_ps(u) for u in (0,) if plan.units), default=0) + found, launch)
+
+
+def _level_of(view: Resources, what: str, name: str) -> str | None:
+    """The level of the engine or memory that instances contend for; None where each has its own."""
+    if what == "memory":
+        layer, _, contended = view.memory(name)
+        return layer.level if contended else None
+    key = view.engine_resource(name, 0)
+    return key[1].split()[0] if key is not None else None
+
+
+class _Count:
+    """Adds up what the instances of one stream do, all of them at once."""
+
+    def __init__(self, plan: pm.Plan, view: Resources, units: Any) -> None:
+        self.plan, self.view, self.units = plan, view, units
+        self.busy: Busy = {}
+        self.memories = {tile.name: tile.memory for tile in plan.tiles}
+
+    def block(self, body: Iterable[Any], known: Values, times: Any) -> None:
+        for s in body:
+            if isinstance(s, pm.Compute):
+                self.work(s, known, times)
+            elif isinstance(s, pm.Loop):
+                bounds = [_value(e, known) for e in (s.start, s.stop, s.step)]
+                if all(b is not None for b in bounds):
+                    start, stop, step = (np.asarray(b) for b in bounds)
+                    trips = np.maximum(0, -(-(stop - start) // np.where(step == 0, 1, step)))
+                    inner = {n: v for n, v in known.items() if n != s.index}
+                    self.block(s.body, inner, times * trips)
+            elif isinstance(s, pm.If):
+                taken = _value(s.condition, known)
+                if taken is not None:
+                    self.block(s.body, known, np.where(taken != 0, times, 0))
+                    self.block(s.orelse, known, np.where(taken != 0, 0, times))
+
+    def work(self, s: pm.Compute, known: Values, times: Any) -> None:
+        if s.engine == "dma":
+            self.copy(s, _value(s.work.bytes, known), times)
+            return
+        flops = _value(s.work.flops, known)
+        sizes, which = np.unique(
+            np.broadcast_to(0 if flops is None else flops, times.shape), return_inverse=True
+        )
+        each = np.array([self.view.compute_ps(s, int(size), 0) for size in sizes])
+        self.add("engine", s.engine, times * each[which.reshape(times.shape)])
+
+    def copy(self, s: pm.Compute, size: Any, times: Any) -> None:
+        dma = self.view.dma
+        nbytes = np.broadcast_to(0 if size is None else size, times.shape)
+        sizes, which = np.unique(nbytes, return_inverse=True)
+        rows = which.reshape(times.shape)
+        held = np.array([dma.startup_ps + serialise_ps(int(b), dma.bandwidth) for b in sizes])
+        if self.view.engine_resource("dma", 0) is not None:
+            self.add("engine", "dma", times * held[rows])
+        for name in {self.memories.get(r.tile) for r in (*s.reads[:1], s.write)} - {None}:
+            assert name is not None
+            bandwidth = self.view.memory(name)[1]
+            self.add("memory", name, times * np.array([serialise_ps(int(b), bandwidth) for b in sizes])[rows])
+
+    def add(self, what: str, name: str, busy: Any) -> None:
+        key = (what, name)
+        self.busy[key] = self.busy.get(key, 0) + busy
+
+
+def _value(expression: Any, known: Values) -> Any:
+    """The value for every instance; None where it depends on something that is not known."""
+    if not isinstance(expression, Expr):
+        return expression
+    return expression.evaluate(known) if symbols(expression) <= set(known) else None

@@ -1,0 +1,132 @@
+"""Where the work of a search is done: processes of one's own, or any ``concurrent.futures.Executor``.
+
+The default are forked processes, which know every function that this process knows, so that factories may be
+closures. Other executors pickle the factory with what they use for it: joblib's loky and Dask
+(``Client.get_executor()``) take closures too, the standard library's pools need functions of a module.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Any
+
+from megatile.core.errors import MegatileError
+from megatile.tune.work import Outcome, Task, TuneError
+
+AHEAD = 2
+"""Pieces of work for each worker that are under way: one runs, one waits."""
+_TASK: Task | None = None
+"""In forked workers: what the search is."""
+
+
+class Workers:
+    """Somebody who does a task's work: ``submit(step, indices)`` gives a future of the list of results."""
+
+    def __init__(self, task: Task, executor: Executor | None, count: int) -> None:
+        self.task, self.executor, self.count = task, executor, count
+
+    def submit(self, step: str, indices: list[int]) -> Future[list[Any]]:
+        if self.executor is None:
+            return _now(_do, self.task, step, indices)
+        own = isinstance(self.executor, _Forked)
+        return self.executor.submit(_do, None if own else self.task, step, indices)
+
+    def run(self, step: str, pieces: Iterator[list[int]], take: Callable[[int, Any], None]) -> None:
+        """Do pieces as they come; ``take(index, result)`` for each, in the order in which they end."""
+        waiting: dict[Future[list[Any]], list[int]] = {}
+        try:
+            more = True
+            while more or waiting:
+                while more and len(waiting) < AHEAD * self.count:
+                    piece = next(pieces, None)
+                    more = piece is not None
+                    if piece:
+                        waiting[self.submit(step, piece)] = piece
+                        if self.executor is None:
+                            break
+                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in sorted(done, key=lambda f: waiting[f]):
+                    indices = waiting.pop(future)
+                    for index, result in zip(indices, _result(future), strict=True):
+                        take(index, result)
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def _now(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    try:
+        future.set_result(function(*arguments))
+    except Exception as problem:
+        future.set_exception(problem)
+    return future
+
+
+def _do(task: Task | None, step: str, indices: list[int]) -> list[Any]:
+    mine = task if task is not None else _TASK
+    assert mine is not None
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of choices that are only tried
+        for index in indices:
+            try:
+                found.append(getattr(mine, step)(index))
+            except MegatileError as problem:  # measured, after all was well: said with the point
+                found.append(Outcome(index, why=str(problem).splitlines()[0]))
+    return found
+
+
+def _result(future: Future[list[Any]]) -> list[Any]:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        advice = "memory may be short: give fewer workers=; with the same store= it goes on where it was"
+        raise TuneError("a worker was killed", advice=advice) from None
+    except (pickle.PicklingError, AttributeError) as problem:
+        if "pickle" not in str(problem).lower():
+            raise
+        advice = "define the factory in a module, or use the default processes, joblib or Dask"
+        raise TuneError(
+            f"the executor cannot send the factory to its workers: {problem}", advice=advice
+        ) from None
+
+
+class _Forked(ProcessPoolExecutor):
+    """Processes that know the task since they were forked."""
+
+
+@contextmanager
+def workers_for(task: Task, executor: Executor | None, workers: int | None) -> Iterator[Workers]:
+    """``executor`` None: ``workers`` forked processes (as many as cores), none where one is enough."""
+    global _TASK
+    if executor is not None:
+        if not callable(getattr(executor, "submit", None)):
+            advice = "give a concurrent.futures.Executor, such as Client.get_executor() of Dask"
+            raise TuneError(f"executor={executor!r} runs nothing", advice=advice)
+        yield Workers(
+            task, executor, workers or getattr(executor, "_max_workers", None) or os.cpu_count() or 1
+        )
+        return
+    count = workers if workers is not None else len(os.sched_getaffinity(0))
+    if count < 1:
+        raise TuneError(f"workers={workers} do nothing", advice="give workers=1, or none")
+    count = min(count, len(task.points))
+    if count == 1 or "fork" not in multiprocessing.get_all_start_methods():
+        yield Workers(task, None, 1)
+        return
+    before, _TASK = _TASK, task
+    pool = _Forked(count, mp_context=multiprocessing.get_context("fork"))
+    try:
+        pool.submit(int).result()  # forked now, before bars and other threads are there
+        yield Workers(task, pool, count)
+    finally:
+        _TASK = before
+        pool.shutdown(wait=True, cancel_futures=True)

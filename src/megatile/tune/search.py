@@ -1,0 +1,254 @@
+"""``tune(factory, choices, machine=…)``: the fastest of many plans, found exactly.
+
+Every choice is made into a plan; what does not fit the machine is refused, and the others are simulated in
+the order of their lower bounds until no bound is below the best time: the winner is the one that simulating
+all would have found, the earliest of equals.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from megatile.core.errors import did_you_mean
+from megatile.core.progress import Listener, shown, tell
+from megatile.core.quantities import format_time
+from megatile.hda import HDA
+from megatile.hda import machine as find_machine
+from megatile.plan.model import Plan
+from megatile.tune.executors import Workers, workers_for
+from megatile.tune.store import Store
+from megatile.tune.verify import verify_outputs
+from megatile.tune.work import Choice, Objective, Outcome, Task, TuneError, points_of
+
+PIECE = 4
+"""Points that are examined at once: making a plan is short beside sending work."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search found. ``best`` is the winner's choice, ``made`` what the factory makes of it."""
+
+    best: dict[str, Any]
+    value: float
+    made: Any
+    plan: Plan
+    machine: HDA
+    points: tuple[dict[str, Any], ...]
+    outcomes: tuple[Outcome, ...]
+    verified: str
+    """How the winner's data were verified, or why they were not."""
+
+    @property
+    def time_ns(self) -> float:
+        return self.value / 1000
+
+    @property
+    def default(self) -> float | None:
+        """The value of the first choice, where that is possible."""
+        return self.outcomes[0].value
+
+    @property
+    def speedup(self) -> float | None:
+        """How much less time the winner takes than the first choice."""
+        return self.default / self.value if self.default and self.value else None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many points were simulated, pruned by their bound, and refused."""
+        kinds = Counter(_kind(o) for o in self.outcomes)
+        return {kind: kinds[kind] for kind in ("simulated", "pruned", "refused")}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every point with what is known of it, the fastest first."""
+        order = sorted(self.outcomes, key=lambda o: (o.value is None, o.value or o.bound, o.index))
+        return [
+            {**self.points[o.index], "result": _kind(o), "time_us": o.value and o.value / 1e6,
+             "bound_us": o.bound / 1e6, "why": o.why}
+            for o in order
+        ]  # fmt: skip
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
+        return (
+            f"Tuned({self.best} on {self.machine.name}: {format_time(self.value)}; {counts}; {self.verified})"
+        )
+
+
+def _kind(outcome: Outcome) -> str:
+    return "refused" if outcome.why else "pruned" if outcome.value is None else "simulated"
+
+
+@dataclass(frozen=True)
+class _Make:
+    """A choice as a plan or program on one machine."""
+
+    factory: Callable[..., Any]
+    machine: HDA
+
+    def __call__(self, choice: Choice) -> tuple[Any, HDA]:
+        return self.factory(**choice), self.machine
+
+
+def tune(
+    factory: Callable[..., Any],
+    choices: Mapping[str, Sequence[Any]] | Sequence[Choice],
+    *arguments: Any,
+    machine: HDA | str,
+    objective: str | Objective = "time",
+    store: str | Path | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    inputs: Any = None,
+    verify: bool = True,
+    progress: bool | Listener = True,
+) -> Tuned:
+    """The fastest of ``factory(**choice)`` (Plans or ``T`` programs) on a machine.
+
+    ``choices`` are values by name, of which all combinations are meant, or a list of configurations; the
+    first is the default that the winner is compared with. A factory refuses a choice with a `MegatileError`
+    or ``ValueError``. ``arguments`` are arrays or shapes for programs without fixed ones. ``objective`` may
+    be a function of the simulation's result, of which the least is sought, without pruning.
+
+    ``store`` is a file that keeps results: a search that was stopped goes on where it was. ``executor`` is
+    any ``concurrent.futures.Executor``; without it, ``workers`` processes of one's own. The winner is the
+    same with any of them. Its data are verified on ``inputs`` or random ones: a program against the
+    interpreter, a plan against the first choice.
+    """
+    points = points_of(choices)
+    _check_factory(factory, points)
+    hda = find_machine(machine) if isinstance(machine, str) else machine
+    if not isinstance(hda, HDA):
+        raise TuneError(f"machine={machine!r} is no machine", advice='machine="dgx-h100"')
+    if objective != "time" and not callable(objective):
+        raise TuneError(f"objective={objective!r} is nothing to be least", advice='"time", or a function')
+    task = Task(_Make(factory, hda), points, None if objective == "time" else objective, arguments)  # type: ignore[arg-type]
+    what = f"tuning {getattr(factory, '__name__', 'plans')}"
+    with Store(store) as kept, workers_for(task, executor, workers) as crew, shown(what, progress):
+        outcomes = _search(task, crew, kept)
+    found = [o for o in outcomes if o.value is not None]
+    if not found:
+        raise TuneError(_nothing(outcomes), advice="give other values")
+    winner = min(found, key=lambda o: (o.value, o.index))
+    reference = min(found, key=lambda o: o.index)
+    said = "data not verified: verify=False"
+    if verify:
+        said = verify_outputs(task, winner.index, reference.index, inputs)
+    made, _ = task.make(points[winner.index])
+    plan, _ = task.plan(winner.index)
+    assert winner.value is not None
+    return Tuned(points[winner.index], winner.value, made, plan, hda, tuple(points), tuple(outcomes), said)
+
+
+def _check_factory(factory: Any, points: list[dict[str, Any]]) -> None:
+    if not callable(factory):
+        raise TuneError(
+            f"{factory!r} makes no plans", advice="give a function that returns a Plan or T program"
+        )
+    try:
+        known = inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return
+    if any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        return
+    for name in points[0]:
+        if name not in known:
+            advice = did_you_mean(str(name), known, what="parameters")
+            raise TuneError(f"the factory has no parameter '{name}'", advice=advice)
+
+
+def _nothing(outcomes: Sequence[Outcome]) -> str:
+    reasons = Counter(o.why for o in outcomes).most_common(3)
+    said = "; ".join(f"{count}: {why}" for why, count in reasons)
+    return f"none of {len(outcomes)} choices is possible ({said})"
+
+
+def _search(task: Task, crew: Workers, kept: Store) -> list[Outcome]:
+    """Simulate what may be the best; the first choice always, as the winner is compared with it."""
+    outcomes = examine_all(task, crew)
+    first = min((o.index for o in outcomes if not o.why), default=-1)
+    best = (float("inf"), -1)
+
+    def may_win(outcome: Outcome) -> bool:
+        return outcome.index == first or task.objective is not None or (outcome.bound, outcome.index) <= best
+
+    def better(outcome: Outcome) -> None:
+        nonlocal best
+        if outcome.value is not None:
+            best = min(best, (outcome.value, outcome.index))
+
+    order = sorted(outcomes, key=lambda o: (o.index != first, o.bound, o.index))
+    return measure_all(outcomes, order, crew, kept, may_win, better)
+
+
+def examine_all(task: Task, crew: Workers) -> list[Outcome]:
+    """Whether each point is possible, and its bound."""
+    total = len(task.points)
+    outcomes = [Outcome(i) for i in range(total)]
+    done = 0
+
+    def take(index: int, found: Outcome) -> None:
+        nonlocal done
+        outcomes[index] = found
+        done += 1
+        tell("examined", done, total)
+
+    pieces = (list(range(i, min(i + PIECE, total))) for i in range(0, total, PIECE))
+    crew.run("examine", pieces, take)
+    return outcomes
+
+
+def measure_all(
+    outcomes: list[Outcome],
+    order: Sequence[Outcome],
+    crew: Workers,
+    kept: Store,
+    wanted: Callable[[Outcome], bool] = lambda outcome: True,
+    found: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """Simulate possible points in an order, as long as they are wanted when their turn comes.
+
+    What is kept, and what another point with the same plan was found to take, is not simulated again.
+    """
+    same: dict[str, list[int]] = {}
+    for o in order:
+        if not o.why:
+            same.setdefault(o.key, []).append(o.index)
+
+    def put(index: int, value: Any) -> None:
+        for i in same[outcomes[index].key]:
+            failed = isinstance(value, Outcome)
+            change = {"why": value.why} if failed else {"value": value}
+            outcomes[i] = replace(outcomes[i], **change)
+            found(outcomes[i])
+
+    for key, indices in same.items():
+        value = kept.get(key)
+        if value is not None:
+            put(indices[0], value)
+    started: set[str] = set()
+    done = 0
+
+    def pieces() -> Iterator[list[int]]:
+        for o in order:
+            now = outcomes[o.index]
+            if now.why or now.value is not None or now.key in started or not wanted(now):
+                continue
+            started.add(now.key)
+            yield [now.index]
+
+    def take(index: int, value: Any) -> None:
+        nonlocal done
+        done += 1
+        tell("simulated", done, len(same))
+        if not isinstance(value, Outcome):
+            kept.put(outcomes[index].key, value)
+        put(index, value)
+
+    crew.run("measure", pieces(), take)
+    return outcomes

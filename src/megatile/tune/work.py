@@ -1,0 +1,119 @@
+"""What a worker does for one point of a search: make the plan, see whether it fits, bound it, time it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+from typing import Any
+
+from megatile.core.errors import MegatileError
+from megatile.core.version import __version__
+from megatile.cost.floor import floor
+from megatile.cost.price import lower_bound
+from megatile.hda import HDA
+from megatile.lower.calls import is_program
+from megatile.lower.lowered import lower
+from megatile.plan.memory import check_memory
+from megatile.plan.model import Plan
+from megatile.sim import simulate
+from megatile.sim.result import Result
+
+MOST_POINTS = 1_000_000
+Choice = Mapping[str, Any]
+Objective = Callable[[Result], float]
+
+
+class TuneError(MegatileError, ValueError):
+    """A search that cannot be done, or that found nothing; says why."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known of one point; ``why`` it was refused, where it was."""
+
+    index: int
+    key: str = ""
+    bound: float = 0.0
+    value: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Task:
+    """The points of a search and how one becomes a plan on a machine; sent to workers as it is.
+
+    ``make(choice)`` gives a plan or a tile program and the machine. ``objective`` None is the time, which the
+    lower bound bounds.
+    """
+
+    make: Callable[[Choice], tuple[Any, HDA]]
+    points: Sequence[Choice]
+    objective: Objective | None = None
+    arguments: tuple[Any, ...] = ()
+    """Arrays or shapes for tile programs."""
+    refuses: tuple[type[Exception], ...] = field(default=(MegatileError, ValueError, AssertionError))
+    """What says that a choice is none."""
+
+    def plan(self, index: int) -> tuple[Plan, HDA]:
+        made, hda = self.make(self.points[index])
+        return plan_of(made, hda, self.arguments), hda
+
+    def examine(self, index: int) -> Outcome:
+        """Whether a point is possible, its key, and a lower bound of its time in picoseconds."""
+        try:
+            plan, hda = self.plan(index)
+            check_memory(plan, hda)
+            # Of units that do the same one is run, which is short; instances in slots would all be run.
+            bound = 0.0 if self.objective else float((floor if plan.levels else lower_bound)(plan, hda))
+        except self.refuses as problem:
+            return Outcome(index, why=_first_line(problem))
+        kind = "time" if self.objective is None else _name(self.objective)
+        text = f"{__version__} {plan.digest} {hda.fingerprint()} {kind}"
+        return Outcome(index, hashlib.sha256(text.encode()).hexdigest(), bound)
+
+    def measure(self, index: int) -> float:
+        """The point's objective: its simulated time in picoseconds."""
+        plan, hda = self.plan(index)
+        result = simulate(plan, machine=hda, record=self.objective is not None)
+        return float(result.time_ps if self.objective is None else self.objective(result))
+
+
+def plan_of(made: Any, hda: HDA, arguments: tuple[Any, ...] = ()) -> Plan:
+    """A plan as it is, a tile program lowered for the machine."""
+    if isinstance(made, Plan):
+        return made
+    if not is_program(made):
+        advice = "return a Plan or a T program"
+        raise TypeError(f"the factory gives a {type(made).__name__} ({advice})")
+    return lower(made, *arguments, machine=hda).plan
+
+
+def points_of(choices: Mapping[str, Sequence[Any]] | Sequence[Choice]) -> list[dict[str, Any]]:
+    """All combinations of the values, the last name changing fastest; or the configurations in a list."""
+    if isinstance(choices, Mapping):
+        lists = {name: list(values) for name, values in choices.items() if not isinstance(values, str)}
+        if len(lists) < len(choices) or not all(lists.values()):
+            wrong = next(name for name in choices if not lists.get(name))
+            raise TuneError(f"'{wrong}' has no values to choose from", advice=f"{{'{wrong}': [64, 128]}}")
+        if prod(map(len, lists.values())) > MOST_POINTS:
+            raise TuneError(f"more than {MOST_POINTS} combinations", advice="give fewer values")
+        points = [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
+    else:
+        points = [dict(point) for point in choices]
+    if not points or not points[0]:
+        raise TuneError("there is nothing to choose from", advice='give {"block_M": [64, 128]}')
+    return points
+
+
+def _first_line(problem: Exception) -> str:
+    return (str(problem) or type(problem).__name__).splitlines()[0]
+
+
+def _name(function: Any) -> str:
+    """What tells an objective from others in a store; its code too, where it has any."""
+    code = getattr(function, "__code__", None)
+    text = code.co_code.hex() + repr(code.co_consts) if code else ""
+    return f"{getattr(function, '__qualname__', function)} {text}"

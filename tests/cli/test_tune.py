@@ -1,0 +1,51 @@
+"""``megatile tune`` and ``megatile sweep``."""
+
+import json
+from pathlib import Path
+
+import megatile as mt
+
+FACTORIES = Path(__file__).parents[1] / "tune" / "factories.py"
+
+
+def test_tune_a_program(megatile, tmp_path):
+    store = tmp_path / "s.sqlite"
+    asked = ("tune", f"{FACTORIES}:gemm(128, 128, K=64)", "-c", "bM=16,64", "-c", "bN=16,64", "--workers", 1)
+    done = megatile(*asked, "--store", store)
+    assert done.code == 0, done.err
+    assert "times as fast as the default" in done.out
+    found = json.loads(megatile(*asked, "--store", store, "--json").out)
+    assert found["best"] == {"bM": 64, "bN": 64} or found["speedup"] >= 1
+    assert len(found["rows"]) == 4
+    assert found["verified"].startswith("data equal")
+
+
+def test_sweep_a_plan_a_program_and_a_collective(megatile, tmp_path):
+    plan = mt.collective("all_reduce", machine="dgx-h100", nbytes=4096, algorithm="ring")
+    file, picture = tmp_path / "p.json", tmp_path / "p.png"
+    file.write_text(plan.to_json(), encoding="utf-8")
+    over = ("-o", "networks.nvlink.bandwidth=45 GB/s,450 GB/s", "--workers", 1)
+    rows = json.loads(megatile("sweep", file, *over, "--plot", picture, "--json").out)["rows"]
+    assert rows[0]["time_us"] > rows[1]["time_us"] == mt.simulate(plan, machine="dgx-h100").time_ps / 1e6
+    assert picture.stat().st_size > 1000
+    done = megatile("sweep", f"{FACTORIES}:gemm", *over[:2], "--workers", 1)
+    assert done.code == 0, done.err
+    done = megatile("sweep", "all_reduce", "-b", "4KiB", "-o", "gpus=2,4", "--workers", 1, "--set", "gpus=8")
+    assert done.code == 0, done.err
+    assert len(done.out.splitlines()) == 3
+
+
+def test_mistakes_are_one_line(megatile):
+    for arguments, message in (
+        (("tune", FACTORIES, "-c", "bM=1"), "names no function"),
+        (("tune", f"{FACTORIES}:gem", "-c", "bM=1"), "did you mean 'gemm'"),
+        (("tune", f"{FACTORIES}:gemm", "-c", "bM"), "gives no values"),
+        (("tune", f"{FACTORIES}:gemm", "-c", "b=1"), "no parameter 'b'"),
+        (("tune", f"{FACTORIES}:CHOICES", "-c", "b=1"), "makes no plans"),
+        (("sweep", "none.json", "-o", "gpus=2"), "cannot be read"),
+        (("sweep", "all_reduce", "-b", "4KiB", "-o", "gpu=2"), "no parameter 'gpu'"),
+        (("sweep", "all_think", "-b", "4KiB", "-o", "gpus=2,4"), ""),
+    ):
+        done = megatile(*arguments)
+        assert message in done.err + done.out
+        assert len(done.err.splitlines()) <= 1

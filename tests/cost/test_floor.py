@@ -1,0 +1,70 @@
+"""The bound without a run: by hand, below every simulated time, and near it where engines are busy."""
+
+import pytest
+from tests.tune.factories import gemm
+
+import megatile as mt
+import megatile.language as T
+from megatile.cost.floor import floor
+from megatile.plan import model as pm
+from megatile.plan.build import PlanBuilder
+from megatile.timing.resources import Resources
+
+
+def triangle(n=256, b=16):
+    """Blocks that do more the further down they are."""
+
+    @T.program
+    def kernel(A: T.Tensor((n, n), "f32"), C: T.Tensor((n, n), "f32")):
+        with T.Kernel(block=n // b, threads=128) as by:
+            a = T.alloc((b, b), "f32", level="l1")
+            c = T.alloc((b, b), "f32", level="l0")
+            T.clear(c)
+            for k in T.serial(by + 1):
+                T.copy(a, A[by * b, k * b])
+                for i, j in T.Parallel(b, b):
+                    c[i, j] = c[i, j] + a[i, j]
+            T.copy(C[by * b, 0], c)
+
+    return kernel
+
+
+PROGRAMS = {
+    "gemm": gemm(),
+    "ragged gemm": gemm(100, 72, 40, bM=32, bN=32, bK=16),
+    "one block": gemm(32, 32, 512, stages=2),
+    "many blocks": gemm(512, 512, 32),
+    "pipelined": gemm(256, 256, 256, bM=64, bN=64, bK=64, stages=3),
+    "triangle": triangle(),
+}
+
+
+@pytest.mark.parametrize("machine", ["dgx-h100", "mi300x-8"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_program_beats_its_floor(name, machine):
+    low = mt.lower(PROGRAMS[name], machine=machine)
+    bound, time = floor(low.plan, low.machine), mt.simulate(low.plan, machine=low.machine).time_ps
+    assert 0 < bound <= time
+
+
+@pytest.mark.parametrize(("blocks", "turns"), [(1, 1), (132, 1), (133, 2), (265, 3)])
+def test_whole_blocks_in_turn_by_hand(blocks, turns):
+    b = PlanBuilder("many", scale="device", units=1)
+    level = b.level("block", scale="block", grid=blocks, parent="device", slots=2)
+    x = b.tile("x", (1024,), "f32", memory="shared", level=level)
+    with b.stream(level=level):
+        b.compute("fill", x, value=1.0)
+        with b.loop(0, 10):
+            b.compute("exp", x, [x])
+    plan, hda = b.finish(), mt.machine("dgx-h100")
+    view = Resources(hda, plan).of("block")
+    fill, exp = (s for s in pm.statements(plan.streams[0].body) if isinstance(s, pm.Compute))
+    each = view.compute_ps(fill, 1024, 0) + 10 * view.compute_ps(exp, int(exp.work.flops.evaluate({})), 0)
+    start = Resources(hda, plan).start_ps(0)
+    assert floor(plan, hda) == start + turns * each
+    assert mt.simulate(plan, machine=hda).time_ps >= floor(plan, hda)
+
+
+def test_it_is_near_where_engines_are_busy():
+    low = mt.lower(gemm(1024, 1024, 512, bM=128, bN=128, bK=64, stages=3), machine="dgx-h100")
+    assert floor(low.plan, low.machine) > 0.7 * mt.simulate(low.plan, machine=low.machine).time_ps
