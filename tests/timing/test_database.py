@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import sqlite3
 
 import numpy as np
 import pytest
@@ -117,6 +118,40 @@ def test_a_database_that_is_none(tmp_path):
     with pytest.raises(DatabaseError, match="no such performance database"):
         ask(tmp_path / "none.sqlite", m=1, n=1, k=1)
     assert not (tmp_path / "none.sqlite").exists()
+
+
+SOMEBODY = "'dgx-h100', 'gemm', 'bf16', ''"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "1, 2, 3, 4, 5, 6, 7",
+        f"{SOMEBODY}, '{{', 1.0, ''",
+        f"{SOMEBODY}, '[1]', 1.0, ''",
+        f"{SOMEBODY}, '{{\"m\": null}}', 1.0, ''",
+        f"{SOMEBODY}, '{{\"m\": 1}}', 1.0, ''",
+        f"{SOMEBODY}, '{{}}', -1.0, ''",
+        f"{SOMEBODY}, '{{}}', 'x', ''",
+    ],
+)
+def test_a_database_of_somebody_else(tmp_path, values):
+    file = tmp_path / "p.sqlite"
+    Database(file).close()
+    with sqlite3.connect(file) as link:
+        link.execute(f"INSERT INTO measurements VALUES ({values})")
+
+    def look(database):
+        list(database.rows())
+        ask(database, m=1, n=1, k=1)
+
+    with Database(file) as database, pytest.raises(mt.MegatileError):
+        look(database)
+    with sqlite3.connect(file) as link:
+        link.execute("DROP TABLE measurements")
+        link.execute("CREATE TABLE measurements (a)")
+    with Database(file) as database, pytest.raises(DatabaseError, match="cannot be used"):
+        list(database.rows())
 
 
 # tables

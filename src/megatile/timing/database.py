@@ -96,6 +96,10 @@ class Database:
     def _guard(self) -> Iterator[None]:
         try:
             yield
+        except (ValueError, TypeError, AttributeError) as problem:  # rows that somebody else made
+            if isinstance(problem, MegatileError):
+                raise
+            raise DatabaseError(f"holds no measurements: {problem}", place=Place(str(self.path))) from None
         except sqlite3.Error as problem:
             advice = "give a file that 'megatile perfdb import' made, in a folder that you may write to"
             raise DatabaseError(
@@ -126,14 +130,18 @@ class Database:
                 f"SELECT * FROM measurements WHERE {where} ORDER BY {order}", tuple(chosen.values())
             )
             for machine, operation, dtype, implementation, shape, time, source in found:
-                yield Measurement(machine, operation, dtype, implementation, _shape(shape), time, source)
+                texts = str(machine), str(operation), str(dtype), str(implementation)
+                yield Measurement(*texts, _shape(shape), _checked(time), str(source))
 
     def summary(self) -> list[tuple[str, str, str, str, int, float, float]]:
         """By machine, operation, dtype and implementation: how many times, the shortest and the longest."""
         keys = ", ".join(_KEYS)
         counted = f"SELECT {keys}, count(*), min(time_us), max(time_us) FROM measurements"
         with self._guard():
-            return list(self._link.execute(f"{counted} GROUP BY {keys} ORDER BY {keys}"))
+            found = self._link.execute(f"{counted} GROUP BY {keys} ORDER BY {keys}")
+            return [
+                (str(m), str(o), str(d), str(i), int(n), float(a), float(b)) for m, o, d, i, n, a, b in found
+            ]
 
     def predict(
         self,
@@ -289,11 +297,14 @@ def _shape(text: str) -> dict[str, int]:
 
 def _row(m: Measurement) -> tuple[str, str, str, str, str, float, str]:
     shape = OPERATIONS.find(m.operation).shape(m.shape)
-    if not 0 < m.time_us <= LONGEST_US:
-        raise DatabaseError(
-            f"{m.operation} {m.shape} of {m.source or 'a table'} takes {m.time_us} us: no time"
-        )
+    _checked(m.time_us, f"{m.operation} {m.shape} of {m.source or 'a table'} takes ")
     return (*m[:4], _shape_text(m.operation, shape), float(m.time_us), m.source)
+
+
+def _checked(time_us: Any, said: str = "") -> float:
+    if not isinstance(time_us, (int, float)) or not 0 < time_us <= LONGEST_US:
+        raise DatabaseError(f"{said}{time_us} us: no time")
+    return float(time_us)
 
 
 def predict_kernel(
