@@ -187,6 +187,9 @@ def test_wrong_data_are_an_error():
     [
         ({"choices": {}}, "nothing to choose from"),
         ({"choices": {"parts": []}}, "'parts' has no values"),
+        ({"choices": {"parts": 8}}, "'parts' has no values"),
+        ({"choices": [8]}, "nothing to choose from"),
+        ({"choices": None}, "nothing to choose from"),
         ({"choices": {"parts": "12"}}, "'parts' has no values"),
         ({"choices": {"part": [1]}}, "did you mean 'parts'"),
         ({"choices": {c: range(100) for c in ("parts", "passes", "memory", "n")}}, "more than 1000000"),
@@ -231,7 +234,7 @@ def test_a_tile_program_is_tuned_and_verified(name):
     assert (found.value, found.points.index(found.best)) == min(times)
     for outcome, (time_ps, _) in zip(found.outcomes, times, strict=True):
         assert outcome.bound <= time_ps
-    assert found.speedup > 1.2
+    assert found.speedup > 1.05
     assert found.verified.startswith("data equal those of the interpreter")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -94,15 +94,17 @@ def plan_of(made: Any, hda: HDA, arguments: tuple[Any, ...] = ()) -> Plan:
 def points_of(choices: Mapping[str, Sequence[Any]] | Sequence[Choice]) -> list[dict[str, Any]]:
     """All combinations of the values, the last name changing fastest; or the configurations in a list."""
     if isinstance(choices, Mapping):
-        lists = {name: list(values) for name, values in choices.items() if not isinstance(values, str)}
-        if len(lists) < len(choices) or not all(lists.values()):
-            wrong = next(name for name in choices if not lists.get(name))
-            raise TuneError(f"'{wrong}' has no values to choose from", advice=f"{{'{wrong}': [64, 128]}}")
+        for name, values in choices.items():
+            if isinstance(values, str) or not isinstance(values, Iterable) or not list(values):
+                raise TuneError(f"'{name}' has no values to choose from", advice=f"{{'{name}': [64, 128]}}")
+        lists = {name: list(values) for name, values in choices.items()}
         if prod(map(len, lists.values())) > MOST_POINTS:
             raise TuneError(f"more than {MOST_POINTS} combinations", advice="give fewer values")
         points = [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
-    else:
+    elif isinstance(choices, Iterable) and all(isinstance(point, Mapping) for point in choices):
         points = [dict(point) for point in choices]
+    else:
+        points = []
     if not points or not points[0]:
         raise TuneError("there is nothing to choose from", advice='give {"block_M": [64, 128]}')
     return points
