@@ -20,7 +20,6 @@ from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT
 from megatile.ir.program import Binding, Program, bindings, placements
-from megatile.lower.units import split_number  # noqa: F401
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,9 @@ class Homes:
         for depth in sorted({self.memory_depth(), self.device_depth}, reverse=True):
             views = self._views(name, depth)
             if views:
-                parts = self.parts(shape, views)
-                local = tuple(max(lengths) for lengths in zip(*(_lengths(p) for p in parts), strict=True))
-                return Home(name, local, param.dtype, memory, depth, views=views, tensor=True)
+                return Home(
+                    name, self._largest(shape, views), param.dtype, memory, depth, views=views, tensor=True
+                )
         several = self.launch.count(self.launch.scales[self.device_depth - 1].name) > 1
         return Home(name, shape, param.dtype, memory, self.device_depth, tensor=True, shared=several)
 
@@ -95,6 +94,15 @@ class Homes:
             if binding.base == base and binding.views and binding.views[-1].scale == scale:
                 return binding.views
         return ()
+
+    def _largest(self, shape: tuple[int, ...], views: tuple[n.View, ...]) -> tuple[int, ...]:
+        """The extents that hold any unit's part: the first unit's, where shares are equal, rounded up."""
+        if any(uneven(view.layout) for view in views):
+            found = [_lengths(p) for p in self.parts(shape, views)]
+        else:
+            counts = [s.count for s in self.launch.scales[: self.launch.depth(views[-1].scale)]]
+            found = [_lengths(self._part(shape, views, 0, counts))]
+        return tuple(max(lengths) for lengths in zip(*found, strict=True))
 
     def parts(self, shape: tuple[int, ...], views: tuple[n.View, ...]) -> list[Any]:
         """Per unit of the last view's scale, the indices of every dimension that it holds."""
