@@ -8,6 +8,7 @@ import numpy as np
 import megatile as mt
 import megatile.language as T
 from megatile.core.quantities import format_bytes, format_rate, format_time
+from megatile.lower.explain import figures
 from megatile.report import draw_timeline
 from megatile.report.machine_picture import draw_machine
 
@@ -70,11 +71,26 @@ def show_collective(folder: Path) -> None:
     print(r.summary())
 
 
+def show_prediction(folder: Path) -> None:
+    print("\n4. The same program on the machine: lowered to a Plan, executed, timed and explained")
+    lowered = mt.lower(gemm, machine="dgx-h100")
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((M, K), dtype="f4"), rng.standard_normal((K, N), dtype="f4")
+    r = mt.simulate(lowered, a, b, np.zeros((M, N), "f4"))
+    np.testing.assert_allclose(r.outputs["C"], a @ b, rtol=1e-3, atol=1e-3)
+    print(f"   {figures(lowered, r)}".replace("\n", "\n   "))
+    print("   data of the executed Plan verified against NumPy")
+    print(r.why_slow(5))
+    texts = (("Program", str(lowered)), ("Plan", str(lowered.plan)))
+    print(f"   page to look at: {r.report(folder / 'gemm.html', texts=texts)}")
+
+
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     show_machine(folder)
     show_program()
     show_collective(folder)
+    show_prediction(folder)
 
 
 if __name__ == "__main__":

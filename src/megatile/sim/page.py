@@ -24,7 +24,7 @@ MOST_SLIDERS = 10
 SECONDS = 20.0
 """How long the runs for the sliders may take together."""
 _LONGEST_TEXT = 200_000
-_MEMORY = re.compile(r"(?:^|, |-> )(\w+):")
+_MEMORY = re.compile(r"(?<![\w\[])([A-Za-z_][\w.-]*):(?=[A-Za-z_])")
 
 
 def result_page(result: Result, *, texts: Sequence[tuple[str, str]] = (), retime: bool = True) -> str:
