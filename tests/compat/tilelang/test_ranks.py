@@ -141,6 +141,29 @@ def test_a_released_store_is_seen_with_what_came_before_it(launch):
         launch(handed("weak"), np.zeros_like(data), np.zeros_like(flag), np.zeros_like(out))
 
 
+def everyone_to_everyone():
+    @T.prim_func
+    def kernel(flags: T.Tensor((RANKS,), T.uint32), data: T.Tensor((RANKS,), T.int32),
+               out: T.Tensor((RANKS,), T.int32)):  # fmt: skip
+        with T.Kernel(2, threads=32) as block:
+            tx = T.get_thread_binding()
+            if block == 0 and tx < T.get_num_ranks():
+                T.st(data[T.get_rank()], T.get_rank() * 10 + tx, dst_pe=tx)
+                T.st(flags[T.get_rank()], 1, scope="sys", sem="release", dst_pe=tx)
+            if tx < T.get_num_ranks():
+                T.wait_ge(flags[tx], 1)
+            if block == 0:
+                T.copy(data, out)
+
+    return kernel
+
+
+def test_threads_signal_and_wait_each_for_a_rank(launch):
+    flags, data, out = (np.zeros((RANKS, RANKS), t) for t in ("u4", "i4", "i4"))
+    launch(everyone_to_everyone(), flags, data, out)
+    np.testing.assert_array_equal(out, [[r * 10 + me for r in range(RANKS)] for me in range(RANKS)])
+
+
 SCRIPT = """
 import torch
 import torch.distributed as dist

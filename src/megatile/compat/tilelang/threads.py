@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from megatile.compat.tilelang import buffers as b
-from megatile.core.expr import Binary, Expr, rebuild, simplify, symbols
+from megatile.core.expr import Binary, Expr, rebuild, simplify, symbols, walk
 from megatile.core.expr import Symbol as Var
 from megatile.core.expr import expr as integer
 from megatile.ir import nodes as n
-from megatile.ir.expr import Load, Rank, has_loads
+from megatile.ir.expr import Coord, Load, Rank, has_loads
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.scalars import Value
@@ -138,6 +138,10 @@ class _Threads:
         if all(self.is_lane(m) for m in n.walk((node,))):
             changed = rewrite_nodes((node,), self.private_access)[0]
             return [self.in_step(changed, role)]
+        if self.orders(node) and any(
+            symbols(e) & set(self.names) for m in n.walk((node,)) for e in n.expressions(m)
+        ):
+            return [self.in_turn(rewrite_nodes((node,), self.private_access)[0], role)]
         node = self.private_access(node)
         if isinstance(node, n.Fill) and node.to.source in self.private:
             every = tuple(n.Dim(integer(0), integer(extent)) for extent in self.state.threads)
@@ -169,6 +173,18 @@ class _Threads:
         inner = node if role.condition is None else n.If(role.condition, (node,), span=node.span)
         return n.Parallel(self.names, self.extents, (inner,), in_step=True, span=node.span)
 
+    def orders(self, node: n.Node) -> bool:
+        """Whether a statement is signals and waits, with elementwise code around them."""
+        inner = list(n.walk((node,)))
+        return all(isinstance(m, (*_LANES, n.Break)) for m in inner) and not all(map(self.is_lane, inner))
+
+    def in_turn(self, node: n.Node, role: Role) -> n.Node:
+        """The statement of one thread after the other."""
+        inner = node if role.condition is None else n.If(role.condition, (node,), span=node.span)
+        for name, extent in zip(self.names, self.extents, strict=True):
+            inner = n.Loop("serial", name, integer(0), extent, body=(inner,), span=node.span)
+        return inner
+
     def of_first(self, node: n.Node, role: Role) -> n.Node:
         """The statement as the role's first thread sees it."""
         numbers = np.unravel_index(role.first, tuple(reversed(self.state.threads)))
@@ -185,7 +201,7 @@ class _Threads:
         """The parts of a condition on the thread's number that hold more than elementwise code."""
         if not isinstance(node, n.If) or not symbols(node.condition) or has_loads(node.condition):
             return None
-        if not symbols(node.condition) <= set(self.names):
+        if not symbols(node.condition) <= set(self.names) or _has_units(node.condition):
             return None
         if all(self.is_lane(m) for m in n.walk((node,))):
             return None
@@ -225,6 +241,11 @@ class _Threads:
             for warp, body in merged.items()
         )
         return [*allocs, n.Scale("warp", branches, span=branches[0].span)]
+
+
+def _has_units(condition: Expr) -> bool:
+    """Whether a condition depends on the block or the device, too."""
+    return any(isinstance(e, (Coord, Rank)) for e in walk(condition))
 
 
 def _waits(bodies: list[tuple[n.Node, ...]]) -> bool:
