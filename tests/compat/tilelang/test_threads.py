@@ -183,3 +183,86 @@ def test_a_phase_needs_the_arrivals_of_both_roles():
     a = np.arange(96, dtype="f4").reshape(6, 16)
     for found in two_readers(a):
         np.testing.assert_array_equal(found, a)
+
+
+@tilelang.jit
+def row_sums(A):
+    rows, columns = T.const("rows, columns")
+    A: T.Tensor((rows, columns), T.float16)
+    out = T.empty((rows,), T.float32)
+    with T.Kernel(1, threads=32):
+        total = T.alloc_reducer(rows, T.float32, replication="all")
+        T.clear(total)
+        for i, j in T.Parallel(rows, columns):
+            total[i] += A[i, j]
+        T.finalize_reducer(total)
+        T.copy(total, out)
+    return out
+
+
+def test_iterations_add_to_a_reducer():
+    a = np.arange(12, dtype="f2").reshape(3, 4)
+    np.testing.assert_array_equal(row_sums(a), a.sum(1))
+
+
+@tilelang.jit
+def butterfly(A):
+    A: T.Tensor((64,), T.float32)
+    out = T.empty((64,), T.float32)
+    with T.Kernel(1, threads=64):
+        tx = T.get_thread_binding()
+        mine = T.alloc_local((1,), T.float32)
+        other = T.alloc_local((1,), T.float32)
+        mine[0] = A[tx]
+        for i in T.serial(5):
+            other[0] = T.tvm_warp_shuffle(0xFFFFFFFF, mine[0], (tx ^ (1 << i)) % 32, 32, 32)
+            mine[0] = mine[0] + other[0]
+        out[tx] = mine[0]
+    return out
+
+
+def test_threads_of_a_warp_shuffle():
+    a = np.arange(64, dtype="f4")
+    np.testing.assert_array_equal(butterfly(a), np.repeat(a.reshape(2, 32).sum(1), 32))
+
+
+@tilelang.jit
+def foreign(A):
+    n = T.const("n")
+    A: T.Tensor((n,), T.int8)
+    out = T.empty((n, 4), T.int32)
+    with T.Kernel(n, threads=32) as i:
+        parts = T.alloc_local((4,), T.int32)
+        T.call_extern("handle", "split_in_four", T.address_of(A[i]), T.address_of(parts[0]))
+        for k in T.Parallel(4):
+            out[i, k] = parts[k]
+    return out
+
+
+def test_foreign_code_has_a_registered_meaning():
+    a = np.array([0b11100100, 0b00000001, 0b10101010], "u1").view("i1")
+    with pytest.raises(MegatileError, match=r"T.call_extern\('split_in_four'\) has no meaning here"):
+        foreign(a)
+
+    def split_in_four(source, target):
+        for k in T.serial(4):
+            target[k] = (source[0] >> (2 * k)) & 3
+
+    tilelang.register_extern("split_in_four", split_in_four)
+    np.testing.assert_array_equal(foreign(a), [[0, 1, 2, 3], [1, 0, 0, 0], [2, 2, 2, 2]])
+
+
+def test_how_a_loop_is_pipelined_stays_in_the_program():
+    @tilelang.jit
+    def staged(A):
+        A: T.Tensor((32,), T.float32)
+        out = T.empty((32,), T.float32)
+        with T.Kernel(1, threads=32):
+            tile = T.alloc_shared((8,), T.float32)
+            for k in T.Pipelined(4, order=[-1, 0], stage=[-1, 0], group=[[0], [1]]):
+                T.copy(A[k * 8], tile)
+                T.copy(tile, out[k * 8])
+        return out
+
+    text = staged.compile().get_kernel_source()
+    assert "hint(\"pipeline\", text='order=[-1, 0], stage=[-1, 0], group=[[0], [1]]')" in text

@@ -10,6 +10,7 @@ from megatile.compat.tilelang.decorators import JIT as JITImpl
 from megatile.compat.tilelang.decorators import compile, jit
 from megatile.compat.tilelang.dtypes import dtype as DataType
 from megatile.compat.tilelang.kernel import JITKernel, Profiler, do_bench
+from megatile.compat.tilelang.simt import register_extern
 from megatile.compat.tilelang.tuning import AutoTuner, autotune
 
 
@@ -56,5 +57,6 @@ __all__ = [
     "jit",
     "language",
     "next_power_of_2",
+    "register_extern",
     "set_log_level",
 ]

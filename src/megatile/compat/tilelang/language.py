@@ -60,12 +60,13 @@ WORDS: dict[str, Any] = {
     ),
     **_words(
         _buffers,
-        "alloc_barrier alloc_fragment alloc_global alloc_local alloc_shared alloc_tmem alloc_var empty "
-        "reshape view",
+        "alloc_barrier alloc_fragment alloc_reducer finalize_reducer alloc_global alloc_local "
+        "alloc_shared alloc_tmem alloc_var empty reshape view",
     ),
     **_words(
         simt,
-        "access_ptr address_of ptx_cp_async thread_binding sync_grid attr comm_reducer tvm_thread_allreduce",
+        "access_ptr address_of ptx_cp_async thread_binding sync_grid attr comm_reducer "
+        "tvm_thread_allreduce tvm_warp_shuffle call_extern",
     ),
     **_words(onesided, onesided.WORDS),
     **_words(synchronise, "barrier_arrive barrier_wait ws tcgen05_mma_arrive"),

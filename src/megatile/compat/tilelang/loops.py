@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
+from megatile.compat.tilelang.hints import hint
 from megatile.language.tile import loops
 
 
@@ -19,7 +20,10 @@ def Parallel(*extents: Any, **_: Any) -> Any:
 
 def Pipelined(start: Any, stop: Any = None, num_stages: int = 0, order: Any = None, stage: Any = None,
               sync: Any = None, group: Any = None, **_: Any) -> Any:  # fmt: skip
-    """A loop whose copies run ahead by ``num_stages``; order, stage and group are the compiler's business."""
+    """A loop whose copies run ahead by ``num_stages``; order, stage, sync and group are kept as a hint."""
+    said = {"order": order, "stage": stage, "sync": sync, "group": group}
+    if any(said.values()):
+        hint("pipeline")(**{name: str(value) for name, value in said.items() if value})
     bounds = (start,) if stop is None else (start, stop)
     return loops.Pipelined(*_values(bounds), num_stages=max(int(num_stages or 0), 0))
 

@@ -13,10 +13,11 @@ import numpy as np
 import megatile.compat.tilelang as tilelang
 from megatile.compat.tilelang import cpu_torch, language, ranks
 from megatile.compat.tilelang.arrays import TensorSupplyType, assert_close, new_array
+from megatile.compat.tilelang.bound import least_time
 from megatile.compat.tilelang.dtypes import dtype
 from megatile.compat.tilelang.hints import Layout
 from megatile.compat.tilelang.kernel import Profiler, do_bench
-from megatile.compat.tilelang.source import PrimFunc
+from megatile.compat.tilelang.source import PrimFunc, current_machine
 from megatile.compat.tilelang.tuning import AutoTuner, autotune, set_autotune_inputs
 from megatile.language.tile.operations import GemmWarpPolicy
 from megatile.language.tile.scalars import Value
@@ -68,6 +69,20 @@ def determine_fp8_type(*_: Any) -> Any:
 
 def determine_torch_fp8_type(*_: Any) -> Any:
     return dtype("float8_e4m3fn").as_torch()
+
+
+class Analyzer:
+    """``Analyzer.analysis(kernel, device)``: what a kernel calculates and moves, and its least time."""
+
+    @staticmethod
+    def analysis(kernel: Any, device: Any = None) -> Any:
+        built = kernel.build({}, {}).programs if isinstance(kernel, PrimFunc) else kernel.programs
+        found = [least_time(program, current_machine()) for program in built]
+        flops, moved, seconds = (sum(getattr(f, k) for f in found) for k in ("flops", "nbytes", "seconds"))
+        return SimpleNamespace(
+            total_flops=flops, total_global_bytes=moved, estimated_time=seconds,
+            expected_tflops=flops / seconds / 1e12, expected_bandwidth_GBps=moved / seconds / 1e9,
+        )  # fmt: skip
 
 
 def cuda_architecture(*_: Any) -> Any:
@@ -131,7 +146,7 @@ _RUN = {
 
 _RANKS = {
     "init_dist": ranks.init_dist, "init_distributed": ranks.init_distributed, "perf_fn": ranks.perf_fn,
-    "CUDA_CHECK": _first,
+    "CUDA_CHECK": _first, "has_fullmesh_nvlink": lambda: True, "supports_p2p_native_atomic": lambda: True,
     "dtype_map": {name: dtype(name).as_torch() for name in ("float16", "bfloat16", "float32", "float64")}
     if importlib.util.find_spec("torch") else {},
 }  # fmt: skip
@@ -155,6 +170,7 @@ CONTENTS: dict[str, Any] = {
     "tilelang.utils": {},
     "tilelang.utils.tensor": _ASSERT | _SUPPLY,
     "tilelang.utils.target": _TARGET,
+    "tilelang.tools": {"Analyzer": Analyzer},
     "tilelang.transform": {"PassConfigKey": tilelang.PassConfigKey, "simplify_prim_func": _same},
     "tilelang.tileop": {},
     "tilelang.tileop.base": {"GemmWarpPolicy": GemmWarpPolicy},

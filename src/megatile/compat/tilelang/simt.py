@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
+from megatile.compat.tilelang.reader import Macro
 from megatile.compat.tilelang.threads import get_thread_binding
 from megatile.core.expr import Binary, simplify
 from megatile.core.expr import Symbol as Var
 from megatile.core.expr import expr as integer
 from megatile.ir import nodes as n
+from megatile.ir.expr import Load
 from megatile.language.tile import operations as ops
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
@@ -27,6 +29,13 @@ class Pointer:
 
     element: Ref
     count: int | None = None
+
+    def __getitem__(self, index: Any) -> Ref:
+        return _moved(self.element, as_expr(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        place = _moved(self.element, as_expr(index))
+        current().store(n.Store, target=place.tile.name, index=place.index, value=as_expr(value))
 
 
 def access_ptr(element: Any, access: str = "rw", *extents: Any, **_: Any) -> Pointer:
@@ -59,6 +68,36 @@ def ptx_cp_async(dst: Any, src: Any, count: Any = None, *_: Any) -> None:
 def _moved(element: Ref, by: Any) -> Ref:
     *front, last = element.dims
     return Ref(element.tile, (*front, n.Dim(simplify(Binary("+", last.start, by)))))
+
+
+def tvm_warp_shuffle(mask: Any, value: Any, lane: Any, width: int = 32, warp_size: int = 32) -> Value:
+    """The value that another thread of the warp has in an element of its own."""
+    tile = getattr(value, "tile", None)
+    if tile is None or tile.name not in b.state().private or len(b.state().threads) != 1:
+        raise ProgramError(
+            "T.tvm_warp_shuffle reads what each thread has for itself, in one dimension of threads",
+            advice="T.alloc_local((n,), dtype), T.Kernel(..., threads=128)",
+        )
+    other = get_thread_binding(0) // warp_size * warp_size + lane
+    return Value(Load(tile.name, (as_expr(other), *value.index), value.dtype))
+
+
+EXTERN: dict[str, Macro] = {}
+
+
+def register_extern(name: str, function: Any) -> None:
+    """Give ``T.call_extern(dtype, name, ...)`` a meaning: a function of the same arguments, in ``T``."""
+    EXTERN[name] = Macro(function)
+
+
+def call_extern(dtype: Any, name: str, *arguments: Any) -> Any:
+    """Code of another language, by the meaning that was registered for it."""
+    if name not in EXTERN:
+        raise ProgramError(
+            f"T.call_extern('{name}') has no meaning here",
+            advice=f"megatile.tilelang.register_extern('{name}', a Python function of the same arguments)",
+        )
+    return EXTERN[name](*arguments)
 
 
 def thread_binding(start: Any, stop: Any = None, thread: str = "threadIdx.x", **_: Any) -> Any:

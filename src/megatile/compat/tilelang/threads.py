@@ -73,6 +73,8 @@ class _Threads:
         self.extents = tuple(integer(extent) for extent in state.threads)
         self.own = tuple(Var(name) for name in self.names)
         self.private = state.private
+        self.ranks = {tile.name: len(tile.shape) for tile in state.local}
+        """Dimensions of those tiles; an access with more names its thread."""
         self.kept: dict[str, str] = {}
         """Variables that differ between threads, and the tiles that hold them."""
         self.made: list[n.Node] = []
@@ -91,7 +93,7 @@ class _Threads:
         """Tiles of each thread get dimensions of threads, and every access its own index there."""
 
         def load(expr: Expr) -> Expr:
-            if isinstance(expr, Load) and expr.source in self.private:
+            if isinstance(expr, Load) and self.ranks.get(expr.source) == len(expr.index):
                 return replace(expr, index=(*self.own, *expr.index))
             if isinstance(expr, Var) and expr.name in self.kept:
                 return Load(self.kept[expr.name], self.own, _stored(expr.dtype))
