@@ -286,7 +286,7 @@ def watch(record: Record) -> None:
 
 def preload() -> None:
     """Import what every file needs, once."""
-    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MEGATILE_TUNE="1")
     warnings.simplefilter("ignore")
     import torch
     import torch.nn.functional

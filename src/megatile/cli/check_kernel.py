@@ -9,6 +9,7 @@ import typer
 
 from megatile.cli.machine import Json
 from megatile.cli.output import print_json, print_table
+from megatile.core.errors import MegatileError
 
 
 def check_kernel(
@@ -17,27 +18,41 @@ def check_kernel(
     machine: Annotated[
         str, typer.Option("-m", "--machine", help="A shipped machine or a YAML file.")
     ] = "dgx-h100",
+    at: Annotated[str, typer.Option(help="Symbolic extents to predict at, e.g. M=4096,N=4096,K=4096.")] = "",
     json: Json = False,
 ) -> None:
     """Run a file of TileLang kernels: each is built for the machine, checked for races, bounds and capacity,
-    and run on the file's own data. Further arguments are the file's.
+    run on the file's own data, and predicted at its sizes or ``--at`` others. Further arguments are the file's.
 
     Example: megatile check-kernel example_gemm.py -m dgx-h100
     """
     from megatile.compat.tilelang.check import check_file
 
-    found = check_file(file, context.args, machine)
+    found = check_file(file, context.args, machine, _extents(at))
     if json:
         print_json("check-kernel", {"kernels": [one.as_dict() for one in found]})
         return
     rows = []
     for one in found:
         grids = " then ".join(str(p.launch.extents(p.launch.dispatch)) for p in one.programs)
-        rows.append((one.name, grids, one.runs, f"{one.seconds * 1e3:.1f}", f"{one.least_us:.3g}"))
-    head = ("kernel", "grid", "runs", "ms on this CPU", f"us at least on {machine}")
+        predicted = "by data" if one.predicted_us is None else f"{one.predicted_us:.4g}"
+        times = f"{one.seconds * 1e3:.1f}", predicted, f"{one.least_us:.3g}"
+        rows.append((one.name, grids, str(one.runs), *times))
+    head = ("kernel", "grid", "runs", "ms on this CPU", f"us on {machine}", "us at least")
     print_table(head, rows, left=2)
     for one in found:
         for text in one.warnings:
             print(f"warning: {text}")
     print("No races, no access out of bounds, no missing data: every kernel ran with all checks on.")
     print("'At least' is a bound (matrix products at peak, tensors moved once), not a prediction.")
+
+
+def _extents(text: str) -> dict[str, int]:
+    """``M=4096,N=64`` as numbers by name."""
+    found = {}
+    for part in filter(None, text.replace(" ", "").split(",")):
+        name, sign, number = part.partition("=")
+        if not name.isidentifier() or not sign or not number.isdecimal() or int(number) < 1:
+            raise MegatileError(f"--at {text}: '{part}' is no extent", advice="--at M=4096,N=4096")
+        found[name] = int(number)
+    return found

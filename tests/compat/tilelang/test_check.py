@@ -113,3 +113,22 @@ def test_a_file_runs_unedited_with_the_variable_set(good, tmp_path):
 def test_a_file_runs_unedited_as_a_module(good):
     assert "the file's own words" in megatile("-m", "megatile.tilelang", good).stdout
     assert megatile("-m", "megatile.tilelang", "none.py").stderr.startswith("error: give a Python file")
+
+
+def test_kernels_are_predicted_at_larger_extents(good):
+    def predicted(*options):
+        done = megatile("-m", "megatile", "check-kernel", good, "--json", *options)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout[done.stdout.index("{") :])["kernels"][0]
+
+    small, large = predicted(), predicted("--at", "M=512,N=512,K=512")
+    for row in (small, large):
+        assert row["predicted_us_on_the_machine"] >= row["least_us_on_the_machine"] > 0
+    assert large["predicted_us_on_the_machine"] > 2 * small["predicted_us_on_the_machine"]
+    assert small["runs"] == large["runs"] == 1
+
+
+def test_extents_that_are_none_are_refused(good):
+    done = megatile("-m", "megatile", "check-kernel", good, "--at", "M=many")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: --at M=many: 'M=many' is no extent")

@@ -264,5 +264,5 @@ def test_how_a_loop_is_pipelined_stays_in_the_program():
                 T.copy(tile, out[k * 8])
         return out
 
-    text = staged.compile().get_kernel_source()
+    text = str(staged.compile().program)
     assert "hint(\"pipeline\", text='order=[-1, 0], stage=[-1, 0], group=[[0], [1]]')" in text

@@ -6,7 +6,7 @@ import os
 import runpy
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 from megatile.compat.tilelang import kernel as kernels
 from megatile.compat.tilelang import source, takeover
 from megatile.compat.tilelang.bound import least_time
+from megatile.compat.tilelang.time import predicted_ms
 from megatile.core.errors import MegatileError
 from megatile.hda import machine as find_machine
 
@@ -29,6 +30,8 @@ class Checked:
     seconds: float = 0.0
     warnings: list[str] = field(default_factory=list)
     least_us: float = 0.0
+    predicted_us: float | None = None
+    """On the machine, at the extents asked for; None where time depends on data."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -37,12 +40,16 @@ class Checked:
             "runs": self.runs,
             "seconds_on_this_cpu": round(self.seconds, 4),
             "least_us_on_the_machine": round(self.least_us, 3),
+            "predicted_us_on_the_machine": None if self.predicted_us is None else round(self.predicted_us, 3),
             "warnings": self.warnings,
         }
 
 
-def check_file(path: Path, arguments: list[str], machine: str) -> list[Checked]:
-    """Run a file as a script: every kernel it calls is built for the machine, checked, and run."""
+def check_file(
+    path: Path, arguments: list[str], machine: str, at: Mapping[str, int] | None = None
+) -> list[Checked]:
+    """Run a file as a script: every kernel it calls is built for the machine, checked, run, and predicted
+    there, ``at`` other extents by name than it ran with."""
     if not path.is_file():
         raise MegatileError(f"there is no file '{path}'", advice="give a Python file with TileLang kernels")
     hda = find_machine(machine)
@@ -52,7 +59,7 @@ def check_file(path: Path, arguments: list[str], machine: str) -> list[Checked]:
     takeover.install()
     sys.path.insert(0, str(path.parent.resolve()))
     try:
-        with _watched(found, hda):
+        with _watched(found, hda, at or {}):
             runpy.run_path(str(path), run_name="__main__")
     except SystemExit as stop:
         if stop.code not in (None, 0):
@@ -80,8 +87,15 @@ def check_file(path: Path, arguments: list[str], machine: str) -> list[Checked]:
     return list(found.values())
 
 
+def _predicted_us(programs: tuple[Any, ...], hda: Any) -> float | None:
+    try:
+        return predicted_ms(programs, hda) * 1e3
+    except MegatileError:
+        return None
+
+
 @contextmanager
-def _watched(found: dict[Any, Checked], hda: Any) -> Iterator[None]:
+def _watched(found: dict[Any, Checked], hda: Any, at: Mapping[str, int]) -> Iterator[None]:
     """Note every kernel that is run."""
     execute: Callable[..., None] = kernels.execute
 
@@ -90,9 +104,12 @@ def _watched(found: dict[Any, Checked], hda: Any) -> Iterator[None]:
         execute(built, arrays)
         key = tuple(str(p) for p in built.programs)
         if key not in found:
-            least = sum(least_time(p, hda).seconds for p in built.programs) * 1e6
+            timed = built.again(at).programs if at and built.again is not None else built.programs
+            least = sum(least_time(p, hda).seconds for p in timed) * 1e6
             texts = [w for p in built.programs for w in p.warnings]
-            found[key] = Checked(built.programs[0].name, built.programs, 0, 0.0, texts, least)
+            found[key] = Checked(
+                built.programs[0].name, built.programs, 0, 0.0, texts, least, _predicted_us(timed, hda)
+            )
         found[key].runs += 1
         found[key].seconds += time.perf_counter() - start
 

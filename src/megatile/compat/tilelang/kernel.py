@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,10 +10,10 @@ from megatile.compat.tilelang import buffers as b
 from megatile.compat.tilelang import ranks
 from megatile.compat.tilelang.arrays import TensorSupplyType, array_for, as_sequence, assert_close, new_array
 from megatile.compat.tilelang.source import Built, PrimFunc, Source, bind_shapes
+from megatile.compat.tilelang.time import RUNNER, measured_ms, predicted_ms, source_of
 from megatile.core.errors import MegatileError
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.scalars import Value
-from megatile.targets.interpret.run import run
 
 
 class Kernel:
@@ -25,7 +24,7 @@ class Kernel:
         self.out_idx = out_idx
         self.built: dict[Any, Built] = {}
         self.config: Any = None
-        self.latency = self.ref_latency = math.nan  # a GPU's, which nobody has measured or predicted
+        self.latency = self.ref_latency = math.nan  # milliseconds, predicted by the tuner
 
     @property
     def program(self) -> Any:
@@ -37,12 +36,16 @@ class Kernel:
         raise NotImplementedError
 
     def get_kernel_source(self, kernel_only: bool = True) -> str:
-        """The Program as text: generated GPU code is not written by megatile yet."""
-        head = "// megatile writes no GPU code yet; this is the kernel's Program.\n"
+        """The C that megatile writes for the kernel; for what it cannot compile, the Program as text."""
         try:
-            return head + "\n".join(str(program) for program in self.programs)
+            programs = self.programs
         except ProgramError as error:
-            return f"{head}// It is built when its arrays are known: {error.message}.\n"
+            return f"// The kernel is built when its arrays are known: {error.message}.\n"
+        try:
+            return "\n".join(source_of(program) for program in programs)
+        except MegatileError as error:
+            head = f"// megatile writes no C for this kernel ({error.message}); this is its Program.\n"
+            return head + "\n".join(str(program) for program in programs)
 
     def show_source(self, which: str = "kernel") -> None:
         print(self.get_kernel_source())
@@ -76,7 +79,7 @@ def execute(built: Built, arrays: dict[str, Any]) -> None:
         ranks.launch(built.programs, arrays)
         return
     for program in built.programs:
-        run(program, *[array_for(arrays[p.name], p.dtype) for p in program.params], machine=program.machine)
+        RUNNER.get()(program, *[array_for(arrays[p.name], p.dtype) for p in program.params])
 
 
 class EagerKernel(Kernel):
@@ -263,15 +266,18 @@ class Profiler:
                 assert_close(one, other, rtol=0, atol=0, max_mismatched_ratio=0)
 
     def do_bench(
-        self, func: Callable[..., Any] | None = None, *_: Any, input_tensors: Any = None, **__: Any
-    ) -> float:
-        """Milliseconds of one call, measured on this computer's CPU (not a prediction of a GPU)."""
+        self, func: Callable[..., Any] | None = None, *_: Any, input_tensors: Any = None, machine: Any = None,
+        **__: Any,
+    ) -> float:  # fmt: skip
+        """Milliseconds of one call: predicted on ``machine``, otherwise measured on this computer's CPU."""
+        if machine is not None:
+            if func is not None:
+                raise ProgramError("only kernels are predicted", advice="do_bench(machine=...) without func")
+            return predicted_ms(self.kernel.programs, machine)
         inputs = list(self._get_inputs() if input_tensors is None else input_tensors)
         return do_bench(lambda: (func or self.kernel)(*inputs))
 
 
 def do_bench(func: Callable[[], Any], *_: Any, **__: Any) -> float:
     """Milliseconds of one call, measured on this computer's CPU (not a prediction of a GPU)."""
-    start = time.perf_counter()
-    func()
-    return (time.perf_counter() - start) * 1e3
+    return measured_ms(func)

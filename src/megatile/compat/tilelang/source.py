@@ -7,7 +7,8 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
@@ -49,6 +50,8 @@ class Built:
     results: tuple[str, ...]
     single: bool = True
     ranks: int = 1
+    again: Callable[[Mapping[str, int]], Built] | None = None
+    """The same for other extents by name."""
 
 
 class Source:
@@ -106,7 +109,8 @@ class Source:
             )
         for text in dict.fromkeys(w for p in state.programs for w in p.warnings):
             warnings.warn(text, ProgramWarning, stacklevel=4)
-        return self._built(state, result)
+        numbers = {name: value for name, value in given.items() if getattr(value, "shape", None) is None}
+        return replace(self._built(state, result), again=partial(self.build, numbers))
 
     def _values(self, builder: ProgramBuilder, given: Mapping[str, Any]) -> dict[str, Any]:
         values: dict[str, Any] = {}

@@ -4,8 +4,36 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from megatile.compat.tilelang.time import predicted_ms
+from megatile.core.errors import MegatileError
+
+
+def fastest(
+    configs: list[dict[str, Any]], programs: Callable[[dict[str, Any]], Any]
+) -> tuple[dict[str, Any], float]:
+    """The configuration whose Programs are predicted to be the fastest, and its milliseconds.
+
+    At most ``MEGATILE_TUNE`` configurations (8 if it is not set) are predicted, spread evenly over the list;
+    those that do not fit the machine, or cannot be predicted, are passed over.
+    """
+    most = max(int(os.environ.get("MEGATILE_TUNE", "8")), 1)
+    if len(configs) == 1 or most == 1:
+        return configs[0], math.nan
+    tried = [configs[i * len(configs) // most] for i in range(most)] if len(configs) > most else configs
+    best: tuple[dict[str, Any], float] | None = None
+    for config in tried:
+        try:
+            took = predicted_ms(programs(config))
+        except MegatileError:
+            continue
+        if best is None or took < best[1]:
+            best = config, took
+    return best or (configs[0], math.nan)
 
 
 class Tuned:
@@ -17,7 +45,14 @@ class Tuned:
         self.configs = configs
         self.signature = inspect.signature(getattr(inner, "function", inner))
 
-    def _config(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    def _best(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[dict[str, Any], float]:
+        """The configuration that is predicted to be the fastest, and its milliseconds."""
+        candidates = self._candidates(arguments, keywords)
+        return fastest(
+            candidates, lambda config: self.inner.compile(*arguments, **{**config, **keywords}).programs
+        )
+
+    def _candidates(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> list[dict[str, Any]]:
         configs = self.configs
         if callable(configs):
             count = len(inspect.signature(configs).parameters)
@@ -30,20 +65,21 @@ class Tuned:
         first: Mapping[str, Any] = next(iter(configs), {})
         tunable = [name for name in first if name in self.signature.parameters and name not in names]
         if any(name in names for name in first) and not missing:
-            return {}
-        return {name: first[name] for name in tunable}
+            return [{}]
+        found = [{name: config[name] for name in tunable} for config in configs]
+        return list({str(config): config for config in found}.values()) or [{}]
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        config = self._config(arguments, keywords)
+        config, latency = self._best(arguments, keywords)
         result = self.inner(*arguments, **{**config, **keywords})
         if hasattr(result, "config"):
-            result.config = config
+            result.config, result.latency = config, latency
         return result
 
     def compile(self, *arguments: Any, **keywords: Any) -> Any:
-        config = self._config(arguments, keywords)
+        config, latency = self._best(arguments, keywords)
         kernel = self.inner.compile(*arguments, **{**config, **keywords})
-        kernel.config = config
+        kernel.config, kernel.latency = config, latency
         return kernel
 
     def __getattr__(self, name: str) -> Any:
@@ -51,14 +87,14 @@ class Tuned:
 
 
 def autotune(function: Any = None, *, configs: Any = (), **_: Any) -> Any:
-    """Decorator above ``@tilelang.jit``. Until kernels are predicted, the first configuration is taken."""
+    """Decorator above ``@tilelang.jit``: of the configurations, the one predicted to be fastest."""
     if function is None or not callable(function):
         return functools.partial(autotune, configs=configs)
     return Tuned(function, configs)
 
 
 class AutoTuner:
-    """``AutoTuner.from_kernel(kernel, configs)``: takes the first configuration."""
+    """``AutoTuner.from_kernel(kernel, configs)``: takes the configuration predicted to be the fastest."""
 
     def __init__(self, function: Callable[..., Any], configs: Any):
         self.function, self.configs = function, configs
@@ -79,9 +115,13 @@ class AutoTuner:
         from megatile.compat.tilelang.decorators import compile
 
         known = inspect.signature(self.function).parameters
-        config = dict(next(iter(self.configs)))
-        kernel = compile(self.function(**{k: v for k, v in config.items() if k in known}), self.out_idx)
-        kernel.config = config
+
+        def made(config: dict[str, Any]) -> Any:
+            return compile(self.function(**{k: v for k, v in config.items() if k in known}), self.out_idx)
+
+        config, latency = fastest([dict(c) for c in self.configs], lambda c: made(c).programs)
+        kernel = made(config)
+        kernel.config, kernel.latency = config, latency
         kernel.kernel, kernel.libcode = kernel, ""
         return kernel
 
