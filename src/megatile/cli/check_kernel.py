@@ -22,7 +22,7 @@ def check_kernel(
     json: Json = False,
 ) -> None:
     """Run a file of TileLang kernels: each is built for the machine, checked for races, bounds and capacity,
-    run on the file's own data, and predicted at its sizes or ``--at`` others. Further arguments are the file's.
+    run on its own data, and predicted at its sizes or ``--at`` others. Further arguments are the file's.
 
     Example: megatile check-kernel example_gemm.py -m dgx-h100
     """
