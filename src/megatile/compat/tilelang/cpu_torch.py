@@ -59,6 +59,8 @@ def install() -> None:
         setattr(torch.cuda, name, value)
     torch.Tensor.is_cuda = property(lambda self: True)
     torch.multiprocessing.spawn = spawn
+    fork_rng = torch.random.fork_rng
+    torch.random.fork_rng = lambda *_, **__: fork_rng(devices=[])
     profile, on_cpu = torch.profiler.profile, [torch.profiler.ProfilerActivity.CPU]
     torch.profiler.profile = lambda *_, activities=None, **options: profile(activities=on_cpu, **options)
     torch.nn.Module.cuda = lambda self, *_, **__: self
