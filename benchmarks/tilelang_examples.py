@@ -111,8 +111,8 @@ STARTS = {
 """What is called of files that only measure when they are run, or with sizes that cannot be found by name."""
 PRINTERS = ("assert_similar", "calc_diff", "compare_tensors", "print_diff")
 """Functions of examples that may only print the difference of two tensors. They are judged by their ``eps``
-of similarity (``calc_diff`` by a thousandth), or as ``assert_allclose`` judges (a hundredth of the elements may differ by more than a
-hundredth)."""
+of similarity (``calc_diff`` by a thousandth), or as ``assert_allclose`` judges (a hundredth of the elements
+may differ by more than a hundredth)."""
 
 
 class Smaller(ast.NodeTransformer):
