@@ -109,6 +109,15 @@ STARTS = {
     "flash_decoding/example_gqa_decode_varlen_logits.py": "main()",
 }
 """What is called of files that only measure when they are run, or with sizes that cannot be found by name."""
+REMARKS = {
+    "deepseek_mla/example_mla_decode_ws.py": "theirs: no barrier between that write and that read",
+    "deepseek_nsa/example_tilelang_nsa_fwd_varlen.py": "theirs: blocks along z do the same work",
+    "gdn/example_chunk_delta_h.py": "theirs: without an initial state the tile is never written",
+    "gdn/example_chunk_o_bwd.py": "theirs: `G_last_local` is cleared and never set",
+    "example_all_to_all.py": "theirs: every rank writes from row 0 of the receiver",
+    "example_allgather_gemm_overlapped.py": "theirs: f16 products are asked to agree to 1e-6",
+}
+"""Whose a difference is, where it was found."""
 PRINTERS = ("assert_similar", "calc_diff", "compare_tensors", "print_diff")
 """Functions of examples that may only print the difference of two tensors. They are judged by their ``eps``
 of similarity (``calc_diff`` by a thousandth), or as ``assert_allclose`` judges (a hundredth of the elements
@@ -442,6 +451,11 @@ def equals(row: dict[str, Any]) -> bool:
 def reason(row: dict[str, Any]) -> str:
     if equals(row):
         return ""
+    remark = REMARKS.get(row["file"])
+    return _reason(row) + (f" — *{remark}*" if remark else "")
+
+
+def _reason(row: dict[str, Any]) -> str:
     if row["error"]:
         return str(row["error"])
     if row["failed"]:
