@@ -273,3 +273,42 @@ def test_the_summary_names_installs_and_launches() -> None:
     assert lines[0].startswith("toy: 1 launches")
     assert [line.split()[0] for line in lines[2:]] == ["install", "ring"]
     assert "install" in s.why_slow()
+
+
+def in_memory(memory: str, elements: int = 4, offset: int | None = None, slot_bytes: int = 64) -> Plan:
+    """Two PEs with a tensor, and a queue of two slots, in a memory."""
+    b = PlanBuilder("big", scale="pe", units=2)
+    x = b.tile("x", (elements,), "f32", memory=memory, role="inout")
+    y = b.tile("y", (4,), "f32", memory=memory, offset=offset)
+    c = b.channel("c", source=1 - unit, slot_bytes=slot_bytes, memory=memory)
+    b.copy(y, x[0:4])
+    b.send(c, y, to=1 - unit)
+    b.receive(c, (4,), "f32", into=y)
+    return b.finish()
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        (in_memory("tcm", slot_bytes=1 << 24), "'tcm' of machine 'ahbm' has 12582912 bytes, the plan needs"),
+        (in_memory("hbm", 7 << 28), "6442450944 bytes in each of its 8 slices, the plan needs 7516192"),
+        (in_memory("hbm", offset=6 << 30), "tile 'y' would lie at bytes 6442450944 to 6442450960 of it"),
+    ],
+)
+def test_what_does_not_fit_is_refused_when_it_is_submitted(plan: Plan, says: str) -> None:
+    for use in (
+        lambda s: s.submit(plan),
+        lambda s: s.install(plan),
+        lambda s: simulate(plan, machine="ahbm"),
+    ):
+        with pytest.raises(PlanError, match=says):
+            use(Session("ahbm"))
+
+
+def test_ranges_with_fixed_places_keep_apart() -> None:
+    b = PlanBuilder("over", scale="core", units=1)
+    x = b.tile("x", (64,), "f32", memory="local", role="inout", offset=0)
+    y = b.tile("y", (64,), "f32", memory="local", offset=128)
+    b.copy(y, x)
+    with pytest.raises(PlanError, match="tile 'x' and tile 'y' overlap in memory 'local' at byte 128"):
+        Session(toy(1)).submit(b.finish())

@@ -79,9 +79,11 @@ def _own_stream(plan: Plan, level: Level) -> dict[str, int]:
 
 
 def check_memory(plan: Plan, hda: HDA) -> None:
-    """The tiles and receive ranges of all units that are there at a time fit the memories they are in."""
+    """The tiles and receive ranges of all units that are there at a time fit the memories they are in, or the
+    slices of those; what has a fixed place lies inside."""
     if not (plan.tiles or plan.channels):
         return
+    check_ranges(plan)
     found: dict[str, list[tuple[Level, int]]] = {}
     largest: dict[str, tuple[int, str]] = {}
     for level in plan.all_levels:
@@ -104,21 +106,26 @@ def check_memory(plan: Plan, hda: HDA) -> None:
             hda.memory(name),
             [hda.level(hda.scale(level.scale).level).total for level, _ in parts],
         )
-        there = hda.level(layer.level).total
-        # What lies in a memory finer than the scale is spread over all of it below the unit.
-        grain = min(there, *totals)
+        there, slices = hda.level(layer.level).total, max(1, layer.slices)
+        # What lies in a memory (or slices) finer than the scale is spread over all of it below the unit.
+        grain = min(there * slices, *totals)
         crowds = [
             np.bincount(resident[level.name][0] * grain // total, resident[level.name][1], grain).astype(int)
             for (level, _), total in zip(parts, totals, strict=True)
         ]
         needed: Any = sum(crowd * size for crowd, (_, size) in zip(crowds, parts, strict=True))
-        at, room = int(np.argmax(needed)), layer.available * (there // grain)
+        at, room = int(np.argmax(needed)), layer.available // slices * (there * slices // grain)
+        whole = f"memory '{name}' of machine '{hda.name}' has {room} bytes"
+        whole += f" in each of its {slices} slices" if slices > 1 and grain > there else ""
+        for level, _ in parts:
+            for what, memory, size, offset in blocks(plan, None if level is plan.first else level.name):
+                if offset is not None and hda.memory(memory) is layer and offset + size > room:
+                    raise PlanError(f"{whole}, {what} would lie at bytes {offset} to {offset + size} of it")
         if needed[at] > room:
             each = " and ".join(
                 f"{int(crowd[at])} units of {size} bytes each"
                 for crowd, (_, size) in zip(crowds, parts, strict=True)
             )
             raise PlanError(
-                f"memory '{name}' of machine '{hda.name}' has {room} bytes, the plan needs {int(needed[at])} "
-                f"({each}; the largest is {largest[name][1]})"
+                f"{whole}, the plan needs {int(needed[at])} ({each}; the largest is {largest[name][1]})"
             )

@@ -56,7 +56,9 @@ class RawMemory:
         memory, address, count, element = key
         if key not in self.known:
             offset = constant(address)
-            offset = None if offset is None or offset < 0 else int(offset)
+            if offset is not None and offset < 0:
+                raise tl.error(f"address {offset} is below the memory", advice="addresses begin at 0")
+            offset = None if offset is None else int(offset)
             self.known[key] = tl.reader.plan.tile("raw", (count,), element, memory=memory, offset=offset)
         self.live[key] = self.known[key]
         return self.known[key]
