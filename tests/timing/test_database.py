@@ -204,9 +204,11 @@ LOG = """# nThread 1 nGpus 2 minBytes 8 maxBytes 64
 """
 
 
+@pytest.mark.parametrize("tag", ["", "[1,0]<stdout>: "])
 @pytest.mark.parametrize("operation", ["all_reduce", "alltoall", "reduce_scatter"])
-def test_logs_of_nccl_tests(tmp_path, operation):
-    rows = read_measurements(put(tmp_path, LOG.format(operation=operation), "run.log"), "dgx-h100")
+def test_logs_of_nccl_tests(tmp_path, operation, tag):
+    log = "".join(tag + line for line in LOG.format(operation=operation).splitlines(keepends=True))
+    rows = read_measurements(put(tmp_path, log, "run.log"), "dgx-h100")
     name = operation.replace("alltoall", "all_to_all")
     assert [(m.operation, m.dtype, m.shape, m.time_us) for m in rows] == [
         (name, "f32", {"ranks": 2, "bytes": 1024}, 12.97),

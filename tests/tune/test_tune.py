@@ -1,6 +1,7 @@
 """Tuning: the exact best, whoever works; refused, pruned, resumed, killed, verified."""
 
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -104,7 +105,8 @@ def test_a_killed_worker_is_one_error_and_results_are_kept(tmp_path):
 
 
 RUN = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell ignores it
 import megatile as mt
 import megatile.tune.work as work
 from tests.tune.factories import CHOICES, adding, by_time
@@ -150,6 +152,26 @@ def test_killed_and_resumed_it_goes_on(tmp_path):
     assert (resumed.best, resumed.value) == (fresh.best, fresh.value)
     assert 3 <= len(before) == whole - count
     assert count > 0
+
+
+def test_ctrl_c_stops_all_at_once(tmp_path):
+    script, store = tmp_path / "run.py", tmp_path / "s.sqlite"
+    script.write_text(
+        RUN.replace("sleep(0.3)", "sleep(3)").replace("workers=1", "workers=2"), encoding="utf-8"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    pipes = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    run = subprocess.Popen([sys.executable, script, store], env=environment, **pipes)
+    deadline = time.monotonic() + 60
+    while not kept(store) and time.monotonic() < deadline and run.poll() is None:
+        time.sleep(0.05)
+    began = time.monotonic()
+    os.killpg(run.pid, signal.SIGINT)
+    _, said = run.communicate(timeout=60)
+    assert time.monotonic() - began < 10
+    assert run.returncode != 0
+    assert said.count("Traceback") == 1
+    assert said.rstrip().endswith("KeyboardInterrupt")
 
 
 def test_what_is_kept_is_not_simulated_again(tmp_path, monkeypatch):

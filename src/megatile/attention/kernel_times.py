@@ -18,9 +18,9 @@ from math import ceil
 from megatile.attention.plans import Divided, Problem
 from megatile.attention.schedules.division import KernelCall
 from megatile.core.dtypes import itemsize
-from megatile.core.errors import MissingDescriptionError
 from megatile.hda import HDA
-from megatile.hda.model import Engine, KernelFigures
+from megatile.hda.model import KernelFigures
+from megatile.timing.kernels import tensor_engine
 
 FLOPS = 4
 """Per visible pair and dimension, forward."""
@@ -70,15 +70,6 @@ as in the machine file, data moved by engines of their own, merges by torch (no 
 def kernels_of(hda: HDA) -> KernelFigures:
     """The figures for a machine: those of its file, inherited ones too, or what is assumed of all."""
     return hda.kernel("attention") or ASSUMED
-
-
-def tensor_engine(hda: HDA) -> Engine:
-    engines = [e for e in hda.engines if e.kind == "tensor"]
-    if not engines:
-        raise MissingDescriptionError(
-            f"machine '{hda.name}' describes no tensor engine", advice="add one under 'engines'"
-        )
-    return engines[0]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from megatile.core.dtypes import itemsize
 from megatile.core.errors import MissingDescriptionError, did_you_mean
 from megatile.core.registry import Registry
 from megatile.hda import HDA
-from megatile.hda.model import KernelFigures
+from megatile.hda.model import Engine, KernelFigures
 from megatile.timing.view import Origin, TimingError
 
 if TYPE_CHECKING:
@@ -101,14 +101,14 @@ class Device:
     @classmethod
     def of(cls, hda: HDA, figures: Mapping[str, KernelFigures] | None = None) -> Device:
         level = hda.level(hda.scale("device").level)
-        engine = _tensor_engine(hda)
+        engine = tensor_engine(hda)
         units = max(1, hda.level(engine.level).total // level.total)
         memories = [m.bandwidth for m in hda.memories if m.level == level.name and not m.cache]
         return cls(hda, units, max(memories, default=float("inf")), figures or {})
 
     def same(self, other: Device) -> bool:
         """Whether times measured on one hold for the other."""
-        a, b = ((d.units, d.bandwidth, _tensor_engine(d.hda)) for d in (self, other))
+        a, b = ((d.units, d.bandwidth, tensor_engine(d.hda)) for d in (self, other))
         return a == b
 
     def kernel(self, name: str) -> KernelFigures:
@@ -126,7 +126,7 @@ class Device:
 
     def rate(self, dtype: str) -> float:
         """Operations per second of a compute unit's tensor engines."""
-        engine = _tensor_engine(self.hda)
+        engine = tensor_engine(self.hda)
         rate = engine.rate(dtype) or max(engine.throughput.values(), default=0.0) * engine.efficiency
         if not rate:
             raise MissingDescriptionError(f"'{engine.name}' of '{self.hda.name}' has no throughput")
@@ -145,7 +145,7 @@ class Device:
         return k.start_us + waves * k.wave_us + longer + k.exposed * shorter
 
 
-def _tensor_engine(hda: HDA) -> Any:
+def tensor_engine(hda: HDA) -> Engine:
     engines = [e for e in hda.engines if e.kind == "tensor"]
     if not engines:
         advice = "add one under 'engines'"

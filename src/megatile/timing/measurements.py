@@ -102,7 +102,11 @@ def read_measurements(
     except UnicodeDecodeError as problem:
         message = f"is neither a text table nor a .parquet file (byte {problem.start} is not UTF-8)"
         raise DatabaseError(message, place=Place(str(path))) from None
-    if re.search(r"^#.*(nThread|busbw|nccl|rccl)", text[:20000], re.MULTILINE | re.IGNORECASE):
+    if re.search(
+        r"^(?:\[[\d,]+\]<std\w+>:? ?)?#.*(nThread|busbw|nccl|rccl)",
+        text[:20000],
+        re.MULTILINE | re.IGNORECASE,
+    ):
         return list(_log(text, path, machine, operation, said))
     return list(_table(_csv(text, path), path, machine, said))
 
@@ -222,6 +226,7 @@ def _log(
 ) -> Iterator[Measurement]:
     """Lines of nccl-tests: size count type [redop [root]] time algbw busbw wrong, twice (out of place, in
     place); the shorter time counts. Ranks are the lines that list them."""
+    text = re.sub(r"^\[[\d,]+\]<std\w+>:? ?", "", text, flags=re.MULTILINE)  # what mpirun puts before lines
     named = operation or _operation(text, path)
     if named not in OPERATIONS:
         advice = "name it with --operation, such as all_reduce"

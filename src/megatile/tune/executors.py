@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
@@ -115,7 +116,8 @@ def workers_for(task: Task, executor: Executor | None, workers: int | None) -> I
             task, executor, workers or getattr(executor, "_max_workers", None) or os.cpu_count() or 1
         )
         return
-    count = workers if workers is not None else len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = workers if workers is not None else cores
     if count < 1:
         raise TuneError(f"workers={workers} do nothing", advice="give workers=1, or none")
     count = min(count, len(task.points))
@@ -123,10 +125,17 @@ def workers_for(task: Task, executor: Executor | None, workers: int | None) -> I
         yield Workers(task, None, 1)
         return
     before, _TASK = _TASK, task
-    pool = _Forked(count, mp_context=multiprocessing.get_context("fork"))
+    # Ctrl-C goes to all processes of a terminal: this one stops the others.
+    ignore = (signal.SIGINT, signal.SIG_IGN)
+    context = multiprocessing.get_context("fork")
+    pool = _Forked(count, mp_context=context, initializer=signal.signal, initargs=ignore)
     try:
         pool.submit(int).result()  # forked now, before bars and other threads are there
         yield Workers(task, pool, count)
+    except BaseException:
+        for process in list(getattr(pool, "_processes", {}).values()):
+            process.terminate()
+        raise
     finally:
         _TASK = before
         pool.shutdown(wait=True, cancel_futures=True)
