@@ -9,6 +9,7 @@ import numpy as np
 
 from megatile.core.errors import Place
 from megatile.core.expr import constant
+from megatile.core.quantities import format_bytes, format_time
 from megatile.hda.routing import Link
 from megatile.plan import model as pm
 from megatile.sim import state as st
@@ -222,6 +223,23 @@ class Record:
             for row, (queue, message) in zip(chosen.tolist(), pairs, strict=True):
                 found.setdefault((queue, message), row)
         return sent, received
+
+    def message_lines(self, begin_ps: int = 0) -> list[str]:
+        """Every message as a line, in order of time: who to whom, bytes, when it is there, its queue (the
+        direction as the receiver calls it) and number, and the line that sends it."""
+        found = []
+        for row in self.rows[self.rows[:, st.R_KIND] == st.SEND].tolist():
+            channel, receiver, member = self.queue_ends[row[st.R_QUEUE]]
+            statement = self.statements[row[st.R_AT]]
+            described = self.launched.plan.channels[channel]
+            first = self.launched.offsets[
+                self.launched.table.levels[self.launched.plan.level(described.level).name]
+            ]
+            text = f"{self.names[row[st.R_WHO] - self.launched.first]} -> {self.names[first + receiver]} "
+            text += f"{format_bytes(row[st.R_BYTES])}, there at {format_time(begin_ps + row[st.R_ARRIVED])}, "
+            text += f"{described.label(member)} #{row[st.R_MESSAGE]}"
+            found.append((row[st.R_START], text + (f"  {statement.source}" if statement.source else "")))
+        return [f"[comm] {format_time(begin_ps + start)} {text}" for start, text in sorted(found)]
 
     def _flows(self, rows: Any, place: Any) -> Any:
         sent, received = self.messages(rows)

@@ -220,17 +220,10 @@ class Result:
         )
         return f"{head}\n{text_table(('what', 'busy', 'use', 'bytes'), rows)}"
 
-    def print_communication(self) -> None:
-        """One line per message on stderr, in order of time."""
-        trace = self.trace
-        lines = []
-        for sender, receiver in trace.flows.tolist():
-            a, b = trace[sender], trace[receiver]
-            lines.append((a.start_ps, a.unit, b.unit, b.end_ps, a.bytes, a.source))
-        for start, source, target, end, size, where in sorted(lines):
-            text = f"[comm] {format_time(start)} {source} -> {target} {format_bytes(size)}"
-            text += f", there at {format_time(end)}" + (f"  {where}" if where else "")
-            print(text, file=sys.stderr)
+    def print_communication(self, start_ps: int = 0) -> None:
+        """One line per message on stderr, in order of time; ``start_ps`` is when the launch began."""
+        for line in self.record.message_lines(start_ps + self.begin_ps):
+            print(line, file=sys.stderr)
 
 
 def wants_communication_trace() -> bool:

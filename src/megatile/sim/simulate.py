@@ -107,7 +107,7 @@ def simulate(
     order = SimpleNamespace(choices=best.choices)
     results = outputs(plan, inputs or {}, order) if with_data else None
     result = Result(best, results)
-    if wants_communication_trace():
+    if record and wants_communication_trace():
         result.print_communication()
     return result
 

@@ -134,3 +134,17 @@ def test_the_same_again_takes_the_same_time() -> None:
             return torch.time_ns
 
     assert once() == once()
+
+
+def test_the_switch_prints_messages_at_the_time_of_the_machine(monkeypatch, capfd) -> None:
+    monkeypatch.setenv("MEGATILE_TRACE", "comm")
+    with mt.host("ahbm", "ccl.yaml", algorithm="ring_allreduce_tcm") as torch:
+        run(torch, lambda rank: [torch.distributed.all_reduce(torch.zeros(8)) for _ in range(2)])
+        launches = [w for w in torch.engine.launches if w.timed]
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 4
+    assert "sip0/cube0/pe0 -> sip1/cube0/pe0 16 B, there at " in lines[0]
+    assert "ipcq.W #0" in lines[0]
+    assert "ring_allreduce.py" in lines[0]
+    first, second = (float(line.split()[1]) for line in (lines[0], lines[2]))
+    assert second - first == pytest.approx((launches[1].start_ps - launches[0].start_ps) / 1e6, rel=1e-2)

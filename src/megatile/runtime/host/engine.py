@@ -9,6 +9,7 @@ not change it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +23,7 @@ from megatile.plan.model import Plan
 from megatile.runtime.host.oplog import Binding, OpLog
 from megatile.sim.data import assumed, reads_scalars
 from megatile.sim.record import Record
-from megatile.sim.result import Result
+from megatile.sim.result import Result, wants_communication_trace
 from megatile.sim.simulate import run_all, simulate
 from megatile.sim.simulation import MOST_RECORDS, Launched, Simulation
 from megatile.timing.fabric import serialise_ps
@@ -165,6 +166,7 @@ class Engine:
             data=False if not decided else None,
             installed=installed,
             timing=timing,
+            record=False,
             capacity=False,  # the allocators keep count
         )
         timed = Timed(plan, result, self.machine, installed)
@@ -225,12 +227,24 @@ class Engine:
                 break
             group = sorted([*group, *more], key=lambda w: w.start_ps)
             ends = self._ends_of(group)
-        for member, end in zip(group, ends, strict=True):
-            if member.end is None:
-                member.together = tuple(group) if len(group) > 1 else ()
-                self._ends(member, end)
+        new = [(member, end) for member, end in zip(group, ends, strict=True) if member.end is None]
+        for member, end in new:
+            member.together = tuple(group) if len(group) > 1 else ()
+            self._ends(member, end)
+        if wants_communication_trace():
+            for member, _ in new:
+                self._print(member)
         assert launch.end is not None
         return launch.end
+
+    def _print(self, launch: Launch) -> None:
+        """One line per message on stderr, at the time of the machine."""
+        if launch.together:
+            found = dict(zip(launch.together, self._simulated(launch.together, MOST_RECORDS), strict=True))
+            lines = Record(*found[launch][:2]).message_lines(launch.together[0].start_ps)
+            print(*lines, sep="\n", file=sys.stderr)
+        elif launch.timed is not None:
+            launch.timed.result.print_communication(launch.start_ps)
 
     def _ends(self, launch: Launch, end_ps: int) -> None:
         launch.end = end_ps

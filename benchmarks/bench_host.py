@@ -1,0 +1,44 @@
+"""The host: what a launch and a collective cost on the wall, without data."""
+
+from time import perf_counter
+
+from harness import Row, at_most, bench
+
+import megatile as mt
+
+
+def double(x, count, tl):
+    tl.store(x, tl.load(x, shape=(count,), dtype="f16") * 2.0)
+
+
+def worker(rank, torch, count):
+    torch.accelerator.set_device_index(rank)
+    torch.distributed.init_process_group()
+    x = torch.zeros(256)
+    for _ in range(count):
+        torch.distributed.all_reduce(x)
+
+
+@bench("host")
+def host():
+    with mt.host("ahbm", data=False) as torch:
+        x = torch.zeros(64)
+        torch.launch("double", double, x, 64)
+        begin = perf_counter()
+        for _ in range(2000):
+            torch.launch("double", double, x, 64)
+        yield Row("a launch", (perf_counter() - begin) / 2000, "s", bar=at_most(50e-6))
+    with mt.host("dgx-h100", algorithm="ring", data=False) as torch:
+        begin = perf_counter()
+        torch.multiprocessing.spawn(worker, args=(torch, 1000), nprocs=8)
+        yield Row("1000 collectives on 8 ranks", perf_counter() - begin, "s", bar=at_most(2.0))
+    from megatile.runtime.benches import ccl_allreduce, qkv_gpt3
+
+    begin = perf_counter()
+    with mt.host("ahbm", algorithm="hierarchical_allreduce", sips=64) as torch:
+        assert ccl_allreduce.run(torch) == 0
+    yield Row("all-reduce over 8192 PEs with data", perf_counter() - begin, "s", bar=at_most(30.0))
+    begin = perf_counter()
+    with mt.host("ahbm", data=False) as torch:
+        qkv_gpt3.run(torch)
+    yield Row("the QKV projection of GPT-3", perf_counter() - begin, "s", bar=at_most(5.0))
