@@ -73,6 +73,7 @@ def bench(
     log: Annotated[
         Path | None, typer.Option(help="Write every operation on data: *.jsonl, for mt.replay.")
     ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write a page to look at: out.html.")] = None,
     trust: Annotated[
         bool, typer.Option("--trust", help="Import the modules that the ccl.yaml names.")
     ] = False,
@@ -86,10 +87,13 @@ def bench(
     import contextlib
     import io
 
+    from megatile.report.page import check_page, page, write_page
     from megatile.runtime.host.context import host
     from megatile.trace import write_trace
 
     module = load(name)
+    if report is not None:
+        check_page(report)
     said = io.StringIO()
     with host(
         str(topology or machine),
@@ -102,9 +106,13 @@ def bench(
     ) as torch:
         with contextlib.redirect_stdout(said) if json else contextlib.nullcontext():
             failures = module.run(torch) or 0
-        report = torch.report()
+        times = torch.report()
         if trace is not None:
             write_trace(torch.trace, trace)
+        if report is not None:
+            cards = [(key.removesuffix("_ns"), format_time(round(ns * 1000))) for key, ns in times.items()]
+            title = f"{name} on {torch.machine.name}"
+            write_page(report, page(torch.trace, title=title, hda=torch.machine, cards=cards))
         if log is not None and torch.op_log is not None:
             torch.op_log.write(log)
     if json:
@@ -114,7 +122,7 @@ def bench(
             "failures": failures,
             "said": said.getvalue().strip(),
         }
-        print_json("bench", {**found, **report})
+        print_json("bench", {**found, **times})
     else:
         for label, key in (
             ("total", "total_ns"),
@@ -122,6 +130,6 @@ def bench(
             ("network", "network_ns"),
             ("roofline bound", "bound_ns"),
         ):
-            print(f"  {label:<15} {format_time(round(report[key] * 1000)):>12}")
+            print(f"  {label:<15} {format_time(round(times[key] * 1000)):>12}")
     if failures:
         raise typer.Exit(1)

@@ -25,7 +25,7 @@ from megatile.plan.compute import (
     target_bytes,
 )
 from megatile.plan.follow import Follower
-from megatile.plan.model import Plan, PlanError, require_plan
+from megatile.plan.model import Plan, PlanError, require_plan, statements
 from megatile.plan.races import RaceWatch
 from megatile.plan.storage import Access, SlotStore, alike, allocate, resolve
 from megatile.plan.structure import check_structure
@@ -75,6 +75,19 @@ def execute(
     return Results(outputs, run.choices, depends)
 
 
+def _changed(plan: Plan) -> set[str]:
+    """Tiles that some command writes, or that go by another name."""
+    found: set[str] = set()
+    for stream in plan.streams:
+        for s in statements(stream.body):
+            regions = (getattr(s, "write", None), getattr(s, "into", None))
+            found |= {region.tile for region in regions if region is not None}
+            for renamed in (*getattr(s, "carries", ()), *getattr(s, "merges", ())):
+                names = vars(renamed).values()
+                found |= {n for n in names if isinstance(n, str)}
+    return found
+
+
 def _same(a: Array, b: Array) -> bool:
     return a.tobytes() == b.tobytes() or bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
 
@@ -98,6 +111,7 @@ class Executor(Follower):
             tile.name: allocate(plan, tile, None) for tile in plan.tiles if tile.name not in inputs
         }
         known = {tile.name: tile for tile in plan.tiles if tile.role in ("input", "inout")}
+        changed = _changed(plan)
         for name, data in inputs.items():
             if name not in known:
                 raise PlanError(
@@ -114,7 +128,10 @@ class Executor(Follower):
                 raise PlanError(
                     f"input '{name}' has shape {array.shape}, not {expected} (owners, then the tile)"
                 )
-            self.arrays[name] = allocate(plan, tile, cast(array, tile.dtype))
+            given = cast(array, tile.dtype)
+            # What nobody writes need not be copied.
+            only_read = tile.role == "input" and tile.versions == 1 and name not in changed
+            self.arrays[name] = given[:, None] if only_read else allocate(plan, tile, given)
         missing = [n for n in known if n not in inputs]
         if missing:
             raise PlanError(f"input '{missing[0]}' is missing")

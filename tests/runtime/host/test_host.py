@@ -14,12 +14,14 @@ from typer.testing import CliRunner
 import megatile as mt
 from megatile.cli.bench import benches, load
 from megatile.cli.main import app
+from megatile.collectives.config import load_ccl_config
 from megatile.core.errors import MegatileError
 from megatile.runtime.host.allocators import AllocationError
 from megatile.runtime.host.context import DeviceSelector, HostError
 from megatile.runtime.host.kernels import LaunchError
 from megatile.runtime.host.placement import DPPolicy, PlacementError
 from megatile.runtime.host.tensor import ShapeMismatch, TensorError
+from megatile.runtime.host.workers import DistributedError, SpawnException
 
 MACHINES = [name for name in mt.machine_names() if mt.machine(name).count("device") >= 2]
 
@@ -319,6 +321,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert found["schema"] == "megatile.bench/1"
     assert found["failures"] == 0
     assert (tmp_path / "t.jsonl").stat().st_size > 1000
+    out = run(app, ["bench", "va_offset", "--report", str(tmp_path / "page.html")])
+    assert "va_offset on ahbm" in (tmp_path / "page.html").read_text()
     out = run(app, ["bench", "va_offset", "--log", str(tmp_path / "ops.jsonl")])
     assert out.exit_code == 0
     data = np.arange(4 * 4 * 96).reshape(16, 96)
@@ -344,3 +348,51 @@ def test_debug_mode_warns(torch, monkeypatch) -> None:
         torch.distributed.get_rank()
     with pytest.warns(DeprecationWarning, match="init_process_group installs"):
         torch.distributed.install_ipcq()
+
+
+def test_queues_are_installed_once_in_any_order() -> None:
+    with mt.host("ahbm", "ccl.yaml", algorithm="intercube_allreduce") as torch:
+        ccl = torch.ccl
+        seats = [(sip, cube, pe) for sip in range(2) for cube, pe in ccl.participants]
+        ccl.install(seats[::-1][:20])
+        with pytest.raises(DistributedError, match=r"\(1, 15, 0\) is installed already"):
+            ccl.install([seats[-1]])
+        with pytest.raises(DistributedError, match="takes no part"):
+            ccl.install([(0, 0, 5)])
+        ccl.install(s for s in seats if s not in ccl.installed)
+        with pytest.raises(DistributedError, match="is installed already"):
+            ccl.install()
+        torch.installed = True
+        assert load("ccl_allreduce").run(torch) == 0
+        places = [torch.memory.layout.decode(n.rx_base_pa) for n in ccl.installs[1].pe_installs[3].neighbors]
+        assert {(p.sip_id, p.cube_id, p.pe_id, p.component) for p in places} == {(1, 3, 0, "tcm")}
+
+
+def test_the_world_is_as_large_as_the_configuration_says() -> None:
+    config = load_ccl_config()
+    with mt.host("ahbm", config, algorithm="ring_allreduce_tcm", sips=4) as torch:
+        assert torch.distributed.get_world_size() == 4
+    config["algorithms"]["ring_allreduce_tcm"] |= {"world_size": 2}
+    with mt.host("ahbm", config, algorithm="ring_allreduce_tcm", sips=4) as torch:
+        assert torch.distributed.get_world_size() == 2
+        with pytest.raises(RuntimeError, match="world size 2 is not the number of devices 4"):
+            load("ccl_allreduce").run(torch)
+    with mt.host("dgx-h100", "ccl.yaml") as torch:
+        assert torch.distributed.get_world_size() == 8
+        assert torch.distributed.participants() == ()
+
+
+def test_a_deadlock_shows_where_queues_receive() -> None:
+    def worker(rank, torch):
+        torch.accelerator.set_device_index(rank)
+        torch.distributed.init_process_group()
+        torch.distributed.all_reduce(torch.zeros(8))
+
+    entry = {"module": "tests.runtime.host.stuck_allreduce", "topology": "ring_1d"}
+    with mt.host("ahbm", {"algorithms": {"stuck": entry}}, trust=True) as torch:
+        with pytest.raises(SpawnException) as caught:
+            torch.multiprocessing.spawn(worker, args=(torch,), nprocs=2)
+        text = str(caught.value)
+    assert "deadlocked" in text
+    assert "sip0/cube0/pe0 W <-> sip1/cube0/pe0 E: receives at 0x" in text
+    assert "= sip0/cube0/pe0 tcm+0x" in text

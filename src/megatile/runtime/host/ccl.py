@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -28,6 +28,7 @@ class CclAlgorithm:
         self.name = str(config["algorithm"])
         self.world_size = int(config.get("world_size") or self.floor.sip_count)
         self.installs: tuple[SipInstallPlan, ...] = ()
+        self.installed: set[tuple[int, int, int]] = set()
         self._plans: dict[tuple[int, str, str], Plan] = {}
 
     @property
@@ -43,21 +44,56 @@ class CclAlgorithm:
             self.installs = tuple(found)
         return self.installs
 
-    def install(self) -> None:
-        """Take room for every queue's ring from the pools of its PE, and check that no two overlap."""
-        plans = [self._with_rings(plan) for plan in self._install_plans()]
-        check_rings(plans)
-        self.installs = tuple(plans)
+    def install(self, seats: Iterable[tuple[int, int, int]] | None = None) -> None:
+        """Take room for the rings of all queues (or of those at some (sip, cube, pe)) from the pools of
+        their PE, and check that no two overlap. Every PE is installed once, in any order."""
+        plans = self._install_plans()
+        every = {(p.sip, pe.cube, pe.pe): None for p in plans for pe in p.pe_installs}
+        chosen = list(every if seats is None else seats)
+        for seat in chosen:
+            if seat not in every or seat in self.installed:
+                what = "is installed already" if seat in self.installed else f"takes no part in '{self.name}'"
+                raise DistributedError(f"the PE (sip, cube, pe) {seat} {what}")
+        rings = {seat: self._rings(*seat) for seat in chosen}
+        self.installed |= rings.keys()
+        self.installs = tuple(
+            replace(
+                plan,
+                pe_installs=tuple(
+                    replace(pe, neighbors=rings.get((plan.sip, pe.cube, pe.pe), pe.neighbors))
+                    for pe in plan.pe_installs
+                ),
+            )
+            for plan in plans
+        )
+        check_rings(self.installs)
 
-    def _with_rings(self, plan: SipInstallPlan) -> SipInstallPlan:
-        installs = []
-        for pe in plan.pe_installs:
-            allocator, entries = self.memory.pe(plan.sip, pe.cube, pe.pe), []
-            for entry in pe.neighbors:
-                pa = allocator.alloc(plan.buffer_kind, entry.rx_size, f"the queue ring {entry.direction}")
-                entries.append(replace(entry, rx_base_pa=pa.encode()))
-            installs.append(replace(pe, neighbors=tuple(entries)))
-        return replace(plan, pe_installs=tuple(installs))
+    def _rings(self, sip: int, cube: int, pe: int) -> tuple[NeighborTableEntry, ...]:
+        """The neighbour table of a PE with addresses."""
+        plan, allocator = self.installs[sip], self.memory.pe(sip, cube, pe)
+        (mine,) = (one for one in plan.pe_installs if (one.cube, one.pe) == (cube, pe))
+        return tuple(
+            replace(
+                entry,
+                rx_base_pa=allocator.alloc(
+                    plan.buffer_kind, entry.rx_size, f"the queue ring {entry.direction}"
+                ).encode(),
+            )
+            for entry in mine.neighbors
+        )
+
+    def rings(self, units: Iterable[str]) -> list[str]:
+        """Directions and receive ranges of some PEs (``sip0/cube0/pe0``), as lines."""
+        wanted, decode = set(units), self.memory.layout.decode
+        return [
+            f"{name} {n.direction} <-> sip{n.peer_sip}/cube{n.peer_cube}/pe{n.peer_pe} {n.peer_direction}: "
+            f"receives at {n.rx_base_pa:#x} = {decode(n.rx_base_pa)}"
+            for plan in self.installs
+            for pe in plan.pe_installs
+            if (name := f"sip{plan.sip}/cube{pe.cube}/pe{pe.pe}") in wanted
+            for n in pe.neighbors
+            if n.rx_base_pa is not None
+        ]
 
     def plan(self, n_elem: int, dtype: str, reduction: str) -> Plan:
         """The kernel for so many elements per participant."""
@@ -98,20 +134,14 @@ def _few(places: Sequence[Any]) -> str:
 
 
 def check_rings(plans: Sequence[SipInstallPlan]) -> None:
-    """All receive ranges of the system are disjoint."""
-    ranges: list[tuple[int, int, str]] = []
-    for plan in plans:
-        for pe in plan.pe_installs:
-            ranges += [
-                (_base(n), n.rx_size, f"sip{plan.sip}/cube{pe.cube}/pe{pe.pe} {n.direction}")
-                for n in pe.neighbors
-            ]
-    for (start, size, one), (next_start, _, two) in pairwise(sorted(ranges)):
+    """All receive ranges of the system that have addresses are disjoint."""
+    ranges = sorted(
+        (n.rx_base_pa, n.rx_size, f"sip{plan.sip}/cube{pe.cube}/pe{pe.pe} {n.direction}")
+        for plan in plans
+        for pe in plan.pe_installs
+        for n in pe.neighbors
+        if n.rx_base_pa is not None
+    )
+    for (start, size, one), (next_start, _, two) in pairwise(ranges):
         if next_start < start + size:
             raise DistributedError(f"the receive ranges of {one} and {two} overlap at {next_start:#x}")
-
-
-def _base(entry: NeighborTableEntry) -> int:
-    if entry.rx_base_pa is None:
-        raise DistributedError(f"the receive range {entry.direction} has no address")
-    return entry.rx_base_pa

@@ -16,6 +16,7 @@ from megatile.runtime.host.engine import Launch
 from megatile.runtime.host.groups import Call, ProcessGroup
 from megatile.runtime.host.oplog import Binding, Rows, blocks, pieces, shard_rows
 from megatile.runtime.host.workers import DistributedError
+from megatile.sim.simulate import Deadlock
 
 if TYPE_CHECKING:
     from megatile.runtime.host.context import RuntimeContext
@@ -178,9 +179,13 @@ class Collectives:
             inputs = {"t": np.concatenate([row.reshape(each, -1) for row in rows])}
             lying = [row for tensor in tensors for row in shard_rows(tensor)]
             binding = Binding({"t": lying}, {"t": lying})
-        launch, outputs = self.context.engine.submit(
-            plan, at, range(len(calls)), inputs=inputs, name=ccl.name, beside=True, binding=binding
-        )
+        try:
+            launch, outputs = self.context.engine.submit(
+                plan, at, range(len(calls)), inputs=inputs, name=ccl.name, beside=True, binding=binding
+            )
+        except Deadlock as stuck:
+            lines = ccl.rings(dict.fromkeys(w.unit for w in stuck.graph.waiters))
+            raise DistributedError("\n".join([stuck.message, *lines]), advice=stuck.advice) from stuck
         if outputs is not None:
             for number, tensor in enumerate(tensors):
                 tensor._data = outputs["t"][number * each : (number + 1) * each].reshape(rows[number].shape)

@@ -263,8 +263,12 @@ def _packed(handle: TensorHandle, array: Any) -> Any:
     """One row per shard; a list where rows differ in shape."""
     if len(handle.shards) == 1:
         return np.array(array)[None]
-    parts = handle.pack(array)
-    return np.stack(parts) if handle.even else parts
+    if not handle.even:
+        return handle.pack(array)
+    rows = np.empty((len(handle.shards), *handle.shards[0].spec.shape), array.dtype)
+    for row, shard in zip(rows, handle.shards, strict=True):
+        row[...] = array[shard.slices]
+    return rows
 
 
 def empty_rows(handle: TensorHandle, fill: float | None) -> Any:
