@@ -2,9 +2,8 @@
 
 from time import perf_counter
 
-from harness import Row, at_most, bench
-
 import megatile as mt
+from harness import Row, at_most, bench
 
 
 def double(x, count, tl):

@@ -97,7 +97,7 @@ def bench(
     said = io.StringIO()
     with host(
         str(topology or machine),
-        ccl,
+        ccl or (getattr(module, "CCL", None) if algorithm is None else None),
         algorithm=algorithm,
         data=verify_data,
         log=log is not None,

@@ -6,6 +6,8 @@ import numpy as np
 
 from megatile.runtime.host.placement import DPPolicy
 
+CCL = "ccl.yaml"
+"""On machines with SIPs, cubes and PEs the kernel of this file is run unless another is named."""
 N_ELEM = 256
 EXACT = 2048
 """Whole numbers up to this are exact in f16."""

@@ -150,10 +150,9 @@ class Distributed:
 
     @property
     def algorithm(self) -> str:
-        """What ``all_reduce`` over all ranks runs."""
-        return (
-            self._context.ccl.name if self._context.ccl is not None else self._context.collectives.algorithm
-        )
+        """What ``all_reduce`` over all ranks runs; where the library chooses, what it chose last."""
+        context = self._context
+        return context.ccl.name if context.ccl is not None else context.collectives.chosen("all_reduce")
 
     def install_ipcq(self, *_: Any, **__: Any) -> None:
         """Deprecated: ``init_process_group`` installs the queues."""

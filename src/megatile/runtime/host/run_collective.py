@@ -101,6 +101,11 @@ class Collectives:
             )
         return self._plans[key]
 
+    def chosen(self, operation: str) -> str:
+        """The algorithm that did an operation last."""
+        done = [found.algorithm for key, found in self._plans.items() if key[0] == operation]
+        return done[-1] if done else self.algorithm
+
     def first_time(self, plan: Plan) -> bool:
         """Whether the queues of a plan are still to be installed."""
         new = id(plan) not in self._installed
