@@ -12,7 +12,7 @@ from megatile.ir import nodes as n
 from megatile.targets.cpu.elements import Value, c_type, converted, held, loaded, stored
 from megatile.targets.cpu.elementwise import own_statements
 from megatile.targets.cpu.expressions import whole
-from megatile.targets.cpu.moving import copy, dense, fill, rows, scratch
+from megatile.targets.cpu.moving import copy, dense, fill, scratch
 from megatile.targets.cpu.passes import is_invariant
 from megatile.targets.cpu.scope import Axis, Box, Scope
 
@@ -239,12 +239,17 @@ def _plain_loops(scope: Scope, a: Box, b: Box, c: Box, wide: str, clear: bool) -
             scope.text.add(stored(wide, False, c.at([i, j]), converted(total, wide)))
 
 
+AHEAD = 48
+"""Steps of a panel that are fetched ahead."""
+
+
 def micro_kernel(
-    name: str, height: int, vectors: int, strides: tuple[int, int, int, int], clear: bool
+    name: str, height: int, vectors: int, strides: tuple[int, int, int, int], clear: bool, width: int
 ) -> list[str]:
     """``height`` rows of ``vectors`` vectors, each in a variable of its own, over k steps."""
     rows_a, steps_a, steps_b, rows_c = strides
     every = [(i, j) for i in range(height) for j in range(vectors)]
+    panels = steps_b == vectors * width
     lines = [
         f"static __attribute__((noinline)) void {name}(long k, const float *a, const float *b, float *c) {{"
     ]
@@ -252,6 +257,8 @@ def micro_kernel(
         start = "{0}" if clear else f"ld_f32(c + {i * rows_c} + {j} * W)"
         lines.append(f"  vf c{i}_{j} = {start};")
     lines.append(f"  for (; k > 0; k--, a += {steps_a}, b += {steps_b}) {{")
+    if panels:
+        lines += [f"    __builtin_prefetch(b + {AHEAD} * {steps_b} + {j} * W);" for j in range(vectors)]
     lines += [f"    const vf b{j} = ld_f32(b + {j} * W);" for j in range(vectors)]
     for i in range(height):
         lines.append(f"    const float a{i} = a[{i * rows_a}];")
@@ -259,6 +266,3 @@ def micro_kernel(
     lines.append("  }")
     lines += [f"  st_f32(c + {i * rows_c} + {j} * W, c{i}_{j});" for i, j in every]
     return [*lines, "}", ""]
-
-
-__all__ = ["Axis", "gemm", "heights", "micro_kernel", "rows"]

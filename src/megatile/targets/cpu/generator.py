@@ -118,7 +118,7 @@ class Generator:
         key = (height, vectors, strides, clear)
         if key not in self.kernels:
             name = self.kernels[key] = self.fresh(f"gemm_{height}x{vectors}_")
-            self.functions += micro_kernel(name, height, vectors, strides, clear)
+            self.functions += micro_kernel(name, height, vectors, strides, clear, self.width)
         return self.kernels[key]
 
     def base(self, storage: Storage) -> str:

@@ -7,6 +7,7 @@ piece of ``c`` in its registers. ``A`` is read where it lies (narrow floats are 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from megatile.core.dtypes import is_float
@@ -19,6 +20,12 @@ from megatile.targets.cpu.moving import copy, scratch
 from megatile.targets.cpu.scope import Axis, Box, Scope, Text
 from megatile.targets.cpu.storages import LINE, Storage, row_major
 
+CHUNK = 2048
+"""Steps of k between two visits of a piece of the result."""
+ALIAS = 4096
+"""Rows that many bytes apart fall into the same sets of a first cache: they are copied further apart."""
+STEP = 64
+"""Rows of a tensor that are packed into one panel before the next."""
 PADDING = 16
 """Elements between rows of widened operands, so that rows do not fall into the same sets of a cache."""
 
@@ -198,31 +205,49 @@ def _is_output(scope: Scope, found: Product, node: n.Node) -> bool:
 
 
 def product(scope: Scope, found: Product) -> None:
-    gen = scope.gen
+    """Long products in chunks, so that a chunk of both operands stays in the second cache."""
     with scope.text.block():
         a = _rows(scope, found.a, found.depth)
         panel, depth = _panels(scope, found.b)
         c = scope.box(found.out.to if found.out is not None else found.c)
         c = Box(c.storage, c.pointer, c.axes[-2:], guard=c.guard)
-        wide, columns = 2 * gen.width, constant(c.axes[1].extent) or 0
         if found.out is None:
             c.axes = [Axis(e.extent, e.stride) for e in c.axes]
-        j = gen.fresh("j")
-        limit = c.axes[1].high or str(columns)
-        with scope.text.block(f"for (long {j} = 0; {j} < {limit}; {j} += {wide})"):
-            b = Box(
-                Storage("packed", "f32", (1,), 1, "scratch"),
-                f"{panel} + {j} * {depth}",
-                [Axis(Const(found.depth), wide), Axis(Const(wide), 1)],
-            )
-            target = Box(c.storage, f"{c.pointer} + {j}", [c.axes[0], Axis(Const(wide), 1)])
-            if c.axes[1].high is not None:
-                with scope.text.block(f"if ({j} + {wide} > {limit})"):
-                    _partial(scope, found, (a, b, target), f"({limit} - {j})")
-                with scope.text.block("else"):
-                    _pieces(scope, found, a, b, target)
-            else:
+        if found.depth <= CHUNK * 3 // 2:
+            _chunk(scope, found, a, (panel, depth), c)
+            return
+        _chunk(scope, replace(found, depth=CHUNK), a, (panel, depth), c)
+        whole_chunks, rest = found.depth // CHUNK * CHUNK, found.depth % CHUNK
+        later, k, wide = replace(found, clear=False), scope.gen.fresh("k"), 2 * scope.gen.width
+        if whole_chunks > CHUNK:
+            with scope.text.block(f"for (long {k} = {CHUNK}; {k} < {whole_chunks}; {k} += {CHUNK})"):
+                moved = replace(a, pointer=f"{a.pointer} + {k} * {a.axes[1].stride}")
+                _chunk(scope, replace(later, depth=CHUNK), moved, (f"{panel} + {k} * {wide}", depth), c)
+        if rest:
+            moved = replace(a, pointer=f"{a.pointer} + {whole_chunks * a.axes[1].stride}")
+            _chunk(scope, replace(later, depth=rest), moved, (f"{panel} + {whole_chunks * wide}", depth), c)
+
+
+def _chunk(scope: Scope, found: Product, a: Box, panels: tuple[str, int], c: Box) -> None:
+    """All panels, over the chunk of k that ``found.depth`` says."""
+    gen, (panel, depth) = scope.gen, panels
+    wide, columns = 2 * gen.width, constant(c.axes[1].extent) or 0
+    j = gen.fresh("j")
+    limit = c.axes[1].high or str(columns)
+    with scope.text.block(f"for (long {j} = 0; {j} < {limit}; {j} += {wide})"):
+        b = Box(
+            Storage("packed", "f32", (1,), 1, "scratch"),
+            f"{panel} + {j} * {depth}",
+            [Axis(Const(found.depth), wide), Axis(Const(wide), 1)],
+        )
+        target = Box(c.storage, f"{c.pointer} + {j}", [c.axes[0], Axis(Const(wide), 1)])
+        if c.axes[1].high is not None:
+            with scope.text.block(f"if ({j} + {wide} > {limit})"):
+                _partial(scope, found, (a, b, target), f"({limit} - {j})")
+            with scope.text.block("else"):
                 _pieces(scope, found, a, b, target)
+        else:
+            _pieces(scope, found, a, b, target)
 
 
 def _pieces(scope: Scope, found: Product, a: Box, b: Box, c: Box) -> None:
@@ -250,12 +275,18 @@ def _partial(scope: Scope, found: Product, boxes: tuple[Box, Box, Box], count: s
     a, b, c = boxes
     wide = 2 * scope.gen.width
     made = scratch(scope, [a.axes[0].extent, Const(wide)], "f32")
+    rows = a.axes[0].high or whole(a.axes[0].extent, scope)
+
+    def moved(back: bool) -> None:
+        i = scope.gen.fresh("i")
+        places = f"{c.pointer} + {i} * {c.axes[0].stride}", f"{made.pointer} + {i} * {wide}"
+        with scope.loop(i, "0", rows):
+            scope.text.add(f"memcpy({places[0 if back else 1]}, {places[1 if back else 0]}, {count} * 4);")
+
+    if not found.clear:
+        moved(back=False)
     _pieces(scope, found, a, b, made)
-    i = scope.gen.fresh("i")
-    with scope.loop(i, "0", a.axes[0].high or whole(a.axes[0].extent, scope)):
-        scope.text.add(
-            f"memcpy({c.pointer} + {i} * {c.axes[0].stride}, {made.pointer} + {i} * {wide}, {count} * 4);"
-        )
+    moved(back=True)
 
 
 def _at_start(scope: Scope, operand: Operand, depth: int) -> n.Region:
@@ -270,7 +301,8 @@ def _rows(scope: Scope, operand: Operand, depth: int) -> Box:
     """The rows of the left operand, over all of k."""
     box = scope.box(_at_start(scope, operand, depth))
     axes = [box.axes[operand.across], box.axes[operand.along]]
-    if operand.storage.dtype == "f32":
+    apart = operand.storage.shape[-1] * 4 % ALIAS or operand.along == 0
+    if operand.storage.dtype == "f32" and apart:
         return Box(box.storage, box.pointer, axes)
     pack = Pack(operand.region.source, operand.along, panels=False)
     name, stride = scope.gen.packed(pack)
@@ -325,28 +357,33 @@ def pack_function(scope: Scope, name: str, pack: Pack, columns: int, pointer: st
     count, matrices = shape[-2:][1 - pack.along], 1
     for extent in shape[:-2]:
         matrices *= extent
-    pieces = columns // wide if pack.panels else count
+    group = math.gcd(columns // wide, 4)
+    pieces = columns // (wide * group) if pack.panels else count
     text = Text(1)
     inner = Scope(gen, text, {}, 0)
     text.add(f"const long matrix = index / {pieces}, piece = index % {pieces};")
     source = f"{gen.name(pack.tensor)} + matrix * {shape[-1] * shape[-2]}"
     k, other = strides[-2:][pack.along], strides[-2:][1 - pack.along]
+    packed = Storage("packed", "f32", (1,), 1, "scratch")
     if pack.panels:
-        text.add(f"const long low = 0, high = lmax(lmin({count} - piece * {wide}, {wide}), 0);")
-        axes = [Axis(Const(depth), k), Axis(Const(wide), other, "low", "high")]
-        origin = Box(storage, f"{source} + piece * {wide * other}", axes)
-        place = f"{pointer} + (matrix * {columns} + piece * {wide}) * {depth}"
-        made = Box(
-            Storage("packed", "f32", (1,), 1, "scratch"),
-            place,
-            [Axis(Const(depth), wide), Axis(Const(wide), 1)],
-        )
+        text.add(f"const long first = piece * {wide * group};")
+        for number in range(group):  # panels side by side: their rows follow each other in the tensor
+            text.add(f"const long low{number} = 0;")
+            text.add(f"const long high{number} = lmax(lmin({count} - first - {number * wide}, {wide}), 0);")
+        with text.block(f"for (long k = 0; k < {depth}; k += {STEP})"):
+            text.add(f"const long steps = lmin({depth} - k, {STEP});")
+            inner.vars["@steps"], inner.ranges["@steps"] = Value("steps", "int"), (1, STEP)
+            for number in range(group):
+                axes = [Axis(Symbol("@steps"), k), Axis(Const(wide), other, f"low{number}", f"high{number}")]
+                start = f"{source} + k * {k} + (first + {number * wide}) * {other}"
+                place = f"{pointer} + (matrix * {columns} + first + {number * wide}) * {depth} + k * {wide}"
+                to = [Axis(Symbol("@steps"), wide), Axis(Const(wide), 1)]
+                copy(inner, Box(packed, place, to), Box(storage, start, axes))
     else:
         stride = depth + PADDING
         origin = Box(storage, f"{source} + piece * {other}", [Axis(Const(depth), k)])
         place = f"{pointer} + (matrix * {count} + piece) * {stride}"
-        made = Box(Storage("packed", "f32", (1,), 1, "scratch"), place, [Axis(Const(depth), 1)])
-    copy(inner, made, origin)
+        copy(inner, Box(packed, place, [Axis(Const(depth), 1)]), origin)
     lines = [
         f"/* {pack.tensor} as {'panels' if pack.panels else 'rows'} of f32 */",
         f"static void {name}(void *argument, long worker, long index) {{",
