@@ -107,3 +107,34 @@ def test_components_go_by_their_kind_not_their_name() -> None:
     hda, same = HDA.from_dict(yaml.safe_load(text)), HDA.from_dict(yaml.safe_load(TEXT))
     assert hda.networks == same.networks
     assert hda.memories == same.memories
+
+
+def test_directions_limit_what_can_be_installed(tmp_path: Path) -> None:
+    """A PE of the file has 8 directions; with 3 the mesh of cubes has too many neighbours."""
+    from megatile.collectives import (
+        CollectiveError,
+        build_install_plans,
+        load_ccl_config,
+        resolve_algorithm_config,
+    )
+    from megatile.language import tl
+    from megatile.sim import InstallError, Session
+
+    file = tmp_path / "topology.yaml"
+    file.write_text(TEXT.replace("directions: 8", "directions: 3", 1), encoding="utf-8")
+    few, config = HDA.from_yaml(file), resolve_algorithm_config(load_ccl_config(), "intercube_allreduce")
+    assert build_install_plans(1, "mesh", config, HDA.from_yaml(FILE))
+    with pytest.raises(CollectiveError, match=r"needs 4 directions \(.*\), 'ipcq' of machine .* has 3"):
+        build_install_plans(1, "mesh", config, few)
+
+    def pass_on(t_ptr, n, tl):  # type: ignore[no-untyped-def]
+        tl.send(dir="E", src=tl.load(t_ptr, (n,)))
+        tl.store(t_ptr, tl.recv(dir="W", shape=(n,)))
+
+    for topology, fits in (("ring_1d", True), ("mesh_2d_no_wrap", False)):
+        plan = tl.read_kernel(pass_on, [tl.Tensor("t", (8,)), 8], world_size=9, topology=topology)
+        if fits:
+            Session(few).install(plan)
+        else:
+            with pytest.raises(InstallError, match=r"pe4 needs 4 queues for plan 'pass_on', 'ipcq' .* has 3"):
+                Session(few).install(plan)

@@ -110,6 +110,7 @@ def build_install_plans(
             )
         )
     check_disjoint(plans)
+    _check_directions(plans, hda)
     return plans
 
 
@@ -240,6 +241,19 @@ def _heard(maps: list[dict[str, int]], number: int, peer: int, direction: str) -
         if target == number:
             return name
     raise CollectiveError(f"participant {peer} has no direction back to {number}")
+
+
+def _check_directions(plans: list[SipInstallPlan], hda: HDA) -> None:
+    """A PE has as many queues as its hardware has directions."""
+    limit = hda.queues_of(hda.levels[0].name)
+    for plan, pe in ((sip, pe) for sip in plans for pe in sip.pe_installs):
+        if limit is not None and len(pe.neighbors) > limit.directions:
+            names = ", ".join(n.direction for n in pe.neighbors)
+            raise CollectiveError(
+                f"SIP {plan.sip} cube {pe.cube} pe {pe.pe} needs {len(pe.neighbors)} directions ({names}), "
+                f"'{limit.name}' of machine '{hda.name}' has {limit.directions}",
+                advice="use a topology with fewer neighbours, or raise directions of pe_ipcq",
+            )
 
 
 def check_disjoint(plans: list[SipInstallPlan]) -> None:

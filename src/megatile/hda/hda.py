@@ -216,6 +216,10 @@ class HDA(Places):
         """How fast a known kernel is on this machine, where that was measured."""
         return next((k for k in self._parts.kernels if k.name == name), None)
 
+    def queues_of(self, level: str) -> ChannelQueues | None:
+        """The hardware queues that units of a level have, where the machine describes some."""
+        return next((queues for queues in self.channels if queues.level == level), None)
+
     def level(self, name: str) -> Level:
         """A level, by its own name or through a scale."""
         return self._levels.get(name) or self._levels[self.scale(name).level]

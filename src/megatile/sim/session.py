@@ -34,7 +34,7 @@ from megatile.plan.structure import check_structure
 from megatile.sim import state as st
 from megatile.sim.contents import Contents, with_raw_kept
 from megatile.sim.data import Scalars, assumed, reads_scalars
-from megatile.sim.install import Queues
+from megatile.sim.install import InstallError, Queues
 from megatile.sim.joint import Joint, LaunchData
 from megatile.sim.record import Record, choices, has_any
 from megatile.sim.result import Outcome, Result
@@ -252,6 +252,7 @@ class Session:
         chosen = sorted(set(range(plan.units) if units is None else units))
         if chosen and not 0 <= chosen[0] <= chosen[-1] < plan.units:
             raise SessionError(f"plan '{plan.name}' has units 0 to {plan.units - 1}, not {chosen[-1]}")
+        self._check_directions(plan, resources)
         self._queues.install(plan, set(chosen))
         begin = max(worker.clock_ps, self.now_ps, self._host_free_ps)
         each = resources.host_link_ps()
@@ -263,6 +264,24 @@ class Session:
         self._installs.append(Entry(INSTALL, len(chosen), begin, end, trace=trace))
         took, worker.clock_ps = end - worker.clock_ps, end
         return took
+
+    def _check_directions(self, plan: Plan, resources: Resources) -> None:
+        """A unit has as many queues as its hardware has directions."""
+        limit = self.machine.queues_of(resources.level.name)
+        if limit is None:
+            return
+        units, count = np.arange(plan.units), np.zeros(plan.units, dtype=np.int64)
+        for channel in (c for c in plan.channels if c.level is None):
+            for member in range(channel.members):
+                sources = channel.source.evaluate({"unit": units, "member": member})
+                count += np.broadcast_to(sources >= 0, count.shape)
+        if (count > limit.directions).any():
+            at = int(np.argmax(count))
+            raise InstallError(
+                f"{resources.names[at]} needs {int(count[at])} queues for plan '{plan.name}', "
+                f"'{limit.name}' of machine '{self.machine.name}' has {limit.directions} directions",
+                advice="use a topology with fewer neighbours",
+            )
 
     # launching
 
