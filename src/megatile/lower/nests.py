@@ -227,7 +227,7 @@ def _do_store(scope: Scope, node: n.Store, rest: tuple[n.Node, ...]) -> None:
     value = scope.resolve(node.value)
     for place in _slices(scope, node.target):
         command = Command(scope)
-        target, where = command.access(node.target, index, bool(scope.guards), place)
+        target, where = command.access(node.target, command.all(index), bool(scope.guards), place)
         command.emit(target, where, command.loads(value, bool(scope.guards)))
 
 
@@ -238,7 +238,7 @@ def _do_atomic(scope: Scope, node: n.Atomic, rest: tuple[n.Node, ...]) -> None:
     index = tuple(scope.resolve(i) for i in node.index)
     value = scope.resolve(node.value)
     command = Command(scope)
-    target, where = command.access(node.target, index, bool(scope.guards))
+    target, where = command.access(node.target, command.all(index), bool(scope.guards))
     command.emit(target, where, command.loads(value, bool(scope.guards)), node.op)
 
 
@@ -406,6 +406,10 @@ class Command:
         if block not in self.operands:
             self.operands.append(block)
         return Load(f"@{self.operands.index(block)}", index, dtype or block.home.dtype)
+
+    def all(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """An index with its loads as elements of operands."""
+        return tuple(self.loads(i, bool(self.scope.guards)) for i in index)
 
     def loads(self, expr: Expr, guarded: bool) -> Expr:
         """The expression with its loads as elements of operands."""
