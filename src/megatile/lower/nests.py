@@ -42,6 +42,9 @@ from megatile.lower.streams import NUMBERS, RULES, Frame, Lowering
 from megatile.lower.units import NotStatic, Place, clamp, split_number
 from megatile.plan import model as pm
 
+FUNCTIONS = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid")
+"""What an engine for special functions does."""
+
 
 @dataclass(frozen=True)
 class Number(Expr):
@@ -510,7 +513,7 @@ class Command:
             attributes["padded"] = True
         if not box and target.home.depth < frame.level.depth:
             attributes["each"] = unit  # one unit after the other: all change the same tile
-        work = product(e for _, e in scope.vars) * max(1, _cost((value, *guards)))
+        work = product(e for _, e in scope.vars) * max(1, _cost((value, *guards), frame.lowering))
         dtype = value.dtype if value.dtype not in WEAK and value.dtype != "bool" else "f32"
         reads = tuple(b.region() for b in operands)
         given = tuple(sorted(attributes.items()))
@@ -535,12 +538,13 @@ def _plus(left: Expr, right: Expr) -> Expr:
     return simplify(applied("+", (left, right)))
 
 
-def _cost(values: tuple[Expr, ...]) -> int:
-    """Operations for each element."""
+def _cost(values: tuple[Expr, ...], lowering: Lowering) -> int:
+    """Operations of the vector engine for each element; functions take as long as the engine for them does."""
     total = 0
     for value in values:
         for part in walk(value):
             if isinstance(part, Applied):
                 name = OPERATION_NAMES.get(part.operator, part.operator)
-                total += OPERATIONS[name].flops((1,)) if name in OPERATIONS else 1
+                own = OPERATIONS[name].flops((1,)) if name in OPERATIONS else 1
+                total += lowering.special or own if part.operator in FUNCTIONS else own
     return total

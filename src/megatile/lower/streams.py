@@ -225,6 +225,7 @@ class Lowering:
         self.variables: dict[str, Home] = {}
         """Tiles of variables."""
         self.assigned = Counter(m.name for m in n.walk(program.body) if isinstance(m, n.Let))
+        self.special = _special(hda)
         self._count_regions(program.body, depth, 1)
 
     # --- levels -----------------------------------------------------------------------------------
@@ -353,6 +354,16 @@ def talks(node: n.Scale) -> bool:
         or (isinstance(m, n.Copy) and (m.dst is not None or m.src is not None))
         for m in own(node.body)
     )
+
+
+def _special(hda: HDA) -> int | None:
+    """How many operations of the vector engine take as long as a special function; None: it has no engine."""
+    rates = {}
+    for kind in ("vector", "scalar"):
+        found = [e for e in hda.engines if e.kind == kind]
+        if found:
+            rates[kind] = (found[0].rate("f32") or 0) * found[0].count * hda.level(found[0].level).total
+    return max(1, round(rates["vector"] / rates["scalar"])) if len(rates) == 2 and rates["scalar"] else None
 
 
 def _loop_names(node: n.Node) -> tuple[str, ...]:
