@@ -539,7 +539,7 @@ def _plus(left: Expr, right: Expr) -> Expr:
 
 
 def _cost(values: tuple[Expr, ...], lowering: Lowering) -> int:
-    """Operations of the vector engine for each element; functions take as long as the engine for them does."""
+    """Operations of the vector engine for each element; functions take as long as their own engine does."""
     total = 0
     for value in values:
         for part in walk(value):
