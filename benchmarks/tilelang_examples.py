@@ -91,6 +91,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "gemm/example_gemm.py": {"M": 1024, "N": 1024, "K": 1024},
     "gdn/": {"b": 1, "s": 128, "h": 2},
     "kda/": {"b": 1, "s": 128, "h": 2},
+    "kda/chunk_intra_token_parallel.py": {"s": 64, "h": 1},
     "online_softmax/online_softmax.py": {"M": 16, "N": 8192},
     "warp_specialize/example_warp_specialize_flashmla.py": {"heads": 128, "kv_heads": 1, "kv_ctx": 256},
 }
