@@ -116,6 +116,7 @@ REMARKS = {
     "gdn/example_chunk_delta_h.py": "theirs: without an initial state the tile is never written",
     "gdn/example_chunk_o_bwd.py": "theirs: `G_last_local` is cleared and never set",
     "example_all_to_all.py": "theirs: every rank writes from row 0 of the receiver",
+    "example_summa.py": "theirs: its first step multiplies tiles of different parts of K",
     "example_allgather_gemm_overlapped.py": "theirs: f16 products are asked to agree to 1e-6",
 }
 """Whose a difference is, where it was found."""

@@ -114,7 +114,8 @@ def _cuda_python() -> None:
     for bits, kind in ((32, ctypes.c_uint32), (64, ctypes.c_uint64)):
         functions[f"cuStreamWriteValue{bits}"] = functools.partial(_written, kind)
         functions[f"cuStreamWaitValue{bits}"] = functools.partial(_waited, kind)
-    for name in ("cuda", "cuda.bindings", "cuda.bindings.driver", "cuda.bindings.runtime"):
+    names = "cuda cuda.cuda cuda.cudart cuda.bindings cuda.bindings.driver cuda.bindings.runtime"
+    for name in names.split():
         module = sys.modules[name] = ModuleType(name)
         module.__path__ = []
         vars(module).update(functions)
