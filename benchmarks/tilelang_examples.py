@@ -113,6 +113,7 @@ STARTS = {
 REMARKS = {
     "deepseek_mla/example_mla_decode_ws.py": "theirs: no barrier between that write and that read",
     "deepseek_nsa/example_tilelang_nsa_fwd_varlen.py": "theirs: blocks along z do the same work",
+    "deepseek_v32/sparse_mla_fwd_pipelined.py": "theirs: no barrier between that write and that read",
     "gdn/example_chunk_delta_h.py": "theirs: without an initial state the tile is never written",
     "gdn/example_chunk_o_bwd.py": "theirs: `G_last_local` is cleared and never set",
     "example_all_to_all.py": "theirs: every rank writes from row 0 of the receiver",
