@@ -49,6 +49,16 @@ def same(got: np.ndarray, wanted: np.ndarray) -> bool:
     return bool(np.allclose(*wide, rtol=loose, atol=loose, equal_nan=True))
 
 
+def test_blocks_do_not_wait_for_a_put_that_does_not_concern_them() -> None:
+    (path,) = (p for p in EXAMPLES if p.stem.startswith("30_"))
+    ((prog, arrays, machine),) = programs_of(path)
+    lines = [line.strip() for line in str(mt.lower(prog, *arrays, machine=machine).plan).splitlines()]
+    go, put, done = (
+        next(i for i, line in enumerate(lines) if word in line) for word in ("signal(go", " @ (", "wait(done")
+    )
+    assert go < put < done
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_executes_as_it_is_interpreted(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for prog, arrays, machine in programs_of(path):

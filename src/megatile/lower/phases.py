@@ -7,6 +7,7 @@ import math
 from megatile.core.expr import ZERO, Const, Expr, Symbol, select, substitute, unit
 from megatile.ir import nodes as n
 from megatile.lower.collectives import between_copies
+from megatile.lower.dependence import earliest, touched
 from megatile.lower.errors import cannot
 from megatile.lower.loops import branch, loop_frames
 from megatile.lower.nests import elementwise_units, is_elementwise
@@ -96,10 +97,10 @@ def _phase(
     go, done = f"go_{number}", f"done_{number}"
     owner = frame.level.name
     target = launch.depth(node.scale)
+    waits = frame.stream.busy or frame.stream.pending or frame.turns
     with child.stream.inner() as body:
-        if frame.stream.busy or frame.stream.pending or frame.turns:
+        if waits:
             lowering.flags[go] = pm.Flag(go, level=owner)
-            frame.emit(pm.Signal(go, unit))
             child.emit(pm.Wait(go, turn + 1))
         if target > child.level.depth:
             within(child, node, child.level.depth)
@@ -116,10 +117,24 @@ def _phase(
     for condition in reversed(conditions):
         body = [pm.If(condition, tuple(body))]
     child.stream.out += body
+    region = touched(pm.statements(tuple(body)))
+    if waits:
+        frame.stream.flush()
+        frame.node = node
+        place = (
+            earliest(frame.stream.out, region, lowering.first.total) if region and _is_first(frame) else None
+        )
+        frame.emit(pm.Signal(go, unit))
+        if place is not None:  # before commands that do not concern it: they overlap
+            frame.stream.out.insert(place, frame.stream.out.pop())
     index: Expr = ZERO
     for loop in frame.turns:
         index = index * loop.trips + (Symbol(loop.name) - loop.start) // loop.step
     frame.stream.pending.append(pm.Wait(done, (index + 1) * each))
+
+
+def _is_first(frame: Frame) -> bool:
+    return frame.level is frame.lowering.first
 
 
 def within(frame: Frame, node: n.Scale, low: int) -> None:
