@@ -396,3 +396,42 @@ def test_a_deadlock_shows_where_queues_receive() -> None:
     assert "deadlocked" in text
     assert "sip0/cube0/pe0 W <-> sip1/cube0/pe0 E: receives at 0x" in text
     assert "= sip0/cube0/pe0 tcm+0x" in text
+
+
+BAD = {
+    "torch.zeros('a')": "is not a shape",
+    "torch.zeros(4, dp='row_wise')": "is no DPPolicy",
+    "torch.zeros(1 << 60)": "asked for",
+    "torch.zeros(4, device='cuda:x')": "there is no device",
+    "torch.accelerator.set_device_index(None)": "there is no device None",
+    "torch.accelerator.set_device_index(1.5)": "there is no device 1.5",
+    "torch.from_numpy(['a'])": "unknown",
+    "x.copy_('abcd')": "unknown",
+    "x[9]": "out of bounds",
+    "x.to(object())": "there is no device",
+    "torch.launch('k', None, x)": "k",
+    "torch.launch('k', print, x, nope=1)": "has no option 'nope'",
+    "torch.multiprocessing.spawn(None)": "spawn takes a function",
+    "torch.multiprocessing.spawn(print, nprocs='2')": "'2' workers do not fit",
+    "torch.distributed.all_reduce(None)": "takes tensors",
+    "torch.distributed.all_reduce(x, op='xor')": "is not a reduction",
+    "torch.distributed.all_reduce(x, group='g')": "is no group",
+    "torch.distributed.broadcast(x, src=9)": "rank 9 is not in",
+    "torch.distributed.new_group(3)": "is no list of ranks",
+    "torch.distributed.new_group([0, 9])": "is no group of the ranks",
+    "torch.distributed.all_gather(None, x)": "takes a list of tensors",
+    "torch.distributed.send(x, 0)": "cannot send to itself",
+    "torch.distributed.batch_isend_irecv([3])": "takes P2POps",
+    "torch.distributed.get_global_rank(torch.distributed.world, 7)": "has no rank 7",
+    "torch.memory.pe(0, 0, 0).alloc_hbm(-1)": "-1 bytes cannot be allocated",
+    "mt.host(None)": "machine",
+    "mt.host('ahbm', ccl=3)": "ccl is a file or a configuration",
+    "mt.host('ahbm', algorithm='nope')": "unknown algorithm 'nope'",
+}
+
+
+@pytest.mark.parametrize("call", BAD)
+def test_bad_input_is_one_clear_error(torch, call: str) -> None:
+    torch.distributed.init_process_group()
+    with pytest.raises(MegatileError, match=BAD[call]):
+        eval(call, {"torch": torch, "x": torch.zeros(4), "mt": mt})  # noqa: S307

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from megatile.core.errors import MegatileError
-from megatile.core.quantities import format_bytes
+from megatile.core.quantities import format_bytes, whole
 from megatile.hda import HDA
 from megatile.hda.addresses import STANDARD, AddressConfig, AddressLayout, DeviceShape, PhysAddr
 
@@ -40,8 +40,8 @@ class Pool:
 
     def take(self, nbytes: int, what: str) -> int:
         """The first byte of a range that is now taken."""
-        if nbytes < 0:
-            raise AllocationError(f"{nbytes} bytes cannot be allocated")
+        if whole(nbytes) is None or nbytes < 0:
+            raise AllocationError(f"{nbytes!r} bytes cannot be allocated")
         room = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
         for i, (start, stop) in enumerate(self._free):
             if stop - start >= room:
@@ -155,7 +155,7 @@ class VirtualAllocator:
     """Virtual ranges, in whole pages."""
 
     def __init__(self, va_base: int = 1 << 32, va_size: int = 1 << 46, page_size: int = 4096) -> None:
-        if page_size < 1 or page_size & (page_size - 1):
+        if whole(page_size) is None or page_size < 1 or page_size & (page_size - 1):
             raise AllocationError(f"a page of {page_size} bytes is no power of two")
         self.va_base, self.va_size, self.page_size = va_base, va_size, page_size
         self._pool = Pool("virtual addresses", va_size, va_base)

@@ -34,52 +34,35 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from megatile.collectives.algorithms import algorithms
 from megatile.collectives.config import load_ccl_config, resolve_algorithm_config
-from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.dtypes import itemsize, numpy_dtype
-from megatile.core.errors import MegatileError
+from megatile.core.quantities import whole
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
 from megatile.plan.model import PlanError
-from megatile.runtime.host.allocators import AllocationError, Memory
+from megatile.runtime.host.allocators import Memory
 from megatile.runtime.host.ccl import CclAlgorithm
+from megatile.runtime.host.creation import Creation, HostError
 from megatile.runtime.host.distributed import Distributed
 from megatile.runtime.host.engine import Engine, Launch
 from megatile.runtime.host.groups import Call
 from megatile.runtime.host.kernels import Kernels, explained
 from megatile.runtime.host.oplog import Binding, OpLog, shard_rows
-from megatile.runtime.host.placement import (
-    DPPolicy,
-    TensorHandle,
-    alike,
-    deploy_tensor,
-    release,
-    resolve_dp_policy,
-)
 from megatile.runtime.host.run_collective import Collectives, Communication
-from megatile.runtime.host.tensor import Tensor, TensorError, empty_rows
+from megatile.runtime.host.tensor import Tensor, TensorError
 from megatile.runtime.host.workers import DistributedError, SpawnException, Workers
 from megatile.trace import Trace
 
 DEBUG_SWITCH = "MEGATILE_DEBUG"
-ONE_PE = DPPolicy(num_cubes=1, num_pes=1)
 DTYPES = {
     "float64": "f64", "float32": "f32", "float": "f32", "float16": "f16", "half": "f16", "bfloat16": "bf16",
     "float8_e4m3fn": "f8e4m3", "int64": "i64", "long": "i64", "int32": "i32", "int8": "i8", "uint8": "u8",
 }  # fmt: skip
-
-
-class HostError(MegatileError, RuntimeError):
-    """A host that is asked for something it cannot do."""
 
 
 class DeviceSelector:
@@ -96,7 +79,7 @@ class DeviceSelector:
         return f"DeviceSelector({self.text!r})"
 
 
-class RuntimeContext:
+class RuntimeContext(Creation):
     """A machine as a PyTorch-like namespace; see the module's text. ``engine`` does the work."""
 
     _active: weakref.ref[RuntimeContext] | None = None
@@ -130,7 +113,6 @@ class RuntimeContext:
         engine.horizon = self._horizon
         self._clock_ps = 0
         self._device: int | None = self.target_device.index
-        self._names = 0
         self.multiprocessing = SimpleNamespace(spawn=self._spawn, SpawnException=SpawnException)
         device = SimpleNamespace(
             set_device=self.set_device,
@@ -218,8 +200,10 @@ class RuntimeContext:
 
     def set_device(self, device: int) -> None:
         """Choose the device for new tensors of this worker."""
-        if not 0 <= int(device) < self.shape.devices:
-            raise HostError(f"there is no device {device}", advice=f"there are {self.shape.devices}, from 0")
+        if whole(device) is None or not 0 <= device < self.shape.devices:
+            raise HostError(
+                f"there is no device {device!r}", advice=f"there are {self.shape.devices}, from 0"
+            )
         if self.workers.current is not None:
             self.workers.current.device = int(device)
         else:
@@ -236,136 +220,6 @@ class RuntimeContext:
         """A warning for those who set ``MEGATILE_DEBUG=1``."""
         if os.environ.get(DEBUG_SWITCH, "0") not in ("", "0"):
             warnings.warn(f"megatile: {text}", stacklevel=3)
-
-    # tensors
-
-    def empty(
-        self,
-        *shape: Any,
-        dtype: Any = "f16",
-        dp: DPPolicy | None = None,
-        name: str | None = None,
-        device: Any = None,
-    ) -> Tensor:
-        """A tensor of the current device, whose contents are left as they are."""
-        return self._make(shape, dtype, dp, name, device, None)
-
-    def zeros(
-        self,
-        *shape: Any,
-        dtype: Any = "f16",
-        dp: DPPolicy | None = None,
-        name: str | None = None,
-        device: Any = None,
-    ) -> Tensor:
-        return self._make(shape, dtype, dp, name, device, 0.0)
-
-    def ones(self, *shape: Any, **options: Any) -> Tensor:
-        return self.full(shape[0] if len(shape) == 1 else shape, 1, **options)
-
-    def full(self, shape: Any, fill_value: float, **options: Any) -> Tensor:
-        return self.empty(shape, **options).fill_(fill_value)
-
-    def empty_like(self, tensor: Tensor, dtype: Any = None) -> Tensor:
-        if tensor.handle is None:
-            return self.from_numpy(np.empty(tensor.shape, numpy_dtype(dtype_name(dtype or tensor.dtype))))
-        element = dtype_name(dtype or tensor.dtype)
-        specs = alike(tensor.shards, itemsize(tensor.dtype), itemsize(element))
-        return self._deploy(tensor.shape, element, specs, None, tensor.handle.mem_kind, None)
-
-    def zeros_like(self, tensor: Tensor) -> Tensor:
-        return self.empty_like(tensor).zero_()
-
-    def from_numpy(self, array: Any) -> Tensor:
-        """A tensor of the host that shares the array's memory; ``copy_`` brings it to a device."""
-        data = np.asarray(array)
-        return Tensor(self, data.shape, dtype_name(data.dtype), data)
-
-    def tensor(self, data: Any, dtype: Any = None, **options: Any) -> Tensor:
-        """A tensor of the current device with these contents."""
-        array = np.asarray(data)
-        if dtype is not None:
-            array = array.astype(numpy_dtype(dtype_name(dtype)))
-        elif array.dtype == np.float64:
-            array = array.astype(np.float32)
-        return self.empty(array.shape, dtype=array.dtype, **options).copy_(array)
-
-    def _make(
-        self, shape: Any, dtype: Any, dp: DPPolicy | None, name: str | None, device: Any, fill: float | None
-    ) -> Tensor:
-        extents = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-        element = dtype_name(dtype)
-        if device == "cpu":
-            return self.from_numpy(np.zeros(extents, numpy_dtype(element)))
-        specs = resolve_dp_policy(
-            dp or ONE_PE,
-            shape=extents,
-            itemsize=numpy_dtype(element).itemsize,
-            num_pe=self.shape.pes,
-            num_cubes=self.shape.cubes,
-            target_sip=self.current_device() if device is None else self._device_number(device),
-        )
-        return self._deploy(tuple(int(e) for e in extents), element, specs, name, "hbm", fill)
-
-    def _deploy(
-        self, shape: Any, dtype: str, specs: Any, name: str | None, kind: str, fill: float | None
-    ) -> Tensor:
-        self._names += 1
-        title = name or f"tensor{self._names}"
-        handle = deploy_tensor(title, shape, dtype, specs, self.memory, kind, self.memory.virtual)
-        if handle.va_base is not None:
-            for s in handle.shards:
-                if s.nbytes:
-                    self.memory.mmu(s.sip, s.cube, s.pe).map(
-                        handle.va_base + s.offset_bytes, s.nbytes, s.pa, f"tensor '{title}'"
-                    )
-        rows = empty_rows(handle, fill) if self.engine.data else None
-        made = Tensor(self, handle.shape, handle.dtype, rows, handle)
-        if self.op_log is not None:
-            self.op_log.tensor(made, zero=fill is not None)
-        return made
-
-    def release(self, handle: TensorHandle) -> None:
-        """Give the memory of a tensor back."""
-        if handle.freed:
-            raise AllocationError(f"tensor '{handle.name}' was freed already")
-        handle.freed = True
-        release(handle.shards, self.memory)
-        if handle.va_base is not None:
-            for s in handle.shards:
-                if s.nbytes:
-                    self.memory.mmu(s.sip, s.cube, s.pe).unmap(handle.va_base + s.offset_bytes)
-            self.memory.virtual.free(handle.va_base, handle.nbytes)
-
-    def _device_number(self, device: Any) -> int:
-        text = str(device).rpartition(":")[2]
-        if not text.isdecimal() or int(text) >= self.shape.devices:
-            raise HostError(
-                f"there is no device {device!r}", advice=f"use 0 to {self.shape.devices - 1}, or 'cpu'"
-            )
-        return int(text)
-
-    def convert(self, tensor: Tensor, target: Any, dtype: Any) -> Tensor:
-        """``tensor.to``: another device, another type, or both."""
-        if dtype is None and target is not None and str(target) != "cpu":
-            with suppress(MegatileError):
-                dtype, target = dtype_name(target), None
-        element = dtype_name(dtype or tensor.dtype)
-        if target is None and element == tensor.dtype:
-            return tensor
-        if target is None and tensor.handle is not None:
-            target = tensor.device_index
-        if target is None or str(target) == "cpu":
-            return self.from_numpy(tensor.numpy().astype(numpy_dtype(element)))
-        device = self._device_number(target)
-        if tensor.handle is None or tensor.dtype != element:
-            source = self.from_numpy(tensor.numpy().astype(numpy_dtype(element)))
-        else:
-            source = tensor
-        if tensor.handle is None:
-            return self.empty(tensor.shape, dtype=element, device=device).copy_(source)
-        specs = alike(tensor.shards, itemsize(tensor.dtype), itemsize(element), device)
-        return self._deploy(tensor.shape, element, specs, None, "hbm", None).copy_(source)
 
     # work
 
@@ -471,8 +325,12 @@ class RuntimeContext:
     ) -> Any:  # fmt: skip
         """Run ``fn(rank, *args)`` in ``nprocs`` workers that take turns; without ``join`` when it is
         joined."""
-        if not 1 <= nprocs <= self.shape.devices:
-            raise DistributedError(f"{nprocs} workers do not fit {self.shape.devices} devices")
+        if not callable(fn) or not isinstance(args, (tuple, list)):
+            raise HostError(
+                "spawn takes a function and a tuple of its arguments", advice="spawn(fn, args=(x,), nprocs=2)"
+            )
+        if whole(nprocs) is None or not 1 <= nprocs <= self.shape.devices:
+            raise DistributedError(f"{nprocs!r} workers do not fit {self.shape.devices} devices")
         if not join:
             return SimpleNamespace(join=partial(self._run_workers, fn, args, nprocs))
         self._run_workers(fn, args, nprocs)
@@ -518,6 +376,8 @@ class RuntimeContext:
 def _ccl_config(ccl: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(ccl, Mapping):
         return ccl
+    if not isinstance(ccl, (str, Path)):
+        raise HostError(f"ccl is a file or a configuration, not {type(ccl).__name__}")
     own = str(ccl) == "ccl.yaml" and not Path(ccl).exists()
     return load_ccl_config(None if own else ccl)
 

@@ -6,14 +6,13 @@ A rank is a device. Collectives of the library (``collective``) take any tensor 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import whole
-from megatile.runtime.host.groups import Call, Epoch, ProcessGroup, Work
+from megatile.runtime.host.groups import Call, ProcessGroup, Work
+from megatile.runtime.host.messages import Messages, PointToPoint
 from megatile.runtime.host.tensor import ShapeMismatch, Tensor
 from megatile.runtime.host.workers import DistributedError, call_site
 
@@ -31,18 +30,7 @@ REDUCTIONS = {value: value for value in ("sum", "avg", "prod", "min", "max")} | 
 UNINITIALIZED = "Default process group has not been initialized, please make sure to call init_process_group."
 
 
-@dataclass
-class PointToPoint:
-    """One of the sends and receives of ``batch_isend_irecv``: ``op`` is ``isend`` or ``irecv``."""
-
-    op: Callable[..., Any]
-    tensor: Tensor
-    peer: int
-    group: ProcessGroup | None = None
-    tag: int = 0
-
-
-class Distributed:
+class Distributed(Messages):
     """The functions; one object per host. State of a rank is that of the worker whose turn it is."""
 
     ReduceOp, P2POp = ReduceOp, PointToPoint
@@ -56,7 +44,7 @@ class Distributed:
         self._world: ProcessGroup | None = None
         self._groups: dict[tuple[int, ...], list[ProcessGroup]] = {}
         self._made: dict[int, dict[tuple[int, ...], int]] = {}
-        self._mail: dict[tuple[int, int, int], tuple[deque[Any], deque[Any]]] = {}
+        self._mail = {}
 
     # the group of all
 
@@ -102,6 +90,8 @@ class Distributed:
         return self._world
 
     def _group(self, group: ProcessGroup | None) -> ProcessGroup:
+        if group is not None and not isinstance(group, ProcessGroup):
+            raise DistributedError(f"{group!r} is no group", advice="new_group(ranks) makes one")
         return self.world if group is None else group
 
     def get_rank(self, group: ProcessGroup | None = None) -> int:
@@ -120,6 +110,8 @@ class Distributed:
         return list(self._group(group).ranks)
 
     def get_global_rank(self, group: ProcessGroup, group_rank: int) -> int:
+        if whole(group_rank) is None or not 0 <= group_rank < len(group.ranks):
+            raise DistributedError(f"{group} has no rank {group_rank!r}")
         return group.ranks[group_rank]
 
     def get_group_rank(self, group: ProcessGroup, global_rank: int) -> int:
@@ -132,7 +124,10 @@ class Distributed:
         self, ranks: Sequence[int] | None = None, timeout: Any = None, backend: Any = None, **_: Any
     ) -> ProcessGroup:
         """A group of some ranks. Every worker calls it for every group, in the same order, as in torch."""
-        chosen = tuple(sorted(self.world.ranks if ranks is None else ranks))
+        given = self.world.ranks if ranks is None else ranks
+        if not isinstance(given, (list, tuple, range)) or any(whole(r) is None for r in given):
+            raise DistributedError(f"{ranks!r} is no list of ranks", advice="new_group([0, 1])")
+        chosen = tuple(sorted(given))
         wrong = [r for r in chosen if r not in self.world.ranks]
         if wrong or len(set(chosen)) < len(chosen) or not chosen:
             raise DistributedError(f"{list(chosen)} is no group of the ranks {list(self.world.ranks)}")
@@ -328,6 +323,8 @@ class Distributed:
 
     def _list_of(self, tensors: Sequence[Tensor], group: Any, like: Tensor, what: str) -> None:
         size = self._group(group).size()
+        if not isinstance(tensors, (list, tuple)):
+            raise DistributedError(f"{what} takes a list of tensors, not {type(tensors).__name__}")
         if len(tensors) != size or any(_numel(t) != _numel(like) for t in tensors):
             sizes = [_numel(t) for t in tensors]
             raise ShapeMismatch(f"{what} needs {size} tensors of {_numel(like)} elements, not {sizes}")
@@ -339,82 +336,6 @@ class Distributed:
             return ()
         self._list_of(tensors or (), group, like, what)
         return list(tensors)
-
-    # between two ranks
-
-    def send(self, tensor: Tensor, dst: int, group: Any = None, tag: int = 0) -> None:
-        self.isend(tensor, dst, group, tag).wait()
-
-    def recv(self, tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 0) -> int:
-        """Receive from ``src``, or from whoever sends first; the sender's rank."""
-        if src is None:
-            src = self._any_sender(group, tag)
-        self.irecv(tensor, src, group, tag).wait()
-        return src
-
-    def isend(self, tensor: Tensor, dst: int, group: Any = None, tag: int = 0) -> Work:
-        return self._message("send", tensor, self._context.rank, dst, group, tag)
-
-    def irecv(self, tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 0) -> Work:
-        return self._message(
-            "recv",
-            tensor,
-            self._any_sender(group, tag) if src is None else src,
-            self._context.rank,
-            group,
-            tag,
-        )
-
-    def batch_isend_irecv(self, p2p_op_list: Sequence[PointToPoint]) -> list[Work]:
-        return [one.op(one.tensor, one.peer, one.group, one.tag) for one in p2p_op_list]
-
-    def _any_sender(self, group: Any, tag: int) -> int:
-        me = self._context.rank
-
-        def senders() -> list[int]:
-            return [
-                src for (src, dst, t), (sends, _) in self._mail.items() if (dst, t) == (me, tag) and sends
-            ]
-
-        self._context.workers.wait_until(
-            lambda: bool(senders()), lambda: f"rank {me} waits in recv at any sender"
-        )
-        return senders()[0]
-
-    def _message(self, operation: str, tensor: Tensor, src: int, dst: int, group: Any, tag: int) -> Work:
-        context, members = self._context, self._group(group)
-        for rank in (src, dst):
-            if rank not in members.ranks:
-                raise DistributedError(f"{operation}: rank {rank} is not in {members}")
-        if src == dst:
-            raise DistributedError(f"{operation}: rank {src} cannot send to itself")
-        self._check_there(tensor, context.rank, operation)
-        call = Call(
-            "send_recv",
-            context.rank,
-            tensor.numel(),
-            tensor.dtype,
-            [tensor],
-            [tensor],
-            at_ps=context.clock_ps,
-            site=call_site(),
-        )
-        if context.workers.current is not None:
-            context.workers.current.last = str(call)
-        sends, receives = self._mail.setdefault((src, dst, tag), (deque(), deque()))
-        mine, theirs = (sends, receives) if operation == "send" else (receives, sends)
-        peer = dst if operation == "send" else src
-        if theirs:
-            other, meeting = theirs.popleft()
-            pair = (call, other) if operation == "send" else (other, call)
-            meeting.join(call)
-            meeting.work = context.collectives.message(*pair)
-        else:
-            meeting = Epoch(len(mine), {call.rank: call})
-            mine.append((call, meeting))
-        return Work(
-            context, meeting, lambda: f"rank {call.rank} waits in {operation} at {call.site} for rank {peer}"
-        )
 
     def waiting(self, rank: int) -> bool:
         """Whether a rank has joined a collective that others have yet to join."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megatile.core.dtypes import itemsize
-from megatile.core.errors import MegatileError
+from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.expr import unit
 from megatile.hda.addresses import DeviceShape
 from megatile.language.kernel.to_plan import read_kernel
@@ -20,6 +20,9 @@ from megatile.language.kernel.values import Tensor as KernelTensor
 from megatile.plan.check import check
 from megatile.plan.model import Plan, statements
 from megatile.runtime.host.tensor import Tensor, TensorError
+
+OPTIONS = ("topology", "neighbors", "n_slots", "slot_size", "buffer_kind", "scratch")
+"""What a launch may say of its queues and scratch memory; see ``tl.read_kernel``."""
 
 
 class LaunchError(MegatileError, RuntimeError):
@@ -63,6 +66,10 @@ class Kernels:
 
     def find(self, name: str, fn: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Kernel:
         """The kernel for these arguments, read when they are first seen."""
+        unknown = [o for o in options if o not in OPTIONS]
+        if unknown:
+            advice = did_you_mean(unknown[0], OPTIONS, what="options")
+            raise LaunchError(f"a launch has no option '{unknown[0]}'", advice=advice)
         tensors = [a for a in args if isinstance(a, Tensor)]
         if not tensors:
             raise LaunchError(f"kernel '{name}' has no tensor, so nobody knows where it is to run")

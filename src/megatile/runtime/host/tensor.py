@@ -26,6 +26,10 @@ class TensorError(MegatileError, RuntimeError):
     """A tensor that cannot be used like this."""
 
 
+class TensorIndexError(MegatileError, IndexError):
+    """Elements that a tensor does not have."""
+
+
 class ShapeMismatch(MegatileError, ValueError):
     """Shapes that do not go together."""
 
@@ -204,20 +208,28 @@ class Tensor:
     def __getitem__(self, index: Any) -> Any:
         """The elements as a tensor of the host (a number if there is one); they may span shards."""
         whole = self.contents() if self.handle is not None else self._data
-        found = whole[index]
+        found = self._at(whole, index)
         if self.handle is not None:
             self._read(int(np.size(found)) * itemsize(self.dtype))
         return self.context.from_numpy(np.array(found)) if np.ndim(found) else found
 
+    def _at(self, array: Any, index: Any) -> Any:
+        try:
+            return array[index]
+        except IndexError as problem:
+            raise TensorIndexError(f"'{self.name}' {self.shape}: {problem}") from None
+
     def __setitem__(self, index: Any, value: Any) -> None:
         given = value._read() if isinstance(value, Tensor) else value
         if self.handle is None:
+            self._at(self._data, index)
             self._data[index] = given
             return
         if self._data is None:
             self.context.host_copy(f"write {self.name}", 0, 1, self)
             return
         whole = np.array(self.contents())
+        self._at(whole, index)
         try:
             whole[index] = given
         except ValueError as problem:

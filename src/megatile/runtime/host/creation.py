@@ -1,0 +1,178 @@
+"""Making tensors: the functions of the namespace that give one, and the memory behind it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megatile.core.dtypes import dtype as dtype_name
+from megatile.core.dtypes import itemsize, numpy_dtype
+from megatile.core.errors import MegatileError
+from megatile.hda.addresses import DeviceShape
+from megatile.runtime.host.allocators import AllocationError, Memory
+from megatile.runtime.host.engine import Engine
+from megatile.runtime.host.oplog import OpLog
+from megatile.runtime.host.placement import (
+    DPPolicy,
+    TensorHandle,
+    alike,
+    deploy_tensor,
+    release,
+    resolve_dp_policy,
+)
+from megatile.runtime.host.tensor import Tensor, empty_rows
+
+ONE_PE = DPPolicy(num_cubes=1, num_pes=1)
+
+
+class HostError(MegatileError, RuntimeError):
+    """A host that is asked for something it cannot do."""
+
+
+class Creation:
+    """The part of a `RuntimeContext` that makes tensors."""
+
+    _names = 0
+    """Tensors without a name so far."""
+
+    if TYPE_CHECKING:
+        engine: Engine
+        memory: Memory
+        shape: DeviceShape
+
+        @property
+        def op_log(self) -> OpLog | None: ...
+
+        def current_device(self) -> int: ...
+
+    def empty(
+        self,
+        *shape: Any,
+        dtype: Any = "f16",
+        dp: DPPolicy | None = None,
+        name: str | None = None,
+        device: Any = None,
+    ) -> Tensor:
+        """A tensor of the current device, whose contents are left as they are."""
+        return self._make(shape, dtype, dp, name, device, None)
+
+    def zeros(
+        self,
+        *shape: Any,
+        dtype: Any = "f16",
+        dp: DPPolicy | None = None,
+        name: str | None = None,
+        device: Any = None,
+    ) -> Tensor:
+        return self._make(shape, dtype, dp, name, device, 0.0)
+
+    def ones(self, *shape: Any, **options: Any) -> Tensor:
+        return self.full(shape[0] if len(shape) == 1 else shape, 1, **options)
+
+    def full(self, shape: Any, fill_value: float, **options: Any) -> Tensor:
+        return self.empty(shape, **options).fill_(fill_value)
+
+    def empty_like(self, tensor: Tensor, dtype: Any = None) -> Tensor:
+        if tensor.handle is None:
+            return self.from_numpy(np.empty(tensor.shape, numpy_dtype(dtype_name(dtype or tensor.dtype))))
+        element = dtype_name(dtype or tensor.dtype)
+        specs = alike(tensor.shards, itemsize(tensor.dtype), itemsize(element))
+        return self._deploy(tensor.shape, element, specs, None, tensor.handle.mem_kind, None)
+
+    def zeros_like(self, tensor: Tensor) -> Tensor:
+        return self.empty_like(tensor).zero_()
+
+    def from_numpy(self, array: Any) -> Tensor:
+        """A tensor of the host that shares the array's memory; ``copy_`` brings it to a device."""
+        data = np.asarray(array)
+        context: Any = self
+        return Tensor(context, data.shape, dtype_name(data.dtype), data)
+
+    def tensor(self, data: Any, dtype: Any = None, **options: Any) -> Tensor:
+        """A tensor of the current device with these contents."""
+        array = np.asarray(data)
+        if dtype is not None:
+            array = array.astype(numpy_dtype(dtype_name(dtype)))
+        elif array.dtype == np.float64:
+            array = array.astype(np.float32)
+        return self.empty(array.shape, dtype=array.dtype, **options).copy_(array)
+
+    def _make(
+        self, shape: Any, dtype: Any, dp: DPPolicy | None, name: str | None, device: Any, fill: float | None
+    ) -> Tensor:
+        extents = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        element = dtype_name(dtype)
+        if device == "cpu":
+            return self.from_numpy(np.zeros(extents, numpy_dtype(element)))
+        specs = resolve_dp_policy(
+            dp or ONE_PE,
+            shape=extents,
+            itemsize=numpy_dtype(element).itemsize,
+            num_pe=self.shape.pes,
+            num_cubes=self.shape.cubes,
+            target_sip=self.current_device() if device is None else self._device_number(device),
+        )
+        return self._deploy(tuple(int(e) for e in extents), element, specs, name, "hbm", fill)
+
+    def _deploy(
+        self, shape: Any, dtype: str, specs: Any, name: str | None, kind: str, fill: float | None
+    ) -> Tensor:
+        self._names += 1
+        title = str(name or f"tensor{self._names}")
+        handle = deploy_tensor(title, shape, dtype, specs, self.memory, kind, self.memory.virtual)
+        if handle.va_base is not None:
+            for s in handle.shards:
+                if s.nbytes:
+                    self.memory.mmu(s.sip, s.cube, s.pe).map(
+                        handle.va_base + s.offset_bytes, s.nbytes, s.pa, f"tensor '{title}'"
+                    )
+        rows = empty_rows(handle, fill) if self.engine.data else None
+        context: Any = self
+        made = Tensor(context, handle.shape, handle.dtype, rows, handle)
+        if self.op_log is not None:
+            self.op_log.tensor(made, zero=fill is not None)
+        return made
+
+    def release(self, handle: TensorHandle) -> None:
+        """Give the memory of a tensor back."""
+        if handle.freed:
+            raise AllocationError(f"tensor '{handle.name}' was freed already")
+        handle.freed = True
+        release(handle.shards, self.memory)
+        if handle.va_base is not None:
+            for s in handle.shards:
+                if s.nbytes:
+                    self.memory.mmu(s.sip, s.cube, s.pe).unmap(handle.va_base + s.offset_bytes)
+            self.memory.virtual.free(handle.va_base, handle.nbytes)
+
+    def _device_number(self, device: Any) -> int:
+        text = str(device).rpartition(":")[2]
+        if not text.isdecimal() or int(text) >= self.shape.devices:
+            raise HostError(
+                f"there is no device {device!r}", advice=f"use 0 to {self.shape.devices - 1}, or 'cpu'"
+            )
+        return int(text)
+
+    def convert(self, tensor: Tensor, target: Any, dtype: Any) -> Tensor:
+        """``tensor.to``: another device, another type, or both."""
+        if dtype is None and target is not None and str(target) != "cpu":
+            with suppress(MegatileError):
+                dtype, target = dtype_name(target), None
+        element = dtype_name(dtype or tensor.dtype)
+        if target is None and element == tensor.dtype:
+            return tensor
+        if target is None and tensor.handle is not None:
+            target = tensor.device_index
+        if target is None or str(target) == "cpu":
+            return self.from_numpy(tensor.numpy().astype(numpy_dtype(element)))
+        device = self._device_number(target)
+        if tensor.handle is None or tensor.dtype != element:
+            source = self.from_numpy(tensor.numpy().astype(numpy_dtype(element)))
+        else:
+            source = tensor
+        if tensor.handle is None:
+            return self.empty(tensor.shape, dtype=element, device=device).copy_(source)
+        specs = alike(tensor.shards, itemsize(tensor.dtype), itemsize(element), device)
+        return self._deploy(tensor.shape, element, specs, None, "hbm", None).copy_(source)

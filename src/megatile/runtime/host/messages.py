@@ -1,0 +1,117 @@
+"""Messages between two ranks: sends and receives that meet by sender, receiver and tag."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from megatile.runtime.host.groups import Call, Epoch, ProcessGroup, Work
+from megatile.runtime.host.tensor import Tensor
+from megatile.runtime.host.workers import DistributedError, call_site
+
+if TYPE_CHECKING:
+    from megatile.runtime.host.context import RuntimeContext
+
+
+@dataclass
+class PointToPoint:
+    """One of the sends and receives of ``batch_isend_irecv``: ``op`` is ``isend`` or ``irecv``."""
+
+    op: Callable[..., Any]
+    tensor: Tensor
+    peer: int
+    group: ProcessGroup | None = None
+    tag: int = 0
+
+
+class Messages:
+    """The part of `Distributed` for two ranks."""
+
+    _mail: dict[tuple[int, int, int], tuple[deque[Any], deque[Any]]]
+    """By sender, receiver and tag: sends, and receives, that wait for their other half."""
+
+    if TYPE_CHECKING:
+        _context: RuntimeContext
+
+        def _group(self, group: Any) -> ProcessGroup: ...
+
+        def _check_there(self, tensor: Any, rank: int, operation: str) -> None: ...
+
+    def send(self, tensor: Tensor, dst: int, group: Any = None, tag: int = 0) -> None:
+        self.isend(tensor, dst, group, tag).wait()
+
+    def recv(self, tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 0) -> int:
+        """Receive from ``src``, or from whoever sends first; the sender's rank."""
+        if src is None:
+            src = self._any_sender(group, tag)
+        self.irecv(tensor, src, group, tag).wait()
+        return src
+
+    def isend(self, tensor: Tensor, dst: int, group: Any = None, tag: int = 0) -> Work:
+        return self._message("send", tensor, self._context.rank, dst, group, tag)
+
+    def irecv(self, tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 0) -> Work:
+        return self._message(
+            "recv",
+            tensor,
+            self._any_sender(group, tag) if src is None else src,
+            self._context.rank,
+            group,
+            tag,
+        )
+
+    def batch_isend_irecv(self, p2p_op_list: Sequence[PointToPoint]) -> list[Work]:
+        wrong = [one for one in p2p_op_list if not isinstance(one, PointToPoint)]
+        if wrong:
+            raise DistributedError(f"batch_isend_irecv takes P2POps, not {wrong[0]!r}")
+        return [one.op(one.tensor, one.peer, one.group, one.tag) for one in p2p_op_list]
+
+    def _any_sender(self, group: Any, tag: int) -> int:
+        me = self._context.rank
+
+        def senders() -> list[int]:
+            return [
+                src for (src, dst, t), (sends, _) in self._mail.items() if (dst, t) == (me, tag) and sends
+            ]
+
+        self._context.workers.wait_until(
+            lambda: bool(senders()), lambda: f"rank {me} waits in recv at any sender"
+        )
+        return senders()[0]
+
+    def _message(self, operation: str, tensor: Tensor, src: int, dst: int, group: Any, tag: int) -> Work:
+        context, members = self._context, self._group(group)
+        for rank in (src, dst):
+            if rank not in members.ranks:
+                raise DistributedError(f"{operation}: rank {rank} is not in {members}")
+        if src == dst:
+            raise DistributedError(f"{operation}: rank {src} cannot send to itself")
+        self._check_there(tensor, context.rank, operation)
+        call = Call(
+            "send_recv",
+            context.rank,
+            tensor.numel(),
+            tensor.dtype,
+            [tensor],
+            [tensor],
+            at_ps=context.clock_ps,
+            site=call_site(),
+        )
+        if context.workers.current is not None:
+            context.workers.current.last = str(call)
+        sends, receives = self._mail.setdefault((src, dst, tag), (deque(), deque()))
+        mine, theirs = (sends, receives) if operation == "send" else (receives, sends)
+        peer = dst if operation == "send" else src
+        if theirs:
+            other, meeting = theirs.popleft()
+            pair = (call, other) if operation == "send" else (other, call)
+            meeting.join(call)
+            meeting.work = context.collectives.message(*pair)
+        else:
+            meeting = Epoch(len(mine), {call.rank: call})
+            mine.append((call, meeting))
+        return Work(
+            context, meeting, lambda: f"rank {call.rank} waits in {operation} at {call.site} for rank {peer}"
+        )
