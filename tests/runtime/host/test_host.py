@@ -234,6 +234,32 @@ def test_kernels_that_cannot_be_launched(torch) -> None:
     torch.launch("good", double, x, 8)
 
 
+def large(x, count, tl):
+    tl.store(x, tl.load(x, shape=(count,), dtype="f16") * 2.0)
+
+
+def test_scratch_must_fit_beside_what_is_allocated(torch) -> None:
+    size = (3 << 20) - 64  # two tiles of nearly 6 MiB fill 12 MiB
+    x = torch.zeros(size)
+    torch.launch("large", large, x, size)
+    torch.memory.pe(0, 0, 0).alloc_tcm(1024)
+    with pytest.raises(AllocationError, match=r"tcm of sip0/cube0/pe0: .* for scratch of kernel 'large'"):
+        torch.launch("large", large, x, size)
+    with pytest.raises(LaunchError, match="memory 'tcm' of machine 'ahbm' has"):
+        torch.launch("larger", large, torch.zeros(2 * size), 2 * size)
+
+
+def test_a_collective_kernel_that_does_not_fit() -> None:
+    def worker(rank, torch):
+        torch.accelerator.set_device_index(rank)
+        torch.distributed.init_process_group()
+        torch.distributed.all_reduce(torch.zeros(8 << 20))
+
+    torch = mt.host("ahbm", "ccl.yaml", algorithm="ring_allreduce_tcm", data=False)
+    with pytest.raises(SpawnException, match="memory 'tcm' of machine 'ahbm' has"):
+        torch.multiprocessing.spawn(worker, args=(torch,), nprocs=2)
+
+
 # --- benches ---------------------------------------------------------------------------------------
 
 QUICK = [name for name in benches() if name != "qkv_gpt3"]

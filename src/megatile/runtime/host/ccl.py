@@ -13,6 +13,7 @@ from megatile.collectives.mappers import resolve_validator
 from megatile.collectives.topologies import floor_of
 from megatile.core.errors import MegatileError
 from megatile.hda import HDA
+from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan
 from megatile.runtime.host.allocators import Memory
 from megatile.runtime.host.placement import PlacedShard
@@ -101,14 +102,16 @@ class CclAlgorithm:
         if key not in self._plans:
             config = {**self.config, "dtype": dtype, "reduce_op": reduction}
             try:
-                self._plans[key] = kernel_plan(
+                plan = kernel_plan(
                     config, self.machine, world_size=self.world_size, n_elem=n_elem, trust=self.trust
                 )
+                check_memory(plan, self.machine)
             except MegatileError as problem:
                 raise DistributedError(
                     f"all_reduce by '{self.name}': {problem.message}",
                     advice=problem.advice or 'mt.host(..., algorithm="auto") takes any type and reduction',
                 ) from None
+            self._plans[key] = plan
         return self._plans[key]
 
     def check(self, shards: Sequence[PlacedShard]) -> None:

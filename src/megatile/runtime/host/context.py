@@ -108,7 +108,7 @@ class RuntimeContext(Creation):
         """Every collective and message so far, in the order in which they began."""
         self.collectives = Collectives(self, algorithm)
         self.distributed = Distributed(self)
-        self.kernels = Kernels(self.shape)
+        self.kernels = Kernels(self.machine, self.shape)
         self.installed = False
         engine.horizon = self._horizon
         self._clock_ps = 0
@@ -275,6 +275,7 @@ class RuntimeContext(Creation):
         tensors = {f"t{i}": a for i, a in enumerate(args) if isinstance(a, Tensor)}
         used = {n: tensors[n] for n in kernel.names}
         device = next(iter(used.values())).device_index
+        self._check_scratch(name, kernel.scratch_bytes, next(iter(used.values())))
         at = max([self.clock_ps, *(t.ready_ps for t in used.values())])
         inputs = {n: t.rows() for n, t in used.items()} if self.engine.data else None
         try:
@@ -298,6 +299,13 @@ class RuntimeContext(Creation):
         if not _defer_wait:
             self.wait_on(launch)
         return launch
+
+    def _check_scratch(self, name: str, needed: int, tensor: Tensor) -> None:
+        """Whether a kernel's tiles and queues fit beside what is allocated in the near memory of its PEs."""
+        for shard in tensor.shards:
+            pool = self.memory.pe(shard.sip, shard.cube, shard.pe).pools["tcm"]
+            if needed > pool.free_bytes:
+                pool.take(needed, f"scratch of kernel '{name}'")
 
     def _binding(self, used: Mapping[str, Tensor], written: frozenset[str]) -> Binding:
         rows = {n: shard_rows(t) for n, t in used.items()}

@@ -45,6 +45,11 @@ class Creation:
         @property
         def op_log(self) -> OpLog | None: ...
 
+        @property
+        def clock_ps(self) -> int: ...
+
+        def wait_for(self, time_ps: int) -> None: ...
+
         def current_device(self) -> int: ...
 
     def empty(
@@ -123,6 +128,7 @@ class Creation:
         title = str(name or f"tensor{self._names}")
         handle = deploy_tensor(title, shape, dtype, specs, self.memory, kind, self.memory.virtual)
         if handle.va_base is not None:
+            self._map_messages(title, handle)
             for s in handle.shards:
                 if s.nbytes:
                     self.memory.mmu(s.sip, s.cube, s.pe).map(
@@ -134,6 +140,13 @@ class Creation:
         if self.op_log is not None:
             self.op_log.tensor(made, zero=fill is not None)
         return made
+
+    def _map_messages(self, title: str, handle: TensorHandle) -> None:
+        """Where PEs have page tables, a message over the control path says what they map."""
+        if handle.shards and self.engine.machine.memory(self.shape.hbm).page is not None:
+            took = self.engine.control_ps()
+            device = handle.shards[0].sip
+            self.wait_for(self.engine.occupy(f"map {title}", self.clock_ps, took, device, 0).end_ps)
 
     def release(self, handle: TensorHandle) -> None:
         """Give the memory of a tensor back."""

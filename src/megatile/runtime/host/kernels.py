@@ -14,10 +14,12 @@ from typing import Any
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.expr import unit
+from megatile.hda import HDA
 from megatile.hda.addresses import DeviceShape
 from megatile.language.kernel.to_plan import read_kernel
 from megatile.language.kernel.values import Tensor as KernelTensor
 from megatile.plan.check import check
+from megatile.plan.memory import blocks
 from megatile.plan.model import Plan, statements
 from megatile.runtime.host.tensor import Tensor, TensorError
 
@@ -36,6 +38,8 @@ class Kernel:
     plan: Plan
     names: tuple[str, ...]
     written: frozenset[str]
+    scratch_bytes: int
+    """What it needs of the near memory of each PE: tiles and queues."""
     _placed: dict[int, Plan] = field(default_factory=dict)
 
     def on(self, device: int, shape: DeviceShape) -> Plan:
@@ -49,8 +53,8 @@ class Kernel:
 class Kernels:
     """Kernels that were read, by function, arguments and placement."""
 
-    def __init__(self, shape: DeviceShape) -> None:
-        self.shape = shape
+    def __init__(self, machine: HDA, shape: DeviceShape) -> None:
+        self.machine, self.shape = machine, shape
         self._known: dict[Any, Kernel] = {}
 
     def checked(
@@ -123,10 +127,14 @@ class Kernels:
             replace(t, role="input") if t.role == "inout" and t.name not in written else t for t in plan.tiles
         )
         plan = replace(plan, tiles=tuple(tiles))
-        check(plan)
+        check(plan, self.machine)
         if pes != self.shape.pes:
             plan = replace(plan, place=unit // pes * self.shape.pes + unit % pes)
-        return Kernel(plan, tuple(names.values()), written)
+        near = [b for b in blocks(plan) if b[1] == self.shape.l1]
+        scratch = sum(
+            size for what, _, size, _ in near if what not in {f"tile '{n}'" for n in names.values()}
+        )
+        return Kernel(plan, tuple(names.values()), written, scratch)
 
 
 def explained(problem: MegatileError, name: str, args: Sequence[Any]) -> LaunchError:
