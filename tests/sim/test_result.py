@@ -46,6 +46,10 @@ def test_summary_and_repr() -> None:
     assert any(line.split()[:2] == ["engine", "vector"] for line in lines)
     assert any("net 0->1" in line and "1 KiB" in line for line in lines)
     assert repr(r) == "Result(ring on toy: 1.91 ns)"
+    assert {origin.kind for origin in r.origins.values()} == {"assumed"}  # the toy's file names no source
+    assert any(line.startswith("times of add on vector: assumed (") for line in lines)
+    real = simulate(ring(3, 64, scale="pe", memory="tcm"), machine="ahbm").summary()
+    assert "rule (pe_math: topology.yaml of the KernBench design" in real
 
 
 def test_the_critical_path_adds_up_and_is_a_chain() -> None:

@@ -22,6 +22,8 @@ from megatile.report.canvas import SUFFIXES, check_folder
 if TYPE_CHECKING:
     from megatile.collectives.planner import Prediction
     from megatile.collectives.sweeps import Line
+    from megatile.hda import HDA
+    from megatile.timing.view import Origin
 
 MOST_SIZES = 1000
 MOST_RANKS = 1_000_000
@@ -136,13 +138,15 @@ def collective(
         found = _progress(work, len(every) * len(names))
     lines = [line for line, _ in found]
     if json:
-        print_json("collective", [_record(line, prediction, explain) for line, prediction in found])
+        print_json("collective", [_record(line, prediction, explain, hda) for line, prediction in found])
     else:
         _print_table(hda.name, found[0][1], lines)
         _print_in_network([prediction for _, prediction in found])
     if explain and not json:
+        from megatile.timing.origins import origin_lines
+
         for _, prediction in found:
-            print(f"\n{prediction.explanation}")
+            print("\n" + "\n".join([str(prediction.explanation), *origin_lines(_origins(hda, prediction))]))
     if plot is not None:
         _plot(lines, plot, f"{operation} on {hda.name}, {found[0][1].job.ranks} ranks")
     if trace is not None:
@@ -178,11 +182,19 @@ def _can_write(path: Path | None, kinds: tuple[str, ...]) -> None:
 _WITH_UNITS = {"size": "size_bytes", "algbw": "algbw_gb_per_s", "busbw": "busbw_gb_per_s"}
 
 
-def _record(line: Line, prediction: Prediction, explain: bool) -> dict[str, Any]:
+def _origins(hda: HDA, prediction: Prediction) -> dict[str, Origin]:
+    """Where the times of a prediction come from."""
+    from megatile.timing.resources import Resources
+
+    return Resources(hda, prediction.plan, timing=prediction.timing).origins()
+
+
+def _record(line: Line, prediction: Prediction, explain: bool, hda: HDA) -> dict[str, Any]:
     named = {_WITH_UNITS.get(key, key): value for key, value in line.as_dict().items()}
     if not explain or prediction.explanation is None:
         return named
-    return named | {"candidates": prediction.explanation.as_dicts()}
+    origins = {name: origin._asdict() for name, origin in _origins(hda, prediction).items()}
+    return named | {"candidates": prediction.explanation.as_dicts(), "origins": origins}
 
 
 def _algorithms(

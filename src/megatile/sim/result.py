@@ -17,7 +17,9 @@ from megatile.plan.model import Plan
 from megatile.sim.data import Scalars, assumed
 from megatile.sim.record import Record, Usage
 from megatile.timing.faults import Faults
-from megatile.timing.view import Timing, TimingError
+from megatile.timing.origins import origin_lines
+from megatile.timing.resources import Resources
+from megatile.timing.view import Origin, Timing, TimingError
 from megatile.trace import (
     CriticalStep,
     Event,
@@ -198,8 +200,13 @@ class Result:
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self.summary())}</pre>"
 
+    @property
+    def origins(self) -> dict[str, Origin]:
+        """By class of commands, where their times come from: measured, interpolated, rule or assumed."""
+        return Resources(self.machine, self.plan, timing=self.timing).origins()
+
     def summary(self) -> str:
-        """Time, engines, links and exposed communication as a table."""
+        """Time, engines, links and exposed communication as a table, and where the times come from."""
         whole = max(1, self.time_ps)
         units = max(1, self.plan.units)
         rows = [
@@ -218,7 +225,8 @@ class Result:
             f"{self.plan.name} on {self.machine.name}: {format_time(self.time_ps)}, {self.plan.units} units, "
             f"exposed communication {format_time(round(self.exposed_ns * 1000))}"
         )
-        return f"{head}\n{text_table(('what', 'busy', 'use', 'bytes'), rows)}"
+        shown = text_table(("what", "busy", "use", "bytes"), rows)
+        return "\n".join([head, shown, *origin_lines(self.origins)])
 
     def print_communication(self, start_ps: int = 0) -> None:
         """One line per message on stderr, in order of time; ``start_ps`` is when the launch began."""

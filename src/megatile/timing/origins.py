@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from megatile.plan import model as pm
@@ -18,8 +19,11 @@ def origins(resources: Resources) -> dict[str, Origin]:
     """By class of commands, where their times come from."""
     hda, plan, known = resources.hda, resources.plan, resources.view.origins
     found: dict[str, Origin] = {}
-    for s in (s for stream in plan.streams for s in pm.statements(stream.body) if isinstance(s, pm.Compute)):
-        engine = resources.engine(s.engine)
+    computing = [(stream.level, s) for stream in plan.streams for s in pm.statements(stream.body)]
+    for level, s in computing:
+        if not isinstance(s, pm.Compute):
+            continue
+        engine = resources.of(plan.level(level).name).engine(s.engine)
         if s.engine == "dma":
             found["copies"] = known.get("copies") or _origin(engine, hda.spec.engines, "bandwidth")
         else:
@@ -33,6 +37,14 @@ def origins(resources: Resources) -> dict[str, Origin]:
         stations = hda.spec.control.launch if hda.spec.control is not None else ()
         found["launch"] = known.get("launch") or _origin(hda.control.launch[0], stations, "overhead")
     return found
+
+
+def origin_lines(found: Mapping[str, Origin]) -> list[str]:
+    """Where times come from as text, one line for each source."""
+    together: dict[Origin, list[str]] = {}
+    for name, origin in found.items():
+        together.setdefault(origin, []).append(name)
+    return [f"times of {', '.join(names)}: {o.kind} ({o.source})" for o, names in together.items()]
 
 
 def _origin(part: Any, specs: Any, figure: str) -> Origin:
