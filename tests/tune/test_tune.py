@@ -246,7 +246,7 @@ def test_a_store_that_is_something_else(tmp_path):
 
 # tile programs
 
-TILES = {"bM": [16, 64], "bN": [16, 64], "bK": [16, 64], "stages": [1, 2]}
+TILES = {"bM": [16, 64], "bN": [16, 64], "bK": [16, 64]}
 
 
 @pytest.mark.parametrize("name", ["dgx-h100", "mi300x-8"])

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from megatile.core.errors import MegatileError
+from megatile.sim.compiled import compiled
 from megatile.tune.work import Outcome, Task, TuneError
 
 AHEAD = 2
@@ -125,6 +126,7 @@ def workers_for(task: Task, executor: Executor | None, workers: int | None) -> I
         yield Workers(task, None, 1)
         return
     before, _TASK = _TASK, task
+    compiled()  # loaded once here, not by every worker
     # Ctrl-C goes to all processes of a terminal: this one stops the others.
     ignore = (signal.SIGINT, signal.SIG_IGN)
     context = multiprocessing.get_context("fork")
