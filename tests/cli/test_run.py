@@ -27,6 +27,14 @@ def test_a_product_is_verified_and_predicted(tmp_path: Path) -> None:
     assert (tmp_path / "t.json").stat().st_size > 100
 
 
+def test_reasons_name_engines_and_their_rivals() -> None:
+    text = run(f"{GEMM}(128, 192, 64)", "--no-verify", "--explain")
+    line = next(line for line in text.splitlines() if line.startswith("gemm_add"))
+    assert "tensor" in line
+    assert "vector" in line
+    assert "21_gemm_block.py:22" in line
+
+
 def test_json_has_the_figures() -> None:
     found = json.loads(run(f"{GEMM}(128, 192, 64, stages=2)", "--json", "--no-verify"))
     assert found["flops"]["tensor"] == 2 * 128 * 192 * 64

@@ -49,6 +49,9 @@ def run(
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the trace (.json, .jsonl).")] = None,
     report: Annotated[Path | None, typer.Option(help="Write a page to look at (.html).")] = None,
+    why: Annotated[
+        bool, typer.Option("--explain", help="Also print which engine does what, and how long others take.")
+    ] = False,
     settings: Set = None,
     json: Json = False,
 ) -> None:
@@ -57,7 +60,7 @@ def run(
     Example: megatile run examples/21_gemm_block.py:gemm(512,512,512) -m dgx-h100
     """
     from megatile.lower.calls import simulate
-    from megatile.lower.explain import figures
+    from megatile.lower.explain import explain, figures
     from megatile.lower.lowered import lower
 
     prog = find_program(program)
@@ -80,7 +83,7 @@ def run(
     if json:
         print_json("run", found.as_dict() | {"verified": verdict})
         return
-    print(found)
+    print(explain(lowered) if why else found)
     if verdict is None:
         print("data not compared (--verify does it, however long it takes)")
     else:
