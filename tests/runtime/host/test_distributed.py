@@ -265,7 +265,7 @@ def test_t3_a_rank_that_leaves_before_the_collective(torch) -> None:
     with pytest.raises(SpawnException) as caught:
         run(torch, body)
     text = str(caught.value)
-    assert sorted(caught.value.errors) == [0, 1, 3]
+    assert sorted(caught.value.errors) == [2], "it is to blame, those that wait are not"
     assert "rank 0 waits in all_reduce of f32[4] at test_distributed.py:" in text
     assert "for rank 2" in text
     assert "rank 2 has ended" in text

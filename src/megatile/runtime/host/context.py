@@ -348,10 +348,7 @@ class RuntimeContext(Creation):
         nested = self.workers.running
         before = self.distributed.is_initialized()
         try:
-            workers = self.workers.run(fn, tuple(args), nprocs, self._clock_ps)
-            left = self.distributed.unfinished()
-            if left:
-                raise SpawnException({-1: DistributedError("; ".join(left))})
+            workers = self.workers.run(fn, tuple(args), nprocs, self._clock_ps, self.distributed.unfinished)
             self._clock_ps = max([self._clock_ps, *(w.clock_ps for w in workers)])
             return True
         finally:

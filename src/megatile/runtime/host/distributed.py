@@ -14,7 +14,7 @@ from megatile.core.quantities import whole
 from megatile.runtime.host.groups import Call, ProcessGroup, Work
 from megatile.runtime.host.messages import Messages, PointToPoint
 from megatile.runtime.host.tensor import ShapeMismatch, Tensor
-from megatile.runtime.host.workers import DistributedError, call_site
+from megatile.runtime.host.workers import DistributedError, Stuck, call_site
 
 if TYPE_CHECKING:
     from megatile.runtime.host.context import RuntimeContext
@@ -344,15 +344,9 @@ class Distributed(Messages):
     def _all_groups(self) -> list[ProcessGroup]:
         return [*([self._world] if self._world else []), *(g for gs in self._groups.values() for g in gs)]
 
-    def unfinished(self) -> list[str]:
+    def unfinished(self) -> list[Stuck]:
         """Calls that cannot complete any more."""
-        found = [text for group in self._all_groups() for text in group.unfinished()]
-        for (src, dst, _), queues in self._mail.items():
-            for name, queue, peer in (("send", queues[0], dst), ("recv", queues[1], src)):
-                found += [
-                    f"rank {call.rank} waits in {name} at {call.site} for rank {peer}" for call, _ in queue
-                ]
-        return found
+        return [s for group in self._all_groups() for s in group.unfinished()] + self.undelivered()
 
 
 def _numel(tensor: Any) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from megatile.runtime.host.tensor import Tensor
-from megatile.runtime.host.workers import DistributedError
+from megatile.runtime.host.workers import DistributedError, Stuck, ranks_text
 
 if TYPE_CHECKING:
     from megatile.runtime.host.context import RuntimeContext
@@ -81,7 +81,7 @@ def _settings(call: Call, other: Call) -> str:
 class Work:
     """A handle of work that goes on: ``wait`` ends when it is done, in the worker's simulated time."""
 
-    def __init__(self, context: RuntimeContext, epoch: Epoch, what: Callable[[], str]) -> None:
+    def __init__(self, context: RuntimeContext, epoch: Epoch, what: Callable[[], Stuck]) -> None:
         self._context, self._epoch, self._what = context, epoch, what
 
     def wait(self, timeout: Any = None) -> bool:
@@ -141,15 +141,14 @@ class ProcessGroup:
             meeting.work = self._runner(self, [meeting.calls[r] for r in self.ranks])
         return Work(self.context, meeting, lambda: self._waiting(call, meeting))
 
-    def _waiting(self, call: Call, meeting: Epoch) -> str:
-        missing = [r for r in self.ranks if r not in meeting.calls]
-        named = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
-        return f"rank {call.rank} waits in {call} for {named}"
+    def _waiting(self, call: Call, meeting: Epoch) -> Stuck:
+        missing = tuple(r for r in self.ranks if r not in meeting.calls)
+        return Stuck(call.rank, f"rank {call.rank} waits in {call} for {ranks_text(missing)}", missing)
 
     def waiting(self, rank: int) -> bool:
         """Whether a rank has joined something that others have yet to join."""
         return any(rank in epoch.calls for epoch in self.epochs.values())
 
-    def unfinished(self) -> list[str]:
+    def unfinished(self) -> list[Stuck]:
         """Calls that some rank never joined."""
-        return [self._waiting(next(iter(e.calls.values())), e) for e in self.epochs.values()]
+        return [self._waiting(call, e) for e in self.epochs.values() for call in e.calls.values()]

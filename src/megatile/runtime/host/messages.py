@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from megatile.runtime.host.groups import Call, Epoch, ProcessGroup, Work
 from megatile.runtime.host.tensor import Tensor
-from megatile.runtime.host.workers import DistributedError, call_site
+from megatile.runtime.host.workers import DistributedError, Stuck, call_site
 
 if TYPE_CHECKING:
     from megatile.runtime.host.context import RuntimeContext
@@ -77,7 +77,7 @@ class Messages:
             ]
 
         self._context.workers.wait_until(
-            lambda: bool(senders()), lambda: f"rank {me} waits in recv at any sender"
+            lambda: bool(senders()), lambda: Stuck(me, f"rank {me} waits in recv for any sender", ())
         )
         return senders()[0]
 
@@ -112,6 +112,17 @@ class Messages:
         else:
             meeting = Epoch(len(mine), {call.rank: call})
             mine.append((call, meeting))
-        return Work(
-            context, meeting, lambda: f"rank {call.rank} waits in {operation} at {call.site} for rank {peer}"
-        )
+        return Work(context, meeting, lambda: _waits(call, operation, peer))
+
+    def undelivered(self) -> list[Stuck]:
+        """Sends and receives without their other half."""
+        return [
+            _waits(call, name, peer)
+            for (src, dst, _), queues in self._mail.items()
+            for name, queue, peer in (("send", queues[0], dst), ("recv", queues[1], src))
+            for call, _ in queue
+        ]
+
+
+def _waits(call: Call, operation: str, peer: int) -> Stuck:
+    return Stuck(call.rank, f"rank {call.rank} waits in {operation} at {call.site} for rank {peer}", (peer,))

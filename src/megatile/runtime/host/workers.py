@@ -7,10 +7,10 @@ said who waits for what. The first failure ends all workers; what they left behi
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import greenlet
 
@@ -28,8 +28,27 @@ class SpawnException(MegatileError, RuntimeError):
 
     def __init__(self, errors: dict[int, BaseException]) -> None:
         self.errors = errors
-        each = "; ".join(f"rank {r} raised {type(e).__name__}: {e}" for r, e in sorted(errors.items()))
+        said: dict[str, list[int]] = {}
+        for rank, error in sorted(errors.items()):
+            said.setdefault(f"{type(error).__name__}: {error}", []).append(rank)
+        each = "; ".join(f"{ranks_text(ranks)} raised {text}" for text, ranks in said.items())
         super().__init__(f"spawn failed on ranks {sorted(errors)}: {each}")
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """``rank 3``, or ``ranks 0, 1, 2``."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+class Stuck(NamedTuple):
+    """A rank that waits, in words, and the ranks that it waits for."""
+
+    rank: int
+    text: str
+    lacks: tuple[int, ...]
+
+
+MOST_SHOWN = 4
 
 
 @dataclass
@@ -37,7 +56,7 @@ class Wait:
     """What a worker waits for, in words, and whether it is there."""
 
     ready: Callable[[], bool]
-    what: Callable[[], str]
+    what: Callable[[], Stuck]
 
 
 class Worker:
@@ -82,13 +101,13 @@ class Workers:
     def running(self) -> bool:
         return bool(self.all)
 
-    def wait_until(self, ready: Callable[[], bool], what: Callable[[], str]) -> None:
+    def wait_until(self, ready: Callable[[], bool], what: Callable[[], Stuck]) -> None:
         """Let the others go on until something holds; outside a worker it must hold already."""
         worker = self.current
         while not ready():
             if worker is None:
                 raise DistributedError(
-                    f"{what()}, but there are no workers",
+                    f"{what().text}, but there are no workers",
                     advice="call it in a function given to torch.multiprocessing.spawn",
                 )
             worker.wait = Wait(ready, what)
@@ -102,8 +121,16 @@ class Workers:
             self.current.wait = None
             self._hub.switch()
 
-    def run(self, fn: Callable[..., Any], args: tuple[Any, ...], count: int, clock_ps: int) -> list[Worker]:
-        """Run ``fn(rank, *args)`` for all ranks until they end; the workers, or `SpawnException`."""
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        count: int,
+        clock_ps: int,
+        unfinished: Callable[[], list[Stuck]] = list,
+    ) -> list[Worker]:
+        """Run ``fn(rank, *args)`` for all ranks until they end and nothing is ``unfinished``; the workers, or
+        `SpawnException`."""
         if self.running:
             raise DistributedError(
                 "spawn inside a worker is refused",
@@ -115,6 +142,9 @@ class Workers:
             worker.start(fn, args)
         try:
             self._turns()
+            left = unfinished()
+            if left:
+                raise self.blame(left)
             return self.all
         finally:
             self._end_all()
@@ -136,12 +166,19 @@ class Workers:
             if not waiting:
                 return
             if not moved:
-                raise SpawnException({w.rank: self._deadlock(w) for w in waiting})
+                raise self.blame([w.wait.what() for w in waiting if w.wait is not None])
 
-    def _deadlock(self, worker: Worker) -> DistributedError:
-        ended = [f"rank {w.rank} has ended (its last was {w.last})" for w in self.all if not w.alive]
-        assert worker.wait is not None
-        return DistributedError("; ".join([f"deadlock: {worker.wait.what()}", *ended]))
+    def blame(self, stuck: Sequence[Stuck]) -> SpawnException:
+        """Who is at fault when some ranks wait for ever: those that have ended without doing what is waited
+        for, unless they are more than those that wait."""
+        ended = {w.rank: w.last for w in self.all if not w.alive}
+        lacking = sorted({r for s in stuck for r in s.lacks if r in ended or r >= len(self.all)})
+        waiting = sorted({s.rank for s in stuck})
+        left = [f"{ranks_text([r])} has ended (its last was {ended[r]})" for r in lacking if r in ended]
+        left += [f"there is no worker of {ranks_text([r])}" for r in lacking if r not in ended]
+        parts = [*_few([s.text for s in stuck]), *_few(left)]
+        error = DistributedError("; ".join([f"deadlock: {parts[0]}", *parts[1:]]))
+        return SpawnException(dict.fromkeys(lacking if 0 < len(lacking) <= len(waiting) else waiting, error))
 
     def _end_all(self) -> None:
         """Siblings of a failed worker get SystemExit; what they do about it is not recorded."""
@@ -152,6 +189,11 @@ class Workers:
                 worker.greenlet.throw(SystemExit)
                 if worker.alive:  # it caught it and waits again
                     worker.greenlet.throw(greenlet.GreenletExit)
+
+
+def _few(texts: Sequence[str]) -> list[str]:
+    shown = list(texts[:MOST_SHOWN])
+    return [*shown, f"and {len(texts) - MOST_SHOWN} more"] if len(texts) > MOST_SHOWN else shown
 
 
 def call_site() -> str:
