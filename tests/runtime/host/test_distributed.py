@@ -363,6 +363,19 @@ def test_a_host_read_inside_an_unfinished_epoch_does_not_wait(torch) -> None:
     assert all(after == 4 for _, after in found.values())
 
 
+def test_debug_mode_warns_of_such_a_read(torch, monkeypatch) -> None:
+    monkeypatch.setenv("MEGATILE_DEBUG", "1")
+
+    def body(rank):
+        x = put(torch, np.ones(4))
+        work = torch.distributed.all_reduce(x, async_op=True)
+        x.numpy()
+        work.wait()
+
+    with pytest.warns(UserWarning, match="is read before a collective on it is complete"):
+        run(torch, body)
+
+
 def test_nested_spawn_is_refused(torch) -> None:
     with pytest.raises(SpawnException, match="spawn inside a worker is refused"):
         run(torch, lambda rank: torch.multiprocessing.spawn(print, nprocs=1))

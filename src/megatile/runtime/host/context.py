@@ -216,9 +216,13 @@ class RuntimeContext(Creation):
             self.warn("no device was chosen (set_device), so it is 0")
         return chosen or 0
 
+    @property
+    def debug(self) -> bool:
+        return os.environ.get(DEBUG_SWITCH, "0") not in ("", "0")
+
     def warn(self, text: str) -> None:
         """A warning for those who set ``MEGATILE_DEBUG=1``."""
-        if os.environ.get(DEBUG_SWITCH, "0") not in ("", "0"):
+        if self.debug:
             warnings.warn(f"megatile: {text}", stacklevel=3)
 
     # work

@@ -344,6 +344,13 @@ class Distributed(Messages):
     def _all_groups(self) -> list[ProcessGroup]:
         return [*([self._world] if self._world else []), *(g for gs in self._groups.values() for g in gs)]
 
+    def unfinished_on(self, tensor: Tensor) -> bool:
+        """Whether a collective that some rank has yet to join will write a tensor."""
+        calls = [
+            call for group in self._all_groups() for e in group.epochs.values() for call in e.calls.values()
+        ]
+        return any(tensor in call.outputs for call in calls)
+
     def unfinished(self) -> list[Stuck]:
         """Calls that cannot complete any more."""
         return [s for group in self._all_groups() for s in group.unfinished()] + self.undelivered()

@@ -137,6 +137,8 @@ class Tensor:
         if self.handle is None:
             return self._data
         array = self.contents()
+        if self.context.debug and self.context.distributed.unfinished_on(self):
+            self.context.warn(f"'{self.name}' is read before a collective on it is complete")
         pieces = 1 if nbytes is not None else _pieces(self.shards, self.shape)
         self.context.host_copy(f"read {self.name}", self.nbytes if nbytes is None else nbytes, pieces, self)
         return array
