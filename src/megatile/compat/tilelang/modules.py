@@ -135,6 +135,7 @@ _ARCH = {"CUDA": cuda_architecture, "CDNA": cuda_architecture, "driver": _DRIVER
 _TARGET = {
     "check_cuda_availability": lambda: True,
     "check_hip_availability": lambda: False,
+    "target_is_hopper": lambda *_: True,
     "determine_target": lambda *_, **__: "cuda",
 }
 _RUN = {
