@@ -252,8 +252,9 @@ class Record:
     def print(self, *values: Any, **keywords: Any) -> None:
         """Files that say so themselves: "check passed", "verification FAILED"."""
         text = " ".join(v for v in values if isinstance(v, str))
-        for name, words in (("failed", r"fail|mismatch|incorrect|✗|❌"), ("held", r"pass|✓|✅|match")):
-            if re.search(words, text, re.I):
+        bad, good = r"\bfail|mismatch|incorrect|✗|❌", r"\bpassed\b|✓|✅|\bmatch(es)?\b"
+        for name, words in (("failed", bad), ("held", good)):
+            if len(text) < 200 and re.search(words, text, re.I):
                 self.add(name)
                 break
         print(*values, **keywords)

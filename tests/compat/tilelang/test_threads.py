@@ -233,6 +233,7 @@ def foreign(A):
     out = T.empty((n, 4), T.int32)
     with T.Kernel(n, threads=32) as i:
         parts = T.alloc_local((4,), T.int32)
+        T.call_extern("split_in_four", T.address_of(A[i]), T.address_of(parts[0]), dtype="handle")
         T.call_extern("handle", "split_in_four", T.address_of(A[i]), T.address_of(parts[0]))
         for k in T.Parallel(4):
             out[i, k] = parts[k]

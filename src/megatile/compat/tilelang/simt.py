@@ -90,8 +90,9 @@ def register_extern(name: str, function: Any) -> None:
     EXTERN[name] = Macro(function)
 
 
-def call_extern(dtype: Any, name: str, *arguments: Any) -> Any:
-    """Code of another language, by the meaning that was registered for it."""
+def call_extern(*arguments: Any, dtype: Any = None) -> Any:
+    """Code of another language, by the meaning that was registered for it; the dtype first, or by name."""
+    name, *arguments = arguments if dtype is not None else arguments[1:]  # type: ignore[assignment]
     if name not in EXTERN:
         raise ProgramError(
             f"T.call_extern('{name}') has no meaning here",
