@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from megatile.lower.calls import price as price
     from megatile.lower.calls import simulate as simulate
     from megatile.lower.lowered import lower as lower
+    from megatile.parallel.comm_debug import comm_debug as comm_debug
     from megatile.plan.build import PlanBuilder as PlanBuilder
     from megatile.plan.model import Plan as Plan
     from megatile.runtime.host.context import host as host
@@ -78,6 +79,7 @@ _WHERE = {
     "run": "megatile.targets.interpret",
     "host": "megatile.runtime.host.context",
     "replay": "megatile.runtime.host.replay",
+    "comm_debug": "megatile.parallel.comm_debug",
     "launch": "megatile.runtime.launch",
     "hamilton_attention": "megatile.attention",
     "shard_sequence": "megatile.attention",

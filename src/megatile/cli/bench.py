@@ -15,7 +15,7 @@ from megatile.cli.output import print_json
 from megatile.core.errors import MegatileError, Place, did_you_mean
 from megatile.core.quantities import format_time
 
-FOLDERS = ("megatile.runtime.benches",)
+FOLDERS = ("megatile.runtime.benches", "megatile.parallel.benches")
 
 
 def benches() -> dict[str, str]:

@@ -215,6 +215,10 @@ class Resources:
 
     def _compute_ps(self, engine: Engine, statement: Any, flops: int) -> int:
         rate = engine.rate(statement.work.dtype)
+        if rate is None and engine.kind == "tensor":
+            # Products of types that the matrix engine lacks are vector work.
+            engine = self.engine("vector") or engine
+            rate = engine.rate(statement.work.dtype)
         if rate is None:
             raise MissingDescriptionError(
                 f"engine '{engine.name}' of machine '{self.hda.name}' has no throughput for "

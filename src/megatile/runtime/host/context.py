@@ -369,16 +369,25 @@ class RuntimeContext(Creation):
         return self.engine.trace
 
     def report(self) -> dict[str, float]:
-        """Nanoseconds in all, of PEs' engines at work, the rest (network), and the bound by the roofline."""
-        timed = [w.timed for w in self.engine.launches if w.timed is not None]
+        """Nanoseconds in all, of the busiest device's PEs at work, the rest (network), and the bound by the
+        roofline: what that device's launches take one after the other if nothing is shared."""
         total = self.time_ns
-        compute = sum(t.compute_ps for t in timed) / 1000
-        bound = sum(t.bound_ps for t in timed) / 1000
+        compute, bound = [0] * self.shape.devices, [0] * self.shape.devices
+        for work in self.engine.launches:
+            if work.timed is None:
+                continue
+            for device in work.devices:
+                compute[device] += work.timed.compute_ps
+                if not work.beside:
+                    bound[device] += work.timed.bound_ps
+        # Work beside other work bounds the time by itself only.
+        alone = [w.timed.bound_ps for w in self.engine.launches if w.timed is not None]
+        busiest = min(total, max(compute) / 1000)
         return {
             "total_ns": total,
-            "pe_exec_ns": compute,
-            "network_ns": max(0.0, total - compute),
-            "bound_ns": bound,
+            "pe_exec_ns": busiest,
+            "network_ns": total - busiest,
+            "bound_ns": max([*bound, *alone]) / 1000,
         }
 
 

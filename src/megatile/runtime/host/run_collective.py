@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,8 @@ from megatile.sim.simulate import Deadlock
 if TYPE_CHECKING:
     from megatile.runtime.host.context import RuntimeContext
 
+WATCHERS: list[Callable[[str, int, tuple[int, ...], str], None]] = []
+"""Called with every collective: its name, the bytes of a rank's buffer, the ranks, where it was called."""
 IN_PLACE = ("all_reduce", "broadcast", "reduce")
 ONE_GETS = ("reduce", "gather")
 
@@ -72,6 +74,8 @@ class Collectives:
 
     def _count(self, call: Call, ranks: tuple[int, ...], work: Launch) -> None:
         nbytes = call.count * itemsize(call.dtype)
+        for watch in WATCHERS:
+            watch(call.operation, nbytes, ranks, call.site)
         self.context.communications.append(
             Communication(call.operation, ranks, nbytes, call.dtype, call.site, work)
         )

@@ -1,0 +1,441 @@
+"""DTensor: a tensor divided over a mesh of ranks, whose operations insert the collectives they need.
+
+    mesh = init_device_mesh("ahbm", (2, 2), mesh_dim_names=("dp", "tp"))
+    w = distribute_tensor(array, mesh, [Replicate(), Shard(1)])
+    y = x @ w                                   # sharding propagates; what does not fit is redistributed
+    y.full_tensor()
+
+For every operation a table of rules says which placements of the operands along one dimension of the mesh
+need no communication and what the result is then. Where the operands fit none, the rules whose redistribution
+is predicted to be cheapest are chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from megatile.core.placement import Partial, Replicate, Shard
+from megatile.parallel import ops
+from megatile.parallel.mesh import DeviceMesh, Placement
+from megatile.parallel.redistribute import Path, State, bounds, local_shape, plan_path, redistributed
+from megatile.parallel.state import ParallelError
+from megatile.runtime.host.tensor import Tensor
+
+Rule = tuple[tuple[Placement, ...], Placement]
+"""Placements of the operands along one dimension of the mesh, and of the result."""
+R = Replicate()
+
+
+class DTensor:
+    """``shape`` is global; the local tensor is this rank's part, or its term of a sum."""
+
+    def __init__(
+        self, local: Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement], shape: Sequence[int]
+    ) -> None:
+        self._local, self.device_mesh = local, device_mesh
+        self.placements: State = tuple(placements)
+        self.shape = tuple(int(extent) for extent in shape)
+
+    @property
+    def dtype(self) -> str:
+        return self._local.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+    def __repr__(self) -> str:
+        return f"DTensor(shape={self.shape}, dtype={self.dtype}, placements={list(self.placements)})"
+
+    @classmethod
+    def from_local(
+        cls,
+        local: Tensor,
+        device_mesh: DeviceMesh,
+        placements: Sequence[Placement],
+        *,
+        shape: Sequence[int] | None = None,
+    ) -> DTensor:
+        """A DTensor of what every rank has; without ``shape`` all parts are taken to be equally large."""
+        state = _checked(device_mesh, placements, local.ndim)
+        if shape is None:
+            extents = list(local.shape)
+            for number, placement in enumerate(state):
+                if isinstance(placement, Shard):
+                    extents[placement.dim] *= device_mesh.size(number)
+            shape = extents
+        found = cls(local, device_mesh, state, shape)
+        mine = local_shape(found.shape, device_mesh, state, device_mesh.get_coordinate())
+        if mine != tuple(local.shape):
+            raise ParallelError(
+                f"a local tensor of {tuple(local.shape)} is not {mine}, this rank's part of {tuple(shape)}"
+            )
+        return found
+
+    def to_local(self) -> Tensor:
+        return self._local
+
+    def full_tensor(self) -> Tensor:
+        """All elements on every rank."""
+        return self.redistribute(placements=[R] * self.device_mesh.ndim).to_local()
+
+    def redistribute(
+        self, device_mesh: DeviceMesh | None = None, placements: Sequence[Placement] = ()
+    ) -> DTensor:
+        """The same elements under other placements, by the path that is predicted to be cheapest."""
+        target = self._target(device_mesh, placements)
+        if target == self.placements:
+            return self
+        local, _ = redistributed(self, target)
+        return DTensor(local, self.device_mesh, target, self.shape)
+
+    def explain(self, placements: Sequence[Placement]) -> Path:
+        """The steps that ``redistribute`` would take, with their predicted times."""
+        return plan_path(self, self._target(None, placements))
+
+    def _target(self, device_mesh: DeviceMesh | None, placements: Sequence[Placement]) -> State:
+        if device_mesh is not None and device_mesh is not self.device_mesh:
+            raise ParallelError("a DTensor stays on its mesh", advice="distribute full_tensor() on the other")
+        return _checked(self.device_mesh, placements, self.ndim, allow=self.placements)
+
+    # operations
+
+    def __matmul__(self, other: DTensor) -> DTensor:
+        return matmul(self, other)
+
+    def __add__(self, other: Any) -> DTensor:
+        return _pointwise("add", self, other)
+
+    def __sub__(self, other: Any) -> DTensor:
+        return _pointwise("sub", self, other)
+
+    def __mul__(self, other: Any) -> DTensor:
+        return _pointwise("mul", self, other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __truediv__(self, other: Any) -> DTensor:
+        return self * (1 / other) if not isinstance(other, DTensor) else _pointwise("div", self, other)
+
+    def relu(self) -> DTensor:
+        return _unary("relu", self)
+
+    def gelu(self) -> DTensor:
+        return _unary("gelu", self)
+
+    def silu(self) -> DTensor:
+        return _unary("silu", self)
+
+    def exp(self) -> DTensor:
+        return _unary("exp", self)
+
+    def sum(self, dim: int | None = None) -> DTensor:
+        return _reduce("sum", self, dim)
+
+    def max(self, dim: int | None = None) -> DTensor:
+        return _reduce("max", self, dim)
+
+    def mean(self, dim: int | None = None) -> DTensor:
+        count = self.shape[dim] if dim is not None else int(np.prod(self.shape))
+        return self.sum(dim) * (1 / count)
+
+    def softmax(self, dim: int = -1) -> DTensor:
+        """Over the last dimension, which must be whole on every rank."""
+        if dim % self.ndim != self.ndim - 1:
+            raise ParallelError("softmax is over the last dimension here", advice="transpose it there first")
+        rules: list[Rule] = [((R,), R), *(((Shard(d),), Shard(d)) for d in range(self.ndim - 1))]
+        return _run(rules, [self], lambda x: ops.softmax(x), self.shape)
+
+    def transpose(self, dim0: int, dim1: int) -> DTensor:
+        dims = list(range(self.ndim))
+        dims[dim0], dims[dim1] = dims[dim1], dims[dim0]
+        return self.permute(*dims)
+
+    @property
+    def T(self) -> DTensor:
+        return self.permute(*reversed(range(self.ndim)))
+
+    def permute(self, *dims: int) -> DTensor:
+        """Dimensions in another order; the division goes with them."""
+        order = tuple(d % self.ndim for d in dims)
+        state = tuple(Shard(order.index(p.dim)) if isinstance(p, Shard) else p for p in self.placements)
+        local = ops.transposed(self._local, order)
+        return DTensor(local, self.device_mesh, state, [self.shape[d] for d in order])
+
+    def view(self, *shape: int) -> DTensor:
+        """Another shape. Divided dimensions stay divided if they begin a group of merged or split ones."""
+        extents = _resolved(shape, int(np.prod(self.shape)))
+        moved = _moved_dims(self.shape, extents)
+        x = self
+        state: list[Placement] = []
+        for number, p in enumerate(self.placements):
+            if not isinstance(p, Shard):
+                state.append(p)
+            elif p.dim in moved and _evenly(
+                self.shape, extents, p.dim, moved[p.dim], self.device_mesh.size(number)
+            ):
+                state.append(Shard(moved[p.dim]))
+            else:
+                state.append(R)
+        kept = [
+            p if isinstance(s, Shard) or not isinstance(p, Shard) else R
+            for p, s in zip(x.placements, state, strict=True)
+        ]
+        x = x.redistribute(placements=kept)
+        mine = local_shape(extents, self.device_mesh, tuple(state), self.device_mesh.get_coordinate())
+        return DTensor(ops.relaid(x._local, shape=mine), self.device_mesh, state, extents)
+
+    reshape = view
+
+
+def distribute_tensor(
+    tensor: Any,
+    device_mesh: DeviceMesh,
+    placements: Sequence[Placement],
+    *,
+    dp: Any = None,
+    dtype: Any = None,
+) -> DTensor:
+    """Every rank takes its part of a tensor or array that all ranks have; ``dp`` says how it lies there."""
+    array = np.asarray(tensor.numpy() if isinstance(tensor, Tensor) else tensor)
+    state = _checked(device_mesh, placements, array.ndim)
+    at, host = device_mesh.get_coordinate(), device_mesh.torch
+    held = bounds(array.shape, device_mesh.shape, state, at)
+    local = array[tuple(slice(start, stop) for start, stop in held)]
+    if not local.size and array.size:
+        raise ParallelError(
+            f"rank {host.rank} would have nothing of {array.shape} under {list(state)}",
+            advice="use fewer ranks along that dimension, or another placement",
+        )
+    first = all(at[n] == 0 for n, p in enumerate(state) if isinstance(p, Partial))
+    local = local if first else np.zeros_like(local)
+    kind = dtype or (tensor.dtype if isinstance(tensor, Tensor) else _dtype_of(array))
+    placed = host.empty(local.shape, dtype=kind, **({} if dp is None else {"dp": dp})).copy_(local)
+    return DTensor(placed, device_mesh, state, array.shape)
+
+
+def _dtype_of(array: Any) -> str:
+    from megatile.core.dtypes import dtype
+
+    return str(dtype(array.dtype))
+
+
+def _checked(mesh: DeviceMesh, placements: Sequence[Placement], ndim: int, allow: State = ()) -> State:
+    state = []
+    if len(placements) != mesh.ndim:
+        raise ParallelError(f"{len(placements)} placements for a mesh of {mesh.ndim} dimensions")
+    for p in placements:
+        if isinstance(p, Shard):
+            if not -ndim <= p.dim < ndim:
+                raise ParallelError(f"a tensor of {ndim} dimensions has no dimension {p.dim} to divide")
+            p = Shard(p.dim % ndim)
+        elif not isinstance(p, (Replicate, Partial)):
+            raise ParallelError(f"{p!r} is no placement", advice="use Shard(dim), Replicate() or Partial()")
+        state.append(p)
+    if allow:
+        new = [p for p, old in zip(state, allow, strict=True) if isinstance(p, Partial) and p != old]
+        if new:
+            raise ParallelError(
+                "nothing can be made Partial by redistribute", advice="use Shard or Replicate"
+            )
+    return tuple(state)
+
+
+# propagation
+
+
+def _run(
+    rules: Iterable[Rule], operands: list[DTensor], compute: Callable[..., Tensor], shape: Sequence[int]
+) -> DTensor:
+    """Bring the operands to placements that a rule takes, the cheapest ones, and compute locally."""
+    mesh = operands[0].device_mesh
+    if any(x.device_mesh is not mesh for x in operands):
+        raise ParallelError("operands lie on different meshes")
+    best: tuple[int, tuple[Rule, ...]] | None = None
+    for chosen in product(list(rules), repeat=mesh.ndim):
+        states = [tuple(rule[0][i] for rule in chosen) for i in range(len(operands))]
+        if any(not _reachable(x.placements, state) for x, state in zip(operands, states, strict=True)):
+            continue
+        cost = sum(plan_path(x, state).time_ps for x, state in zip(operands, states, strict=True))
+        # Of equally cheap ones the one that leaves least to do later and divides the work.
+        cost = 16 * cost + sum(_rank(rule[1]) for rule in chosen)
+        if best is None or cost < best[0]:
+            best = (cost, chosen)
+    assert best is not None, "every operation has a rule for replicated operands"
+    states = [tuple(rule[0][i] for rule in best[1]) for i in range(len(operands))]
+    moved = [x.redistribute(placements=state) for x, state in zip(operands, states, strict=True)]
+    local = compute(*(x.to_local() for x in moved))
+    return DTensor(local, mesh, tuple(rule[1] for rule in best[1]), shape)
+
+
+def _reachable(here: State, there: State) -> bool:
+    return all(not isinstance(b, Partial) or a == b for a, b in zip(here, there, strict=True))
+
+
+def _rank(placement: Placement) -> int:
+    return 0 if isinstance(placement, Shard) else 1 if isinstance(placement, Partial) else 2
+
+
+def matmul(a: DTensor, b: DTensor) -> DTensor:
+    """``mk,kn->mn``."""
+    return einsum("mk,kn->mn", a, b)
+
+
+def einsum(equation: str, a: DTensor, b: DTensor) -> DTensor:
+    """Two tensors multiplied and summed over letters that the result lacks: ``bmk,kn->bmn``."""
+    left, right, out = _letters(equation, a, b)
+    rules: list[Rule] = [((R, R), R)]
+    for letter in dict.fromkeys(left + right):
+        one = Shard(left.index(letter)) if letter in left else R
+        two = Shard(right.index(letter)) if letter in right else R
+        rules.append(((one, two), Shard(out.index(letter)) if letter in out else Partial()))
+    rules += [((Partial(), R), Partial()), ((R, Partial()), Partial())]
+    extents = dict(zip(left + right, a.shape + b.shape, strict=True))
+    return _run(rules, [a, b], lambda x, y: _contract(x, y, left, right, out), [extents[c] for c in out])
+
+
+def _letters(equation: str, a: DTensor, b: DTensor) -> tuple[str, str, str]:
+    inputs, arrow, out = equation.replace(" ", "").partition("->")
+    left, comma, right = inputs.partition(",")
+    named = all(len(set(part)) == len(part) and part.isalpha() for part in (left, right)) and arrow and comma
+    if not named or not set(out) <= set(left + right) or len(set(out)) != len(out):
+        raise ParallelError(f"'{equation}' is no product of two tensors", advice="write it like mk,kn->mn")
+    if (len(left), len(right)) != (a.ndim, b.ndim):
+        raise ParallelError(f"'{equation}' does not fit tensors of {a.ndim} and {b.ndim} dimensions")
+    for letter in set(left) & set(right):
+        sizes = a.shape[left.index(letter)], b.shape[right.index(letter)]
+        if sizes[0] != sizes[1]:
+            raise ParallelError(
+                f"'{equation}': {letter} is {sizes[0]} in one tensor and {sizes[1]} in the other"
+            )
+    return left, right, out
+
+
+def _contract(x: Tensor, y: Tensor, left: str, right: str, out: str) -> Tensor:
+    """The local product: matrices, one for each of the letters that both have and the result keeps."""
+    lengths = dict(zip(left + right, tuple(x.shape) + tuple(y.shape), strict=True))
+    batch = [c for c in left if c in right and c in out]
+    inner = [c for c in left if c in right and c not in out]
+    rows = [c for c in left if c not in right]
+    columns = [c for c in right if c not in left]
+    if any(c not in out for c in rows + columns):
+        raise ParallelError("a letter of one tensor alone must be in the result")
+
+    def count(letters: list[str]) -> int:
+        return int(np.prod([lengths[c] for c in letters], dtype=np.int64))
+
+    b, m, k, n = map(count, (batch, rows, inner, columns))
+    if (batch, "".join(rows + inner), "".join(inner + columns), "".join(rows + columns)) == (
+        [],
+        left,
+        right,
+        out,
+    ) and (x.ndim == y.ndim == 2):
+        return ops.matmul(x, y)
+
+    def laid(t: Tensor, letters: str, order: list[str], shape: tuple[int, ...]) -> Tensor:
+        dims = tuple(letters.index(c) for c in order)
+        return ops.relaid(t, shape=shape, change=lambda array: array.transpose(dims).reshape(shape))
+
+    many = laid(x, left, batch + rows + inner, (b * m, k))
+    other = laid(y, right, batch + inner + columns, (b * k, n))
+    if b == 1:
+        found = ops.matmul(many, other)
+    else:
+        parts = [
+            ops.relaid(
+                ops.matmul(ops.taken(many, 0, i * m, i * m + m), ops.taken(other, 0, i * k, i * k + k))
+            )
+            for i in range(b)
+        ]
+        host = x.context
+        found = host.empty((b * m, n), dtype=x.dtype)
+        for part in parts:
+            host.local_copy(part, found)
+        if host.has_data:
+            found.set_contents(np.concatenate([part.contents() for part in parts]))
+    order = batch + rows + columns
+    shape = tuple(lengths[c] for c in out)
+    back = tuple(order.index(c) for c in out)
+    return ops.relaid(
+        found, shape=shape, change=lambda a: a.reshape([lengths[c] for c in order]).transpose(back)
+    )
+
+
+def _unary(name: str, x: DTensor) -> DTensor:
+    rules: list[Rule] = [((R,), R), *(((Shard(d),), Shard(d)) for d in range(x.ndim))]
+    return _run(rules, [x], lambda t: ops.unary(name, t), x.shape)
+
+
+def _pointwise(name: str, a: DTensor, b: Any) -> DTensor:
+    if not isinstance(b, DTensor):
+        linear: list[Rule] = [((Partial(),), Partial())] if name == "mul" else []
+        rules: list[Rule] = [((R,), R), *(((Shard(d),), Shard(d)) for d in range(a.ndim)), *linear]
+        number = float(b)
+        if name == "mul":
+            return _run(rules, [a], lambda t: ops.scaled(t, number), a.shape)
+        return _run(rules, [a], lambda t: ops.binary(name, t, number), a.shape)
+    if a.shape == b.shape:
+        pairs: list[Rule] = [((R, R), R), *(((Shard(d), Shard(d)), Shard(d)) for d in range(a.ndim))]
+        if name in ("add", "sub"):
+            pairs.append(((Partial(), Partial()), Partial()))
+    elif b.ndim == 1 and b.shape[0] == a.shape[-1]:
+        last = a.ndim - 1
+        pairs = [((R, R), R), ((Shard(last), Shard(0)), Shard(last))]
+        pairs += [((Shard(d), R), Shard(d)) for d in range(last)]
+    else:
+        raise ParallelError(f"{name} of {a.shape} and {b.shape} does not fit")
+    if name in ("mul", "div"):
+        pairs.append(((Partial(), R), Partial()))
+    return _run(pairs, [a, b], lambda x, y: ops.binary(name, x, y), a.shape)
+
+
+def _reduce(name: str, x: DTensor, dim: int | None) -> DTensor:
+    if dim is None:
+        return _reduce(name, x.view(int(np.prod(x.shape))), 0)
+    dim %= x.ndim
+    rules: list[Rule] = [((R,), R), ((Shard(dim),), Partial(name))]
+    rules += [((Shard(d),), Shard(d - (d > dim))) for d in range(x.ndim) if d != dim]
+    if name == "sum":
+        rules.append(((Partial(),), Partial()))
+    kept = [extent for i, extent in enumerate(x.shape) if i != dim] or [1]
+    return _run(rules, [x], lambda t: ops.reduced(name, t, dim), kept)
+
+
+# views
+
+
+def _resolved(shape: Sequence[int], count: int) -> tuple[int, ...]:
+    extents = list(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else list(shape)
+    if extents.count(-1) == 1:
+        rest = int(np.prod([e for e in extents if e != -1], dtype=np.int64))
+        extents[extents.index(-1)] = count // max(1, rest)
+    if int(np.prod(extents, dtype=np.int64)) != count or -1 in extents:
+        raise ParallelError(f"{count} elements are not of shape {tuple(shape)}")
+    return tuple(extents)
+
+
+def _moved_dims(old: tuple[int, ...], new: tuple[int, ...]) -> dict[int, int]:
+    """Which dimension of the new shape begins where one of the old shape begins."""
+    ends, found, at = {}, {}, 1
+    for number, extent in reversed(list(enumerate(new))):
+        at *= extent
+        ends[at] = number
+    at = 1
+    for number, extent in reversed(list(enumerate(old))):
+        at *= extent
+        if at in ends:
+            found[number] = ends[at]
+    return found
+
+
+def _evenly(old: tuple[int, ...], new: tuple[int, ...], before: int, after: int, parts: int) -> bool:
+    """Whether cutting both dimensions into so many parts cuts the same elements."""
+    return old[before] % parts == 0 and new[after] % parts == 0

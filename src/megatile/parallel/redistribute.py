@@ -1,0 +1,273 @@
+"""From one placement of a tensor over a mesh to another: the cheapest path by predicted time.
+
+A state is one placement for each dimension of the mesh. A step changes one of them by a collective within the
+groups of that dimension, or by cutting what a rank has. Where several dimensions of the mesh divide the same
+dimension of the tensor, the last one divides most finely, so it is undone first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from megatile.core.dtypes import itemsize
+from megatile.core.placement import Partial, Replicate, Shard, cut
+from megatile.core.quantities import format_time
+from megatile.parallel.mesh import DeviceMesh, Placement
+from megatile.parallel.ops import relaid
+from megatile.runtime.host.groups import Call
+
+State = tuple[Placement, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One change: along which dimension of the mesh, from what to what, by which collective, how long."""
+
+    mesh_dim: int
+    before: Placement
+    after: Placement
+    how: str
+    time_ps: int
+
+    def __str__(self) -> str:
+        took = format_time(self.time_ps)
+        return f"mesh dimension {self.mesh_dim}: {self.before} -> {self.after} by {self.how}, {took}"
+
+
+@dataclass(frozen=True)
+class Path:
+    """The steps of a redistribution and their predicted time."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def time_ps(self) -> int:
+        return sum(step.time_ps for step in self.steps)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.steps)) or "nothing to do"
+
+
+def local_shape(
+    shape: tuple[int, ...], mesh: DeviceMesh, state: State, at: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The shape that the rank at these coordinates of the mesh holds."""
+    return tuple(stop - start for start, stop in bounds(shape, mesh.shape, state, at))
+
+
+def bounds(
+    shape: tuple[int, ...], extents: tuple[int, ...], state: State, at: tuple[int, ...]
+) -> list[tuple[int, int]]:
+    """Start and stop of every dimension of a tensor on the rank at these coordinates."""
+    found = [(0, extent) for extent in shape]
+    for number, placement in enumerate(state):
+        if isinstance(placement, Shard):
+            start, stop = found[placement.dim]
+            low, high = cut(stop - start, extents[number], at[number])
+            found[placement.dim] = (start + low, start + high)
+    return found
+
+
+def _steps(state: State, dims: int) -> Iterator[tuple[int, Placement, str]]:
+    """(mesh dimension, placement after it, collective) of every step of a tensor with ``dims`` dimensions."""
+    for number, here in enumerate(state):
+        later = {p.dim for p in state[number + 1 :] if isinstance(p, Shard)}
+        free = [d for d in range(dims) if d not in later]
+        if isinstance(here, Shard):
+            if here.dim in later:
+                continue
+            yield number, Replicate(), "all_gather"
+            yield from ((number, Shard(d), "all_to_all") for d in free if d != here.dim)
+        elif isinstance(here, Partial):
+            yield number, Replicate(), "all_reduce"
+            yield from ((number, Shard(d), "reduce_scatter") for d in free)
+        else:
+            yield from ((number, Shard(d), "cut") for d in free)
+
+
+def plan_path(x: Any, target: State) -> Path:
+    """The cheapest steps that lead from a DTensor's placements to ``target``."""
+    mesh: DeviceMesh = x.device_mesh
+    begin: State = tuple(x.placements)
+    best: dict[State, int] = {begin: 0}
+    came: dict[State, tuple[State, Step]] = {}
+    queue: list[tuple[int, int, State]] = [(0, 0, begin)]
+    number = 0
+    while queue:
+        spent, _, state = heapq.heappop(queue)
+        if state == target:
+            steps: list[Step] = []
+            while state != begin:
+                state, step = came[state]
+                steps.append(step)
+            return Path(tuple(reversed(steps)))
+        if spent > best[state]:
+            continue
+        for mesh_dim, after, how in _steps(state, x.ndim):
+            if how in ("all_reduce", "reduce_scatter") and target[mesh_dim] == state[mesh_dim]:
+                continue
+            next_state = (*state[:mesh_dim], after, *state[mesh_dim + 1 :])
+            took = _time(x, mesh, state, mesh_dim, how)
+            if next_state not in best or spent + took < best[next_state]:
+                best[next_state] = spent + took
+                came[next_state] = (state, Step(mesh_dim, state[mesh_dim], after, how, took))
+                number += 1
+                heapq.heappush(queue, (spent + took, number, next_state))
+    raise ValueError(f"{x!r} cannot become {target}")
+
+
+def _time(x: Any, mesh: DeviceMesh, state: State, mesh_dim: int, how: str) -> int:
+    """What a step takes, predicted for the largest shard."""
+    host = mesh.torch
+    first = (0,) * mesh.ndim
+    elements = max(1, prod(local_shape(tuple(x.shape), mesh, state, first)))
+    layer = host.machine.memory(host.shape.hbm)
+    copied = round(2 * elements * itemsize(x.dtype) / layer.effective_bandwidth * 1e12) + layer.latency_ps
+    size = mesh.size(mesh_dim)
+    if how == "cut" or size == 1:
+        return copied // size
+    count = {"all_gather": elements * size, "all_to_all": -(-elements // size) * size}.get(how, elements)
+    if how == "reduce_scatter":
+        count = -(-elements // size) * size
+    call = Call(how, host.rank, count, x.dtype)
+    found = host.collectives.prediction(mesh.ranks_along(mesh_dim), call, count)
+    # Collectives along other dimensions than the first also lay the elements anew.
+    return int(host.engine.timed(found.plan, timing=found.timing).result.time_ps) + copied
+
+
+# doing it
+
+
+def redistributed(x: Any, target: State) -> tuple[Any, Path]:
+    """The local tensor under another placement, and the path that led there."""
+    path = plan_path(x, target)
+    mesh, local, state = x.device_mesh, x.to_local(), tuple(x.placements)
+    shape = tuple(x.shape)
+    for step in path.steps:
+        local = _DO[step.how](local, shape, mesh, state, step)
+        state = (*state[: step.mesh_dim], step.after, *state[step.mesh_dim + 1 :])
+    return local, path
+
+
+def _extents(shape: tuple[int, ...], mesh: DeviceMesh, state: State, mesh_dim: int, dim: int) -> list[int]:
+    """How many elements of a dimension each rank along a mesh dimension holds (state: after the step)."""
+    at = mesh.get_coordinate()
+    found = []
+    for place in range(mesh.size(mesh_dim)):
+        there = (*at[:mesh_dim], place, *at[mesh_dim + 1 :])
+        start, stop = bounds(shape, mesh.shape, state, there)[dim]
+        found.append(stop - start)
+    return found
+
+
+def _all_gather(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
+    dim, size = step.before.dim, mesh.size(step.mesh_dim)  # type: ignore[union-attr]
+    lengths = _extents(shape, mesh, state, step.mesh_dim, dim)
+    most = max(lengths)
+    padded = _padded(local, dim, most)
+    host = mesh.torch
+    out = host.empty((size, padded.numel()), dtype=local.dtype)
+    host.distributed.all_gather_into_tensor(out, relaid(padded), group=mesh.get_group(step.mesh_dim))
+    held = tuple(padded.shape)
+    whole = tuple(sum(lengths) if i == dim else extent for i, extent in enumerate(held))
+
+    def joined(array: Any) -> Any:
+        parts = array.reshape(size, *held)
+        return np.concatenate(
+            [np.take(p, range(n), axis=dim) for p, n in zip(parts, lengths, strict=True)], dim
+        )
+
+    return relaid(out, shape=whole, change=joined)
+
+
+def _padded(local: Any, dim: int, length: int) -> Any:
+    if local.shape[dim] == length:
+        return local
+    shape = tuple(length if i == dim else extent for i, extent in enumerate(local.shape))
+    width = [(0, length - local.shape[dim]) if i == dim else (0, 0) for i in range(local.ndim)]
+    return relaid(local, shape=shape, change=lambda array: np.pad(array, width))
+
+
+def _all_reduce(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
+    copy = relaid(local, change=lambda array: array)
+    op = step.before.op  # type: ignore[union-attr]
+    mesh.torch.distributed.all_reduce(copy, op=op, group=mesh.get_group(step.mesh_dim))
+    return copy
+
+
+def _cut(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
+    dim = step.after.dim  # type: ignore[union-attr]
+    after = (*state[: step.mesh_dim], step.after, *state[step.mesh_dim + 1 :])
+    start = bounds(shape, mesh.shape, state, mesh.get_coordinate())[dim][0]
+    low, high = bounds(shape, mesh.shape, after, mesh.get_coordinate())[dim]
+    held = tuple(high - low if i == dim else extent for i, extent in enumerate(local.shape))
+    index = tuple(slice(low - start, high - start) if i == dim else slice(None) for i in range(local.ndim))
+    return relaid(local, shape=held, change=lambda array: array[index])
+
+
+def _reduce_scatter(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
+    dim, size = step.after.dim, mesh.size(step.mesh_dim)  # type: ignore[union-attr]
+    host, op = mesh.torch, step.before.op  # type: ignore[union-attr]
+    each = -(-local.shape[dim] // size)
+    padded = _padded(local, dim, each * size)
+    held = tuple(each if i == dim else extent for i, extent in enumerate(local.shape))
+    by_rank = relaid(
+        padded,
+        shape=(size, prod(held)),
+        change=lambda a: np.stack([p.reshape(-1) for p in np.split(a, size, dim)]),
+    )
+    out = host.empty((prod(held),), dtype=local.dtype)
+    host.distributed.reduce_scatter_tensor(out, by_rank, op=op, group=mesh.get_group(step.mesh_dim))
+    return _trimmed(out, held, shape, mesh, state, step)
+
+
+def _all_to_all(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
+    old, new, size = step.before.dim, step.after.dim, mesh.size(step.mesh_dim)  # type: ignore[union-attr]
+    host = mesh.torch
+    lengths = _extents(shape, mesh, state, step.mesh_dim, old)
+    most, each = max(lengths), -(-local.shape[new] // size)
+    padded = _padded(_padded(local, old, most), new, each * size)
+    held = tuple(each if i == new else extent for i, extent in enumerate(padded.shape))
+    parts = relaid(
+        padded,
+        shape=(size, prod(held)),
+        change=lambda a: np.stack([p.reshape(-1) for p in np.split(a, size, new)]),
+    )
+    out = host.empty((size, prod(held)), dtype=local.dtype)
+    host.distributed.all_to_all_single(out, parts, group=mesh.get_group(step.mesh_dim))
+    whole = tuple(sum(lengths) if i == old else extent for i, extent in enumerate(held))
+
+    def joined(array: Any) -> Any:
+        blocks = array.reshape(size, *held)
+        return np.concatenate(
+            [np.take(b, range(n), axis=old) for b, n in zip(blocks, lengths, strict=True)], old
+        )
+
+    return _trimmed(relaid(out, shape=whole, change=joined), whole, shape, mesh, state, step)
+
+
+def _trimmed(x: Any, held: tuple[int, ...], shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
+    """The elements that belong to this rank, without padding."""
+    dim = step.after.dim  # type: ignore[union-attr]
+    after = (*state[: step.mesh_dim], step.after, *state[step.mesh_dim + 1 :])
+    low, high = bounds(shape, mesh.shape, after, mesh.get_coordinate())[dim]
+    wanted = tuple(high - low if i == dim else extent for i, extent in enumerate(held))
+    if wanted == held:
+        return relaid(x, shape=held)
+    index = tuple(slice(0, n) for n in wanted)
+    return relaid(x, shape=wanted, change=lambda array: array.reshape(held)[index])
+
+
+_DO = {
+    "all_gather": _all_gather,
+    "all_reduce": _all_reduce,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "cut": _cut,
+}

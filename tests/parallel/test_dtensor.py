@@ -1,0 +1,197 @@
+"""DTensor against NumPy: every redistribution, and operations under every pair of placements."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.parallel.hosts import on_ranks
+
+from megatile.parallel import (
+    DeviceMesh,
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_tensor,
+    einsum,
+    init_device_mesh,
+)
+from megatile.parallel.comm_debug import comm_debug
+from megatile.parallel.state import ParallelError
+from megatile.runtime.host.workers import SpawnException
+
+R, S0, S1, P = Replicate(), Shard(0), Shard(1), Partial()
+X = np.random.default_rng(0).integers(-4, 5, (6, 10)).astype(np.float32)
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 2)])
+def test_every_redistribution(shape: tuple[int, ...]) -> None:
+    states = list(product([R, S0, S1, P], repeat=len(shape)))
+    targets = list(product([R, S0, S1], repeat=len(shape)))
+
+    def body(rank: int, torch: Any) -> int:
+        mesh = init_device_mesh("ahbm", shape)
+        wrong = 0
+        for before in states:
+            for after in targets:
+                y = distribute_tensor(X[:4, :8], mesh, before).redistribute(placements=after)
+                again = distribute_tensor(X[:4, :8], mesh, after)
+                wrong += not np.array_equal(y.to_local().numpy(), again.to_local().numpy())
+        return wrong
+
+    assert on_ranks(body) == [0] * 4
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_uneven_shards(dim: int) -> None:
+    whole = np.arange(70, dtype=np.float32).reshape(7, 10)
+
+    def body(rank: int, torch: Any) -> bool:
+        mesh = init_device_mesh("ahbm", (4,))
+        x = distribute_tensor(whole, mesh, [Shard(dim)])
+        other = x.redistribute(placements=[Shard(1 - dim)])
+        back = other.redistribute(placements=[Shard(dim)])
+        return all(np.array_equal(y.full_tensor().numpy(), whole) for y in (x, other, back))
+
+    assert on_ranks(body) == [True] * 4
+
+
+def test_a_rank_without_elements_is_refused() -> None:
+    with pytest.raises(SpawnException, match="rank 3 would have nothing"):
+        on_ranks(lambda rank, torch: distribute_tensor(X[:5], init_device_mesh("ahbm", (4,)), [S0]))
+
+
+A, B = X[:, :8], np.random.default_rng(1).integers(-4, 5, (8, 12)).astype(np.float32)
+
+
+def test_products_under_all_placements() -> None:
+    pairs = [(a, b) for a in ([R], [S0], [S1], [P]) for b in ([R], [S0], [S1], [P])]
+
+    def body(rank: int, torch: Any) -> list[bool]:
+        mesh = init_device_mesh("ahbm", (2,))
+        return [
+            bool(
+                np.array_equal(
+                    (distribute_tensor(A, mesh, a) @ distribute_tensor(B, mesh, b)).full_tensor().numpy(),
+                    A @ B,
+                )
+            )
+            for a, b in pairs
+        ]
+
+    assert on_ranks(body, sips=2) == [[True] * len(pairs)] * 2
+
+
+def test_sharding_propagates_without_communication() -> None:
+    def body(rank: int, torch: Any) -> list[Any]:
+        mesh = init_device_mesh("ahbm", (2, 2), mesh_dim_names=("dp", "tp"))
+        x = distribute_tensor(A, mesh, [S0, R])
+        w1, w2 = distribute_tensor(B, mesh, [R, S1]), distribute_tensor(B.T.copy(), mesh, [R, S0])
+        with comm_debug() as seen:
+            h = (x @ w1).relu()
+            y = h @ w2
+        assert seen.calls == []
+        found = [h.placements, y.placements]
+        y = y.redistribute(placements=[S0, R])
+        assert np.array_equal(y.full_tensor().numpy(), np.maximum(A @ B, 0) @ B.T)
+        return found
+
+    assert on_ranks(body) == [[(S0, S1), (S0, P)]] * 4
+
+
+def test_pointwise_reductions_and_views() -> None:
+    x, row = X[:, :8], np.arange(8, dtype=np.float32)
+
+    def body(rank: int, torch: Any) -> list[bool]:
+        mesh = init_device_mesh("ahbm", (2,))
+        checks = []
+        for place in ([R], [S0], [S1], [P]):
+            d, b = distribute_tensor(x, mesh, place), distribute_tensor(row, mesh, [S0])
+            results = [
+                (d + d, 2 * x), (d * 3, 3 * x), (d - d * 2, -x), (d + b, x + row),
+                (d.relu(), np.maximum(x, 0)),
+                (d.sum(0), x.sum(0)), (d.sum(1), x.sum(1)), (d.max(1), x.max(1)), (d.mean(0), x.mean(0)),
+                (d.sum(), [x.sum()]), (d.T, x.T), (d.view(3, 2, 8), x.reshape(3, 2, 8)),
+                (d.view(-1), x.reshape(-1)), (d.view(6, 2, 4), x.reshape(6, 2, 4)),
+                (d.softmax(), np.exp(x) / np.exp(x).sum(1, keepdims=True)),
+            ]  # fmt: skip
+            for got, expected in results:
+                checks.append(bool(np.allclose(got.full_tensor().numpy(), expected, rtol=1e-5)))
+        return checks
+
+    for checks in on_ranks(body, sips=2):
+        assert all(checks), [i for i, fine in enumerate(checks) if not fine]
+
+
+@pytest.mark.parametrize("equation", ["bmk,kn->bmn", "bmk,bkn->bmn", "mk,nk->nm", "bik,bjk->ijb"])
+def test_einsum(equation: str) -> None:
+    left, rest = equation.split(",")
+    right, _ = rest.split("->")
+    sizes = {"b": 2, "m": 4, "k": 6, "n": 2, "i": 4, "j": 2}
+    random = np.random.default_rng(3)
+    a, b = (
+        random.integers(-3, 4, [sizes[c] for c in letters]).astype(np.float32) for letters in (left, right)
+    )
+
+    def body(rank: int, torch: Any) -> bool:
+        mesh = init_device_mesh("ahbm", (2,))
+        found = []
+        for p, q in product((R, S0, Shard(a.ndim - 1)), (R, S1)):
+            got = einsum(equation, distribute_tensor(a, mesh, [p]), distribute_tensor(b, mesh, [q]))
+            found.append(np.allclose(got.full_tensor().numpy(), np.einsum(equation, a, b)))
+        return all(found)
+
+    assert on_ranks(body, sips=2) == [True, True]
+
+
+def test_the_cheapest_path_is_explained() -> None:
+    def body(rank: int, torch: Any) -> str:
+        mesh = init_device_mesh("ahbm", (4,))
+        x = distribute_tensor(np.zeros((256, 256), np.float32), mesh, [S0])
+        path = x.explain([S1])
+        assert [step.how for step in path.steps] == ["all_to_all"]
+        assert x.explain([S0]).steps == ()
+        return str(path)
+
+    assert "Shard(dim=0" in on_ranks(body)[0]
+
+
+def test_local_tensors_and_mistakes() -> None:
+    def body(rank: int, torch: Any) -> None:
+        mesh = DeviceMesh("ahbm", [[0, 1], [2, 3]], mesh_dim_names=("dp", "tp"))
+        assert mesh.get_coordinate() == divmod(rank, 2)
+        assert mesh.size("tp") == 2
+        local = torch.zeros((2, 3), dtype="f32").fill_(rank)
+        x = DTensor.from_local(local, mesh, [S0, S1])
+        assert x.shape == (4, 6)
+        for wrong, said in (
+            (lambda: x.redistribute(placements=[P, R]), "made Partial"),
+            (lambda: x.redistribute(placements=[R]), "1 placements for a mesh of 2"),
+            (lambda: x.redistribute(placements=[Shard(2), R]), "no dimension 2"),
+            (lambda: DTensor.from_local(local, mesh, [S0, R], shape=(9, 3)), "is not"),
+            (lambda: DeviceMesh("ahbm", [0, 0]), "every rank once"),
+            (lambda: einsum("mk,kn", x, x), "no product"),
+        ):
+            with pytest.raises(ParallelError, match=said):
+                wrong()
+
+    on_ranks(body)
+
+
+@pytest.mark.parametrize("machine", ["ahbm", "dgx-h100", "mi300x-8"])
+def test_a_divided_mlp_gives_the_same_numbers_everywhere(machine: str) -> None:
+    def body(rank: int, torch: Any) -> Any:
+        size = torch.distributed.get_world_size()
+        mesh = init_device_mesh(machine, (size,))
+        x, w1 = distribute_tensor(A, mesh, [R]), distribute_tensor(np.tile(B, (1, 2)), mesh, [S1])
+        w2 = distribute_tensor(np.tile(B, (1, 2)).T.copy(), mesh, [S0])
+        y = ((x @ w1).relu() @ w2).full_tensor().numpy()
+        return y.tolist(), torch.time_ns
+
+    found = on_ranks(body, machine)
+    expected = np.maximum(A @ np.tile(B, (1, 2)), 0) @ np.tile(B, (1, 2)).T
+    assert all(np.array_equal(np.array(y), expected) for y, _ in found)
+    assert all(time > 0 for _, time in found)
