@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from megatile.core.expr import Symbol, constant
+from megatile.core.dtypes import accumulator
+from megatile.core.expr import Symbol, applied, constant
 from megatile.ir import nodes as n
+from megatile.ir.expr import Load, loads
 from megatile.targets.cpu.elements import Value, converted, held, kind, loaded, stored
 from megatile.targets.cpu.elementwise import Lanes, lane_of, range_of
 from megatile.targets.cpu.moving import NOTHING, combined, horizontal, of_lane, offset, rows, together
@@ -70,6 +72,58 @@ def _apart(nest: n.Parallel, between: tuple[n.Node, ...]) -> bool:
             if region.source in written or (kind_ != "read" and region.source in {name for _, name in mine}):
                 return False
     return True
+
+
+@dataclass
+class Scaled:
+    """``for i, j: c[i, j] = c[i, j] * s[i]``, then ``c += a @ b``: the product begins with scaled rows."""
+
+    gemm: n.Gemm
+    factors: str
+    used: int = 2
+
+
+def scaled(scope: Scope, body: tuple[n.Node, ...], at: int) -> Scaled | None:
+    """A loop that multiplies the rows of a tile, before a product that adds to it."""
+    nest, gemm = body[at], body[at + 1] if at + 1 < len(body) else None
+    if not isinstance(nest, n.Parallel) or len(nest.body) != 1 or len(nest.vars) != 2 or nest.in_step:
+        return None
+    store = nest.body[0]
+    if not isinstance(gemm, n.Gemm) or gemm.clear or not isinstance(store, n.Store):
+        return None
+    i, j = map(Symbol, nest.vars)
+    factors = {load.source for load in loads(store.value)} - {store.target}
+    if len(factors) != 1:
+        return None
+    factor = Load(factors.pop(), (i,), "f32")
+    tile = Load(store.target, (i, j), "f32")
+    if store.index != (i, j) or store.value != applied("*", (tile, factor), "f32"):
+        return None
+    storages = scope.gen.storages
+    storage, numbers = storages.storage(store.target), storages.storage(factor.source)
+    shape = tuple(constant(e) for e in nest.extents)
+    if gemm.c != n.whole(store.target, storage.shape) or shape != storage.shape or storage.strides[-1] != 1:
+        return None
+    if (
+        storage.home != "instance"
+        or storage.dtype != "f32"
+        or storage.copies != 1
+        or storages.names[store.target].binding.views
+    ):
+        return None
+    if (
+        numbers.home != "instance"
+        or numbers.dtype != "f32"
+        or numbers.shape != shape[:1]
+        or numbers.copies != 1
+    ):
+        return None
+    if (
+        store.target in (gemm.a.source, gemm.b.source)
+        or accumulator(storages.storage(gemm.a.source).dtype) != "f32"
+    ):
+        return None
+    return Scaled(gemm, scope.box(n.whole(factor.source, numbers.shape)).pointer)
 
 
 def fused(scope: Scope, found: Fused) -> None:

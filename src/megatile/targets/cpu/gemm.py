@@ -17,7 +17,8 @@ from megatile.targets.cpu.passes import is_invariant
 from megatile.targets.cpu.scope import Axis, Box, Scope
 
 
-def gemm(scope: Scope, node: n.Gemm) -> None:
+def gemm(scope: Scope, node: n.Gemm, scale: str = "") -> None:
+    """``c += a @ b``; with ``scale``, rows of ``c`` are multiplied by its numbers first."""
     with scope.text.block():
         a, b, c = (_matrix(scope.box(r)) for r in (node.a, node.b, node.c))
         wide = accumulator(a.storage.dtype)
@@ -33,7 +34,7 @@ def gemm(scope: Scope, node: n.Gemm) -> None:
             a, b, c = _transposed(b), _transposed(a), _transposed(c)
         b = scope.gen.prepared.get(id(node), b)
         if plain and c.axes[1].stride == 1:
-            _product(scope, a, b, c, wide, node.clear)
+            _product(scope, a, b, c, wide, node.clear, scale)
             return
         total = scratch(scope, [x.extent for x in c.axes], wide)
         if node.clear:
@@ -103,7 +104,7 @@ def _check(scope: Scope, a: Box, b: Box, c: Box) -> None:
             scope.text.add(f"if ({x} != {y}) fail(failure, {site}, {x});")
 
 
-def _product(scope: Scope, a: Box, b: Box, c: Box, wide: str, clear: bool) -> None:
+def _product(scope: Scope, a: Box, b: Box, c: Box, wide: str, clear: bool, scale: str = "") -> None:
     """``c (+)= a @ b`` in one dtype, with ``c`` contiguous along columns."""
     if a.copies > 1 or b.copies > 1:
         a, b = (Box(x.storage, x.pointer, x.axes, 1, 0, x.guard) for x in (a, b))
@@ -121,9 +122,9 @@ def _product(scope: Scope, a: Box, b: Box, c: Box, wide: str, clear: bool) -> No
     pieces = _panels(scope, cols, width)
     for start, vectors, rest in pieces:
         if rest is None:
-            strips(scope, a, b, c, (m, k), start, vectors, clear)
+            strips(scope, a, b, c, (m, k), start, vectors, clear, scale)
         else:
-            _narrow(scope, a, b, c, (m, k), start, rest, clear)
+            _narrow(scope, a, b, c, (m, k), start, rest, clear, scale)
 
 
 def _panels(scope: Scope, cols: Expr, width: int) -> list[tuple[str, int, str | None]]:
@@ -153,23 +154,27 @@ def heights(rows_: int, most: int) -> list[int]:
 
 
 def strips(
-    scope: Scope, a: Box, b: Box, c: Box, size: tuple[Expr, Expr], start: str, vectors: int, clear: bool
-) -> None:
+    scope: Scope, a: Box, b: Box, c: Box, size: tuple[Expr, Expr], start: str, vectors: int, clear: bool,
+    scale: str = "",
+) -> None:  # fmt: skip
+    """Micro-kernels over the rows of one panel of columns (or of several: ``*first:stop``)."""
     if start.startswith("*"):
         first, stop = start[1:].split(":", 1)
         j = scope.gen.fresh("j")
         with scope.text.block(f"for (long {j} = {first}; {j} < {stop}; {j} += {vectors * scope.gen.width})"):
-            strips(scope, a, b, c, size, j, vectors, clear)
+            strips(scope, a, b, c, size, j, vectors, clear, scale)
         return
     m, k = size[0], whole(size[1], scope)
     strides = (a.axes[0].stride, a.axes[1].stride, b.axes[0].stride, c.axes[0].stride)
 
     def call(i: str, height: int) -> None:
-        name = scope.gen.micro_kernel(height, vectors, strides, clear)
+        name = scope.gen.micro_kernel(
+            height, vectors, strides, "clear" if clear else "scale" if scale else ""
+        )
         column = f"({start}) * {k}" if b.panels else start
         scope.text.add(
             f"{name}({k}, {a.pointer} + ({i}) * {strides[0]}, {b.pointer} + {column}, "
-            f"{c.pointer} + ({i}) * {strides[3]} + {start});"
+            f"{c.pointer} + ({i}) * {strides[3]} + {start}{f', {scale} + {i}' if scale else ''});"
         )
 
     most, known = scope.gen.rows, constant(m)
@@ -195,8 +200,9 @@ def strips(
 
 
 def _narrow(
-    scope: Scope, a: Box, b: Box, c: Box, size: tuple[Expr, Expr], start: str, count: str, clear: bool
-) -> None:
+    scope: Scope, a: Box, b: Box, c: Box, size: tuple[Expr, Expr], start: str, count: str, clear: bool,
+    scale: str,
+) -> None:  # fmt: skip
     """Columns that fill no vector (or two, if their number is known only now): through padded copies."""
     width = 2 * scope.gen.width if not count.isdigit() else scope.gen.width
     m, k = size
@@ -213,7 +219,7 @@ def _narrow(
                     f"memcpy({box.pointer} + {i} * {width}, {part.pointer} + {i} * {part.axes[0].stride} "
                     f"+ {start}, ({count}) * 4);",
                 )
-        strips(scope, a, panel, total, size, "0", width // scope.gen.width, clear)
+        strips(scope, a, panel, total, size, "0", width // scope.gen.width, clear, scale)
         i = scope.gen.fresh("i")
         with scope.loop(i, "0", whole(m, scope)):
             scope.text.add(
@@ -244,17 +250,19 @@ AHEAD = 48
 
 
 def micro_kernel(
-    name: str, height: int, vectors: int, strides: tuple[int, int, int, int], clear: bool, width: int
+    name: str, height: int, vectors: int, strides: tuple[int, int, int, int], begin: str, width: int
 ) -> list[str]:
-    """``height`` rows of ``vectors`` vectors, each in a variable of its own, over k steps."""
+    """``height`` rows of ``vectors`` vectors, each in a variable of its own. They ``begin`` with zero
+    (clear), with what is in ``c``, or with that times a number for each row (scale)."""
     rows_a, steps_a, steps_b, rows_c = strides
     every = [(i, j) for i in range(height) for j in range(vectors)]
     panels = steps_b == vectors * width
-    lines = [
-        f"static __attribute__((noinline)) void {name}(long k, const float *a, const float *b, float *c) {{"
-    ]
+    scale = ", const float *s" if begin == "scale" else ""
+    head = f"{name}(long k, const float *a, const float *b, float *c{scale})"
+    lines = [f"static __attribute__((noinline)) void {head} {{"]
     for i, j in every:
-        start = "{0}" if clear else f"ld_f32(c + {i * rows_c} + {j} * W)"
+        start = "{0}" if begin == "clear" else f"ld_f32(c + {i * rows_c} + {j} * W)"
+        start += f" * s[{i}]" if begin == "scale" else ""
         lines.append(f"  vf c{i}_{j} = {start};")
     lines.append(f"  for (; k > 0; k--, a += {steps_a}, b += {steps_b}) {{")
     if panels:

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path as File
 from typing import Any
 
@@ -20,8 +20,8 @@ from megatile.targets.cpu import fusing, products, waiting
 from megatile.targets.cpu.elements import Value, converted, kind
 from megatile.targets.cpu.elementwise import lets
 from megatile.targets.cpu.forwarding import forwarded
-from megatile.targets.cpu.gemm import micro_kernel
-from megatile.targets.cpu.passes import hoisted, without_copies
+from megatile.targets.cpu.gemm import gemm, micro_kernel
+from megatile.targets.cpu.passes import flops, hoisted, without_copies
 from megatile.targets.cpu.scope import Box, Scope, Text
 from megatile.targets.cpu.storages import LINE, Storage, Storages
 from megatile.targets.interpret.dispatch import is_dispatched
@@ -52,7 +52,7 @@ class Source:
     text: str
     sites: tuple[Site, ...]
     phases: tuple[str, ...]
-    flops: int = 0
+    flops: int | None = 0
 
 
 class Generator:
@@ -114,11 +114,11 @@ class Generator:
             self.tables[values] = self.fresh("table")
         return self.tables[values]
 
-    def micro_kernel(self, height: int, vectors: int, strides: tuple[int, int, int, int], clear: bool) -> str:
-        key = (height, vectors, strides, clear)
+    def micro_kernel(self, height: int, vectors: int, strides: tuple[int, int, int, int], begin: str) -> str:
+        key = (height, vectors, strides, begin)
         if key not in self.kernels:
             name = self.kernels[key] = self.fresh(f"gemm_{height}x{vectors}_")
-            self.functions += micro_kernel(name, height, vectors, strides, clear, self.width)
+            self.functions += micro_kernel(name, height, vectors, strides, begin, self.width)
         return self.kernels[key]
 
     def base(self, storage: Storage) -> str:
@@ -232,15 +232,18 @@ class Generator:
         while at < len(body):
             node = body[at]
             self.scratch_used = 0
-            found: products.Product | fusing.Fused | None = None
+            found: products.Product | fusing.Fused | fusing.Scaled | None = None
             if isinstance(node, (n.Fill, n.Loop)):
                 found = products.recognised(scope, body, at)
             elif isinstance(node, n.Parallel):
-                found = fusing.recognised(scope, body, at)
+                found = fusing.recognised(scope, body, at) or fusing.scaled(scope, body, at)
             with self.at(node, scope.text, comment=type(node) not in (n.Alloc, n.View, n.Reshape, n.Hint)):
                 if isinstance(found, products.Product):
                     self._comments(scope.text, body[at + 1 : at + found.used])
                     products.product(scope, found)
+                elif isinstance(found, fusing.Scaled):
+                    self._comments(scope.text, (found.gemm,))
+                    gemm(scope, found.gemm, found.factors)
                 elif found is not None:
                     self._comments(scope.text, (found.reduce,))
                     fusing.fused(scope, found)
@@ -494,4 +497,5 @@ int megatile_run(void **arguments, struct pool *pool, struct failure *failure, d
 
 def generate(program: Program, width: int, rows: int) -> Source:
     """The C of a Program."""
-    return Generator(without_copies(hoisted(forwarded(program))), width, rows).source()
+    made = Generator(without_copies(hoisted(forwarded(program))), width, rows).source()
+    return replace(made, flops=flops(program))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.dtypes import numpy_dtype
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.hda import HDA
 from megatile.hda.probe import vector_bits
@@ -25,14 +26,20 @@ from megatile.targets.cpu.toolchain import Making
 from megatile.targets.interpret.arguments import as_array, built, check_arguments, check_writable
 from megatile.targets.interpret.errors import (
     ArgumentError,
+    DeadlockError,
     DeviceAssertionError,
     OutOfBoundsError,
     ReplicaMismatchError,
     RunError,
 )
+from megatile.targets.interpret.places import Places
 
 TARGETS = ("cpu",)
-_ERRORS: dict[str, type[RunError]] = {"bounds": OutOfBoundsError, "assertion": DeviceAssertionError}
+_ERRORS: dict[str, type[RunError]] = {
+    "bounds": OutOfBoundsError,
+    "assertion": DeviceAssertionError,
+    "deadlock": DeadlockError,
+}
 _POOL = Path(__file__).parent / "pool.c"
 
 
@@ -54,15 +61,17 @@ class Profile:
 
     seconds: float
     phases: dict[str, float]
-    flops: int
+    flops: int | None
+    """Operations of its matrix products, where their number is known beforehand."""
 
     @property
-    def gflops(self) -> float:
-        """Floating point operations of its matrix products, in 10⁹ per second."""
-        return self.flops / self.seconds / 1e9
+    def gflops(self) -> float | None:
+        """Operations of its matrix products in 10⁹ per second."""
+        return None if self.flops is None else self.flops / self.seconds / 1e9
 
     def __str__(self) -> str:
-        lines = [f"{self.seconds * 1e6:.1f} us, {self.gflops:.1f} GFLOP/s in matrix products"]
+        rate = f", {self.gflops:.1f} GFLOP/s in matrix products" if self.gflops else ""
+        lines = [f"{self.seconds * 1e6:.1f} us{rate}"]
         for name, seconds in self.phases.items():
             lines.append(f"  {name}: {seconds * 1e6:.1f} us, {100 * seconds / self.seconds:.0f} %")
         return "\n".join(lines)
@@ -81,22 +90,14 @@ class _Code:
         self.library = making.load()
         self.function = self.library.megatile_run
         self.function.argtypes = [ctypes.c_void_p] * 4
-        self.shapes = [(np.dtype(self._dtype(p.dtype)), tuple(p.shape)) for p in program.params]
+        self.shapes = [(numpy_dtype(p.dtype), tuple(p.shape)) for p in program.params]
         written = {r.source for node in n.walk(program.body) for kind, r in n.regions(node) if kind != "read"}
-        from megatile.targets.interpret.places import Places
-
         names = Places(program).names
         self.written = {names[w].base for w in written}
         self.copies = [names[p.name].copies for p in program.params]
         self.constant = {p.name for p in program.params} - self.written
         self.plain = all(c == 1 for c in self.copies)
         self.arguments = ctypes.c_void_p * max(len(self.shapes), 1)
-
-    @staticmethod
-    def _dtype(name: str) -> Any:
-        from megatile.core.dtypes import numpy_dtype
-
-        return numpy_dtype(name)
 
     def __call__(self, arrays: tuple[Any, ...], times: Any = None) -> None:
         pointers = self.arguments()

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from megatile.core.dtypes import accumulator, itemsize
 from megatile.core.expr import Const, Expr, constant
 from megatile.ir import nodes as n
-from megatile.targets.cpu.elements import LANES, NARROW, Value, c_type, converted, held, kind, loaded, stored
+from megatile.targets.cpu.elements import LANES, Value, c_type, converted, held, kind, loaded, stored
 from megatile.targets.cpu.errors import CompileError
 from megatile.targets.cpu.expressions import whole, write
 from megatile.targets.cpu.scope import Axis, Box, Peer, Scope
@@ -498,16 +498,3 @@ def copy_statement(
             copy(scope, made, source)
             source = made
         copy(scope, to, source)
-
-
-__all__ = [
-    "NARROW",
-    "copy",
-    "copy_statement",
-    "cumsum",
-    "dense",
-    "fill",
-    "fill_statement",
-    "reduce",
-    "scratch",
-]

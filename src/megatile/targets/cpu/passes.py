@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 
 from megatile.core.expr import Const, Expr, Symbol, constant, linear, rebuild, symbols, walk
 from megatile.ir import nodes as n
@@ -96,6 +97,39 @@ class _Hoist:
             made.append(n.Alloc(name, (constant(extent) or 1,), "f32", "", scale, span=node.span))
             made.append(n.Parallel((index.name,), (extent,), (store,), span=node.span))
         return known[expr]
+
+
+def flops(program: Program) -> int | None:
+    """Floating point operations of the program's products; None where a number of steps is not known."""
+
+    def of(body: tuple[n.Node, ...], depth: int, times: int) -> int | None:
+        total = 0
+        for node in body:
+            inner, count = depth, times
+            if isinstance(node, n.Gemm):
+                sizes = [constant(e) for e in (*node.a.extents[-2:], *node.c.extents[-2:])]
+                if None in sizes:
+                    return None
+                inner_extent = sizes[0] if node.transpose_a else sizes[1]
+                total += 2 * times * prod((inner_extent, *sizes[2:]))  # type: ignore[arg-type]
+            elif isinstance(node, n.Scale):
+                inner = program.launch.depth(node.scale)
+                count = times * prod(s.count for s in program.launch.scales[depth:inner])
+            elif isinstance(node, n.Loop):
+                limits = [constant(e) for e in (node.start, node.stop, node.step)]
+                if None in limits or node.kind == "bounded":
+                    if any(isinstance(x, n.Gemm) for x in n.walk(node.body)):
+                        return None
+                    continue
+                count = times * len(range(*limits))  # type: ignore[arg-type]
+            for _, part in n.bodies(node):
+                found = of(part, inner, count)
+                if found is None:
+                    return None
+                total += found
+        return total
+
+    return of(program.body, 0, 1)
 
 
 # --- tiles that are only other names --------------------------------------------------------------
