@@ -79,6 +79,24 @@ def test_times_of_a_machine_serve_one_with_the_same_devices(database, tmp_path):
     assert mt.predict_kernel("gemm", machine=slow, m=64, n=64, k=64, database=database).origin.kind == "rule"
 
 
+def test_times_of_several_devices_hold_for_the_same_links(database, tmp_path):
+    shape = {"ranks": 8, "bytes": 1024}
+    database.add([Measurement("dgx-h100", "all_reduce", "f16", "", shape, 9.0)])
+
+    def found(hda):
+        return mt.predict_kernel("all_reduce", machine=hda, database=database, **shape)
+
+    assert found("dgx-h100").time_us == 9
+    bare = put(
+        tmp_path, "{name: b, extends: dgx-h100, engines: [{name: tensor_core, remove: true}]}", "b.yaml"
+    )
+    for other in (machine("dgx-h100", **{"networks.nvlink.bandwidth": "1 GB/s"}), HDA.from_yaml(bare)):
+        with pytest.raises(mt.MegatileError, match="nothing was measured near"):
+            found(other)
+    database.add([Measurement("b", "all_reduce", "f16", "", shape, 8.0)])
+    assert found(HDA.from_yaml(bare)).time_us == 8
+
+
 def test_an_operation_without_a_formula_is_interpolated(database):
     rows = [
         Measurement(

@@ -26,7 +26,7 @@ from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.errors import MegatileError, Place
 from megatile.hda import HDA, machine_names
 from megatile.hda import machine as find_machine
-from megatile.timing.kernels import OPERATIONS, Device, KernelTime, Operation
+from megatile.timing.kernels import OPERATIONS, Device, KernelTime, Operation, hardware
 from megatile.timing.view import Origin, TimingError
 
 NEAREST = 12
@@ -172,7 +172,7 @@ class Database:
     def _implementations(
         self, operation: Operation, hda: HDA, dtype: str, wanted: str | None
     ) -> list[_Table]:
-        stands = self._machine(hda)
+        stands = self._machine(hda, operation)
         names = [wanted] if wanted is not None else self._names(stands, operation.name, dtype)
         tables = []
         for name in names:
@@ -185,15 +185,18 @@ class Database:
                 tables.append(self._tables[key])
         return tables
 
-    def _machine(self, hda: HDA) -> str:
-        """The machine whose times hold: one that ships and has the same devices, or this very one.
+    def _machine(self, hda: HDA, operation: Operation) -> str:
+        """The machine whose times hold: one that ships and has the same devices (and links, where several
+        devices work), or this very one.
 
         So a machine that extends another has its times, and one whose memory was changed has not.
         """
         with self._guard():
             known = {name for (name,) in self._link.execute("SELECT DISTINCT machine FROM measurements")}
+        linked = "ranks" in operation.extents or "nodes" in operation.extents
+        mine = hardware(hda, linked)
         shipped = [name for name in machine_names() if name in known]
-        same = [name for name in shipped if Device.of(find_machine(name)).same(Device.of(hda))]
+        same = [name for name in shipped if hardware(find_machine(name), linked) == mine]
         own = [hda.name] if hda.name in known and (hda.name not in shipped or hda.name in same) else []
         return next(iter((*own, *same)), "")
 
@@ -215,6 +218,7 @@ class _Table:
         self.points = self._points(self.columns)
         times = np.array([row.time_us for row in rows])
         self.values = np.log(times / self._formula(self.columns)) if rows else times
+        self._errors: dict[int, float | None] = {}
 
     def _formula(self, columns: Any) -> Any:
         formula = self.operation.formula
@@ -245,8 +249,10 @@ class _Table:
         return KernelTime(time, Origin("interpolated", source), float(np.median(errors)) if errors else None)
 
     def _error(self, index: int) -> float | None:
-        found = self._interpolate(self.points[index], index)
-        return None if found is None else math.exp(found[0] - self.values[index]) - 1
+        if index not in self._errors:
+            found = self._interpolate(self.points[index], index)
+            self._errors[index] = None if found is None else math.exp(found[0] - self.values[index]) - 1
+        return self._errors[index]
 
     def leave_one_out(self) -> np.ndarray[Any, Any]:
         """Where nothing else is near, the formula answers (an operation without one has no answer there)."""

@@ -106,11 +106,6 @@ class Device:
         memories = [m.bandwidth for m in hda.memories if m.level == level.name and not m.cache]
         return cls(hda, units, max(memories, default=float("inf")), figures or {})
 
-    def same(self, other: Device) -> bool:
-        """Whether times measured on one hold for the other."""
-        a, b = ((d.units, d.bandwidth, tensor_engine(d.hda)) for d in (self, other))
-        return a == b
-
     def kernel(self, name: str) -> KernelFigures:
         own = self.figures.get(name) or self.hda.kernel(name)
         return own or (self.kernel(FALLBACKS[name]) if name in FALLBACKS else ASSUMED[name])
@@ -143,6 +138,15 @@ class Device:
         traffic = moved / (self.bandwidth * k.bandwidth) * 1e6
         longer, shorter = np.maximum(work, traffic), np.minimum(work, traffic)
         return k.start_us + waves * k.wave_us + longer + k.exposed * shorter
+
+
+def hardware(hda: HDA, linked: bool) -> tuple[Any, ...]:
+    """What measured times depend on: machines in which it is equal have the same times. ``linked``: of
+    operations of several devices."""
+    level = hda.level(hda.scale("device").level)
+    inside = [(lv.name, lv.num_units) for lv in hda.levels if lv.position <= level.position]
+    memories = [m for m in hda.memories if m.level == level.name]
+    return inside, memories, [e for e in hda.engines if e.kind == "tensor"], hda.networks if linked else ()
 
 
 def tensor_engine(hda: HDA) -> Engine:
