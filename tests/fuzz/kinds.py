@@ -506,3 +506,61 @@ def _run_random_kernel(units: int, steps: list[Any], slots: int) -> None:
     mt.check(plan)
     expected = np.stack(run_kernel_in_mock(kernel, units, "ring_1d", list(x), (steps,)))
     np.testing.assert_array_equal(mt.execute(plan, {"t": x})["t"], expected)
+
+
+# measured times
+
+TABLES = [
+    "gemm_dtype,m,n,k,us\nbfloat16,128,128,128,5.5\nbfloat16,64,128,128,5\nfp8,64,128,256,7\n",
+    "kernel_source,batch_size,isl,step,num_heads,num_key_value_heads,head_dim,window_size,us\n"
+    "fa3,32,1,255,64,1,64,0,12.1\nfa3,2,128,0,64,8,128,128,20.5\n",
+    "machine,operation,dtype,implementation,shape,time_us,source\n"
+    'dgx-h100,all_reduce,f16,"a, b",ranks=8 bytes=64,9.5,someone\nh,gemm,bf16,,m=1 n=1 k=2,3,x\n',
+    """# nThread 1 nGpus 2 minBytes 8 maxBytes 64
+# Rank  0 Group  0 Pid 1 on host device  0 [0x07] NVIDIA H100
+# Rank  1 Group  0 Pid 2 on host device  1 [0x0f] NVIDIA H100
+# Collective test starting: all_reduce_perf
+        1024           256     float     sum      -1    13.03    0.00    0.00      0    12.97    0.00    0.00      0
+     1048576        262144      half    none      -1    40.00    0.00    0.00    N/A    41.00    0.00    0.00    N/A
+""",
+]
+
+
+@cache
+def database_bytes() -> bytes:
+    from megatile.timing.database import Database, Measurement
+
+    file = folder() / "seed.sqlite"
+    with Database(file) as database:
+        database.add(
+            Measurement("dgx-h100", "gemm", "bf16", "", {"m": 2**i, "n": 64, "k": 64}, 3.0 + i, "seed")
+            for i in range(20)
+        )
+    return file.read_bytes()
+
+
+def _table(rng: random.Random, number: int) -> str | bytes:
+    if number % 4 == 0:
+        return mutate.data(rng, database_bytes())
+    return mutate.text(rng, rng.choice(TABLES), TABLES)
+
+
+@kind("measurements", _table)
+def run_table(case: str | bytes) -> None:
+    from megatile.timing.database import Database
+    from megatile.timing.measurements import read_measurements
+
+    hda = known_machine("dgx-h100")
+    if isinstance(case, bytes):
+        file = folder() / "t.sqlite"
+        file.write_bytes(case)
+    else:
+        file = folder() / "t.csv"
+        file.write_text(case, encoding="utf-8", errors="surrogatepass")
+    with Database(file if isinstance(case, bytes) else ":memory:") as database:
+        if isinstance(case, str):
+            database.add(read_measurements(file, "dgx-h100"))
+        list(database.rows())
+        database.summary()
+        found = mt.predict_kernel("gemm", m=100, n=64, k=64, machine=hda, database=database)
+        assert found.time_us > 0
