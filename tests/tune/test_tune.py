@@ -1,6 +1,7 @@
 """Tuning: the exact best, whoever works; refused, pruned, resumed, killed, verified."""
 
 import os
+import runpy
 import signal
 import sqlite3
 import subprocess
@@ -247,6 +248,23 @@ def test_a_store_that_is_something_else(tmp_path):
 # tile programs
 
 TILES = {"bM": [16, 64], "bN": [16, 64], "bK": [16, 64]}
+
+
+PROGRAMS = {
+    "21_gemm_block": ("gemm", (128, 128, 128), {"bM": [32, 64], "bN": [32, 64], "bK": [16, 64]}),
+    "25_softmax": ("softmax", (128, 256), {"bM": [32, 8], "bN": [64, 256]}),
+    "27_flash_attention": ("flash_attention", (1, 2, 2, 256, 32), {"bM": [128, 32, 64], "bN": [32, 64]}),
+}
+
+
+@pytest.mark.parametrize("machine", ["dgx-h100", "mi300x-8"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_tuned_beats_the_default(name, machine):
+    function, fixed, choices = PROGRAMS[name]
+    factory = partial(runpy.run_path(str(ROOT / "examples" / f"{name}.py"))[function], *fixed)
+    found = mt.tune(factory, choices, machine=machine, workers=1, progress=False)
+    assert found.speedup > 1.01
+    assert found.verified.startswith("data equal those of the interpreter")
 
 
 @pytest.mark.parametrize("name", ["dgx-h100", "mi300x-8"])
