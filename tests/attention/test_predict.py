@@ -413,3 +413,10 @@ def test_work_without_end_is_left_out_and_said_so():
         predict(hda, problem, schedules=["hamilton:8x16"], most=MOST_UNASKED)
     with pytest.raises(ScheduleError, match="390144 messages"):
         predict(hda, problem, schedules=["hamilton:8x16"], backward=True, most=MOST_UNASKED)
+
+
+def test_progress_goes_from_schedule_to_schedule(mesh):
+    heard = []
+    names = ["ring", "hamilton"]
+    predict(mesh, Problem(1024, 4, 64), schedules=names, progress=lambda *what: heard.append(what))
+    assert heard == [("ring, 1024 tokens", 0, 2), ("hamilton, 1024 tokens", 1, 2)]

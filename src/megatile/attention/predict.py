@@ -21,7 +21,7 @@ from megatile.attention.schedules import Schedule, ScheduleError, make_schedule
 from megatile.attention.view import AttentionKernels
 from megatile.collectives.decompositions import DecompositionError
 from megatile.collectives.geometry import nearest_memory
-from megatile.core.progress import tell
+from megatile.core.progress import Listener, shown, tell
 from megatile.core.quantities import format_time
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
@@ -238,12 +238,19 @@ def predict(
     backward: bool = False,
     scale: str = "device",
     most: int | None = None,
+    progress: bool | Listener = False,
 ) -> Comparison:
     """Compare schedules (all that are worth it, unless named) over ``ranks`` devices (all of them).
 
     ``backward`` predicts a forward and a backward pass together. Schedules with more than ``most`` messages
-    are left out (60 000, or 500 000 for those that are named), and said to be.
+    are left out (60 000, or 500 000 for those that are named), and said to be. ``progress`` shows a bar on
+    stderr that moves from schedule to schedule, or calls a function with (what, done, of).
     """
+    if progress:
+        with shown("predicting attention", progress):
+            return predict(
+                machine, problem, schedules=schedules, ranks=ranks, backward=backward, scale=scale, most=most
+            )
     hda = find_machine(machine) if isinstance(machine, str) else machine
     count = hda.count(scale) if ranks is None else ranks
     if count < 1:
