@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise, product
@@ -35,6 +36,7 @@ def check_use(rank):
     _check_contexts(cases)
     if dist.get_world_size() == 3:
         _check_tags(cases, rank)
+        _check_computed(cases)
     _check_mistakes_of_one_rank(cases, rank)
     _check_meshes(cases)
     if dist.get_world_size() > 3:
@@ -94,6 +96,22 @@ def _check_tags(cases, rank):
             cases.refuses("debug", AttentionError, told, hamilton_attention, *plain, **options)
             hamilton_attention(*plain, layout=layout, **options)
     _check_slices(cases, [x[0] for x in (q, k, v)], boundaries)
+
+
+def _check_computed(cases):
+    """What is computed from shards carries no layout: a warning where all shards so long have another one."""
+    (q,) = tensors(3, (1, 50 * dist.get_world_size(), 2, 4))
+    own = shard_sequence(q, causal=True, schedule="ring")
+    for schedule, expected in (("ring", 0), ("zigzag", 1), ("hamilton", 1)):
+        computed = [own * factor for factor in (1.0, 2.0, 3.0)]
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            hamilton_attention(*computed, causal=True, schedule=schedule)
+            hamilton_attention(*computed, causal=True, schedule=schedule, layout="contiguous")
+        words = [str(w.message) for w in said if "has 50 tokens and no layout" in str(w.message)]
+        cases.count += 1
+        if len(words) != expected:
+            cases.failures.append(f"{schedule} after shards of ring warned: {words}")
 
 
 def _check_slices(cases, whole, boundaries):

@@ -134,7 +134,8 @@ def _divided(q: Tensor, k: Tensor, v: Tensor, call: _Call) -> tuple[Tensor, Tens
         causal = bool(call.causal)
         mask = Mask.of(causal, call.window_size)
         matters = packed or not mask.none or options.slopes is not None
-        problem = layout_problem(schedule, call.division, causal, tags, call.cu_seqlens, matters)
+        tokens = [x.shape[1] for x in (q, k, v)]
+        problem = layout_problem(schedule, call.division, causal, tags, call.cu_seqlens, matters, tokens)
     if problem is None:
         schedule = laid_out(schedule, call.division)
         record = make_record(q, k, v, mask_text(causal, call.window_size), schedule, options, call.cu_seqlens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -102,6 +103,29 @@ def set_shard_tag(x: Any, tag: ShardTag | None) -> Any:
     return x
 
 
+_MADE: dict[int, set[ShardTag]] = {}
+"""The tags of shards that were made here, by their number of tokens."""
+_MOST_MADE = 1024
+
+
+def remember_shard(tokens: int, tag: ShardTag) -> None:
+    if len(_MADE) >= _MOST_MADE:
+        _MADE.clear()
+    _MADE.setdefault(tokens, set()).add(tag)
+
+
+def warn_of_other_shards(tokens: int, layout: Layout, packed: Lengths | None, name: str) -> None:
+    """Warn if all shards of so many tokens were divided otherwise: what is computed from one has no tag."""
+    made = _MADE.get(tokens, set())
+    if made and (layout, packed) not in made:
+        warnings.warn(
+            f"{name} has {tokens} tokens and no layout; shard_sequence divided as many in "
+            f"{' and '.join(sorted(map(str, made)))}, and {ShardTag(layout, packed)} is expected: use the "
+            f"same schedule, causal and cu_seqlens, or say layout='{layout.name}' if {name} is divided so",
+            stacklevel=6,
+        )
+
+
 def laid_out(schedule: Schedule, division: str | Layout | None) -> Schedule:
     """The schedule for tokens that are divided in another layout than its own."""
     if division is None:
@@ -125,6 +149,7 @@ def layout_problem(
     tags: Sequence[ShardTag | None],
     cu_seqlens: Any,
     matters: bool,
+    tokens: Sequence[int] = (),
 ) -> str | None:
     """Why the tokens of q, k and v cannot be what the schedule expects, or None.
 
@@ -144,6 +169,10 @@ def layout_problem(
                 f"{name} was divided in {tag}{other}, schedule '{schedule.name}' expects "
                 f"{ShardTag(layout, packed)}: use the same schedule, causal and cu_seqlens, or say layout="
             )
+    if division is None:
+        unknown = next((i for i, tag in enumerate(tags) if tag is None and tokens), None)
+        if unknown is not None:
+            warn_of_other_shards(tokens[unknown], layout, lengths[min(unknown, 1)], "qkv"[unknown])
     if division is None and None in tags and setting("DEBUG") == "1":
         return (
             f"nothing says that q, k and v are divided in {ShardTag(layout, lengths[0])}: "

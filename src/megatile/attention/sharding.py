@@ -12,7 +12,7 @@ from torch import Tensor
 
 from megatile.attention.arguments import agreed, boundaries_text
 from megatile.attention.errors import AttentionError
-from megatile.attention.ownership import ShardTag, sequence_lengths, set_shard_tag, shard_tag
+from megatile.attention.ownership import ShardTag, remember_shard, sequence_lengths, set_shard_tag, shard_tag
 from megatile.attention.schedules import Layout, Schedule, make_schedule, positions
 from megatile.core.errors import MegatileError
 from megatile.core.placement import Pieces
@@ -43,7 +43,7 @@ def shard_sequence(
     The layout follows from ``schedule`` and ``causal`` as in :func:`hamilton_attention`, or is named by
     ``layout``. ``rank`` and ``ranks`` answer for a rank of a group that does not exist (yet). The result
     carries its layout: given to an attention that expects another one it is refused. What is computed from
-    it is a plain tensor.
+    it carries none, but attention warns if all shards of that length were divided otherwise.
     """
     problem = _problem(x, dim)
     if problem:
@@ -52,6 +52,8 @@ def shard_sequence(
     lengths = _lengths(x.shape[dim], cu_seqlens)
     where = _indices(place.layout, lengths, place.rank)
     tag = ShardTag(place.layout, None if cu_seqlens is None else tuple(lengths))
+    if rank is None:
+        remember_shard(len(where), tag)
     return set_shard_tag(x.index_select(dim, where.to(x.device)), tag)
 
 
