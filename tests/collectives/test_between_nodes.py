@@ -6,9 +6,9 @@ import pytest
 import megatile as mt
 from megatile.collectives.algorithms import find_algorithm
 from megatile.collectives.job import CollectiveError
-from megatile.collectives.party import NearestLast, beyond
 from megatile.collectives.planner import make_job, predict
 from megatile.collectives.provenance import prove
+from megatile.collectives.rank_groups import NearestLast, beyond
 from megatile.core.expr import Symbol
 from megatile.timing import Library
 

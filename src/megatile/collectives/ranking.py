@@ -29,13 +29,13 @@ FINALISTS = 4
 GUESSES = ("in_network", "in_network_tree", "hierarchical", "direct", "ring", "dissemination")
 """What is simulated first, if it can do the job."""
 FEW = 64
-"""Among so many ranks, everybody to everybody is worth a try, and so is every candidate."""
+"""Among so many ranks, direct exchange is worth a try, and so is every candidate."""
 DEARER = -1
 """In place of a price: more chunks made it dearer."""
 CHUNKED_FROM = 1 << 20
 """Bytes from which cutting blocks into chunks is tried."""
 DEEP = ("tree", "node_tree", "in_network_tree")
-"""Algorithms with long ways, for which many chunks are tried; libraries cut even small messages for them."""
+"""Algorithms with long paths, for which many chunks are tried; libraries cut even small messages for them."""
 LANED = ("ring_bidirectional", "multi_ring", "rail_rings", "hamilton")
 """Rings of several lanes overlap as they are; cutting them into chunks is not tried."""
 LARGE = 16 << 20
@@ -47,7 +47,7 @@ def plan_of(candidate: Candidate, job: Job) -> Plan:
 
 
 def timing_of(candidate: Candidate, job: Job, library: str | None = None) -> Library:
-    """How kernels do a candidate's plan on its path; a named library also has its ways with small sizes."""
+    """How kernels do a candidate's plan on its path; a library treats small sizes in its own manner."""
     name, path = candidate.algorithm, candidate.path
     if library is None:
         return Library(path, name)
@@ -95,14 +95,14 @@ def rank(
         tell(f"pricing {known.name}", number, len(algorithms()))
         reason = known.reason_against(job)
         if reason is None:
-            for way in _ways(hda, job, known, path):
-                refused = _refused(library, known.name, way, job, launch)
+            for each in _paths(hda, job, known, path):
+                refused = _refused(library, known.name, each, job, launch)
                 if refused is None:
                     priced += _priced_variants(
-                        hda, job, known, way, launch, timed, known_prices, library, large
+                        hda, job, known, each, launch, timed, known_prices, library, large
                     )
                 elif not any((c.algorithm, c.why_not) == (known.name, refused) for c in unfit):
-                    unfit.append(Candidate(known.name, path=way, why_not=refused))
+                    unfit.append(Candidate(known.name, path=each, why_not=refused))
         elif job.operation in known.operations:
             unfit.append(Candidate(known.name, why_not=reason))
     if large:
@@ -147,9 +147,9 @@ def _refused(library: str | None, name: str, path: str, job: Job, launch: bool) 
     return reason_against(library, name, path, job, captured=not launch) if library else None
 
 
-def _ways(hda: HDA, job: Job, known: Algorithm, path: str | None) -> tuple[str, ...]:
+def _paths(hda: HDA, job: Job, known: Algorithm, path: str | None) -> tuple[str, ...]:
     """The paths of an algorithm, or the one that was asked for if it has it."""
-    return tuple(way for way in paths(hda, known.path, job.scale, known.name) if path in (None, way))
+    return tuple(each for each in paths(hda, known.path, job.scale, known.name) if path in (None, each))
 
 
 def _first_guess(
@@ -166,11 +166,14 @@ def _first_guess(
     for name in ("rail_rings", *GUESSES) if large else GUESSES:
         if name not in algorithms() or (among is not None and name not in among):
             continue
-        ways = _ways(hda, job, algorithms()[name], path)
-        if not ways or algorithms()[name].reason_against(job):
+        possible = _paths(hda, job, algorithms()[name], path)
+        if not possible or algorithms()[name].reason_against(job):
             continue
-        guess = Candidate(name, tuple(_guessed_options(name, job).items()), ways[0])
-        if not _refused(library, name, ways[0], job, launch) and (guess.label, ways[0]) not in too_large:
+        guess = Candidate(name, tuple(_guessed_options(name, job).items()), possible[0])
+        if (
+            not _refused(library, name, possible[0], job, launch)
+            and (guess.label, possible[0]) not in too_large
+        ):
             return guess
     return None
 
@@ -207,17 +210,17 @@ def _priced_variants(
         alike = "chunks" in options and "overlap" not in options
         if alike and before == DEARER:
             continue
-        way = Candidate(known.name, tuple(sorted(options.items())), path)
-        if known.name in LANED and any((c.label, c.path) == (way.label, path) for c in timed):
+        candidate = Candidate(known.name, tuple(sorted(options.items())), path)
+        if known.name in LANED and any((c.label, c.path) == (candidate.label, path) for c in timed):
             continue
-        if (way.label, path) in too_large:
-            yield replace(way, why_not=too_large[way.label, path])
+        if (candidate.label, path) in too_large:
+            yield replace(candidate, why_not=too_large[candidate.label, path])
             continue
-        floor = known_prices.get((way.label, path))
+        floor = known_prices.get((candidate.label, path))
         if floor is not None and enough is not None and floor > enough:
-            found = replace(way, price_ps=floor)
+            found = replace(candidate, price_ps=floor)
         else:
-            found = _priced(hda, job, way, launch, enough, library)
+            found = _priced(hda, job, candidate, launch, library)
         yield found
         if alike:
             dearer = before is not None and found.price_ps is not None and found.price_ps > before
@@ -236,12 +239,12 @@ def _too_large(
         if (among is not None and known.name not in among) or known.reason_against(job):
             continue
         for options in variants(known, job, library is not None):
-            way = Candidate(known.name, tuple(sorted(options.items())))
+            candidate = Candidate(known.name, tuple(sorted(options.items())))
             try:
-                needed = effort(plan_of(way, job))
+                needed = effort(plan_of(candidate, job))
             except MegatileError:
                 continue  # it is refused with its reason when it is priced
-            efforts += [(needed, way.label, each) for each in _ways(hda, job, known, path)]
+            efforts += [(needed, candidate.label, each) for each in _paths(hda, job, known, path)]
     found, spent = {}, 0
     for needed, label, way_path in sorted(efforts):
         if needed > MOST or spent + needed > MOST_IN_ALL:
@@ -273,15 +276,13 @@ def variants(known: Algorithm, job: Job, library: bool = False) -> Iterator[dict
             yield {"outer": "in_network"}
 
 
-def _priced(
-    hda: HDA, job: Job, way: Candidate, launch: bool, enough: int | None, library: str | None
-) -> Candidate:
+def _priced(hda: HDA, job: Job, candidate: Candidate, launch: bool, library: str | None) -> Candidate:
     try:
-        timing = timing_of(way, job, library)
-        least = lower_bound(plan_of(way, job), hda, launch=launch, timing=timing)
+        timing = timing_of(candidate, job, library)
+        least = lower_bound(plan_of(candidate, job), hda, launch=launch, timing=timing)
     except MegatileError as problem:
-        return replace(way, why_not=problem.message)
-    return replace(way, price_ps=least)
+        return replace(candidate, why_not=problem.message)
+    return replace(candidate, price_ps=least)
 
 
 def _timed(
@@ -308,8 +309,8 @@ def named(
         raise CollectiveError(f"'{known.name}' has no path '{path}'", advice=f"use {' or '.join(possible)}")
     if not timed:
         return [Candidate(known.name, options, path or known.path)]
-    ways = possible if path is None else (path,)
-    if len(ways) == 1:
-        return [Candidate(known.name, options, ways[0])]
-    every = [_timed(hda, job, Candidate(known.name, options, way), launch) for way in ways]
+    tried = possible if path is None else (path,)
+    if len(tried) == 1:
+        return [Candidate(known.name, options, tried[0])]
+    every = [_timed(hda, job, Candidate(known.name, options, each), launch) for each in tried]
     return sorted(every, key=lambda c: c.time_ps or 0)

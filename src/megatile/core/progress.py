@@ -1,4 +1,4 @@
-"""How far long work has come, told to whoever listens; nobody listens unless asked.
+"""How far long work has come, reported to a listener if there is one.
 
 with shown("predicting"):              # a bar on stderr, if that is a terminal
     for number, name in enumerate(names):
@@ -26,7 +26,7 @@ def tell(what: str, done: int, of: int) -> None:
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Within this, ``listener`` is told."""
+    """Within this, ``listener`` is called."""
     token = _LISTENER.set(listener)
     try:
         yield

@@ -9,7 +9,7 @@ from megatile.core.arithmetic import Lambda
 from megatile.core.errors import did_you_mean
 from megatile.core.frozen import Frozen
 from megatile.hda import schema
-from megatile.hda.document import Document, Way
+from megatile.hda.document import Document, KeyPath
 from megatile.hda.figures import Figures
 from megatile.hda.model import (
     SAME_SCALE,
@@ -188,51 +188,53 @@ class _Builder(Figures):
             self.check_cache(layer, names, ("memory", i))
         return layers, names
 
-    def check_cache(self, layer: MemoryLayer, names: dict[str, MemoryLayer], way: Way) -> None:
+    def check_cache(self, layer: MemoryLayer, names: dict[str, MemoryLayer], key_path: KeyPath) -> None:
         """What a cache stands in front of lies further out; only caches have blocks."""
         given = [key for key in ("of", "block", "fill") if getattr(layer, key) is not None]
         if given and not layer.cache:
-            self.fail(f"'{layer.name}' is no cache, so it has no '{given[0]}'", (*way, given[0]))
+            self.fail(f"'{layer.name}' is no cache, so it has no '{given[0]}'", (*key_path, given[0]))
         if layer.of is None:
             return
         behind = names.get(layer.of)
         if behind is None:
-            self.fail(f"there is no memory '{layer.of}'", (*way, "of"), did_you_mean(layer.of, names))
+            self.fail(f"there is no memory '{layer.of}'", (*key_path, "of"), did_you_mean(layer.of, names))
         elif self.levels[behind.level].position < self.levels[layer.level].position or behind is layer:
-            self.fail(f"'{layer.of}' does not lie behind '{layer.name}'", (*way, "of"))
+            self.fail(f"'{layer.of}' does not lie behind '{layer.name}'", (*key_path, "of"))
         if layer.block is not None and layer.size % layer.block:
-            self.fail(f"{layer.size} B are no whole number of blocks of {layer.block} B", (*way, "block"))
+            self.fail(
+                f"{layer.size} B are no whole number of blocks of {layer.block} B", (*key_path, "block")
+            )
 
-    def memory(self, m: schema.MemorySpec, way: Way) -> MemoryLayer:
-        level = self.level(m.level, (*way, "level"))
-        size = self.bytes(m.size, (*way, "size"))
-        reserved = self.bytes(m.reserved, (*way, "reserved")) if m.reserved and m.reserved.value else 0
+    def memory(self, m: schema.MemorySpec, key_path: KeyPath) -> MemoryLayer:
+        level = self.level(m.level, (*key_path, "level"))
+        size = self.bytes(m.size, (*key_path, "size"))
+        reserved = self.bytes(m.reserved, (*key_path, "reserved")) if m.reserved and m.reserved.value else 0
         if reserved >= size:
-            self.fail(f"'{m.reserved}' reserved leaves nothing of {m.size}", (*way, "reserved"))
+            self.fail(f"'{m.reserved}' reserved leaves nothing of {m.size}", (*key_path, "reserved"))
         if m.cache and (bad := next((n for n in (m.name, *m.aliases) if n in RESERVED_ALIASES), None)):
             self.fail(
                 f"'{bad}' names memory to allocate in, but '{m.name}' is a cache",
-                way,
+                key_path,
                 f"call it '{bad}_cache'",
             )
         return MemoryLayer(
             m.name,
             m.level,
             size,
-            self.per_second(m.bandwidth, level, (*way, "bandwidth"), "bytes/s"),
-            self.picoseconds(m.latency, level, (*way, "latency")),
+            self.per_second(m.bandwidth, level, (*key_path, "bandwidth"), "bytes/s"),
+            self.picoseconds(m.latency, level, (*key_path, "latency")),
             m.shared,
             m.cache,
             m.aliases,
             reserved,
             m.slices,
-            self.bytes(m.page, (*way, "page")) if m.page else None,
-            self.share(m.efficiency, (*way, "efficiency")),
+            self.bytes(m.page, (*key_path, "page")) if m.page else None,
+            self.share(m.efficiency, (*key_path, "efficiency")),
             m.roofline,
-            self.bytes(m.per_thread, (*way, "per_thread")) if m.per_thread else None,
+            self.bytes(m.per_thread, (*key_path, "per_thread")) if m.per_thread else None,
             m.of,
-            self.bytes(m.block, (*way, "block")) if m.block else None,
-            self.per_second(m.fill, level, (*way, "fill"), "bytes/s") if m.fill else None,
+            self.bytes(m.block, (*key_path, "block")) if m.block else None,
+            self.per_second(m.fill, level, (*key_path, "fill"), "bytes/s") if m.fill else None,
             m.write,
         )
 
@@ -242,38 +244,41 @@ class _Builder(Figures):
         self.unique((n.name for n in self.spec.networks), lambda i: ("networks", i, "name"), "network")
         return tuple(self.network(n, ("networks", i)) for i, n in enumerate(self.spec.networks))
 
-    def network(self, n: schema.NetworkSpec, way: Way) -> Network:
-        owner = self.level(n.level, (*way, "level"))
+    def network(self, n: schema.NetworkSpec, key_path: KeyPath) -> Network:
+        owner = self.level(n.level, (*key_path, "level"))
         if owner.position == 0:
-            self.fail(f"'{n.level}' is the smallest level: nothing in it can be connected", (*way, "level"))
+            self.fail(
+                f"'{n.level}' is the smallest level: nothing in it can be connected", (*key_path, "level")
+            )
         below = list(self.levels.values())[owner.position - 1]
-        ends = self.level(n.connects, (*way, "connects")) if n.connects else below
+        ends = self.level(n.connects, (*key_path, "connects")) if n.connects else below
         if ends.position >= owner.position:
             self.fail(
                 f"'{ends.name}' does not lie inside '{owner.name}'",
-                (*way, "connects"),
+                (*key_path, "connects"),
                 f"a network of '{owner.name}' connects a smaller level, like '{below.name}'",
             )
-        topology = wire(n, ends.total // owner.total, self.document, way)
+        topology = wire(n, ends.total // owner.total, self.document, key_path)
         if n.gateway is not None and n.gateway >= topology.size:
             self.fail(
-                f"gateway {n.gateway} is not among the {topology.size} units of '{n.name}'", (*way, "gateway")
+                f"gateway {n.gateway} is not among the {topology.size} units of '{n.name}'",
+                (*key_path, "gateway"),
             )
         return Network(
             n.name,
             n.level,
             ends.name,
             topology,
-            self.per_second(n.bandwidth, owner, (*way, "bandwidth"), "bytes/s"),
-            max(1, self.picoseconds(n.latency, owner, (*way, "latency"))),
-            self.picoseconds(n.hop_overhead, owner, (*way, "hop_overhead")),
+            self.per_second(n.bandwidth, owner, (*key_path, "bandwidth"), "bytes/s"),
+            max(1, self.picoseconds(n.latency, owner, (*key_path, "latency"))),
+            self.picoseconds(n.hop_overhead, owner, (*key_path, "hop_overhead")),
             n.duplex == "full",
             n.virtual_channels,
-            self.bytes(n.granule, (*way, "granule")) if n.granule else None,
+            self.bytes(n.granule, (*key_path, "granule")) if n.granule else None,
             n.gateway,
             n.in_network_reduction,
-            self.share(n.efficiency, (*way, "efficiency")),
-            self.share(n.share, (*way, "share")),
+            self.share(n.efficiency, (*key_path, "efficiency")),
+            self.share(n.share, (*key_path, "share")),
         )
 
     # engines, control, channels
@@ -282,14 +287,14 @@ class _Builder(Figures):
         self.unique((e.name for e in self.spec.engines), lambda i: ("engines", i, "name"), "engine")
         return tuple(self.engine(e, ("engines", i)) for i, e in enumerate(self.spec.engines))
 
-    def engine(self, e: schema.EngineSpec, way: Way) -> Engine:
-        level = self.level(e.level, (*way, "level"))
+    def engine(self, e: schema.EngineSpec, key_path: KeyPath) -> Engine:
+        level = self.level(e.level, (*key_path, "level"))
         if e.kind != "dma" and not e.throughput:
             self.fail(
-                f"a {e.kind} engine needs its throughput", way, "add throughput: {f16: 1024 FLOP/cycle}"
+                f"a {e.kind} engine needs its throughput", key_path, "add throughput: {f16: 1024 FLOP/cycle}"
             )
         throughput = {
-            str(dtype): self.per_second(q, level, (*way, "throughput", dtype), "ops/s")
+            str(dtype): self.per_second(q, level, (*key_path, "throughput", dtype), "ops/s")
             for dtype, q in (e.throughput or {}).items()
         }
         return Engine(
@@ -298,14 +303,14 @@ class _Builder(Figures):
             e.level,
             e.count,
             Frozen(throughput),
-            self.per_second(e.bandwidth, level, (*way, "bandwidth"), "bytes/s") if e.bandwidth else None,
-            self.picoseconds(e.startup, level, (*way, "startup")),
+            self.per_second(e.bandwidth, level, (*key_path, "bandwidth"), "bytes/s") if e.bandwidth else None,
+            self.picoseconds(e.startup, level, (*key_path, "startup")),
             e.tile,
             e.channels,
-            self.bytes(e.chunk, (*way, "chunk")) if e.chunk else None,
-            self.share(e.efficiency, (*way, "efficiency")),
-            self.picoseconds(e.latency, level, (*way, "latency")),
-            self.share(e.sustained, (*way, "sustained")),
+            self.bytes(e.chunk, (*key_path, "chunk")) if e.chunk else None,
+            self.share(e.efficiency, (*key_path, "efficiency")),
+            self.picoseconds(e.latency, level, (*key_path, "latency")),
+            self.share(e.sustained, (*key_path, "sustained")),
         )
 
     def build_control(self) -> Control | None:
@@ -315,20 +320,20 @@ class _Builder(Figures):
         stations = []
         before = len(self.levels)
         for i, stop in enumerate(control.launch):
-            way: Way = ("control", "launch", i)
-            level = self.level(stop.level, (*way, "level"))
+            key_path: KeyPath = ("control", "launch", i)
+            level = self.level(stop.level, (*key_path, "level"))
             if level.position > before:
                 self.fail(
                     f"'{stop.level}' is larger than the station before it",
-                    way,
+                    key_path,
                     "list them from the host inwards",
                 )
             before = level.position
-            overhead = self.picoseconds(stop.overhead, level, (*way, "overhead"))
+            overhead = self.picoseconds(stop.overhead, level, (*key_path, "overhead"))
             stations.append(Station(stop.name or stop.level, stop.level, overhead))
         host = control.host_link
         top = list(self.levels.values())[-1]
-        at: Way = ("control", "host_link")
+        at: KeyPath = ("control", "host_link")
         sizes = {
             name: self.bytes(getattr(control, name), ("control", name))
             for name in ("message", "credit", "signal")
@@ -384,26 +389,26 @@ class _Builder(Figures):
         self.unique((k.name for k in self.spec.kernels), lambda i: ("kernels", i, "name"), "kernel")
         return tuple(self.build_kernel(k, ("kernels", i)) for i, k in enumerate(self.spec.kernels))
 
-    def build_kernel(self, k: schema.KernelSpec, way: Way) -> KernelFigures:
+    def build_kernel(self, k: schema.KernelSpec, key_path: KeyPath) -> KernelFigures:
         top = list(self.levels.values())[-1]
         times = {
-            name: self.picoseconds(value, top, (*way, name))
+            name: self.picoseconds(value, top, (*key_path, name))
             for name in ("interval", "start", "wave", "split")
             if (value := getattr(k, name)) is not None
         }
         exposed = k.exposed.value if k.exposed is not None else 0.0
         if not 0 <= exposed <= 1:
-            self.fail(f"what is exposed is from 0 to 1, not {k.exposed}", (*way, "exposed"))
+            self.fail(f"what is exposed is from 0 to 1, not {k.exposed}", (*key_path, "exposed"))
         return KernelFigures(
             k.name,
-            self.share(k.share, (*way, "share")),
+            self.share(k.share, (*key_path, "share")),
             k.rows,
             k.ramp,
             times.get("interval"),
             (k.channels.peer, k.channels.most),
             k.merge,
             k.columns,
-            self.share(k.bandwidth, (*way, "bandwidth")),
+            self.share(k.bandwidth, (*key_path, "bandwidth")),
             times.get("start", 0) / 1e6,
             times.get("wave", 0) / 1e6,
             exposed,

@@ -220,7 +220,7 @@ class Edges(Topology):
         return {}
 
     def _next(self, b: int) -> list[int]:
-        """For every endpoint the next one on the way to ``b`` (-1: no way)."""
+        """For every endpoint the next one on the way to ``b`` (-1: none)."""
         if b not in self._towards:
             ahead = [-1] * self.size
             ahead[b] = b
@@ -242,7 +242,7 @@ class Edges(Topology):
             return ()
         ahead = self._next(b)
         if ahead[a] < 0:
-            raise RouteError(f"there is no way from endpoint {a} to endpoint {b}")
+            raise RouteError(f"there is no path from endpoint {a} to endpoint {b}")
         hops, node = 0, a
         while node != b:
             node, hops = ahead[node], hops + 1

@@ -23,32 +23,32 @@ DEEPEST = 40
 
 SEE = "compare with 'megatile machine show dgx-h100 --yaml'"
 
-Way = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 
 @dataclass
 class Document:
-    """Plain data and, for each way into it, the place it was written at."""
+    """Plain data and, for each path into it, the place it was written at."""
 
     data: dict[str, Any]
     file: str | None = None
-    places: dict[Way, Place] = field(default_factory=dict)
+    places: dict[KeyPath, Place] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)
 
-    def place(self, way: Sequence[str | int]) -> Place:
+    def place(self, key_path: Sequence[str | int]) -> Place:
         """The place of a value, or of the nearest thing around it."""
-        way = tuple(way)
-        near = way
+        key_path = tuple(key_path)
+        near = key_path
         while near and near not in self.places:
             near = near[:-1]
         at = self.places.get(near, Place(self.file))
-        return Place(at.file or self.file, at.line, at.column, self.path(way) or None)
+        return Place(at.file or self.file, at.line, at.column, self.path(key_path) or None)
 
-    def path(self, way: Sequence[str | int]) -> str:
+    def path(self, key_path: Sequence[str | int]) -> str:
         """``networks.nvlink.bandwidth``: members of lists go by their name where they have one."""
         parts: list[str] = []
         here: Any = self.data
-        for step in way:
+        for step in key_path:
             try:
                 here = here[step]
             except (KeyError, IndexError, TypeError):
@@ -57,8 +57,10 @@ class Document:
             parts.append(str(here["name"]) if named else str(step))
         return ".".join(parts)
 
-    def error(self, message: str, way: Sequence[str | int] = (), advice: str | None = None) -> MachineError:
-        return MachineError(message, place=self.place(way), advice=advice or SEE)
+    def error(
+        self, message: str, key_path: Sequence[str | int] = (), advice: str | None = None
+    ) -> MachineError:
+        return MachineError(message, place=self.place(key_path), advice=advice or SEE)
 
 
 def read_document(path: str | Path) -> Document:
@@ -114,29 +116,31 @@ class _Builder:
         self.values = 0
         self.scalars = yaml.SafeLoader("")
 
-    def value(self, node: yaml.Node, way: Way) -> Any:
+    def value(self, node: yaml.Node, key_path: KeyPath) -> Any:
         self.values += 1
-        if self.values > MOST_VALUES or len(way) > DEEPEST:
-            raise self.error(node, "the description is too large or nested too deeply", way)
-        self.document.places[way] = self.place(node)
+        if self.values > MOST_VALUES or len(key_path) > DEEPEST:
+            raise self.error(node, "the description is too large or nested too deeply", key_path)
+        self.document.places[key_path] = self.place(node)
         if isinstance(node, yaml.MappingNode):
-            return self.mapping(node, way)
+            return self.mapping(node, key_path)
         if isinstance(node, yaml.SequenceNode):
-            return [self.value(item, (*way, i)) for i, item in enumerate(node.value)]
+            return [self.value(item, (*key_path, i)) for i, item in enumerate(node.value)]
         try:
             return self.scalars.construct_object(node, deep=True)
         except (yaml.YAMLError, ValueError, OverflowError):
-            raise self.error(node, f"'{node.value}' (tag {node.tag}) is not a plain value", way) from None
+            raise self.error(
+                node, f"'{node.value}' (tag {node.tag}) is not a plain value", key_path
+            ) from None
 
-    def mapping(self, node: yaml.MappingNode, way: Way) -> dict[str, Any]:
+    def mapping(self, node: yaml.MappingNode, key_path: KeyPath) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise self.error(key_node, "a key must be a plain name", way)
+                raise self.error(key_node, "a key must be a plain name", key_path)
             key = key_node.value
             if key in result:
-                raise self.error(key_node, f"key '{key}' stands twice", (*way, key))
-            here = (*way, key)
+                raise self.error(key_node, f"key '{key}' stands twice", (*key_path, key))
+            here = (*key_path, key)
             result[key] = self.value(value_node, here)
             # Of an unknown or misspelt key the line of the key itself is wanted.
             self.document.places[here] = self.place(key_node)
@@ -146,8 +150,8 @@ class _Builder:
         mark = node.start_mark
         return Place(self.document.file, mark.line + 1, mark.column + 1)
 
-    def error(self, node: yaml.Node, message: str, way: Way) -> MachineError:
+    def error(self, node: yaml.Node, message: str, key_path: KeyPath) -> MachineError:
         at = self.place(node)
         return MachineError(
-            message, place=Place(at.file, at.line, at.column, self.document.path(way) or None)
+            message, place=Place(at.file, at.line, at.column, self.document.path(key_path) or None)
         )

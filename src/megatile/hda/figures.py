@@ -10,7 +10,7 @@ from typing import Any
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import Quantity
 from megatile.hda import schema
-from megatile.hda.document import Document, Way
+from megatile.hda.document import Document, KeyPath
 from megatile.hda.model import Level
 
 LARGEST_MACHINE = 10**15
@@ -25,8 +25,8 @@ class Figures:
     document: Document
     levels: dict[str, Level] = field(default_factory=dict)
 
-    def fail(self, message: str, way: Way, advice: str | None = None) -> Any:
-        raise self.document.error(message, way, advice)
+    def fail(self, message: str, key_path: KeyPath, advice: str | None = None) -> Any:
+        raise self.document.error(message, key_path, advice)
 
     # levels and clocks
 
@@ -37,11 +37,11 @@ class Figures:
         if not entries:
             self.fail("a machine needs at least one level", ("hw_spec", "pe"))
         self.unique((u.name for u, _ in entries), lambda i: (*entries[i][1], "name"), "level")
-        smallest, way = entries[0]
+        smallest, key_path = entries[0]
         if smallest.num_units != 1:
             self.fail(
                 f"'{smallest.name}' is the smallest level: num_units must be 1, not {smallest.num_units}",
-                (*way, "num_units"),
+                (*key_path, "num_units"),
                 f"add a smaller level before it, or count {smallest.name}s in the level above",
             )
         whole = math.prod(u.num_units for u, _ in entries)
@@ -60,56 +60,56 @@ class Figures:
             self.levels[name] = Level(name, level.num_units, level.total, level.position, clock)
         return tuple(self.levels.values())
 
-    def level(self, name: str, way: Way) -> Level:
+    def level(self, name: str, key_path: KeyPath) -> Level:
         if name not in self.levels:
-            self.fail(f"there is no level '{name}'", way, did_you_mean(name, self.levels, what="levels"))
+            self.fail(f"there is no level '{name}'", key_path, did_you_mean(name, self.levels, what="levels"))
         return self.levels[name]
 
-    def unique(self, names: Iterable[str], way: Callable[[int], Way], what: str) -> None:
+    def unique(self, names: Iterable[str], key_path: Callable[[int], KeyPath], what: str) -> None:
         seen: set[str] = set()
         for i, name in enumerate(names):
             if name in seen:
-                self.fail(f"{what} '{name}' stands twice", way(i), "give each its own name")
+                self.fail(f"{what} '{name}' stands twice", key_path(i), "give each its own name")
             seen.add(name)
 
     # quantities
 
-    def per_second(self, q: Quantity, level: Level, way: Way, base: str) -> float:
+    def per_second(self, q: Quantity, level: Level, key_path: KeyPath, base: str) -> float:
         value = q.value
         if q.dimension != base:
-            value *= self.clock(q, level, way)
+            value *= self.clock(q, level, key_path)
         if value <= 0:
-            self.fail(f"'{q}' must be more than zero", way)
+            self.fail(f"'{q}' must be more than zero", key_path)
         if not math.isfinite(value):
-            self.fail(f"'{q}' is beyond any machine", way)
+            self.fail(f"'{q}' is beyond any machine", key_path)
         return value
 
-    def picoseconds(self, q: Quantity | None, level: Level, way: Way) -> int:
+    def picoseconds(self, q: Quantity | None, level: Level, key_path: KeyPath) -> int:
         if q is None:
             return 0
         value = q.value
         if q.dimension == "cycles":
-            value *= 1e12 / self.clock(q, level, way)
+            value *= 1e12 / self.clock(q, level, key_path)
         if not value <= LONGEST_TIME:
-            self.fail(f"'{q}' is beyond any machine", way)
+            self.fail(f"'{q}' is beyond any machine", key_path)
         return round(value)
 
-    def clock(self, q: Quantity, level: Level, way: Way) -> float:
+    def clock(self, q: Quantity, level: Level, key_path: KeyPath) -> float:
         if level.clock_hz is None:
-            self.fail(f"'{q}' needs a clock", way, f"add clocks: {{{level.name}: 1.8 GHz}}")
+            self.fail(f"'{q}' needs a clock", key_path, f"add clocks: {{{level.name}: 1.8 GHz}}")
         assert level.clock_hz is not None
         if level.clock_hz <= 0:
             self.fail("a clock must tick", ("clocks",))
         return level.clock_hz
 
-    def share(self, q: Quantity | None, way: Way) -> float:
+    def share(self, q: Quantity | None, key_path: KeyPath) -> float:
         if q is None:
             return 1.0
         if not 0 < q.value <= 1:
-            self.fail(f"an efficiency is above 0 and at most 1, not {q}", way)
+            self.fail(f"an efficiency is above 0 and at most 1, not {q}", key_path)
         return q.value
 
-    def bytes(self, q: Quantity, way: Way) -> int:
+    def bytes(self, q: Quantity, key_path: KeyPath) -> int:
         if q.value < 1:
-            self.fail(f"'{q}' is less than a byte", way)
+            self.fail(f"'{q}' is less than a byte", key_path)
         return round(q.value)

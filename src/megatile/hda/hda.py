@@ -289,10 +289,10 @@ class HDA(Places):
     # networks
 
     def route(self, a: UnitLike, b: UnitLike, via: str | None = None) -> Route:
-        """The way from ``a`` to ``b``: through the innermost unit that holds both and has a network.
+        """The route from ``a`` to ``b``: through the innermost unit that holds both and has a network.
 
         Units smaller than the network's endpoints enter it through their endpoint; where an inner network
-        has a ``gateway``, the way from the unit to that gateway is part of the route.
+        has a ``gateway``, the path from the unit to that gateway is part of the route.
         """
         ua, ub = self.unit(a), self.unit(b)
         route = self._router.route(ua, ub, via)

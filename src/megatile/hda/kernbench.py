@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from megatile.core.errors import did_you_mean
-from megatile.hda.document import Document, Way
+from megatile.hda.document import Document, KeyPath
 from megatile.hda.schema import Count, Frequency, Name, Rate, Size, Time
 
 SECTIONS = ("system", "sip", "cube", "pe")
@@ -166,14 +166,14 @@ def to_hda(document: Document) -> Document:
     except ValidationError as failed:
         raise _problem(document, failed) from None
     result = Document(_Writer(topology, document).data(), document.file, parameters=document.parameters)
-    for to, way in _origins(result.data):
-        result.places[to] = document.place(way)
+    for to, key_path in _origins(result.data):
+        result.places[to] = document.place(key_path)
     return result
 
 
-def _origins(data: dict[str, Any]) -> Iterator[tuple[Way, Way]]:
+def _origins(data: dict[str, Any]) -> Iterator[tuple[KeyPath, KeyPath]]:
     """Parts of the HDA form → where they come from, so that later findings have a line too."""
-    sections: dict[str, Way] = {
+    sections: dict[str, KeyPath] = {
         **{"tcm": ("pe", "tcm"), "sram": ("cube", "sram"), "hbm": ("cube", "hbm")},
         **{"noc": ("cube", "noc"), "cubes": ("sip", "cube_mesh"), "sips": ("system", "sips")},
     }
@@ -194,9 +194,9 @@ def _problem(document: Document, failed: ValidationError) -> Exception:
     return describe(document, min(found, key=lambda error: error["type"] == "missing"), _keys_at)
 
 
-def _keys_at(way: tuple[str | int, ...]) -> list[str]:
+def _keys_at(key_path: tuple[str | int, ...]) -> list[str]:
     model: Any = _Topology
-    for before, step in zip(("", *way), way, strict=False):
+    for before, step in zip(("", *key_path), key_path, strict=False):
         if before == "components":  # any name, then the keys of a component
             continue
         info = getattr(model, "model_fields", {}).get(step)
@@ -371,12 +371,12 @@ class _Writer:
         component = getattr(self.top, section).components.get(name)
         if name is None or component is None or key not in component.attrs:
             return None
-        way = (section, "components", name, "attrs", key)
+        key_path = (section, "components", name, "attrs", key)
         try:
             return TypeAdapter(kind).validate_python(component.attrs[key])
         except ValidationError as failed:
             message = failed.errors()[0]["msg"].removeprefix("Value error, ")
-            raise self.document.error(message[:1].lower() + message[1:], way) from None
+            raise self.document.error(message[:1].lower() + message[1:], key_path) from None
 
 
 def _nanoseconds(raw: Any) -> str:

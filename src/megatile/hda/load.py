@@ -13,7 +13,7 @@ from megatile.core.arithmetic import evaluate
 from megatile.core.errors import MachineError, MegatileError, did_you_mean
 from megatile.core.files import exists
 from megatile.hda import schema
-from megatile.hda.document import Document, Way, read_document
+from megatile.hda.document import Document, KeyPath, read_document
 from megatile.hda.probe import probed
 
 MOST_EXTENDS = 8
@@ -79,16 +79,18 @@ def merge(base: Document, over: Document) -> Document:
     """Mappings merge by key, lists of named members by name (``remove: true`` drops one); others replace."""
     merged = Document({}, over.file)
 
-    def copy(value: Any, source: Document, way: Way, to: Way) -> Any:
-        if way in source.places:
-            merged.places[to] = source.places[way]
+    def copy(value: Any, source: Document, key_path: KeyPath, to: KeyPath) -> Any:
+        if key_path in source.places:
+            merged.places[to] = source.places[key_path]
         if isinstance(value, dict):
-            return {k: copy(v, source, (*way, k), (*to, k)) for k, v in value.items()}
+            return {k: copy(v, source, (*key_path, k), (*to, k)) for k, v in value.items()}
         if isinstance(value, list):
-            return [copy(v, source, (*way, i), (*to, i)) for i, v in enumerate(value)]
+            return [copy(v, source, (*key_path, i), (*to, i)) for i, v in enumerate(value)]
         return value
 
-    def mappings(a: dict[str, Any], b: dict[str, Any], wa: Way, wb: Way, to: Way) -> dict[str, Any]:
+    def mappings(
+        a: dict[str, Any], b: dict[str, Any], wa: KeyPath, wb: KeyPath, to: KeyPath
+    ) -> dict[str, Any]:
         result = {}
         for key in [*a, *(k for k in b if k not in a)]:
             ka, kb, kt = (*wa, key), (*wb, key), (*to, key)
@@ -100,14 +102,14 @@ def merge(base: Document, over: Document) -> Document:
                 result[key] = values(a[key], b[key], ka, kb, kt)
         return result
 
-    def values(a: Any, b: Any, wa: Way, wb: Way, to: Way) -> Any:
+    def values(a: Any, b: Any, wa: KeyPath, wb: KeyPath, to: KeyPath) -> Any:
         if isinstance(a, dict) and isinstance(b, dict):
             return mappings(a, b, wa, wb, to)
         if _named(a) and _named(b) and b:
             return members(a, b, wa, wb, to)
         return copy(b, over, wb, to)
 
-    def members(a: list[Any], b: list[Any], wa: Way, wb: Way, to: Way) -> list[Any]:
+    def members(a: list[Any], b: list[Any], wa: KeyPath, wb: KeyPath, to: KeyPath) -> list[Any]:
         later: dict[str, int] = {}
         for j, item in enumerate(b):
             if later.setdefault(item["name"], j) != j:
@@ -195,11 +197,11 @@ def _parameters(document: Document) -> None:
                 f"parameter '{name}' is computed", ("parameters", name), "compute where it is used"
             )
 
-    def fill(value: Any, way: Way) -> Any:
+    def fill(value: Any, key_path: KeyPath) -> Any:
         if isinstance(value, dict):
-            return {k: fill(v, (*way, k)) for k, v in value.items()}
+            return {k: fill(v, (*key_path, k)) for k, v in value.items()}
         if isinstance(value, list):
-            return [fill(v, (*way, i)) for i, v in enumerate(value)]
+            return [fill(v, (*key_path, i)) for i, v in enumerate(value)]
         if not isinstance(value, str) or "${" not in value:
             return value
         try:
@@ -208,7 +210,7 @@ def _parameters(document: Document) -> None:
                 return evaluate(whole.group(1), parameters)
             return _TEMPLATE.sub(lambda m: str(evaluate(m.group(1), parameters)), value)
         except MegatileError as problem:
-            raise document.error(problem.message, way, problem.advice) from None
+            raise document.error(problem.message, key_path, problem.advice) from None
 
     document.data = {key: fill(value, (key,)) for key, value in document.data.items()}
     document.parameters = parameters
@@ -263,30 +265,34 @@ def _is_missing(problem: MachineError) -> bool:
     return problem.message.endswith("is missing")
 
 
-def describe(document: Document, error: Any, keys_at: Callable[[Way], list[str]]) -> MachineError:
+def describe(document: Document, error: Any, keys_at: Callable[[KeyPath], list[str]]) -> MachineError:
     """One finding of pydantic in our words, at its place; ``keys_at`` lists the keys allowed somewhere."""
     loc = tuple(step for step in error["loc"] if step != "[key]")
-    way = _way(document.data, loc)
+    key_path = _way(document.data, loc)
     last = str(loc[-1]) if loc else ""
     kind = error["type"]
     if kind in _PLAIN_WORDS:
-        return document.error(f"{_PLAIN_WORDS[kind]} needed, not {_shown(error['input'])}", way)
+        return document.error(f"{_PLAIN_WORDS[kind]} needed, not {_shown(error['input'])}", key_path)
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return document.error(
-            f"unknown key '{last}'", way, did_you_mean(last, keys_at(way[:-1]), what="keys")
+            f"unknown key '{last}'", key_path, did_you_mean(last, keys_at(key_path[:-1]), what="keys")
         )
     if kind.startswith("missing"):
-        return document.error(f"key '{last}' is missing", way[:-1] if way and way[-1] == last else way)
+        return document.error(
+            f"key '{last}' is missing", key_path[:-1] if key_path and key_path[-1] == last else key_path
+        )
     if kind == "greater_than_equal":
-        return document.error(f"at least {error['ctx']['ge']:g} is needed, not {_shown(error['input'])}", way)
+        return document.error(
+            f"at least {error['ctx']['ge']:g} is needed, not {_shown(error['input'])}", key_path
+        )
     if kind == "literal_error":
         expected = re.findall(r"'([^']*)'", error["ctx"]["expected"])
         return document.error(
-            f"'{error['input']}' is not known here", way, did_you_mean(str(error["input"]), expected)
+            f"'{error['input']}' is not known here", key_path, did_you_mean(str(error["input"]), expected)
         )
     message = error["msg"].removeprefix("Value error, ")
     text, _, advice = message.partition(" (try: ")
-    return document.error(text[:1].lower() + text[1:], way, advice.removesuffix(")") or None)
+    return document.error(text[:1].lower() + text[1:], key_path, advice.removesuffix(")") or None)
 
 
 _PLAIN_WORDS = {
@@ -303,9 +309,9 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
-def _way(data: Any, loc: tuple[str | int, ...]) -> Way:
+def _way(data: Any, loc: tuple[str | int, ...]) -> KeyPath:
     """Pydantic's location without the names of union branches, which are not in the file."""
-    way: list[str | int] = []
+    key_path: list[str | int] = []
     here = data
     for place, step in enumerate(loc):
         inside = (isinstance(here, dict) and step in here) or (
@@ -313,14 +319,14 @@ def _way(data: Any, loc: tuple[str | int, ...]) -> Way:
         )
         if inside:
             here = here[step]
-            way.append(step)
+            key_path.append(step)
         elif place == len(loc) - 1:
-            way.append(step)
-    return tuple(way)
+            key_path.append(step)
+    return tuple(key_path)
 
 
-def _fields(way: Way) -> list[str]:
+def _fields(key_path: KeyPath) -> list[str]:
     """The keys that may stand at this place of a description."""
-    owner = _FIELDS.get(tuple(step for step in way if isinstance(step, str)), schema.MachineSpec)
+    owner = _FIELDS.get(tuple(step for step in key_path if isinstance(step, str)), schema.MachineSpec)
     names = getattr(owner, "model_fields", None) or getattr(owner, "__dataclass_fields__", {})
     return [*names, *(("extends", "parameters") if owner is schema.MachineSpec else ())]

@@ -220,8 +220,8 @@ class HostLink:
 
 @dataclass(frozen=True)
 class Control:
-    """The way of a launch: the host's link, then the stations from the outermost level inwards; and the bytes
-    of a message of the host, of a returned credit and of a signal."""
+    """The path of a launch: the host's link, then the stations from the outermost level inwards; and the
+    bytes of a message of the host, of a returned credit and of a signal."""
 
     host_link: HostLink | None = None
     launch: tuple[Station, ...] = ()

@@ -26,7 +26,7 @@ class Leg(NamedTuple):
 
 
 class Route:
-    """The way from one unit to another.
+    """The path from one unit to another.
 
     ``legs`` is what was computed, a handful of runs; ``hops()`` lists every link; the other properties are
     arithmetic over the runs.

@@ -6,73 +6,73 @@ import math
 from collections.abc import Callable
 
 from megatile.hda.direct import Edges, FullMesh, Grid, Tree
-from megatile.hda.document import Document, Way
+from megatile.hda.document import Document, KeyPath
 from megatile.hda.schema import NetworkSpec
 from megatile.hda.switched import Switched
 from megatile.hda.topology import Topology
 
 
-def wire(n: NetworkSpec, size: int, document: Document, way: Way) -> Topology:
+def wire(n: NetworkSpec, size: int, document: Document, key_path: KeyPath) -> Topology:
     """The topology of one network over ``size`` endpoints."""
     for key, kinds in _ONLY_FOR.items():
         if getattr(n, key) not in (None, ()) and n.topology not in kinds:
             raise document.error(
                 f"a {n.topology} has no {key}",
-                (*way, key),
+                (*key_path, key),
                 f"{key} goes with: {', '.join(sorted(kinds))}",
             )
-    return _TOPOLOGIES[n.topology](n, size, document, way)
+    return _TOPOLOGIES[n.topology](n, size, document, key_path)
 
 
-def _grid(n: NetworkSpec, size: int, document: Document, way: Way) -> Topology:
+def _grid(n: NetworkSpec, size: int, document: Document, key_path: KeyPath) -> Topology:
     one = n.topology in ("ring", "line")
     dims = ((size,) if one else _square(size)) if n.dims is None else n.dims
     if not dims:
-        raise document.error(f"a {n.topology} needs at least one dimension", (*way, "dims"))
+        raise document.error(f"a {n.topology} needs at least one dimension", (*key_path, "dims"))
     if one and len(dims) != 1:
         raise document.error(
-            f"a {n.topology} has one dimension, not {len(dims)}", (*way, "dims"), "use mesh or torus"
+            f"a {n.topology} has one dimension, not {len(dims)}", (*key_path, "dims"), "use mesh or torus"
         )
     if math.prod(dims) != size:
         shown = "×".join(map(str, dims))
         raise document.error(
-            f"dims {shown} make {math.prod(dims)} units, but there are {size}", (*way, "dims")
+            f"dims {shown} make {math.prod(dims)} units, but there are {size}", (*key_path, "dims")
         )
     wrap = n.wrap if n.wrap is not None else (n.topology in ("ring", "torus"),)
     if len(wrap) == 1:
         wrap = wrap * len(dims)
     if len(wrap) != len(dims):
-        raise document.error(f"wrap has {len(wrap)} entries for {len(dims)} dimensions", (*way, "wrap"))
+        raise document.error(f"wrap has {len(wrap)} entries for {len(dims)} dimensions", (*key_path, "wrap"))
     return Grid(size, n.topology, tuple(dims), tuple(wrap))
 
 
-def _switched(n: NetworkSpec, size: int, document: Document, way: Way) -> Topology:
+def _switched(n: NetworkSpec, size: int, document: Document, key_path: KeyPath) -> Topology:
     if len(n.oversubscription) > len(n.arity or ()):
-        raise document.error("oversubscription has more tiers than arity", (*way, "oversubscription"))
+        raise document.error("oversubscription has more tiers than arity", (*key_path, "oversubscription"))
     rails = n.rails or 1
     if n.topology == "rails" and n.rails is None:
-        raise document.error("rails needs the number of rails", way, "add rails: 8")
+        raise document.error("rails needs the number of rails", key_path, "add rails: 8")
     if size % rails:
-        raise document.error(f"{size} units do not divide into {rails} rails", (*way, "rails"))
+        raise document.error(f"{size} units do not divide into {rails} rails", (*key_path, "rails"))
     return Switched(size, n.topology, n.arity or (), n.oversubscription, rails)
 
 
-def _tree(n: NetworkSpec, size: int, document: Document, way: Way) -> Topology:
+def _tree(n: NetworkSpec, size: int, document: Document, key_path: KeyPath) -> Topology:
     if n.arity and len(n.arity) > 1:
         raise document.error(
-            "a tree has one arity", (*way, "arity"), "use fat_tree for several tiers of switches"
+            "a tree has one arity", (*key_path, "arity"), "use fat_tree for several tiers of switches"
         )
     return Tree(size, n.topology, n.arity[0] if n.arity else 2)
 
 
-def _edge_list(n: NetworkSpec, size: int, document: Document, way: Way) -> Topology:
+def _edge_list(n: NetworkSpec, size: int, document: Document, key_path: KeyPath) -> Topology:
     if not n.edges:
-        raise document.error("topology edges needs a list of edges", way, "add edges: [[0, 1], [1, 2]]")
+        raise document.error("topology edges needs a list of edges", key_path, "add edges: [[0, 1], [1, 2]]")
     if len(n.edges) < size - 1:
-        raise document.error(f"{len(n.edges)} edges cannot join {size} units", (*way, "edges"))
+        raise document.error(f"{len(n.edges)} edges cannot join {size} units", (*key_path, "edges"))
     seen = set()
     for i, (a, b, _) in enumerate(n.edges):
-        at = (*way, "edges", i)
+        at = (*key_path, "edges", i)
         if not (0 <= a < size and 0 <= b < size):
             raise document.error(f"edge [{a}, {b}] leaves the range 0…{size - 1}", at)
         if a == b or frozenset((a, b)) in seen:
@@ -84,11 +84,11 @@ def _edge_list(n: NetworkSpec, size: int, document: Document, way: Way) -> Topol
         seen.add(frozenset((a, b)))
     topology = Edges(size, n.topology, n.edges)
     if cut_off := topology.unreachable():
-        raise document.error(f"no edge reaches unit {cut_off[0]} from unit 0", (*way, "edges"))
+        raise document.error(f"no edge reaches unit {cut_off[0]} from unit 0", (*key_path, "edges"))
     return topology
 
 
-def _full_mesh(n: NetworkSpec, size: int, document: Document, way: Way) -> Topology:
+def _full_mesh(n: NetworkSpec, size: int, document: Document, key_path: KeyPath) -> Topology:
     return FullMesh(size, n.topology)
 
 
@@ -108,7 +108,7 @@ _ONLY_FOR: dict[str, frozenset[str]] = {
     "rails": frozenset({"rails"}),
     "edges": frozenset({"edges"}),
 }
-_TOPOLOGIES: dict[str, Callable[[NetworkSpec, int, Document, Way], Topology]] = {
+_TOPOLOGIES: dict[str, Callable[[NetworkSpec, int, Document, KeyPath], Topology]] = {
     "ring": _grid,
     "line": _grid,
     "mesh": _grid,

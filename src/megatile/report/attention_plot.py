@@ -13,7 +13,7 @@ from megatile.report.canvas import new_figure, save
 Bars = Sequence[tuple[int, str, float, float]]  # (rank, "compute" or "communication", start, end) in µs
 Times = Mapping[str, Sequence[tuple[int, float]]]
 _MOST_ROWS = 260
-_ROW_INCHES = 0.03  # 3.6 dots: 240 rows can be told apart
+_ROW_INCHES = 0.03  # 3.6 dots: 240 rows can be distinguished
 _COLOURS = {"compute": "#3b7dd8", "communication": "#e08a3c"}
 
 

@@ -1,4 +1,4 @@
-"""Colours and sizes of text in pictures. The hues are told apart with every kind of colour vision."""
+"""Colours and sizes of text in pictures. The hues differ for every kind of colour vision."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from megatile.collectives.blocks import piece
 from megatile.collectives.job import Job
-from megatile.collectives.party import Everybody
 from megatile.collectives.phases.skips import Skips, rounds_of
+from megatile.collectives.rank_groups import Everybody
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
 from megatile.core.expr import Expr, expr, maximum, member, unit

@@ -1,10 +1,10 @@
-"""Everybody to everybody: one step on a full mesh or a switch, crowded on anything thinner."""
+"""Every rank to every other: one step on a full mesh or a switch, crowded on anything thinner."""
 
 from __future__ import annotations
 
 from megatile.collectives.blocks import Blocks, piece
-from megatile.collectives.party import Everybody, beyond
 from megatile.collectives.phases.direct import Direct
+from megatile.collectives.rank_groups import Everybody, beyond
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer, is_rank
 from megatile.core.expr import eq, expr, member, select, unit

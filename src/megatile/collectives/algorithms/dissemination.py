@@ -1,4 +1,4 @@
-"""Barriers: nobody leaves before everybody has come."""
+"""Barriers: all ranks wait for all others."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from megatile.collectives.blocks import Blocks, piece
 from megatile.collectives.job import Job
-from megatile.collectives.party import Everybody, NearestLast
 from megatile.collectives.phases.exchange import Exchange, Fold, power_below
+from megatile.collectives.rank_groups import Everybody, NearestLast
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
 from megatile.core.expr import unit
@@ -33,8 +33,8 @@ def halving_doubling(w: Writer) -> None:
     n = w.job.ranks
     core = power_below(n)
     whole = w.job.operation == "all_reduce"
-    party = NearestLast(n, core=core) if whole and n > 2 else Everybody(n)
-    exchange = Exchange.over(w, party, Blocks(w.job.count, core))
+    group = NearestLast(n, core=core) if whole and n > 2 else Everybody(n)
+    exchange = Exchange.over(w, group, Blocks(w.job.count, core))
     if w.job.operation == "reduce_scatter":
         exchange.reduce_scatter(w.own, w.sums, w.output if w.out_of_place else None)
     elif w.job.operation == "all_gather":
@@ -53,7 +53,7 @@ def halving_doubling(w: Writer) -> None:
 def recursive_doubling(w: Writer) -> None:
     """Swap whole buffers with partners at doubling distance: log2(n) rounds, for the smallest messages."""
     n = w.job.ranks
-    party, everything = Everybody(n), piece(w.sums, 0, w.job.count)
-    exchange = Exchange.over(w, party, Blocks(w.job.count, power_below(n)), w.job.count)
-    with Fold(w, party, everything, w.job.count).around(w.own, w.sums) as source:
+    group, everything = Everybody(n), piece(w.sums, 0, w.job.count)
+    exchange = Exchange.over(w, group, Blocks(w.job.count, power_below(n)), w.job.count)
+    with Fold(w, group, everything, w.job.count).around(w.own, w.sums) as source:
         exchange.all_reduce_whole(source, w.sums, everything)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from megatile.collectives.algorithms.ring import write_rings
 from megatile.collectives.decompositions import gen_hamilton_circle, most_rings, partial_rings
 from megatile.collectives.job import Job
-from megatile.collectives.party import Cycles
+from megatile.collectives.rank_groups import Cycles
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
 

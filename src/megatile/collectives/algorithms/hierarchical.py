@@ -9,12 +9,12 @@ from megatile.collectives.algorithms.in_network_tree import Messages
 from megatile.collectives.algorithms.ring import put_root_data
 from megatile.collectives.blocks import Blocks, joined, piece
 from megatile.collectives.job import CollectiveError, Job
-from megatile.collectives.party import BothWays, Party, along
 from megatile.collectives.phases.chain import Tree, TreePhase, broadcast_down, reduce_up
 from megatile.collectives.phases.direct import Direct
 from megatile.collectives.phases.exchange import Exchange, power_below
 from megatile.collectives.phases.ring import Ring
 from megatile.collectives.phases.skips import Skips
+from megatile.collectives.rank_groups import BothWays, RankGroup, along
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
 from megatile.core.errors import did_you_mean
@@ -72,8 +72,8 @@ def nested(
     outer: str = "messages",
 ) -> None:
     """The job over a grid of ranks, one phase per dimension, the first dimension being the nearest."""
-    parties = list(along([e for e in extents if e > 1]))
-    levels = Levels(w, parties, chunks, both_ways, inner, outer)
+    groups = list(along([e for e in extents if e > 1]))
+    levels = Levels(w, groups, chunks, both_ways, inner, outer)
     match w.job.operation:
         case "all_reduce":
             levels.all_reduce()
@@ -88,76 +88,78 @@ def nested(
 class Levels:
     """The phases of a nested collective. Buffers are cut again at every level."""
 
-    def __init__(self, w: Writer, parties: list[Party], chunks: int, both_ways: bool, inner: str, outer: str):
-        self.w, self.parties, self.chunks, self.both_ways = w, parties, chunks, both_ways
+    def __init__(
+        self, w: Writer, groups: list[RankGroup], chunks: int, both_ways: bool, inner: str, outer: str
+    ):
+        self.w, self.groups, self.chunks, self.both_ways = w, groups, chunks, both_ways
         self.inner, self.outer = inner, outer
 
     def all_reduce(self) -> None:
         """Reduce-scatter from the inside out; at the outermost level all-reduce; then gather back."""
         w = self.w
-        source, cut = w.own, Blocks(w.job.count, self.parties[0].size)
+        source, cut = w.own, Blocks(w.job.count, self.groups[0].size)
         way: list[Ring | Direct] = []
-        for party, beyond in zip(self.parties, self.parties[1:], strict=False):
+        for group, beyond in zip(self.groups, self.groups[1:], strict=False):
             direct = self.inner == "direct"
-            phase = Direct.over(w, party, cut) if direct else self._ring(party, cut)
+            phase = Direct.over(w, group, cut) if direct else self._ring(group, cut)
             phase.reduce_scatter(source, w.sums)
             way.append(phase)
-            source, cut = w.sums, cut.inside(party.me, beyond.size)
-        self._all_reduce(self.parties[-1], cut, source)
+            source, cut = w.sums, cut.inside(group.me, beyond.size)
+        self._all_reduce(self.groups[-1], cut, source)
         for phase in reversed(way):
             phase.all_gather(w.sums)
 
-    def _ring(self, party: Party, blocks: Blocks) -> Ring:
-        wide = BothWays(party.size, party.stride, party) if self.both_ways and party.size > 2 else party
+    def _ring(self, group: RankGroup, blocks: Blocks) -> Ring:
+        wide = BothWays(group.size, group.stride, group) if self.both_ways and group.size > 2 else group
         return Ring.over(self.w, wide, blocks, self.chunks)
 
-    def _all_reduce(self, party: Party, blocks: Blocks, source: Handle) -> None:
+    def _all_reduce(self, group: RankGroup, blocks: Blocks, source: Handle) -> None:
         if self.outer == "in_network":
-            group = unit // (party.size * party.stride) * party.stride + unit % party.stride
+            meeting = unit // (group.size * group.stride) * group.stride + unit % group.stride
             mine, total = (piece(h, blocks.base, blocks.count) for h in (source, self.w.sums))
-            self.w.collective("all_reduce", group, mine, total)
+            self.w.collective("all_reduce", meeting, mine, total)
             return
-        if party.size <= LARGEST_RING:
-            self._ring(party, blocks).all_reduce(source, self.w.sums)
+        if group.size <= LARGEST_RING:
+            self._ring(group, blocks).all_reduce(source, self.w.sums)
             return
         if source is not self.w.sums:
             everything = (piece(h, blocks.base, blocks.count) for h in (self.w.sums, source))
             self.w.copy(*everything)
-        if power_below(party.size) == party.size:
-            exchange = Exchange.over(self.w, party, blocks)
+        if power_below(group.size) == group.size:
+            exchange = Exchange.over(self.w, group, blocks)
             exchange.reduce_scatter(self.w.sums, self.w.sums)
             exchange.all_gather(self.w.sums)
             return
-        skips = Skips(self.w, party, blocks)
+        skips = Skips(self.w, group, blocks)
         skips.reduce_scatter(self.w.sums)
         skips.all_gather(self.w.sums)
 
-    def _segments(self) -> list[tuple[Party, Blocks]]:
+    def _segments(self) -> list[tuple[RankGroup, Blocks]]:
         """From the outside in: contiguous stretches of the ranks' blocks, cut by level."""
-        cut: list[tuple[Party, Blocks]] = []
+        cut: list[tuple[RankGroup, Blocks]] = []
         inside = self.w.job.ranks
-        for party in reversed(self.parties):
-            inside //= party.size
-            around = inside * party.size
-            cut.append((party, joined(self.w.blocks, unit // around * around, inside, party.size)))
+        for group in reversed(self.groups):
+            inside //= group.size
+            around = inside * group.size
+            cut.append((group, joined(self.w.blocks, unit // around * around, inside, group.size)))
         return cut
 
     def reduce_scatter(self) -> None:
         """From the outside in, so that rank r ends with block r."""
         w, source = self.w, self.w.own
         steps = self._segments()
-        for number, (party, blocks) in enumerate(steps):
+        for number, (group, blocks) in enumerate(steps):
             last = number == len(steps) - 1
             into = w.output if last and w.out_of_place else None
-            self._ring(party, blocks).reduce_scatter(source, w.sums, into)
+            self._ring(group, blocks).reduce_scatter(source, w.sums, into)
             source = w.sums
 
     def all_gather(self) -> None:
         w = self.w
         if w.out_of_place:
             w.copy(w.blocks.part(w.output, unit), w.contribution())
-        for party, blocks in reversed(self._segments()):
-            self._ring(party, blocks).all_gather(w.sums)
+        for group, blocks in reversed(self._segments()):
+            self._ring(group, blocks).all_gather(w.sums)
 
     def rooted(self) -> None:
         """Broadcast from the outside in, reduce from the inside out; the root's coordinates lead."""
@@ -166,10 +168,10 @@ class Levels:
         broadcast = w.job.operation == "broadcast"
         if broadcast:
             put_root_data(w)
-        order = list(enumerate(self.parties))
+        order = list(enumerate(self.groups))
         source = w.own
-        for level, party in reversed(order) if broadcast else order:
-            tree = Tree(party, root // party.stride % party.size)
+        for level, group in reversed(order) if broadcast else order:
+            tree = Tree(group, root // group.stride % group.size)
             with w.when(self._leads(level, root)):
                 if broadcast:
                     broadcast_down(TreePhase.over(w, tree, parts, up=False), w.sums)
@@ -179,5 +181,5 @@ class Levels:
 
     def _leads(self, level: int, root: int) -> Expr:
         """Whether this unit has the root's coordinates in all dimensions inside ``level``."""
-        stride = self.parties[level].stride
+        stride = self.groups[level].stride
         return eq(unit % stride, root % stride)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from megatile.collectives.algorithms.in_network import reduces_inside
 from megatile.collectives.blocks import Blocks
-from megatile.collectives.party import along
+from megatile.collectives.rank_groups import along
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
 from megatile.core.expr import Expr, IntLike, member, unit

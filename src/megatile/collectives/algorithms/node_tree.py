@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from megatile.collectives.blocks import Blocks
 from megatile.collectives.job import Job
-from megatile.collectives.party import Everybody
 from megatile.collectives.phases.chain import Tree, TreePhase, up_and_down
+from megatile.collectives.rank_groups import Everybody
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
 from megatile.core.expr import Expr, IntLike, eq, expr, select, unit

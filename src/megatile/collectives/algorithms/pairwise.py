@@ -1,4 +1,4 @@
-"""All-to-all in n-1 steps: in step s everybody exchanges with the ranks s before and behind."""
+"""All-to-all in n-1 steps: in step s every rank exchanges with the ranks s before and behind."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from megatile.collectives.algorithms.ring import slots_between, write_rings
 from megatile.collectives.job import Job
-from megatile.collectives.party import Cycles
 from megatile.collectives.phases.ring import Ring
 from megatile.collectives.phases.staggered import staggered_all_reduce
+from megatile.collectives.rank_groups import Cycles
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
 
@@ -28,14 +28,14 @@ def rail_rings(w: Writer, chunks: int = 1, lag: int = 0) -> None:
     that much later, so that they do not hold up the others (all-reduce only).
     """
     inside, nodes = w.job.nesting
-    party = Cycles.of([rail_order(inside, nodes, lane) for lane in range(inside)])
+    group = Cycles.of([rail_order(inside, nodes, lane) for lane in range(inside)])
     if lag and w.job.operation == "all_reduce":
         # Messages over the long way wait for their turn: as many rounds as they are handled later.
         slots = max(slots_between(chunks), chunks * (lag + 2))
-        ring = Ring.over(w, party, w.blocks, chunks, slots)
+        ring = Ring.over(w, group, w.blocks, chunks, slots)
         staggered_all_reduce(ring, w.own, w.sums, inside, lag)
     else:
-        write_rings(w, party, chunks)
+        write_rings(w, group, chunks)
 
 
 def rail_order(inside: int, nodes: int, lane: int) -> list[int]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from megatile.collectives.blocks import Blocks, piece
-from megatile.collectives.party import BothWays, Everybody, Party
 from megatile.collectives.phases.chain import Tree, TreePhase, broadcast_down, reduce_up
 from megatile.collectives.phases.ring import Ring
+from megatile.collectives.rank_groups import BothWays, Everybody, RankGroup
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer, is_rank
 from megatile.core.expr import unit
@@ -26,20 +26,20 @@ def ring_bidirectional(w: Writer, chunks: int = 1) -> None:
     write_rings(w, BothWays(w.job.ranks, 1, everybody), chunks)
 
 
-def write_rings(w: Writer, party: Party, chunks: int) -> None:
-    """The job on the rings of a party that holds all ranks."""
+def write_rings(w: Writer, group: RankGroup, chunks: int) -> None:
+    """The job on the rings of a group that holds all ranks."""
     operation = w.job.operation
     slots = slots_between(chunks) if len(w.job.nesting) > 1 else None
     if operation == "all_reduce":
-        Ring.over(w, party, w.blocks, chunks, slots).all_reduce(w.own, w.sums)
+        Ring.over(w, group, w.blocks, chunks, slots).all_reduce(w.own, w.sums)
     elif operation == "reduce_scatter":
         into = w.output if w.out_of_place else None
-        Ring.over(w, party, w.blocks, chunks, slots).reduce_scatter(w.own, w.sums, into)
+        Ring.over(w, group, w.blocks, chunks, slots).reduce_scatter(w.own, w.sums, into)
     elif operation == "all_gather":
         own = w.own if w.out_of_place else None
         if own is not None:
             w.copy(w.blocks.part(w.output, unit), w.contribution())
-        Ring.over(w, party, w.blocks, chunks, slots).all_gather(w.sums, own)
+        Ring.over(w, group, w.blocks, chunks, slots).all_gather(w.sums, own)
     elif operation == "send_recv":
         shift(w)
     else:

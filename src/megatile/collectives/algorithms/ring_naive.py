@@ -1,4 +1,4 @@
-"""The plainest all-reduce: everybody's whole buffer goes round once. Right, with n/2 times the traffic."""
+"""The plainest all-reduce: every rank's whole buffer goes round once. Right, with n/2 times the traffic."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from megatile.collectives.algorithms.ring import put_root_data
 from megatile.collectives.blocks import Blocks
-from megatile.collectives.party import Everybody
 from megatile.collectives.phases.chain import Tree, TreePhase, broadcast_down, reduce_up, up_and_down
+from megatile.collectives.rank_groups import Everybody
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
 

@@ -1,1 +1,1 @@
-"""Building blocks of algorithms: each phase works on a party and on blocks, at any level of a hierarchy."""
+"""Building blocks of algorithms: each phase works on a group and on blocks, at any level of a hierarchy."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from megatile.collectives.blocks import Blocks, piece
-from megatile.collectives.party import Party
+from megatile.collectives.rank_groups import RankGroup
 from megatile.collectives.writer import Writer
 from megatile.core.expr import Expr, IntLike, expr, member, select
 from megatile.plan.build import Handle, Part
@@ -19,26 +19,26 @@ from megatile.plan.model import Channel
 
 @dataclass(frozen=True)
 class Tree:
-    """A heap-ordered tree over a party: children of v are v*arity+1 ... v*arity+arity."""
+    """A heap-ordered tree over a group: children of v are v*arity+1 ... v*arity+arity."""
 
-    party: Party
+    group: RankGroup
     root: IntLike = 0
     arity: int = 2
     mirrored: bool = False
 
     @property
     def size(self) -> int:
-        return self.party.size
+        return self.group.size
 
     @property
     def number(self) -> Expr:
-        away = (self.party.me - self.root) % self.size
+        away = (self.group.me - self.root) % self.size
         # The mirror image of a heap has its leaves where the heap has its inner nodes.
         return (self.size - 1 - away) if self.mirrored else away
 
     def unit_of(self, number: IntLike) -> Expr:
         away = (self.size - 1 - expr(number)) if self.mirrored else expr(number)
-        return self.party.unit_at((away + self.root) % self.size)
+        return self.group.unit_at((away + self.root) % self.size)
 
     @property
     def parent(self) -> Expr:

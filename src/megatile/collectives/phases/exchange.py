@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from megatile.collectives.blocks import Blocks, piece
-from megatile.collectives.party import Party
+from megatile.collectives.rank_groups import RankGroup
 from megatile.collectives.writer import Writer
 from megatile.core.expr import IntLike, expr, member, select
 from megatile.plan.build import Handle, Part
@@ -29,22 +29,22 @@ class Exchange:
     """``rounds`` steps over the first ``2**rounds`` positions; ``blocks`` has one block for each of them."""
 
     writer: Writer
-    party: Party
+    group: RankGroup
     blocks: Blocks
     channel: Channel
 
     @staticmethod
-    def over(writer: Writer, party: Party, blocks: Blocks, most: int | None = None) -> Exchange:
+    def over(writer: Writer, group: RankGroup, blocks: Blocks, most: int | None = None) -> Exchange:
         """Queue k connects partners at distance 2**k; ``most`` elements go at a time (half of all)."""
-        source = party.unit_at(party.me ^ (expr(1) << member))
-        if party.size != blocks.parts:
-            source = select(party.me < blocks.parts, source, -1)
+        source = group.unit_at(group.me ^ (expr(1) << member))
+        if group.size != blocks.parts:
+            source = select(group.me < blocks.parts, source, -1)
         rounds = blocks.parts.bit_length() - 1
         size = blocks.most * (blocks.parts // 2) if most is None else most
         # Two slots: the last message of halving and the first of doubling use the same queue.
         slots = 2 if most is None else 1
         channel = writer.channel("partners", source, size, members=max(1, rounds), slots=slots)
-        return Exchange(writer, party, blocks, channel)
+        return Exchange(writer, group, blocks, channel)
 
     @property
     def rounds(self) -> int:
@@ -61,13 +61,13 @@ class Exchange:
         for start, stop in self._rounds(own is not sums, into is not None):
             with w.loop(start, stop, "round") as step:
                 width = expr(n) >> (step + 1)
-                partner, queue = self.party.me ^ width, self.rounds - 1 - step
+                partner, queue = self.group.me ^ width, self.rounds - 1 - step
                 source = own if start == 0 else sums
-                w.send(channel, self._segment(source, partner, width), self.party.unit_at(partner), queue)
-                mine = self._segment(source, self.party.me, width)
-                total = self._segment(sums, self.party.me, width)
+                w.send(channel, self._segment(source, partner, width), self.group.unit_at(partner), queue)
+                mine = self._segment(source, self.group.me, width)
+                total = self._segment(sums, self.group.me, width)
                 if into is not None and stop == self.rounds:
-                    total = piece(into, 0, self.blocks.length(self.party.me))
+                    total = piece(into, 0, self.blocks.length(self.group.me))
                 w.reduce(total, mine, w.receive(channel, mine, queue))
 
     def _rounds(self, first_apart: bool, last_apart: bool) -> list[tuple[int, int]]:
@@ -79,12 +79,12 @@ class Exchange:
         return list(pairwise(ordered))
 
     def all_gather(self, sums: Handle) -> None:
-        """Recursive doubling: everybody's blocks, mine is in ``sums``."""
+        """Recursive doubling: the blocks of all ranks, mine is in ``sums``."""
         w, channel = self.writer, self.channel
         with w.loop(0, self.rounds, "round") as step:
             width = expr(1) << step
-            partner = self.party.me ^ width
-            w.send(channel, self._segment(sums, self.party.me, width), self.party.unit_at(partner), step)
+            partner = self.group.me ^ width
+            w.send(channel, self._segment(sums, self.group.me, width), self.group.unit_at(partner), step)
             theirs = self._segment(sums, partner, width)
             w.copy(theirs, w.receive(channel, theirs, step))
 
@@ -93,10 +93,10 @@ class Exchange:
         w, channel = self.writer, self.channel
         for start, stop in self._rounds(own is not sums, False):
             with w.loop(start, stop, "round") as step:
-                partner = self.party.me ^ (expr(1) << step)
+                partner = self.group.me ^ (expr(1) << step)
                 source = own if start == 0 else sums
                 mine = Part(source, _renamed(whole, source))
-                w.send(channel, mine, self.party.unit_at(partner), step)
+                w.send(channel, mine, self.group.unit_at(partner), step)
                 w.reduce(Part(sums, _renamed(whole, sums)), mine, w.receive(channel, mine, step))
 
 
@@ -109,26 +109,26 @@ class Fold:
     """Positions from a power of two on hand their data to a partner below and get the result back."""
 
     writer: Writer
-    party: Party
+    group: RankGroup
     whole: Part
     most: int
 
     @contextmanager
     def around(self, own: Handle, sums: Handle) -> Iterator[Handle]:
         """Inside, the positions below the power of two hold everything; gives the buffer to read from."""
-        n, w = self.party.size, self.writer
+        n, w = self.group.size, self.writer
         core = power_below(n)
         if core == n:
             yield own
             return
-        me = self.party.me
+        me = self.group.me
         extra = n - core
         most = self.most
-        into = w.channel("fold", select(me < extra, self.party.unit_at(me + core), -1), most, slots=1)
-        back = w.channel("unfold", select(me >= core, self.party.unit_at(me - core), -1), most, slots=1)
+        into = w.channel("fold", select(me < extra, self.group.unit_at(me + core), -1), most, slots=1)
+        back = w.channel("unfold", select(me >= core, self.group.unit_at(me - core), -1), most, slots=1)
         mine, total = Part(own, _renamed(self.whole, own)), Part(sums, _renamed(self.whole, sums))
         with w.when(me >= core):
-            w.send(into, mine, self.party.unit_at(me - core))
+            w.send(into, mine, self.group.unit_at(me - core))
         with w.when(me < extra):
             w.reduce(total, mine, w.receive(into, mine))
         if own is not sums:
@@ -137,6 +137,6 @@ class Fold:
         with w.when(me < core):
             yield sums
         with w.when(me < extra):
-            w.send(back, total, self.party.unit_at(me + core))
+            w.send(back, total, self.group.unit_at(me + core))
         with w.when(me >= core):
             w.copy(total, w.receive(back, total))

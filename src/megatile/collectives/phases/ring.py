@@ -1,6 +1,6 @@
 """Ring phases: reduce-scatter, all-gather, and both in one without a seam.
 
-Data goes round one ring per *lane* of the party, each block cut into ``chunks`` that follow one another, so
+Data goes round one ring per *lane* of the group, each block cut into ``chunks`` that follow one another, so
 that a chunk is passed on while the next arrives. Position p of a lane begins with block p-1 and ends up with
 block p. Every loop body is "receive, work, send on": a unit never waits for a slot that only it could free.
 """
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from megatile.collectives.blocks import Blocks
-from megatile.collectives.party import Party
+from megatile.collectives.rank_groups import RankGroup
 from megatile.collectives.writer import Writer
 from megatile.core.expr import Expr, IntLike, member
 from megatile.plan.build import Handle, Part
@@ -21,27 +21,29 @@ from megatile.plan.model import Channel
 
 @dataclass(frozen=True)
 class Ring:
-    """A party's rings with their channel; ``blocks`` has one block per position."""
+    """A group's rings with their channel; ``blocks`` has one block per position."""
 
     writer: Writer
-    party: Party
+    group: RankGroup
     blocks: Blocks
     chunks: int
     channel: Channel
 
     @staticmethod
-    def over(writer: Writer, party: Party, blocks: Blocks, chunks: int = 1, slots: int | None = None) -> Ring:
-        source = party.lane(member).after(-1)
-        most = Blocks(blocks.most, party.lanes * chunks).most
+    def over(
+        writer: Writer, group: RankGroup, blocks: Blocks, chunks: int = 1, slots: int | None = None
+    ) -> Ring:
+        source = group.lane(member).after(-1)
+        most = Blocks(blocks.most, group.lanes * chunks).most
         depth = slots if slots is not None else 2 * chunks
-        channel = writer.channel("ring", source, most, members=party.lanes, slots=max(depth, chunks + 1))
-        return Ring(writer, party, blocks, chunks, channel)
+        channel = writer.channel("ring", source, most, members=group.lanes, slots=max(depth, chunks + 1))
+        return Ring(writer, group, blocks, chunks, channel)
 
     @contextmanager
     def every(self) -> Iterator[tuple[Expr, Expr]]:
         """All lanes and chunks, in the order in which messages travel."""
         with (
-            self.writer.loop(0, self.party.lanes, "lane") as lane,
+            self.writer.loop(0, self.group.lanes, "lane") as lane,
             self.writer.loop(0, self.chunks, "chunk") as chunk,
         ):
             yield lane, chunk
@@ -51,14 +53,14 @@ class Ring:
 
         ``local``: the handle holds only that block, from its beginning.
         """
-        party = self.party.lane(lane)
-        cut = self.blocks.inside(party.seat((party.me - back) % party.size), self.party.lanes * self.chunks)
+        group = self.group.lane(lane)
+        cut = self.blocks.inside(group.seat((group.me - back) % group.size), self.group.lanes * self.chunks)
         if local:
             cut = Blocks(cut.count, cut.parts, 0, cut.limit)
         return cut.part(handle, lane * self.chunks + chunk)
 
     def send(self, what: Part | Handle, lane: Expr) -> None:
-        self.writer.send(self.channel, what, self.party.lane(lane).after(1), lane)
+        self.writer.send(self.channel, what, self.group.lane(lane).after(1), lane)
 
     def receive(self, like: Part, lane: Expr) -> Handle:
         return self.writer.receive(self.channel, like, lane)
@@ -83,7 +85,7 @@ class Ring:
 
     def reduce_scatter(self, own: Handle, sums: Handle, into: Handle | None = None) -> None:
         """My block is reduced in the end: in ``sums``, or at the beginning of ``into``."""
-        size = self.party.size
+        size = self.group.size
         if size == 1:
             return
         self.begin_reduction(own)
@@ -103,7 +105,7 @@ class Ring:
 
     def all_gather(self, sums: Handle, own: Handle | None = None) -> None:
         """Everybody's blocks in ``sums``; mine is there, or at the beginning of ``own``."""
-        if self.party.size == 1:
+        if self.group.size == 1:
             return
         with self.every() as (lane, chunk):
             mine = self.piece(sums if own is None else own, 0, lane, chunk, local=own is not None)
@@ -111,7 +113,7 @@ class Ring:
         self._gather_rest(sums)
 
     def _gather_rest(self, sums: Handle) -> None:
-        size = self.party.size
+        size = self.group.size
         if size > 2:
             with self.writer.loop(0, size - 2) as step:
                 self.gather_step(sums, step, True)
@@ -119,7 +121,7 @@ class Ring:
 
     def all_reduce(self, own: Handle, sums: Handle) -> None:
         """Both phases; the last sum of a chunk leaves at once as the first message of the second."""
-        size = self.party.size
+        size = self.group.size
         if size == 1:
             return
         self.begin_reduction(own)

@@ -1,9 +1,9 @@
 """Rings over several nodes whose lanes do not hold one another up.
 
 A unit handles its lanes in a fixed order. Lanes cross between nodes at different units, so in every step some
-lane of a unit has just made the long way; taking lane by lane, step by step, everybody would wait for it in
-every step. Here a lane that has made f long ways is handled ``f * lag`` rounds later, which is the order in
-which its messages arrive if a long way takes as long as ``lag`` steps inside a node.
+lane of a unit has just crossed; taking lane by lane, step by step, all units would wait for it in every step.
+Here a lane that has crossed f times is handled ``f * lag`` rounds later, which is the order in which its
+messages arrive if a crossing takes as long as ``lag`` steps inside a node.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from megatile.plan.build import Handle
 
 def staggered_all_reduce(ring: Ring, own: Handle, sums: Handle, inside: int, lag: int) -> None:
     """Reduce-scatter and all-gather on all lanes; every ``inside`` positions a lane enters another node."""
-    w, n = ring.writer, ring.party.size
+    w, n = ring.writer, ring.group.size
     steps = 2 * (n - 1)
     ring.begin_reduction(own)
     with w.loop(0, steps + lag * -(-steps // inside), "round") as now, ring.every() as (lane, chunk):
-        seat = ring.party.lane(lane).me % inside
+        seat = ring.group.lane(lane).me % inside
         step, due = _step(now, seat, inside, lag)
         with w.when(due & (step < n - 1)):
             _reduce(ring, own, sums, step, lane, chunk)
@@ -48,6 +48,6 @@ def _reduce(ring: Ring, own: Handle, sums: Handle, step: IntLike, lane: Expr, ch
 def _gather(ring: Ring, sums: Handle, step: Expr, lane: Expr, chunk: Expr) -> None:
     place = ring.piece(sums, step + 1, lane, chunk)
     message = ring.receive(place, lane)
-    with ring.writer.when(step < ring.party.size - 2):
+    with ring.writer.when(step < ring.group.size - 2):
         ring.send(message, lane)
     ring.writer.copy(place, message)

@@ -43,7 +43,7 @@ def _is_shared(expr: Expr, depth: int, own: set[str], launch: Launch) -> bool:
 
 
 def wording(scale: str) -> Wording:
-    """How a conflict between units is told."""
+    """How a conflict between units is reported."""
     return Wording(
         DataRaceError,
         several=f"data race: several units of scale '{scale}' write",

@@ -16,7 +16,7 @@ from megatile.targets.interpret.places import Name
 
 @dataclass(frozen=True)
 class Wording:
-    """How a conflict is told: ``several`` of them, and ``one`` (with its number in the braces)."""
+    """How a conflict is reported: ``several`` of them, and ``one`` (with its number in the braces)."""
 
     error: type[RunError]
     several: str

@@ -1,8 +1,8 @@
 """Who talks to whom: ranks along one dimension, as arithmetic on the unit's number.
 
-A ``Party`` is a family of equally large groups (all rows of a grid, all nodes, or simply everybody) in which
-a unit has the position ``me`` and reaches position p at ``unit_at(p)``. A phase written for a party works for
-everybody, for every row, for every node.
+A ``RankGroup`` is a family of equally large groups (all rows of a grid, all nodes, or simply all ranks) in
+which a unit has the position ``me`` and reaches position p at ``unit_at(p)``. A phase written for a group
+works for all ranks, for every row, for every node.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from megatile.core.expr import ZERO, Expr, IntLike, expr, select, table, unit
 
 
 @dataclass(frozen=True)
-class Party:
+class RankGroup:
     """Groups of ``size`` units, ``stride`` apart."""
 
     size: int
@@ -42,13 +42,13 @@ class Party:
     def lanes(self) -> int:
         return 1
 
-    def lane(self, index: IntLike) -> Party:
-        """The way that lane ``index`` of a ring takes through the group."""
+    def lane(self, index: IntLike) -> RankGroup:
+        """The path that lane ``index`` of a ring takes through the group."""
         return self
 
 
 @dataclass(frozen=True)
-class Everybody(Party):
+class Everybody(RankGroup):
     """All units as one group: the plainest expressions."""
 
     @property
@@ -60,7 +60,7 @@ class Everybody(Party):
 
 
 @dataclass(frozen=True)
-class NearestLast(Party):
+class NearestLast(RankGroup):
     """All units, the first ``core`` of them (a power of two) at positions with their bits reversed: positions
     far apart are neighbours, so that the largest blocks of a halving exchange go the shortest way."""
 
@@ -91,23 +91,23 @@ def beyond(nesting: Sequence[int], steps: IntLike, back: bool = False) -> Expr:
 
 
 @dataclass(frozen=True)
-class BothWays(Party):
+class BothWays(RankGroup):
     """A group whose ring runs in both directions: lane 0 upwards, lane 1 downwards."""
 
-    inner: Party | None = None
+    inner: RankGroup | None = None
 
     @property
     def lanes(self) -> int:
         return 2
 
-    def lane(self, index: IntLike) -> Party:
+    def lane(self, index: IntLike) -> RankGroup:
         assert self.inner is not None
         return _Lane(self.size, self.stride, self.inner, expr(index))
 
 
 @dataclass(frozen=True)
-class _Lane(Party):
-    inner: Party = Party(1)
+class _Lane(RankGroup):
+    inner: RankGroup = RankGroup(1)
     index: Expr = ZERO
 
     @property
@@ -122,7 +122,7 @@ class _Lane(Party):
 
 
 @dataclass(frozen=True)
-class Cycles(Party):
+class Cycles(RankGroup):
     """Everybody, with one ring per given cycle (an order of all units)."""
 
     orders: tuple[tuple[int, ...], ...] = ()
@@ -135,12 +135,12 @@ class Cycles(Party):
     def lanes(self) -> int:
         return len(self.orders)
 
-    def lane(self, index: IntLike) -> Party:
+    def lane(self, index: IntLike) -> RankGroup:
         return _Cycle(self.size, 1, self.orders, expr(index))
 
 
 @dataclass(frozen=True)
-class _Cycle(Party):
+class _Cycle(RankGroup):
     orders: tuple[tuple[int, ...], ...] = ()
     index: Expr = ZERO
 
@@ -160,12 +160,12 @@ class _Cycle(Party):
         return self.unit_at(position)
 
 
-def along(extents: Sequence[int]) -> tuple[Party, ...]:
-    """One party per dimension of a grid (the first varies fastest)."""
+def along(extents: Sequence[int]) -> tuple[RankGroup, ...]:
+    """One group per dimension of a grid (the first varies fastest)."""
     if len(extents) == 1:
         return (Everybody(extents[0]),)
-    parties, stride = [], 1
+    groups, stride = [], 1
     for extent in extents:
-        parties.append(Party(extent, stride))
+        groups.append(RankGroup(extent, stride))
         stride *= extent
-    return tuple(parties)
+    return tuple(groups)
