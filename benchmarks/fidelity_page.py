@@ -49,6 +49,11 @@ What libraries do with small sizes comes from their sources and is not fitted:
   (`msccl_lifecycle.cc`); else one ring. Hence 512 bytes take longer than 1 KiB, and 16 longer than 32 with
   graphs. The limits changed from version to version of RCCL; these are of the files that agree with the run.
 
+With four nodes large sizes are predicted about 20 % too fast (the table of H100x32). `in_network_tree` passes
+blocks between nodes as a ring does, 2(n-1)/n of the bytes through a network card; NCCL's pair of trees brings
+an inner node up to twice the bytes. With two nodes both are the same, so the fitted table cannot show it. A
+share of the network cards below 1 hides it (11.0 % instead of 15.4 %) without being the cause.
+
 `benchmarks/fit_protocol.py` fits the constants of a machine file to three sizes of its first table:
 Hockney's n½ (time of the smallest row × rate of the largest), the middle of the sizes below it on a
 logarithmic scale, and the largest. Where a table was also measured with captured graphs, the same sizes of

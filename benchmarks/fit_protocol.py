@@ -77,7 +77,8 @@ class Way:
         paid = costs(hda, self.candidate.path, self.candidate.algorithm)
         key = (paid.step_ps, paid.far_step_ps, paid.share)
         if key not in self.known:
-            found = simulate(self.plan, machine=hda, timing=self.timing, launch=False).time_ps
+            asked = {"machine": hda, "timing": self.timing, "launch": False, "record": False}
+            found = simulate(self.plan, **asked, capacity=False).time_ps  # libraries send in small slots
             self.known[key] = found - self.timing.whole_ps(hda, self.plan.scale, 0, launch=False)
         return self.timing.whole_ps(hda, self.plan.scale, self.known[key], launch)
 

@@ -14,6 +14,7 @@ from megatile.collectives.ranking import rank
 from megatile.collectives.sweeps import count_wrong, small_twin
 from megatile.hda import machine
 from megatile.plan.check import check
+from megatile.plan.model import PlanError
 
 
 def test_named_algorithm_gives_its_plan():
@@ -189,3 +190,16 @@ def test_with_many_ranks_the_cheapest_to_simulate_are_tried(monkeypatch):
     notes = {c.algorithm: c.why_not for c in why.candidates}
     assert "too large: about" in str(notes["direct"])
     assert why.chosen.why_not is None
+
+
+def test_what_does_not_fit_the_memory_is_left_out():
+    small = machine("dgx-h100", **{"memory.hbm.size": "3 GB"})
+    found = predict("all_reduce", machine=small, nbytes=1 << 30, among=["direct", "ring"])
+    notes = {c.label: c.why_not for c in found.explanation.candidates}
+    assert found.algorithm == "ring"
+    assert "memory 'hbm' of machine 'dgx-h100' has" in str(notes["direct"])
+    asked = {"machine": small, "nbytes": 1 << 30}
+    with pytest.raises(CollectiveError, match="direct: memory 'hbm' of machine 'dgx-h100' has"):
+        predict("all_reduce", **asked, among=["direct"])
+    with pytest.raises(PlanError, match="memory 'hbm' of machine 'dgx-h100' has"):
+        predict("all_reduce", **asked, algorithm="direct")

@@ -23,9 +23,11 @@ def computer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(probe, "_read", read)
     monkeypatch.setattr(probe, "CPU_FOLDER", sys_cpu)
     monkeypatch.setattr(probe, "_cores", lambda: 6)
-    probe._host.cache_clear()
+    for known in (probe._host, probe.host_flags):
+        known.cache_clear()
     yield tmp_path
-    probe._host.cache_clear()
+    for known in (probe._host, probe.host_flags):
+        known.cache_clear()
 
 
 def cache(root: Path, number: int, level: str, kind: str, size: str) -> None:

@@ -20,7 +20,7 @@ from megatile.core.errors import MegatileError
 from megatile.core.progress import tell
 from megatile.cost.price import lower_bound
 from megatile.hda import HDA
-from megatile.plan.model import Plan
+from megatile.plan.model import Plan, PlanError
 from megatile.sim import simulate
 from megatile.timing.library import Library, paths, protocol_of
 
@@ -86,9 +86,10 @@ def rank(
             guess = None
     large = _too_large(hda, job, among, path, library)
     guess = guess or _first_guess(hda, job, among, launch, library, path, large)
-    timed = [_timed(hda, job, guess, launch, library)] if guess else []
+    first = [_timed(hda, job, guess, launch, library)] if guess else []
+    timed = [c for c in first if c.why_not is None]
     priced: list[Candidate] = []
-    unfit: list[Candidate] = []
+    unfit = [c for c in first if c.why_not is not None]
     for number, known in enumerate(algorithms().values()):
         if among is not None and known.name not in among:
             continue
@@ -124,8 +125,8 @@ def rank(
             else None,
         )
     prices = {(c.label, c.path): c.price_ps for c in usable}
+    done = {(c.label, c.path) for c in [*timed, *unfit]}
     timed = [replace(c, price_ps=prices.get((c.label, c.path))) for c in timed]
-    done = {(c.label, c.path) for c in timed}
     finalists = usable if job.ranks <= FEW else usable[:FINALISTS]
     for number, candidate in enumerate(finalists):
         # A price is a lower bound: what costs more than the fastest so far need not be simulated. What costs
@@ -133,8 +134,11 @@ def rank(
         fastest = min((c.time_ps or 0 for c in timed), default=1 << 62)
         if (candidate.label, candidate.path) not in done and (candidate.price_ps or 0) <= fastest:
             tell(f"simulating {candidate.label}", number, len(finalists))
-            timed.append(_timed(hda, job, candidate, launch, library))
+            found = _timed(hda, job, candidate, launch, library)
+            (timed if found.why_not is None else unfit).append(found)
             done.add((candidate.label, candidate.path))
+    if not timed:
+        raise CollectiveError(f"{unfit[-1].label}: {unfit[-1].why_not}", advice="use a smaller size")
     rest = [c for c in usable if (c.label, c.path) not in done]
     timed.sort(key=lambda c: (c.time_ps or 0, c.label, c.path))
     ranking = [*timed, *rest, *(c for c in priced if c.price_ps is None), *unfit]
@@ -289,7 +293,10 @@ def _timed(
     hda: HDA, job: Job, candidate: Candidate, launch: bool = True, library: str | None = None
 ) -> Candidate:
     timing = timing_of(candidate, job, library)
-    found = simulate(plan_of(candidate, job), machine=hda, launch=launch, timing=timing, record=False)
+    try:
+        found = simulate(plan_of(candidate, job), machine=hda, launch=launch, timing=timing, record=False)
+    except PlanError as problem:  # its queues do not fit the memory
+        return replace(candidate, why_not=problem.message)
     return replace(candidate, time_ps=found.time_ps)
 
 
@@ -313,4 +320,6 @@ def named(
     if len(tried) == 1:
         return [Candidate(known.name, options, tried[0])]
     every = [_timed(hda, job, Candidate(known.name, options, each), launch) for each in tried]
+    if every[0].why_not is not None:
+        raise PlanError(every[0].why_not)
     return sorted(every, key=lambda c: c.time_ps or 0)
