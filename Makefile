@@ -85,7 +85,7 @@ $(READY): pyproject.toml | check-python
 	@[ -e $@ ] || { echo "Creating $(VENV) with Python $(VERSION)"; $(PYTHON) -m venv --clear $(VENV); }
 	@echo "Installing megatile and its development tools into $(VENV) (a minute or two, once)"
 	@$(PIP) install -e '.[dev]'
-	@$(BIN)/python -m megatile.sim.compiled
+	@$(BIN)/python -W ignore -m megatile.sim.compiled
 	@touch $@
 
 # A failure is remembered too: not every Python has a wheel, and everything but the attention part works without.
