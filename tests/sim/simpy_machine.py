@@ -42,6 +42,8 @@ class Servers:
         self.env = simpy.Environment()
         self.holders: list[tuple[Any, int, simpy.Event]] = []
         """Hardware units, the launches that were submitted to them, and when those have ended there."""
+        self.flags: dict[Any, Any] = defaultdict(lambda: ([0], Bell(self.env)))
+        """Installed flags, by hardware unit, name and member."""
         self.lines: dict[Any, Any] = {}
         """Queues of installed channels, by hardware unit, channel and member."""
         self._known: dict[Any, simpy.Resource] = {}

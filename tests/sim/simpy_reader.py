@@ -163,8 +163,7 @@ class Reader:
                 number = len(self.queues)
                 line = self._line(channel, to, member)
                 self.queues[channel.name, to, member] = Queue(line, channel, number, to, member)
-        self.flags: dict[Any, int] = defaultdict(int)
-        self.raised: dict[Any, Bell] = defaultdict(lambda: Bell(self.env))
+        self.flags: dict[Any, tuple[list[int], Bell]] = defaultdict(lambda: ([0], Bell(self.env)))
         self.keys = {
             g.name: [int(g.key.evaluate({"unit": u})) for u in range(plan.instances(g.level))]
             for g in plan.groups
@@ -185,6 +184,12 @@ class Reader:
         here = self.levels.views[self.plan.first.name].hardware(to)
         key = (here, channel.name, channel.names[member] if channel.names else member)
         return self.servers.lines.setdefault(key, Line(self.env))
+
+    def flag(self, name: str, to: int, member: int) -> Any:
+        """Where a flag counts: with the launch, or with the machine."""
+        if next(f for f in self.plan.flags if f.name == name).installed:
+            return self.servers.flags, (self.levels.views[self.plan.first.name].hardware(to), name, member)
+        return self.flags, (name, to, member)
 
     def turn(self, resource: int, key: tuple[int, ...], busy_ps: int) -> Process:
         yield from self.servers.turn(self.fabric, resource, (self.launch, *key), busy_ps)
@@ -718,7 +723,8 @@ def _read_scalar(u: Unit, s: pm.ReadScalar) -> Process:
 def _signal(u: Unit, s: pm.Signal) -> Process:
     yield from ()
     record, to, amount = u.record(s), u.value(s.to), u.value(s.amount)
-    key, before = (s.flag, to, u.value(s.member)), list(u.seen_by_others)
+    flags, key = u.reader.flag(s.flag, to, u.value(s.member))
+    before = list(u.seen_by_others)
     level = next(f.level for f in u.plan.flags if f.name == s.flag)
     travel = u.machine.signal_ps(u.spot, u.stand(level, to))
     record.start = u.env.now
@@ -728,8 +734,8 @@ def _signal(u: Unit, s: pm.Signal) -> Process:
         u.finish(record)
         yield u.env.timeout(travel)
         u.reader.note(u.env.now)
-        u.reader.flags[key] += amount
-        u.reader.raised[key].ring()
+        flags[key][0][0] += amount
+        flags[key][1].ring()
 
     u.env.process(process())
 
@@ -738,10 +744,11 @@ def _wait(u: Unit, s: pm.Wait) -> Process:
     record = u.record(s)
     record.start = u.env.now
     level = next(f.level for f in u.plan.flags if f.name == s.flag)
-    key, value = (s.flag, u.above(level), u.value(s.member)), u.value(s.value)
-    while u.reader.flags[key] < value:
+    flags, key = u.reader.flag(s.flag, u.above(level), u.value(s.member))
+    value = u.value(s.value)
+    while flags[key][0][0] < value:
         u.hold_up("signal", s.flag)
-        yield u.reader.raised[key].event
+        yield flags[key][1].event
     u.finish(record)
 
 

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from simpy_reader import read_all
 from toys import toy
 
 from megatile.core.expr import eq, select, unit
 from megatile.language import tl
 from megatile.plan.build import PlanBuilder
+from megatile.plan.check import check
 from megatile.plan.model import Plan, PlanError
 from megatile.sim import Deadlock, InstallError, Session, SessionError, TimeBudgetExceeded, simulate
 from megatile.trace import Trace
@@ -351,9 +353,9 @@ def test_many_launches_are_quick_and_take_no_more_memory() -> None:
 
     some(10)
     before = some(50)
-    begin = time.monotonic()
+    begin = time.process_time()  # not the time on the wall: others may use this computer
     assert some(250) == before
-    assert time.monotonic() - begin < 4  # 1000 launches; less than 2 s on a quiet machine
+    assert time.process_time() - begin < 2  # 1000 launches
 
 
 def test_a_launch_may_begin_on_some_units_while_one_before_needs_it() -> None:
@@ -378,3 +380,31 @@ def test_a_launch_may_begin_on_some_units_while_one_before_needs_it() -> None:
     one, two = s.wait()
     assert one.outputs["x"][:2, 0].tolist() == [12, 2]
     assert two.outputs["x"][1:, 0].tolist() == [10, 10]
+
+
+def test_installed_flags_count_on_and_others_begin_at_0() -> None:
+    """Unit 0 signals, unit 1 of another launch waits for the third signal; both read by the reader too."""
+    b = PlanBuilder("flags", scale="core", units=2)
+    x = b.tile("x", (64,), "f32", memory="local", role="inout")
+    flag, own = b.flag("ready", installed=True), b.flag("own")
+    with b.when(eq(unit, 0)) as branch:
+        b.compute("add", x, [x, x])
+        b.signal(flag, to=1)
+    with branch.otherwise():
+        b.signal(own, to=1)
+        b.wait(own, 1)
+        b.wait(flag, 3)
+        b.compute("add", x, [x, x])
+    plan = b.finish()
+    check(plan.part([1]))
+    sends, waits = plan.part([0]), plan.part([1])
+    order = [(waits, 0), (sends, 10), (sends, 10), (sends, 2000), (waits, 2100)]
+    runs = read_all(order, toy(2, "ring"), installed=True)
+    s = Session(toy(2, "ring"))
+    handles = [s.submit(part, {"x": np.ones((2, 64), "f4")}, at=at) for part, at in order]
+    results = s.wait()
+    assert [h.end_ps for h in handles] == [run.time_ps for run in runs]
+    assert handles[0].end_ps > 2000
+    assert [r.outputs["x"][u, 0] for r, u in zip(results, (1, 0, 0, 0, 1), strict=True)] == [2] * 5
+    with pytest.raises(InstallError, match="flag 'ready' of plan 'flags' is there already with 1 members"):
+        s.submit(replace(plan, flags=(replace(flag, members=2), own)))

@@ -162,8 +162,8 @@ class PlanBuilder:
         self.plan = replace(self.plan, levels=(*self.plan.levels, level))
         return level.name
 
-    def flag(self, name: str, members: int = 1, level: str | None = None) -> Flag:
-        return self.flags.setdefault(name, Flag(name, members, level))
+    def flag(self, name: str, members: int = 1, level: str | None = None, *, installed: bool = False) -> Flag:
+        return self.flags.setdefault(name, Flag(name, members, level, installed))
 
     def group(self, name: str, key: IntLike = 0, level: str | None = None) -> Group:
         return self.groups.setdefault(name, Group(name, expr(key), level))

@@ -86,6 +86,7 @@ class CountingWalk(Follower):
         super().__init__(plan, hda)
         for queues in self.queues.values():
             queues.open = queues.channel.installed
+        self.open_flags = frozenset(flag.name for flag in plan.flags if flag.installed)
         self.assume = assume
         shape = {name: q.sent.shape for name, q in self.queues.items()}
         self.sender = {name: np.zeros(extents, dtype=np.int32) for name, extents in shape.items()}

@@ -40,6 +40,7 @@ class Commands(ControlFlow):
     choices: dict[Any, list[int]]
     flag_levels: dict[str, str | None]
     last_choice: dict[tuple[str, int], int]
+    open_flags: frozenset[str] = frozenset()  # whose signals may come from elsewhere, and always do
     ragged = False  # whether units go on together whose messages differ in size
 
     def mine(self, cohort: Cohort, name: str) -> Any:
@@ -151,6 +152,8 @@ class Commands(ControlFlow):
             member, value = (instruction.functions[k](cohort.ints) for k in ("member", "value"))
             flags = self.flags[instruction.statement.flag]  # type: ignore[union-attr]
             self.check_flag(instruction, flags, member)
+            if instruction.statement.flag in self.open_flags:  # type: ignore[union-attr]
+                return np.full(len(cohort), True)
             return flags[self.own_flag(cohort, instruction), member] >= value
         return None
 

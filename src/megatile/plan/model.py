@@ -145,8 +145,8 @@ or stream, arrival of a message or signal, and engine becoming free; credits on 
 hardware units on which it has streams, each from its begin there until all its commands have finished;
 launches on the same hardware unit (or one within the other) take it in the order in which they were
 submitted, so a unit begins at its ``start_ps`` or when the last of those before it ends there. Launches share
-links, and else only installed channels; tiles that several units see and flags are each launch's own. A
-launch ends when everything of it has ended, as above.
+links, and else only installed channels and flags; tiles that several units see and all other flags are each
+launch's own, and these begin at 0. A launch ends when everything of it has ended, as above.
 
 *Order.* Within one picosecond come first all ends, arrivals, credits and the issue they allow; then instances
 take the slots that have become free; then receive-from-any decides; then requests for turns, one at a time,
@@ -271,11 +271,13 @@ class Channel:
 
 @dataclass(frozen=True)
 class Flag:
-    """``members`` counters per unit, from 0, that ``Signal`` counts up and ``Wait`` waits for."""
+    """``members`` counters per unit, from 0, that ``Signal`` counts up and ``Wait`` waits for. Those of an
+    ``installed`` flag (of the first level) belong to the machine: they count on from launch to launch."""
 
     name: str
     members: int = part("literal", KEYWORD, 1, omit=ALWAYS)
     level: str | None = part("text", KEYWORD, None)
+    installed: bool = part("literal", KEYWORD, False)
 
 
 @dataclass(frozen=True)

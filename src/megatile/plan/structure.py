@@ -73,6 +73,8 @@ def _check(plan: Plan) -> None:
     for flag in plan.flags:
         if flag.members < 1:
             raise PlanError(f"flag '{flag.name}' needs at least one member")
+        if flag.installed and flag.level is not None:
+            raise PlanError(f"flag '{flag.name}' is installed and so belongs to the first level")
     for kind in ("tiles", "channels", "flags", "groups"):
         names = [thing.name for thing in getattr(plan, kind)]
         if len(set(names)) < len(names):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import MegatileError
-from megatile.plan.model import Channel, Plan
+from megatile.plan.model import Channel, Flag, Plan
 from megatile.trace import Pointers
 
 Place = tuple[str, int]
@@ -55,7 +55,20 @@ class Queues:
 
     def __init__(self) -> None:
         self._at: dict[Place, dict[str, Installed]] = {}
+        self._flags: dict[tuple[str, str], tuple[Flag, tuple[int, ...]]] = {}
         self._sent: Counter[tuple[Place, str, str | int]] = Counter()
+
+    def check_flags(self, plan: Plan) -> None:
+        """Installed flags are the same for all launches: as many members, at the same units."""
+        places = tuple(places_of(plan).tolist())
+        for flag in (f for f in plan.flags if f.installed):
+            known = self._flags.setdefault((plan.scale, flag.name), (flag, places))
+            if known != (flag, places):
+                raise InstallError(
+                    f"flag '{flag.name}' of plan '{plan.name}' is there already with "
+                    f"{known[0].members} members at {len(known[1])} units of {plan.scale}, or others",
+                    advice="installed flags need the same members and units in every launch",
+                )
 
     def missing(self, plan: Plan) -> bool:
         """Whether a unit of the plan has no queues yet; those that are there must be those it needs."""

@@ -62,6 +62,7 @@ class LaunchData(Recorder):
                 self.arrays[tile.name] = contents.array(tile)[:, None]
         self.order, self._next = {}, {}
         self.used: dict[Any, int] = {}
+        self.lasting_flags = {flag.name for flag in plan.flags if flag.installed}
         self.elsewhere = [c for c in plan.channels if c.installed]
         present = [u for stream in plan.streams for u in stream.unit_numbers()]
         present = list(range(plan.units)) if plan.levels else present
@@ -240,6 +241,14 @@ class LaunchData(Recorder):
                     message = store.typed("u8", (size,))[unit, member, slot].copy()
                     self.mail[self.key(channel, unit, member)].appendleft((message, None))
 
+    def on_signal(self, cohort: Cohort, instruction: Any, to: Any, member: Any, amount: Any) -> None:
+        if instruction.statement.flag not in self.lasting_flags:
+            super().on_signal(cohort, instruction, to, member, amount)
+
+    def on_wait(self, cohort: Cohort, instruction: Any, member: Any, value: Any) -> None:
+        if instruction.statement.flag not in self.lasting_flags:  # of others nothing is known here
+            super().on_wait(cohort, instruction, member, value)
+
     # what the timed run decides
 
     def forced(self, cohort: Cohort, instruction: Any, at: int) -> int | None:
@@ -264,6 +273,8 @@ class Joint:
 
     def __init__(self) -> None:
         self.mail: Mail = {}
+        self.flags: dict[tuple[str, str], Array] = {}
+        """Counters of installed flags, by level and name."""
         self.active: list[LaunchData] = []
 
     def advance(self) -> None:

@@ -318,6 +318,7 @@ class Session:
                 f"a launch cannot be submitted at {at} ps: it is {now} ps already", advice="leave at= out"
             )
         new = self._queues.missing(plan)
+        self._queues.check_flags(plan)
         lasting, given = prepared.lasting, dict(inputs or {})
         unknown = self._contents.missing(lasting, given)
         with_data = data is not False and unknown is None
@@ -372,7 +373,12 @@ class Session:
             return choices(self._simulation, launch._launched)
 
         code = prepared.code.pop() if prepared.code else None
-        return LaunchData(plan, self.machine, given, self._contents, self._joint.mail, begun, chosen, code)
+        data = LaunchData(plan, self.machine, given, self._contents, self._joint.mail, begun, chosen, code)
+        for flag in plan.flags:
+            if flag.installed:
+                key = (data.level[0], flag.name)
+                data.flags[flag.name] = self._joint.flags.setdefault(key, data.flags[flag.name])
+        return data
 
     def _scalar(self, launch: Launch, statement: ReadScalar, unit: int, count: int) -> int:
         assert launch._data is not None

@@ -171,6 +171,8 @@ class Simulation:
         self._path_numbers: dict[int, int] = {}
         self.installed: dict[tuple[Any, ...], int] = {}
         """Queues that outlive launches, by level, hardware unit, channel and direction."""
+        self.installed_flags: dict[tuple[str, str], int] = {}
+        """The first counters of flags that do, by level and name."""
         self.labels: list[tuple[str, str, str]] = []
         """Of every queue: its label, and the names of the units that receive and send."""
         self.engine = engine
@@ -402,6 +404,11 @@ class Simulation:
         for base, used in ((st.RECORD_BASE, st.RECORDED), (st.AUX_BASE, st.AUX)):
             self.arena.memory[base] = other.arena.memory[base] + other.arena.memory[used]
         self._flows, self._steps = other._flows, other._steps
+        if other.installed_flags:
+            counters = other.table("counter")
+            self.arena.extend("counter", len(counters))
+            self.arena.rows("counter")[: len(counters)] = counters
+            self.installed_flags = dict(other.installed_flags)
         for key, number in other.installed.items():
             queue = other.table("queue")[number].copy()
             slots, ring = int(queue[st.SLOTS]), int(queue[st.RING])
@@ -493,7 +500,13 @@ class Simulation:
         launched.flags = arena.extend("flag", len(plan.flags))
         for i, flag in enumerate(plan.flags):
             units = plan.instances(flag.level)
-            first = arena.extend("counter", units * flag.members)
+            key = (launched.resources.level.name, flag.name)
+            first = self.installed_flags.get(key, NONE) if flag.installed else NONE
+            if first == NONE:
+                first = arena.extend("counter", units * flag.members)
+                arena.rows("counter")[first : first + units * flag.members] = (0, NONE, NONE)
+            if flag.installed:
+                self.installed_flags[key] = first
             level = launched.levels + table.levels[plan.level(flag.level).name]
             arena.rows("flag")[launched.flags + i] = (first, flag.members, units, level)
         launched.meetings = arena.extend("meeting", len(table.members))
@@ -545,10 +558,11 @@ class Simulation:
             queue[q, [st.SENT, st.TAKEN]] = 0
             queue[q, [st.DATA_WAITER, st.CREDIT_WAITER]] = NONE
             ring[queue[q, st.RING] : queue[q, st.RING] + queue[q, st.SLOTS]] = st.UNKNOWN
-        counters = sum(plan.instances(flag.level) * flag.members for flag in plan.flags)
-        if counters:
-            start = int(arena.rows("flag")[launched.flags, st.FIRST_COUNTER])
-            arena.rows("counter")[start : start + counters] = (0, NONE, NONE)
+        for i, flag in enumerate(plan.flags):
+            start = int(arena.rows("flag")[launched.flags + i, st.FIRST_COUNTER])
+            if not flag.installed:
+                counters = plan.instances(flag.level) * flag.members
+                arena.rows("counter")[start : start + counters] = (0, NONE, NONE)
         count = sum(int(np.count_nonzero(streams != NONE)) for streams in launched.table.stream_of)
         row = arena.rows("launch")[launched.number]
         row[[st.UNFINISHED, st.LAUNCH_LAST, st.BEGAN]] = (count, begin, begin)
