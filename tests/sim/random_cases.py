@@ -341,7 +341,7 @@ class Everything(Rounds):
             )
             for k in range(3)
         ]
-        apart = self.tile("raw", (size,), memory=near, offset=1 << 16)
+        apart = self.tile("raw", (size,), memory=near, offset=1 << (13 if size <= 64 else 16))
         for _ in range(self.rng.randint(2, 6)):
             to = self.rng.choice([*tiles, apart])
             if self.maybe(0.5):
