@@ -81,7 +81,7 @@ def test_edges_of_products(M: int, N: int, K: int, stages: int) -> None:
 
 
 REFUSED = (
-    "a 'while' loop", "with counts", "scatters indices", "barrier of some",
+    "a 'while' loop", "with counts", "scatters indices", "barrier of some", "a barrier here",
     "meeting of units under a condition", "T.allgather of a divided tensor",
 )  # fmt: skip
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from megatile.core.expr import ZERO, Const, Expr, Symbol, bounds, simplify, unit
+import math
+
+import numpy as np
+
+from megatile.core.expr import ZERO, Const, Expr, Symbol, bounds, eq, select, simplify, unit
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.lower import nests
@@ -15,6 +19,9 @@ from megatile.lower.regions import Block
 from megatile.lower.streams import Frame, rule
 from megatile.lower.units import WHOLE, NotStatic
 from megatile.plan import model as pm
+
+GROUPS = 1 << 20
+"""More groups than a barrier has."""
 
 # --- control --------------------------------------------------------------------------------------
 
@@ -191,15 +198,38 @@ def _atomic_region(frame: Frame, node: n.AtomicRegion) -> None:
 
 @rule(n.Barrier)
 def _barrier(frame: Frame, node: n.Barrier) -> None:
-    if node.units is not None or node.group is not None:
-        raise cannot("a barrier of some of the units", node)
     low, high = frame.group
     launch = frame.place.launch
-    if launch.count(launch.scales[high - 1].name, launch.scales[low - 1].name if low else "launch") == 1:
+    within = launch.scales[low - 1].name if low else "launch"
+    if launch.count(launch.scales[high - 1].name, within) == 1:
         return
     if frame.level.depth != high:
         raise cannot("a barrier here", node)
-    frame.emit(pm.Collective("barrier", frame.lowering.barrier(frame.level, key_of(frame, node.axis))))
+    key = key_of(frame, node.axis)
+    if node.group is not None:
+        key = select(key < 0, key, key * GROUPS + frame.whole(node.group))
+    if isinstance(node.units, int):
+        _check_count(frame, node, key, node.units)
+    elif node.units is not None:
+        rank, grid = frame.place.rank(low, high), launch.grid(launch.scales[high - 1].name, within)
+        me = rank if node.axis is None else rank // math.prod(grid[: node.axis]) % grid[node.axis]
+        among: Expr = ZERO
+        for number in node.units:
+            among = among | eq(me, number)
+        key = select(among, key, -1)
+    frame.emit(pm.Collective("barrier", frame.lowering.barrier(frame.level, key, node.name)))
+
+
+def _check_count(frame: Frame, node: n.Barrier, key: Expr, wanted: int) -> None:
+    """As many units as meet are all those with the same key (or never come)."""
+    numbers = np.arange(frame.level.instances)
+    try:
+        keys = np.broadcast_to(key.evaluate({"unit": numbers}), numbers.shape)
+    except KeyError:
+        raise cannot("a barrier whose group changes in a loop", node) from None
+    _, counts = np.unique(keys[keys >= 0], return_counts=True)
+    if (counts > wanted).any():
+        raise cannot("a barrier of some of the units, whichever come,", node)
 
 
 @rule(n.Collective)

@@ -213,7 +213,7 @@ class Lowering:
         self.levels: dict[str, Level] = {}
         self.tiles: dict[str, pm.Tile] = {}
         self.flags: dict[str, pm.Flag] = {}
-        self.groups: dict[tuple[str | None, Expr], pm.Group] = {}
+        self.groups: dict[tuple[str | None, Expr, str], pm.Group] = {}
         self.versions: dict[str, int] = {}
         self.parts: dict[int, tuple[int, int]] = {}
         """Regions of further levels: the first instance, and how often the region runs."""
@@ -312,11 +312,12 @@ class Lowering:
         self.declare(home, frame.level)
         return home
 
-    def barrier(self, level: Level, key: Expr) -> str:
-        """The group of units of a level with the same key."""
-        found = self.groups.get((level.name, key))
+    def barrier(self, level: Level, key: Expr, name: str = "") -> str:
+        """The group of units of a level with the same key, for barriers of a name."""
+        found = self.groups.get((level.name, key, name))
         if found is None:
-            found = self.groups[level.name, key] = pm.Group(f"group_{len(self.groups) + 1}", key, level.name)
+            word = f"group_{len(self.groups) + 1}"
+            found = self.groups[level.name, key, name] = pm.Group(word, key, level.name)
         return found.name
 
     # --- the whole --------------------------------------------------------------------------------
