@@ -146,6 +146,37 @@ def test_groups(torch) -> None:
         assert other == (-1 if rank % 2 else rank // 2)
 
 
+def test_groups_of_one_and_other_types(torch) -> None:
+    dist = torch.distributed
+
+    def body(rank):
+        alone = [dist.new_group([r]) for r in range(SIZE)][rank]
+        x, found = put(torch, WHOLE[rank]), []
+        dist.all_reduce(x, group=alone)
+        dist.barrier(group=alone)
+        for call in (
+            lambda y: dist.all_gather_into_tensor(y, x, group=alone),
+            lambda y: dist.reduce_scatter_tensor(y, x, group=alone),
+            lambda y: dist.all_to_all_single(y, x, [8], [8], group=alone),
+            lambda y: dist.gather(x, [y], rank, group=alone),
+            lambda y: dist.scatter(y, [x], rank, group=alone),
+        ):
+            y = torch.zeros((8, 3), dtype="f32")
+            call(y)
+            found.append(y.numpy())
+        number = torch.tensor(rank + 0.5)
+        dist.all_reduce(number)
+        wide, narrow = torch.full((5,), rank + 1, dtype="i32"), torch.full((5,), 1.5, dtype="bf16")
+        dist.all_reduce(wide, "prod")
+        dist.all_reduce(narrow)
+        return found, number.item(), wide.tolist(), narrow.numpy().astype(float).tolist()
+
+    for rank, (found, number, wide, narrow) in run(torch, body).items():
+        for got in found:
+            np.testing.assert_array_equal(got, WHOLE[rank])
+        assert (number, wide, narrow) == (8.0, [24] * 5, [6.0] * 5)
+
+
 def test_messages(torch) -> None:
     dist = torch.distributed
 
