@@ -57,11 +57,7 @@ def _entries(log: Any) -> Iterable[Mapping[str, Any]]:
             )
         return log
     if str(log).endswith(".parquet"):
-        try:
-            import pyarrow.parquet as parquet
-        except ImportError:
-            raise ReplayError("Parquet needs pyarrow", advice="pip install 'megatile[perf]'") from None
-        return [json.loads(text) for text in parquet.read_table(log, columns=["entry"])["entry"].to_pylist()]
+        return _parquet(log)
     lines = read_text(log, LARGEST, ReplayError).splitlines()
     try:
         found = [json.loads(line) for line in lines]
@@ -70,6 +66,19 @@ def _entries(log: Any) -> Iterable[Mapping[str, Any]]:
     if not found or not isinstance(found[0], dict) or found[0].get("schema") != SCHEMA:
         raise ReplayError(f"{log} is no log of schema {SCHEMA}")
     return found
+
+
+def _parquet(path: str | Path) -> list[Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise ReplayError("Parquet needs pyarrow", advice="pip install 'megatile[perf]'") from None
+    try:
+        texts = parquet.read_table(path, columns=["entry"])["entry"].to_pylist()
+        return [json.loads(text) for text in texts]
+    except (pyarrow.ArrowException, OSError, KeyError, ValueError, TypeError) as problem:
+        raise ReplayError(f"{path} cannot be read as Parquet: {str(problem).splitlines()[0]}") from None
 
 
 class _Replay:
