@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from runpy import run_path
 
 import numpy as np
 
@@ -57,8 +58,39 @@ def show_program() -> None:
     print(f"   C = A @ B, {M}×{N}×{K}: data verified against NumPy")
 
 
+def show_time(folder: Path) -> None:
+    print("\n3. The same program on the machine: executed as a Plan, its time predicted and explained")
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((M, K), dtype="f4"), rng.standard_normal((K, N), dtype="f4")
+    r = mt.simulate(gemm, a, b, np.zeros((M, N), "f4"), machine="dgx-h100")
+    np.testing.assert_allclose(r.outputs["C"], a @ b, rtol=1e-3, atol=1e-3)
+    print(f"   {format_time(r.time_ps)}, data verified; page: {r.report(folder / 'gemm.html')}")
+    print(_indented(r.why_slow(limit=4)))
+
+
+def show_ring(folder: Path) -> None:
+    print("\n4. Ring attention as a tile program: keys and values go round four GPUs while blocks work")
+    example = run_path(str(Path(__file__).with_name("34_ring_attention.py")))
+    heads, tokens, dim = 2, 64, 32
+    rng = np.random.default_rng(2)
+    q, k, v = (rng.standard_normal((heads, tokens, dim), dtype="f4") for _ in range(3))
+    program = example["ring_attention"](heads, tokens, dim)
+    r = mt.simulate(program, q, k, v, np.zeros_like(q), machine="dgx-h100")
+    scores = q @ k.swapaxes(1, 2) / np.sqrt(dim)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    np.testing.assert_allclose(
+        r.outputs["O"], weights / weights.sum(-1, keepdims=True) @ v, rtol=1e-3, atol=1e-3
+    )
+    print(f"   {format_time(r.time_ps)}, data verified; page: {r.report(folder / 'ring_attention.html')}")
+    print(_indented(r.what_helps(limit=4)))
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"   {line}" for line in text.splitlines())
+
+
 def show_collective(folder: Path) -> None:
-    print("\n3. The all-reduce it needs: planned for the machine, simulated with data, time predicted")
+    print("\n5. The all-reduce it needs: planned for the machine, simulated with data, time predicted")
     for nbytes in (2**10, 2**16, 2**20):
         plan = mt.collective("all_reduce", machine="dgx-h100", nbytes=nbytes, ranks=DEVICES)
         x = np.random.default_rng(0).integers(-8, 9, (DEVICES, nbytes // 4)).astype("f4")
@@ -89,6 +121,8 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     show_machine(folder)
     show_program()
+    show_time(folder)
+    show_ring(folder)
     show_collective(folder)
     show_prediction(folder)
 

@@ -45,12 +45,12 @@ def result_page(result: Result, *, texts: Sequence[tuple[str, str]] = (), retime
 
 
 def _cards(result: Result) -> list[tuple[str, str]]:
-    whole, units = max(1, result.time_ps), max(1, result.plan.units)
+    whole = max(1, result.time_ps)
     cards = [("predicted time", format_time(result.time_ps)), ("units", str(result.plan.units))]
     flops = result.flops
     if flops:
         cards.append(("reached", _rate(flops / (whole * 1e-12), "FLOP/s")))
-    cards += [(f"{name} busy", f"{busy / (whole * units):.1%}") for name, busy in result.busy.items()]
+    cards += [(f"{name} busy", f"{result.use(name):.1%}") for name in result.busy]
     cards.append(("exposed communication", format_time(round(result.exposed_ns * 1000))))
     cards.append(("events", f"{len(result.trace)}"))
     return cards

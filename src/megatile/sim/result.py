@@ -11,6 +11,8 @@ from html import escape
 from pathlib import Path as FilePath
 from typing import Any, ClassVar
 
+import numpy as np
+
 from megatile.core.quantities import format_bytes, format_time
 from megatile.hda import HDA
 from megatile.plan.model import Plan
@@ -29,6 +31,7 @@ from megatile.trace import (
     why_slow,
     write_trace,
 )
+from megatile.trace.exposure import engine_kind
 
 TRACE_SWITCH = "MEGATILE_TRACE"
 
@@ -111,6 +114,13 @@ class Result:
     def busy(self) -> dict[str, int]:
         """Picoseconds of work per engine, added up over all units."""
         return self.usage.busy
+
+    def use(self, engine: str) -> float:
+        """Share of the whole time in which an engine works, on average over the units that use it."""
+        trace = self.trace
+        kinds = [i for i, name in enumerate(trace.engines) if engine_kind(name) == engine]
+        mine = np.isin(trace.columns["engine"], kinds)
+        return self.busy[engine] / max(1, self.time_ps * len(np.unique(trace.columns["unit"][mine])))
 
     @property
     def links(self) -> dict[str, float]:
@@ -208,9 +218,8 @@ class Result:
     def summary(self) -> str:
         """Time, engines, links and exposed communication as a table, and where the times come from."""
         whole = max(1, self.time_ps)
-        units = max(1, self.plan.units)
         rows = [
-            (f"engine {name}", format_time(busy), f"{busy / (whole * units):.1%}", "")
+            (f"engine {name}", format_time(busy), f"{self.use(name):.1%}", "")
             for name, busy in self.busy.items()
         ]
         moved = self.usage.bytes_on
@@ -218,9 +227,17 @@ class Result:
             ranked = sorted(table.items(), key=lambda item: (-item[1], item[0]))
             for name, share in ranked[:8]:
                 spent = format_time(round(share * whole))
-                rows.append((f"{kind} {name}", spent, f"{share:.1%}", format_bytes(moved[name])))
+                rows.append(
+                    (
+                        f"{kind} {name.removeprefix('memory ')}",
+                        spent,
+                        f"{share:.1%}",
+                        format_bytes(moved[name]),
+                    )
+                )
             if len(ranked) > 8:
-                rows.append((f"… {len(ranked) - 8} more {kind}s", "", "", ""))
+                more = "memories" if kind == "memory" else "links"
+                rows.append((f"… {len(ranked) - 8} more {more}", "", "", ""))
         head = (
             f"{self.plan.name} on {self.machine.name}: {format_time(self.time_ps)}, {self.plan.units} units, "
             f"exposed communication {format_time(round(self.exposed_ns * 1000))}"
