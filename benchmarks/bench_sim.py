@@ -250,6 +250,42 @@ def contention() -> Iterator[Row]:
         yield Row(name, count / ours, "transfers/s", count / theirs, "SimPy", ratio_at_least(60))
 
 
+def blocks_of_a_product(waves: int, steps: int) -> Plan:
+    """Waves of blocks on 132 SMs, each with so many steps of two loads and a product, in 4 versions."""
+    rows, columns, size, depth = 132, waves, 128, 64
+    b = PlanBuilder("product", scale="device", units=1)
+    block = b.level("block", scale="block", grid=rows * columns, parent="device", slots=1)
+    left = b.tile("left", (rows * size, steps * depth), "f16", memory="hbm", role="input")
+    right = b.tile("right", (steps * depth, columns * size), "f16", memory="hbm", role="input")
+    x = b.tile("x", (size, depth), "f16", memory="shared", level=block, versions=4)
+    y = b.tile("y", (depth, size), "f16", memory="shared", level=block, versions=4)
+    total = b.tile("total", (size, size), "f32", memory="registers", level=block)
+    top, start = unit // columns * size, unit % columns * size
+    with b.stream(level=block), b.loop(0, steps) as step:
+        at = step.index * depth
+        b.copy(x, left[top : top + size, at : at + depth], fresh=True)
+        b.copy(y, right[at : at + depth, start : start + size], fresh=True)
+        b.compute("gemm_add", total, [x, y, total], engine="tensor")
+    return b.finish()
+
+
+@bench("sim-blocks")
+def waves_of_blocks() -> Iterator[Row]:
+    hda = machine("dgx-h100")
+    simulate(blocks_of_a_product(1, 4), machine=hda, engine="compiled")
+    taken = best_of(lambda: simulate(blocks_of_a_product(16, 128), machine=hda).summary(), 3)
+    yield Row("132 SMs x 16 waves x 128 steps, plan to summary", taken, "s", bar=at_most(0.7))
+
+    def measure(waves: int) -> float:
+        plan = blocks_of_a_product(waves, 32)
+        return best_of(lambda: simulate(plan, machine=hda, record=False), 2)
+
+    yield from growth("waves of blocks of 32 steps", measure, 1, bar=ratio_at_most(13))
+    plans = [blocks_of_a_product(n, 32) for n in (10, 100)]
+    peaks = [peak_memory(lambda p=plan: simulate(p, machine=hda, record=False)) for plan in plans]
+    yield Row("100 waves, memory", peaks[1], "B", peaks[0], "10 waves", ratio_at_most(1.5))
+
+
 def naive_ring(n: int, size: int) -> Plan:
     """What came last is sent on and added."""
     b = PlanBuilder("naive", scale="pe", units=n)

@@ -17,7 +17,7 @@ from simpy_reader import Run, read, read_all
 from megatile.core.errors import MegatileError, RouteError
 from megatile.plan import model as pm
 from megatile.plan.deadlock import PlanDeadlock
-from megatile.sim import Deadlock, simulate
+from megatile.sim import Deadlock, simulate, simulation
 from megatile.sim.data import assumed
 from megatile.sim.record import Record
 from megatile.sim.simulation import QueueMisuse, Simulation
@@ -123,6 +123,9 @@ def _different(case: Case, run: Run, result: Any) -> str | None:
         return f"choices: {run.choices} by the reader, {choices} by simulate"
     if run.time_ps != result.time_ps:
         return f"time: {run.time_ps} ps by the reader, {result.time_ps} by simulate"
+    caches = {n: (t.hits, t.misses) for n, t in result.traffic.items() if t.hits + t.misses}
+    if caches != run.caches:
+        return f"caches: {run.caches} by the reader, {caches} by simulate"
     units, names = observed(result), result.record.names
     for number, mine in enumerate(expected(run)):
         missing = mine - units.get(names[number], Counter())
@@ -181,6 +184,8 @@ def main() -> None:
     import sys
 
     first, last = (int(a) for a in sys.argv[1:3])
+    if "near" in sys.argv[3:]:
+        simulation.RUN_AHEAD = 1
     if "launches" in sys.argv[3:]:
         judge_launches(first, last, sys.argv[3:])
         return

@@ -10,15 +10,40 @@ from random_cases import Case
 from toys import toy
 
 from megatile.core.expr import eq, select, table, unit
-from megatile.hda import machine
+from megatile.hda import HDA, machine
 from megatile.plan.build import PlanBuilder
 from megatile.timing import Faults
+
+
+def cached(rng: random.Random) -> HDA:
+    """Cores behind one or two small caches of every kind."""
+    memories = [
+        {"name": "local", "level": "core", "size": "1 GiB", "bandwidth": "4000 GB/s", "latency": "10 ps"},
+        {"name": "common", "level": "box", "size": "8 GiB", "bandwidth": "500 GB/s", "latency": "50 ps"},
+    ]
+    behind = "common"
+    for name in ("back", "front")[: rng.randint(1, 2)]:
+        block = rng.choice([16, 32, 64, 256])
+        cache = {
+            "name": name, "level": "box", "size": f"{block * rng.choice([1, 2, 3, 5, 8, 40])} B",
+            "cache": True, "of": behind, "block": f"{block} B",
+            "bandwidth": rng.choice(["1000 GB/s", "3000 GB/s"]),
+            "latency": f"{rng.randint(1, 30)} ps", "write": rng.choice(["write_back", "write_through"]),
+        }  # fmt: skip
+        if rng.random() < 0.3:
+            cache["fill"] = "250 GB/s"
+        memories.append(cache)
+        behind = name
+    return toy(rng.randint(1, 5), memory=memories)
+
 
 PLACES: list[tuple[Any, str, str, str, str, int]] = [
     (lambda rng: toy(4, rng.choice(["ring", "switch"])), "device", "core", "common", "local", 1),
     (lambda rng: toy(3, "full_mesh", control=True), "device", "core", "common", "local", 1),
     (lambda rng: machine("ahbm"), "cube", "pe", "sram", "tcm", 2),
     (lambda rng: machine("dgx-h100"), "device", "block", "hbm", "shared", 2),
+    (cached, "device", "core", "common", "local", 1),
+    (cached, "device", "core", "common", "local", 1),
 ]
 
 
@@ -38,6 +63,10 @@ def random_levels(seed: int) -> Case:
     x = b.tile("x", (per, size), "f32", memory=far, role="inout")
     row = b.tile("row", (1, size), "f32", memory=near, level=block, versions=rng.randint(1, 2))
     work = b.tile("work", (size,), "f32", memory=near, level=block)
+    rows = rng.randint(1, 6)
+    y = b.tile("y", (rows, 2 * size), "f32", memory=far, role="input")
+    other = b.tile("other", (rows, size), "f32", memory=near, level=block)
+    reading = rng.randint(0, 4)
     over, loaded, done = b.flag("over"), b.flag("loaded", level=block), b.flag("done", level=block)
     go = b.flag("go", level=block)
     mine = unit % per
@@ -55,6 +84,11 @@ def random_levels(seed: int) -> Case:
             with b.when(1 - eq(mine, per - 1 if backwards else 0)):
                 b.wait(go, 1)
         b.copy(row, x[mine : mine + 1, 0:size], fresh=not parts and rng.random() < 0.5)
+        with b.loop(0, reading) as again:
+            high, wide = rng.randint(1, rows), rng.randint(1, size)
+            top = (mine * rng.randint(0, 3) + again.index) % (rows - high + 1)
+            left = rng.randint(0, 2 * size - wide)
+            b.copy(other[0:high, 0:wide], y[top : top + high, left : left + wide])
         b.compute("fill", work, value=1.0)
         with b.loop(0, table([rng.randint(0, 3) for _ in range(per)], mine)):
             part = work[0 : table(lengths, mine)]
@@ -89,5 +123,5 @@ def random_levels(seed: int) -> Case:
     inputs = None
     if rng.random() < 0.5:
         values = np.random.default_rng(seed).integers(-3, 4, (devices, per, size))
-        inputs = {"x": values.astype("f4")}
+        inputs = {"x": values.astype("f4"), "y": np.ones((devices, rows, 2 * size), "f4")}
     return Case(seed, plan, hda, ("levels",), faults, inputs)

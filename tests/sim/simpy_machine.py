@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 import simpy
+from simpy_caches import Caches
 
 Process = Generator[Any, Any, Any]
 DISPATCH, DECIDE, REQUEST = 2, 3, 4
@@ -46,6 +47,7 @@ class Servers:
         """Installed flags, by hardware unit, name and member."""
         self.lines: dict[Any, Any] = {}
         """Queues of installed channels, by hardware unit, channel and member."""
+        self.caches = Caches(self)
         self._known: dict[Any, simpy.Resource] = {}
         self._asking: dict[int, list[tuple[Any, simpy.Event]]] = defaultdict(list)
 
@@ -68,15 +70,22 @@ class Servers:
         self.env.schedule(event, priority)
         return event
 
-    def turn(self, fabric: Any, resource: int, key: tuple[int, ...], busy_ps: int) -> Process:
-        """Ask for a server and return when it is got; it is given back after ``busy_ps`` by itself."""
+    def order(self, key: tuple[int, ...]) -> Process:
+        """Wait for one's place among the requests of this picosecond."""
         mine = self.env.event()
         heappush(self._asking[self.env.now], (key, mine))
         self.later(REQUEST).callbacks.append(self._next)
         yield mine
-        name = fabric.keys[resource]
+
+    def turn(self, fabric: Any, resource: int, key: tuple[int, ...], busy_ps: int) -> Process:
+        """Ask for a server and return when it is got; it is given back after ``busy_ps`` by itself."""
+        yield from self.order(key)
+        yield from self.serve(fabric.keys[resource], fabric.widths[resource], busy_ps)
+
+    def serve(self, name: Any, width: int, busy_ps: int) -> Process:
+        """The same without waiting for one's place."""
         if name not in self._known:
-            self._known[name] = simpy.Resource(self.env, fabric.widths[resource])
+            self._known[name] = simpy.Resource(self.env, width)
         server = self._known[name]
         request = server.request()
         yield request
@@ -93,8 +102,20 @@ class Servers:
 class Transfer:
     """A transfer over a path that starts now: ``left`` when its source is free, ``landed`` on arrival."""
 
-    def __init__(self, turn: Any, env: Any, path: Any, nbytes: int, flow: int, number: int, delay_ps: int):
-        self.env, self.turn, self.path, self.flow = env, turn, path, flow
+    def __init__(
+        self,
+        reader: Any,
+        path: Any,
+        nbytes: int,
+        flow: int,
+        number: int,
+        delay_ps: int,
+        read: Any = None,
+        written: Any = None,
+    ):
+        """``read``, ``written``: the blocks that caches are asked for, and the bytes of each."""
+        self.env, self.reader, self.turn, self.path, self.flow = reader.env, reader, reader.turn, path, flow
+        self.read, self.written, self.nbytes = read, written, nbytes
         wait = path.startup_ps + delay_ps
         left, landed = [], []
         alone = all(stage.resource is None for stage in path.stages)
@@ -104,6 +125,14 @@ class Transfer:
             self.env.process(self._piece(wait, size, number * PIECES + index, left[-1], landed[-1]))
             wait += path.occupied_ps(size)
         self.left, self.landed = self.env.all_of(left), self.env.all_of(landed)
+
+    @property
+    def caches(self) -> Caches:
+        return self.reader.servers.caches
+
+    @property
+    def fabric(self) -> Any:
+        return self.reader.fabric
 
     def _at(self, event: simpy.Event, time: int) -> Process:
         yield self.env.timeout(time - self.env.now)
@@ -119,10 +148,36 @@ class Transfer:
         gone = all(stage.resource is None for stage in path.stages)
         if gone:
             env.process(self._at(left, begin + occupied))
+        late: list[tuple[Any, int]] = []
+        """What the tail waits for: events that have a time, and what passes after it."""
+        whole = sum(stage.latency_ps for stage in path.stages)
         for hop, stage in enumerate(path.stages):
             if stage.resource is not None:
-                asked = env.now
-                yield from self.turn(stage.resource, (self.flow, number, hop), busy[hop])
+                asked, key, first = env.now, (self.flow, number, hop), None
+                reads = self.read is not None and hop == 0
+                writes = self.written is not None and hop == len(path.stages) - 1
+                if reads or writes:
+                    yield from self.reader.order(key)
+                if reads:
+                    turns, latency, new, found = self.caches.load(self.fabric, path.reads, *self.read)
+                    late += [(held.known, whole) for held in found]
+                    if turns:
+                        served = yield env.all_of(turns)
+                        first, filled = env.now, max(served[t][1] for t in turns) + latency
+                        for held in new:
+                            held.known.succeed(filled)
+                        tail = max(tail, filled)
+                        env.process(self._at(left, begin + first - asked + occupied))
+                        gone = True
+                        yield env.timeout(latency)
+                        yield from self.reader.order(key)
+                if writes:
+                    turns = self.caches.store(self.fabric, path.writes, *self.written, self.nbytes)
+                    late += [(t, latency) for t, latency in turns]
+                if reads or writes:
+                    yield from self.reader.take(stage.resource, busy[hop])
+                else:
+                    yield from self.turn(stage.resource, key, busy[hop])
                 if not gone:
                     # Until its first turn the message stands at the source: all of it leaves that much later.
                     waited = env.now - asked
@@ -130,6 +185,9 @@ class Transfer:
                     gone = True
             tail = max(tail, env.now + busy[hop]) + stage.latency_ps
             yield env.timeout(stage.latency_ps)
-        extra = path.latency_ps - sum(stage.latency_ps for stage in path.stages)
+        for event, after in late:
+            time = yield event
+            tail = max(tail, (time[1] if isinstance(time, tuple) else time) + after)
+        extra = path.latency_ps - whole
         yield env.timeout(max(tail, env.now) + extra - env.now)
         landed.succeed()

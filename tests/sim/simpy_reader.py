@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 import simpy
+from simpy_caches import blocks_of
 from simpy_machine import DECIDE, DISPATCH, PIECES, Bell, Process, Servers, Transfer
 
-from megatile.core.dtypes import dtype, is_float, numpy_dtype
+from megatile.core.dtypes import dtype, is_float, itemsize, numpy_dtype
 from megatile.core.errors import MegatileError
 from megatile.core.expr import Expr
 from megatile.core.operations import REDUCTIONS, apply, cast
@@ -61,6 +62,8 @@ class Run:
     stuck: list[Stuck]
     outputs: dict[str, Any] | None = None
     units: Any = ()
+    caches: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Blocks hit and missed, by cache."""
 
     def times(self, unit: int) -> list[tuple[str, int | None, int | None]]:
         return [(type(r.statement).__name__, r.start, r.end) for r in self.records[unit]]
@@ -194,6 +197,13 @@ class Reader:
     def turn(self, resource: int, key: tuple[int, ...], busy_ps: int) -> Process:
         yield from self.servers.turn(self.fabric, resource, (self.launch, *key), busy_ps)
 
+    def order(self, key: tuple[int, ...]) -> Process:
+        yield from self.servers.order((self.launch, *key))
+
+    def take(self, resource: int, busy_ps: int) -> Process:
+        keys, widths = self.fabric.keys, self.fabric.widths
+        yield from self.servers.serve(keys[resource], widths[resource], busy_ps)
+
     def found(self) -> Run:
         if self.failed:
             raise self.failed[0]
@@ -202,7 +212,11 @@ class Reader:
         outputs = None
         if self.data is not None:
             outputs = {t.name: self._output(t) for t in self.plan.tiles if t.role in ("output", "inout")}
-        return Run(self.last, [u.records for u in self.units], choices, stuck, outputs, self.units)
+        caches = self.servers.caches
+        names = {*caches.hits, *caches.misses}
+        counts = {name: (caches.hits.get(name, 0), caches.misses.get(name, 0)) for name in names}
+        records = [u.records for u in self.units]
+        return Run(self.last, records, choices, stuck, outputs, self.units, counts)
 
     def _output(self, tile: pm.Tile) -> Any:
         assert self.data is not None
@@ -531,7 +545,25 @@ class Unit:
         key = self.machine.engine_resource(kind, self.spot)
         return None if key is None else self.machine.fabric.resource(key)
 
-    def transfer(self, record: Record, path: Any, nbytes: int, flow: int, number: int) -> Process:
+    def blocks(self, caches: Any, block: Block) -> Any:
+        """The blocks of a region that caches hold, and the bytes of each."""
+        if not caches or not isinstance(block.storage, tuple):
+            return None
+        tile = self.reader.tiles[block.storage[0]]
+        brick = self.machine.bricks(tile.memory)[tile.name]
+        size = int(np.prod(brick)) * itemsize(tile.dtype)
+        return list(blocks_of((self.reader.launch, *block.storage), block.bounds, tile.shape, brick)), size
+
+    def transfer(
+        self,
+        record: Record,
+        path: Any,
+        nbytes: int,
+        flow: int,
+        number: int,
+        read: Any = None,
+        written: Any = None,
+    ) -> Process:
         """Start a transfer, after a turn on the DMA engine where several units share one; gives it back."""
         jitter = self.machine.faults.delay_ps(flow, number, path.occupied_ps(nbytes) + path.latency_ps)
         shared = self.shared_engine("dma")
@@ -539,19 +571,23 @@ class Unit:
             busy = path.startup_ps + jitter + path.held_ps(nbytes)
             yield from self.reader.turn(shared, (flow, number * PIECES, -1), busy)
         record.start = self.env.now
-        return Transfer(self.reader.turn, self.env, path, nbytes, flow, number, jitter)
+        if not nbytes:
+            read = written = None
+        return Transfer(self.reader, path, nbytes, flow, number, jitter, read, written)
 
     def copy(
         self, record: Record, source: Block, reads: list[Block], write: Block, nbytes: int, arrived: Any
     ) -> None:
         """A copy by the DMA engine: the engine is free when the source is, the copy ends on arrival."""
         same = source.holder == write.holder
-        path = self.machine.path(source.unit, source.memory, write.unit, write.memory, same=same)
+        ends = (source.unit, source.memory, write.unit, write.memory)
+        path = self.machine.path(*ends, same=same, caches=True)
+        read, written = self.blocks(path.reads, source), self.blocks(path.writes, write)
         flow, number = len(self.reader.queues) + self.index, self.copies
         self.copies += 1
 
         def work(end: simpy.Event) -> Process:
-            moving = yield from self.transfer(record, path, nbytes, flow, number)
+            moving = yield from self.transfer(record, path, nbytes, flow, number, read, written)
             self.env.process(arrive(moving.landed, end))
             yield moving.left
             self.reader.note(self.env.now)

@@ -24,6 +24,14 @@ def test_simulator_and_reader_agree_on_random_plans(first: int) -> None:
     assert not {seed: text for seed, text in found.items() if text}
 
 
+@pytest.mark.parametrize("first", [100, 115])
+def test_running_less_far_ahead_changes_nothing(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megatile.sim.simulation.RUN_AHEAD", 1)
+    found = {seed: disagreement(random_levels(seed), ("plain",)) for seed in range(first, first + 15)}
+    found |= {seed: disagreement(random_case(seed), ("plain",)) for seed in range(first, first + 10)}
+    assert not {seed: text for seed, text in found.items() if text}
+
+
 @pytest.mark.parametrize("first", [0, 15, 30])
 def test_simulator_and_reader_agree_on_levels_and_slots(first: int) -> None:
     engines = ("plain", "compiled") if numba_is_there else (None,)

@@ -112,5 +112,5 @@ def test_memory_does_not_grow_with_instances() -> None:
         used = sum(simulation.arena.size(n) * w for n, w in simulation.arena.widths.items())
         found.append((simulation.last_ps, used))
     (short, small), (long, large) = found
-    assert 4 * short < long
+    assert 3 * short < long
     assert large < small + 1320 * 64

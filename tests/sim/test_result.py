@@ -242,6 +242,6 @@ def test_units_without_a_network_send_through_the_memory_they_share() -> None:
     """A CPU describes no network: queues between its cores go through main memory, one at a time."""
     plan = ring(2, 1024, scale="block", memory="ram")
     r = simulate(plan, machine=machine("cpu", cores=2))
-    assert set(r.memories) == {"memory ram[0]"}
+    assert set(r.memories) == {"memory l3_cache[0]", "memory ram[0]"}
     assert not r.links
     assert simulate(plan, machine=machine("cpu", cores=2), engine="compiled").time_ps == r.time_ps

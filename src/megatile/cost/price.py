@@ -8,27 +8,33 @@ chain, time is lost only while some shared resource serves others, so the upper 
 every resource that more than one flow uses. A receive-from-any takes what comes first, which contention may
 change: then the busiest engine or resource bounds the time below, and all activities one after another above.
 So it is where instances take slots in turn: which slot one gets depends on who is ready first. What all slots
-of a level do is then divided evenly for the lower bound.
+of a level do is then divided evenly for the lower bound. Caches have everything for the lower bound, and
+nothing for the upper one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
+from megatile.core.expr import constant
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
 from megatile.plan import model as pm
 from megatile.plan.model import Plan, require_plan
+from megatile.plan.statements import reads_of, write_of
 from megatile.plan.structure import check_structure
 from megatile.sim import state as st
 from megatile.sim.record import Record, has_any
 from megatile.sim.simulate import Run
 from megatile.sim.table import DMA, ENGINES
+from megatile.timing.fabric import Path, serialise_ps
 from megatile.timing.faults import Faults
 from megatile.timing.view import Timing, as_timing
 
@@ -99,6 +105,16 @@ def _runs(plan: Plan, machine: HDA | str, timing: Timing | None, launch: bool) -
         Run(plan, hda, option, Faults(), None, launch=launch, contended=False)
         for option in as_timing(timing).options(hda, plan.scale)
     ]
+
+
+def _blocks(tile: pm.Tile, region: pm.Region, brick: tuple[int, ...]) -> tuple[int, int]:
+    """How many blocks of a tile a region may touch at most, and the bytes of each."""
+    count = 1
+    for axis, (extent, size) in enumerate(zip(tile.shape, brick, strict=True)):
+        known = constant(region.shape[axis]) if region.shape else None
+        whole = -(-extent // size)
+        count *= whole if known is None else min(whole, -(-known // size) + 1)
+    return count, prod(brick) * itemsize(tile.dtype)
 
 
 def _reading(assume: Mapping[str, int], least: bool) -> Any:
@@ -174,7 +190,32 @@ class _Loads:
         else:
             self.busiest_ps = max([loads[key] // widths.get(key, 1) for key in shared] + [self.own_ps])
         self.shared = tuple(sorted(str(key) for key in shared))
-        self.serial_ps = self._serial(rows, run)
+        missing = self._missing(rows, run.simulation.paths)
+        self.waiting_ps += missing
+        self.serial_ps = self._serial(rows, run) + missing
+
+    def _missing(self, rows: Any, paths: list[Path]) -> int:
+        """How long the layers behind caches serve if every block is missing and every changed one leaves."""
+        plan, statements, total = self.record.launched.plan, self.record.statements, 0
+        tiles = {tile.name: tile for tile in plan.tiles}
+        moved = rows[rows[:, st.R_PATH] != st.NONE][:, [st.R_AT, st.R_PATH, st.R_WHO]]
+        keys, counts = np.unique(moved, axis=0, return_counts=True) if len(moved) else (moved, np.zeros(0))
+        for (at, path, who), count in zip(keys.tolist(), counts.tolist(), strict=True):
+            statement, described = statements[at], paths[path]
+            if not (described.reads or described.writes):
+                continue
+            view = self.record.launched.views[self.record.launched.which(who)[0]]
+            reads = [r for r in reads_of(statement)[:1] if r.tile in tiles]
+            write = write_of(statement)
+            writes = [write] if write is not None and write.tile in tiles else []
+            for regions, caches in ((reads, described.reads), (writes, described.writes)):
+                for region in regions if caches else ():
+                    tile = tiles[region.tile]
+                    blocks, size = _blocks(tile, region, view.bricks(tile.memory)[tile.name])
+                    for cache in caches:
+                        each = serialise_ps(size, cache.behind.bandwidth)
+                        total += count * (blocks * (each + 1) + cache.behind.latency_ps)
+        return total
 
     def _evenly(self, shared: list[Any], loads: dict[Any, int]) -> int:
         """The busiest kind of engine or memory if every one of the machine had the same to do."""

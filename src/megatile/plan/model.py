@@ -136,6 +136,23 @@ every stage have let it through. A transfer has *arrived* when the tails of all 
 free, and so is its engine, when all pieces have left: a piece has left ``occupied_ps`` after its head was at
 the first stage, later by what it waited for its first turn, and not before that turn.
 
+*Caches.* A copy between a unit and a memory that it reaches by itself (no other place is named) passes the
+caches in front of the memory that stand above the unit's own level of the hardware; the nearest one is a
+stage of its path instead of the memory. Caches hold *blocks* of tiles (``timing.caches.brick``; one per
+buffer and owner), as many as the machine file says; the one used longest ago makes room. When the head of a
+copy that reads is at the cache, it first looks up its blocks in row-major order, in the order of requests
+(below). A block that is there is a hit; one that is not is looked up in the cache behind and so on, and is
+new in every cache that missed it. Each layer behind a cache that misses then serves the bytes of the missed
+blocks, at the rate of the fill: all ask for a turn at once, the head goes on to the turn at the cache when
+the last turn has come and the latencies of these layers are over, and the blocks are filled, and the copy's
+tail has passed, when the last layer has served as well. The last of these turns is the copy's first turn, by
+which it leaves; without a miss it is that at the cache. A hit on a block that is not filled yet lets the
+tail wait for it. A copy that writes looks up its blocks when its head asks for the turn at the cache. A
+cache that writes back takes them, new or not, and they are changed; one that writes through takes only those
+that are there, and the layer behind it serves the bytes of the copy at once, before whose end (and latency)
+the tail has not passed. What makes room and was changed is written to the layer behind by a turn that nobody
+waits for. Messages in their slots are always in the cache.
+
 A copy ends when it arrives, a send when it has left. A credit takes ``credit_ps`` from the slot being free, a
 signal ``message_ps`` from taking effect, a collective ``collective_ps`` from the last member taking part
 (after its hazards and its accesses to storage that others see). The plan ends with the last end of a command

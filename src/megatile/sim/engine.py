@@ -153,6 +153,21 @@ def server_row(s, i):
 
 
 @jit
+def cache_row(s, i):
+    return s[T_CACHE] + i * W_CACHE
+
+
+@jit
+def block_row(s, i):
+    return s[T_BLOCK] + i * W_BLOCK
+
+
+@jit
+def span_row(s, i):
+    return s[T_SPAN] + i * s[W_SPAN]
+
+
+@jit
 def command_row(s, i):
     return s[T_COMMAND] + i * W_COMMAND
 
@@ -723,7 +738,7 @@ def keep_accesses(s, count):
 
 @jit
 def note_accesses(s, record, count):
-    if record != NONE and count > 0:
+    if record != NONE and count > 0 and s[RECORDING] == 2:
         s[record_row(s, record) + R_AUX] = keep_accesses(s, count)
 
 
@@ -753,8 +768,10 @@ def new_command(s, what, g, at):
     s[m + DELAY] = 0
     s[m + PARENT_OF] = NONE
     s[m + ENTRIES] = NONE
-    s[m + SHARED_NEXT] = NONE
+    s[m + SHARED_LAST] = c
     s[m + SERVER_OF] = NONE
+    s[m + SPAN_READ] = NONE
+    s[m + SPAN_WRITTEN] = NONE
     s[m + PIECES_LEFT] = 0
     s[m + MESSAGE_QUEUE] = NONE
     return c
@@ -841,18 +858,18 @@ def settle(s, c, time):
     s[m + ENTRIES] = NONE
     # Out of the list of accesses that others see; from now on its time stands for it.
     g = unit_row(s, s[m + WHO])
-    last = NONE
-    k = s[g + SHARED]
-    while k != NONE:
-        if k == c:
-            if last == NONE:
-                s[g + SHARED] = s[m + SHARED_NEXT]
-            else:
-                s[command_row(s, last) + SHARED_NEXT] = s[m + SHARED_NEXT]
-            seen(s, s[g + ENGINES], time, s[m + RECORD])
-            break
-        last = k
-        k = s[command_row(s, k) + SHARED_NEXT]
+    last = s[m + SHARED_LAST]
+    if last == c:
+        return
+    after = s[m + SHARED_NEXT]
+    if last == NONE:
+        s[g + SHARED] = after
+    else:
+        s[command_row(s, last) + SHARED_NEXT] = after
+    if after != NONE:
+        s[command_row(s, after) + SHARED_LAST] = last
+    s[m + SHARED_LAST] = c
+    seen(s, s[g + ENGINES], time, s[m + RECORD])
 
 
 @jit
@@ -889,6 +906,8 @@ def source_free(s, c, time):
         s[tail_row(s, t)] = time
         s[tail_row(s, t) + 1] = NONE
         s[tail_row(s, t) + 2] = s[m + RECORD]
+        if s[unit_row(s, s[m + WHO]) + STATE] == AHEAD:
+            wake(s, s[m + WHO], 0, NONE)
     first = s[m + LEFT_WAITERS]
     s[m + LEFT_WAITERS] = NONE
     notify(s, first, time, s[m + RECORD])
@@ -1304,7 +1323,11 @@ def log_accesses(s, g, c, count, time):
             s[x + LOG_BOUNDS + i] = s[a + A_BOUNDS + i]
     if visible:
         if time == UNKNOWN:
-            s[command_row(s, c) + SHARED_NEXT] = s[unit_row(s, g) + SHARED]
+            after = s[unit_row(s, g) + SHARED]
+            s[command_row(s, c) + SHARED_NEXT] = after
+            s[command_row(s, c) + SHARED_LAST] = NONE
+            if after != NONE:
+                s[command_row(s, after) + SHARED_LAST] = c
             s[unit_row(s, g) + SHARED] = c
         else:
             seen(s, s[unit_row(s, g) + ENGINES], time, s[command_row(s, c) + RECORD])
@@ -1443,7 +1466,7 @@ def begin(s, c, head):
     s[m + HEAD] = head
     s[m + TAIL] = head + serialise(s[m + BYTES], load_float(s, path_row(s, s[m + PATH]) + DMA_RATE))
     s[m + STAGE] = 0
-    s[m + QUEUED] = 0
+    s[m + WAITED] = 0
     if s[p + FIRST_SERVER] == NONE:
         has_left(s, c, head + max(occupied(s, s[m + PATH], s[m + BYTES]), s[p + BEFORE]))
     move(s, c)
@@ -1455,7 +1478,7 @@ def turn(s, c, index, time):
     m = command_row(s, c)
     p = path_row(s, s[m + PATH])
     k = s[p + FIRST_STAGE] + index
-    if index == s[p + FIRST_SERVER]:
+    if index == s[p + FIRST_SERVER] and s[m + LEFT] == UNKNOWN:
         has_left(s, c, time - s[p + BEFORE] + max(occupied(s, s[m + PATH], s[m + BYTES]), s[p + BEFORE]))
     latency = s[stage_row(s, k) + STAGE_LATENCY]
     s[m + TAIL] = max(s[m + TAIL], time + stage_busy(s, k, s[m + BYTES])) + latency
@@ -1476,7 +1499,7 @@ def move(s, c):
                 s[m + STAGE] = index
                 push(s, time, REQUESTS, s[m + FLOW_OF], s[m + ORDER] * HOPS + index + 1, c)
                 return
-            if s[m + QUEUED] == 1:
+            if s[m + WAITED] == 1:
                 time = serve(s, server, time, stage_busy(s, k, s[m + BYTES]))
         turn(s, c, index, time)
     finished(s, c, max(s[m + TAIL], s[m + HEAD]) + s[p + EXTRA])
@@ -1501,7 +1524,7 @@ def granted(s, c, time):
     k = s[p + FIRST_STAGE] + index
     parent = s[m + PARENT_OF]
     if (
-        s[m + QUEUED] == 0
+        s[m + WAITED] == 0
         and parent != NONE
         and s[m + REST] + 1 < -(-s[command_row(s, parent) + BYTES] // s[command_row(s, parent) + PIECE_BYTES])
     ):
@@ -1511,11 +1534,323 @@ def granted(s, c, time):
             lead -= s[stage_row(s, s[p + FIRST_STAGE] + i) + STAGE_LATENCY]
         next_piece(s, parent, s[m + REST] + 1, lead + occupied(s, s[m + PATH], s[m + BYTES]))
         m = command_row(s, c)
+    if s[m + SPAN_READ] != NONE and load(s, c, time):
+        return
+    behind = 0
+    if s[m + SPAN_WRITTEN] != NONE and index + 1 == s[p + STAGES]:
+        behind = store(s, c, time)
     now = serve(s, s[stage_row(s, k) + STAGE_SERVER], time, stage_busy(s, k, s[m + BYTES]))
-    s[m + QUEUED] = 1
+    s[m + WAITED] = 1
     s[m + STAGE] = index + 1
     turn(s, c, index, now)
+    s[m + TAIL] = max(s[m + TAIL], behind)
     move(s, c)
+
+
+# --- caches ------------------------------------------------------------------------------------------------
+
+
+@jit
+def span(s, g, k):
+    """The blocks that access ``k`` touches; NONE where there are none."""
+    a = access_row(s, k)
+    at = s[storage_row(s, g, s[a + A_STORAGE]) + BRICKS]
+    if at == NONE:
+        return NONE
+    at += s[T_LISTS]
+    n = s[at]
+    r = s[FREE_SPAN]
+    x = span_row(s, r)
+    s[FREE_SPAN] = s[x + SPAN_NEXT]
+    s[LIVE_SPANS] += 1
+    owner = s[a + A_OWNER]
+    if owner == NONE:
+        owner = s[unit_row(s, g) + NUMBER]
+    serial = s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + SERIAL]
+    s[x + SPAN_KEY] = (serial << 44) + (s[a + A_STORAGE] << 24) + owner
+    s[x + SPAN_BYTES] = s[at + 1]
+    s[x + SPAN_DIMENSIONS] = n
+    stride = 1
+    for i in range(n):
+        j = n - 1 - i
+        size = s[at + 2 + j]
+        count = s[at + 2 + n + j]
+        first = 0
+        if s[a + A_DIMENSIONS] > 0:
+            first = s[a + A_BOUNDS + 2 * j] // size
+            if s[a + A_BOUNDS + 2 * j + 1] == 0:
+                s[x + SPAN_BOUNDS + 3 * j + 1] = 0
+            else:
+                last = (s[a + A_BOUNDS + 2 * j] + s[a + A_BOUNDS + 2 * j + 1] - 1) // size
+                s[x + SPAN_BOUNDS + 3 * j + 1] = last - first + 1
+        else:
+            s[x + SPAN_BOUNDS + 3 * j + 1] = count
+        s[x + SPAN_BOUNDS + 3 * j] = first
+        s[x + SPAN_BOUNDS + 3 * j + 2] = stride
+        stride *= count
+    return r
+
+
+@jit
+def free_span(s, r):
+    s[span_row(s, r) + SPAN_NEXT] = s[FREE_SPAN]
+    s[FREE_SPAN] = r
+    s[LIVE_SPANS] -= 1
+
+
+@jit
+def span_count(s, r):
+    x = span_row(s, r)
+    total = 1
+    for i in range(s[x + SPAN_DIMENSIONS]):
+        total *= s[x + SPAN_BOUNDS + 3 * i + 1]
+    return total
+
+
+@jit
+def span_index(s, r, n):
+    """The number of the ``n``-th block of a span."""
+    x = span_row(s, r)
+    index = 0
+    for i in range(s[x + SPAN_DIMENSIONS]):
+        b = x + SPAN_BOUNDS + 3 * (s[x + SPAN_DIMENSIONS] - 1 - i)
+        index += (s[b] + n % s[b + 1]) * s[b + 2]
+        n = n // s[b + 1]
+    return index
+
+
+@jit
+def bucket(s, cache, key, index):
+    h = key * 31 + cache * 7919 + index * 2654435761
+    return s[T_BUCKET] + ((h ^ (h >> 21)) & (s[N_BUCKET] - 1))
+
+
+@jit
+def into_bucket(s, b):
+    x = block_row(s, b)
+    at = bucket(s, s[x + BLOCK_CACHE], s[x + BLOCK_KEY], s[x + BLOCK_INDEX])
+    s[x + BLOCK_CHAIN] = s[at]
+    s[at] = b
+
+
+@jit
+def find_block(s, cache, key, index):
+    b = s[bucket(s, cache, key, index)]
+    while b != NONE:
+        x = block_row(s, b)
+        if s[x + BLOCK_INDEX] == index and s[x + BLOCK_KEY] == key and s[x + BLOCK_CACHE] == cache:
+            return b
+        b = s[x + BLOCK_CHAIN]
+    return NONE
+
+
+@jit
+def unlink(s, b):
+    """A block out of the order of use."""
+    x = block_row(s, b)
+    k = cache_row(s, s[x + BLOCK_CACHE])
+    if s[x + NEWER] == NONE:
+        s[k + NEWEST] = s[x + OLDER]
+    else:
+        s[block_row(s, s[x + NEWER]) + OLDER] = s[x + OLDER]
+    if s[x + OLDER] == NONE:
+        s[k + OLDEST] = s[x + NEWER]
+    else:
+        s[block_row(s, s[x + OLDER]) + NEWER] = s[x + NEWER]
+
+
+@jit
+def link(s, b):
+    """A block is the one used last."""
+    x = block_row(s, b)
+    k = cache_row(s, s[x + BLOCK_CACHE])
+    s[x + NEWER] = NONE
+    s[x + OLDER] = s[k + NEWEST]
+    if s[k + NEWEST] == NONE:
+        s[k + OLDEST] = b
+    else:
+        s[block_row(s, s[k + NEWEST]) + NEWER] = b
+    s[k + NEWEST] = b
+
+
+@jit
+def insert_block(s, cache, key, index, nbytes, time):
+    """A block that is new in a cache; the one used longest ago makes room."""
+    k = cache_row(s, cache)
+    if s[k + CACHE_USED] < s[k + CACHE_BLOCKS]:
+        s[k + CACHE_USED] += 1
+        b = s[BLOCKS]
+        s[BLOCKS] += 1
+    else:
+        b = s[k + OLDEST]
+        x = block_row(s, b)
+        unlink(s, b)
+        at = bucket(s, cache, s[x + BLOCK_KEY], s[x + BLOCK_INDEX])
+        if s[at] == b:
+            s[at] = s[x + BLOCK_CHAIN]
+        else:
+            last = s[at]
+            while s[block_row(s, last) + BLOCK_CHAIN] != b:
+                last = s[block_row(s, last) + BLOCK_CHAIN]
+            s[block_row(s, last) + BLOCK_CHAIN] = s[x + BLOCK_CHAIN]
+        if s[x + DIRTY] == 1:
+            write_behind(s, cache, s[x + BLOCK_KEY], s[x + BLOCK_INDEX], s[x + BLOCK_BYTES], time)
+    x = block_row(s, b)
+    s[x + BLOCK_CACHE] = cache
+    s[x + BLOCK_KEY] = key
+    s[x + BLOCK_INDEX] = index
+    s[x + BLOCK_BYTES] = nbytes
+    s[x + DIRTY] = 0
+    s[x + FILLED_AT] = UNKNOWN
+    into_bucket(s, b)
+    link(s, b)
+    return b
+
+
+@jit
+def ask_behind(s, cache, time, nbytes):
+    """When what is behind a cache serves so many bytes."""
+    k = cache_row(s, cache)
+    busy = serialise(nbytes, load_float(s, k + BEHIND_RATE))
+    s[k + CACHE_SPENT] += busy
+    if s[k + BEHIND_SERVER] == NONE:
+        return time
+    return serve(s, s[k + BEHIND_SERVER], time, busy)
+
+
+@jit
+def write_behind(s, cache, key, index, nbytes, time):
+    """A block that was changed goes to what is behind its cache; nobody waits for that."""
+    k = cache_row(s, cache)
+    s[k + CACHE_EVICTED] += nbytes
+    ask_behind(s, cache, time, nbytes)
+    behind = s[k + BEHIND]
+    if behind == NONE:
+        return
+    b = find_block(s, behind, key, index)
+    if b == NONE:
+        b = insert_block(s, behind, key, index, nbytes, time)
+        s[block_row(s, b) + FILLED_AT] = time
+    else:
+        unlink(s, b)
+        link(s, b)
+    s[block_row(s, b) + DIRTY] = 1
+
+
+@jit
+def load(s, c, time):
+    """Look up what a copy reads; what is missing comes from behind. Whether the head has to wait for that."""
+    m = command_row(s, c)
+    r = s[m + SPAN_READ]
+    s[m + SPAN_READ] = NONE
+    nearest = s[path_row(s, s[m + PATH]) + READ_CACHE]
+    key = s[span_row(s, r) + SPAN_KEY]
+    nbytes = s[span_row(s, r) + SPAN_BYTES]
+    s[cache_row(s, nearest) + CACHE_READ] += s[m + BYTES]
+    there = 0
+    for n in range(span_count(s, r)):
+        index = span_index(s, r, n)
+        cache = nearest
+        while cache != NONE:
+            k = cache_row(s, cache)
+            s[k + TOUCHED] += 1
+            b = find_block(s, cache, key, index)
+            if b != NONE:
+                s[k + HITS] += 1
+                there = max(there, s[block_row(s, b) + FILLED_AT])
+                unlink(s, b)
+                link(s, b)
+                break
+            s[k + MISSES] += 1
+            s[k + MISSING] += nbytes
+            insert_block(s, cache, key, index, nbytes, time)
+            cache = s[k + BEHIND]
+    free_span(s, r)
+    head = UNKNOWN
+    tail = time
+    latency = 0
+    cache = nearest
+    while cache != NONE:
+        k = cache_row(s, cache)
+        missing = s[k + MISSING]
+        if missing > 0:
+            spent = s[k + CACHE_SPENT]
+            now = ask_behind(s, cache, time, missing)
+            s[k + CACHE_FILLED] += missing
+            head = max(head, now)
+            tail = max(tail, now + s[k + CACHE_SPENT] - spent)
+            latency += s[k + BEHIND_LATENCY]
+        cache = s[k + BEHIND]
+    cache = nearest
+    while cache != NONE:
+        k = cache_row(s, cache)
+        b = s[k + NEWEST]
+        if s[k + MISSING] > 0:
+            for _ in range(min(s[k + TOUCHED], s[k + CACHE_USED])):
+                if s[block_row(s, b) + FILLED_AT] == UNKNOWN:
+                    s[block_row(s, b) + FILLED_AT] = tail + latency
+                b = s[block_row(s, b) + OLDER]
+        s[k + MISSING] = 0
+        s[k + TOUCHED] = 0
+        cache = s[k + BEHIND]
+    s[m + TAIL] = max(s[m + TAIL], there)
+    if head == UNKNOWN:
+        return 0
+    s[m + TAIL] = max(s[m + TAIL], tail + latency)
+    has_left(s, c, head + occupied(s, s[m + PATH], s[m + BYTES]))
+    s[m + HEAD] = head + latency
+    push(s, s[m + HEAD], REQUESTS, s[m + FLOW_OF], s[m + ORDER] * HOPS + 1, c)
+    return 1
+
+
+@jit
+def store(s, c, time):
+    """Write what a copy writes into the caches; when it is in what is behind those that do not keep it."""
+    m = command_row(s, c)
+    r = s[m + SPAN_WRITTEN]
+    s[m + SPAN_WRITTEN] = NONE
+    key = s[span_row(s, r) + SPAN_KEY]
+    nbytes = s[span_row(s, r) + SPAN_BYTES]
+    tail = 0
+    latency = 0
+    cache = s[path_row(s, s[m + PATH]) + WRITE_CACHE]
+    while cache != NONE:
+        k = cache_row(s, cache)
+        s[k + CACHE_WRITTEN] += s[m + BYTES]
+        for n in range(span_count(s, r)):
+            index = span_index(s, r, n)
+            b = find_block(s, cache, key, index)
+            if b != NONE:
+                unlink(s, b)
+                link(s, b)
+            elif s[k + WRITES_BACK] == 1:
+                b = insert_block(s, cache, key, index, nbytes, time)
+                s[block_row(s, b) + FILLED_AT] = time
+            if s[k + WRITES_BACK] == 1:
+                s[block_row(s, b) + DIRTY] = 1
+        if s[k + WRITES_BACK] == 1:
+            break
+        spent = s[k + CACHE_SPENT]
+        now = ask_behind(s, cache, time, s[m + BYTES])
+        s[k + CACHE_EVICTED] += s[m + BYTES]
+        latency += s[k + BEHIND_LATENCY]
+        tail = max(tail, now + s[k + CACHE_SPENT] - spent + latency)
+        cache = s[k + BEHIND]
+    free_span(s, r)
+    return tail
+
+
+@jit
+def touch_caches(s, g, c, source, target):
+    """What a copy reads and writes through caches, as it is when it is issued."""
+    m = command_row(s, c)
+    p = path_row(s, s[m + PATH])
+    if s[p + CONTENDED] == 0 or s[m + BYTES] == 0:
+        return
+    if s[p + READ_CACHE] != NONE and source != NONE:
+        s[m + SPAN_READ] = span(s, g, source)
+    if s[p + WRITE_CACHE] != NONE:
+        s[m + SPAN_WRITTEN] = span(s, g, target)
 
 
 @jit
@@ -1833,6 +2168,7 @@ def do_copy(s, g, pc):
     s[m + FLOW_OF] = flow
     s[m + ORDER] = number * PIECES
     s[unit_row(s, g) + COPIES] += 1
+    touch_caches(s, g, c, 0, n - 1)
     behind_tail(s, g, c, s[code + A])
     s[m + RECORD] = note(s, g, pc, COPY, s[code + A], UNKNOWN, UNKNOWN, NONE, nbytes, NONE, NONE, p)
     transfer(s, g, c, n, False)
@@ -1986,6 +2322,7 @@ def take(s, g, pc, q, kind):
     s[m + MESSAGE] = number
     s[m + AMOUNT] = credit
     s[u + COPIES] += 1
+    touch_caches(s, g, c, NONE, 0)
     behind_tail(s, g, c, DMA)
     s[m + RECORD] = note(s, g, pc, INTO, DMA, UNKNOWN, UNKNOWN, NONE, nbytes, q, number, p)
     transfer(s, g, c, 1, False)
@@ -2162,7 +2499,7 @@ def do_meet(s, g, pc):
     for k in range(reads + writes):
         conflicts(s, g, c, k)
     s[m + REST] = NONE
-    if s[RECORDING] == 1 and reads + writes > 0:
+    if s[RECORDING] == 2 and reads + writes > 0:
         s[m + REST] = keep_accesses(s, reads + writes)
     after_visible(s, g, c)
     log_accesses(s, g, c, reads + writes, UNKNOWN)
@@ -2217,6 +2554,19 @@ def control(s, g, pc):
 
 
 @jit
+def far_ahead(s, g, pc):
+    """Whether all that comes after a round of a loop has to wait for commands that are under way: then it is
+    early enough to issue it when the last of those on some engine has its turn."""
+    at = s[T_LISTS] + s[code_row(s, pc) + F]
+    if s[code_row(s, pc) + F] == NONE:
+        return 0
+    for i in range(s[at]):
+        if s[tail_row(s, s[unit_row(s, g) + ENGINES] + s[at + 1 + i]) + 1] == NONE:
+            return 0
+    return 1
+
+
+@jit
 def issue(s, g):
     """Follow an instance until something holds it up; why the engine must return to Python, or GO_ON."""
     u = unit_row(s, g)
@@ -2231,6 +2581,9 @@ def issue(s, g):
         if kind < END:
             s[u + PC] = control(s, g, pc)
             drain(s)
+            if kind == AGAIN and s[u + OPEN] >= s[MOST_OPEN] and far_ahead(s, g, pc):
+                s[u + STATE] = AHEAD
+                return GO_ON
             continue
         if kind == END:
             control(s, g, pc)
@@ -2285,6 +2638,7 @@ def no_room(s):
         or live + 64 > s[N_TODO]
         or s[RECORDED] + 2 * live + 64 > s[N_RECORD]
         or s[AUX] + 4096 > s[N_AUX]
+        or s[LIVE_SPANS] + 64 > s[N_SPAN]
     )
 
 

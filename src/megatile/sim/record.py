@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from megatile.sim import state as st
 from megatile.sim.simulation import Launched, Simulation
 from megatile.sim.state import NONE
 from megatile.sim.table import ENGINES
-from megatile.trace import LAUNCH, Counter, Trace, busy_ps, exposed_ps
+from megatile.trace import LAUNCH, Counter, Trace
+from megatile.trace.exposure import COMMUNICATION, WAITING, engine_kind, uncovered_ps
 
 MAX_COUNTERS = 256
 NAMES = {
@@ -33,6 +34,15 @@ def source_of(place: Place | None) -> str:
     if place is None or place.file is None:
         return ""
     return f"{place.file}:{place.line}" if place.line is not None else place.file
+
+
+class Traffic(NamedTuple):
+    """What went through a memory layer; hits and misses count the blocks that a cache was asked for."""
+
+    read_bytes: int = 0
+    written_bytes: int = 0
+    hits: int = 0
+    misses: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,8 @@ class Record:
         memo = simulation.table("memo")
         self.answers = memo[memo[:, 0] == st.ASK_BUSY]
         """How long commands take whose work is not the same every time."""
+        self.operands = simulation.operands
+        """Whether it is known what commands touch."""
         self.aux = simulation.arena.rows("aux")
         self.first_aux = int(simulation.arena.memory[st.AUX_BASE])
         base = int(simulation.arena.memory[st.RECORD_BASE])
@@ -87,6 +99,12 @@ class Record:
         self.numbers = chosen + max(base, launched.first_record)
         """Of every record, its number among those of all launches."""
         self.rows = rows[chosen]
+        self.caches = [
+            (name, *ends) for (name, _), ends in zip(simulation.caches, simulation.behind, strict=True)
+        ]
+        """Of every cache: its name, and the name and key of what is behind it."""
+        self.cached = simulation.table("cache").copy()
+        self.cached[: len(launched.caches)] -= launched.caches
         self.releases = rows[mine & (rows[:, st.R_KIND] == st.RELEASE)]
         self.present = np.arange(self.units)
         if not launched.plan.levels:
@@ -151,15 +169,13 @@ class Record:
             machine=self.launched.resources.hda.name,
         )  # fmt: skip
 
+    def _engine_names(self) -> list[str]:
+        channels = max(view.dma.channels for view in self.launched.views)
+        return [*ENGINES, "dma", *(f"dma.{i}" for i in range(1, channels))]
+
     def _texts(self, rows: Any, tables: dict[str, _Names]) -> dict[str, Any]:
         """The numbers of engine, operation, source and operands of every row."""
-        engines = [
-            *ENGINES,
-            *(
-                "dma" if i == 0 else f"dma.{i}"
-                for i in range(max(v.dma.channels for v in self.launched.views))
-            ),
-        ]
+        engines = self._engine_names()
         statements = self.statements
         keys = rows[:, [st.R_AT, st.R_KIND, st.R_ENGINE]]
         kinds, inverse = (
@@ -283,22 +299,71 @@ class Record:
         """Busy time and bytes of every link and memory on a path, by its key."""
         spent: dict[Any, int] = {}
         moved: dict[Any, int] = {}
-        used = self.rows[self.rows[:, st.R_PATH] != NONE][:, [st.R_PATH, st.R_BYTES]]
-        pairs: Any = used
-        counts: Any = []
-        if len(used):
-            pairs, counts = np.unique(used, axis=0, return_counts=True)
         keys = self.launched.resources.fabric.keys
-        for (path, nbytes), count in zip(pairs.tolist(), counts, strict=True):
+        for path, nbytes, count in self._moved():
             described = self.paths[path]
             for stage, busy in zip(described.stages, described.stage_ps(nbytes)[1], strict=True):
                 if stage.resource is not None:
                     key = keys[stage.resource]
-                    spent[key] = spent.get(key, 0) + busy * int(count)
-                    moved[key] = moved.get(key, 0) + nbytes * int(count)
+                    spent[key] = spent.get(key, 0) + busy * count
+                    moved[key] = moved.get(key, 0) + nbytes * count
+        for row, (_, _, key) in zip(self.cached.tolist(), self.caches, strict=True):
+            spent[key] = spent.get(key, 0) + row[st.CACHE_SPENT]
+            moved[key] = moved.get(key, 0) + row[st.CACHE_FILLED] + row[st.CACHE_EVICTED]
         return spent, moved
 
-    def usage(self, trace: Trace, whole_ps: int) -> Usage:
+    def traffic(self) -> dict[str, Traffic]:
+        """What was read from and written to every memory layer, and how its blocks were found."""
+        found: dict[str, list[int]] = {}
+
+        def add(name: str, *counts: int) -> None:
+            found[name] = [a + b for a, b in zip(found.get(name, [0] * 4), (*counts, 0, 0), strict=False)]
+
+        for path, nbytes, count in self._moved():
+            described = self.paths[path]
+            for write, (name, caches) in enumerate(
+                zip(described.memories, (described.reads, described.writes), strict=True)
+            ):
+                if not caches:
+                    add(
+                        self.launched.resources.hda.memory(name).name,
+                        *((0, nbytes * count) if write else (nbytes * count, 0)),
+                    )
+        for row, (name, behind, _) in zip(self.cached.tolist(), self.caches, strict=True):
+            add(name, row[st.CACHE_READ], row[st.CACHE_WRITTEN], row[st.HITS], row[st.MISSES])
+            add(behind, row[st.CACHE_FILLED], row[st.CACHE_EVICTED])
+        return {name: Traffic(*counts) for name, counts in found.items()}
+
+    def _moved(self) -> list[tuple[int, int, int]]:
+        """How many transfers of each size went over each path."""
+        used = self.rows[self.rows[:, st.R_PATH] != NONE]
+        if not len(used):
+            return []
+        size = int(used[:, st.R_BYTES].max()) + 1
+        pairs, counts = np.unique(used[:, st.R_PATH] * size + used[:, st.R_BYTES], return_counts=True)
+        return list(zip((pairs // size).tolist(), (pairs % size).tolist(), counts.tolist(), strict=True))
+
+    def _work(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Busy time per kind of engine; per unit, time in which it communicates and computes nothing."""
+        rows, names = self.rows, self._engine_names()
+        start = np.maximum(rows[:, st.R_START], 0)
+        end = np.maximum(start, rows[:, st.R_END])
+        engine = rows[:, st.R_ENGINE].copy()
+        for kind, name in PLACES.items():
+            engine[(engine == NONE) & (rows[:, st.R_KIND] == kind)] = names.index(name)
+        engine[engine == NONE] = names.index("control")
+        spent = np.bincount(engine, end - start, len(names))
+        busy: dict[str, int] = {}
+        for number in np.unique(engine).tolist():
+            name = engine_kind(names[number])
+            if name not in WAITING:
+                busy[name] = busy.get(name, 0) + int(spent[number])
+        working = np.array([engine_kind(name) not in COMMUNICATION for name in names])[engine]
+        unit = rows[:, st.R_WHO] - self.launched.first
+        exposed = uncovered_ps(unit, start, end, working, self.units).tolist()
+        return busy, dict(zip(self.names, exposed, strict=True))
+
+    def usage(self, whole_ps: int) -> Usage:
         spent, moved = self.resources()
         fabric = self.launched.resources.fabric
         widths = dict(zip(fabric.keys, fabric.widths, strict=True))
@@ -310,7 +375,8 @@ class Record:
                 time / max(1, whole_ps) / widths[key]
             )
             named[name] = named.get(name, 0) + moved[key]
-        return Usage(busy_ps(trace), tables[0], tables[1], named, exposed_ps(trace))
+        busy, exposed = self._work()
+        return Usage(busy, tables[0], tables[1], named, exposed)
 
     def _name(self, key: Any) -> str:
         if isinstance(key, Link):

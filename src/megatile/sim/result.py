@@ -17,7 +17,7 @@ from megatile.core.quantities import format_bytes, format_time
 from megatile.hda import HDA
 from megatile.plan.model import Plan
 from megatile.sim.data import Scalars, assumed
-from megatile.sim.record import Record, Usage
+from megatile.sim.record import Record, Traffic, Usage
 from megatile.timing.faults import Faults
 from megatile.timing.origins import origin_lines
 from megatile.timing.resources import Resources
@@ -56,7 +56,8 @@ class Outcome:
     scalars: Scalars = field(default_factory=lambda: assumed(None))
     record: Record | None = None
 
-    def recorded(self) -> Record:
+    def recorded(self, operands: bool = False) -> Record:
+        """What was recorded, with ``operands`` also what commands touch."""
         if self.record is None:
             raise TimingError(
                 f"the launch of '{self.plan.name}' was not recorded", advice="Session(…, record=…) keeps more"
@@ -99,7 +100,8 @@ class Result:
     @cached_property
     def trace(self) -> Trace:
         """Every event with its cause and source line."""
-        return self.record.trace(self._run.begin_ps)
+        record = self.record if self.record.operands else self._run.recorded(operands=True)
+        return record.trace(self._run.begin_ps)
 
     @property
     def op_log(self) -> list[Event]:
@@ -108,7 +110,7 @@ class Result:
 
     @cached_property
     def usage(self) -> Usage:
-        return self.record.usage(self.trace, self.time_ps)
+        return self.record.usage(self.time_ps)
 
     @property
     def busy(self) -> dict[str, int]:
@@ -135,6 +137,11 @@ class Result:
     def memories(self) -> dict[str, float]:
         """Share of the whole time in which each shared memory is busy."""
         return self.usage.memories
+
+    @cached_property
+    def traffic(self) -> dict[str, Traffic]:
+        """Per memory layer: bytes read and written by copies, and what caches had of them."""
+        return self.record.traffic()
 
     @property
     def exposed_ns(self) -> float:

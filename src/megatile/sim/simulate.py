@@ -41,6 +41,8 @@ OLD_ENGINES = ("run-ahead", "arrays", "bucket")
 _ROUNDS = 8
 EVERYTHING = 1 << 40
 """More commands than any run records."""
+MANY = 1 << 16
+"""Commands up to which it is recorded at once what each of them touches."""
 LARGE = 1 << 18
 """Commands from which on a run that records nothing looks for a unit that stands for all."""
 
@@ -184,8 +186,9 @@ class Run(Outcome):
         """The machine as the plan sees it; plans that need more units than there are are refused."""
         return Resources(self.hda, self.plan, self.faults, installed=self.installed, timing=self.timing)
 
-    def run(self, records: int) -> None:
-        """Simulate, recording at most so many commands."""
+    def run(self, records: int, operands: bool = False) -> None:
+        """Simulate, recording at most so many commands; what they touch only if there are few, or with
+        ``operands``."""
         resources = self.resources()
         one = representative(self.plan, resources) if symmetric(self.plan, records) else None
         if one is not None:
@@ -193,7 +196,12 @@ class Run(Outcome):
             return
         # What a receive-from-any took is found in the records.
         keep = max(records, 1 << 40 if has_any(self.plan) else 0)
-        self.simulation = simulation = Simulation(record=keep, engine=self.engine, contended=self.contended)
+        self.simulation = simulation = Simulation(
+            record=keep,
+            engine=self.engine,
+            contended=self.contended,
+            operands=operands or commands(self.plan) <= MANY,
+        )
         self.launched = simulation.add(self.plan, resources, self.scalars)
         try:
             run_all(simulation)
@@ -206,10 +214,11 @@ class Run(Outcome):
         self._ended(simulation.last_ps, resources)
         self.choices = choices(simulation, self.launched)
 
-    def recorded(self) -> Record:
+    def recorded(self, operands: bool = False) -> Record:
         """What was recorded; where nothing was, or it was too much, the run is repeated."""
-        if self.simulation is None or not self.simulation.complete_record or not self.simulation.most_records:
-            self.run(EVERYTHING)
+        known = self.simulation
+        if known is None or not known.complete_record or not known.most_records or known.operands < operands:
+            self.run(EVERYTHING, operands)
         assert self.simulation is not None
         assert self.launched is not None
         return Record(self.simulation, self.launched)

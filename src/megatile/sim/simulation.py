@@ -5,11 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import cached_property
+from math import prod
 from time import monotonic
 from typing import Any
 
 import numpy as np
 
+from megatile.core.dtypes import itemsize
 from megatile.core.expr import constant, symbols
 from megatile.plan import model as pm
 from megatile.plan.residency import copies, units_below
@@ -20,11 +22,14 @@ from megatile.sim.data import Scalars, assumed
 from megatile.sim.instances import Instances
 from megatile.sim.state import NONE, Arena
 from megatile.sim.table import DMA, PlanTable, Rows
+from megatile.timing.caches import Cache
 from megatile.timing.fabric import Path
 from megatile.timing.resources import Resources
 
 WARM_UP = 4000
 """Instructions that are run uncompiled before the compiled engine is loaded."""
+RUN_AHEAD = 32
+"""Unfinished commands from which on an instance need not run further ahead."""
 MOST_RECORDS = 1 << 20
 """Commands that are recorded unless more are asked for."""
 BETWEEN_LOOKS = 1 << 15
@@ -40,6 +45,7 @@ POOLS = {
     "command": (st.WAITERS, st.FREE_COMMAND),
     "node": (0, st.FREE_NODE),
     "log": (st.LOG_NEXT, st.FREE_LOG),
+    "span": (st.SPAN_NEXT, st.FREE_SPAN),
 }
 """Tables with a list of free rows: the column that links them, and where the list begins."""
 
@@ -99,6 +105,8 @@ class Launched:
         self.first_record = self.first_aux = 0
         self.first_queues: list[int] = []
         self.instances: Instances | None = None
+        self.caches: Any = np.zeros((0, st.WIDTHS["cache"]), dtype=np.int64)
+        """What caches had counted before it began."""
         self.queue_ends: dict[int, tuple[int, int, int]] = {}
         """Channel, receiver and member of the queues that it uses."""
         self.own_queues: list[int] = []
@@ -152,7 +160,9 @@ class Simulation:
         engine: str | None = None,
         everything_shared: bool = False,
         contended: bool = True,
+        operands: bool = True,
     ) -> None:
+        """``record``: how many commands, with ``operands`` or without what they touch."""
         self.contended = contended
         self.rows = Rows()
         self.tables: dict[tuple[int, int], PlanTable] = {}
@@ -161,7 +171,11 @@ class Simulation:
         """By table, launches that have ended: their rows are used again."""
         self.holders: dict[str, dict[int, list[int]]] = {}
         """By level and hardware unit, the instances of the last launch there."""
-        self._flows = 0
+        self._flows = self._serial = 0
+        self.caches: dict[tuple[str, int], int] = {}
+        """Rows of caches, by name and instance."""
+        self.behind: list[tuple[str, Any]] = []
+        """Of every cache, the name and the key of what is behind it."""
         self.everything_shared = everything_shared
         self.shared: set[Any] = set()
         """Keys of the resources that more than one flow uses."""
@@ -191,9 +205,11 @@ class Simulation:
             arena.reserve(name, count)
         arena.reserve("memo", 256)
         arena.rows("memo")[:] = NONE
-        arena.memory[[st.FREE_COMMAND, st.FREE_NODE, st.FREE_LOG]] = NONE
-        arena.memory[st.RECORDING] = int(record > 0)
+        arena.memory[[st.FREE_COMMAND, st.FREE_NODE, st.FREE_LOG, st.FREE_SPAN]] = NONE
+        self.operands = operands
+        arena.memory[st.RECORDING] = (1 + operands) * int(record > 0)
         arena.memory[st.UNTIL] = NEVER
+        arena.memory[st.MOST_OPEN] = RUN_AHEAD
         for name in POOLS:
             self._extend_pool(name, 256)
         self._answers: dict[int, Callable[..., None]] = {
@@ -228,7 +244,12 @@ class Simulation:
             int(arena.memory[i])
             for i in (st.LIVE_COMMANDS, st.LIVE_NODES, st.LIVE_LOGS, st.EVENTS, st.RECORDED, st.AUX)
         )
-        for name, needed in (("command", 2 * live), ("node", nodes + logs), ("log", logs)):
+        for name, needed in (
+            ("command", 2 * live),
+            ("node", nodes + logs),
+            ("log", logs),
+            ("span", int(arena.memory[st.LIVE_SPANS])),
+        ):
             if needed + 64 > arena.size(name):
                 self._extend_pool(name, arena.size(name))
         seats = int(arena.memory[st.SEATS])
@@ -312,7 +333,8 @@ class Simulation:
         if self.most_records:
             room = min(self.most_records, int(1.3 * launched.table.commands) + 64)
             arena.reserve("record", int(arena.memory[st.RECORDED]) + room)
-            arena.reserve("aux", int(arena.memory[st.AUX]) + 12 * room + 8192)
+            if self.operands:
+                arena.reserve("aux", int(arena.memory[st.AUX]) + 12 * room + 8192)
 
     def _ready(self, launched: Launched) -> None:
         """All instances may go on at once, unit 0 first."""
@@ -514,7 +536,7 @@ class Simulation:
             arena.rows("meeting")[launched.meetings + i] = (0, len(members), 0, NONE, NONE)
         arena.append("launch", (
             table.first_slot, table.alias_base, launched.channels, launched.flags, launched.meetings,
-            launched.levels, table.storages, arena.used["unit"], 0, 0, 0, 0, 0, 0,
+            launched.levels, table.storages, arena.used["unit"], 0, 0, 0, 0, 0, 0, 0,
         ))  # fmt: skip
 
     def _levels(self, launched: Launched) -> None:
@@ -531,9 +553,59 @@ class Simulation:
                 launched.first + launched.offsets[i], 0, 0, DMA + view.dma.channels, int(fixed),
             ))  # fmt: skip
             if table.memories:
-                private = np.array([int(not view.memory(name)[2]) for name in table.memories])
+                private = np.array([int(view.private(name)) for name in table.memories])
                 rows = arena.rows("memory_of")[memory : memory + table.storages]
                 rows[:, st.PRIVATE] = private[rows[:, st.MEMORY]]
+                self._bricks(launched, view, memory)
+
+    def _bricks(self, launched: Launched, view: Resources, memory: int) -> None:
+        """The blocks of tiles in front of whose memory a level sees caches."""
+        table, found = launched.table, list[tuple[int, int, int]]()
+        for name in table.memories:
+            for tile, shape in view.bricks(name).items():
+                number = table.tiles[tile]
+                described = launched.plan.tiles[number]
+                grid = [-(-extent // size) for extent, size in zip(described.shape, shape, strict=True)]
+                size = prod(shape) * itemsize(described.dtype)
+                at = self.rows.raw([len(shape), size, *shape, *grid])
+                found.append((memory + table.base[number], described.versions, at))
+        self._tabulate()
+        for first, versions, at in found:
+            self.arena.rows("memory_of")[first : first + versions, st.BRICKS] = at
+
+    def _caches(self, caches: tuple[Cache, ...], resources: Resources) -> int:
+        """The row of the nearest of some caches, made with all behind it."""
+        row = NONE
+        for cache in reversed(caches):
+            key = (cache.name, cache.instance)
+            if key not in self.caches:
+                stage, arena = cache.behind, self.arena
+                fabric = resources.fabric
+                server = NONE
+                if stage.resource is not None:
+                    server = self.server(fabric.keys[stage.resource], fabric.widths[stage.resource])
+                self.caches[key] = arena.append("cache", (
+                    cache.blocks, 0, NONE, NONE, int(cache.writes_back), row, server, stage.latency_ps,
+                    as_bits(stage.bandwidth), *[0] * 9,
+                ))  # fmt: skip
+                self.behind.append((cache.of, fabric.keys[stage.resource or 0]))
+                arena.used["block"] = blocks = arena.used["block"] + cache.blocks
+                arena.reserve("block", blocks)
+                if blocks > arena.size("bucket"):
+                    self._rehash(1 << blocks.bit_length())
+            row = self.caches[key]
+        return row
+
+    def _rehash(self, size: int) -> None:
+        """More buckets for blocks; those that are there find their new ones."""
+        arena = self.arena
+        used = int(arena.memory[st.BLOCKS])
+        arena.reserve("bucket", size)
+        arena.set_size("bucket", size)
+        arena.rows("bucket")[:] = NONE
+        memory = arena.memory
+        for block in range(used):
+            plain.into_bucket(memory, block)
 
     def _restart(self, launched: Launched, begin: int) -> None:
         """All rows of a launch as they are before it begins."""
@@ -565,7 +637,9 @@ class Simulation:
                 arena.rows("counter")[start : start + counters] = (0, NONE, NONE)
         count = sum(int(np.count_nonzero(streams != NONE)) for streams in launched.table.stream_of)
         row = arena.rows("launch")[launched.number]
-        row[[st.UNFINISHED, st.LAUNCH_LAST, st.BEGAN]] = (count, begin, begin)
+        self._serial += 1
+        launched.caches = self.table("cache").copy()
+        row[[st.UNFINISHED, st.LAUNCH_LAST, st.BEGAN, st.SERIAL]] = (count, begin, begin, self._serial)
         if not count:
             self.at(begin, st.HOSTS, launched.number)
 
@@ -631,10 +705,11 @@ class Simulation:
                 contended |= shared
             arena.append("stage", (server, stage.latency_ps, int(shared), -1, 0, as_bits(stage.bandwidth)))
         granule = (path.granule or 0) if path.first_resource is not None else 0
+        caches = [self._caches(path.reads, resources), self._caches(path.writes, resources)]
         number = arena.append("path", (
             first, len(path.stages), path.startup_ps, path.latency_ps, path.extra_ps, path.before_ps,
             NONE if path.first_resource is None else path.first_resource, granule, int(contended), -1, 0,
-            as_bits(path.bandwidth), as_bits(path.dma_bandwidth),
+            as_bits(path.bandwidth), as_bits(path.dma_bandwidth), *caches,
         ))  # fmt: skip
         self.paths.append(path)
         self._path_numbers[id(path)] = number
@@ -761,7 +836,7 @@ class Simulation:
             here = int(self.arena.rows("unit")[g, st.PLACE])
             ends = [here if end == NONE else end for end in (source, target)]
             names = table.memories[memories >> 24], table.memories[memories & ((1 << 24) - 1)]
-            path = view.path(ends[0], names[0], ends[1], names[1], same=bool(way & 1))
+            path = view.path(ends[0], names[0], ends[1], names[1], same=bool(way & 1), caches=True)
         self._remember(st.ASK_PATH, way, memories, source, target, self._number_path(path, view))
 
     def _route(self, channel: int, memory: int, source: int, target: int, g: int) -> None:

@@ -41,8 +41,8 @@ DMA = 5
     BELOWS, CHAIN, NEEDS,
 ) = range(31)  # fmt: skip
 # States of an instance; a blocked one names what it waits for in WAITS. One that is DONE has issued
-# everything, one that is OVER has finished it.
-READY, DATA, CREDIT, ANYDATA, FLAG, MEETING, HAZARD, PENDING, DONE, OVER = range(10)
+# everything, one that is OVER has finished it; one that is AHEAD has issued enough for now.
+READY, DATA, CREDIT, ANYDATA, FLAG, MEETING, HAZARD, AHEAD, PENDING, DONE, OVER = range(11)
 
 # Columns of `level`: the levels of every launch. PARENT_LEVEL is a row, PER_PARENT instances are in each of
 # the parent's, PLACES lists the hardware units of those (NONE: the level has slots), BELOW_PARENT is how many
@@ -76,8 +76,9 @@ ARRIVED, ARRIVED_BY, RETURNED, RETURNED_BY, SIZE = range(5)
 (
     WHAT, WHO, AT, RECORD, READY_AT, WHY, NEED, WAITERS, LEFT_WAITERS, START, LEFT, FINISH, TAIL_OF,
     PATH, BYTES, FLOW_OF, ORDER, DELAY, MESSAGE_QUEUE, MESSAGE, BUSY, SERVER_OF, STAGE, HEAD, TAIL,
-    QUEUED, PIECES_LEFT, TAILS_LEFT, PARENT_OF, ENTRIES, SHARED_NEXT, AMOUNT, REST, PIECE_BYTES,
-) = range(34)  # fmt: skip
+    WAITED, PIECES_LEFT, TAILS_LEFT, PARENT_OF, ENTRIES, SHARED_NEXT, SHARED_LAST, AMOUNT, REST,
+    PIECE_BYTES, SPAN_READ, SPAN_WRITTEN,
+) = range(37)  # fmt: skip
 
 # Columns of `log`: unfinished accesses, in one list per instance and storage.
 (
@@ -91,17 +92,32 @@ A_STORAGE, A_OWNER, A_WRITE, A_DIMENSIONS, A_VISIBLE, A_TRACKED, A_BOUNDS = rang
 # Columns of `path`, `stage` and `server`; rates are floats.
 (
     FIRST_STAGE, STAGES, STARTUP, LATENCY, EXTRA, BEFORE, FIRST_SERVER, GRANULE, CONTENDED, LAST_SIZE,
-    LAST_BUSY, RATE, DMA_RATE,
-) = range(13)  # fmt: skip
+    LAST_BUSY, RATE, DMA_RATE, READ_CACHE, WRITE_CACHE,
+) = range(15)  # fmt: skip
 STAGE_SERVER, STAGE_LATENCY, STAGE_SHARED, STAGE_SIZE, STAGE_BUSY, STAGE_RATE = range(6)
 LANES, WIDTH = range(2)
+# Columns of `cache`: how many blocks it holds, how many are there, the one used last and the one used longest
+# ago, whether it writes back; what is behind it (a cache, a server, latency, rate); what a lookup misses (a
+# transient sum of bytes, and the blocks it touched); then counts: blocks hit and missed, bytes served,
+# written, filled and written behind, and how long that took there.
+(
+    CACHE_BLOCKS, CACHE_USED, NEWEST, OLDEST, WRITES_BACK, BEHIND, BEHIND_SERVER, BEHIND_LATENCY, BEHIND_RATE,
+    MISSING, TOUCHED, HITS, MISSES, CACHE_READ, CACHE_WRITTEN, CACHE_FILLED, CACHE_EVICTED, CACHE_SPENT,
+) = range(18)  # fmt: skip
+# Columns of `block`: the cache, the storage and the number of the block in it, its neighbours in order of
+# use, when it is filled, whether it must be written behind, its bytes, the next in its bucket.
+BLOCK_CACHE, BLOCK_KEY, BLOCK_INDEX, NEWER, OLDER, FILLED_AT, DIRTY, BLOCK_BYTES, BLOCK_CHAIN = range(9)
+# Columns of `span`: the blocks of a storage that a copy touches: storage, bytes of each, dimensions, then for
+# each dimension the first, how many, and by how much the block's number grows.
+SPAN_NEXT, SPAN_KEY, SPAN_BYTES, SPAN_DIMENSIONS, SPAN_BOUNDS = range(5)
 
 # Columns of `region`.
 MODE, TILE, DIMENSIONS, BOUNDS, OWNER, VISIBLE, TRACKED, OWN = range(8)
 # Columns of `memory_of`: of every storage, as each level sees it: its memory, whether that is its own, the
 # level (row in the plan) of whose instances it is, how many of its own are in one of those (0: none), the
-# owner of each of those (NONE: itself) and the first of them that has each owner.
-MEMORY, PRIVATE, STORAGE_LEVEL, STORAGE_PER, OWNERS, FIRST_OWNERS, OWNER_COUNT = range(7)
+# owner of each of those (NONE: itself) and the first of them that has each owner; the list of its blocks in
+# caches (NONE: there is none before it): dimensions, bytes of a block, its shape, how many there are.
+MEMORY, PRIVATE, STORAGE_LEVEL, STORAGE_PER, OWNERS, FIRST_OWNERS, OWNER_COUNT, BRICKS = range(8)
 DECLARED, HANDLE = range(2)
 # Columns of `tile`.
 TILE_BASE, TILE_VERSIONS, TILE_VERSION_SLOT = range(3)
@@ -115,11 +131,12 @@ QUEUE_NUMBER, FED_BY, QUEUE_SENT = range(3)
 ) = range(8)  # fmt: skip
 # Columns of `launch`: the first storage that is a slot, where its aliases, channels, flags, meetings and
 # levels begin; its storages, its rows of `unit`, how many instances and commands are unfinished, when the
-# last of that ends, when it began, and what waits for slots from the beginning (rows of `below`).
+# last of that ends, when it began, what waits for slots from the beginning (rows of `below`), and the number
+# of its run, which tells its blocks in caches from those of others.
 (
     FIRST_SLOT, ALIASES, CHANNELS, FLAGS, MEETINGS, LEVELS, STORAGES, FIRST, ROWS, UNFINISHED, LAUNCH_LAST,
-    BEGAN, FIRST_ROOT, ROOTS,
-) = range(14)  # fmt: skip
+    BEGAN, FIRST_ROOT, ROOTS, SERIAL,
+) = range(15)  # fmt: skip
 # Columns of `flag`, `counter` and `meeting`.
 FIRST_COUNTER, FLAG_MEMBERS, FLAG_UNITS, FLAG_LEVEL = range(4)
 COUNT, FLAG_WAITER, FLAG_BY = range(3)
@@ -166,8 +183,9 @@ PUSH, LOAD, SELECT, LOOKUP, STOP = range(32, 37)
 (
     LAST, READIES, EVENTS, FREE_COMMAND, LIVE_COMMANDS, FREE_NODE, LIVE_NODES, FREE_LOG, LIVE_LOGS,
     RECORDED, TODO, RECORDING, STEPS, JITTER, SEQUENCE, AUX, CLOCK, UNTIL, RECORD_BASE, AUX_BASE, SEATS,
-) = range(21)  # fmt: skip
-TOTALS = 21
+    FREE_SPAN, LIVE_SPANS, BLOCKS, MOST_OPEN,
+) = range(25)  # fmt: skip
+TOTALS = 25
 # Records and what they touch are numbered on and on; the first still in the arena has the number …_BASE.
 
 # Why the engine returns to Python.
@@ -188,10 +206,10 @@ WIDTHS = {
     "tile": 3,
     "channel": 8,
     "alias": 1,
-    "launch": 14,
+    "launch": 15,
     "level": 14,
     "stream": 3,
-    "memory_of": 7,
+    "memory_of": 8,
     "unit": 31,
     "pool": 7,
     "seats": 1,
@@ -207,11 +225,15 @@ WIDTHS = {
     "flag": 4,
     "counter": 3,
     "meeting": 5,
-    "path": 13,
+    "path": 15,
     "stage": 6,
     "server": 2,
+    "cache": 18,
+    "block": 9,
+    "bucket": 1,
+    "span": 0,
     "lane": 1,
-    "command": 34,
+    "command": 37,
     "log": 0,
     "node": 2,
     "heap": 4,
@@ -225,13 +247,13 @@ WIDTHS = {
     "scratch": 1,
 }
 # Where each begins in the arena (``T_UNIT`` …), how many rows it has room for (``N_UNIT`` …) and how wide its
-# rows are (``W_UNIT`` …; of the last two it stands in the arena).
+# rows are (``W_UNIT`` …; of those that depend on dimensions it stands in the arena).
 for _number, (_name, _width) in enumerate(WIDTHS.items()):
     globals()[f"T_{_name.upper()}"] = TOTALS + _number
     globals()[f"N_{_name.upper()}"] = TOTALS + len(WIDTHS) + _number
     globals()[f"W_{_name.upper()}"] = _width
-W_LOG, W_ACCESS = range(TOTALS + 2 * len(WIDTHS), TOTALS + 2 * len(WIDTHS) + 2)
-HEADER = W_ACCESS + 1
+W_LOG, W_ACCESS, W_SPAN = range(TOTALS + 2 * len(WIDTHS), TOTALS + 2 * len(WIDTHS) + 3)
+HEADER = W_SPAN + 1
 
 
 _BASES = {name: TOTALS + number for number, name in enumerate(WIDTHS)}
@@ -251,8 +273,12 @@ class Arena:
 
     def set_dimensions(self, dimensions: int) -> None:
         """Room for blocks of so many dimensions; what was logged keeps its place in the row."""
-        for name, header, least in (("log", W_LOG, LOG_BOUNDS), ("access", W_ACCESS, A_BOUNDS)):
-            width = least + 2 * dimensions
+        for name, header, least, each in (
+            ("log", W_LOG, LOG_BOUNDS, 2),
+            ("access", W_ACCESS, A_BOUNDS, 2),
+            ("span", W_SPAN, SPAN_BOUNDS, 3),
+        ):
+            width = least + each * dimensions
             if width > self.widths[name]:
                 old = self.rows(name).copy() if self.widths[name] else np.zeros((0, width), dtype=np.int64)
                 self.widths[name] = self.memory[header] = width

@@ -5,7 +5,8 @@ Streams become flat lists of instructions with jumps; expressions become constan
 queues) or places in the frame that hold one. Nothing here knows a machine or time.
 
     ENTER   index, start, stop, step, names bound, integers set, names ended
-    TEST    index, where to if done         AGAIN   index, where to, names bound, integers set, names ended
+    TEST    index, where to if done         AGAIN   index, where to, names bound, integers set, names ended,
+                                                    engines that all which may follow waits for
     BRANCH  condition, where to else        JUMP    where to
     MERGE   names bound, integers set, names ended                          FREE, END  names ended
     WORK    engine, regions (read, then written), version begun, flops, bytes, busy, -, flow
@@ -26,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.expr import Binary, Const, Expr, Select, Symbol, Table
+from megatile.core.expr import Binary, Const, Expr, Select, Symbol, Table, constant
 from megatile.plan import model as pm
 from megatile.plan.memory import aliases
 from megatile.plan.statements import reads_of, regions_of, write_of
@@ -243,7 +244,7 @@ class PlanTable:
                 if placed is not None:
                     level = self.levels[plan.level(placed.level).name]
                     seen = (level, plan.per(name, placed.level) or 0, *owners[placed.name])
-                rows.memory_of.append(((number, 0, *seen), times))
+                rows.memory_of.append(((number, 0, *seen, NONE), times))
         rows.memories += len(self.levels) * count
         over: dict[str, str] = aliases(self.plan)
         self.alias_base = NONE
@@ -322,7 +323,14 @@ class _StreamCompiler:
         self.handles: list[int] = []
         self.versions: dict[str, int] = {}
         self.written = self._written(stream)
+        self.tells = any(
+            isinstance(s, (pm.Send, pm.Signal, pm.Collective)) for s in pm.statements(stream.body)
+        )
+        """Whether something waits for the accesses that others see."""
         self.tiles = self._tiles(stream)
+        self.limits: dict[int, tuple[str, ...]] = {}
+        """By loop, the engines that all which may follow one of its rounds waits for."""
+        self._limit(stream.body, ())
         ints, names = {"unit": 0}, dict[str, int]()
         self.block(stream.body, ints, names)
         self.emit(None, st.END, self.rows.list(self.handles))
@@ -396,6 +404,7 @@ class _StreamCompiler:
                 visible = 1
             tracked &= int(tile.elements > 0)
             own = int(not tile.shared and tile.level == self.level)
+        visible &= int(self.tells)
         row = [mode, what, len(region.start), rows.raw(bounds), owner, visible, tracked, own]
         rows.region.append(row)
         return len(rows.region) - 1
@@ -406,6 +415,40 @@ class _StreamCompiler:
         for statement in body:
             getattr(self, "on_" + type(statement).__name__.lower())(statement, ints, names)
 
+    @staticmethod
+    def queue(engine: str) -> int:
+        return DMA if engine == "dma" else ENGINES.index(engine)
+
+    def _limit(self, body: tuple[Any, ...], rest: tuple[Any, ...]) -> None:
+        """Find the loops after whose rounds an instance may stop running ahead; ``rest`` may follow."""
+        for i, s in enumerate(body):
+            follows = (*body[i + 1 :], *rest)
+            if isinstance(s, pm.Loop):
+                follows = (*s.body, *follows)
+                engines = self._engines_ahead(s.body, follows)
+                if engines:
+                    self.limits[id(s)] = engines
+            for part in (getattr(s, "body", ()), getattr(s, "orelse", ())):
+                self._limit(part, follows)
+
+    def _engines_ahead(self, body: tuple[Any, ...], follows: tuple[Any, ...]) -> tuple[str, ...]:
+        """Engines of a loop's body such that all that may follow comes after the last command on one of them:
+        it is on one of them, or touches what that command writes, or waits for what others see of it."""
+        last = {s.engine: s for s in body if isinstance(s, pm.Compute)}
+        tiles = {t.name for t in self.plan.plan.tiles if t.versions == 1}
+        written = {s.write.tile for s in last.values() if not s.write.start and s.write.at is None} & tiles
+        told = any(
+            r.at is not None or r.tile in self.plan.visible for s in last.values() for r in regions_of(s)
+        )
+        for s in pm.statements(follows):
+            if isinstance(s, pm.Compute):
+                touched = [r for r in regions_of(s) if r.tile in written and r.at is None]
+                if s.engine in last or any(all(constant(e) for e in r.shape) for r in touched):
+                    continue
+            if not (isinstance(s, (pm.Loop, pm.If, pm.Free)) or (isinstance(s, pm.Signal) and told)):
+                return ()
+        return tuple(last)
+
     def begun(self, statement: Any) -> int:
         """The counter of the version that a command begins."""
         write = write_of(statement)
@@ -415,7 +458,7 @@ class _StreamCompiler:
         regions = [self.region(r, ints, names) for r in (*s.reads, s.write)]
         self.rows.accesses = max(self.rows.accesses, len(regions))
         kind = st.COPY if s.engine == "dma" else st.WORK
-        engine = DMA if s.engine == "dma" else ENGINES.index(s.engine)
+        engine = self.queue(s.engine)
         flops, nbytes = self.value(s.work.flops, ints), self.value(s.work.bytes, ints)
         row = self.rows.list(regions)
         self.emit(s, kind, engine, row, self.begun(s), flops, nbytes, NONE, 0, self.plan.actors)
@@ -526,7 +569,8 @@ class _StreamCompiler:
         self.block(s.body, inner_ints, inner_names)
         again = self.moves([(names[c.name], c.next) for c in tiles], inner_names)
         steps = self.integers([(place, c.next) for c, place in numbers], inner_ints)
-        self.emit(s, st.AGAIN, index, test, again, steps, self.ended(inner_names, names))
+        queues = self.rows.list(self.queue(kind) for kind in self.limits.get(id(s), ())) or NONE
+        self.emit(s, st.AGAIN, index, test, again, steps, self.ended(inner_names, names), queues)
         self.rows.code[test][st.B] = len(self.rows.code)
 
     def on_if(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:

@@ -42,7 +42,7 @@ class Path:
 
     __slots__ = (
         "_occupied", "_times", "bandwidth", "before_ps", "dma_bandwidth", "extra_ps", "first_resource",
-        "granule", "latency_ps", "stages", "startup_ps",
+        "granule", "latency_ps", "memories", "reads", "stages", "startup_ps", "writes",
     )  # fmt: skip
 
     def __init__(self, stages: tuple[Stage, ...], startup_ps: int, dma_bandwidth: float) -> None:
@@ -58,6 +58,11 @@ class Path:
         self.before_ps = sum(s.latency_ps for s in stages[: places[0]]) if places else 0
         self.bandwidth = min([s.bandwidth for s in stages] + [dma_bandwidth])
         self.granule = min((s.granule for s in stages if s.granule), default=None)
+        self.reads: tuple[Any, ...] = ()
+        self.writes: tuple[Any, ...] = ()
+        """Caches in front of what is read (at the first stage) and written (at the last), nearest first."""
+        self.memories: tuple[str, ...] = ()
+        """Where it begins and ends."""
         self._occupied: dict[int, int] = {}
         self._times: dict[int, tuple[int, tuple[int, ...]]] = {}
 

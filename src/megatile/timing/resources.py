@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from megatile.hda import HDA
 from megatile.hda.model import Control, Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
 from megatile.plan.residency import copies
+from megatile.timing.caches import Cache, brick, chain, extents
 from megatile.timing.fabric import Fabric, Path, Stage, serialise_ps
 from megatile.timing.faults import FaultError, Faults
 from megatile.timing.origins import Origin, origins
@@ -357,11 +359,11 @@ class Resources:
             self._memories[name] = (layer, bandwidth, contended)
         return self._memories[name]
 
-    def _memory_stage(self, name: str, unit: int, instance: int | None = None) -> Stage:
+    def _memory_stage(self, name: str, unit: int, instance: int | None = None, shared: bool = False) -> Stage:
         layer, bandwidth, contended = self.memory(name)
         if instance is None:
             instance = self._instance(name, unit)
-        key = ("memory", layer.name, instance) if contended else None
+        key = ("memory", layer.name, instance) if contended or layer.cache or shared else None
         latency_ps = 0 if layer.name in self.view.counted else layer.latency_ps
         return Stage(None if key is None else self.fabric.resource(key), latency_ps, bandwidth)
 
@@ -390,23 +392,56 @@ class Resources:
         peer_memory: str,
         chunk: int | None = None,
         same: bool | None = None,
+        caches: bool = False,
     ) -> Path:
-        """The path of a transfer out of one unit's memory into another's (or its own: ``same``).
+        """The path of a transfer out of one unit's memory into another's (or its own: ``same``); ``caches``:
+        through the caches in front of memories that the unit reaches by itself.
 
         A memory that both units share is reached by each through its own port, not through the other.
         ``chunk``: bytes after which others may go first on shared links, besides the links' own granules.
         """
         same = unit == peer if same is None else same
-        key = (unit, memory, peer, peer_memory, chunk, same)
+        apart = self.places[unit] != self.places[peer]
+        caches = caches and not apart
+        key = (unit, memory, peer, peer_memory, chunk, same, caches)
         if key not in self._paths:
-            stages = [self._memory_stage(memory, unit)]
-            apart = self.places[unit] != self.places[peer]
+            read, write = ((self.caches(name, unit) if caches else ()) for name in (memory, peer_memory))
+            stages = [self._memory_stage(read[0].name if read else memory, unit)]
             if apart and not self._together(unit, peer, memory, peer_memory):
                 stages += self.fabric.stages(self.hardware(unit), self.hardware(peer))
             if not (memory == peer_memory and same):
-                stages.append(self._memory_stage(peer_memory, peer))
-            self._paths[key] = self._made(tuple(stages), chunk)
+                stages.append(self._memory_stage(write[0].name if write else peer_memory, peer))
+            self._paths[key] = made = self._made(tuple(stages), chunk)
+            made.reads, made.writes, made.memories = read, write, (memory, peer_memory)
         return self._paths[key]
+
+    def caches(self, memory: str, unit: int) -> tuple[Cache, ...]:
+        """The caches between a unit and a memory, the nearest first."""
+        layers = chain(self.hda, memory, self.level.position)
+        found = []
+        for layer, behind in pairwise((*layers, self.hda.memory(memory))):
+            stage = self._memory_stage(behind.name, unit, shared=True)
+            if layer.fill is not None:
+                stage = stage._replace(bandwidth=layer.fill)
+            blocks = layer.size // (layer.block or layer.size)
+            write_back = layer.write == "write_back"
+            where = self._instance(layer.name, unit)
+            found.append(Cache(layer.name, where, behind.name, blocks, write_back, stage))
+        return tuple(found)
+
+    def private(self, memory: str) -> bool:
+        """Whether units have nothing in common on the way to a memory: paths are alike for all of them."""
+        return not self.memory(memory)[2] and not chain(self.hda, memory, self.level.position)
+
+    def bricks(self, memory: str) -> dict[str, tuple[int, ...]]:
+        """The shape of the blocks in which caches hold the tiles of a memory; none where it has no caches."""
+        layers = chain(self.hda, memory, self.level.position)
+        size = layers[0].block if layers else None
+        if size is None:
+            return {}
+        least = extents(self.plan)
+        tiles = [t for t in self.plan.tiles if self.hda.memory(t.memory) is self.hda.memory(memory)]
+        return {tile.name: brick(tile, least[tile.name], size) for tile in tiles}
 
     def memory_path(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from megatile.trace.events import Trace
@@ -35,23 +37,33 @@ def busy_ps(trace: Trace) -> dict[str, int]:
 def exposed_ps(trace: Trace) -> dict[str, int]:
     """Per unit: time in which it communicates or waits and none of its compute engines works."""
     compute = [i for i, name in enumerate(trace.engines) if engine_kind(name) not in COMMUNICATION]
-    working = np.isin(trace.columns["engine"], compute)
     launching = [i for i, name in enumerate(trace.operations) if name.split(" ")[0] == LAUNCH]
     counted = ~np.isin(trace.columns["operation"], launching)
-    result = {}
-    for number, unit in enumerate(trace.units):
-        mine = (trace.columns["unit"] == number) & counted
-        result[unit] = covered_ps(trace, mine) - covered_ps(trace, mine & working)
-    return result
+    unit, start, end, engine = (trace.columns[n][counted] for n in ("unit", "start_ps", "end_ps", "engine"))
+    exposed = uncovered_ps(unit, start, end, np.isin(engine, compute), len(trace.units))
+    return dict(zip(trace.units, exposed.tolist(), strict=True))
 
 
-def covered_ps(trace: Trace, mask: np.ndarray) -> int:
-    """Length of the union of the chosen events' times."""
-    start, end = trace.columns["start_ps"][mask], trace.columns["end_ps"][mask]
+def uncovered_ps(unit: Any, start: Any, end: Any, working: Any, units: int) -> Any:
+    """Per unit, the time in which something is under way and nothing of it is work."""
+    every = covered_ps(unit, start, end, units)
+    return every - covered_ps(unit[working], start[working], end[working], units)
+
+
+def covered_ps(unit: Any, start: Any, end: Any, units: int) -> Any:
+    """Per unit, the length of the union of its events' times."""
     if not len(start):
-        return 0
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
-    reach = np.maximum.accumulate(end)
-    before = np.concatenate([start[:1], reach[:-1]])
-    return int(np.maximum(0, end - np.maximum(before, start)).sum())
+        return np.zeros(units, dtype=np.int64)
+    # Units one after another on one line of time, so that events of different ones never meet.
+    span = int(end.max()) + 1
+    if units * span > 1 << 62:
+        half = units // 2
+        low, high = unit < half, unit >= half
+        parts = covered_ps(unit[low], start[low], end[low], half), unit[high] - half, start[high], end[high]
+        return np.concatenate([parts[0], covered_ps(*parts[1:], units - half)])
+    order = np.argsort(unit * span + start, kind="stable")
+    first = unit[order] * span + start[order]
+    reach = np.maximum.accumulate(unit[order] * span + end[order])
+    before = np.concatenate([first[:1], reach[:-1]])
+    length = np.maximum(0, unit[order] * span + end[order] - np.maximum(before, first))
+    return np.bincount(unit[order], length, units).astype(np.int64)

@@ -1,0 +1,77 @@
+"""How far an instance runs ahead of time is a matter of memory: it changes no times."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from toys import toy
+
+from megatile.core.expr import unit
+from megatile.plan.build import PlanBuilder
+from megatile.plan.model import Plan
+from megatile.sim import engine as plain
+from megatile.sim import simulate
+
+
+def loops(seed: int) -> Plan:
+    """Loops of loads, work and stores on a few tiles, one after another and in each other."""
+    rng = random.Random(seed)
+    b = PlanBuilder(f"loops{seed}", scale="core", units=3)
+    x = b.tile("x", (8, 64), "f32", memory="common", role="inout", owner=unit * 0, owners=1)
+    t = [b.tile(f"t{i}", (64,), "f32", memory="local", versions=rng.randint(1, 3)) for i in range(3)]
+    acc = [b.tile(f"acc{i}", (64,), "f32", memory="local") for i in range(2)]
+    flag = b.flag("flag")
+
+    def some(depth: int) -> None:
+        for _ in range(rng.randint(1, 4)):
+            kind = rng.choice(["load", "load", "work", "work", "store", "fill", "loop"])
+            near, far = rng.choice(t), x[rng.randrange(8), 0:64]
+            if kind == "load":
+                b.copy(near, far, fresh=rng.random() < 0.7)
+            elif kind == "work":
+                one = rng.choice(acc)
+                b.compute("add", one, [one, near], engine=rng.choice(["vector", "tensor"]))
+            elif kind == "store":
+                b.copy(far, rng.choice(acc))
+            elif kind == "fill":
+                b.compute("fill", rng.choice([*t, *acc]), value=1.0)
+            elif depth < 2:
+                with b.loop(0, rng.randint(1, 5) + unit):
+                    some(depth + 1)
+
+    some(0)
+    with b.loop(0, rng.randint(4, 9)):
+        some(1)
+    if rng.random() < 0.5:
+        b.compute("exp", acc[0], [acc[0]])
+    if rng.random() < 0.3:
+        b.signal(flag, to=(unit + 1) % 3)
+        b.wait(flag, 1)
+    return b.finish()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_times_do_not_depend_on_how_far_instances_run_ahead(
+    shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = 0
+    ahead = plain.far_ahead
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal stopped
+        stopped += (found := ahead(*arguments))
+        return found
+
+    monkeypatch.setattr(plain, "far_ahead", counted)
+    hda = toy(3, vector={"level": "box"} if shared else {})
+    for seed in range(60):
+        found = []
+        for limit in (1, 4, 1 << 40):
+            monkeypatch.setattr("megatile.sim.simulation.RUN_AHEAD", limit)
+            result = simulate(loops(seed), machine=hda, engine="plain")
+            events = [(e.unit, e.engine, e.operation, e.start_ps, e.end_ps) for e in result.trace]
+            found.append((result.time_ps, sorted(events)))
+        assert found[0] == found[1] == found[2], seed
+    assert stopped > 100

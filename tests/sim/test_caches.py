@@ -1,0 +1,117 @@
+"""Caches: hits, fills, blocks on their way and writes in figures worked out by hand; what results count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from toys import toy
+
+from megatile.core.expr import unit
+from megatile.hda import HDA, machine
+from megatile.plan.build import PlanBuilder
+from megatile.plan.model import Plan
+from megatile.sim import simulate
+from megatile.timing.caches import brick
+
+
+def cached(blocks: int = 4, cores: int = 2, **options: Any) -> HDA:
+    """Memory of 1 B/ps behind 100 ps, a cache of 64 B blocks at 2 B/ps behind 10 ps, scratch of 4 B/ps."""
+    memory: list[dict[str, Any]] = [
+        {"name": "local", "level": "core", "size": "1 GiB", "bandwidth": "4000 GB/s", "latency": "5 ps"},
+        {"name": "common", "level": "box", "size": "8 GiB", "bandwidth": "1000 GB/s", "latency": "100 ps"},
+        {
+            "name": "front", "level": "box", "size": f"{64 * blocks} B", "bandwidth": "2000 GB/s",
+            "latency": "10 ps", "cache": True, "of": "common", "block": "64 B", **options,
+        },
+    ]  # fmt: skip
+    return toy(cores, memory=memory)
+
+
+def rows(order: list[int], cores: int = 1, write: bool = False) -> Plan:
+    """Every core reads (or writes) rows of 16 floats, one block each, one after another."""
+    b = PlanBuilder("rows", scale="core", units=cores)
+    x = b.tile("x", (8, 16), "f32", memory="common", role="inout", owner=unit * 0, owners=1)
+    t = b.tile("t", (1, 16), "f32", memory="local")
+    for row in order:
+        b.copy(x[row : row + 1, 0:16], t) if write else b.copy(t, x[row : row + 1, 0:16])
+    return b.finish()
+
+
+def times(plan: Plan, hda: HDA) -> list[tuple[int, int]]:
+    return [(e.start_ps, e.end_ps) for e in simulate(plan, machine=hda).trace]
+
+
+def test_a_miss_fills_and_a_hit_does_not() -> None:
+    """Startup 20. A miss: 64 served behind + 100 latency, then 10 + 5; a hit: 32 at the cache, 10 + 5. The
+    second copy waits for the first one's write of the same tile."""
+    assert times(rows([0, 0]), cached()) == [(0, 20 + 64 + 100 + 15), (199, 199 + 20 + 32 + 15)]
+
+
+def test_the_block_used_longest_ago_makes_room() -> None:
+    result = simulate(rows([0, 1, 0, 2, 0, 1]), machine=cached(blocks=2))
+    assert result.traffic["front"][2:] == (2, 4)
+    assert result.traffic["common"].read_bytes == 4 * 64
+    assert result.traffic["front"].read_bytes == 6 * 64
+
+
+def test_a_block_on_its_way_is_a_hit_that_waits() -> None:
+    """Both cores ask at 20; the second one finds the block coming and gets it when it is filled, at 184; its
+    head has gone ahead through the cache (32 ps after nobody)."""
+    result = simulate(rows([0], cores=2), machine=cached())
+    assert result.traffic["front"][2:] == (1, 1)
+    assert [e.end_ps for e in result.trace] == [184 + 15, 184 + 15]
+
+
+def test_writes_back_and_through() -> None:
+    """Written back, a copy is in the cache after 20 + 32 + 15 and memory sees it when it makes room; written
+    through, it is there after 20 + 5 + 64 + 100 as well."""
+    back, through = cached(blocks=1), cached(blocks=1, write="write_through")
+    assert times(rows([0], write=True), back) == [(0, 67)]
+    assert times(rows([0], write=True), through) == [(0, 189)]
+    traffic = simulate(rows([0, 1, 2], write=True), machine=back).traffic
+    assert traffic["front"].written_bytes == 3 * 64
+    assert traffic["common"].written_bytes == 2 * 64
+
+
+def test_a_fill_may_be_slower_than_the_memory() -> None:
+    assert times(rows([0]), cached(fill="500 GB/s")) == [(0, 20 + 128 + 100 + 15)]
+
+
+def test_cores_that_read_the_same_take_less_than_those_that_do_not() -> None:
+    """A wave of 132 blocks of a product: rows of A are shared by none, columns of B by all."""
+    found = []
+    for shared in (True, False):
+        b = PlanBuilder("loads", scale="device", units=1)
+        block = b.level("block", scale="block", grid=132, parent="device", slots=1)
+        x = b.tile("x", (132 * 64, 64), "f16", memory="hbm", role="input")
+        t = b.tile("t", (64, 64), "f16", memory="shared", level=block, versions=2)
+        with b.stream(level=block), b.loop(0, 32) as step:
+            row = (step.index if shared else (unit + step.index) % 132) * 64
+            b.copy(t, x[row : row + 64, 0:64], fresh=True)
+        result = simulate(b.finish(), machine=machine("dgx-h100"))
+        counts = result.traffic["l2_cache"]
+        assert counts.hits + counts.misses == 132 * 32 * 2
+        assert result.traffic["hbm"].read_bytes == counts.misses * 4096
+        found.append((result.time_ps, counts.misses))
+    assert found[0][1] == 64
+    assert found[1][1] == 2 * 132
+
+
+@pytest.mark.parametrize(
+    ("shape", "least", "block", "expected"),
+    [
+        ((8192, 8192), (128, 64), 4096, (32, 64)),
+        ((8192, 8192), (1, 8192), 4096, (1, 2048)),
+        ((8192, 64), (16, 64), 4096, (32, 64)),
+        ((3, 5), (3, 5), 4096, (3, 5)),
+        ((7,), (0,), 64, (7,)),
+    ],
+)
+def test_blocks_have_the_shape_of_what_is_used(
+    shape: tuple[int, ...], least: tuple[int, ...], block: int, expected: tuple[int, ...]
+) -> None:
+    b = PlanBuilder("brick", scale="core", units=1)
+    b.tile("x", shape, "f16", memory="local")
+    (tile,) = b.finish().tiles
+    assert brick(tile, least, block) == expected
