@@ -39,6 +39,19 @@ def test_a_kernel_by_formula_and_from_the_database(megatile, tmp_path):
     assert "dgx-h100" in megatile("perfdb", "list", "--db", db).out
 
 
+def test_several_shapes_are_a_table(megatile, tmp_path):
+    asked = ("kernel", "gemm", "--m", "1,16,256", "--n", "512,1_024", "--k=64")
+    lines = megatile(*asked).out.splitlines()
+    assert len(lines) == 7
+    assert lines[2].split()[:3] == ["1", "1024", "64"]
+    rows = json.loads(megatile(*asked, "--db", filled(megatile, tmp_path), "--json").out)["rows"]
+    assert [row["shape"]["m"] for row in rows] == [1, 1, 16, 16, 256, 256]
+    assert {row["kind"] for row in rows} == {"interpolated", "rule"}
+    many = ",".join(map(str, range(1, 200)))
+    done = megatile("kernel", "gemm", "--m", many, "--n", many, "--k", "1")
+    assert (done.code, "more than 10000 shapes" in done.err) == (1, True)
+
+
 def test_a_fit_writes_a_machine_file(megatile, tmp_path):
     db, file = filled(megatile, tmp_path), tmp_path / "mine.yaml"
     done = megatile("perfdb", "fit", "--db", db, "-o", file)

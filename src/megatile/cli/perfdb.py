@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +21,7 @@ Db = Annotated[
     typer.Option("--db", envvar="MEGATILE_PERFDB", help="The database (a SQLite file).", show_default=True),
 ]
 DEFAULT = Path("perf.sqlite")
+MOST_SHAPES = 10_000
 OnlyMachine = Annotated[str | None, typer.Option("-m", "--machine", help="Only of this machine.")]
 OnlyOperation = Annotated[str | None, typer.Option("--operation", help="Only of this operation.")]
 OnlyDtype = Annotated[str | None, typer.Option("-d", "--dtype", help="Only of this element type.")]
@@ -39,38 +42,52 @@ def kernel(
     settings: Set = None,
     json: Json = False,
 ) -> None:
-    """Predict how long a library's kernel takes on one device; extents are options of their names.
+    """Predict how long a library's kernel takes on one device; extents are options of their names, with one
+    value or several.
 
-    Examples: megatile kernel gemm --m 4096 --n 4096 --k 4096 -d fp8 ·
+    Examples: megatile kernel gemm --m 16,256,4096 --n 4096 --k 4096 -d fp8 ·
     megatile kernel attention --batch 8 --queries 1 --context 4096 --heads 32 --kv-heads 8
     """
-    from megatile.timing.database import predict_kernel
+    from contextlib import nullcontext
+
+    from megatile.timing.database import Database, predict_kernel
     from megatile.timing.kernels import OPERATIONS
 
-    hda = load(machine, settings)
-    shape = OPERATIONS.find(operation).shape(_extents(context.args))
-    found = predict_kernel(
-        operation, machine=hda, dtype=dtype, implementation=implementation, database=db, **shape
-    )
+    hda, asked, rows = load(machine, settings), _extents(context.args), []
+    shapes = [dict(zip(asked, values, strict=True)) for values in product(*asked.values())]
+    with nullcontext() if db is None else Database(db, create=False) as database:
+        for shape in (OPERATIONS.find(operation).shape(s) for s in shapes):
+            found = predict_kernel(
+                operation, machine=hda, dtype=dtype, implementation=implementation, database=database, **shape
+            )
+            time = {"time_us": found.time_us, "error": found.error, **found.origin._asdict()}
+            rows.append({"operation": operation, "machine": hda.name, "shape": shape, **time})
     if json:
-        content: dict[str, Any] = {"operation": operation, "machine": hda.name, "shape": shape}
-        content |= {"time_us": found.time_us, "error": found.error, **found.origin._asdict()}
-        print_json("kernel", content)
-        return
-    known = "" if found.error is None else f" ± {found.error:.1%}"
-    print(f"{found.time_us:.2f} us{known} ({found.origin.kind}: {found.origin.source})")
+        print_json("kernel", rows[0] if len(rows) == 1 else rows)
+    elif len(rows) == 1:
+        print(f"{_time(rows[0])} ({rows[0]['kind']}: {rows[0]['source']})")
+    else:
+        texts = [[*(row["shape"][name] for name in asked), _time(row), row["kind"]] for row in rows]
+        print_table([*asked, "time", "known by"], texts, left=0)
 
 
-def _extents(arguments: list[str]) -> dict[str, int]:
-    """``--m 64 --kv-heads=8`` → extents."""
-    found: dict[str, int] = {}
+def _time(row: dict[str, Any]) -> str:
+    known = "" if row["error"] is None else f" ± {row['error']:.1%}"
+    return f"{row['time_us']:.2f} us{known}"
+
+
+def _extents(arguments: list[str]) -> dict[str, list[int]]:
+    """``--m 64,128 --kv-heads=8`` → values of extents."""
+    found: dict[str, list[int]] = {}
     waiting = [part for argument in arguments for part in argument.split("=", 1)]
     for name, value in zip(waiting[::2], [*waiting[1::2], ""], strict=False):
-        plain = value.replace("_", "")
-        if not name.startswith("--") or not plain.isdigit() or len(plain) > 18:
+        numbers = value.replace("_", "").split(",")
+        if not name.startswith("--") or not all(n.isdigit() and len(n) < 19 for n in numbers):
             message = f"'{name} {value}'".replace(" '", "'") + " gives no extent"
             raise MegatileError(message, advice="write --m 4096 --n 4096 --k 4096")
-        found[name[2:].replace("-", "_")] = int(plain)
+        found[name[2:].replace("-", "_")] = [int(n) for n in numbers]
+    if prod(len(values) for values in found.values()) > MOST_SHAPES:
+        raise MegatileError(f"more than {MOST_SHAPES} shapes", advice="give fewer values")
     return found
 
 
