@@ -8,7 +8,8 @@
 * ``storage.py``: homes, the Plan tile, memory, level, slices and local part behind every name;
 * ``streams.py``: levels, streams, and the frame in which statements are lowered;
 * ``regions.py``: a region of a view as a block of its home, with origins put in and cut at its edges;
-* ``commands.py``, ``nests.py``, ``loops.py``, ``collectives.py``, ``statements.py``: rules of statements;
+* ``commands.py``, ``loops.py``, ``collectives.py``, ``statements.py``: rules of statements;
+* ``elements.py``, ``nests.py``: elementwise code;
 * ``phases.py``: regions of further levels, the flags between phases, and regions inside an instance;
 * ``residency.py``: slots, places, and how many versions of a tile fit;
 * ``lowered.py``, ``calls.py``: what users call.

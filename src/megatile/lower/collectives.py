@@ -31,8 +31,8 @@ from megatile.core.expr import (
 )
 from megatile.hda.model import Unit
 from megatile.ir import nodes as n
-from megatile.lower import nests
 from megatile.lower.commands import compute, copy_block, key_of
+from megatile.lower.elements import Command, Scope, whole
 from megatile.lower.errors import cannot
 from megatile.lower.regions import Axis, Block
 from megatile.lower.residency import spread
@@ -189,7 +189,7 @@ def _scratch(party: Party, like: Block, dtype: str | None = None) -> Block:
     home = party.frame.lowering.scratch(
         party.frame, tuple(e or 0 for e in shape), dtype or like.home.dtype, "sum"
     )
-    return nests.whole(home)
+    return whole(home)
 
 
 @contextmanager
@@ -358,8 +358,8 @@ def _merged(party: Party, fn: n.Merge) -> Callable[[], None]:
 
 def _merge_one(frame: Frame, target: Block, result: Expr, left: list[Block], right: list[Block]) -> None:
     """One result of a merge; tiles with fewer dimensions are repeated over the last ones of others."""
-    scope = nests.Scope(frame, tuple((f"i{d}", a.extent) for d, a in enumerate(target.axes)))
-    command = nests.Command(scope)
+    scope = Scope(frame, tuple((f"i{d}", a.extent) for d, a in enumerate(target.axes)))
+    command = Command(scope)
     names = scope.index
 
     def operand(part_of: Expr) -> Expr:

@@ -1,0 +1,258 @@
+"""One ``nest`` command: the iterations it runs over, its operands as blocks, its code as text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from megatile.core.elementwise import OPERATION_NAMES
+from megatile.core.expr import (
+    ONE,
+    WEAK,
+    ZERO,
+    Applied,
+    Call,
+    Const,
+    Expr,
+    Symbol,
+    applied,
+    linear,
+    rebuild,
+    simplify,
+    symbols,
+    unit,
+    walk,
+)
+from megatile.core.expr.typing import Load
+from megatile.core.operations import OPERATIONS
+from megatile.ir import nodes as n
+from megatile.lower.errors import cannot
+from megatile.lower.regions import Axis, Block, inside, product
+from megatile.lower.storage import Home
+from megatile.lower.streams import Frame, Lowering
+from megatile.lower.units import NotStatic, clamp
+from megatile.plan import model as pm
+
+FUNCTIONS = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid")
+"""What an engine for special functions does."""
+
+
+@dataclass(frozen=True)
+class Number(Expr):
+    """A whole number of the Plan inside elementwise code."""
+
+    value: Expr
+    dtype: str = "int"
+
+    def text(self, outer: int = 0) -> str:
+        return f"<{self.value}>"
+
+
+@dataclass
+class Scope:
+    """The iterations of elementwise code, and what its variables stand for."""
+
+    frame: Frame
+    vars: tuple[tuple[str, Expr], ...] = ()
+    values: dict[str, Expr] = field(default_factory=dict)
+    kept: dict[str, Home] = field(default_factory=dict)
+    """Variables that lie in a tile, one element per iteration."""
+    guards: tuple[Expr, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.vars]
+
+    @property
+    def index(self) -> tuple[Expr, ...]:
+        return tuple(Symbol(name) for name in self.names) or (ZERO,)
+
+    def resolve(self, expr: Expr) -> Expr:
+        """An expression with its variables put in; parts that the stream knows are ``Number``s."""
+        if expr.dtype in ("int", "bool") and not isinstance(expr, Const):
+            try:
+                mine = {
+                    k: v for k, v in self.frame.names.items() if k not in self.names and k not in self.values
+                }
+                return self.lifted(self.frame.place.whole(expr, mine | {v: Symbol(v) for v in self.names}))
+            except NotStatic:
+                pass
+        if isinstance(expr, Symbol):
+            found = self.values.get(expr.name, self.frame.values.get(expr.name))
+            if found is None:
+                raise cannot(f"variable '{expr.name}'", self.frame.node)
+            return found
+        if isinstance(expr, Const):
+            weak = expr.dtype in WEAK
+            return expr if weak else Call("cast", (Const(expr.value, type(expr.value).__name__),), expr.dtype)
+        if isinstance(expr, Load):
+            return Load(expr.source, tuple(self.resolve(i) for i in expr.index), expr.dtype)
+        if isinstance(expr, Applied):
+            return applied(expr.operator, tuple(self.resolve(a) for a in expr.args), expr.dtype)
+        raise cannot(f"'{expr}' in elementwise code", self.frame.node)
+
+    def lifted(self, expr: Expr) -> Expr:
+        """A whole number of the Plan, with the parts that do not depend on the iteration as one each."""
+        if isinstance(expr, Const) or (isinstance(expr, Symbol) and expr.name in self.names):
+            return expr
+        if not symbols(expr) & set(self.names):
+            return Number(expr)
+        return expr.rebuilt(*(self.lifted(child) for child in expr.children()))
+
+
+def whole(home: Home) -> Block:
+    return Block(home, tuple(Axis(ZERO, Const(e), Const(e)) for e in home.extents))
+
+
+class Command:
+    """One ``nest``: its operands, numbers and code."""
+
+    def __init__(self, scope: Scope):
+        self.scope, self.frame = scope, scope.frame
+        self.operands: list[Block] = []
+        self.numbers: dict[Expr, str] = {}
+        self.codes: dict[tuple[str, tuple[Expr, ...]], Load] = {}
+
+    def operand(self, block: Block, index: tuple[Expr, ...], dtype: str | None = None) -> Load:
+        if block not in self.operands:
+            self.operands.append(block)
+        return Load(f"@{self.operands.index(block)}", index, dtype or block.home.dtype)
+
+    def all(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """An index with its loads as elements of operands."""
+        return tuple(self.loads(i, bool(self.scope.guards)) for i in index)
+
+    def loads(self, expr: Expr, guarded: bool) -> Expr:
+        """The expression with its loads as elements of operands."""
+        if isinstance(expr, Load):
+            index = tuple(self.loads(i, guarded) for i in expr.index)
+            block, where = self.access(expr.source, index, guarded)
+            return self.operand(block, where, expr.dtype)
+        if not isinstance(expr, Applied):
+            return expr
+        first, *others = expr.args
+        lazy = expr.operator in ("select", "and", "or")
+        args = (self.loads(first, guarded), *(self.loads(a, guarded or lazy) for a in others))
+        return applied(expr.operator, args, expr.dtype)
+
+    def access(
+        self, name: str, index: tuple[Expr, ...], guarded: bool, slice_number: int = 0
+    ) -> tuple[Block, tuple[Expr, ...]]:
+        """The block that holds the elements of all iterations, and their index in it."""
+        frame, regions = self.frame, self.frame.regions
+        homes = frame.lowering.homes
+        if name not in homes.table:
+            home = homes.found[name]  # a tile of the stream's own
+            found = [self.axis(i, home.extents[d], False, set()) for d, i in enumerate(index)]
+            return Block(home, tuple(a for a, _ in found)), tuple(i for _, i in found)
+        home = homes.home(name)
+        regions.check(homes.binding(name), home, n.Region(name, ()))
+        lift = self.scope.lifted
+        where = [
+            _plus(lift(low), i) for (low, _), i in zip(regions.share(name, frame.place), index, strict=True)
+        ]
+        leads = regions.leads(home, frame.place, True)[slice_number]
+        where = [*(lift(axis.start) for axis in leads), *where]
+        used: set[str] = set()
+        padded = homes.program.padded and home.tensor
+        found = [self.axis(i, home.extents[d], guarded or padded, used) for d, i in enumerate(where)]
+        return Block(home, tuple(a for a, _ in found)), tuple(i for _, i in found)
+
+    def axis(self, index: Expr, length: int, guarded: bool, used: set[str]) -> tuple[Axis, Expr]:
+        """One dimension: a run of elements where the index is a variable plus a number, else all of it."""
+        terms, offset = linear(index)
+        names = dict(self.scope.vars)
+        found = [t.name for t in terms if isinstance(t, Symbol) and t.name in names]
+        plain = all(isinstance(t, (Number, Symbol)) for t in terms)
+        if not plain or len(found) > 1 or (found and (terms[Symbol(found[0])] != 1 or found[0] in used)):
+            return Axis(ZERO, Const(length), Const(length)), index
+        base: Expr = Const(offset)
+        for term, factor in terms.items():
+            if isinstance(term, Number):
+                base = base + term.value * factor
+        base = simplify(base)
+        extent = names[found[0]] if found else ONE
+        used |= set(found)
+        shown: Expr = Symbol(found[0]) if found else ZERO
+        if not guarded or inside(base, extent, Const(length), self.frame.ranges):
+            return Axis(base, extent, extent, kept=bool(found)), shown
+        low = clamp(base, 0, length)
+        high = clamp(base + extent, low, length)
+        return Axis(low, simplify(high - low), extent, kept=bool(found), cut=True), _plus(
+            shown, Number(base - low)
+        )
+
+    def emit(self, target: Block, index: tuple[Expr, ...], value: Expr, combine: str = "") -> None:
+        scope, frame = self.scope, self.frame
+        guards = [self.loads(g, True) for g in scope.guards]
+        shown = [i.name for i in index if isinstance(i, Symbol)]
+        covered = sorted(shown) == sorted(v for v, e in scope.vars if e != ONE or v in shown)
+        simple = all(isinstance(i, Symbol) or i == ZERO for i in index)
+        box = (
+            covered
+            and simple
+            and not guards
+            and not combine
+            and not target.cut
+            and all(
+                axis.extent == (dict(scope.vars)[i.name] if isinstance(i, Symbol) else ONE)
+                for axis, i in zip(target.axes, index, strict=True)
+            )
+        )
+        operands = list(self.operands)
+        word = "w"
+        if not box:
+            operands = [target, *(b for b in operands if b != target)]
+            word = "a0"
+        numbering = {f"@{i}": f"a{operands.index(b)}" for i, b in enumerate(self.operands)}
+        places = ", ".join(self.text(i, numbering) for i in index)
+        shown_value = self.text(value, numbering)
+        if scope.vars or guards:
+            extents = [self.text(Number(e), numbering) for _, e in scope.vars] or ["1"]
+            conditions = "".join(f" if {self.text(g, numbering)}" for g in guards)
+            every = f"{', '.join(scope.names or ['_'])} in ({', '.join(extents)},)"
+            shown_value = f"({shown_value} for {every}{conditions})"
+        attributes: dict[str, Any] = {"code": f"{word}[{places}] = {shown_value}"} | {
+            name: e for e, name in self.numbers.items()
+        }
+        if combine:
+            attributes["combine"] = combine
+        if frame.lowering.program.padded:
+            attributes["padded"] = True
+        if not box and target.home.depth < frame.level.depth:
+            attributes["each"] = unit  # one unit after the other: all change the same tile
+        work = product(e for _, e in scope.vars) * max(1, _cost((value, *guards), frame.lowering))
+        dtype = value.dtype if value.dtype not in WEAK and value.dtype != "bool" else "f32"
+        reads = tuple(b.region() for b in operands)
+        given = tuple(sorted(attributes.items()))
+        done = pm.Work(simplify(work), ZERO, dtype)
+        frame.emit(pm.Compute("nest", target.region(), reads, given, "vector", done))
+
+    def text(self, expr: Expr, numbering: dict[str, str]) -> str:
+        def named(part: Expr) -> Expr:
+            if isinstance(part, Number):
+                value = simplify(part.value)
+                if isinstance(value, Const):
+                    return value
+                return Symbol(self.numbers.setdefault(value, f"s{len(self.numbers)}"))
+            if isinstance(part, Load):
+                return Load(numbering.get(part.source, part.source), part.index, part.dtype)
+            return part
+
+        return rebuild(expr, named).text()
+
+
+def _plus(left: Expr, right: Expr) -> Expr:
+    return simplify(applied("+", (left, right)))
+
+
+def _cost(values: tuple[Expr, ...], lowering: Lowering) -> int:
+    """Operations of the vector engine for each element; functions take as long as their own engine does."""
+    total = 0
+    for value in values:
+        for part in walk(value):
+            if isinstance(part, Applied):
+                name = OPERATION_NAMES.get(part.operator, part.operator)
+                own = OPERATIONS[name].flops((1,)) if name in OPERATIONS else 1
+                total += lowering.special or own if part.operator in FUNCTIONS else own
+    return total
