@@ -1,0 +1,216 @@
+"""Fork ranks, watch them, bring back what they return, and name the one at fault."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from megatile.collectives.asked import read_bytes
+from megatile.core.errors import MegatileError
+from megatile.runtime.errors import LaunchError, PeerError
+from megatile.runtime.shared.world import World
+
+STOPPED_SECONDS = 3.0
+"""How long a rank may be stopped (SIGSTOP) before it counts as lost."""
+END_SECONDS = 1.0
+_POLL = 0.01
+_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of Linux: a rank ends when the process that forked it does."""
+
+
+@dataclass
+class _Rank:
+    pid: int
+    pipe: int
+    said: bytearray = field(default_factory=bytearray)
+    code: int | None = None
+    stopped: float | None = None
+
+
+def run(
+    work: Callable[..., Any],
+    processes: int,
+    *,
+    heap: int | str = "64 MiB",
+    args: Sequence[Any] = (),
+    timeout: float = 120.0,
+    started: Callable[[list[int]], None] | None = None,
+    world: World | None = None,
+) -> list[Any]:
+    """``work(world, *args)`` in ``processes`` forked processes; what each returned, in the order of ranks.
+
+    ``heap`` is the symmetric memory of each rank. ``timeout`` (seconds) bounds the whole run; ``started`` is
+    called with the process ids. A rank that fails raises :class:`LaunchError` here, with ``units`` at fault.
+    """
+    if not hasattr(os, "fork"):
+        raise LaunchError("processes that share memory need a system that can fork")
+    world = world or World.make(processes, read_bytes(heap))
+    ranks = [_fork(world, rank, work, args) for rank in range(processes)]
+    try:
+        if started is not None:
+            started([rank.pid for rank in ranks])
+        _watch(world, ranks, timeout)
+    finally:
+        _end(ranks)
+    return [json.loads(bytes(rank.said))["value"] for rank in ranks]
+
+
+def _fork(world: World, number: int, work: Callable[..., Any], args: Sequence[Any]) -> _Rank:
+    receive, send = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        os.close(send)
+        os.set_blocking(receive, False)
+        return _Rank(pid, receive)
+    code = 1
+    try:
+        os.close(receive)
+        _die_with(parent)
+        world.rank = number
+        report = _report(world, work, args)
+        code = 0 if "value" in report else 1
+        os.set_blocking(send, True)
+        data = json.dumps(report).encode()
+        while data:
+            data = data[os.write(send, data) :]
+    except BrokenPipeError:
+        pass
+    finally:
+        os._exit(code)
+
+
+def _die_with(parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _report(world: World, work: Callable[..., Any], args: Sequence[Any]) -> dict[str, Any]:
+    """What a rank says at its end: its value, or its error and whether it is its own."""
+    try:
+        value = work(world, *args)
+        json.dumps(value)
+        return {"value": value}
+    except PeerError as problem:
+        return {"text": str(problem), "own": False}
+    except MegatileError as problem:
+        world.lose(world.rank)
+        return {"text": str(problem), "own": True}
+    except BaseException as problem:
+        world.lose(world.rank)
+        last = traceback.extract_tb(problem.__traceback__)[-1]
+        what = f"{type(problem).__name__}: {problem} ({last.filename}:{last.lineno})"
+        return {"text": what, "own": True}
+
+
+def _watch(world: World, ranks: list[_Rank], timeout: float) -> None:
+    end = time.monotonic() + timeout
+    while any(rank.code is None for rank in ranks):
+        _listen(ranks)
+        for number, rank in enumerate(ranks):
+            _look(rank)
+            ill = rank.code not in (None, 0) and not rank.said
+            if ill or (rank.stopped is not None and time.monotonic() - rank.stopped > STOPPED_SECONDS):
+                world.lose(number)
+                _settle(ranks, number)
+        late = [n for n, rank in enumerate(ranks) if rank.code is None]
+        if any(rank.code for rank in ranks):
+            _settle(ranks, None)
+        elif late and time.monotonic() > end:
+            raise LaunchError(
+                f"the work did not finish within {timeout:g} s: {_names(late)} still at work",
+                units=tuple(late),
+                advice="give a larger timeout=",
+            )
+    if any(rank.code for rank in ranks):
+        _settle(ranks, None)
+
+
+def _listen(ranks: list[_Rank]) -> None:
+    """Take what ranks say, waiting a moment for it."""
+    waiting = [rank.pipe for rank in ranks if rank.code is None]
+    ready = select.select(waiting, [], [], _POLL)[0] if waiting else []
+    for rank in ranks:
+        if rank.pipe in ready:
+            _take(rank)
+
+
+def _take(rank: _Rank) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while block := os.read(rank.pipe, 1 << 16):
+            rank.said += block
+
+
+def _look(rank: _Rank) -> None:
+    """Whether a rank has ended or stopped."""
+    if rank.code is not None:
+        return
+    pid, state = os.waitpid(rank.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+    if not pid:
+        return
+    if os.WIFSTOPPED(state):
+        rank.stopped = time.monotonic()
+    elif os.WIFCONTINUED(state):
+        rank.stopped = None
+    else:
+        rank.code = os.waitstatus_to_exitcode(state)
+        _take(rank)
+
+
+def _settle(ranks: list[_Rank], lost: int | None) -> None:
+    """Something went wrong: let the others report, then raise the error that names who is at fault."""
+    until = time.monotonic() + END_SECONDS
+    while time.monotonic() < until and any(r.code is None for n, r in enumerate(ranks) if n != lost):
+        _listen(ranks)
+        for rank in ranks:
+            _look(rank)
+    reports = {n: json.loads(bytes(r.said)) for n, r in enumerate(ranks) if r.code and r.said}
+    dead = [n for n, r in enumerate(ranks) if r.code and not r.said]
+    own = [n for n, report in reports.items() if report["own"]]
+    if lost is not None and ranks[lost].code is None:
+        raise LaunchError(f"rank {lost} was stopped", units=(lost,), advice="let it run, or start again")
+    guilty = dead or own or sorted(reports)
+    first = guilty[0]
+    reason = f"ended {_how(ranks[first].code)}" if first in dead else reports[first]["text"]
+    more = f" (also {_names(guilty[1:])})" if len(guilty) > 1 else ""
+    raise LaunchError(f"rank {first}: {reason}{more}", units=tuple(guilty))
+
+
+def _end(ranks: list[_Rank]) -> None:
+    """Nothing is left behind: no process, no pipe."""
+    for rank in ranks:
+        if rank.code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank.pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(rank.pid, 0)
+        os.close(rank.pipe)
+
+
+def _how(code: int | None) -> str:
+    return (
+        f"by signal {signal.Signals(-code).name}"
+        if code is not None and code < 0
+        else f"with exit code {code}"
+    )
+
+
+def _names(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"

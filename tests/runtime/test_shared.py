@@ -1,0 +1,176 @@
+"""Processes that share memory: collectives against NumPy, and what happens to those left when one is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from megatile.core.dtypes import numpy_dtype
+from megatile.runtime import shared
+from megatile.runtime.errors import LaunchError
+
+REDUCE = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
+
+
+def values(rank: int, count: int, dtype: str) -> np.ndarray:
+    return np.random.default_rng(rank).integers(1, 4, count).astype(numpy_dtype(dtype))
+
+
+def all_reduced(world: shared.World, cases: list[tuple[int, str, str]]) -> list[int]:
+    """The number of wrong elements of each case."""
+    wrong = []
+    for count, dtype, op in cases:
+        x = world.symmetric(count, dtype)
+        x.local[:] = values(world.rank, count, dtype)
+        world.all_reduce(x, op)
+        parts = np.stack([values(r, count, dtype).astype("f8") for r in range(world.size)])
+        wrong.append(int((x.local.astype("f8") != REDUCE[op](parts, axis=0)).sum()))
+    return wrong
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 5])
+def test_all_reduce_of_every_kind(processes: int) -> None:
+    cases = [
+        (n, d, "sum")
+        for n in (1, 7, 300, 5000)
+        for d in ("f32", "f64", "i32", "i64", "f16", "bf16", "u8", "i8")
+    ]
+    cases += [(n, "f32", op) for n in (3, 70_001) for op in REDUCE]
+    found = shared.run(all_reduced, processes, heap="2 MiB", args=(cases,))
+    assert found == [[0] * len(cases)] * processes
+
+
+def all_others(world: shared.World) -> bool:
+    n, me = world.size, world.rank
+    part, whole, swapped = (
+        world.symmetric(5, "i32"),
+        world.symmetric((n, 5), "i32"),
+        world.symmetric((n, 5), "i32"),
+    )
+    part.local[:] = 10 * me + np.arange(5)
+    world.all_gather(whole, part)
+    fine = np.array_equal(whole.local, 10 * np.arange(n)[:, None] + np.arange(5))
+    world.all_to_all(swapped, whole)
+    fine &= np.array_equal(swapped.local, np.tile(10 * me + np.arange(5), (n, 1)))
+    world.reduce_scatter(part, whole)
+    fine &= np.array_equal(part.local, n * (10 * me + np.arange(5)))
+    world.broadcast(part, n - 1)
+    return bool(fine and np.array_equal(part.local, n * (10 * (n - 1) + np.arange(5))))
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_the_other_collectives(processes: int) -> None:
+    assert shared.run(all_others, processes) == [True] * processes
+
+
+def handed_round(world: shared.World, rounds: int) -> int:
+    """A token goes round by puts and signals."""
+    token, flag = world.symmetric(1, "i64"), world.symmetric(1, "i32")
+    following = (world.rank + 1) % world.size
+    for turn in range(1, rounds + 1):
+        if world.rank or turn > 1:
+            world.wait(flag, turn - (world.rank == 0))
+        token.of(following)[0] = token.local[0] + 1
+        world.signal(flag, following)
+    world.barrier()
+    return int(token.local[0])
+
+
+def test_puts_are_seen_after_their_signal() -> None:
+    assert shared.run(handed_round, 3, args=(200,))[0] == 600
+
+
+def test_errors_name_what_does_not_fit() -> None:
+    with pytest.raises(LaunchError, match=r"rank 0: a symmetric array of .* does not fit"):
+        shared.run(lambda w: w.symmetric(1 << 20), 2, heap="1 MiB")
+    with pytest.raises(LaunchError, match="no reduction 'mean'"):
+        shared.run(lambda w: w.all_reduce(w.symmetric(4), "mean"), 2)
+    with pytest.raises(LaunchError, match="no room for"):
+        shared.run(lambda w: None, 2, heap="900 TiB")
+    with pytest.raises(LaunchError, match="cannot share memory"):
+        shared.run(lambda w: None, 0)
+
+
+def fails(world: shared.World, how: str, who: int) -> None:
+    world.barrier()
+    if world.rank == who:
+        if how == "raise":
+            raise ValueError("no good")
+        if how == "exit":
+            os._exit(3)
+        os.kill(os.getpid(), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+    x = world.symmetric(4096)
+    while True:
+        world.all_reduce(x)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("raise", "rank 2: ValueError: no good"), ("exit", "rank 2: ended with exit code 3"),
+     ("kill", "rank 2: ended by signal SIGKILL"), ("stop", "rank 2 was stopped")],
+)  # fmt: skip
+def test_a_lost_rank_is_named_soon(how: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megatile.runtime.shared.group.STOPPED_SECONDS", 0.5)
+    pids: list[int] = []
+    begun = time.monotonic()
+    with pytest.raises(LaunchError, match=said) as found:
+        shared.run(fails, 4, args=(how, 2), started=pids.extend)
+    assert time.monotonic() - begun < 5
+    assert found.value.units == (2,)
+    assert not any(alive(pid) for pid in pids)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_work_that_never_ends_is_ended() -> None:
+    with pytest.raises(LaunchError, match=r"did not finish within 0\.3 s: ranks 0, 1 still at work"):
+        shared.run(lambda w: time.sleep(60), 2, timeout=0.3)
+
+
+def test_runs_leave_nothing_behind() -> None:
+    def state() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/dev/shm"))
+
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("no /proc here")
+    shared.run(lambda w: w.barrier(), 2)
+    before = state()
+    for _ in range(25):
+        shared.run(lambda w: w.barrier(), 2, heap="1 MiB")
+    assert state() == before
+
+
+def test_ranks_end_with_the_process_that_began_them(tmp_path: Path) -> None:
+    script = (
+        "import sys, time\nfrom megatile.runtime import shared\n"
+        "def told(pids):\n    print(*pids, flush=True)\n"
+        "def work(w):\n    x = w.symmetric(4)\n    time.sleep(0.2 * w.rank)\n    time.sleep(60)\n"
+        "shared.run(work, 3, started=told)\n"
+    )
+    environment: dict[str, Any] = {**os.environ, "PYTHONPATH": str(Path(shared.__file__).parents[3])}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment, text=True
+    )
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 3
+    parent.kill()
+    parent.wait()
+    until = time.monotonic() + 3
+    while time.monotonic() < until and any(map(alive, pids)):
+        time.sleep(0.05)
+    assert not any(map(alive, pids))
