@@ -203,3 +203,27 @@ def test_nan_and_infinity_pass_through_reductions() -> None:
     x[1, 5], x[2, 63], x[3, 0], x[4] = np.nan, np.inf, -np.inf, -np.inf
     y = np.zeros((8, 64), np.float32)
     check(softmax(8, 64, 4), x, y)
+
+
+def test_threads_in_step_read_before_any_writes() -> None:
+    """Statements that all threads of a block do together, each before the next."""
+    from dataclasses import replace
+
+    from megatile.core.expr import Const, Symbol, applied
+    from megatile.ir import nodes as n
+    from megatile.ir.expr import Load
+
+    @T.program
+    def kernel(A: T.Tensor((32,), "f32")):
+        with T.Kernel(block=1):
+            for i in T.Parallel(32):
+                A[i] = A[i] + 1.0
+
+    program = kernel.build("cpu")
+    i = Symbol("i")
+    other = Load("A", (applied("^", (i, Const(1))),), "f32")
+    value = applied("+", (Load("A", (i,), "f32"), other), "f32")
+    store = n.Store("A", (i,), value)
+    nest = n.Parallel(("i",), (Const(32),), (store, store), in_step=True)
+    region = replace(program.body[0], body=(nest,))
+    check(replace(program, body=(region,)), random(32), threads=1)

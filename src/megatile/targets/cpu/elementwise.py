@@ -14,20 +14,15 @@ from megatile.targets.cpu.atomics import atomic
 from megatile.targets.cpu.elements import LANES, Value, broadcast, converted, kind, loaded, stored
 from megatile.targets.cpu.errors import CompileError
 from megatile.targets.cpu.expressions import fits_lanes, whole, write
-from megatile.targets.cpu.moving import in_lanes, rows
+from megatile.targets.cpu.moving import in_lanes, rows, scratch
 from megatile.targets.cpu.scope import Scope
 
 _C_KIND = {"f": "float", "d": "double", "l": "long", "b": "int"}
 
 
 def parallel(scope: Scope, node: n.Parallel) -> None:
-    if node.in_step and len(node.body) > 1:
-        if any(isinstance(one, n.Let) for one in n.walk(node.body)):
-            raise CompileError(
-                "threads in step that keep variables cannot be compiled yet", advice="mt.run takes them"
-            )
-        for one in node.body:
-            parallel(scope, replace(node, body=(one,)))
+    if node.in_step and _meets_itself(node):
+        _in_step(scope, node)
         return
     extents = [simplify(scope.own(e)) for e in node.extents]
     lane = lane_of(scope, node)
@@ -50,6 +45,38 @@ def parallel(scope: Scope, node: n.Parallel) -> None:
                 Lanes(scope, lane, index, count).body(node.body)
 
         rows(scope, "0", whole(extent, scope), length, body)
+
+
+def _meets_itself(node: n.Parallel) -> bool:
+    """Whether iterations read what others of them write."""
+    touched = [(kind, name) for one in n.walk(node.body) for kind, name, _ in n.element_accesses(one)]
+    written = {name for kind, name in touched if kind != "read"}
+    return any(kind != "write" and name in written for kind, name in touched)
+
+
+def _in_step(scope: Scope, node: n.Parallel) -> None:
+    """Every statement is done by all iterations before the next begins: all values first, then all stores."""
+    for one in node.body:
+        if not isinstance(one, n.Store):
+            raise CompileError(
+                "threads in step that read each other's elements in more than plain assignments cannot be "
+                "compiled yet", place=one.span.place() if one.span else None, advice="mt.run takes them",
+            )  # fmt: skip
+        extents = [simplify(scope.own(e)) for e in node.extents]
+        dtype = scope.gen.storages.storage(one.target).dtype
+        values = scratch(scope, extents, dtype, wide=True)
+        index = [scope.gen.name(name) for name in node.vars]
+        place = values.at(index)
+        for second in (False, True):
+            with scope.text.block(), ExitStack() as stack:
+                for name, c_name, extent in zip(node.vars, index, extents, strict=True):
+                    stack.enter_context(scope.loop(c_name, "0", whole(extent, scope)))
+                    stack.enter_context(scope.known(name, Value(c_name, "int"), range_of(scope, extent)))
+                if second:
+                    _Scalars(scope).store(one, loaded(dtype, True, place, False))
+                else:
+                    value = converted(_Scalars(scope).value(one.value), dtype)
+                    scope.text.add(stored(dtype, True, place, value))
 
 
 def range_of(scope: Scope, extent: Expr) -> tuple[int, int] | None:
@@ -82,10 +109,10 @@ class _Scalars:
     def value(self, expr: Expr) -> Value:
         return write(simplify_whole(self.scope.own(expr)), self.scope)
 
-    def store(self, node: n.Store) -> None:
+    def store(self, node: n.Store, value: Value | None = None) -> None:
         storage, pointer, guard = self.scope.element(node.target, node.index)
         _, copies, copy_stride = self.scope.gen.storages.place(node.target, self.scope.path, self.scope.depth)
-        value = converted(self.value(node.value), storage.dtype)
+        value = value or converted(self.value(node.value), storage.dtype)
         guard = f"if ({guard}) " if guard else ""
         if copies > 1:
             with self.scope.loop("copy", "0", str(copies)):

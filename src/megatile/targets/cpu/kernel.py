@@ -92,7 +92,7 @@ class _Code:
         self.function.argtypes = [ctypes.c_void_p] * 4
         self.shapes = [(numpy_dtype(p.dtype), tuple(p.shape)) for p in program.params]
         written = {r.source for node in n.walk(program.body) for kind, r in n.regions(node) if kind != "read"}
-        names = Places(program).names
+        names = self.names = Places(program).names
         self.written = {names[w].base for w in written}
         self.copies = [names[p.name].copies for p in program.params]
         self.constant = {p.name for p in program.params} - self.written
@@ -141,6 +141,12 @@ class _Code:
             array[...] = mine
 
     def _one(self, name: str, copies: np.ndarray) -> np.ndarray:
+        parts = self.names[name].valid
+        if parts is not None:
+            whole = np.zeros_like(copies[0])
+            for copy, part in zip(copies, parts, strict=True):
+                whole[part] = copy[part]
+            return whole
         first = copies[0]
         for number, other in enumerate(copies[1:], 1):
             if not ((first == other) | ((first != first) & (other != other))).all():

@@ -101,6 +101,7 @@ def over(scope: Scope, conditions: list[str], box: Box) -> Iterator[str]:
 
 def copy(scope: Scope, to: Box, source: Box) -> None:
     """Elements to elements, converted; what the source has over its edge is zero."""
+    refuse_parts(source)
     pairs = matched(scope, to, source)
     pointer, conditions = single(to)
     origin, present = single(source)
@@ -230,8 +231,18 @@ def scratch(scope: Scope, extents: list[Expr], dtype: str, wide: bool = False) -
     return Box(storage, pointer, axes)
 
 
+def refuse_parts(box: Box) -> None:
+    if box.parts:
+        raise CompileError(
+            f"'{box.storage.name}', of which smaller units hold different parts, is read as a whole, which "
+            "cannot be compiled yet",
+            advice="T.allgather its view first",
+        )
+
+
 def dense(scope: Scope, box: Box, dtype: str | None = None) -> Box:
     """The box itself if all its elements exist and lie plainly, else a copy of it (as ``dtype``)."""
+    refuse_parts(box)
     lies = held(box.storage.dtype, box.storage.wide)
     if not box.clipped and (dtype is None or lies == dtype):
         return box

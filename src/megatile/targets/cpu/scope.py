@@ -65,6 +65,8 @@ class Box:
     copy_stride: int = 0
     guard: str | None = None
     """A condition without which none of it exists."""
+    parts: bool = False
+    """Whether it has several copies, each of which holds a part only."""
     panels: bool = False
     """Whether columns lie in panels of two vectors, each over all rows."""
 
@@ -283,14 +285,9 @@ class Scope:
             else:
                 place = binary("+", place, binary("*", binary("+", share.start, at), stride))
             axes.append(axis)
-        return Box(
-            storage,
-            self.pointer(storage, place, terms, peer),
-            axes,
-            copies,
-            copy_stride,
-            " && ".join(guards) or None,
-        )
+        parts = copies > 1 and storages.names[region.source].valid is not None
+        pointer = self.pointer(storage, place, terms, peer)
+        return Box(storage, pointer, axes, copies, copy_stride, " && ".join(guards) or None, parts)
 
     def _clip(self, region: n.Region, dim: n.Dim, axis: Axis, at: Expr, share: Share, moved: bool) -> None:
         start, size, length = (whole(e, self) for e in (at, axis.extent, share.length))
