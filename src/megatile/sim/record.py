@@ -50,6 +50,8 @@ class Usage:
     """Busy ps per kind of engine, shares of the whole time, bytes by name, exposed ps per unit."""
 
     busy: dict[str, int]
+    units: dict[str, int]
+    """On how many units of the hardware each kind of engine works."""
     links: dict[str, float]
     memories: dict[str, float]
     bytes_on: dict[str, int]
@@ -343,8 +345,9 @@ class Record:
         pairs, counts = np.unique(used[:, st.R_PATH] * size + used[:, st.R_BYTES], return_counts=True)
         return list(zip((pairs // size).tolist(), (pairs % size).tolist(), counts.tolist(), strict=True))
 
-    def _work(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Busy time per kind of engine; per unit, time in which it communicates and computes nothing."""
+    def _work(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+        """Busy time per kind of engine, on how many hardware units; per unit, time in which it communicates
+        and computes nothing."""
         rows, names = self.rows, self._engine_names()
         start = np.maximum(rows[:, st.R_START], 0)
         end = np.maximum(start, rows[:, st.R_END])
@@ -352,16 +355,20 @@ class Record:
         for kind, name in PLACES.items():
             engine[(engine == NONE) & (rows[:, st.R_KIND] == kind)] = names.index(name)
         engine[engine == NONE] = names.index("control")
-        spent = np.bincount(engine, end - start, len(names))
-        busy: dict[str, int] = {}
-        for number in np.unique(engine).tolist():
-            name = engine_kind(names[number])
-            if name not in WAITING:
-                busy[name] = busy.get(name, 0) + int(spent[number])
-        working = np.array([engine_kind(name) not in COMMUNICATION for name in names])[engine]
         unit = rows[:, st.R_WHO] - self.launched.first
+        spent = np.bincount(engine, end - start, len(names))
+        used, busy, units = np.bincount(engine, minlength=len(names)), dict[str, int](), dict[str, int]()
+        places = self.places + (np.searchsorted(self.launched.offsets, np.arange(self.units), "right") << 40)
+        for name in dict.fromkeys(
+            engine_kind(n) for n, count in zip(names, used.tolist(), strict=True) if count
+        ):
+            numbers = [i for i, other in enumerate(names) if engine_kind(other) == name]
+            if name not in WAITING:
+                mine = np.bincount(unit[np.isin(engine, numbers)], minlength=self.units) > 0
+                busy[name], units[name] = int(spent[numbers].sum()), len(np.unique(places[mine]))
+        working = np.array([engine_kind(name) not in COMMUNICATION for name in names])[engine]
         exposed = uncovered_ps(unit, start, end, working, self.units).tolist()
-        return busy, dict(zip(self.names, exposed, strict=True))
+        return busy, units, dict(zip(self.names, exposed, strict=True))
 
     def usage(self, whole_ps: int) -> Usage:
         spent, moved = self.resources()
@@ -375,8 +382,8 @@ class Record:
                 time / max(1, whole_ps) / widths[key]
             )
             named[name] = named.get(name, 0) + moved[key]
-        busy, exposed = self._work()
-        return Usage(busy, tables[0], tables[1], named, exposed)
+        busy, units, exposed = self._work()
+        return Usage(busy, units, tables[0], tables[1], named, exposed)
 
     def _name(self, key: Any) -> str:
         if isinstance(key, Link):

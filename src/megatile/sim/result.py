@@ -11,8 +11,6 @@ from html import escape
 from pathlib import Path as FilePath
 from typing import Any, ClassVar
 
-import numpy as np
-
 from megatile.core.quantities import format_bytes, format_time
 from megatile.hda import HDA
 from megatile.plan.model import Plan
@@ -31,7 +29,6 @@ from megatile.trace import (
     why_slow,
     write_trace,
 )
-from megatile.trace.exposure import engine_kind
 
 TRACE_SWITCH = "MEGATILE_TRACE"
 
@@ -118,11 +115,8 @@ class Result:
         return self.usage.busy
 
     def use(self, engine: str) -> float:
-        """Share of the whole time in which an engine works, on average over the units that use it."""
-        trace = self.trace
-        kinds = [i for i, name in enumerate(trace.engines) if engine_kind(name) == engine]
-        mine = np.isin(trace.columns["engine"], kinds)
-        return self.busy[engine] / max(1, self.time_ps * len(np.unique(trace.columns["unit"][mine])))
+        """Share of the whole time in which an engine works, on average over the hardware that uses it."""
+        return self.busy[engine] / max(1, self.time_ps * self.usage.units[engine])
 
     @property
     def links(self) -> dict[str, float]:
