@@ -16,6 +16,7 @@ from megatile.plan.check import check
 from megatile.plan.execute import execute
 from megatile.plan.model import Plan
 from megatile.sim import TimingError, simulate
+from megatile.timing.library import Library
 from megatile.trace import read_trace
 
 
@@ -245,3 +246,11 @@ def test_units_without_a_network_send_through_the_memory_they_share() -> None:
     assert set(r.memories) == {"memory l3_cache[0]", "memory ram[0]"}
     assert not r.links
     assert simulate(plan, machine=machine("cpu", cores=2), engine="compiled").time_ps == r.time_ps
+
+
+def test_a_timeline_counts_the_queues_of_messages_that_are_used() -> None:
+    """NCCL's kernels send through the 17th queue of an H100's; nobody knows the 16 before it."""
+    plan = ring(4, 64, scale="device", memory="hbm")
+    trace = simulate(plan, machine="dgx-h100", timing=Library("bulk", "ring")).trace
+    assert {e.engine for e in trace if e.operation == "send"} == {"dma.1"}
+    assert {e.operation for e in trace if e.engine == "control"} == {"launch ring"}

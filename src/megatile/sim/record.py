@@ -15,7 +15,7 @@ from megatile.plan import model as pm
 from megatile.sim import state as st
 from megatile.sim.simulation import Launched, Simulation
 from megatile.sim.state import NONE
-from megatile.sim.table import ENGINES
+from megatile.sim.table import DMA, ENGINES
 from megatile.trace import LAUNCH, Counter, Trace
 from megatile.trace.exposure import COMMUNICATION, WAITING, engine_kind, uncovered_ps
 
@@ -172,8 +172,12 @@ class Record:
         )  # fmt: skip
 
     def _engine_names(self) -> list[str]:
+        """Queues of the DMA engine for messages are counted as far as they are used: ``dma.1``, …"""
         channels = max(view.dma.channels for view in self.launched.views)
-        return [*ENGINES, "dma", *(f"dma.{i}" for i in range(1, channels))]
+        names, used = [*ENGINES, "dma", *[""] * (channels - 1)], np.unique(self.rows[:, st.R_ENGINE])
+        for i, engine in enumerate(used[used > DMA].tolist(), 1):
+            names[engine] = f"dma.{i}"
+        return names
 
     def _texts(self, rows: Any, tables: dict[str, _Names]) -> dict[str, Any]:
         """The numbers of engine, operation, source and operands of every row."""
