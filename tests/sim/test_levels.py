@@ -114,3 +114,11 @@ def test_memory_does_not_grow_with_instances() -> None:
     (short, small), (long, large) = found
     assert 3 * short < long
     assert large < small + 1320 * 64
+
+
+def test_launches_of_blocks_take_a_device_in_turn() -> None:
+    """Waves of four blocks of 69 ps: two, one and two of them, submitted at once."""
+    with Session(toy(4)) as session:
+        launches = [session.submit(blocks(count, 1, Const(64))) for count in (8, 4, 8)]
+        session.wait()
+        assert [launch.end_ps for launch in launches] == [138, 207, 345]
