@@ -312,3 +312,15 @@ def test_ranges_with_fixed_places_keep_apart() -> None:
     b.copy(y, x)
     with pytest.raises(PlanError, match="tile 'x' and tile 'y' overlap in memory 'local' at byte 128"):
         Session(toy(1)).submit(b.finish())
+
+
+def test_a_launch_that_is_refused_leaves_nothing_behind() -> None:
+    s = Session(toy(2))
+    with pytest.raises(PlanError, match=r"input 'x' has shape \(3, 64\), not \(2, 64\)"):
+        s.submit(doubling(), {"x": np.ones((3, 64), "f4")})
+    assert s.launch(doubling()).outputs is None  # "x" is still unknown
+    s.launch(doubling(), {"x": np.ones((2, 64), "f4")})
+    with pytest.raises(PlanError, match="has shape"):
+        s.submit(doubling(), {"x": np.ones((3, 64), "f4")})
+    s.launch(doubling())
+    assert (s.read("x") == 4).all()

@@ -330,8 +330,13 @@ class Session:
         if type(as_timing(timing)) is not Timing or self._by_symmetry(lasting):
             self._alone(launch, prepared, given if with_data else None, not new, assume, timing)
         else:
-            self._contents.declare(lasting, with_data)
-            self._begin(launch, prepared, given if with_data else None, bool(new), assume)
+            before = {name: replace(tensor) for name, tensor in self._contents.tensors.items()}
+            try:
+                self._contents.declare(lasting, with_data)
+                self._begin(launch, prepared, given if with_data else None, bool(new), assume)
+            except MegatileError:
+                self._contents.tensors = before
+                raise
         if new:
             self._queues.add(plan)
         self._count += 1
