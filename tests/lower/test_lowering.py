@@ -164,6 +164,30 @@ def test_atomics_of_blocks_on_one_element_add_up() -> None:
     assert got.sum() == 320
 
 
+def test_rounds_of_a_region_that_a_condition_leaves_out() -> None:
+    @T.program
+    def some(A: T.Tensor((6, 32), "f32"), B: T.Tensor((6, 32), "f32")):
+        with T.Kernel(device=1, block=2, threads=32) as bx, T.Scale("device"):
+            t = T.alloc((32,), "f32", level="l2")
+            T.clear(t)
+            for s in T.serial(6):
+                if s % 2 == 1:
+                    with T.Scale("block"):
+                        x = T.alloc((16,), "f32")
+                        y = T.alloc((16,), "f32")
+                        T.copy(x, A[s, bx * 16 : bx * 16 + 16])
+                        T.copy(y, t[bx * 16])
+                        for i in T.Parallel(16):
+                            x[i] = x[i] + y[i]
+                        T.copy(t[bx * 16], x)
+                T.copy(B[s, 0:32], t)
+
+    a, b = np.random.default_rng(0).standard_normal((6, 32), dtype="f4"), np.zeros((6, 32), "f4")
+    result = mt.simulate(some, a, b, machine="dgx-h100")
+    mt.run(some, a, b)
+    np.testing.assert_array_equal(result.outputs["B"], b)
+
+
 def test_time_is_between_the_bounds_and_figures_follow() -> None:
     prog = gemm(512, 512, 512, 128, 128, 64)
     lowered = mt.lower(prog, machine="dgx-h100")

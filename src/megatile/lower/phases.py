@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from megatile.core.expr import ZERO, Const, Expr, Symbol, select, substitute, unit
+from megatile.core.expr import ONE, ZERO, Const, Expr, Symbol, select, substitute, symbols, unit
 from megatile.ir import nodes as n
 from megatile.lower.collectives import between_copies
 from megatile.lower.dependence import earliest, touched
@@ -98,22 +98,30 @@ def _phase(
     owner = frame.level.name
     target = launch.depth(node.scale)
     waits = frame.stream.busy or frame.stream.pending or frame.turns
+    if any(symbols(condition) - {"unit"} for condition in conditions):
+        raise cannot("a region under a condition that data decides", node)
+    index: Expr = ZERO
+    for loop in frame.turns:
+        index = index * loop.trips + (Symbol(loop.name) - loop.start) // loop.step
+    # Where a condition may leave rounds out, each has a counter of its own.
+    rounds = math.prod(loop.trips for loop in frame.turns) if conditions else 1
+    theirs, mine = (turn, index) if rounds > 1 else (ZERO, ZERO)
     with child.stream.inner() as body:
         if waits:
-            lowering.flags[go] = pm.Flag(go, level=owner)
-            child.emit(pm.Wait(go, turn + 1))
+            lowering.flags[go] = pm.Flag(go, rounds, owner)
+            child.emit(pm.Wait(go, ONE if rounds > 1 else turn + 1, theirs))
         if target > child.level.depth:
             within(child, node, child.level.depth)
         else:
             child.lower(node.body)
-        lowering.flags[done] = pm.Flag(done, level=owner)
+        lowering.flags[done] = pm.Flag(done, rounds, owner)
         above = (
             child.place.rank(0, frame.level.depth)
             if frame.level.parent is None
             else unit // child.level.total
         )
         child.node = node
-        child.emit(pm.Signal(done, above))
+        child.emit(pm.Signal(done, above, theirs))
     for condition in reversed(conditions):
         body = [pm.If(condition, tuple(body))]
     child.stream.out += body
@@ -124,13 +132,10 @@ def _phase(
         place = (
             earliest(frame.stream.out, region, lowering.first.total) if region and _is_first(frame) else None
         )
-        frame.emit(pm.Signal(go, unit))
+        frame.emit(pm.Signal(go, unit, mine))
         if place is not None:  # before commands that do not concern it: they overlap
             frame.stream.out.insert(place, frame.stream.out.pop())
-    index: Expr = ZERO
-    for loop in frame.turns:
-        index = index * loop.trips + (Symbol(loop.name) - loop.start) // loop.step
-    frame.stream.pending.append(pm.Wait(done, (index + 1) * each))
+    frame.stream.pending.append(pm.Wait(done, Const(each) if rounds > 1 else (index + 1) * each, mine))
 
 
 def _is_first(frame: Frame) -> bool:
