@@ -69,6 +69,7 @@ def test_a_peer_that_does_not_exist() -> None:
             inbox = T.alloc((1, 8), "f32", level="l1")
             T.copy(inbox, A[r, 0], dst=r + 1)
             T.barrier()
+            T.copy(A[r, 0], inbox)
 
     with pytest.raises(RunError, match="there is no unit 4: ranks go from 0 to 3"):
         mt.compile(kernel, threads=1)(np.zeros((4, 8), np.float32))

@@ -9,8 +9,10 @@ from megatile.core.expr import Symbol, applied, constant
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load, loads
 from megatile.targets.cpu.elements import Value, converted, held, kind, loaded, stored
-from megatile.targets.cpu.elementwise import Lanes, lane_of, range_of
-from megatile.targets.cpu.moving import NOTHING, combined, horizontal, of_lane, offset, rows, together
+from megatile.targets.cpu.lanes import Lanes, lane_of
+from megatile.targets.cpu.moving import offset, rows
+from megatile.targets.cpu.reducing import NOTHING, combined, horizontal, of_lane, together
+from megatile.targets.cpu.scalars import range_of
 from megatile.targets.cpu.scope import Axis, Box, Scope
 
 MOST_BETWEEN = 2

@@ -10,10 +10,10 @@ from megatile.core.dtypes import accumulator
 from megatile.core.expr import Const, Expr, constant
 from megatile.ir import nodes as n
 from megatile.targets.cpu.elements import Value, c_type, converted, held, loaded, stored
-from megatile.targets.cpu.elementwise import own_statements
 from megatile.targets.cpu.expressions import whole
 from megatile.targets.cpu.moving import copy, dense, fill, scratch
 from megatile.targets.cpu.passes import is_invariant
+from megatile.targets.cpu.scalars import own_statements
 from megatile.targets.cpu.scope import Axis, Box, Scope
 
 

@@ -18,10 +18,10 @@ from megatile.ir.program import Program
 from megatile.language.tile.errors import ProgramWarning
 from megatile.targets.cpu import fusing, products, waiting
 from megatile.targets.cpu.elements import Value, converted, kind
-from megatile.targets.cpu.elementwise import lets
 from megatile.targets.cpu.forwarding import forwarded
 from megatile.targets.cpu.gemm import gemm, micro_kernel
 from megatile.targets.cpu.passes import flops, hoisted, without_copies
+from megatile.targets.cpu.scalars import lets
 from megatile.targets.cpu.scope import Box, Scope, Text
 from megatile.targets.cpu.storages import LINE, Storage, Storages
 from megatile.targets.interpret.dispatch import is_dispatched

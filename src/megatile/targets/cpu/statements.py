@@ -9,10 +9,12 @@ from megatile.core.expr import constant, simplify
 from megatile.ir import nodes as n
 from megatile.targets.cpu.atomics import atomic, atomic_region
 from megatile.targets.cpu.elements import Value, converted
-from megatile.targets.cpu.elementwise import loop_range, parallel, simplify_whole
+from megatile.targets.cpu.elementwise import parallel
 from megatile.targets.cpu.expressions import write
 from megatile.targets.cpu.gemm import gemm, prepare
-from megatile.targets.cpu.moving import copy_statement, cumsum, fill_statement, reduce
+from megatile.targets.cpu.moving import copy_statement, fill_statement
+from megatile.targets.cpu.reducing import cumsum, reduce
+from megatile.targets.cpu.scalars import loop_range, simplify_whole
 from megatile.targets.cpu.scope import Scope
 from megatile.targets.cpu.waiting import barrier, collective, copy_to_peer, signal, wait
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from megatile.core.expr import Const, Symbol, binary, simplify
 from megatile.ir import nodes as n
 from megatile.targets.cpu.elements import Value, converted
-from megatile.targets.cpu.elementwise import own_statements, simplify_whole
 from megatile.targets.cpu.errors import CompileError
 from megatile.targets.cpu.expressions import whole, write
 from megatile.targets.cpu.moving import copy_statement
+from megatile.targets.cpu.scalars import own_statements, simplify_whole
 from megatile.targets.cpu.scope import Frame, Scope, Text
 from megatile.targets.cpu.storages import Path
 

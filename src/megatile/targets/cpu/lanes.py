@@ -1,0 +1,226 @@
+"""Elementwise code, a vector of iterations at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from megatile.core.expr import ONE, Expr, Symbol, constant, linear, simplify, walk
+from megatile.ir import nodes as n
+from megatile.ir.expr import Load, loads
+from megatile.targets.cpu.elements import LANES, Value, broadcast, converted, kind, loaded, stored
+from megatile.targets.cpu.errors import CompileError
+from megatile.targets.cpu.expressions import fits_lanes, write
+from megatile.targets.cpu.moving import in_lanes
+from megatile.targets.cpu.scalars import C_NUMBER, loop_range, range_of, simplify_whole
+from megatile.targets.cpu.scope import Scope
+
+
+def lane_of(scope: Scope, node: n.Parallel) -> str | None:
+    """The loop variable that can run over the lanes of vectors."""
+    extents = [simplify(scope.own(e)) for e in node.extents]
+    inner = ExitStack()
+    with inner:
+        for name, extent in zip(node.vars, extents, strict=True):
+            inner.enter_context(scope.known(name, Value(name, "int"), range_of(scope, extent)))
+        for name in reversed(node.vars):
+            if constant(extents[node.vars.index(name)]) != 1 and _Fits(scope, name).body(
+                node.body, masked=False
+            ):
+                return name
+    return None
+
+
+class _Fits:
+    """Whether a body can be written for vectors of iterations that differ in one variable."""
+
+    def __init__(self, scope: Scope, lane: str):
+        self.scope, self.names = scope, {lane}
+        self.lane = lane
+
+    def varies(self, expr: Expr) -> bool:
+        return any(isinstance(p, Symbol) and p.name in self.names for p in walk(expr))
+
+    def body(self, body: tuple[n.Node, ...], masked: bool) -> bool:
+        return all(self.statement(node, masked) for node in body)
+
+    def statement(self, node: n.Node, masked: bool) -> bool:
+        if isinstance(node, n.Store):
+            if masked and self.scope.gen.storages.storage(node.target).home != "instance":
+                return False
+            return (
+                self.place(node.target, node.index, True)
+                and self.value(node.value)
+                and in_lanes(_lane_type(node.value.dtype), self.scope.gen.storages.storage(node.target).dtype)
+            )
+        if isinstance(node, n.Let):
+            if not self.value(node.value):
+                return False
+            if masked or self.varies(self.scope.own(node.value)):
+                self.names.add(node.name)
+                return kind(node.value.dtype) in "fb"
+            return True
+        if isinstance(node, n.If):
+            inner = masked or self.varies(self.scope.own(node.condition))
+            return self.value(node.condition) and self.body(node.body + node.orelse, inner)
+        if isinstance(node, n.Loop):
+            bounds = [self.scope.own(e) for e in (node.start, node.stop, node.step)]
+            if any(map(self.varies, bounds)) or node.kind == "bounded":
+                return False
+            with self.scope.known(node.var, Value(node.var, "int"), loop_range(self.scope, node)):
+                return self.body(node.body, masked)
+        return False
+
+    def value(self, expr: Expr) -> bool:
+        expr = self.scope.own(expr)
+        return fits_lanes(expr, self.varies, self.scope) and all(
+            self.place(load.source, load.index, False) for load in loads(expr)
+        )
+
+    def place(self, name: str, index: tuple[Expr, ...], must_vary: bool) -> bool:
+        """Surely inside, and either the same for all lanes or one element after the other."""
+        storages = self.scope.gen.storages
+        storage = storages.storage(name)
+        _, copies, _ = storages.place(name, self.scope.path, self.scope.depth)
+        varying = 0
+        for d, (share, expr) in enumerate(zip(storages.shares(name, self.scope.path), index, strict=True)):
+            at = simplify(self.scope.own(expr))
+            if not self.scope.is_inside(at, ONE, share.length):
+                return False
+            if not self.varies(at):
+                continue
+            terms, _ = linear(at)
+            alone = [t for t in terms if self.varies(t)]
+            if (
+                len(alone) != 1
+                or alone[0] != Symbol(self.lane)
+                or terms[alone[0]] != 1
+                or share.table is not None
+            ):
+                return False
+            if storage.strides[d] != 1:
+                return False
+            varying += 1
+        if must_vary and copies > 1:
+            return False
+        return (varying == 1 and storage.dtype in LANES) or (varying == 0 and not must_vary)
+
+
+def _lane_type(dtype: str) -> str:
+    return {"int": "i32", "float": "f32"}.get(dtype, dtype)
+
+
+class Lanes:
+    """Writes the body for a vector of iterations; ``count`` of them at the end of a row."""
+
+    def __init__(self, scope: Scope, lane: str, index: str, count: str | None):
+        self.outer, self.text = scope, scope.text
+        self.lane, self.index, self.count = lane, index, count
+        self.ranges = scope.ranges
+        self.locals: dict[str, Value] = {}
+        self.mask: str | None = None
+        self.last = ""
+        """The value that was stored last."""
+
+    # as a context of expressions
+
+    def variable(self, symbol: Symbol) -> Value:
+        if symbol.name == self.lane:
+            return Value(f"(iota() + (int)({self.index}))", "int", True)
+        return self.locals.get(symbol.name) or self.outer.variable(symbol)
+
+    def site(self, kind: str, what: str) -> int:
+        return self.outer.site(kind, what)
+
+    def constant_table(self, values: tuple[int, ...]) -> str:
+        return self.outer.constant_table(values)
+
+    def load(self, expr: Load) -> Value:
+        storage, pointer, _ = self.outer.element(expr.source, expr.index)
+        vector = self.lane in {
+            p.name for i in expr.index for p in walk(self.outer.own(i)) if isinstance(p, Symbol)
+        }
+        return loaded(storage.dtype, storage.wide, pointer, vector, self.count if vector else None)
+
+    # statements
+
+    def body(self, body: tuple[n.Node, ...]) -> None:
+        for node in body:
+            with self.outer.gen.at(node, self.text, comment=False):
+                _LANES[type(node)](self, node)
+
+    def value(self, expr: Expr) -> Value:
+        return write(simplify_whole(self.outer.own(expr)), self)
+
+    def store(self, node: n.Store) -> None:
+        storage, pointer, _ = self.outer.element(node.target, node.index)
+        value = converted(_as_strong(self.value(node.value)), storage.dtype)
+        text = broadcast(value)
+        if self.mask is not None:
+            old = loaded(storage.dtype, storage.wide, pointer, True, self.count).text
+            text = f"{'sel' if value.kind == 'f' else 'isel'}({self.mask}, {text}, {old})"
+        self.last = self.outer.gen.fresh("v")
+        self.text.add(f"const {'vf' if value.kind == 'f' else 'vi'} {self.last} = {text};")
+        final = Value(self.last, storage.dtype, True)
+        self.text.add(stored(storage.dtype, storage.wide, pointer, final, self.count))
+
+    def let(self, node: n.Let) -> None:
+        value = self.value(node.value)
+        before = self.locals.get(node.name)
+        if before is None and not value.vector and self.mask is None:
+            name = self.outer.gen.name(node.name)
+            self.text.add(f"const {C_NUMBER[value.kind]} {name} = {value.text};")
+            self.locals[node.name] = Value(name, value.dtype)
+            return
+        name = self.outer.gen.fresh(self.outer.gen.name(node.name))
+        shape = "vf" if value.kind == "f" else "vi"
+        text = broadcast(value)
+        if self.mask is not None and before is not None:
+            text = f"{'sel' if value.kind == 'f' else 'isel'}({self.mask}, {text}, {broadcast(before)})"
+        self.text.add(f"const {shape} {name} = {text};")
+        self.locals[node.name] = Value(name, value.dtype, True)
+
+    def branch(self, node: n.If) -> None:
+        condition = converted(self.value(node.condition), "bool")
+        if not condition.vector and not any(isinstance(x, n.Let) for x in n.walk(node.body + node.orelse)):
+            with self.text.block(f"if ({condition.text})"):
+                self.body(node.body)
+            if node.orelse:
+                with self.text.block("else"):
+                    self.body(node.orelse)
+            return
+        before, name = self.mask, self.outer.gen.fresh("mask")
+        self.text.add(f"const vi {name} = {broadcast(condition)};")
+        for text, body in ((name, node.body), (f"~{name}", node.orelse)):
+            if body:
+                self.mask = text if before is None else f"({before} & {text})"
+                self.body(body)
+        self.mask = before
+
+    def loop(self, node: n.Loop) -> None:
+        if any(isinstance(x, n.Let) for x in n.walk(node.body)):
+            raise CompileError(
+                "a loop inside T.Parallel that changes variables cannot be compiled yet",
+                advice="sum into a tile",
+            )
+        scope, c_name = self.outer, self.outer.gen.name(node.var)
+        start, stop, step = (scope.whole(e) for e in (node.start, node.stop, node.step))
+        with (
+            self.text.block(f"for (long {c_name} = {start}; {c_name} < {stop}; {c_name} += {step})"),
+            scope.known(node.var, Value(c_name, "int"), loop_range(scope, node)),
+        ):
+            self.body(node.body)
+
+
+def _as_strong(value: Value) -> Value:
+    return replace(value, dtype=_lane_type(value.dtype)) if value.vector else value
+
+
+_LANES: dict[type[n.Node], Callable[[Lanes, Any], None]] = {
+    n.Store: Lanes.store,
+    n.Let: Lanes.let,
+    n.If: Lanes.branch,
+    n.Loop: Lanes.loop,
+}
