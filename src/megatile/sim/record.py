@@ -342,11 +342,12 @@ class Record:
 
     def _moved(self) -> list[tuple[int, int, int]]:
         """How many transfers of each size went over each path."""
-        used = self.rows[self.rows[:, st.R_PATH] != NONE]
-        if not len(used):
+        used = self.rows[:, st.R_PATH] != NONE
+        if not used.any():
             return []
-        size = int(used[:, st.R_BYTES].max()) + 1
-        pairs, counts = np.unique(used[:, st.R_PATH] * size + used[:, st.R_BYTES], return_counts=True)
+        path, nbytes = self.rows[used, st.R_PATH], self.rows[used, st.R_BYTES]
+        size = int(nbytes.max()) + 1
+        pairs, counts = np.unique(path * size + nbytes, return_counts=True)
         return list(zip((pairs // size).tolist(), (pairs % size).tolist(), counts.tolist(), strict=True))
 
     def _work(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
