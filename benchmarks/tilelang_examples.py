@@ -68,6 +68,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "deepseek_mhc/example_mhc_bwd.py": {"seqlen": 32, "iters": 2},
     "deepseek_mhc/example_mhc_post.py": {"n": 8, "h": 512},
     "deepseek_mla/amd/benchmark_mla_decode_amd_tilelang.py": {"heads": 64, "kv_heads": 1, "kv_ctx": 256},
+    "deepseek_mla/example_mla_decode.py": {"heads": 64, "kv_heads": 1, "kv_ctx": 4096},
     "deepseek_mla/example_mla_decode_persistent.py": {"heads": 64, "kv_heads": 1, "kv_ctx": 256},
     "deepseek_mla/experimental/example_mla_decode_kv_fp8.py": {"heads": 64, "kv_heads": 1, "kv_ctx": 256},
     "deepseek_v32/fp8_lighting_indexer.py": {"s": 512, "skv": 1024, "average_q_len": 256},
@@ -382,6 +383,7 @@ def run_here(path: Path, sizes: dict[str, Any], record: Record) -> str:
 
 def _sentence(problem: BaseException) -> str:
     message = getattr(problem, "message", None) or str(problem).strip().split("\n")[0]
+    message = re.sub(r" \[called at [^\]]*\]", "", message)
     place = getattr(problem, "place", None)
     line = f" (line {place.line})" if place is not None and getattr(place, "line", None) else ""
     if not line and problem.__traceback__ is not None:
