@@ -2,8 +2,9 @@
 and sessions of several launches."""
 
 from megatile.sim.install import InstallError
+from megatile.sim.launches import Launch, SessionError, TimeBudgetExceeded, Worker
 from megatile.sim.result import Result
-from megatile.sim.session import Launch, Session, SessionError, TimeBudgetExceeded, Worker
+from megatile.sim.session import Session
 from megatile.sim.simulate import ENGINES, Deadlock, simulate
 from megatile.timing.faults import FaultError, Faults, faults
 from megatile.timing.view import TimingError

@@ -17,7 +17,7 @@ an earlier kernel cannot leak into a later one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -27,15 +27,15 @@ from megatile.core.errors import MegatileError
 from megatile.core.quantities import format_time
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
-from megatile.plan.code import Code
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan, ReadScalar
 from megatile.plan.structure import check_structure
 from megatile.sim import state as st
-from megatile.sim.contents import Contents, with_raw_kept
+from megatile.sim.contents import Contents
 from megatile.sim.data import Scalars, assumed, reads_scalars
 from megatile.sim.install import InstallError, Queues
 from megatile.sim.joint import Joint, LaunchData
+from megatile.sim.launches import Entry, Launch, Prepared, SessionError, TimeBudgetExceeded, Worker
 from megatile.sim.record import Record, choices, has_any
 from megatile.sim.result import Outcome, Result
 from megatile.sim.simulate import deadlock, engine_name, explain, simulate, symmetric
@@ -52,128 +52,6 @@ KEPT = 1 << 18
 """Commands of all launches that are kept for traces unless more are asked for."""
 LARGE = 1 << 22
 """Numbers in the engine's memory from which on it is given back when nothing is under way."""
-
-
-class SessionError(MegatileError, ValueError):
-    """A session that cannot go on, or is asked for something it does not have."""
-
-
-class TimeBudgetExceeded(SessionError):
-    """What was waited for has not ended within the time given; it can be waited for again."""
-
-
-@dataclass(eq=False)
-class Entry:
-    """One line of a session's history."""
-
-    name: str
-    units: int
-    begin_ps: int
-    end_ps: int
-    record: Record | None = None
-    trace: Trace | None = None
-    alone: Result | None = None
-    """The time of a launch that had the machine for itself; its record is made when it is asked for."""
-
-    def timeline(self) -> tuple[Record | None, Trace] | None:
-        """Its events, and the records they are made of."""
-        record = self.record if self.alone is None else self.alone.record
-        if record is not None:
-            return record, record.trace(0 if self.alone is None else self.alone.begin_ps)
-        return None if self.trace is None else (None, self.trace)
-
-
-class Prepared:
-    """A plan as the session's machine sees it, for all its launches."""
-
-    def __init__(self, plan: Plan, hda: HDA, faults: Faults) -> None:
-        self.plan = plan
-        self.lasting = with_raw_kept(plan)
-        self.resources = Resources(hda, self.lasting, faults)
-        self.code: list[list[Code]] = []
-        """Its instructions for data, as far as no launch uses them."""
-        self.checked: tuple[str, ...] | None = None
-        """The tensors beside which it was found to fit."""
-
-
-class Launch:
-    """A plan that was submitted; `Session.wait` gives its `Result`."""
-
-    def __init__(self, number: int, plan: Plan, worker: Worker, submit_ps: int) -> None:
-        self.number = number
-        self.plan = plan
-        self.worker = worker
-        self.submit_ps = submit_ps
-        self.end_ps: int | None = None
-        """When it ended, as far as time has come."""
-        self.result: Result | None = None
-        self.cancelled = False
-        self._prepared: Prepared | None = None
-        self._launched: Launched | None = None
-        self._data: LaunchData | None = None
-        self._error: MegatileError | None = None
-
-    def __repr__(self) -> str:
-        state = "cancelled" if self.cancelled else "under way" if self.end_ps is None else "ended"
-        return f"Launch({self.number}: {self.plan.name}, {state})"
-
-    @property
-    def over(self) -> bool:
-        return self.end_ps is not None or self.cancelled
-
-
-class Worker:
-    """One thread of the host with a clock of its own."""
-
-    def __init__(self, session: Session, name: str) -> None:
-        self.session = session
-        self.name = name
-        self.clock_ps = session.now_ps
-        self.pending: list[Launch] = []
-        """Launches that it has submitted and not yet waited for."""
-        self.waits_for: list[Launch] = []
-        self.waiting = False
-
-    def __repr__(self) -> str:
-        return f"Worker({self.name}, {format_time(self.clock_ps)})"
-
-    @property
-    def blocked(self) -> bool:
-        """Whether it waits for something that has not ended."""
-        return any(not launch.over for launch in self.waits_for)
-
-    def submit(self, plan: Plan, inputs: Mapping[str, Any] | None = None, **options: Any) -> Launch:
-        """As `Session.submit`, at this worker's clock."""
-        return self.session.submit(plan, inputs, worker=self, **options)
-
-    def launch(self, plan: Plan, inputs: Mapping[str, Any] | None = None, **options: Any) -> Result:
-        return self.session.launch(plan, inputs, worker=self, **options)
-
-    def install(self, plan: Plan, units: Iterable[int] | None = None) -> int:
-        return self.session.install(plan, units, worker=self)
-
-    def wait(self, *launches: Launch, **budget: Any) -> Any:
-        return self.session.wait(*launches, worker=self, **budget)
-
-    def block(self, *launches: Launch) -> None:
-        """Wait for these (or for all that it has submitted) without letting time pass; see `advance`."""
-        self.waits_for, self.waiting = list(launches) or list(self.pending), True
-
-    def close(self) -> None:
-        """It does nothing more: time need not wait for it."""
-        self.session.workers.remove(self)
-
-    def results(self) -> list[Result]:
-        """What it has waited for; its clock is then at the end of the last of them."""
-        waited, self.waits_for, self.waiting = self.waits_for, [], False
-        self.pending = [p for p in self.pending if p not in waited]
-        self.clock_ps = max([self.clock_ps, *(w.end_ps for w in waited if w.end_ps is not None)])
-        for launch in waited:
-            if launch._error is not None:
-                raise launch._error
-            if launch.cancelled:
-                raise SessionError(f"launch {launch.number} ('{launch.plan.name}') was cancelled")
-        return [w.result for w in waited if w.result is not None]
 
 
 class Session:
