@@ -165,7 +165,7 @@ def overhead() -> Iterator[Row]:
         before = os.environ.get("MEGATILE_CACHE")
         os.environ["MEGATILE_CACHE"] = folder
         try:
-            sizes = iter(range(320, 1000, 64))
+            sizes = iter(range(384, 4000, 128))
             cold = best_of(lambda: mt.compile(gemm(next(sizes)), threads=1), 3)
         finally:
             if before is None:

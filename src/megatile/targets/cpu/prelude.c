@@ -234,9 +234,17 @@ PART(i32, int, vi)
 PART(i8, signed char, vi)
 PART(u8, u8, vi)
 INLINE vf first(vf v, long n, float rest) { return sel(iota() < (int)n, v, vset(rest)); }
-INLINE float hsum(vf v) { float r[W]; st_f32(r, v); for (int w = W / 2; w; w /= 2) for (int i = 0; i < w; i++) r[i] += r[i + w]; return r[0]; }
-INLINE float hmax(vf v) { float r[W]; st_f32(r, v); for (int w = W / 2; w; w /= 2) for (int i = 0; i < w; i++) r[i] = fmax_(r[i], r[i + w]); return r[0]; }
-INLINE float hmin(vf v) { float r[W]; st_f32(r, v); for (int w = W / 2; w; w /= 2) for (int i = 0; i < w; i++) r[i] = fmin_(r[i], r[i + w]); return r[0]; }
+INLINE vf rotated(vf v, int w) {
+#if defined(__clang__)
+  vf r; for (int i = 0; i < W; i++) r[i] = v[(i + w) % W]; return r;
+#else
+  return __builtin_shuffle(v, (iota() + w) & (W - 1));
+#endif
+}
+#define HORIZONTAL(name, both) INLINE float name(vf v) { _Pragma("GCC unroll 4") for (int w = W / 2; w; w /= 2) { const vf o = rotated(v, w); v = both; } return v[0]; }
+HORIZONTAL(hsum, v + o)
+HORIZONTAL(hmax, vmax(v, o))
+HORIZONTAL(hmin, vmin(v, o))
 
 /* W rows of W floats, turned: rows become columns. */
 static void turn(float *to, long to_stride, const float *from, long from_stride) {
