@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -206,9 +207,11 @@ def test_processes_are_ranks(tmp_path):
     path = tmp_path / "ranks.py"
     path.write_text(SCRIPT)
     command = [sys.executable, "-m", "megatile.tilelang", str(path)]
+    before = set(Path("/dev/shm").glob("megatile-*"))
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split("\n"))[-2:] == ["rank 0 is right", "rank 1 is right"]
+    assert not any(p.exists() for p in set(Path("/dev/shm").glob("megatile-*")) - before)
 
 
 def test_ranks_that_launch_different_kernels_are_told():

@@ -7,11 +7,11 @@ tensors of all.
 
 from __future__ import annotations
 
-import atexit
 import os
 import shutil
 import tempfile
 import time
+from multiprocessing.util import Finalize
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,7 +90,7 @@ def _folder() -> Path:
             _dist().broadcast_object_list(name, src=0)
         _SHARED["folder"] = Path(name[0])
         if _rank() == 0:
-            atexit.register(shutil.rmtree, name[0], ignore_errors=True)
+            Finalize(None, shutil.rmtree, (name[0], True), exitpriority=1)  # in spawned processes, too
     return Path(_SHARED["folder"])
 
 
@@ -118,7 +118,10 @@ def tensors(shape: Any, dtype: Any) -> list[Any]:
     paths = [_folder() / f"{number}.{rank}" for rank in range(world_size())]
     mine = _mapped(paths[_rank()], shape, dtype)
     barrier_all()
-    return [mine if rank == _rank() else _mapped(path, shape, dtype) for rank, path in enumerate(paths)]
+    made = [mine if rank == _rank() else _mapped(path, shape, dtype) for rank, path in enumerate(paths)]
+    barrier_all()
+    paths[_rank()].unlink()  # the memory stays until the last rank lets go of it
+    return made
 
 
 def tensor(shape: Any, dtype: Any, allocator: Any = None, return_peers: bool = False, **_: Any) -> Any:
