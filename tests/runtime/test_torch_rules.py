@@ -65,3 +65,24 @@ def test_thousands_of_merges_leave_the_same_log_sum_exp():
     for found in (ours, theirs.numpy()):
         np.testing.assert_allclose(whole(found)[:, -1], wanted, rtol=0, atol=2e-7)
     np.testing.assert_allclose(theirs.numpy()[:, :3], ours[:, :3], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "i32"])
+@pytest.mark.parametrize(
+    ("name", "operands", "attributes"),
+    [
+        ("nest", 1, {"code": "w[i, j] = (a0[i, j] + a0[i, j] for i, j in (3, 4))"}),
+        ("pad", 1, {"at0": 1, "at1": 0, "n0": 4, "n1": 5}),
+        ("sum_onto", 2, {"axis": 1}),
+        ("max_onto", 2, {"axis": 1}),
+    ],
+)
+def test_what_torch_has_no_form_of_is_numpys(name, operands, attributes, kind):
+    from megatile.core.dtypes import numpy_dtype
+    from megatile.runtime.torch_rules import DTYPES, RULES
+
+    x, old = torch.arange(12).reshape(3, 4).to(DTYPES[kind]), torch.arange(3).to(DTYPES[kind])
+    arrays = [t.float().numpy().astype(numpy_dtype(kind)) for t in (x, old)]
+    expected = OPERATIONS[name].meaning(*arrays[:operands], **attributes)
+    got = RULES[name](*(x, old)[:operands], **attributes)
+    np.testing.assert_array_equal(got.float().numpy(), np.asarray(expected, np.float32))

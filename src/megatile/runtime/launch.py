@@ -19,6 +19,8 @@ import numpy as np
 from megatile.core.dtypes import is_float, numpy_dtype
 from megatile.core.errors import did_you_mean
 from megatile.core.operations import cast
+from megatile.ir.program import Program
+from megatile.language.tile.program import ProgramFunction
 from megatile.plan.execute import Results
 from megatile.plan.model import Plan, PlanError, Tile, require_plan
 from megatile.plan.structure import one_level
@@ -32,7 +34,20 @@ class LaunchResults(Results):
     seconds: float = 0.0
 
 
-def launch(
+def launch(plan: Any, *arguments: Any, **options: Any) -> Any:
+    """Run on real processes: a Plan (``launch_plan``), or a tile program on arrays (``launch_program``).
+
+    ``launch(plan, nproc=None, inputs={…})`` gives the plan's outputs; ``launch(program, *arrays, machine=…,
+    processes=n)`` leaves results in the arrays and gives the seconds.
+    """
+    if isinstance(plan, (ProgramFunction, Program)):
+        from megatile.runtime.programs import launch_program
+
+        return launch_program(plan, *arguments, **options)
+    return launch_plan(plan, *arguments, **options)
+
+
+def launch_plan(
     plan: Plan,
     nproc: int | None = None,
     inputs: Mapping[str, Any] | None = None,

@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from megatile.core.attention_operations import LSE_COLUMNS, UNLIMITED
+from megatile.core.dtypes import numpy_dtype
+from megatile.core.operations import OPERATIONS
 from megatile.core.registry import Registry
 
 Rule = Callable[..., Tensor]
@@ -267,3 +270,30 @@ def gradient_of_keys(
     d_kv = torch.stack(both).transpose(-2, -3)
     d_kv = d_kv.unflatten(-2, (kv.shape[-2], d_kv.shape[-2] // kv.shape[-2])).sum(-2)
     return d_kv + old[0] if old else d_kv
+
+
+# --- what has no form of its own in torch ----------------------------------------------------------
+
+_NAMES = {kind: name for name, kind in DTYPES.items()}
+
+
+def _array(x: Tensor) -> Any:
+    """A tensor's elements as NumPy has them, types that torch alone knows included."""
+    if x.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
+        raw = x.contiguous().view(torch.int16 if x.dtype == torch.bfloat16 else torch.uint8).numpy()
+        return raw.view(numpy_dtype(_NAMES[x.dtype]))
+    return x.numpy()
+
+
+def _by_numpy(name: str) -> Rule:
+    """The meaning in ``core``, on the same memory; narrow floats come back as f32, which holds them."""
+
+    def meaning(*operands: Tensor, **attributes: Any) -> Tensor:
+        found = np.ascontiguousarray(OPERATIONS[name].meaning(*map(_array, operands), **attributes))
+        return torch.from_numpy(found if found.dtype.kind in "fiub" else found.astype(np.float32))
+
+    return meaning
+
+
+for _name in ("nest", "pad", *(f"{r}_onto" for r in ("sum", "max", "min", "prod", "absmax", "abssum"))):
+    RULES.add(_name, _by_numpy(_name))

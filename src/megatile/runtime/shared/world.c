@@ -81,6 +81,9 @@ static void change(struct world *w, uint32_t *word) {
   if (__atomic_load_n(&w->gate.asleep, __ATOMIC_SEQ_CST)) wake(word);
 }
 
+/* A member has nothing to do until others have done something; -1 if somebody is lost. */
+int mt_idle(struct world *w) { sched_yield(); return gone(w) ? -1 : 0; }
+
 int mt_barrier(struct world *w) {
   uint32_t turn = __atomic_load_n(&w->gate.turn, __ATOMIC_ACQUIRE);
   if (__atomic_add_fetch(&w->gate.count, 1, __ATOMIC_ACQ_REL) == w->members) {

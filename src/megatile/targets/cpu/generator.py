@@ -53,6 +53,8 @@ class Source:
     sites: tuple[Site, ...]
     phases: tuple[str, ...]
     flops: int | None = 0
+    room: tuple[int, int] = (0, 0)
+    """Bytes of the launch's own tiles, and at most of all instances and what they need to wait."""
 
 
 class Generator:
@@ -192,7 +194,9 @@ class Generator:
         )
         waits = any("struct post post" in line for line in self.functions)
         parts = [*head, _PARALLEL, *([TOGETHER] if waits else []), *self.functions, entry]
-        return Source("\n".join(parts), tuple(self.sites), tuple(self.phases))
+        units = math.prod(s.count for s in self.launch.scales[: self.launch.depth(self.launch.dispatch)])
+        room = (sizes["LAUNCH"], units * (sizes["INSTANCE"] + (1 << 12)))
+        return Source("\n".join(parts), tuple(self.sites), tuple(self.phases), room=room)
 
     def _run_struct(self) -> str:
         fields = "".join(
@@ -349,7 +353,13 @@ class Generator:
         count = math.prod(s.count for s in scales)
         single = self.name(f"@{scales[0].name}") if len(scales) == 1 else None
         variable = rank or single or self.fresh("unit")
-        if rank is None:
+        outer = rank is None and low == 0 and not scope.instance
+        if outer:
+            scope.text.add(f"for (long {variable} = own_first({count}), last = own_after({count});")
+            scope.text.add(f"     {variable} < last; {variable}++) {{")
+            scope.text.add("  procs.inside++;")
+            scope.text.depth += 1
+        elif rank is None:
             scope.text.add(f"for (long {variable} = 0; {variable} < {count}; {variable}++) {{")
             scope.text.depth += 1
         below = count
@@ -365,7 +375,7 @@ class Generator:
         yield inner
         if rank is None:
             scope.text.depth -= 1
-            scope.text.add("}")
+            scope.text.add(*(["  procs.inside--;", "}", "meet();"] if outer else ["}"]))
 
     def _dispatched(self, scope: Scope, node: n.Scale, low: int, high: int) -> None:
         """The instances of a region, by the threads of the pool, in any order."""
@@ -460,11 +470,29 @@ def place_unit(scope: Scope, scale: str, c_name: str) -> None:
 
 
 _PARALLEL = """
+/* Where several processes run this program together, in memory that all have at the same place. */
+struct procs {
+  long rank, size, inside, lost, used, room;
+  char *heap;
+  void *world;
+  int (*barrier)(void *), (*idle)(void *);
+};
+static struct procs procs;
+void megatile_processes(struct procs *p) { procs = *p; }
+static inline int divided(void) { return procs.size && !procs.inside; }
+static inline long own_first(long count) { return divided() ? procs.rank * count / procs.size : 0; }
+static inline long own_after(long count) { return divided() ? (procs.rank + 1) * count / procs.size : count; }
+static inline void meet(void) {
+  if (divided() && !procs.lost && procs.barrier(procs.world)) procs.lost = 1;
+}
 int clock_gettime(int, long *);
 static inline double now(void) { long t[2]; clock_gettime(1, t); return t[0] + t[1] * 1e-9; }
 static void parallel(struct run *run, void (*body)(void *, long, long), void *here, long count, int phase) {
   const double start = run->times ? now() : 0;
-  if (count == 1 || !run->pool) for (long i = 0; i < count; i++) body(here, 0, i);
+  if (divided()) {
+    for (long i = own_first(count), last = own_after(count); i < last; i++) body(here, 0, i);
+    meet();
+  } else if (count == 1 || !run->pool) for (long i = 0; i < count; i++) body(here, 0, i);
   else run->pool->run(run->pool, body, here, count);
   if (run->times) run->times[phase] += now() - start;
 }
@@ -480,17 +508,20 @@ int megatile_run(void **arguments, struct pool *pool, struct failure *failure, d
   if (!memory) memory = aligned_alloc(64, 64 + LAUNCH + workers * (INSTANCE + SCRATCH));
   if (!memory) return 1;
   *(long *)memory = workers;
-  char *const launch = memory + 64, *const scratch = launch + LAUNCH + workers * INSTANCE;
+  char *const launch = procs.size ? procs.heap : memory + 64, *const own = memory + 64 + LAUNCH;
+  char *const scratch = own + workers * INSTANCE;
   (void)scratch, (void)worker;
 {arguments}
-  r.launch = launch, r.work = launch + LAUNCH, r.scratch = scratch;
+  r.launch = launch, r.work = own, r.scratch = scratch;
   r.failure = failure, r.pool = pool, r.times = times;
 {flags}
+  meet();
 {arrays}
 {body}
+  meet();
   memory = __atomic_exchange_n(&spare, memory, __ATOMIC_ACQ_REL);
   if (memory) free(memory);
-  return 0;
+  return procs.lost ? 2 : 0;
 }}
 """
 

@@ -43,7 +43,7 @@ _ERRORS: dict[str, type[RunError]] = {
 _POOL = Path(__file__).parent / "pool.c"
 
 
-class _Failure(ctypes.Structure):
+class Failure(ctypes.Structure):
     _fields_ = (("site", ctypes.c_int), ("value", ctypes.c_long))
 
 
@@ -114,8 +114,8 @@ class _Code:
                 return
         self._carefully(arrays, times)
 
-    def _carefully(self, given: tuple[Any, ...], times: Any) -> None:
-        """Arrays of any kind: checked with their names, copied where the code could not reach them."""
+    def checked(self, given: tuple[Any, ...]) -> list[Any]:
+        """Arrays of any kind, checked with their names."""
         arrays = [as_array(a.array if isinstance(a, InputArray) else a) for a in given]
         check_arguments(self.program, arrays)
         check_writable(self.program, arrays, self.constant)
@@ -125,6 +125,11 @@ class _Code:
                     f"'{param.name}' is given as T.Input, and the program writes it",
                     advice="give it without T.Input",
                 )
+        return arrays
+
+    def _carefully(self, given: tuple[Any, ...], times: Any) -> None:
+        """Arrays of any kind are copied where the code could not reach them."""
+        arrays = self.checked(given)
         held = []
         for array, copies in zip(arrays, self.copies, strict=True):
             plain = np.require(array, requirements=["C", "A"]) if array.size else np.zeros(64, array.dtype)
@@ -133,6 +138,10 @@ class _Code:
         for i, array in enumerate(held):
             pointers[i] = array.ctypes.data
         self._run(pointers, times)
+        self.take(arrays, held)
+
+    def take(self, arrays: list[Any], held: list[Any]) -> None:
+        """Bring what the code has written into the caller's arrays."""
         for param, array, mine, copies in zip(self.program.params, arrays, held, self.copies, strict=True):
             if param.name in self.constant or mine is array or not array.size:
                 continue
@@ -157,12 +166,16 @@ class _Code:
         return np.asarray(first)
 
     def _run(self, pointers: Any, times: Any) -> None:
-        failure = _Failure()
+        failure = Failure()
         done = self.function(pointers, self.pool, ctypes.byref(failure), times)
         if done:
             raise RunError(
                 "there is not enough memory for the tiles of this program", advice="use smaller tiles"
             )
+        self.raise_failure(failure)
+
+    def raise_failure(self, failure: Any) -> None:
+        """Say what went wrong in the code, if something did."""
         if failure.site:
             raise _error(self.source.sites[failure.site - 1], failure.value)
 
@@ -189,7 +202,7 @@ class Kernel:
     def _code(self, program: Program) -> _Code:
         return _Code(program, self.threads, self.options)
 
-    def _for(self, arrays: tuple[Any, ...]) -> _Code:
+    def code_for(self, arrays: tuple[Any, ...]) -> _Code:
         if self._only is not None:
             return self._only
         views = [as_array(a.array if isinstance(a, InputArray) else a) for a in arrays]
@@ -200,7 +213,7 @@ class Kernel:
 
     def __call__(self, *arrays: Any) -> None:
         try:
-            (self._only or self._for(arrays))(arrays)
+            (self._only or self.code_for(arrays))(arrays)
         except MegatileError as error:
             raise error.with_traceback(None) from None
 
@@ -220,7 +233,7 @@ class Kernel:
 
     def profile(self, *arrays: Any, repeat: int = 5) -> Profile:
         """Run it ``repeat`` times and say how long the fastest took, phase by phase."""
-        code = self._for(arrays)
+        code = self.code_for(arrays)
         best: tuple[float, np.ndarray] | None = None
         for _ in range(max(repeat, 1)):
             times = np.zeros(max(len(code.source.phases), 1))

@@ -8,6 +8,24 @@ typedef int step_t(void *frame, void *here, long worker);
 struct round { step_t *step; char *frames; long size; void *here; long left, moved; };
 void *calloc(u64, u64);
 
+/* Memory for units that wait for each other: of all processes where they are in several. */
+static void *room(u64 bytes) {
+  if (!divided()) return calloc(1, bytes);
+  char *const at = procs.heap + procs.used;
+  bytes = (bytes + 63) / 64 * 64;
+  if (procs.used + (long)bytes > procs.room) return 0;
+  procs.used += bytes;
+  meet();
+  if (!procs.rank) memset(at, 0, bytes);
+  meet();
+  return at;
+}
+static void given_back(void *memory) {
+  if (!divided()) { free(memory); return; }
+  meet();
+  procs.used = (char *)memory - procs.heap;
+}
+
 INLINE int arrive(struct meeting *m, long needed, long *seen) { /* whether this unit is the last to come */
   *seen = __atomic_load_n(&m->generation, __ATOMIC_ACQUIRE);
   return __atomic_add_fetch(&m->arrived, 1, __ATOMIC_ACQ_REL) == needed;
@@ -23,7 +41,9 @@ static void one_round(void *argument, long worker, long index) {
   char *const frame = r->frames + index * r->size;
   if (*(int *)frame < 0) return;
   int now = TURN;
+  if (procs.size) procs.inside++;
   for (int turns = 0; turns < 64 && now == TURN; turns++) now = r->step(frame, r->here, worker);
+  if (procs.size) procs.inside--;
   if (now == DONE) { *(int *)frame = -1; __atomic_fetch_sub(&r->left, 1, __ATOMIC_RELAXED); }
   if (now != WAITS) __atomic_store_n(&r->moved, 1, __ATOMIC_RELAXED);
 }
@@ -32,21 +52,26 @@ static void one_round(void *argument, long worker, long index) {
 static void together(struct run *run, step_t *step, long size, void *here, long count, long keys, struct group *group,
                      int site, long worker, struct pool *pool) {
   const u64 frames = (u64)size * count, meetings = sizeof(struct meeting) * keys * count;
-  char *const memory = calloc(1, frames + meetings + sizeof(void *) * count);
+  const int outer = divided(); /* this process has only some of the units */
+  char *const memory = room(frames + meetings + sizeof(void *) * count);
   if (!memory) { fail(run->failure, site, -1); return; }
   group->count = count;
   group->meetings = (struct meeting *)(memory + frames);
   group->posts = (struct post **)(memory + frames + meetings);
-  for (long i = 0; i < count; i++) ((long *)(memory + size * i))[1] = i;
-  struct round r = {step, memory, size, here, count, 0};
+  const long low = own_first(count), high = own_after(count);
+  for (long i = low; i < high; i++) ((long *)(memory + size * i))[1] = i;
+  meet();
+  struct round r = {step, memory, size, here, high - low, 0};
   while (r.left) {
     r.moved = 0;
     if (pool && count > 1) pool->run(pool, one_round, &r, count);
-    else for (long i = 0; i < count; i++) one_round(&r, worker, i);
-    if (!r.moved) fail(run->failure, site, r.left);
+    else for (long i = low; i < high; i++) one_round(&r, worker, i);
+    if (!r.moved && outer) { if (procs.idle(procs.world)) procs.lost = 1; }
+    else if (!r.moved) fail(run->failure, site, r.left);
+    if (procs.lost) break;
     if (__atomic_load_n(&run->failure->site, __ATOMIC_RELAXED)) break;
   }
-  free(memory);
+  given_back(memory);
 }
 
 /* Elements of any dtype. */

@@ -298,7 +298,7 @@ def _call(
         if memory:
             gen.phases.append(f"{name} line {node.span.line}" if node.span else name)
             scope.text.add(
-                f"char *const works = calloc({memory}, INSTANCE);",
+                f"char *const works = room((u64){memory} * INSTANCE);",
                 "const double start = run->times ? now() : 0;",
             )
             scope.text.add(f"if (!works) fail(failure, {site}, -1); else {{")
@@ -310,5 +310,5 @@ def _call(
         )
         if memory:
             scope.text.add(
-                f"}} free(works); if (run->times) run->times[{len(gen.phases) - 1}] += now() - start;"
+                f"}} given_back(works); if (run->times) run->times[{len(gen.phases) - 1}] += now() - start;"
             )

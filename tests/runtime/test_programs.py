@@ -1,0 +1,83 @@
+"""Tile programs in processes that share memory: what the interpreter gives, and what a lost process does."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import megatile as mt
+import megatile.language as T
+from megatile.runtime.errors import LaunchError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return importlib.import_module(name)
+
+
+def arrays_of(*shapes: tuple[int, ...]) -> list[np.ndarray]:
+    random = np.random.default_rng(0)
+    return [random.standard_normal(shape, dtype="f4") for shape in shapes]
+
+
+@pytest.mark.parametrize("processes", [None, 1, 2, 3])
+def test_a_tensor_parallel_product(processes: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    gemm = example("demo", monkeypatch).gemm
+    a, b = arrays_of((128, 256), (256, 128))
+    c = np.zeros((128, 128), "f4")
+    seconds = mt.launch(gemm, a, b, c, machine="dgx-h100", processes=processes)
+    assert seconds > 0
+    np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("processes", [4, 2])
+def test_ring_attention(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = example("34_ring_attention", monkeypatch).ring_attention(2, 64, 32)
+    q, k, v = arrays_of(*[(2, 64, 32)] * 3)
+    o, expected = np.zeros_like(q), np.zeros_like(q)
+    mt.run(program, q, k, v, expected, machine="dgx-h100")
+    mt.launch(program, q, k, v, o, machine="dgx-h100", processes=processes)
+    np.testing.assert_allclose(o, expected, rtol=1e-4, atol=1e-5)
+
+
+@T.program
+def circle(x: T.Tensor((4, 8), "f32")):
+    """Every device waits for a signal that none sends."""
+    with T.Kernel(device=4), T.Scale("device"):
+        mine = T.view(x, layout=T.Shard(0))
+        flag = T.alloc((1,), "i32", level="l2")
+        T.wait(flag, 1)
+        T.copy(mine, mine)
+
+
+def test_units_that_wait_for_ever_are_ended() -> None:
+    with pytest.raises(LaunchError, match="did not finish within"):
+        mt.launch(circle, np.zeros((4, 8), "f4"), machine="dgx-h100", timeout=0.5)
+
+
+def test_a_killed_process_is_named() -> None:
+    def kill(pids: list[int]) -> None:
+        os.kill(pids[2], signal.SIGKILL)
+
+    begun = time.monotonic()
+    with pytest.raises(LaunchError, match="rank 2: ended by signal SIGKILL"):
+        mt.launch(circle, np.zeros((4, 8), "f4"), machine="dgx-h100", started=kill)
+    assert time.monotonic() - begun < 5
+
+
+def test_mistakes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    gemm = example("demo", monkeypatch).gemm
+    a, b = arrays_of((128, 256), (256, 128))
+    with pytest.raises(LaunchError, match="processes=0"):
+        mt.launch(gemm, a, b, np.zeros((128, 128), "f4"), machine="dgx-h100", processes=0)
+    with pytest.raises(mt.MegatileError, match="'B'"):
+        mt.launch(gemm, a, a, np.zeros((128, 128), "f4"), machine="dgx-h100")
