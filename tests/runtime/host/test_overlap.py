@@ -150,3 +150,23 @@ def test_the_switch_prints_messages_at_the_time_of_the_machine(monkeypatch, capf
     assert "ring_allreduce.py" in lines[0]
     first, second = (float(line.split()[1]) for line in (lines[0], lines[2]))
     assert second - first == pytest.approx((launches[1].start_ps - launches[0].start_ps) / 1e6, rel=1e-2)
+
+
+def test_the_report_is_of_the_busiest_device() -> None:
+    with mt.host("ahbm", sips=4, algorithm="ring") as torch:
+
+        def body(rank):
+            x = torch.zeros(4096)
+            for _ in range(1 + rank):
+                torch.launch("busy", busy, x, 4096, 20)
+            work = [torch.distributed.all_reduce(x, async_op=True), torch.distributed.barrier(async_op=True)]
+            for one in work:
+                one.wait()
+
+        run(torch, body)
+        report = torch.report()
+        times = [w.timed.compute_ps / 1000 for w in torch.engine.launches if w.name == "busy"]
+    assert len(times) == 10
+    assert 4 * times[0] <= report["pe_exec_ns"] < 5 * times[0]
+    assert report["pe_exec_ns"] + report["network_ns"] == pytest.approx(report["total_ns"])
+    assert 4 * times[0] < report["bound_ns"] <= report["total_ns"]

@@ -33,6 +33,7 @@ from __future__ import annotations
 import os
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -369,26 +370,21 @@ class RuntimeContext(Creation):
         return self.engine.trace
 
     def report(self) -> dict[str, float]:
-        """Nanoseconds in all, of the busiest device's PEs at work, the rest (network), and the bound by the
-        roofline: what that device's launches take one after the other if nothing is shared."""
+        """Nanoseconds in all, of the engines of the busiest device's PEs at work, the rest (network), and the
+        bound by the roofline: what the work of a device takes if nothing is shared."""
         total = self.time_ns
-        compute, bound = [0] * self.shape.devices, [0] * self.shape.devices
-        for work in self.engine.launches:
-            if work.timed is None:
+        compute, bound = Counter[int](), Counter[int]()
+        for launch in self.engine.launches:
+            if launch.timed is None:
                 continue
-            for device in work.devices:
-                compute[device] += work.timed.compute_ps
-                if not work.beside:
-                    bound[device] += work.timed.bound_ps
-        # Work beside other work bounds the time by itself only.
-        alone = [w.timed.bound_ps for w in self.engine.launches if w.timed is not None]
-        busiest = min(total, max(compute) / 1000)
-        return {
-            "total_ns": total,
-            "pe_exec_ns": busiest,
-            "network_ns": total - busiest,
-            "bound_ns": max([*bound, *alone]) / 1000,
-        }
+            # Of what ran together, the longest bounds the time.
+            group = launch.together or (launch,)
+            longest = max(group, key=lambda w: w.timed.bound_ps if w.timed else 0)
+            for device in launch.devices:
+                compute[device] += launch.timed.compute_ps
+                bound[device] += launch.timed.bound_ps if launch is longest else 0
+        busy, least = (min(total, max(c.values(), default=0) / 1000) for c in (compute, bound))
+        return {"total_ns": total, "pe_exec_ns": busy, "network_ns": total - busy, "bound_ns": least}
 
 
 def _ccl_config(ccl: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
@@ -416,8 +412,8 @@ def host(
     ``ccl`` (a file, or a configuration; ``"ccl.yaml"`` is the one that comes with megatile if there is no
     such file here) makes ``all_reduce`` over all ranks the kernel that it names;
     ``algorithm`` names another of its entries, or without ``ccl`` an entry of the file that comes with
-    megatile or an algorithm of the library. ``data=False`` finds out times only, ``log`` keeps an op log
-    (`mt.replay`). ``trust`` allows import paths in ``ccl``.
+    megatile or an algorithm of the library, which then does what it can. ``data=False`` finds out times
+    only, ``log`` keeps an op log (`mt.replay`). ``trust`` allows import paths in ``ccl``.
     """
     hda = find_machine(machine, **overrides)
     chosen = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megatile.collectives.algorithms import algorithms
 from megatile.collectives.planner import Prediction, predict
 from megatile.core.dtypes import itemsize, numpy_dtype
 from megatile.plan.model import Plan
@@ -92,7 +93,7 @@ class Collectives:
             self._plans[key] = predict(
                 call.operation,
                 machine=context.machine,
-                algorithm=self.algorithm,
+                algorithm=self._for(call.operation),
                 nbytes=count * itemsize(call.dtype),
                 dtype=call.dtype,
                 ranks=None if everyone else list(ranks),
@@ -104,6 +105,11 @@ class Collectives:
                 **fields,
             )
         return self._plans[key]
+
+    def _for(self, operation: str) -> str:
+        """The algorithm that was named, for what it can do; the best one for the rest."""
+        named = algorithms().get(self.algorithm)
+        return self.algorithm if named is None or operation in named.operations else "auto"
 
     def chosen(self, operation: str) -> str:
         """The algorithm that did an operation last."""
