@@ -35,7 +35,8 @@ below zero the prediction is too fast.
 
 *Formula*: the rules of `timing/kernels.py` with the figures of the machine files, which were fitted to all of
 these rows (at most {most} constants for a table). *Held out*: the same formula, its constants fitted to one
-half of the rows (chosen by a hash of the shape) and judged on the other. *Database*: each row is predicted
+half of the rows (chosen by a hash of the shape) and judged on the other; the form of the rules was chosen
+with all rows in view, so this judges the constants, and the form leniently. *Database*: each row is predicted
 from the others (`perfdb`). Two frameworks that measure the same GEMM differ by -10 % to +7 % (5th to 95th
 percentile).
 
