@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -115,3 +116,17 @@ def test_blocks_have_the_shape_of_what_is_used(
     b.tile("x", shape, "f16", memory="local")
     (tile,) = b.finish().tiles
     assert brick(tile, least, block) == expected
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 16), (4, 8), (64,)])
+def test_whole_tiles_of_any_dimensions_have_their_blocks(shape: tuple[int, ...]) -> None:
+    """A copy of a whole tile has no bounds of its own; its blocks have the tile's dimensions."""
+    b = PlanBuilder("whole", scale="core", units=2)
+    x = b.tile("x", shape, "f32", memory="common", role="inout", owner=unit * 0, owners=1)
+    t = b.tile("t", shape, "f32", memory="local")
+    b.copy(t, x)
+    b.copy(t, x)
+    result = simulate(b.finish(), machine=cached(blocks=8))
+    nbytes = 4 * math.prod(shape)
+    assert result.traffic["front"].misses == nbytes // 64
+    assert result.traffic["front"].hits == 3 * nbytes // 64

@@ -149,6 +149,8 @@ class PlanTable:
     """A plan's rows among those of others; what is numbered per launch is numbered from 0 here."""
 
     def __init__(self, plan: pm.Plan, rows: Rows) -> None:
+        # Whole tiles have no bounds of their own, but their blocks in caches have as many dimensions.
+        rows.dimensions = max([rows.dimensions, *(len(tile.shape) for tile in plan.tiles)])
         self.plan = plan
         self.rows = rows
         self.commands = 0
