@@ -239,9 +239,9 @@ class Regions:
         else:
             first = tidy(clamp(start, 0, length), ranges)
             extent = tidy(maximum(minimum(start + size, length) - first, 0), ranges)
-        return Axis(
-            simplify(low + first), extent, size, simplify(first - start), dim.extent is not None, True
-        )
+        # A block behind the end has no elements; it begins where the tile does.
+        skipped = tidy(maximum(first - start, 0), ranges)
+        return Axis(simplify(low + first), extent, size, skipped, dim.extent is not None, True)
 
     def leads(self, home: Home, place: Place, write: bool) -> list[tuple[Axis, ...]]:
         """The slices of the leading dimension that a unit means: its own, or all below it (reads: one)."""

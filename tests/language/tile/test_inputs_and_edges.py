@@ -242,12 +242,28 @@ def test_a_run_prints_as_one_line() -> None:
 
 
 @pytest.mark.parametrize("word", ["check", "execute", "launch", "simulate", "price"])
-@pytest.mark.parametrize("given", [tiles_of_four, None])
-def test_where_a_plan_is_wanted(word: str, given: Any) -> None:
-    said = "'tiles_of_four' is a tile program.*mt.run" if given is not None else "not NoneType"
+def test_nothing_is_no_plan(word: str) -> None:
     more = {"machine": "dgx-h100"} if word in ("simulate", "price") else {}
-    with pytest.raises(PlanError, match=f"mt.{word} takes a Plan.*{said}"):
-        getattr(mt, word)(given, **more)
+    with pytest.raises(PlanError, match=f"mt.{word} takes a Plan.*not NoneType"):
+        getattr(mt, word)(None, **more)
+
+
+def test_programs_over_edges_are_taken_where_plans_are() -> None:
+    inputs = np.arange(48, dtype=np.float32).reshape(6, 8)
+    expected = [inputs.copy(), np.full((16, 8), 9, np.float32), np.full((5, 8), 9, np.float32)]
+    given = [array.copy() for array in expected]
+    compiled = [array.copy() for array in expected]
+    mt.run(tiles_of_four, *expected)
+    mt.check(tiles_of_four, machine="dgx-h100")
+    found = mt.execute(tiles_of_four, *given, machine="dgx-h100")
+    mt.launch(tiles_of_four, *compiled, machine="dgx-h100", processes=2)
+    assert set(found) >= {"B", "C"}
+    for name, array, other in zip("ABC", expected, compiled, strict=True):
+        np.testing.assert_array_equal(np.reshape(found.get(name, array), array.shape), array)
+        np.testing.assert_array_equal(other, array)
+    timed = mt.simulate(tiles_of_four, *given, machine="dgx-h100")
+    bounds = mt.price(tiles_of_four, *given, machine="dgx-h100")
+    assert bounds.lower_ps <= timed.time_ps <= bounds.upper_ps
 
 
 # --- dtypes ---------------------------------------------------------------------------------------------
