@@ -217,8 +217,8 @@ class Resources:
 
     def _compute_ps(self, engine: Engine, statement: Any, flops: int) -> int:
         rate = engine.rate(statement.work.dtype)
-        if rate is None and engine.kind == "tensor":
-            # Products of types that the matrix engine lacks are vector work.
+        if rate is None and engine.kind == "tensor" and statement.work.dtype in ("f32", "f64", "i32", "i64"):
+            # Products of wide types that the matrix engine lacks are vector work.
             engine = self.engine("vector") or engine
             rate = engine.rate(statement.work.dtype)
         if rate is None:

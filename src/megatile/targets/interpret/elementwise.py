@@ -123,7 +123,8 @@ class Elementwise:
             raise RunError(f"T.Parallel over extents {extents}", advice="extents are at least 0: T.max(n, 0)")
         if (iterations := math.prod(extents)) > MOST_ITERATIONS:
             raise RunError(
-                f"T.Parallel of {iterations} iterations: at most {MOST_ITERATIONS} are run at once"
+                f"T.Parallel of {iterations} iterations: at most {MOST_ITERATIONS} are run at once",
+                advice="divide them over blocks, or over T.serial",
             )
         if id(node) not in self.prepared and not node.in_step:
             self.prepared.add(id(node))
