@@ -382,7 +382,6 @@ class Generator:
         instance = min(high, self.launch.depth(self.launch.dispatch))
         name = self.fresh(f"{node.scale}_")
         line = f"line {node.span.line}" if node.span else ""
-        self.phases.append(f"{name} {line}".strip())
         inner = Scope(self, Text(1), dict(scope.path), low, {}, dict(scope.ranges), (low, high), True)
         fields = self.captured(scope, inner, node)
         before, self.packs = self.packs, [] if instance == high else None
@@ -415,8 +414,10 @@ class Generator:
         with scope.text.block():
             for key in packs:
                 function, pieces = self._pack_function(scope, key)
+                self.phases.append(f"pack {key[0].tensor} for {name}")
                 scope.text.add(f"parallel(run, {function}, run, {pieces}, {len(self.phases) - 1});")
             values = "".join(f", {value}" for _, _, value in fields)
+            self.phases.append(f"{name} {line}".strip())
             scope.text.add(
                 f"struct {name} here = {{run{values}}};",
                 f"parallel(run, {name}, &here, {count}, {len(self.phases) - 1});",

@@ -1,5 +1,9 @@
-/* Threads that take the instances of a phase, in any order. One pool serves all kernels of a process. */
+/* Threads that take the instances of a phase, in any order. One pool serves all kernels of a process. Each
+   thread keeps to a processor of its own, none to the caller's: a scheduler that sees threads which sleep
+   between phases may leave them all on one. */
+#define _GNU_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -13,6 +17,8 @@ struct shared {
   body_t *body;
   void *here;
   long count, next, busy, turn, sleeping;
+  pthread_t *workers;
+  int *processors, processor_count, home; /* those this process may use; where the workers keep away from */
 };
 
 static void take(struct shared *p, long worker, body_t *body, void *here, long count) {
@@ -49,6 +55,31 @@ static void *work(void *argument) {
   return 0;
 }
 
+/* The caller is on processor `home`: the workers go to those that follow, unless there are too few. */
+static void place(struct shared *p, int home) {
+#if defined(__linux__)
+  p->home = home;
+  int at = 0, count = p->processor_count;
+  while (at < count && p->processors[at] != home) at++;
+  for (long worker = 1; worker < p->pool.threads; worker++) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(p->processors[(at + worker) % count], &one);
+    pthread_setaffinity_np(p->workers[worker], sizeof one, &one);
+  }
+#endif
+}
+
+static void processors(struct shared *p) {
+#if defined(__linux__)
+  cpu_set_t all;
+  if (sched_getaffinity(0, sizeof all, &all) || CPU_COUNT(&all) < p->pool.threads) return;
+  if (!(p->processors = malloc(CPU_COUNT(&all) * sizeof *p->processors))) return;
+  for (int i = 0; i < CPU_SETSIZE; i++)
+    if (CPU_ISSET(i, &all)) p->processors[p->processor_count++] = i;
+#endif
+}
+
 static pthread_mutex_t only = PTHREAD_MUTEX_INITIALIZER;
 static void run(struct pool *pool, body_t *body, void *here, long count) {
   struct shared *p = (struct shared *)pool;
@@ -56,6 +87,9 @@ static void run(struct pool *pool, body_t *body, void *here, long count) {
     for (long i = 0; i < count; i++) body(here, 0, i);
     return;
   }
+#if defined(__linux__)
+  if (p->processor_count && sched_getcpu() != p->home) place(p, sched_getcpu());
+#endif
   p->body = body, p->here = here, p->count = count;
   __atomic_store_n(&p->next, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&p->busy, p->pool.threads - 1, __ATOMIC_RELAXED);
@@ -72,17 +106,18 @@ static void run(struct pool *pool, body_t *body, void *here, long count) {
 struct pool *megatile_pool(long threads) {
   struct shared *p = calloc(1, sizeof *p);
   if (!p) return 0;
-  p->pool.threads = 1, p->pool.run = run, p->owner = getpid();
+  p->pool.threads = 1, p->pool.run = run, p->owner = getpid(), p->home = -1;
   pthread_mutex_init(&p->lock, 0);
   pthread_cond_init(&p->begin, 0);
-  for (long worker = 1; worker < threads; worker++) {
-    pthread_t thread;
+  p->workers = calloc(threads, sizeof *p->workers);
+  for (long worker = 1; p->workers && worker < threads; worker++) {
     struct start *start = malloc(sizeof *start);
     if (!start) break;
     start->pool = p, start->worker = worker;
-    if (pthread_create(&thread, 0, work, start)) { free(start); break; }
-    pthread_detach(thread);
+    if (pthread_create(&p->workers[worker], 0, work, start)) { free(start); break; }
+    pthread_detach(p->workers[worker]);
     p->pool.threads++;
   }
+  processors(p);
   return &p->pool;
 }
