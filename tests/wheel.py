@@ -17,10 +17,15 @@ COMMANDS = [
     "plan check p.json -m mi300x-8",
     "plan simulate p.json -m mi300x-8 --trace t.json.gz",
     "trace show t.json.gz --png t.png",
+    "bench tp_mlp -m dgx-h100",
+    "run program.py:add -m dgx-h100",
     "attention predict -m mi300x-8 --seqlen 1K --schedule ring,hamilton",
 ]
 PYTHON = """
-import numpy as np, megatile as mt
+import importlib.metadata, re, numpy as np, megatile as mt
+described = importlib.metadata.metadata("megatile")
+assert described.get_all("Project-URL")
+assert not re.findall(r"\\]\\((?!https://)", described.get_payload()), "a relative link in the description"
 from megatile.collectives import kernel_plan, load_ccl_config, resolve_algorithm_config
 torch = ("hamilton_attention", "shard_sequence", "unshard_sequence")
 assert all(getattr(mt, name) is not None for name in mt.__all__ if name not in torch)
@@ -30,9 +35,21 @@ assert (mt.execute(plan, {"t": x})["t"] == plan.units).all()
 assert mt.simulate(plan, {"t": x}, machine="ahbm").time_ps > 0
 """
 
+PROGRAM = """
+import megatile.language as T
+
+@T.program
+def add(x: T.Tensor((1000,), "f32"), y: T.Tensor((1000,), "f32")):
+    with T.Kernel(block=8, threads=128) as b:
+        with T.Scale("block"):
+            for i in T.Parallel(125):
+                y[b * 125 + i] = x[b * 125 + i] + 1.0
+"""
+
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "program.py").write_text(PROGRAM)
         for line in COMMANDS:
             command = [sys.executable, "-I", "-m", "megatile", *line.split()]
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
