@@ -211,6 +211,8 @@ def test_a_trace_checks_itself() -> None:
         Trace(*tables, columns={**trace.columns, "unit": np.zeros(0)})
     with pytest.raises(TraceError, match="one value per time"):
         TraceBuilder().counter("c", [1, 2], [1])
+    with pytest.raises(TraceError, match="no number of picoseconds"):
+        TraceBuilder().counter("c", [1, float("inf")], [1, 2])
 
 
 @settings(max_examples=30, deadline=None)
