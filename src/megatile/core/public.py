@@ -41,7 +41,8 @@ class PublicNames:
             return sorted(self.places())
         place = self._own.get(name) or (None if name.startswith("__") else self.places().get(name))
         if place is None:
-            raise AttributeError(f"module '{self.module}' has no attribute '{name}'")
+            said = f"module '{self.module}' has no attribute '{name}'"
+            raise AttributeError(said, name=name, obj=modules[self.module])
         value = getattr(import_module(place), name)
         setattr(modules[self.module], name, value)
         return value
