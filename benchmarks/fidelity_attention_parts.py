@@ -139,7 +139,7 @@ ASSUMPTIONS: tuple[tuple[str, dict[str, Any], int], ...] = (
         {"kernels": {"merge": "ring-flash-attention"}},
         1,
     ),
-    ("5.5 us between kernels (the launch in the machine file)", {"kernels": {"interval": 5.5e-6}}, 1),
+    ("5.5 us between kernels (the launch in the machine file)", {"kernels": {"interval_ps": 5_500_000}}, 1),
     ("messages hold no units", {"kernels": {"channels": (0, 0)}}, 1),
     ("the kernels of AITER (share 0.406, ramp 540)", {"kernels": {"share": 0.406, "ramp": 540}}, 1),
     ("batch 4", {}, 4),
