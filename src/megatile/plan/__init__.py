@@ -4,3 +4,7 @@ know each other: ``check``, ``execute`` (real data), ``simulate`` (time), ``pric
 
 Start reading in ``model.py``.
 """
+
+import megatile.plan.parse
+import megatile.plan.serial
+import megatile.plan.text  # noqa: F401  (they fill model.FORMS)

@@ -178,7 +178,7 @@ A resource serves first come, first served, as many at a time as it is wide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
@@ -198,6 +198,8 @@ __all__ += _STATEMENTS
 
 ENGINES = ("dma", "tensor", "vector", "channel", "control")
 ROLES = ("local", "input", "output", "inout")
+FORMS: dict[str, Callable[[Any], Any]] = {}
+"""How a Plan is written and read; ``text.py`` and ``serial.py`` fill it in."""
 
 
 class PlanError(MegatileError, ValueError):
@@ -432,37 +434,29 @@ class Plan:
         return self.instances(tile.level) if tile.owners is None else tile.owners
 
     def __str__(self) -> str:
-        from megatile.plan.text import to_text
-
-        return to_text(self)
+        return str(FORMS["to_text"](self))
 
     def _repr_html_(self) -> str:
         head = f"<summary>Plan {escape(self.name)}: {self.units} units</summary>"
         return f"<details>{head}<pre>{escape(str(self))}</pre></details>"
 
     def to_json(self) -> str:
-        from megatile.plan.serial import to_json
-
-        return to_json(self)
+        return str(FORMS["to_json"](self))
 
     @staticmethod
     def from_json(text: str) -> Plan:
-        from megatile.plan.serial import from_json
-
-        return from_json(text)
+        plan: Plan = FORMS["from_json"](text)
+        return plan
 
     @staticmethod
     def from_text(text: str) -> Plan:
-        from megatile.plan.text import from_text
-
-        return from_text(text)
+        plan: Plan = FORMS["from_text"](text)
+        return plan
 
     @property
     def digest(self) -> str:
         """A hash of the plan that is the same in every process and does not depend on source lines."""
-        from megatile.plan.serial import digest
-
-        return digest(self)
+        return str(FORMS["digest"](self))
 
 
 def require_plan(value: Any, word: str) -> None:

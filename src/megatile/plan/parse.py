@@ -13,7 +13,7 @@ from megatile.core.errors import MegatileError, Place, did_you_mean
 from megatile.core.expr import ExprReader
 from megatile.core.operations import OPERATIONS
 from megatile.plan.fields import check_fields
-from megatile.plan.model import Channel, Flag, Group, Level, Plan, PlanError, Stream, Tile
+from megatile.plan.model import FORMS, Channel, Flag, Group, Level, Plan, PlanError, Stream, Tile
 from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, KEYWORD, TARGET, Part, parts
 from megatile.plan.statements import (
     COMMANDS,
@@ -336,3 +336,6 @@ _READ: dict[str, Callable[[_Reader, ast.expr], Any]] = {
 _MANY = {"words": _READ["word"], "literals": _READ["literal"], "regions": _READ["region"]}
 _KEYWORDS = {"work": _work, "attributes": _attributes}
 DECLARED: dict[str, type] = {"level": Level, "tile": Tile, "channel": Channel, "flag": Flag, "group": Group}
+
+
+FORMS["from_text"] = parse_plan

@@ -15,7 +15,7 @@ from megatile.core.errors import Place
 from megatile.core.expr import Const, Expr, expression
 from megatile.plan import model, parse
 from megatile.plan.fields import check_fields
-from megatile.plan.model import Plan, PlanError
+from megatile.plan.model import FORMS, Plan, PlanError
 from megatile.plan.statements import Compute
 
 _CLASSES: dict[str, type] = {
@@ -114,3 +114,6 @@ def decode(value: Any) -> Any:
         return kind(**made)
     except TypeError as error:
         raise PlanError(f"{value['is']}: {error}") from error
+
+
+FORMS.update(to_json=to_json, from_json=from_json, digest=digest)

@@ -22,7 +22,7 @@ from typing import Any
 from megatile.core.errors import Place
 from megatile.core.expr import ZERO, Expr
 from megatile.core.operations import OPERATIONS
-from megatile.plan.model import Plan
+from megatile.plan.model import FORMS, Plan
 from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, TARGET, parts
 from megatile.plan.statements import (
     CarryInt,
@@ -43,12 +43,6 @@ DECLARED = ("level", "tile", "channel", "flag", "group")
 
 def to_text(plan: Plan) -> str:
     return "\n".join(_plan_lines(plan)) + "\n"
-
-
-def from_text(text: str) -> Plan:
-    from megatile.plan.parse import parse_plan
-
-    return parse_plan(text)
 
 
 def _plan_lines(plan: Plan) -> Iterator[str]:
@@ -179,3 +173,6 @@ def _flow(word: str, flow: CarryTile | CarryInt | MergeTile | MergeInt) -> str:
     _, first, second = vars(flow).values()
     suffix = "_int" if isinstance(flow, (CarryInt, MergeInt)) else ""
     return f"{word}{suffix}({flow.name}, {first}, {second})"
+
+
+FORMS["to_text"] = to_text
