@@ -12,7 +12,8 @@ import pytest
 import megatile as mt
 from megatile.lower.errors import LoweringError
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[23][0-9]_*.py"))
+FOLDER = Path(__file__).parents[2] / "examples"
+EXAMPLES = sorted((*FOLDER.glob("[23][0-9]_*.py"), *FOLDER.glob("4[45]_*.py")))
 NOT_YET = {"39_ticket_queue": "a 'while' loop"}
 """Examples that cannot be lowered, and the words that say why."""
 

@@ -53,12 +53,16 @@ class Agent:
 class Strand(Agent):
     """A line of execution."""
 
-    __slots__ = ("fork_time", "known")
+    __slots__ = ("exchanges", "fork_time", "known", "learned")
 
     def __init__(self, parent: Strand | None):
         super().__init__(parent)
         self.known: Clock = {}
         self.fork_time = 0
+        self.exchanges = False
+        """Whether its children release to, or acquire from, strands that are not its children."""
+        self.learned: Clock = {}
+        """What children that have ended acquired from outside."""
 
     def fork(self) -> None:
         """Children begin; what was done so far is ordered before them."""
@@ -68,6 +72,14 @@ class Strand(Agent):
     def join(self) -> None:
         """All children have ended."""
         self.time += 1
+        if self.learned:
+            self.acquire(self.learned)
+            self.learned = {}
+
+    def end(self) -> None:
+        super().end()
+        if self.parent is not None and self.parent.exchanges:
+            _join(self.parent.learned, self.known)
 
     def release(self, others: Iterable[Agent] = ()) -> Clock:
         """Everything ordered before this moment, with what ``others`` did; a new time begins for all."""
@@ -148,5 +160,7 @@ def _is_known(agent: Agent, time: int, strand: Strand) -> bool:
 def settled(agent: Agent, time: int) -> tuple[Agent, int]:
     """Who stands for what an agent did: the nearest ancestor that has joined it since."""
     while agent.ended and agent.parent is not None and agent.parent.time > agent.join_time:
+        if agent.parent.exchanges and not agent.parent.ended:  # others may know the agent, and not the parent
+            break
         agent, time = agent.parent, agent.join_time
     return agent, time

@@ -139,7 +139,7 @@ class ReadScalar(Node):
 @dataclass(frozen=True)
 class Copy(Node):
     """Elements of ``source`` to ``to``, converted; ``dst`` puts into that unit's tile, ``src`` gets from
-    it."""
+    it. ``scale``, here and below: of the region whose units are meant, if not the innermost one."""
 
     to: Region = writes()
     source: Region = reads()
@@ -147,6 +147,7 @@ class Copy(Node):
     src: Expr | None = None
     axis: int | None = None
     impl: str | None = None
+    scale: str | None = None
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,8 @@ class Atomic(Node):
     """One element is combined with a value, indivisibly; ``result`` is the variable that gets the old one.
 
     ``op`` is add, max, min, exchange, or cas, which stores the value only where ``expected`` is. Those with a
-    result order what units did before them: each sees what those before it had done.
+    result order what units did before them: each sees what those before it had done. ``dst`` is the unit whose
+    element it is.
     """
 
     op: str
@@ -218,15 +220,22 @@ class Atomic(Node):
     value: Expr
     expected: Expr | None = None
     result: str | None = None
+    dst: Expr | None = None
+    axis: int | None = None
+    scale: str | None = None
 
 
 @dataclass(frozen=True)
 class AtomicRegion(Node):
-    """Every element of ``to`` is combined with its element of ``source``, each indivisibly."""
+    """Every element of ``to`` (of unit ``dst``) is combined with its element of ``source``, each
+    indivisibly."""
 
     op: str
     to: Region = updates()
     source: Region = reads()
+    dst: Expr | None = None
+    axis: int | None = None
+    scale: str | None = None
 
 
 @dataclass(frozen=True)
@@ -246,7 +255,10 @@ class Barrier(Node):
 
 @dataclass(frozen=True)
 class Fence(Node):
-    """This unit's earlier puts, to whomever, are done before what it does next."""
+    """This unit's earlier puts, to whomever (to units of ``scale`` and smaller ones), are done before what it
+    does next."""
+
+    scale: str | None = None
 
 
 @dataclass(frozen=True)
@@ -258,6 +270,7 @@ class Signal(Node):
     dst: Expr | None = None
     amount: Expr = Const(1)
     axis: int | None = None
+    scale: str | None = None
 
 
 @dataclass(frozen=True)
@@ -426,6 +439,15 @@ def regions(node: Node) -> Iterator[tuple[str, Region]]:
         yield from (("read", v) for v in node.values if isinstance(v, Region))
     for kind, name, index in element_accesses(node):
         yield kind, Region(name, tuple(Dim(i) for i in index))
+
+
+def remote(node: Node) -> str | None:
+    """The name that a put, a get or an atomic with a destination means in another unit."""
+    if getattr(node, "src", None) is not None:
+        return node.source.source  # type: ignore[attr-defined]
+    if getattr(node, "dst", None) is None or isinstance(node, Signal):
+        return None
+    return node.target if isinstance(node, Atomic) else node.to.source  # type: ignore[attr-defined]
 
 
 def element_accesses(node: Node) -> Iterator[tuple[str, str, tuple[Expr, ...]]]:

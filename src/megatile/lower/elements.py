@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from megatile.core.dtypes import itemsize
 from megatile.core.elementwise import OPERATION_NAMES
 from megatile.core.expr import (
     ONE,
@@ -200,10 +201,11 @@ class Command:
             )
         )
         operands = list(self.operands)
-        word = "w"
+        word, remote = "w", target.at is not None and bool(operands)
         if not box:
-            operands = [target, *(b for b in operands if b != target)]
-            word = "a0"
+            others = [b for b in operands if b != target]
+            operands = [*others, target] if remote else [target, *others]
+            word = f"a{operands.index(target)}"
         numbering = {f"@{i}": f"a{operands.index(b)}" for i, b in enumerate(self.operands)}
         places = ", ".join(self.text(i, numbering) for i in index)
         shown_value = self.text(value, numbering)
@@ -219,14 +221,16 @@ class Command:
             attributes["combine"] = combine
         if frame.lowering.program.padded:
             attributes["padded"] = True
-        if not box and target.home.depth < frame.level.depth:
+        if not box and (target.home.depth < frame.level.depth or target.at is not None):
             attributes["each"] = unit  # one unit after the other: all change the same tile
         work = product(e for _, e in scope.vars) * max(1, _cost((value, *guards), frame.lowering))
         dtype = value.dtype if value.dtype not in WEAK and value.dtype != "bool" else "f32"
         reads = tuple(b.region() for b in operands)
         given = tuple(sorted(attributes.items()))
-        done = pm.Work(simplify(work), ZERO, dtype)
-        frame.emit(pm.Compute("nest", target.region(), reads, given, "vector", done))
+        # What changes another unit's elements travels there: the path begins at the first operand.
+        moved = simplify(target.elements * itemsize(target.home.dtype)) if remote else ZERO
+        done = pm.Work(ZERO if remote else simplify(work), moved, dtype)
+        frame.emit(pm.Compute("nest", target.region(), reads, given, "dma" if remote else "vector", done))
 
     def text(self, expr: Expr, numbering: dict[str, str]) -> str:
         def named(part: Expr) -> Expr:

@@ -91,7 +91,8 @@ def fill(frame: Frame, node: n.Fill) -> None:
 
 
 def atomic_region(frame: Frame, node: n.AtomicRegion) -> None:
-    target, source = frame.regions.block(node.to, True), frame.regions.block(node.source)
+    peer = None if node.dst is None else frame.peer(frame.whole(node.dst), node.axis, node.scale)
+    target, source = frame.regions.block(node.to, True, peer), frame.regions.block(node.source)
     if source.cut:
         raise cannot("an atomic of a region over the edge of a tensor", node)
     if target.cut:
@@ -163,6 +164,9 @@ def _do_atomic(scope: Scope, node: n.Atomic, rest: tuple[n.Node, ...]) -> None:
     value = scope.resolve(node.value)
     command = Command(scope)
     target, where = command.access(node.target, command.all(index), bool(scope.guards))
+    if node.dst is not None:
+        peer = scope.frame.peer(scope.frame.whole(node.dst), node.axis, node.scale)
+        target = replace(target, at=scope.frame.owner(target.home, peer))
     command.emit(target, where, command.loads(value, bool(scope.guards)), node.op)
 
 

@@ -40,7 +40,7 @@ def _scale(frame: Frame, node: n.Scale) -> None:
 
 def _phase_of_devices(frame: Frame, node: n.Scale) -> None:
     """Devices that reached into each other's memory meet before the next region."""
-    if frame.lowering.first.total > 1 and talks(node):
+    if frame.lowering.first.total > 1 and talks(node, frame.lowering.homes.table):
         frame.stream.pending.append(pm.Collective("barrier", frame.lowering.barrier(frame.level, ZERO)))
 
 
@@ -82,7 +82,7 @@ def child(frame: Frame, node: n.Scale, scale: str, outer: int) -> None:
     place = Place(launch, path)
     child = Frame(
         lowering, stream, place, moved, dict(frame.values), ranges,
-        group=(outer, level.depth), node=node,
+        group=(outer, level.depth), around=(*frame.around, frame.group), node=node,
     )  # fmt: skip
     conditions = tuple(substitute(c, values) for c in frame.conditions)
     _phase(frame, child, node, (turn, each), conditions)

@@ -110,8 +110,8 @@ def _read_scalar(frame: Frame, node: n.ReadScalar) -> None:
 @rule(n.Copy)
 def _copy(frame: Frame, node: n.Copy) -> None:
     regions = frame.regions
-    there = None if node.src is None else frame.peer(frame.whole(node.src), node.axis)
-    peer = None if node.dst is None else frame.peer(frame.whole(node.dst), node.axis)
+    there = None if node.src is None else frame.peer(frame.whole(node.src), node.axis, node.scale)
+    peer = None if node.dst is None else frame.peer(frame.whole(node.dst), node.axis, node.scale)
     source = regions.block(node.source, peer=there)
     for target in regions.blocks(node.to, True, peer):
         copy_block(frame, target, source)
@@ -250,7 +250,7 @@ def _flag(frame: Frame, name: str, index: tuple[Expr, ...]) -> Expr:
 @rule(n.Signal)
 def _signal(frame: Frame, node: n.Signal) -> None:
     home, member = frame.lowering.homes.home(node.flag), _flag(frame, node.flag, node.index)
-    peer = frame.place if node.dst is None else frame.peer(frame.whole(node.dst), node.axis)
+    peer = frame.place if node.dst is None else frame.peer(frame.whole(node.dst), node.axis, node.scale)
     to = frame.owner(home, peer) if node.dst is not None else None
     if to is None:
         to = unit if home.depth == frame.level.depth else frame.place.rank(0, home.depth)

@@ -21,7 +21,7 @@ from megatile.core.expr import ZERO, Expr, known, simplify
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT
-from megatile.ir.program import Program
+from megatile.ir.program import Binding, Program
 from megatile.lower.errors import LoweringError, cannot
 from megatile.lower.regions import Regions
 from megatile.lower.storage import Home, Homes
@@ -130,6 +130,8 @@ class Frame:
     turns: tuple[Turn, ...] = ()
     conditions: tuple[Expr, ...] = ()
     group: tuple[int, int] = (0, 0)
+    around: tuple[tuple[int, int], ...] = ()
+    """The groups of the regions around the innermost one, outermost first."""
     node: n.Node | None = None
     fresh: set[str] = field(default_factory=set)
     """Tiles whose next copy begins a new version."""
@@ -157,7 +159,7 @@ class Frame:
 
     def owner(self, home: Home, peer: Place) -> Expr | None:
         """The number of a home's owner, seen from a peer of this unit; None: it is this unit's own."""
-        if home.shared or home.depth <= self.group[0]:
+        if home.shared or peer.path[: home.depth] == self.place.path[: home.depth]:
             return None
         level = self.level
         while level.parent is not None and level.depth > home.depth:
@@ -166,10 +168,13 @@ class Frame:
             return peer.rank(0, level.depth)
         return peer.rank(0, level.parent.depth) * level.total + peer.rank(level.parent.depth, level.depth)
 
-    def peer(self, number: Expr, axis: int | None) -> Place:
-        """The place of another unit of the innermost region, by its rank (along ``axis``)."""
-        low, high = self.group
+    def peer(self, number: Expr, axis: int | None, scale: str | None = None) -> Place:
+        """The place of another unit of the innermost region (or that of a scale), by its rank (along
+        ``axis``)."""
         launch = self.place.launch
+        low, high = self.group
+        if scale is not None:
+            low, high = next(g for g in reversed(self.around) if g[1] == launch.depth(scale))
         scales = launch.scales[low:high]
         within = launch.scales[low - 1].name if low else ROOT
         grid = launch.grid(launch.scales[high - 1].name, within)
@@ -196,8 +201,9 @@ class Frame:
 
     def inside(self, place: Place, group: tuple[int, int]) -> Frame:
         """The same stream for a unit further in."""
+        around = self.around if group == self.group else (*self.around, self.group)
         return replace(
-            self, place=place, group=group, names=dict(self.names), values=dict(self.values), fresh=self.fresh
+            self, place=place, group=group, around=around, names=dict(self.names), values=dict(self.values)
         )
 
 
@@ -255,7 +261,7 @@ class Lowering:
                     self._count_regions(node.body, inner, times)
                     continue
                 level = self._level(scale, depth)
-                level.talks = level.talks or talks(node)
+                level.talks = level.talks or talks(node, self.homes.table)
                 each = self.launch.count(scale, self.launch.scales[depth - 1].name)
                 self.parts[id(node)] = (level.total, times)
                 level.total += each * times
@@ -340,21 +346,27 @@ class Lowering:
         frame.lower(self.program.body)
 
 
-def talks(node: n.Scale) -> bool:
-    """Whether the units of a region meet, put, get or signal among each other."""
+def talks(node: n.Scale, table: dict[str, Binding]) -> bool:
+    """Whether the units of a region meet, put, get or signal among each other, or units in them do so."""
 
-    def own(body: tuple[n.Node, ...]) -> Iterator[n.Node]:
+    def among(body: tuple[n.Node, ...], own: bool) -> bool:
         for m in body:
-            yield m
-            if not isinstance(m, n.Scale):
-                for _, inner in n.bodies(m):
-                    yield from own(inner)
+            scale = getattr(m, "scale", None)
+            if isinstance(m, (n.Signal, n.Wait)):
+                if table[m.flag].scale == node.scale:
+                    return True
+            elif isinstance(m, n.Scale):
+                if among(m.body, False):
+                    return True
+            elif (own and isinstance(m, (n.Barrier, n.Collective))) or (
+                n.remote(m) is not None and (scale == node.scale or (own and scale is None))
+            ):
+                return True
+            elif any(among(inner, own) for _, inner in n.bodies(m)):
+                return True
+        return False
 
-    return any(
-        isinstance(m, (n.Barrier, n.Collective, n.Signal, n.Wait))
-        or (isinstance(m, n.Copy) and (m.dst is not None or m.src is not None))
-        for m in own(node.body)
-    )
+    return among(node.body, True)
 
 
 def _special(hda: HDA) -> int | None:

@@ -40,7 +40,7 @@ class _Resolver:
     def statement(self, node: n.Node) -> n.Node:
         if isinstance(node, (n.Collective, n.Signal, n.Wait)):
             return node
-        if isinstance(node, n.Copy) and (node.dst is not None or node.src is not None):
+        if n.remote(node) is not None:
             return rewrite_expressions(node, self.expr)
         node = rewrite_expressions(node, self.expr)
         if isinstance(node, (n.Store, n.Atomic)) and self.can(node.target):

@@ -10,9 +10,11 @@ from megatile.core.dtypes import is_float
 from megatile.core.expr import Expr, Symbol, known
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
+from megatile.ir.launch import ROOT
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.frames import names_in_kernel
+from megatile.language.tile.launch import find_scale
 from megatile.language.tile.regions import Operand, extents_text, fixed, matched, operand, same_extents
 from megatile.language.tile.scalars import Value, as_expr
 from megatile.language.tile.tiles import Ref, Tile
@@ -38,11 +40,13 @@ def copy(
     src: Any = None,
     axis: int | None = None,
     impl: str | None = None,
+    scale: str | None = None,
 ) -> None:
     """Copy ``source`` to ``to`` (destination first), converting dtype.
 
     ``dst=rank`` puts into that unit's tile, ``src=rank`` gets from it. A put is visible there after a barrier
-    of this scale, or after a later ``T.signal`` to that unit and its ``T.wait``.
+    of this scale, or after a later ``T.signal`` to that unit and its ``T.wait``. ``scale="device"``: the rank
+    is that of a unit of a region around this one, so a block puts a tile into another device's memory.
     """
     builder = current()
     left, right = operand(to, "the destination of T.copy"), operand(source, "the source of T.copy")
@@ -51,39 +55,59 @@ def copy(
     if right.tile.storage.flag or left.tile.storage.flag:
         raise ProgramError("T.copy of a flag", advice="use T.signal and T.wait on flags")
     to_region, source_region = matched(left, right)
+    among = peers(scale, "T.copy", dst is not None or src is not None)
     if dst is not None or src is not None:
-        _check_remote(left if dst is not None else right, "dst" if dst is not None else "src")
+        check_remote(left if dst is not None else right, "dst" if dst is not None else "src", "T.copy", among)
     builder.emit(
         n.Copy,
         to=to_region,
         source=source_region,
         dst=peer(dst),
         src=peer(src),
-        axis=checked_axis(axis),
+        axis=checked_axis(axis, among),
         impl=impl,
+        scale=among,
     )
 
 
-def _check_remote(side: Operand, word: str) -> None:
-    """A peer's tile must be one that every unit of this scale has for itself."""
+def peers(scale: str | None, what: str, has_rank: bool) -> str | None:
+    """The scale of a region around this one whose units ``dst=`` counts; None: the innermost one's."""
     builder = current()
-    tile, scale = side.tile, builder.scale
-    if tile.scale != scale:
+    if scale is None:
+        return None
+    found = find_scale(builder.machine, scale, what).name
+    if not has_rank:
+        raise ProgramError(f"{what} with scale= and no rank", advice="give dst=rank, or leave out scale=")
+    if all(one.scale != found for one in builder.scales):
         raise ProgramError(
-            f"T.copy with {word}= reaches into '{tile.name}', which is not one tile per '{scale}'",
-            advice=f'allocate it, or view it, inside with T.Scale("{scale}")',
+            f"{what} with scale='{scale}' stands in no region of '{found}'",
+            advice=f'put it inside with T.Scale("{found}") as (rank, size)',
+        )
+    return None if found == builder.scale else found
+
+
+def check_remote(side: Operand | Ref, word: str, what: str, scale: str | None) -> None:
+    """A peer's tile must be one that every unit of the scale has for itself."""
+    tile, scale = side.tile, scale or current().scale
+    if tile.scale != scale:
+        own = f' (scale="{tile.scale}" reaches those of that scale)' if tile.scale != ROOT else ""
+        raise ProgramError(
+            f"{what} with {word}= reaches into '{tile.name}', which is not one tile per '{scale}'",
+            advice=f'allocate it, or view it, inside with T.Scale("{scale}"){own}',
         )
 
 
-def checked_axis(axis: int | None) -> int | None:
+def checked_axis(axis: int | None, scale: str | None = None) -> int | None:
     if axis is None:
         return None
     builder = current()
-    grid = builder.plan.grid(builder.scale, builder.enclosing)
+    names = [ROOT, *(one.scale for one in builder.scales)]
+    scale = scale or builder.scale
+    grid = builder.plan.grid(scale, names[names.index(scale) - 1])
     if not 0 <= axis < len(grid):
         raise ProgramError(
-            f"axis={axis}: scale '{builder.scale}' has {len(grid)} dimensions",
-            advice=f"launch it with a tuple, e.g. {builder.scale}=(2, 4)",
+            f"axis={axis}: scale '{scale}' has {len(grid)} dimensions",
+            advice=f"launch it with a tuple, e.g. {scale}=(2, 4)",
         )
     return axis
 

@@ -252,6 +252,7 @@ class Generator:
                     self._comments(scope.text, (found.reduce,))
                     fusing.fused(scope, found)
                 else:
+                    waiting.check_peer(node)
                     STATEMENTS[type(node)](scope, node)
             at += found.used if found is not None else 1
 

@@ -96,6 +96,18 @@ def peer(scope: Scope, number: Any, axis: int | None) -> tuple[str, Path]:
     return name, path
 
 
+def check_peer(node: n.Node) -> None:
+    """Only units of one region take turns; those of smaller ones run inside a turn."""
+    atomic = isinstance(node, (n.Atomic, n.AtomicRegion))
+    if (atomic and n.remote(node)) or (
+        (atomic or isinstance(node, (n.Copy, n.Signal))) and getattr(node, "scale", None)
+    ):
+        raise CompileError(
+            "one-sided communication from a smaller scale cannot be compiled yet",
+            advice="mt.run and mt.execute take it",
+        )
+
+
 def copy_to_peer(scope: Scope, node: n.Copy) -> None:
     """A put, or a get."""
     with scope.text.block():

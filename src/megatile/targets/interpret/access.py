@@ -133,20 +133,30 @@ class Accessor(Resolver):
         storage.array[index] = data
         self.wrote(target, index, unit)
 
-    def combine(self, target: Target, function: Any, data: np.ndarray, unit: Unit) -> None:
-        """Change elements indivisibly; what an anchor has over the edge is dropped."""
+    def combine(
+        self, target: Target, function: Any, data: np.ndarray, unit: Unit, peer: Unit | None = None
+    ) -> None:
+        """Change elements indivisibly (when that arrives at ``peer``); what an anchor has over the edge is
+        dropped."""
         storage = target.storage
         if target.is_empty:
             return
         index = target.index
         if self.machine.checks:
-            self.order(target, ATOMIC, unit, unit)
+            self.order(target, ATOMIC, unit, unit if peer is None else unit.channel_to(peer))
             if storage.written is not None and not storage.written[index].all():
                 self.unwritten(target, unit, index)
         if target.inner is not None:
             data = data[target.inner if not _lists(target.inner) else np.ix_(*map(_as_list, target.inner))]
-        storage.array[index] = function(storage.array[index], data.reshape(target.stored_shape))
-        self.wrote(target, index, unit)
+
+        def arrive() -> None:
+            storage.array[index] = function(storage.array[index], data.reshape(target.stored_shape))
+            self.wrote(target, index, unit)
+
+        if peer is None:
+            arrive()
+        else:
+            self.machine.post(unit, peer, arrive)
 
     def wrote(self, target: Target, index: tuple[Any, ...], unit: Unit) -> None:
         storage = target.storage

@@ -20,7 +20,7 @@ _ELEMENTWISE = (n.Store, n.Atomic, n.Let, n.If, n.Loop, n.Check)
 def can_batch(node: n.Scale, depth: int, names: dict[str, Name], launch: Launch) -> bool:
     """Whether the units of a region below a unit at ``depth`` can run together."""
     inside = list(n.walk(node.body))
-    if not all(isinstance(inner, _ELEMENTWISE) for inner in inside):
+    if not all(isinstance(inner, _ELEMENTWISE) and n.remote(inner) is None for inner in inside):
         return False
     touched = {name for inner in inside for _, name, _ in n.element_accesses(inner)}
     if any(names[t].depth > depth or names[t].copy_depth > depth for t in touched):

@@ -202,22 +202,31 @@ class Elementwise:
             for copy in range(*target.copies):
                 target.storage.note_writer(in_copy(copy, index), self.machine.recorder.entry(at.unit))
 
-    def atomic(self, node: n.Atomic, at: Iterations) -> None:
+    def atomic(self, node: n.Atomic, at: Iterations, peer: Unit | None = None) -> None:
+        """Elements of this unit, or of ``peer``, which then change when that arrives (fetched: at once)."""
         value = self.machine.compile(node.value)(at)
         at, value = self._inside(node.target, node.index, at, value)
         if 0 in at.shape:
             return
-        target, index, points = self._lanes(node, node.target, node.index, at)
+        target, index, points = self._lanes(node, node.target, node.index, at, peer)
         storage = target.storage
+        sent = peer if node.result is None else None
         flat = cast(np.broadcast_to(np.asarray(value), at.shape).reshape(-1), storage.dtype)
         if self.machine.checks:
-            self.machine.access.order(target, ATOMIC, at.unit, at.unit, points)
+            agent = at.unit if sent is None else at.unit.channel_to(sent)
+            self.machine.access.order(target, ATOMIC, at.unit, agent, points)
             self.check_written(target, index, at.unit)
-        if node.result is not None:
-            at.vars[node.result] = self._fetched(node, at, storage, (target.copies[0], index), flat)
-        else:
+
+        def arrive() -> None:
             for copy in range(*target.copies):
                 ATOMICS[node.op].at(storage.array[copy], index, flat)
+
+        if node.result is not None:
+            at.vars[node.result] = self._fetched(node, at, storage, (target.copies[0], index), flat)
+        elif sent is not None:
+            self.machine.post(at.unit, sent, arrive)
+        else:
+            arrive()
         if target.name.is_partial:
             storage.partial = True
         if self.machine.recorder is not None:
@@ -412,12 +421,12 @@ class Elementwise:
     # --- indices as arrays ------------------------------------------------------------------------
 
     def _lanes(
-        self, key: Any, source: str, index: tuple[Expr, ...], at: Iterations
+        self, key: Any, source: str, index: tuple[Expr, ...], at: Iterations, peer: Unit | None = None
     ) -> tuple[Target, Any, np.ndarray]:
-        machine = self.machine
+        machine, owner = self.machine, peer or at.unit
         name = machine.places.names[source]
-        storage = machine.places.storage(name, at.unit)
-        shares = machine.places.share(name, at.unit)
+        storage = machine.places.storage(name, owner)
+        shares = machine.places.share(name, owner)
         columns = []
         for d, expr in enumerate(index):
             values = (
@@ -432,10 +441,11 @@ class Elementwise:
                     advice="guard it: if i < n, or T.if_then_else with a clamped index",
                 )
             columns.append(share[0] + values if isinstance(share, tuple) else share[values])
-        copies = machine.places.copies(name, at.unit)
+        copies = machine.places.copies(name, owner)
         items = [(int(c.min()), int(c.max()) + 1) if c.size else (0, 0) for c in columns]
         points = np.column_stack([np.full(len(columns[0]), copies[0]), *columns]) if columns else None
-        target = machine.access.at_home(Target(name, storage, copies, items, at.shape), at.unit)
+        target = Target(name, storage, copies, items, at.shape)
+        target = target if peer else machine.access.at_home(target, at.unit)
         return target, tuple(columns), points  # type: ignore[return-value]
 
     def _inside(

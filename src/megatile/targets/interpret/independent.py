@@ -73,7 +73,7 @@ def _fits(machine: Interpreter, node: n.Node, varying: set[str]) -> bool:
             and not watched(node, machine.places.names)
             and all(_is_own(one.index, node.vars) for one in node.body if isinstance(one, n.Store))
         )
-    if isinstance(node, n.Copy) and (node.dst is not None or node.src is not None):
+    if n.remote(node) is not None:
         return False
     return all(
         _region_fits(machine, region, varying)

@@ -223,12 +223,12 @@ class Interpreter:
         self.pending.popleft()[2]()
         return True
 
-    def deliver_from(self, unit: Unit) -> None:
-        """Everything a unit has sent arrives."""
+    def deliver_from(self, unit: Unit, depth: int = 0) -> None:
+        """Everything a unit has sent to others (at ``depth`` or further in) arrives."""
         if not self.pending:
             return
-        mine = [p for p in self.pending if p[0] is unit]
-        self.pending = deque(p for p in self.pending if p[0] is not unit)
+        mine = [p for p in self.pending if p[0] is unit and p[1].depth >= depth]
+        self.pending = deque(p for p in self.pending if p[0] is not unit or p[1].depth < depth)
         for _, _, action in mine:
             action()
 

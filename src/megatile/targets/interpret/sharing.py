@@ -34,8 +34,9 @@ class Sharing:
         """Tiles that other units write into: flags, and destinations of puts."""
         found = set()
         for node in n.walk(self.body):
-            if isinstance(node, n.Copy) and node.dst is not None:
-                found.add(self.base(node.to.source))
+            name = n.remote(node)
+            if name is not None and getattr(node, "src", None) is None:
+                found.add(self.base(name))
             elif isinstance(node, (n.Signal, n.Wait)):
                 found.add(self.base(node.flag))
         return found
@@ -45,9 +46,9 @@ class Sharing:
         """Tiles of dispatched instances that others put into or get from: gone when their instance ends."""
         found = {}
         for node in n.walk(self.body):
-            if isinstance(node, n.Copy) and (node.dst is not None or node.src is not None):
-                region = node.to if node.dst is not None else node.source
-                name = self.names[self.base(region.source)]
+            touched = n.remote(node)
+            if touched is not None:
+                name = self.names[self.base(touched)]
                 if name.private:
                     found[name.base] = name
         return found

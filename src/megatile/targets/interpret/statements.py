@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megatile.core.expr import Expr
 from megatile.core.forkjoin import meet
 from megatile.core.operations import OPERATIONS, cast
 from megatile.core.operations import apply as apply_operation
@@ -160,16 +161,26 @@ def _store(machine: Interpreter, node: n.Store, unit: Unit) -> None:
 
 @rule(n.Atomic)
 def _atomic(machine: Interpreter, node: n.Atomic, unit: Unit) -> None:
-    machine.elementwise.atomic(node, Iterations(unit, (), (), unit.vars))
+    peer = _peer(machine, node, node.dst, unit, node.target)
+    machine.elementwise.atomic(node, Iterations(unit, (), (), unit.vars), peer)
 
 
 @rule(n.AtomicRegion)
 def _atomic_region(machine: Interpreter, node: n.AtomicRegion, unit: Unit) -> None:
     access = machine.access
-    source, target = access.resolve(node.source, unit), access.resolve(node.to, unit)
+    peer = _peer(machine, node, node.dst, unit, node.to.source)
+    source, target = access.resolve(node.source, unit), access.resolve(node.to, unit, peer)
     _check_extents(node, target, source)
-    data = cast(access.read(source, unit).reshape(target.shape), target.storage.dtype)
-    access.combine(target, ATOMICS[node.op], data, unit)
+    data = cast(np.array(access.read(source, unit)).reshape(target.shape), target.storage.dtype)
+    access.combine(target, ATOMICS[node.op], data, unit, peer)
+
+
+def _peer(machine: Interpreter, node: Any, rank: Expr | None, unit: Unit, name: str) -> Unit | None:
+    """The unit whose tile ``name`` a statement means by a rank among those of its scale; None: its own."""
+    if rank is None:
+        return None
+    among = unit.around(machine.launch, node.scale)
+    return among.group.peer(among, int(machine.value(rank, unit)), node.axis, name)
 
 
 def _element(machine: Interpreter, key: Any, name: str, index: tuple[Any, ...]) -> n.Region:
@@ -189,9 +200,7 @@ def _copy(machine: Interpreter, node: n.Copy, unit: Unit) -> None:
     if node.dst is not None:
         _put(machine, node, unit)
         return
-    home = None
-    if node.src is not None:
-        home = unit.group.peer(unit, int(machine.value(node.src, unit)), node.axis, node.source.source)
+    home = _peer(machine, node, node.src, unit, node.source.source)
     source = access.resolve(node.source, unit, home)
     target = access.resolve(node.to, unit)
     _check_extents(node, target, source)
@@ -212,8 +221,8 @@ def _check_extents(node: n.Copy | n.AtomicRegion, target: Target, source: Target
 def _put(machine: Interpreter, node: n.Copy, unit: Unit) -> None:
     """The source is read now; the destination changes when the put arrives."""
     access = machine.access
-    assert node.dst is not None
-    peer = unit.group.peer(unit, int(machine.value(node.dst, unit)), node.axis, node.to.source)
+    peer = _peer(machine, node, node.dst, unit, node.to.source)
+    assert peer is not None
     source = access.resolve(node.source, unit)
     target = access.resolve(node.to, unit, peer)
     _check_extents(node, target, source)
@@ -310,8 +319,9 @@ def _barrier(machine: Interpreter, node: n.Barrier, unit: Unit) -> Task:
 
 @rule(n.Fence)
 def _fence(machine: Interpreter, node: n.Fence, unit: Unit) -> None:
-    machine.deliver_from(unit)
-    unit.acquire(unit.release(unit.channels.values()))
+    depth = 0 if node.scale is None else machine.launch.depth(node.scale)
+    machine.deliver_from(unit, depth)
+    unit.acquire(unit.release(c for c in unit.channels.values() if c.depth >= depth))
 
 
 @rule(n.Collective)
@@ -353,8 +363,10 @@ def _flags(
 
 @rule(n.Signal)
 def _signal(machine: Interpreter, node: n.Signal, unit: Unit) -> None:
-    group: Group = unit.group
-    peer = unit if node.dst is None else group.find(unit, int(machine.value(node.dst, unit)), node.axis)
+    among = unit.around(machine.launch, node.scale)
+    peer: Unit | None = unit
+    if node.dst is not None:
+        peer = among.group.find(among, int(machine.value(node.dst, unit)), node.axis)
     if peer is None:  # it has finished, and will never ask
         return
     storage, at = _flags(machine, node.flag, node.index, unit, peer)
@@ -379,6 +391,7 @@ def _signal(machine: Interpreter, node: n.Signal, unit: Unit) -> None:
 def _wait(machine: Interpreter, node: n.Wait, unit: Unit) -> Task:
     storage, at = _flags(machine, node.flag, node.index, unit, unit)
     value = int(machine.value(node.value, unit))
+    unit.exchange(machine.places.names[node.flag].owner_depth)
     while True:
         flags = storage.flags.get(at)
         seen = flags.count if flags else 0

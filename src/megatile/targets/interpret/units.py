@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Channel(Agent):
-    """Puts of one unit to one other; ordered among themselves."""
+    """Puts of one unit to one other (at ``depth``); ordered among themselves."""
 
-    __slots__ = ("owner",)
+    __slots__ = ("depth", "owner")
 
-    def __init__(self, owner: Unit):
+    def __init__(self, owner: Unit, depth: int):
         super().__init__(owner.parent)
-        self.owner = owner
+        self.owner, self.depth = owner, depth
 
 
 class Unit(Strand):
@@ -46,8 +46,21 @@ class Unit(Strand):
     def channel_to(self, peer: Unit) -> Channel:
         """The channel of this unit's puts to another."""
         if peer.number not in self.channels:
-            self.channels[peer.number] = Channel(self)
+            self.channels[peer.number] = Channel(self, peer.depth)
         return self.channels[peer.number]
+
+    def around(self, launch: Launch, scale: str | None) -> Unit:
+        """The unit of a scale that this one is, or is in."""
+        return self if scale is None else self.exchange(launch.depth(scale))
+
+    def exchange(self, depth: int) -> Unit:
+        """The unit at a depth that this one is, or is in, which then exchanges signals with others."""
+        found = self
+        while found.depth > depth:
+            assert isinstance(found.parent, Unit)
+            found = found.parent
+            found.exchanges = True
+        return found
 
 
 def describe(agent: Agent, launch: Launch) -> str:
