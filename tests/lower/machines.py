@@ -23,13 +23,15 @@ hw_abstr:
   - {name: node, target: box}
 clocks: {box: 1 GHz}
 memory:
-  - {name: registers, level: core, size: 256 KiB, bandwidth: 1024 B/cycle, latency: 1 cycle, shared: false, aliases: [l0]}
+  - {name: registers, level: core, size: 256 KiB, bandwidth: 1024 B/cycle, latency: 1 cycle, shared: false,
+     aliases: [l0]}
   - {name: scratchpad, level: core, size: 128 KiB, bandwidth: 128 B/cycle, latency: 20 cycles, aliases: [l1]}
   - {name: dram, level: card, size: 16 GB, bandwidth: 500 GB/s, latency: 200 ns, aliases: [l2]}
 networks:
   - {name: ring, level: box, connects: card, topology: ring, bandwidth: 32 GB/s, latency: 1 us}
 engines:
-  - {name: matrix, kind: tensor, level: core, tile: [16, 16, 16], throughput: {f16: 256 MAC/cycle, bf16: 256 MAC/cycle}, startup: 16 cycles}
+  - {name: matrix, kind: tensor, level: core, tile: [16, 16, 16], startup: 16 cycles,
+     throughput: {f16: 256 MAC/cycle, bf16: 256 MAC/cycle}}
   - {name: simd, kind: vector, level: core, throughput: {any: 128 FLOP/cycle}, startup: 4 cycles}
   - {name: mover, kind: dma, level: core, bandwidth: 64 B/cycle, latency: 100 cycles}
 """

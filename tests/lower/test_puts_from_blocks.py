@@ -52,7 +52,7 @@ def added() -> Any:
 
     @T.program
     def kernel(X: T.Tensor((DEVICES * BLOCKS, N), "f32"), S: T.Tensor((DEVICES, N), "f32")):
-        with T.Kernel(device=DEVICES, block=BLOCKS, threads=32) as bx, T.Scale("device") as (r, n):
+        with T.Kernel(device=DEVICES, block=BLOCKS, threads=32) as bx, T.Scale("device") as (_r, n):
             x, s = T.view(X, layout=T.FullRow), T.view(S, layout=T.FullRow)
             total = T.alloc((1, N), "f32", level="l2")
             count = T.alloc((1,), "i32", level="l2")
@@ -123,7 +123,7 @@ def test_what_nothing_orders_is_a_race(mistake: dict[str, Any], words: str) -> N
 def test_a_signal_to_a_third_device_tells_of_a_put_after_a_fence(fence: str | None) -> None:
     @T.program
     def kernel(X: T.Tensor((3, N), "f32")):
-        with T.Kernel(device=3, block=1, threads=32), T.Scale("device") as (r, n):
+        with T.Kernel(device=3, block=1, threads=32), T.Scale("device") as (r, _n):
             x = T.view(X, layout=T.FullRow)
             inbox = T.alloc((1, N), "f32", level="l2")
             told = T.alloc((1,), "i32", level="l2")
@@ -155,14 +155,14 @@ def test_a_signal_that_never_comes() -> None:
     x = rows()
     with pytest.raises(DeadlockError, match=r"waits at T.wait"):
         mt.run(passed_on(waits=2), x, np.zeros_like(x))
-    with pytest.raises(mt.MegatileError, match="(?i)deadlock|waits"):
+    with pytest.raises(mt.MegatileError, match="deadlock"):
         mt.execute(passed_on(waits=2), x, np.zeros_like(x), machine="dgx-h100")
 
 
 def wrong(statement: str) -> Any:
     @T.program
     def kernel(X: T.Tensor((4, N), "f32")):
-        with T.Kernel(device=4, block=1, threads=32), T.Scale("device") as (r, n):
+        with T.Kernel(device=4, block=1, threads=32), T.Scale("device") as (_r, n):
             x = T.view(X, layout=T.FullRow)
             flag = T.alloc((1,), "i32", level="l2")
             with T.Scale("block"):
@@ -227,7 +227,7 @@ def test_the_compiled_target_says_that_it_cannot() -> None:
 def one_put(distance: int, elements: int) -> Any:
     @T.program
     def kernel(X: T.Tensor((16, elements), "f32")):
-        with T.Kernel(device=16, block=1, threads=32), T.Scale("device") as (r, n):
+        with T.Kernel(device=16, block=1, threads=32), T.Scale("device") as (r, _n):
             inbox = T.alloc((1, elements), "f32", level="l2")
             with T.Scale("block"):
                 tile = T.alloc((1, elements), "f32", level="l1")
@@ -282,7 +282,7 @@ def test_the_plan_does_not_grow_with_blocks() -> None:
     def lines(blocks: int) -> int:
         @T.program
         def kernel(X: T.Tensor((2 * blocks, N), "f32")):
-            with T.Kernel(device=2, block=blocks, threads=32) as bx, T.Scale("device") as (r, n):
+            with T.Kernel(device=2, block=blocks, threads=32) as bx, T.Scale("device") as (r, _n):
                 x = T.view(X, layout=T.FullRow)
                 inbox = T.alloc((blocks, N), "f32", level="l2")
                 told = T.alloc((blocks,), "i32", level="l2")

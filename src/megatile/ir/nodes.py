@@ -210,8 +210,7 @@ class Atomic(Node):
     """One element is combined with a value, indivisibly; ``result`` is the variable that gets the old one.
 
     ``op`` is add, max, min, exchange, or cas, which stores the value only where ``expected`` is. Those with a
-    result order what units did before them: each sees what those before it had done. ``dst`` is the unit whose
-    element it is.
+    result order what units did before them: each sees what those before it had done. ``dst``: whose it is.
     """
 
     op: str

@@ -358,11 +358,11 @@ def talks(node: n.Scale, table: dict[str, Binding]) -> bool:
             elif isinstance(m, n.Scale):
                 if among(m.body, False):
                     return True
-            elif (own and isinstance(m, (n.Barrier, n.Collective))) or (
-                n.remote(m) is not None and (scale == node.scale or (own and scale is None))
+            elif (
+                (own and isinstance(m, (n.Barrier, n.Collective)))
+                or (n.remote(m) is not None and (scale == node.scale or (own and scale is None)))
+                or any(among(inner, own) for _, inner in n.bodies(m))
             ):
-                return True
-            elif any(among(inner, own) for _, inner in n.bodies(m)):
                 return True
         return False
 
