@@ -1,6 +1,6 @@
 """Clocks of programs that fork and join."""
 
-from megatile.core.forkjoin import Agent, Strand, is_ordered, meet
+from megatile.core.forkjoin import Agent, Strand, is_ordered, meet, settled
 
 
 def family(children: int) -> tuple[Strand, list[Strand]]:
@@ -84,3 +84,23 @@ def test_an_ended_child_is_ordered_before_its_siblings_only_if_they_know() -> No
     root.join()
     root.fork()
     assert is_ordered(a, late, Strand(root))
+
+
+def test_what_a_child_told_others_stays_known_when_it_has_ended() -> None:
+    root = Strand(None)
+    root.fork()
+    left, right = Strand(root), Strand(root)
+    left.exchanges = right.exchanges = True
+    left.fork()
+    right.fork()
+    teller, listener = Strand(left), Strand(right)
+    time = teller.time
+    listener.acquire(teller.release())
+    teller.end()
+    left.join()
+    left.end()
+    assert is_ordered(*settled(teller, time), listener)
+    listener.end()
+    assert not is_ordered(teller, time, right)
+    right.join()
+    assert is_ordered(teller, time, right)

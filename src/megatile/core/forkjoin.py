@@ -160,7 +160,7 @@ def _is_known(agent: Agent, time: int, strand: Strand) -> bool:
 def settled(agent: Agent, time: int) -> tuple[Agent, int]:
     """Who stands for what an agent did: the nearest ancestor that has joined it since."""
     while agent.ended and agent.parent is not None and agent.parent.time > agent.join_time:
-        if agent.parent.exchanges and not agent.parent.ended:  # others may know the agent, and not the parent
+        if agent.parent.exchanges:  # others may know the agent, and not the parent
             break
         agent, time = agent.parent, agent.join_time
     return agent, time
