@@ -124,7 +124,7 @@ def test_check_of_a_good_file(megatile, tmp_path: Path):
     done = megatile("machine", "check", file)
     assert (done.code, done.out) == (
         0,
-        f"{file}: fine, HDA(dgx-h100: 8 gpu × 66 tpc × 2 sm × 4 subcore × 32 lane)\n",
+        f"{file}: fine, HDA(dgx-h100: 8 gpu × 6 gpc × 11 tpc × 2 sm × 4 subcore × 32 lane)\n",
     )
 
 

@@ -242,6 +242,7 @@ def test_aliases_and_standard_scales() -> None:
     assert H100.scale("gpu") == H100.scale("device") == H100.scale("devices")
     assert H100.scale("warp_group") == H100.scale("warpgroup")
     assert H100.scale("tbc") == H100.scale("cluster") == H100.scale("cta_cluster")
+    assert (H100.scale("tbc").level, H100.scale("cta_pair").level) == ("gpc", "tpc")
     assert H100.scale("threads") == H100.scale("thread")
     assert SEED.scale("warpgroup").name == "warp_group"
     assert WAFER.scale("warp").implied
@@ -304,7 +305,7 @@ def test_engines_and_throughput() -> None:
 
 
 def test_text() -> None:
-    assert repr(H100) == "HDA(dgx-h100: 8 gpu × 66 tpc × 2 sm × 4 subcore × 32 lane)"
+    assert repr(H100) == "HDA(dgx-h100: 8 gpu × 6 gpc × 11 tpc × 2 sm × 4 subcore × 32 lane)"
 
 
 def test_a_million_units_are_cheap() -> None:

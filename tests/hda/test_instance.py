@@ -141,7 +141,7 @@ def test_coordinates_that_do_not_exist() -> None:
     [
         (H100, [ScaleView("gpu", instance_num=2), flat("block", 300), flat("thread", 1024)], None),
         (H100, [flat("block", 2000), flat("thread", 1024)], {"shared": 120_000}),
-        (H100, [flat("cluster", 150), ScaleView("block", instance_num=16), flat("thread", 1024)], None),
+        (H100, [flat("cluster", 150), flat("block", 16), flat("thread", 1024)], None),
         (SEED, [flat("block", 2500), flat("thread", 32)], None),
         (machine("ahbm"), [flat("pe", 300)], None),
     ],

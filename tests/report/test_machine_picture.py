@@ -45,7 +45,7 @@ EXPECTED = {
     "dgx-h100": [
         "nvlink",
         "450 GB/s · 468 ns",
-        "66 tpcs",
+        "6 gpcs (cluster), 22 sms each",
         "80 GB · 3.35 TB/s",
         "989.4 TFLOP/s f16",
         "tensor_core",

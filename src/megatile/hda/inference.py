@@ -256,8 +256,11 @@ class _Layout:
                 raise InstanceError(
                     f"{dim.count} instances of '{scale.name}' asked for, but there are {there} {where}"
                 )
+        whole = any(s is scale and v.instance_num == -1 for s, v in zip(self.scales, self.views, strict=True))
         for outer, most in scale.limits.items():
             container = self.hda.scale(outer)
+            if whole and container not in self.scales:
+                continue  # all there are, in groups of the hardware that nobody asked for
             if not any(d.scale.position >= container.position for d in above):
                 continue
             inside = [d.count for d in above if d.scale.position < container.position]

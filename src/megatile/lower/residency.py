@@ -56,7 +56,7 @@ def limits(lowering: Lowering, level: Level) -> dict[str, int]:
     """How many instances of a level a hardware unit could hold for each of what they need."""
     hda, launch = lowering.hda, lowering.launch
     instance = instance_of(hda, {s.name: s.extents for s in launch.scales if s.named})
-    blocks = launch.count(launch.dispatch, level.scale)
+    blocks = launch.count(launch.dispatch, level.name or level.scale)
     units = hda.count(launch.dispatch) // hda.count(level.scale)
     found = {"threads": instance.residency({})}
     found |= {
@@ -100,7 +100,7 @@ def together(lowering: Lowering, level: Level) -> Expr:
             f"{level.total} instances of '{level.scale}' wait for each other, and {launch.slots} fit at once",
             advice="launch fewer, or synchronise by ending the region",
         )
-    extents = launch.extents(level.scale)
+    extents = launch.extents(level.name or level.scale)
     if math.prod(extents) == level.total:
         for network in hda.networks:
             dims = tuple(getattr(network.topology, "dims", ()) or ())

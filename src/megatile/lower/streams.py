@@ -281,8 +281,18 @@ class Lowering:
         if scale not in self.levels:
             above = [lv for lv in (self.first, *self.levels.values()) if lv.depth <= depth]
             parent = max(above, key=lambda lv: lv.depth)
-            self.levels[scale] = Level(scale, scale, self.launch.depth(scale), parent, total=0)
+            self.levels[scale] = Level(scale, self.hardware(scale), self.launch.depth(scale), parent, total=0)
         return self.levels[scale]
+
+    def hardware(self, scale: str) -> str:
+        """The smallest scale, up to this one, whose units have a place for each block of an instance: the pair of
+        SMs for a cluster of two."""
+        hda, dispatch = self.hda, self.launch.dispatch
+        if self.launch.depth(scale) >= self.launch.depth(dispatch):
+            return scale
+        blocks, top = self.launch.count(dispatch, scale), hda.scale(scale).position
+        between = [s for s in hda.scales if hda.scale(dispatch).position < s.position <= top]
+        return next((s.name for s in between if hda.count(dispatch, within=s.name) >= blocks), scale)
 
     def fresh(self) -> int:
         self.count += 1

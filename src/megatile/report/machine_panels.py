@@ -38,6 +38,8 @@ def panels(hda: HDA) -> list[Panel]:
         skip = len(rest) > 2 and not _has_content(hda, rest[1])
         result.append(_panel(hda, rest, skip))
         at += 2 if skip else 1
+        while skip and not _has_content(hda, levels[at]) and any(_has_content(hda, v) for v in levels[at:]):
+            at += 1
     return [*result[:-1], replace(result[-1], zoom=None)]
 
 

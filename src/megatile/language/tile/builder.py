@@ -17,6 +17,7 @@ from megatile.ir.launch import ROOT, Launch
 from megatile.ir.nodes import Node, Span
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.frames import caller
+from megatile.language.tile.inference import elementwise
 from megatile.language.tile.launch import launch_of
 from megatile.language.tile.tiles import ACTIVE, Tile
 
@@ -72,6 +73,11 @@ class ProgramBuilder:
         self.tiles: dict[str, Tile] = {}
         self.homes: dict[str, int] = {}
         self.placements: dict[tuple[str, str], Any] = {}
+        self.inferred: dict[tuple[str, str], Any] = {}
+        """Layouts of views that were read without one, from their uses."""
+        self.open: dict[tuple[str, str], Place | None] = {}
+        self.asked: set[tuple[str, str]] = set()
+        """Views without a layout so far, and those of them whose shape the kernel has asked for."""
         self.symbols: list[str] = []
         self.bound: dict[str, int] = {}
         self.regions = 0
@@ -180,6 +186,7 @@ class ProgramBuilder:
     def store(self, kind: type[Node], /, **fields: Any) -> None:
         tile = self.tiles[fields["target"]]
         self.check_visible(tile)
+        elementwise(self, fields["target"], fields["index"], fields["value"])
         self.emit(kind, **fields)
 
     def check(self, node: Node) -> None:
@@ -301,7 +308,7 @@ class ProgramBuilder:
         self.bodies = [body for body, _, _ in state["bodies"]]
 
 
-_RESTORED = ("scales", "parallel", "names", "tiles", "homes", "placements", "symbols")
+_RESTORED = ("scales", "parallel", "names", "tiles", "homes", "placements", "open", "asked", "symbols")
 _ELEMENTWISE = {n.Store, n.Atomic, n.Let, n.If, n.Loop, n.Check, n.Print}
 
 

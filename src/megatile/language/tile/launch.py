@@ -41,6 +41,27 @@ def instance_of(machine: HDA, wanted: Mapping[str, Any]) -> Instance:
         raise ProgramError(error.message, advice=advice) from None
 
 
+CLUSTER_SIZE = "cta_cluster"
+"""``T.Kernel(cta_cluster=2, block=grid)``: not how many clusters, but how many blocks of the grid are in one."""
+
+
+def clusters_of(wanted: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """Keywords in which a cluster size beside a grid of blocks has become clusters and the blocks in each, and
+    that size for every dimension of the grid (or nothing)."""
+    if CLUSTER_SIZE not in wanted or "block" not in wanted:
+        return wanted, ()
+    rest = {word: extents for word, extents in wanted.items() if word != CLUSTER_SIZE}
+    size, grid = _extents(CLUSTER_SIZE, wanted[CLUSTER_SIZE]), _extents("block", wanted["block"])
+    size += (1,) * (len(grid) - len(size))
+    if len(size) > len(grid) or any(extent % part for extent, part in zip(grid, size, strict=True)):
+        raise ProgramError(
+            f"a grid of {grid} blocks is not made of clusters of {size}",
+            advice=f"each extent of block= must be a multiple of that of {CLUSTER_SIZE}=",
+        )
+    groups = tuple(extent // part for extent, part in zip(grid, size, strict=True))
+    return {"cluster": groups, **rest, "block": size}, size
+
+
 def find_scale(machine: HDA, word: str, what: str) -> Scale:
     """A scale by name or alias."""
     try:

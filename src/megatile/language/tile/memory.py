@@ -15,6 +15,7 @@ from megatile.ir.expr import Rank as RankExpr
 from megatile.ir.printer import show_layout
 from megatile.language.tile.builder import ProgramBuilder, current
 from megatile.language.tile.errors import ProgramError
+from megatile.language.tile.inference import LayoutFound, OpenView
 from megatile.language.tile.scalars import Value, as_expr, as_value, plain
 from megatile.language.tile.tiles import Symbol, Tile
 
@@ -93,17 +94,17 @@ def view(x: Any, layout: Any = None) -> Tile:
     builder.check_visible(x)
     scale = builder.scale
     placed = builder.placements.get((x.name, scale))
+    key = (x.name, scale)
+    placed = placed or builder.inferred.get(key)
     if layout is None:
         if placed is None:
-            raise ProgramError(
-                f"T.view of '{x.name}' at scale '{scale}' has no layout, and no earlier view gives one",
-                advice="layout=T.FullRow (rows shared out), T.FullCol, T.Replica (a copy each), "
-                "T.Partial(op) or "
-                "a function from index to unit",
-            )
+            builder.open.setdefault(key, builder.place)
+            return add_view(builder, x, lay.Replicate(), OpenView)
         resolved = placed
     else:
         resolved = _resolve(builder, x, layout, scale)
+        if key in builder.open:
+            raise LayoutFound(key, resolved)
     if placed is not None and placed != resolved:
         raise ProgramError(
             f"'{x.name}' is already placed as {show_layout(placed)} at scale '{scale}', not "
@@ -114,11 +115,11 @@ def view(x: Any, layout: Any = None) -> Tile:
     return add_view(builder, x, resolved)
 
 
-def add_view(builder: ProgramBuilder, x: Tile, layout: lay.Layout) -> Tile:
+def add_view(builder: ProgramBuilder, x: Tile, layout: lay.Layout, kind: type[Tile] = Tile) -> Tile:
     scale = builder.scale
     extents = builder.plan.grid(scale, x.scale)
     shape, bound = _local_shape(builder, x, layout, extents)
-    tile = Tile(builder, builder.fresh(f"{x.name}_{scale}"), shape, bound, x.dtype, scale, x.level, x, layout)
+    tile = kind(builder, builder.fresh(f"{x.name}_{scale}"), shape, bound, x.dtype, scale, x.level, x, layout)
     builder.tiles[tile.name] = tile
     builder.emit(n.View, name=tile.name, source=x.name, layout=layout, scale=scale)
     return tile

@@ -14,6 +14,7 @@ from megatile.ir.launch import ROOT
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.frames import names_in_kernel
+from megatile.language.tile.inference import matrix_product, same_shape
 from megatile.language.tile.launch import find_scale
 from megatile.language.tile.regions import Operand, extents_text, fixed, matched, operand, same_extents
 from megatile.language.tile.scalars import Value, as_expr
@@ -54,6 +55,7 @@ def copy(
         raise ProgramError("T.copy with both dst= and src=", advice="give dst= to put or src= to get")
     if right.tile.storage.flag or left.tile.storage.flag:
         raise ProgramError("T.copy of a flag", advice="use T.signal and T.wait on flags")
+    same_shape(builder, left, right)
     to_region, source_region = matched(left, right)
     among = peers(scale, "T.copy", dst is not None or src is not None)
     if dst is not None or src is not None:
@@ -121,6 +123,8 @@ def gemm(
     for side, name in ((a, "A"), (b, "B"), (c, "C")):
         if len(_matrix(side)) != 2:
             raise ProgramError(f"T.gemm: {name} is {side.text()}, not a matrix", advice="give two extents")
+    how = GemmWarpPolicy(policy).value
+    matrix_product(current(), (a, b, c), (bool(transpose_A), bool(transpose_B)), how)
     (m, k), (k2, columns) = _matrix(a), _matrix(b)
     if transpose_A:
         m, k = k, m
@@ -147,8 +151,7 @@ def gemm(
         )
     current().emit(
         n.Gemm, a=a.region(), b=b.region(), c=c.region(), transpose_a=bool(transpose_A),
-        transpose_b=bool(transpose_B), clear=bool(clear_accum), policy=GemmWarpPolicy(policy).value,
-        impl=impl,
+        transpose_b=bool(transpose_B), clear=bool(clear_accum), policy=how, impl=impl,
     )  # fmt: skip
 
 
@@ -186,6 +189,7 @@ def reduce(
             advice="dimensions count from 0",
         )
     dim %= rank
+    same_shape(current(), left, right, dim)
     rest = left.extents[:dim] + left.extents[dim + 1 :]
     if not same_extents(rest, right.extents):
         raise ProgramError(

@@ -23,6 +23,7 @@ from megatile.language.common.rewrite import bind
 from megatile.language.tile.builder import ProgramBuilder, located
 from megatile.language.tile.capacity import checked_memory, shallow_pipelines
 from megatile.language.tile.errors import ProgramError, ProgramWarning
+from megatile.language.tile.inference import ADVICE, LayoutFound
 from megatile.language.tile.launch import with_slots
 from megatile.language.tile.memory import UNKNOWN
 from megatile.language.tile.python_errors import PYTHON_ERRORS, translated
@@ -74,7 +75,16 @@ class ProgramFunction:
         return self._built[key]
 
     def _build(self, hda: HDA, symbols: Mapping[str, int]) -> Program:
+        inferred: dict[tuple[str, str], Any] = {}
+        while True:
+            try:
+                return self._read(hda, symbols, inferred)
+            except LayoutFound as found:
+                inferred[found.key] = found.layout
+
+    def _read(self, hda: HDA, symbols: Mapping[str, int], inferred: dict[tuple[str, str], Any]) -> Program:
         builder = ProgramBuilder(hda, self.__name__)
+        builder.inferred = inferred
         builder.reader = Reader(builder)
         builder.bound = dict(symbols)
         unknown = set(symbols) - set(self.symbols)
@@ -88,8 +98,10 @@ class ProgramFunction:
             with builder.active():
                 bind(self.function, builder.reader)(*arguments)
                 builder.close_implied()
+                check_views(builder)
                 program = finished(builder, params)
         except MegatileError as error:
+            check_views(builder)
             raise located(error, builder.place).with_traceback(None) from None
         except PYTHON_ERRORS as error:
             raise translated(error, builder.place, builder.tiles).with_traceback(None) from None
@@ -138,6 +150,15 @@ class ProgramFunction:
             f"'{self.__name__}' is a tile program, not a Python function",
             advice=f"run it: mt.run({self.__name__}, *arrays)",
         )
+
+
+def check_views(builder: ProgramBuilder) -> None:
+    """Every view has a layout by now."""
+    for (name, scale), place in builder.open.items():
+        what = (
+            f"T.view of '{name}' at scale '{scale}' has no layout, and no earlier view or use of it gives one"
+        )
+        raise ProgramError(what, place=place, advice=ADVICE)
 
 
 def finished(builder: ProgramBuilder, params: tuple[Param, ...]) -> Program:

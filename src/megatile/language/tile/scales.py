@@ -9,7 +9,7 @@ from megatile.ir.expr import Coord
 from megatile.ir.expr import Rank as RankExpr
 from megatile.language.tile.builder import LargerScale, current
 from megatile.language.tile.errors import ProgramError
-from megatile.language.tile.launch import find_scale, instance_of, launch_of
+from megatile.language.tile.launch import clusters_of, find_scale, instance_of, launch_of
 from megatile.language.tile.scalars import Coordinate, Rank, Value
 
 
@@ -18,7 +18,8 @@ class Kernel:
 
     Keywords are scales of the machine; plain numbers are extents of the block. ``as`` binds the
     coordinates of
-    the dispatched scale (the block), x first. Statements outside every ``T.Scale`` run at that scale.
+    the dispatched scale (the block), x first. ``cta_cluster=2`` beside ``block=`` groups two blocks of the
+    grid along x into a cluster. Statements outside every ``T.Scale`` run at that scale.
     """
 
     def __init__(self, *grid: Any, **scales: Any):
@@ -32,10 +33,16 @@ class Kernel:
         builder = current()
         if builder.launch is not None:
             raise ProgramError("a second T.Kernel in one program", advice="use T.Scale inside the first")
-        builder.instance = instance_of(builder.machine, self.scales)
+        scales, size = clusters_of(self.scales)
+        builder.instance = instance_of(builder.machine, scales)
         builder.launch = launch_of(builder.instance)
         dispatch = builder.launch.dispatch
-        coords = tuple(Value(Coord(dispatch, a)) for a in range(len(builder.launch.extents(dispatch))))
+        axes = range(len(builder.launch.extents(dispatch)))
+        if size:
+            cluster = find_scale(builder.machine, "cluster", what="T.Kernel").name
+            coords = tuple(Value(Coord(cluster, a)) * size[a] + Value(Coord(dispatch, a)) for a in axes)
+            return coords[0] if len(coords) == 1 else coords
+        coords = tuple(Value(Coord(dispatch, a)) for a in axes)
         return Coordinate(Coord(dispatch, 0)) if len(coords) == 1 else coords
 
     def __exit__(self, kind: Any, *_: Any) -> None:
