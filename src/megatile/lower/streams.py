@@ -285,8 +285,8 @@ class Lowering:
         return self.levels[scale]
 
     def hardware(self, scale: str) -> str:
-        """The smallest scale, up to this one, whose units have a place for each block of an instance: the pair of
-        SMs for a cluster of two."""
+        """The smallest scale, up to this one, whose units have a place for each block of an instance: the
+        pair of SMs for a cluster of two."""
         hda, dispatch = self.hda, self.launch.dispatch
         if self.launch.depth(scale) >= self.launch.depth(dispatch):
             return scale

@@ -963,8 +963,8 @@ def test_the_program_as_text() -> None:
     assert str(p) == (
         "def p(X: f32[8]):\n"
         '    machine("dgx-h100")\n'
-        "    launch(node=implied(1), device=1, cluster=implied(1), cta_pair=implied(1), block=2, warpgroup=implied(1), "
-        'warp=implied(4), thread=32, dispatch="block", host="device")\n'
+        "    launch(node=implied(1), device=1, cluster=implied(1), cta_pair=implied(1), block=2, "
+        'warpgroup=implied(1), warp=implied(4), thread=32, dispatch="block", host="device")\n'
         '    with scale("block"):\n'
         '        x = alloc((4,), "f32", "registers", "block")\n'
         '        copy(x[0::4], X[anchor(coord("block", 0) * 4, 4)])\n'

@@ -1,10 +1,10 @@
 """The layout of ``T.view(x)`` without one, from its uses.
 
-While nothing is known, such a view is read as if every unit had a copy. The first use with which only one way of
-dividing it is consistent raises `LayoutFound`, and the kernel is read again with that layout:
+While nothing is known, such a view is read as if every unit had a copy. The first use with which only one
+way of dividing it is consistent raises `LayoutFound`, and the kernel is read again with that layout:
 
-* a product divides rows (of A and C), columns (of B and C) or the inner extent (of A and B) over the units; where
-  several ways remain, ``policy=`` says which;
+* a product divides rows (of A and C), columns (of B and C) or the inner extent (of A and B) over the units;
+  where several ways remain, ``policy=`` says which;
 * both sides of a copy, and the source and result of a reduction, are divided in the same way;
 * elements at equal indices in elementwise code belong to the same unit;
 * extents of the other side that only one layout gives (unless they were taken from the view itself).
@@ -145,8 +145,11 @@ def _agrees(one: Candidate, other: Operand, dim: int | None, source: bool) -> bo
 
 
 def matrix_product(
-    builder: ProgramBuilder, sides: tuple[Operand, Operand, Operand], transposed: tuple[bool, bool], policy: str
-) -> None:  # fmt: skip
+    builder: ProgramBuilder,
+    sides: tuple[Operand, Operand, Operand],
+    transposed: tuple[bool, bool],
+    policy: str,
+) -> None:
     """``C += A @ B``: the ways of sharing it that what is known of A, B and C allows."""
     if not any(isinstance(side.tile, OpenView) for side in sides):
         return

@@ -42,12 +42,12 @@ def instance_of(machine: HDA, wanted: Mapping[str, Any]) -> Instance:
 
 
 CLUSTER_SIZE = "cta_cluster"
-"""``T.Kernel(cta_cluster=2, block=grid)``: not how many clusters, but how many blocks of the grid are in one."""
+"""``T.Kernel(cta_cluster=2, block=grid)``: not the number of clusters, but how many blocks are in one."""
 
 
 def clusters_of(wanted: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Keywords in which a cluster size beside a grid of blocks has become clusters and the blocks in each, and
-    that size for every dimension of the grid (or nothing)."""
+    """Keywords in which a cluster size beside a grid of blocks has become clusters and the blocks in each,
+    and that size for every dimension of the grid (or nothing)."""
     if CLUSTER_SIZE not in wanted or "block" not in wanted:
         return wanted, ()
     rest = {word: extents for word, extents in wanted.items() if word != CLUSTER_SIZE}
