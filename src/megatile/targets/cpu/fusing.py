@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from megatile.core.dtypes import accumulator
@@ -175,18 +176,21 @@ def _across(scope: Scope, found: Fused, to: Box) -> None:
     other = nest.vars[node.dim]
     length, steps = (constant(nest.extents[nest.vars.index(v)]) for v in (found.lane, other))
     limits = range_of(scope, nest.extents[nest.vars.index(found.lane)])
+    several = math.gcd(steps or 1, 4)
 
     def body(index: str, count: str | None) -> None:
-        name, acc = scope.gen.name(other), scope.gen.fresh("acc")
+        name, accs = scope.gen.name(other), [scope.gen.fresh("acc") for _ in range(several)]
+        acc, last = accs[0], (0, (steps or 1) - 1)
         with scope.text.block(), scope.known(found.lane, Value(index, "int"), limits):
-            scope.text.add(f"vf {acc} = vset({NOTHING[node.op]});")
-            with (
-                scope.loop(name, "0", str(steps)),
-                scope.known(other, Value(name, "int"), (0, (steps or 1) - 1)),
-            ):
-                lanes = Lanes(scope, found.lane, index, count)
-                lanes.body(nest.body)
-                scope.text.add(f"{acc} = {together(node.op, acc, of_lane(node.op, lanes.last))};")
+            scope.text.add("vf " + ", ".join(f"{x} = vset({NOTHING[node.op]})" for x in accs) + ";")
+            with scope.text.block(f"for (long {name} = 0; {name} < {steps}; {name} += {several})"):
+                for number, one in enumerate(accs):
+                    with scope.known(other, Value(f"({name} + {number})", "int"), last):
+                        lanes = Lanes(scope, found.lane, index, count)
+                        lanes.body(nest.body)
+                        scope.text.add(f"{one} = {together(node.op, one, of_lane(node.op, lanes.last))};")
+            for one in accs[1:]:
+                scope.text.add(f"{acc} = {together(node.op, acc, one)};")
             place = f"{to.pointer}{offset(Axis(to.axes[0].extent, 1), index)}"
             if not node.clear:
                 old = converted(loaded(to.storage.dtype, to.storage.wide, place, True, count), "f32")

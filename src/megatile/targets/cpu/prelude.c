@@ -67,8 +67,14 @@ TWO(smaller, "vminps")
 INLINE vf larger(vf a, vf b) { return sel(a > b, a, b); }
 INLINE vf smaller(vf a, vf b) { return sel(a < b, a, b); }
 #endif
+#if defined(__AVX512F__) && W == 16 /* what is NaN in b stays in it: one step after a, where sel would be two */
+#define KEEPS_NAN(name, instruction) INLINE vf name(vf a, vf b) { __asm__("vcmpordps %0, %0, %%k1\n\t" instruction " %1, %0, %0%{%%k1%}" : "+v"(b) : "v"(a) : "k1"); return b; }
+KEEPS_NAN(vmax, "vmaxps")
+KEEPS_NAN(vmin, "vminps")
+#else
 INLINE vf vmax(vf a, vf b) { return sel(b != b, b, larger(b, a)); }
 INLINE vf vmin(vf a, vf b) { return sel(b != b, b, smaller(b, a)); }
+#endif
 INLINE vi vimax(vi a, vi b) { return isel(a > b, a, b); }
 INLINE vi vimin(vi a, vi b) { return isel(a < b, a, b); }
 INLINE vf vabs(vf a) { return (vf)((vi)a & 0x7fffffff); }
@@ -107,9 +113,15 @@ INLINE vf vscaled(vf a, vf b) { /* a * 2**b, b whole: in two steps so that nothi
 }
 #endif
 INLINE vf vexp2(vf a) {
-  vf x = smaller(vset(130.0f), larger(vset(-160.0f), a));
-  vf n = (x + 12582912.0f) - 12582912.0f, r = x - n;
-  vf p = 1.0f + r * ((((((1.53161745e-05f * r + 0.000154683934f) * r + 0.00133334252f) * r + 0.00961803272f) * r + 0.0555041097f) * r + 0.240226507f) * r + 0.693147182f);
+#if defined(__AVX512DQ__) && W == 16
+  vf n = a, r; /* vscalefps rounds down what it is given; so does the fraction here */
+  __asm__("vreduceps $1, %1, %0" : "=v"(r) : "v"(a));
+#else
+  vf x = smaller(vset(130.0f), larger(vset(-160.0f), a)), n = (x + 12582912.0f) - 12582912.0f;
+  n -= sel(n > x, vset(1), vset(0));
+  vf r = x - n;
+#endif
+  vf p = 1.0f + r * (((((0.000216129192f * r + 0.00124678458f) * r + 0.00967545155f) * r + 0.0554852821f) * r + 0.240229309f) * r + 0.693147063f);
   return vscaled(p, n);
 }
 INLINE vf vexp(vf a) {
