@@ -48,7 +48,7 @@ class RankGroup:
 
 
 @dataclass(frozen=True)
-class Everybody(RankGroup):
+class AllRanks(RankGroup):
     """All units as one group: the plainest expressions."""
 
     @property
@@ -62,7 +62,7 @@ class Everybody(RankGroup):
 @dataclass(frozen=True)
 class NearestLast(RankGroup):
     """All units, the first ``core`` of them (a power of two) at positions with their bits reversed: positions
-    far apart are neighbours, so that the largest blocks of a halving exchange go the shortest way."""
+    far apart are neighbours, so that the largest blocks of a halving exchange take the shortest path."""
 
     core: int = 1
 
@@ -163,7 +163,7 @@ class _Cycle(RankGroup):
 def along(extents: Sequence[int]) -> tuple[RankGroup, ...]:
     """One group per dimension of a grid (the first varies fastest)."""
     if len(extents) == 1:
-        return (Everybody(extents[0]),)
+        return (AllRanks(extents[0]),)
     groups, stride = [], 1
     for extent in extents:
         groups.append(RankGroup(extent, stride))

@@ -90,7 +90,7 @@ class Route:
 
 
 class Router:
-    """Finds ways between units of a machine, by division only."""
+    """Finds routes between units of a machine, by division only."""
 
     def __init__(self, levels: Sequence[Level], networks: Sequence[Network]):
         self.networks = networks

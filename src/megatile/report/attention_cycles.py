@@ -38,7 +38,7 @@ def draw_cycles(
 
 
 def _draw_cycle(axes: Any, cycle: Sequence[int], number: int, node: int) -> None:
-    """Ranks on a circle, arrows along the chunk's way; arrows between nodes are dashed."""
+    """Ranks on a circle, arrows along the chunk's path; arrows between nodes are dashed."""
     from matplotlib.collections import EllipseCollection, LineCollection, PolyCollection
 
     n = len(cycle)
@@ -69,10 +69,10 @@ def _draw_cycle(axes: Any, cycle: Sequence[int], number: int, node: int) -> None
 
 
 def _arrows(start: Array, stop: Array, radius: float) -> tuple[Array, Array]:
-    """Lines bent a little to one side, so that a way and its return do not cover each other; their heads."""
-    way = stop - start
-    length = np.linalg.norm(way, axis=1, keepdims=True)
-    aside = np.stack([way[:, 1], -way[:, 0]], axis=1)
+    """Lines bent a little, so that an arrow and its return do not cover each other; their heads."""
+    span = stop - start
+    length = np.linalg.norm(span, axis=1, keepdims=True)
+    aside = np.stack([span[:, 1], -span[:, 0]], axis=1)
     middle = (start + stop) / 2 + 0.08 * aside
     room = length - 2 * radius
     tip = np.minimum(min(0.09, 2.5 * radius), 0.7 * room)

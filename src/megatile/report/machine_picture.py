@@ -106,8 +106,8 @@ class _Picture:
             return
         middle, gutter, between = (top + bottom) / 2, edge + GAP / 3, there.y - ROW_GAP / 2
         into = there.x + PADDING * 2
-        way = [(x, middle), (gutter, middle), (gutter, between), (into, between), (into, there.y)]
-        canvas.path(way, color=palette.ZOOM, line=1.2, layer=2.5)
+        points = [(x, middle), (gutter, middle), (gutter, between), (into, between), (into, there.y)]
+        canvas.path(points, color=palette.ZOOM, line=1.2, layer=2.5)
 
     def _legend(self, canvas: Canvas) -> None:
         """What the colours mean, in the top right corner, as far as the machine has it."""

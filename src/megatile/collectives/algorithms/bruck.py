@@ -5,7 +5,7 @@ from __future__ import annotations
 from megatile.collectives.blocks import piece
 from megatile.collectives.job import Job
 from megatile.collectives.phases.skips import Skips, rounds_of
-from megatile.collectives.rank_groups import Everybody
+from megatile.collectives.rank_groups import AllRanks
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
 from megatile.core.expr import Expr, expr, maximum, member, unit
@@ -24,7 +24,7 @@ def bruck(w: Writer) -> None:
     if operation == "all_to_all":
         all_to_all(w)
         return
-    skips = Skips(w, Everybody(w.job.ranks), w.blocks)
+    skips = Skips(w, AllRanks(w.job.ranks), w.blocks)
     if operation == "all_gather":
         if w.out_of_place:
             w.copy(w.blocks.part(w.output, unit), w.contribution())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from megatile.collectives.blocks import Blocks, piece
 from megatile.collectives.phases.direct import Direct
-from megatile.collectives.rank_groups import Everybody, beyond
+from megatile.collectives.rank_groups import AllRanks, beyond
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer, is_rank
 from megatile.core.expr import eq, expr, member, select, unit
@@ -42,7 +42,7 @@ def direct(w: Writer) -> None:
 
 def between_all(w: Writer) -> None:
     """Reduce-scatter, all-gather, or both."""
-    exchange = Direct.over(w, Everybody(w.job.ranks), w.blocks)
+    exchange = Direct.over(w, AllRanks(w.job.ranks), w.blocks)
     operation, apart = w.job.operation, w.out_of_place
     if operation != "all_gather":
         into = w.output if apart and operation == "reduce_scatter" else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from megatile.collectives.blocks import Blocks, piece
 from megatile.collectives.job import Job
 from megatile.collectives.phases.exchange import Exchange, Fold, power_below
-from megatile.collectives.rank_groups import Everybody, NearestLast
+from megatile.collectives.rank_groups import AllRanks, NearestLast
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
 from megatile.core.expr import unit
@@ -33,7 +33,7 @@ def halving_doubling(w: Writer) -> None:
     n = w.job.ranks
     core = power_below(n)
     whole = w.job.operation == "all_reduce"
-    group = NearestLast(n, core=core) if whole and n > 2 else Everybody(n)
+    group = NearestLast(n, core=core) if whole and n > 2 else AllRanks(n)
     exchange = Exchange.over(w, group, Blocks(w.job.count, core))
     if w.job.operation == "reduce_scatter":
         exchange.reduce_scatter(w.own, w.sums, w.output if w.out_of_place else None)
@@ -42,9 +42,7 @@ def halving_doubling(w: Writer) -> None:
             w.copy(w.blocks.part(w.output, unit), w.contribution())
         exchange.all_gather(w.sums)
     else:
-        with Fold(w, Everybody(n), piece(w.sums, 0, w.job.count), w.job.count).around(
-            w.own, w.sums
-        ) as source:
+        with Fold(w, AllRanks(n), piece(w.sums, 0, w.job.count), w.job.count).around(w.own, w.sums) as source:
             exchange.reduce_scatter(source, w.sums)
             exchange.all_gather(w.sums)
 
@@ -53,7 +51,7 @@ def halving_doubling(w: Writer) -> None:
 def recursive_doubling(w: Writer) -> None:
     """Swap whole buffers with partners at doubling distance: log2(n) rounds, for the smallest messages."""
     n = w.job.ranks
-    group, everything = Everybody(n), piece(w.sums, 0, w.job.count)
+    group, everything = AllRanks(n), piece(w.sums, 0, w.job.count)
     exchange = Exchange.over(w, group, Blocks(w.job.count, power_below(n)), w.job.count)
     with Fold(w, group, everything, w.job.count).around(w.own, w.sums) as source:
         exchange.all_reduce_whole(source, w.sums, everything)

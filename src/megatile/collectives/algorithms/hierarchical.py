@@ -98,15 +98,15 @@ class Levels:
         """Reduce-scatter from the inside out; at the outermost level all-reduce; then gather back."""
         w = self.w
         source, cut = w.own, Blocks(w.job.count, self.groups[0].size)
-        way: list[Ring | Direct] = []
+        phases: list[Ring | Direct] = []
         for group, beyond in zip(self.groups, self.groups[1:], strict=False):
             direct = self.inner == "direct"
             phase = Direct.over(w, group, cut) if direct else self._ring(group, cut)
             phase.reduce_scatter(source, w.sums)
-            way.append(phase)
+            phases.append(phase)
             source, cut = w.sums, cut.inside(group.me, beyond.size)
         self._all_reduce(self.groups[-1], cut, source)
-        for phase in reversed(way):
+        for phase in reversed(phases):
             phase.all_gather(w.sums)
 
     def _ring(self, group: RankGroup, blocks: Blocks) -> Ring:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from megatile.collectives.blocks import Blocks
 from megatile.collectives.job import Job
 from megatile.collectives.phases.chain import Tree, TreePhase, up_and_down
-from megatile.collectives.rank_groups import Everybody
+from megatile.collectives.rank_groups import AllRanks
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
 from megatile.core.expr import Expr, IntLike, eq, expr, select, unit
@@ -66,7 +66,7 @@ def _nodes(job: Job) -> str | None:
 @algorithm("node_tree", "all_reduce", unfit=_nodes)
 def node_tree(w: Writer, chunks: int = 1) -> None:
     """Along a chain to the head of each node, up a binary tree of nodes, and back."""
-    shape = NodeTree(Everybody(w.job.ranks), 0, 3, inside=w.job.nesting[0])
+    shape = NodeTree(AllRanks(w.job.ranks), 0, 3, inside=w.job.nesting[0])
     # A chunk may wait for as long as it takes the first one to come back.
     phase = TreePhase.over(w, shape, Blocks(w.job.count, chunks), slots=chunks + 1)
     up_and_down([phase], w.own, w.sums)

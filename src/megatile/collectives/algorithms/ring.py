@@ -5,7 +5,7 @@ from __future__ import annotations
 from megatile.collectives.blocks import Blocks, piece
 from megatile.collectives.phases.chain import Tree, TreePhase, broadcast_down, reduce_up
 from megatile.collectives.phases.ring import Ring
-from megatile.collectives.rank_groups import BothWays, Everybody, RankGroup
+from megatile.collectives.rank_groups import AllRanks, BothWays, RankGroup
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer, is_rank
 from megatile.core.expr import unit
@@ -16,13 +16,13 @@ OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce
 @algorithm("ring", *OPERATIONS)
 def ring(w: Writer, chunks: int = 1) -> None:
     """Each rank talks to the next one: 2(n-1) steps of a block for an all-reduce, every link equally used."""
-    write_rings(w, Everybody(w.job.ranks), chunks)
+    write_rings(w, AllRanks(w.job.ranks), chunks)
 
 
 @algorithm("ring_bidirectional", "all_reduce", "reduce_scatter", "all_gather")
 def ring_bidirectional(w: Writer, chunks: int = 1) -> None:
     """Half of the data goes round each way, so both directions of every link are used."""
-    everybody = Everybody(w.job.ranks)
+    everybody = AllRanks(w.job.ranks)
     write_rings(w, BothWays(w.job.ranks, 1, everybody), chunks)
 
 
@@ -53,7 +53,7 @@ def slots_between(chunks: int) -> int:
 
 def along_chain(w: Writer, chunks: int) -> None:
     """Broadcast or reduce along the ring, from rank to rank."""
-    tree = Tree(Everybody(w.job.ranks), w.job.root, arity=1)
+    tree = Tree(AllRanks(w.job.ranks), w.job.root, arity=1)
     parts = Blocks(w.job.count, chunks)
     if w.job.operation == "broadcast":
         put_root_data(w)

@@ -129,7 +129,7 @@ class Tensor:
         return self.numpy()
 
     def numpy(self) -> Any:
-        """A copy of the contents in the host's memory, which takes the time of its way there."""
+        """A copy of the contents in the host's memory, which takes the time of the transfer."""
         return np.array(self._read())
 
     def _read(self, nbytes: int | None = None) -> Any:
