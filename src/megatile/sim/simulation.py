@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cached_property
 from math import prod
 from time import monotonic
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from megatile.timing.fabric import Path
 from megatile.timing.resources import Resources
 
 WARM_UP = 4000
-"""Instructions that are run uncompiled before the compiled engine is loaded."""
+"""Instructions that a process runs uncompiled before it loads the compiled engine."""
 RUN_AHEAD = 32
 """Unfinished commands from which on an instance need not run further ahead."""
 MOST_RECORDS = 1 << 20
@@ -153,6 +153,9 @@ class Launched:
 class Simulation:
     """The state of one machine; see the module's text."""
 
+    _steps: ClassVar[int] = 0
+    """Instructions that all simulations of this process have run."""
+
     def __init__(
         self,
         *,
@@ -192,7 +195,6 @@ class Simulation:
         self.engine = engine
         self.most_records = record
         self.complete_record = True
-        self._steps = 0
         self._memoised = 0
         self.arena = arena = Arena()
         for name, count in (
@@ -425,7 +427,7 @@ class Simulation:
             self.arena.memory[total] = other.arena.memory[total]
         for base, used in ((st.RECORD_BASE, st.RECORDED), (st.AUX_BASE, st.AUX)):
             self.arena.memory[base] = other.arena.memory[base] + other.arena.memory[used]
-        self._flows, self._steps = other._flows, other._steps
+        self._flows = other._flows
         if other.installed_flags:
             counters = other.table("counter")
             self.arena.extend("counter", len(counters))
@@ -913,16 +915,17 @@ class Simulation:
         while True:
             memory = self.arena.memory
             memory[st.UNTIL] = until
-            steps = WARM_UP - self._steps if engine is plain and self.engine is None else 1 << 60
+            warming = engine is plain and self.engine is None
+            steps = max(1, WARM_UP - Simulation._steps) if warming else 1 << 60
             memory[st.STEPS] = steps = steps if deadline is None else min(steps, BETWEEN_LOOKS)
             reason = engine.run(memory)
-            self._steps += steps - int(memory[st.STEPS])
+            Simulation._steps += steps - int(memory[st.STEPS])
             if reason in (st.FINISHED, st.PAUSED):
                 return None
             if reason == st.ENDED:
                 return self.launches[int(self.arena.rows("ask")[0, 1])]
             if reason == st.BUDGET:
-                if self.engine is None and self._steps >= WARM_UP:
+                if warming and Simulation._steps >= WARM_UP:
                     engine = compiled()
                 if deadline is not None and monotonic() > deadline:
                     return None
