@@ -6,13 +6,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import importlib.metadata
 import importlib.util
 import sys
-import time
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,7 +18,6 @@ import numpy as np
 def install() -> None:
     """Answer from now on."""
     _numbers_in_triton()
-    _cuda_python()
     if importlib.util.find_spec("flash_attn") is None:
         package, bert = ModuleType("flash_attn"), ModuleType("flash_attn.bert_padding")
         package.flash_attn_varlen_func = varlen_attention  # type: ignore[attr-defined]
@@ -98,48 +94,19 @@ def pad_input(hidden: Any, rows: Any, batch: int, length: int) -> Any:
     return result.unflatten(0, (batch, length))
 
 
-# --- cuda-python ----------------------------------------------------------------------------------------
+# --- DeepEP ---------------------------------------------------------------------------------------------
 
 
-def _cuda_python() -> None:
-    """What examples call of CUDA on the host: work is done when it is called."""
-    flags = SimpleNamespace(
-        CU_STREAM_WRITE_VALUE_DEFAULT=0, CU_STREAM_WAIT_VALUE_EQ=1, CU_STREAM_WAIT_VALUE_GEQ=0
-    )
-    functions: dict[str, Any] = {
-        "CUstreamWriteValue_flags": flags, "CUstreamWaitValue_flags": flags,
-        "cudaMemcpyKind": SimpleNamespace(cudaMemcpyDeviceToDevice=3, cudaMemcpyDefault=4),
-        "cudaMemcpy": _copied, "cudaMemcpyAsync": _copied,
-    }  # fmt: skip
-    for bits, kind in ((32, ctypes.c_uint32), (64, ctypes.c_uint64)):
-        functions[f"cuStreamWriteValue{bits}"] = functools.partial(_written, kind)
-        functions[f"cuStreamWaitValue{bits}"] = functools.partial(_waited, kind)
-    names = "cuda cuda.cuda cuda.cudart cuda.bindings cuda.bindings.driver cuda.bindings.runtime"
-    for name in names.split():
-        module = sys.modules[name] = ModuleType(name)
-        module.__path__ = []
-        vars(module).update(functions)
-        parent, _, child = name.rpartition(".")
-        if parent:
-            setattr(sys.modules[parent], child, module)
-    version = importlib.metadata.version
-    importlib.metadata.version = lambda name: "12.9.0" if name == "cuda-python" else version(name)
+def check_dispatch_layout(function: Any, tokens: int = 100, experts: int = 32, ranks: int = 4) -> None:
+    """Compare with what DeepEP counts: tokens by rank and by expert, and which rank gets which."""
+    import torch
 
-
-def _copied(to: int, source: int, count: int, *_: Any) -> tuple[int]:
-    ctypes.memmove(to, source, count)
-    return (0,)
-
-
-def _written(kind: Any, stream: Any, address: Any, value: int, *_: Any) -> tuple[int]:
-    kind.from_address(int(address)).value = value
-    return (0,)
-
-
-def _waited(kind: Any, stream: Any, address: Any, value: int, *_: Any) -> tuple[int]:
-    while kind.from_address(int(address)).value != value:
-        time.sleep(0.001)
-    return (0,)
+    chosen = torch.topk(torch.rand(tokens, experts), 8).indices
+    by_expert = torch.zeros(tokens, experts, dtype=torch.bool).scatter(1, chosen, True)
+    by_rank = by_expert.reshape(tokens, ranks, -1).any(-1)
+    wanted = by_rank.sum(0, dtype=torch.int32), by_expert.sum(0, dtype=torch.int32), by_rank
+    for found, right in zip(function(chosen, experts, ranks), wanted, strict=True):
+        assert torch.equal(found, right)
 
 
 # --- Triton ---------------------------------------------------------------------------------------------

@@ -103,6 +103,41 @@ def ring_sum(waits=True, before=True):
     return kernel
 
 
+def exchanged(meets):
+    """Every rank puts its number to all, and adds up what it was given."""
+
+    @T.prim_func
+    def kernel(
+        box: T.Tensor((RANKS,), T.int32),
+        barrier: T.Tensor((RANKS,), T.int32),
+        out: T.Tensor((1,), T.int32),
+    ):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            total = T.alloc_var(T.int32, init=0)
+            if tx < RANKS:
+                T.st(box[T.get_rank()], T.get_rank() + 1, dst_pe=tx)
+            if meets:
+                T.barrier_blocks(barrier)
+            for k in T.serial(RANKS):
+                total += box[k]
+            out[0] = total
+
+    return kernel
+
+
+@pytest.mark.parametrize("schedule", ["round-robin", "random", "adversarial"])
+def test_blocks_of_all_ranks_meet_and_the_barrier_can_be_used_again(launch, schedule):
+    barrier = np.zeros((RANKS, RANKS), "i4")
+    for _ in range(2):
+        box, out = np.zeros((RANKS, RANKS), "i4"), np.zeros((RANKS, 1), "i4")
+        launch(exchanged(True), box, barrier, out, schedule=schedule)
+        np.testing.assert_array_equal(out, np.full((RANKS, 1), 6))
+    assert not barrier.any()
+    with pytest.raises(DataRaceError):
+        launch(exchanged(False), box, out, schedule=schedule)
+
+
 @pytest.mark.parametrize("schedule", ["round-robin", "random", "adversarial"])
 def test_a_signal_orders_what_was_put_before_it(launch, schedule):
     own = np.random.default_rng(1).standard_normal((RANKS, 8)).astype("f4")

@@ -267,3 +267,25 @@ def test_how_a_loop_is_pipelined_stays_in_the_program():
 
     text = str(staged.compile().program)
     assert "hint(\"pipeline\", text='order=[-1, 0], stage=[-1, 0], group=[[0], [1]]')" in text
+
+
+def test_tiles_made_and_cleared_under_a_condition_of_the_thread_belong_to_the_threads_that_meet_it():
+    @T.prim_func
+    def histogram(x: T.Tensor((64,), "int32"), y: T.Tensor((4,), "int32")):
+        with T.Kernel(1, threads=64) as bx:
+            tx = T.get_thread_binding()
+            counts = T.alloc_shared([64, 4], "int32")
+            T.clear(counts)
+            counts[tx, x[tx]] += 1
+            end = T.alloc_var("int32")
+            end = T.min(bx * 4 + 4, 4)
+            if tx < end:
+                both = T.alloc_local([2], "int32")
+                T.clear(both)
+                for i in T.serial(64):
+                    both[i % 2] += counts[i, tx]
+                y[tx] = both[0] + both[1]
+
+    x, y = np.random.default_rng(0).integers(0, 4, 64).astype("i4"), np.zeros(4, "i4")
+    tilelang.compile(histogram)(x, y)
+    np.testing.assert_array_equal(y, np.bincount(x, minlength=4))

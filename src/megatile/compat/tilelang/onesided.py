@@ -224,6 +224,16 @@ def atom_add(target: Ref, value: Any, scope: str = "gpu", sem: str = "relaxed") 
     return atomic_add(target, value, return_prev=True)
 
 
+def barrier_blocks(barrier: b.Buffer) -> None:
+    """The blocks of all ranks that come here meet: each counts up for itself and down at every peer."""
+    ranks = b.state().ranks
+    for peer in range(ranks):
+        _atomic("add", barrier[peer], 1, ())
+        _atomic("add", barrier[get_rank()], -1, _peer(peer))
+    for peer in range(ranks):
+        _wait("<=", barrier[peer], 0, None)
+
+
 # --- the launch of all ranks ----------------------------------------------------------------------------
 
 
@@ -262,9 +272,10 @@ def with_ranks(body: tuple[n.Node, ...], state: b.KernelState) -> tuple[n.Node, 
 WORDS = (
     "get_rank get_num_ranks put_block get_block put_warp get_warp putmem_nbi_block getmem_nbi_block "
     "putmem_signal_nbi_block signal_op signal_wait_until wait_eq wait_ne wait_gt wait_le wait_lt wait_ge "
-    "st ld atom_add CmpType Amo"
+    "st ld atom_add barrier_blocks CmpType Amo"
 )
 ALIASES = {
     "get_pe": "get_rank", "get_pe_num": "get_num_ranks", "putmem_block": "putmem_nbi_block",
-    "getmem_block": "getmem_nbi_block", "putmem_signal_block": "putmem_signal_nbi_block",
+    "getmem_block": "getmem_nbi_block", "sync_blocks": "barrier_blocks",
+    "putmem_signal_block": "putmem_signal_nbi_block",
 }  # fmt: skip

@@ -29,7 +29,8 @@ from megatile.language.tile.tiles import Symbol
 
 MISSING = object()
 BETWEEN_RANKS = frozenset(
-    "get_rank get_num_ranks get_pe get_pe_num put_block get_block put_warp get_warp signal_op".split()
+    "get_rank get_num_ranks get_pe get_pe_num put_block get_block put_warp get_warp signal_op "
+    "barrier_blocks sync_blocks".split()
 )
 """Words by which a kernel names other ranks."""
 

@@ -111,6 +111,24 @@ class _Threads:
         names = {getattr(node, "result", None), getattr(node, "var", None)}
         return isinstance(node, _LANES) and not names & self.state.ordering
 
+    def elementwise(self, node: n.Node) -> tuple[list[n.Node], tuple[n.Node, ...]]:
+        """The tiles made inside a statement, and the statement without them; each thread fills its own tiles
+        element by element."""
+        allocs = [self.private_access(m) for m in n.walk((node,)) if isinstance(m, n.Alloc)]
+
+        def stores(m: n.Node) -> n.Node:
+            if m is node or not isinstance(m, n.Fill) or m.to.source not in self.private:
+                return m
+            spans = [(f"{m.to.source}_{d}", dim) for d, dim in enumerate(m.to.dims)]
+            index = tuple(d.start if d.extent is None else Binary("+", d.start, Var(v)) for v, d in spans)
+            inner: n.Node = n.Store(m.to.source, index, m.value, span=m.span)
+            for name, dim in reversed(spans):
+                if dim.extent is not None:
+                    inner = n.Loop("serial", name, integer(0), dim.extent, body=(inner,), span=m.span)
+            return inner
+
+        return allocs, rewrite_nodes(_without_allocs((node,)), stores)
+
     # --- statements -------------------------------------------------------------------------------
 
     def region(self, body: tuple[n.Node, ...], role: Role) -> tuple[n.Node, ...]:
@@ -137,9 +155,10 @@ class _Threads:
             return list(rewrite_nodes((node,), lambda m: self.arrival(m, role)))
         if isinstance(node, n.Let):
             return self.let(node, role)
-        if all(self.is_lane(m) for m in n.walk((node,))):
-            changed = rewrite_nodes((node,), self.private_access)[0]
-            return [self.in_step(changed, role)]
+        allocs, elementwise = self.elementwise(node)
+        if all(self.is_lane(m) for m in n.walk(elementwise)):
+            changed = rewrite_nodes(elementwise, self.private_access)
+            return [*allocs, *(self.in_step(one, role) for one in changed)]
         if self.orders(node) and any(
             symbols(e) & set(self.names) for m in n.walk((node,)) for e in n.expressions(m)
         ):
