@@ -461,8 +461,7 @@ def allow(s, g, time, why):
     if s[level_row(s, s[u + LEVEL]) + HARDWARE] == 0:
         wake(s, g, time, why)
     else:
-        start(s, g, s[u + NUMBER], time)
-        s[u + CAUSE] = why
+        start(s, g, s[u + NUMBER], time, why)
 
 
 @jit
@@ -479,7 +478,10 @@ def let_go(s, g):
             forget(s, e)
             e = after
         s[s[T_HEADS] + head] = NONE
-    part_over(s, g, max(s[u + NOW], s[u + LATEST]))
+    if s[u + LATEST] >= s[u + NOW]:
+        part_over(s, g, s[u + LATEST], s[u + LATEST_BY])
+    else:
+        part_over(s, g, s[u + NOW], s[u + CAUSE])
     one_less(s, s[u + LAUNCH])
 
 
@@ -493,15 +495,18 @@ def one_less(s, launch):
 
 
 @jit
-def part_over(s, g, time):
-    """The stream of an instance, or an instance below it, is over at ``time``."""
+def part_over(s, g, time, why):
+    """The stream of an instance, or an instance below it, is over at ``time``, because of a record."""
     while g != NONE:
         u = unit_row(s, g)
-        s[u + OVER_AT] = max(s[u + OVER_AT], time)
+        if time >= s[u + OVER_AT]:
+            s[u + OVER_AT] = time
+            s[u + OVER_BY] = why
         s[u + PARTS] -= 1
         if s[u + PARTS] > 0:
             return
         time = s[u + OVER_AT]
+        why = s[u + OVER_BY]
         if s[u + POOL] != NONE or s[u + PARENT] == NONE:
             s[SEQUENCE] += 1
             push(s, time, OVERS, s[u + FLOW], s[SEQUENCE], g)
@@ -516,7 +521,7 @@ def over(s, g, time):
     s[u + FOLLOWERS] = NONE
     while n != NONE:
         after = s[node_row(s, n)]
-        allow(s, s[node_row(s, n) + 1], time, s[u + CAUSE])
+        allow(s, s[node_row(s, n) + 1], time, s[u + OVER_BY])
         s[node_row(s, n)] = s[FREE_NODE]
         s[FREE_NODE] = n
         s[LIVE_NODES] -= 1
@@ -526,22 +531,24 @@ def over(s, g, time):
 
 
 @jit
-def start(s, g, number, time):
-    """Instance ``number`` begins in row ``g``, and so do those below it."""
+def start(s, g, number, time, why):
+    """Instance ``number`` begins in row ``g`` because of a record, and so do those below it."""
     u = unit_row(s, g)
     level = level_row(s, s[u + LEVEL])
     s[u + NUMBER] = number
     s[u + ACTOR] = s[level + FIRST_ACTOR] + number
     s[u + FLOW] = s[level + FIRST_FLOW] + number
     s[u + NOW] = max(time, s[level + START_AT])
-    s[u + CAUSE] = NONE
+    s[u + CAUSE] = why
     s[u + SHARED] = NONE
     s[u + SINCE] = NONE
     s[u + NEXT] = NONE
     s[u + COPIES] = 0
     s[u + LATEST] = 0
     s[u + OPEN] = 0
+    s[u + LATEST_BY] = NONE
     s[u + OVER_AT] = time
+    s[u + OVER_BY] = why
     s[s[T_PLACE] + s[u + ACTOR]] = s[u + PLACE]
     parts = 0
     stream = s[level + ONE_STREAM]
@@ -574,10 +581,10 @@ def start(s, g, number, time):
             enter(s, s[u + BELOW] + k, number * count, time)
         else:
             for i in range(count):
-                start(s, s[b + FIRST_BELOW] + i, number * count + i, time)
+                start(s, s[b + FIRST_BELOW] + i, number * count + i, time, why)
     if parts == 0:
         s[u + PARTS] = 1
-        part_over(s, g, s[u + NOW])
+        part_over(s, g, s[u + NOW], why)
 
 
 @jit
@@ -617,8 +624,12 @@ def dispatch(s, pool, time):
         if s[b + LEFT_OVER] == 0:
             s[p + FIRST_WAITING] = s[b + NEXT_WAITING]
         g = take_seat(s, pool)
-        s[unit_row(s, g) + PARENT] = s[b + PARENT_ROW]
-        start(s, g, number, time)
+        u = unit_row(s, g)
+        s[u + PARENT] = s[b + PARENT_ROW]
+        why = s[u + OVER_BY]  # the one before in this slot, if it has been waited for
+        if s[u + OVER_AT] < time:
+            why = s[unit_row(s, s[b + PARENT_ROW]) + CAUSE] if s[b + PARENT_ROW] != NONE else NONE
+        start(s, g, number, time, why)
 
 
 @jit
@@ -913,8 +924,7 @@ def source_free(s, c, time):
     notify(s, first, time, s[m + RECORD])
     if s[m + WHAT] == SEND:
         settle(s, c, time)
-        if time > s[unit_row(s, s[m + WHO]) + LATEST]:
-            s[unit_row(s, s[m + WHO]) + LATEST] = time
+        end_known(s, s[m + WHO], time, s[m + RECORD])
         if s[m + RECORD] != NONE:
             s[record_row(s, s[m + RECORD]) + R_END] = time
         first = s[m + WAITERS]
@@ -924,6 +934,15 @@ def source_free(s, c, time):
     ended(s, s[m + WHO], time)
     if s[m + FINISH] != UNKNOWN:
         free_command(s, c)
+
+
+@jit
+def end_known(s, g, time, record):
+    """The latest end of what an instance has issued, and the record of it."""
+    u = unit_row(s, g)
+    if time > s[u + LATEST]:
+        s[u + LATEST] = time
+        s[u + LATEST_BY] = record
 
 
 @jit
@@ -959,8 +978,7 @@ def finished(s, c, time):
         if record != NONE:
             s[record_row(s, record) + R_END] = time
         settle(s, c, time)
-        if time > s[unit_row(s, s[m + WHO]) + LATEST]:
-            s[unit_row(s, s[m + WHO]) + LATEST] = time
+        end_known(s, s[m + WHO], time, s[m + RECORD])
         if what == INTO:
             give_back(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], time, record, s[m + AMOUNT])
         first = s[m + WAITERS]
@@ -1872,8 +1890,7 @@ def ready(s, c):
     time = s[m + READY_AT]
     if what == RELEASE:
         give_back(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], time, s[m + WHY], s[m + AMOUNT])
-        if time > s[unit_row(s, s[m + WHO]) + LATEST]:
-            s[unit_row(s, s[m + WHO]) + LATEST] = time
+        end_known(s, s[m + WHO], time, s[m + WHY])
         free_command(s, c)
     elif what == SIGNAL:
         if s[m + RECORD] != NONE:
@@ -1939,8 +1956,7 @@ def come(s, c, time):
         if n != NONE:
             s[record_row(s, n) + R_AUX] = s[m + REST]
         s[unit_row(s, g) + SINCE] = NONE
-        if end > s[unit_row(s, g) + LATEST]:
-            s[unit_row(s, g) + LATEST] = end
+        end_known(s, g, end, n)
         ended(s, g, end)
         free_command(s, c)
         wake(s, g, end, n)
@@ -2015,8 +2031,7 @@ def do_work(s, g, pc):
         s[tail_row(s, t) + 1] = NONE
         s[tail_row(s, t) + 2] = s[m + RECORD]
         log_accesses(s, g, c, n, end)
-        if end > s[unit_row(s, g) + LATEST]:
-            s[unit_row(s, g) + LATEST] = end
+        end_known(s, g, end, s[m + RECORD])
         ended(s, g, end)
         free_command(s, c)
         return GO_ON
@@ -2125,8 +2140,7 @@ def transfer(s, g, c, n, until_left):
             s[r + R_END] = until
             s[r + R_CAUSE] = s[m + WHY]
             s[r + R_ARRIVED] = end
-        if until > s[unit_row(s, g) + LATEST]:
-            s[unit_row(s, g) + LATEST] = until
+        end_known(s, g, until, s[m + RECORD])
         ended(s, g, end)
         if s[m + WHAT] == SEND:
             arrive(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], end, s[m + RECORD])

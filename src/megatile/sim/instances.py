@@ -157,7 +157,9 @@ class Instances:
         rows.tails = arena.extend("tails", engines * count), engines
         self._engines(view, *rows.tails, rows.places)
         u = arena.rows("unit")[rows.all]
-        u[:, [st.CAUSE, st.SHARED, st.WAITS, st.SINCE, st.NEXT, st.FOLLOWERS, st.POOL, st.CHAIN]] = NONE
+        u[
+            :, [st.CAUSE, st.SHARED, st.WAITS, st.SINCE, st.NEXT, st.FOLLOWERS, st.POOL, st.CHAIN, st.OVER_BY]
+        ] = NONE
         u[:, st.STATE] = st.OVER
         u[:, st.HOLDERS] = 1
         u[:, st.LEVEL] = launched.levels + i

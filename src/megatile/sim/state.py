@@ -34,12 +34,13 @@ DMA = 5
 # turns in its rows; NUMBER counts the instances of the level, ACTOR those of all levels and launches, PLACE
 # is the hardware unit (of a plan with one level: the unit). OPEN counts commands that have not ended, PARTS
 # the stream and the instances below that have not; it waited in POOL for its turn, its rows of `below` begin
-# at BELOW; CHAIN links those who wait for one thing.
+# at BELOW; CHAIN links those who wait for one thing. LATEST_BY and OVER_BY are the
+# records of the times LATEST and OVER_AT.
 (
     NOW, PC, STATE, CAUSE, FRAME, STORE, HOLD, ENGINES, NUMBER, COPIES, SHARED, WAITS, SINCE, NEXT,
     LAUNCH, LATEST, FLOW, OPEN, HOLDERS, FOLLOWERS, ACTOR, LEVEL, PLACE, PARENT, PARTS, OVER_AT, POOL, BELOW,
-    BELOWS, CHAIN, NEEDS,
-) = range(31)  # fmt: skip
+    BELOWS, CHAIN, NEEDS, LATEST_BY, OVER_BY,
+) = range(33)  # fmt: skip
 # States of an instance; a blocked one names what it waits for in WAITS. One that is DONE has issued
 # everything, one that is OVER has finished it; one that is AHEAD has issued enough for now.
 READY, DATA, CREDIT, ANYDATA, FLAG, MEETING, HAZARD, AHEAD, PENDING, DONE, OVER = range(11)
@@ -210,7 +211,7 @@ WIDTHS = {
     "level": 14,
     "stream": 3,
     "memory_of": 8,
-    "unit": 31,
+    "unit": 33,
     "pool": 7,
     "seats": 1,
     "below": 7,
