@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -106,6 +107,10 @@ def fails(world: shared.World, how: str, who: int) -> None:
             raise ValueError("no good")
         if how == "exit":
             os._exit(3)
+        if how == "memory":
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
+            np.zeros(1 << 28)
         os.kill(os.getpid(), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
     x = world.symmetric(4096)
     while True:
@@ -115,6 +120,7 @@ def fails(world: shared.World, how: str, who: int) -> None:
 @pytest.mark.parametrize(
     ("how", "said"),
     [("raise", "rank 2: ValueError: no good"), ("exit", "rank 2: ended with exit code 3"),
+     ("memory", "rank 2: .*MemoryError: Unable to allocate 2.00 GiB"),
      ("kill", "rank 2: ended by signal SIGKILL"), ("stop", "rank 2 was stopped")],
 )  # fmt: skip
 def test_a_lost_rank_is_named_soon(how: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,17 +147,39 @@ def test_work_that_never_ends_is_ended() -> None:
         shared.run(lambda w: time.sleep(60), 2, timeout=0.3)
 
 
-def test_runs_leave_nothing_behind() -> None:
-    def state() -> tuple[int, int]:
-        return len(os.listdir("/proc/self/fd")), len(os.listdir("/dev/shm"))
+def state() -> dict[str, int]:
+    """What this process holds, and memory in KiB."""
+    said = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    held = {name: len(os.listdir(f"/proc/self/{name}")) for name in ("fd", "task")}
+    heaps = Path("/proc/self/maps").read_text().count("memfd:megatile")
+    return {**held, "heaps": heaps, "memory": int(said["VmRSS"].split()[0])}
 
-    if not Path("/proc/self/fd").exists():
-        pytest.skip("no /proc here")
-    shared.run(lambda w: w.barrier(), 2)
+
+def assert_no_more(before: dict[str, int], after: dict[str, int]) -> None:
+    allowed = {**before, "memory": before["memory"] + 2048}
+    assert {name: count for name, count in after.items() if count > allowed[name]} == {}, before
+
+
+def many(world: shared.World, count: int) -> None:
+    small, large, all_ = world.symmetric(4), world.symmetric(5000), world.symmetric((world.size, 4))
+    for number in range(count + 50):
+        if number == 50:
+            before = state()
+        world.all_reduce(small)
+        world.all_reduce(large)
+        world.all_gather(all_, small)
+    assert_no_more(before, state())
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc here")
+def test_runs_leave_nothing_behind() -> None:
+    """``MEGATILE_LAUNCHES=10000`` does more of them."""
+    count = int(os.environ.get("MEGATILE_LAUNCHES", "500"))
+    shared.run(many, 2, args=(count,), timeout=600)
     before = state()
-    for _ in range(25):
+    for _ in range(count // 20):
         shared.run(lambda w: w.barrier(), 2, heap="1 MiB")
-    assert state() == before
+    assert_no_more(before, state())
 
 
 def test_ranks_end_with_the_process_that_began_them(tmp_path: Path) -> None:

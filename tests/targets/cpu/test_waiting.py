@@ -4,9 +4,11 @@ import ctypes
 import os
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.runtime.test_shared import assert_no_more, state
 
 import megatile as mt
 import megatile.language as T
@@ -30,6 +32,16 @@ def exchange(units: int, broken: bool = False):
             T.barrier()
 
     return kernel
+
+
+@T.program
+def doubled(A: T.Tensor((8, 8), "f32"), B: T.Tensor((8, 8), "f32")):
+    with T.Kernel(block=8) as row:
+        mine = T.alloc((1, 8), "f32")
+        T.copy(mine, A[row, 0])
+        for _, j in T.Parallel(1, 8):
+            mine[0, j] = 2.0 * mine[0, j]
+        T.copy(B[row, 0], mine)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -174,3 +186,20 @@ def test_each_thread_of_a_pool_keeps_to_a_processor_but_the_caller_s(allowed: in
             assert seen[0].isdisjoint(seen[1]), "it left the processor that the caller came to"
     finally:
         os.sched_setaffinity(0, every)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc here")
+def test_calls_leave_nothing_behind() -> None:
+    """``MEGATILE_LAUNCHES=10000`` does more of them."""
+    plain, waiting = mt.compile(doubled, threads=2), mt.compile(exchange(8), threads=2)
+    a, b = np.ones((8, 8), np.float32), np.zeros((8, 8), np.float32)
+
+    def calls(count: int) -> None:
+        for _ in range(count):
+            plain(a, b)
+            waiting(a, b)
+
+    calls(50)
+    before = state()
+    calls(int(os.environ.get("MEGATILE_LAUNCHES", "2000")))
+    assert_no_more(before, state())

@@ -33,6 +33,7 @@ class _Rank:
     pid: int
     pipe: int
     said: bytearray = field(default_factory=bytearray)
+    silent: bool = False
     code: int | None = None
     stopped: float | None = None
 
@@ -144,8 +145,8 @@ def _watch(world: World, ranks: list[_Rank], timeout: float) -> None:
 
 def _listen(ranks: list[_Rank]) -> None:
     """Take what ranks say, waiting a moment for it."""
-    waiting = [rank.pipe for rank in ranks if rank.code is None]
-    ready = select.select(waiting, [], [], _POLL)[0] if waiting else []
+    waiting = [rank.pipe for rank in ranks if rank.code is None and not rank.silent]
+    ready = select.select(waiting, [], [], _POLL if waiting else _POLL / 10)[0]
     for rank in ranks:
         if rank.pipe in ready:
             _take(rank)
@@ -155,6 +156,7 @@ def _take(rank: _Rank) -> None:
     with contextlib.suppress(BlockingIOError):
         while block := os.read(rank.pipe, 1 << 16):
             rank.said += block
+        rank.silent = True
 
 
 def _look(rank: _Rank) -> None:
