@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from megatile.runtime.launch import launch as launch
     from megatile.sim import Session as Session
     from megatile.sim import faults as faults
-    from megatile.targets.cpu.kernel import compile as compile
+    from megatile.targets.compile import compile as compile
     from megatile.targets.interpret.run import run as run
     from megatile.timing.database import Database as Database
     from megatile.timing.database import predict_kernel as predict_kernel
@@ -75,7 +75,7 @@ _WHERE = {
     "faults": "megatile.sim",
     "simulate": "megatile.lower.calls",
     "run_kernel_in_mock": "megatile.language.kernel.mock",
-    "compile": "megatile.targets.cpu",
+    "compile": "megatile.targets.compile",
     "run": "megatile.targets.interpret",
     "host": "megatile.runtime.host.context",
     "replay": "megatile.runtime.host.replay",

@@ -16,8 +16,8 @@ from megatile.runtime.errors import LaunchError, PeerError
 from megatile.runtime.processes import Started
 from megatile.runtime.shared import World, run
 from megatile.runtime.shared.world import library
+from megatile.targets.compile import compile as compile_program
 from megatile.targets.cpu.kernel import Failure, Kernel
-from megatile.targets.cpu.kernel import compile as compile_program
 
 _EXTRA = 1 << 20
 

@@ -12,7 +12,7 @@ from typing import Any
 from megatile.core.errors import MegatileError
 from megatile.ir.program import Program
 from megatile.lower.calls import simulate
-from megatile.targets.cpu import compile as compile_program
+from megatile.targets.compile import compile as compile_program
 from megatile.targets.interpret.run import run
 
 Runner = Callable[..., Any]

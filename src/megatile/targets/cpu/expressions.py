@@ -28,15 +28,7 @@ _FLOAT = {
     "sin": "vsin",
     "cos": "vcos",
 }
-_OF_ONE = {
-    **{name: f"{c}1" for name, c in _FLOAT.items()},
-    "sqrt": "sqrt1",
-    "rsqrt": "rsqrt1",
-    "floor": "floor1",
-    "ceil": "ceil1",
-    "sin": "sinf",
-    "cos": "cosf",
-}
+_OF_ONE = {name: f"{name}_f" for name in _FLOAT}
 _DOUBLE = {
     name: name
     for name in ("exp", "exp2", "log", "log2", "tanh", "erf", "sqrt", "floor", "ceil", "sin", "cos")
@@ -161,8 +153,7 @@ def _bitcast(value: Value, to: str) -> Value:
     if value.vector or value.dtype in WEAK or (kind(value.dtype) == kind(to) == "f" and value.dtype != to):
         raise CompileError("this reinterpretation cannot be compiled yet", advice="mt.run takes it")
     source, target = c_type(value.dtype), c_type(to)
-    text = f"({{ {source} s_ = {value.text}; {target} t_; memcpy(&t_, &s_, sizeof t_); t_; }})"
-    return Value(text, to)
+    return Value(f"BITCAST({source}, {target}, {value.text})", to)
 
 
 def _of_floats(op: str, texts: list[str], expr: Any, at: Context, lanes: bool) -> str:

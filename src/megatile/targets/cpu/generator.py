@@ -4,45 +4,30 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path as File
 from typing import Any
 
-from megatile.core.errors import MegatileError, Place
-from megatile.core.expr import Const, Symbol, symbols
+from megatile.core.expr import Const
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
-from megatile.language.tile.errors import ProgramWarning
 from megatile.targets.cpu import fusing, products, waiting
-from megatile.targets.cpu.elements import Value, converted, kind
 from megatile.targets.cpu.forwarding import forwarded
 from megatile.targets.cpu.gemm import gemm, micro_kernel
 from megatile.targets.cpu.passes import flops, hoisted, without_copies
-from megatile.targets.cpu.scalars import lets
 from megatile.targets.cpu.scope import Box, Scope, Text
-from megatile.targets.cpu.storages import LINE, Storage, Storages
+from megatile.targets.cpu.storages import LINE
+from megatile.targets.cpu.writer import Site, Writer
 from megatile.targets.interpret.dispatch import is_dispatched
 
-PRELUDE = (File(__file__).parent / "prelude.c").read_text(encoding="utf-8")
+NUMBERS = (File(__file__).parent / "numbers.c").read_text(encoding="utf-8")
+PRELUDE = (File(__file__).parent / "prelude.c").read_text(encoding="utf-8").replace("NUMBERS", NUMBERS)
 TOGETHER = (File(__file__).parent / "together.c").read_text(encoding="utf-8")
 _WORDS = """auto break case char const continue default do double else enum extern float for goto if inline
 int long register restrict return short signed sizeof static struct switch typedef union unsigned void
 volatile while run here work scratch index worker failure pool launch main argument"""
 _TAKEN = set(re.findall(r"\w+", PRELUDE + TOGETHER)) | set(_WORDS.split())
-_AXES = "xyzw"
-_NUMBER = {"f": "float", "d": "double", "l": "long", "b": "int"}
-
-
-@dataclass(frozen=True)
-class Site:
-    """A place where a run may fail: what to say, and where it stands."""
-
-    kind: str
-    what: str
-    place: Place | None
 
 
 @dataclass(frozen=True)
@@ -57,27 +42,17 @@ class Source:
     """Bytes of the launch's own tiles, and at most of all instances and what they need to wait."""
 
 
-class Generator:
+class Generator(Writer):
     def __init__(self, program: Program, width: int, rows: int):
-        self.program, self.launch = program, program.launch
+        super().__init__(program, _TAKEN)
         self.width, self.rows = width, rows
-        self.storages = Storages(program)
-        tensors = {p.name for p in program.params} if program.padded else set()
-        self.padded = {name for name, one in self.storages.names.items() if one.base in tensors}
-        self.names: dict[str, str] = {}
-        self.numbers: dict[str, int] = {}
         self.functions: list[str] = []
         self.kernels: dict[Any, str] = {}
-        self.tables: dict[tuple[int, ...], str] = {}
-        self.sites: list[Site] = []
         self.phases: list[str] = []
-        self.node: n.Node | None = None
         self.scratch_used = self.scratch_bytes = 0
-        self.said: set[type] = set()
         self.merges: dict[n.Merge, str] = {}
         self.prepared: dict[int, Box] = {}
         """Operands of products that were turned before their loop."""
-        self._label = ""
         self.packs: list[tuple[products.Pack, int]] | None = None
         """What the phase that is being written wants packed before it."""
         self.pack_places: dict[tuple[products.Pack, int], int] = {}
@@ -86,35 +61,7 @@ class Generator:
         written = {self.storages.names[r.source].base for r in touched}
         self.constant = {p.name for p in program.params} - written
 
-    # --- names, places ----------------------------------------------------------------------------
-
-    def name(self, name: str) -> str:
-        """The C name of one of the Program's."""
-        if name not in self.names:
-            plain = re.sub(r"\W", "_", name.lstrip("@"))
-            taken = _TAKEN | set(self.names.values())
-            while plain in taken or (
-                re.fullmatch(r"\w*?\d+", plain) and plain.rstrip("0123456789") in self.numbers
-            ):
-                plain += "_v"
-            self.names[name] = plain
-        return self.names[name]
-
-    def fresh(self, prefix: str) -> str:
-        self.numbers[prefix] = self.numbers.get(prefix, 0) + 1
-        return f"{prefix}{self.numbers[prefix]}"
-
-    def site(self, kind: str, what: str) -> int:
-        place = self.node.span.place() if self.node is not None and self.node.span is not None else None
-        site = Site(kind, what, place)
-        if site not in self.sites:
-            self.sites.append(site)
-        return self.sites.index(site) + 1
-
-    def constant_table(self, values: tuple[int, ...]) -> str:
-        if values not in self.tables:
-            self.tables[values] = self.fresh("table")
-        return self.tables[values]
+    # --- functions and memory ---------------------------------------------------------------------
 
     def micro_kernel(self, height: int, vectors: int, strides: tuple[int, int, int, int], begin: str) -> str:
         key = (height, vectors, strides, begin)
@@ -122,13 +69,6 @@ class Generator:
             name = self.kernels[key] = self.fresh(f"gemm_{height}x{vectors}_")
             self.functions += micro_kernel(name, height, vectors, strides, begin, self.width)
         return self.kernels[key]
-
-    def base(self, storage: Storage) -> str:
-        if storage.home == "scratch":
-            raise AssertionError
-        plain = self.name(storage.name)
-        own = self.storages.table[storage.name]
-        return plain if own.dtype == storage.dtype else f"(({storage.c_type} *){plain})"
 
     def scratch(self, size: int, c_type: str) -> str:
         at = self.scratch_used
@@ -141,32 +81,6 @@ class Generator:
         at = self.storages.instance_bytes
         self.storages.instance_bytes += -(-size // LINE) * LINE
         return f"((float *)(work + {at}))"
-
-    def left_out(self, node: n.Node) -> None:
-        """What is only for looking is not compiled."""
-        if type(node) not in self.said:
-            self.said.add(type(node))
-            where = f"{node.span.file}:{node.span.line}: " if node.span else ""
-            word = {n.Print: "T.print", n.Breakpoint: "T.breakpoint"}.get(type(node), type(node).__name__)
-            warnings.warn(
-                f"{where}{word} does nothing in compiled programs (try: mt.run)", ProgramWarning, stacklevel=2
-            )
-
-    @contextmanager
-    def at(self, node: n.Node, text: Text, comment: bool = True) -> Iterator[None]:
-        """Errors get the place of the statement; its line stands before its C."""
-        before, self.node = self.node, node
-        if comment and node.span is not None:
-            line = (node.span.place().snippet or "").strip().rstrip("\\")
-            text.add(f"// {File(node.span.file).name}:{node.span.line}  {line}")
-        try:
-            yield
-        except MegatileError as error:
-            if error.place is None and node.span is not None:
-                error.place = node.span.place()
-            raise
-        finally:
-            self.node = before
 
     # --- the whole --------------------------------------------------------------------------------
 
@@ -207,10 +121,6 @@ class Generator:
             "  char *launch, *work, *scratch;\n  struct failure *failure;\n  struct pool *pool;\n"
             "  double *times;\n};"
         )
-
-    def flags(self, home: str) -> list[Storage]:
-        flags = {a.name for a in n.walk(self.program.body) if isinstance(a, n.Alloc) and a.flag}
-        return [s for s in self.storages.table.values() if s.name in flags and s.home == home]
 
     def arrays(self, body: tuple[n.Node, ...], instance: bool) -> Iterator[str]:
         """Pointers to what a body touches."""
@@ -277,29 +187,6 @@ class Generator:
             self.packs.append(key)
         return pointer, depth + products.PADDING
 
-    @contextmanager
-    def variables(self, scope: Scope, body: tuple[n.Node, ...], fresh: bool = False) -> Iterator[None]:
-        """The variables that a region sets, beginning with the values they have outside."""
-        before = dict(scope.vars), dict(scope.ranges)
-        counts: dict[str, int] = {}
-        for node in n.walk(body):
-            if isinstance(node, (n.Let, n.ReadScalar)):
-                counts[node.name] = counts.get(node.name, 0) + 1
-        for name, dtype in lets(body).items():
-            outside = scope.vars.get(name)
-            c_name = self.name(name) if outside is None else self.fresh(self.name(name) + "_")
-            start = converted(outside, dtype).text if outside is not None else "0"
-            if scope.frame is not None:
-                c_name = scope.frame.add(_NUMBER[kind(dtype)], c_name)
-                scope.text.add(f"{c_name} = {start};")
-            else:
-                scope.text.add(f"{_NUMBER[kind(dtype)]} {c_name} = {start}; (void){c_name};")
-            scope.vars[name] = Value(c_name, dtype)
-            scope.ranges.pop(name, None)
-        scope.once = {name for name, count in counts.items() if count == 1}
-        yield
-        scope.vars, scope.ranges = before
-
     def region(self, scope: Scope, node: n.Scale) -> None:
         """Every unit of a scale below this one; one after the other, or over the threads of the pool."""
         low, high = scope.depth, self.launch.depth(node.scale)
@@ -313,70 +200,12 @@ class Generator:
             with scope.text.block(), self.units(scope, low, high) as inner:
                 self._unit(inner, node.body)
 
-    def _unit(self, scope: Scope, body: tuple[n.Node, ...]) -> None:
-        """What one unit of a region does."""
-        before, self._label = self._label, ""
-        with self.variables(scope, body):
-            self.statements(scope, body)
-        if self._label:
-            scope.text.add(f"{self._label}:;")
-        self._label = before
-
-    def label(self) -> str:
-        """The end of the unit's region."""
-        self._label = self._label or self.fresh("end")
-        return self._label
-
     def merge(self, fn: n.Merge) -> str:
         """The C function of a user's associative function."""
         if fn not in self.merges:
             name = self.merges[fn] = self.fresh("merge_")
             self.functions += waiting.merge_function(self, name, fn)
         return self.merges[fn]
-
-    @contextmanager
-    def units(self, scope: Scope, low: int, high: int, rank: str | None = None) -> Iterator[Scope]:
-        """A loop over the units between two depths (or the one unit ``rank``), as a scope."""
-        inner = Scope(
-            self,
-            scope.text,
-            dict(scope.path),
-            high,
-            dict(scope.vars),
-            dict(scope.ranges),
-            (low, high),
-            scope.instance,
-        )
-        scales = [s for s in self.launch.scales[low:high] if s.count > 1]
-        if not scales:
-            yield inner
-            return
-        count = math.prod(s.count for s in scales)
-        single = self.name(f"@{scales[0].name}") if len(scales) == 1 else None
-        variable = rank or single or self.fresh("unit")
-        outer = rank is None and low == 0 and not scope.instance
-        if outer:
-            scope.text.add(f"for (long {variable} = own_first({count}), last = own_after({count});")
-            scope.text.add(f"     {variable} < last; {variable}++) {{")
-            scope.text.add("  procs.inside++;")
-            scope.text.depth += 1
-        elif rank is None:
-            scope.text.add(f"for (long {variable} = 0; {variable} < {count}; {variable}++) {{")
-            scope.text.depth += 1
-        below = count
-        for scale in scales:
-            below //= scale.count
-            own = self.name(f"@{scale.name}")
-            if own != variable:
-                part = variable if below == 1 else f"{variable} / {below}"
-                scope.text.add(
-                    f"const long {own} = {part}{f' % {scale.count}' if scale is not scales[0] else ''};"
-                )
-            place_unit(inner, scale.name, own)
-        yield inner
-        if rank is None:
-            scope.text.depth -= 1
-            scope.text.add(*(["  procs.inside--;", "}", "meet();"] if outer else ["}"]))
 
     def _dispatched(self, scope: Scope, node: n.Scale, low: int, high: int) -> None:
         """The instances of a region, by the threads of the pool, in any order."""
@@ -432,43 +261,6 @@ class Generator:
             self.functions += lines
             self.pack_functions[key] = name, pieces
         return self.pack_functions[key]
-
-    def captured(self, scope: Scope, inner: Scope, node: n.Scale) -> list[tuple[str, str, str]]:
-        """Numbers that a region has from outside: (type, name, value)."""
-        fields = []
-        for scale, index in scope.path.items():
-            if isinstance(index, Symbol):
-                fields.append(("long", self.name(f"@{scale}"), scope.vars[index.name].text))
-        used = {s for one in n.walk(node.body) for e in n.expressions(one) for s in symbols(e)}
-        for name, value in scope.vars.items():
-            if name.startswith("@") and "." in name:
-                fields.append(("long", self.name(name), value.text))
-            elif name in used:
-                fields.append((_NUMBER[value.kind], self.name(name), value.text))
-        for name, value in scope.vars.items():
-            if name.startswith("@") or name in used:
-                inner.vars[name] = Value(self.name(name), value.dtype)
-        return fields
-
-
-def place_unit(scope: Scope, scale: str, c_name: str) -> None:
-    """The scope is at unit ``c_name`` of a scale; its coordinates are variables too."""
-    gen = scope.gen
-    one = gen.launch.scales[gen.launch.depth(scale) - 1]
-    scope.path[scale] = Symbol(f"@{scale}")
-    scope.vars[f"@{scale}"] = Value(c_name, "int")
-    scope.ranges[f"@{scale}"] = (0, one.count - 1)
-    below = 1
-    for axis, extent in enumerate(one.extents if len(one.extents) > 1 else ()):
-        name = f"@{scale}.{axis}"
-        plain = gen.name(name.replace(".", "_") if axis >= len(_AXES) else f"@{scale}_{_AXES[axis]}")
-        gen.names[name] = plain
-        part = c_name if below == 1 else f"{c_name} / {below}"
-        last = axis == len(one.extents) - 1
-        scope.text.add(f"const long {plain} = {part}{'' if last else f' % {extent}'};")
-        scope.vars[name] = Value(plain, "int")
-        scope.ranges[name] = (0, extent - 1)
-        below *= extent
 
 
 _PARALLEL = """

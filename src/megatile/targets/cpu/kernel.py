@@ -1,19 +1,18 @@
-"""``mt.compile``: a tile program as machine code for this computer."""
+"""A tile program as machine code for this computer."""
 
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from megatile.core.dtypes import numpy_dtype
-from megatile.core.errors import MegatileError, did_you_mean
+from megatile.core.errors import MegatileError
 from megatile.hda import HDA
 from megatile.hda.probe import vector_bits
 from megatile.ir import nodes as n
@@ -21,8 +20,9 @@ from megatile.ir.program import Program
 from megatile.language.tile.program import ProgramFunction
 from megatile.language.tile.tiles import InputArray
 from megatile.targets.cpu.errors import CompileError
-from megatile.targets.cpu.generator import Site, Source, generate
+from megatile.targets.cpu.generator import Source, generate
 from megatile.targets.cpu.toolchain import Making
+from megatile.targets.cpu.writer import Site
 from megatile.targets.interpret.arguments import as_array, built, check_arguments, check_writable
 from megatile.targets.interpret.errors import (
     ArgumentError,
@@ -34,7 +34,6 @@ from megatile.targets.interpret.errors import (
 )
 from megatile.targets.interpret.places import Places
 
-TARGETS = ("cpu",)
 _ERRORS: dict[str, type[RunError]] = {
     "bounds": OutOfBoundsError,
     "assertion": DeviceAssertionError,
@@ -77,19 +76,14 @@ class Profile:
         return "\n".join(lines)
 
 
-class _Code:
+class Code:
     """Machine code for one binding of a program's symbolic extents."""
+
+    source: Source
 
     def __init__(self, program: Program, threads: int, options: tuple[str, ...]):
         self.program, self.threads = program, threads
-        bits = vector_bits()
-        self.source: Source = generate(program, max(bits // 32, 4), {512: 14, 256: 6}.get(bits, 6))
-        making = Making(self.source.text, options)
-        pool = _pool(threads) if threads > 1 else 0
-        self.pool = ctypes.c_void_p(pool or None)
-        self.library = making.load()
-        self.function = self.library.megatile_run
-        self.function.argtypes = [ctypes.c_void_p] * 4
+        self._prepare(options)
         self.shapes = [(numpy_dtype(p.dtype), tuple(p.shape)) for p in program.params]
         written = {r.source for node in n.walk(program.body) for kind, r in n.regions(node) if kind != "read"}
         names = self.names = Places(program).names
@@ -98,6 +92,17 @@ class _Code:
         self.constant = {p.name for p in program.params} - self.written
         self.plain = all(c == 1 for c in self.copies)
         self.arguments = ctypes.c_void_p * max(len(self.shapes), 1)
+
+    def _prepare(self, options: tuple[str, ...]) -> None:
+        """Write the source and compile it."""
+        bits = vector_bits()
+        self.source = generate(self.program, max(bits // 32, 4), {512: 14, 256: 6}.get(bits, 6))
+        making = Making(self.source.text, options)
+        pool = _pool(self.threads) if self.threads > 1 else 0
+        self.pool = ctypes.c_void_p(pool or None)
+        self.library = making.load()
+        self.function = self.library.megatile_run
+        self.function.argtypes = [ctypes.c_void_p] * 4
 
     def __call__(self, arrays: tuple[Any, ...], times: Any = None) -> None:
         pointers = self.arguments()
@@ -190,19 +195,21 @@ def _error(site: Site, value: int) -> RunError:
 class Kernel:
     """A compiled program. ``k(*arrays)`` runs it: results are in the arrays afterwards."""
 
+    code: ClassVar[type[Code]] = Code
+
     def __init__(
         self, prog: ProgramFunction | Program, machine: str | HDA, threads: int, options: tuple[str, ...]
     ):
         self.prog, self.machine, self.threads, self.options = prog, machine, threads, options
-        self._codes: dict[Any, _Code] = {}
-        self._only: _Code | None = None
+        self._codes: dict[Any, Code] = {}
+        self._only: Code | None = None
         if isinstance(prog, Program) or not prog.symbols:
             self._only = self._code(prog if isinstance(prog, Program) else prog.build(machine))
 
-    def _code(self, program: Program) -> _Code:
-        return _Code(program, self.threads, self.options)
+    def _code(self, program: Program) -> Code:
+        return self.code(program, self.threads, self.options)
 
-    def code_for(self, arrays: tuple[Any, ...]) -> _Code:
+    def code_for(self, arrays: tuple[Any, ...]) -> Code:
         if self._only is not None:
             return self._only
         views = [as_array(a.array if isinstance(a, InputArray) else a) for a in arrays]
@@ -248,36 +255,3 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<compiled '{self.name}' for the CPU, {self.threads} thread{'s' * (self.threads > 1)}>"
-
-
-def compile(
-    prog: ProgramFunction | Program,
-    target: str = "cpu",
-    threads: int | None = None,
-    *,
-    machine: str | HDA = "cpu",
-    options: tuple[str, ...] = (),
-) -> Kernel:
-    """Machine code for a tile program: ``k = mt.compile(prog); k(*arrays)``.
-
-    ``threads``: how many threads share the instances of a phase; without it, all cores this process may use.
-    ``machine`` is what the program is built for (its scales, and how much its tiles may take). ``options``
-    are given to the C compiler as they are.
-    """
-    if target not in TARGETS:
-        raise CompileError(
-            f"there is no target '{target}'", advice=did_you_mean(target, TARGETS, what="targets")
-        )
-    if not isinstance(prog, (ProgramFunction, Program)):
-        raise CompileError(f"{prog!r} is not a tile program", advice="decorate the function with @T.program")
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-        raise CompileError(f"threads={threads!r}", advice="give a whole number of at least 1")
-    if threads is None:
-        try:
-            threads = len(os.sched_getaffinity(0))
-        except AttributeError:
-            threads = os.cpu_count() or 1
-    try:
-        return Kernel(prog, machine, threads, tuple(options))
-    except MegatileError as error:
-        raise error.with_traceback(None) from None

@@ -31,17 +31,9 @@ RARELY long fail(struct failure *f, int site, long value) {
   if (__atomic_compare_exchange_n(&f->site, &none, site, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) f->value = value;
   return 0;
 }
-INLINE long inside(struct failure *f, int site, long i, long n) {
-  return __builtin_expect((u64)i < (u64)n, 1) ? i : fail(f, site, i);
-}
 
-/* Whole numbers, as Python has them. */
-INLINE long lmin(long a, long b) { return a < b ? a : b; }
-INLINE long lmax(long a, long b) { return a > b ? a : b; }
-INLINE long floordiv(long a, long b) { return a / b - ((a % b != 0) & ((a ^ b) < 0)); }
-INLINE long modulo(long a, long b) { long r = a % b; return r + (((r != 0) & ((r ^ b) < 0)) ? b : 0); }
-INLINE long divisor(struct failure *f, int site, long b) { return __builtin_expect(b != 0, 1) ? b : fail(f, site, 0) + 1; }
-INLINE long power(long a, long n) { long r = 1; for (; n > 0; n >>= 1, a *= a) if (n & 1) r *= a; return r; }
+NUMBERS
+#define BITCAST(from, to, x) ({ from s_ = (x); to t_; memcpy(&t_, &s_, sizeof t_); t_; })
 
 /* Vectors. */
 INLINE vf vset(float x) { return x - (vf){0}; }
@@ -95,15 +87,6 @@ INLINE vf vceil(vf a) { return -vfloor(-a); }
 EACH(vsqrt, __builtin_sqrtf(x))
 EACH(vsin, sinf(x))
 EACH(vcos, cosf(x))
-INLINE float fmax_(float a, float b) { return a > b || a != a ? a : b; }
-INLINE float fmin_(float a, float b) { return a < b || a != a ? a : b; }
-INLINE double dmax_(double a, double b) { return a > b || a != a ? a : b; }
-INLINE double dmin_(double a, double b) { return a < b || a != a ? a : b; }
-INLINE float fmodulo(float a, float b) { float r = fmodf(a, b); return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
-INLINE double dmodulo(double a, double b) { double r = fmod(a, b); return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
-INLINE double dfloordiv(double a, double b) { return b == 0 ? a / b : floor((a - dmodulo(a, b)) / b + 0.5); }
-INLINE float ffloordiv(float a, float b) { return b == 0 ? a / b : (float)floor(((double)a - fmodulo(a, b)) / b + 0.5); }
-INLINE long whole(double x, double low, double high, long top) { return x != x ? 0 : x >= high ? top : x <= low ? (long)low : (long)x; }
 
 /* exp, log, tanh, erf: within 2 units of the last place of f32. */
 #if !(defined(__AVX512F__) && W == 16)
@@ -161,12 +144,14 @@ INLINE vf verf(vf a) {
 }
 INLINE vf vrsqrt(vf a) { return 1.0f / vsqrt(a); }
 INLINE vf vsigmoid(vf a) { return 1.0f / (1.0f + vexp(-a)); }
-#define ONE(name) INLINE float name##1(float x) { return name(vset(x))[0]; }
-ONE(vexp) ONE(vexp2) ONE(vlog) ONE(vlog2) ONE(vtanh) ONE(verf) ONE(vsigmoid)
-INLINE float sqrt1(float x) { return __builtin_sqrtf(x); }
-INLINE float rsqrt1(float x) { return 1.0f / __builtin_sqrtf(x); }
-INLINE float floor1(float x) { return __builtin_floorf(x); }
-INLINE float ceil1(float x) { return __builtin_ceilf(x); }
+#define ONE(name) INLINE float name##_f(float x) { return v##name(vset(x))[0]; }
+ONE(exp) ONE(exp2) ONE(log) ONE(log2) ONE(tanh) ONE(erf) ONE(sigmoid)
+INLINE float sqrt_f(float x) { return __builtin_sqrtf(x); }
+INLINE float rsqrt_f(float x) { return 1.0f / __builtin_sqrtf(x); }
+INLINE float floor_f(float x) { return __builtin_floorf(x); }
+INLINE float ceil_f(float x) { return __builtin_ceilf(x); }
+INLINE float sin_f(float x) { return sinf(x); }
+INLINE float cos_f(float x) { return cosf(x); }
 
 /* Narrow floats. */
 INLINE vf of_bits(vu u) { return (vf)u; }

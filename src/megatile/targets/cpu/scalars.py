@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
 
 from megatile.core.expr import Expr, simplify
 from megatile.ir import nodes as n
@@ -33,7 +31,7 @@ class Scalars:
     def statements(self, body: tuple[n.Node, ...]) -> None:
         for node in body:
             with self.scope.gen.at(node, self.text, comment=False):
-                _SCALARS[type(node)](self, node)
+                getattr(self, _SCALARS[type(node)])(node)
 
     def value(self, expr: Expr) -> Value:
         return write(simplify_whole(self.scope.own(expr)), self.scope)
@@ -82,15 +80,10 @@ class Scalars:
         self.scope.gen.left_out(node)
 
 
-_SCALARS: dict[type[n.Node], Callable[[Scalars, Any], None]] = {
-    n.Store: Scalars.store,
-    n.Let: Scalars.let,
-    n.If: Scalars.branch,
-    n.Loop: Scalars.loop,
-    n.Check: Scalars.check,
-    n.Atomic: Scalars.atomic,
-    n.Print: Scalars.nothing,
-}
+_SCALARS: dict[type[n.Node], str] = {
+    n.Store: "store", n.Let: "let", n.If: "branch", n.Loop: "loop", n.Check: "check", n.Atomic: "atomic",
+    n.Print: "nothing",
+}  # fmt: skip
 
 
 def lets(body: tuple[n.Node, ...]) -> dict[str, str]:

@@ -126,6 +126,8 @@ class Scope:
     """The memory of the instance of unit ``{}``, where each unit of the group has its own."""
     once: set[str] = field(default_factory=set)
     """Variables that are set in one place only."""
+    rank: str = "f->rank"
+    """This unit's number in its group, where its units meet."""
 
     # --- expressions ------------------------------------------------------------------------------
 

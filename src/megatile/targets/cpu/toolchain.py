@@ -19,25 +19,33 @@ from megatile.core.version import __version__
 from megatile.hda.probe import host_flags
 from megatile.targets.cpu.errors import CompileError
 
-FLAGS = ("-O2", "-fPIC", "-shared", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-w")
+FLAGS = ("-O2", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-w")
+_LANGUAGES = {
+    "c": ("CC", ("cc", "gcc", "clang"), ("-std=gnu11",), ("-lm", "-lpthread")),
+    "c++": ("CXX", ("c++", "g++", "clang++"), ("-std=gnu++17",), ("-lm",)),
+}
+"""Of each language: the variable that names its compiler, the usual compilers, its flags and libraries."""
 _TIME_LIMIT = 600
 
 
-def compiler() -> list[str]:
-    """The command of the first C compiler there is: ``$CC``, cc, gcc, clang, or the package ziglang."""
-    given = shlex.split(os.environ.get("CC", ""))
-    for command in ([given] if given else []) + [["cc"], ["gcc"], ["clang"]]:
+def compiler(language: str = "c") -> list[str]:
+    """The command of the first there is: of ``$CC`` (``$CXX``), the usual ones, or the package ziglang."""
+    variable, usual, _, _ = _LANGUAGES[language]
+    given = shlex.split(os.environ.get(variable, ""))
+    for command in ([given] if given else []) + [[one] for one in usual]:
         found = shutil.which(command[0])
         if found:
             return [found, *command[1:]]
         if command is given:
             raise CompileError(
-                f"$CC names '{command[0]}', which is not there", advice="unset CC, or install it"
+                f"${variable} names '{command[0]}', which is not there",
+                advice=f"unset {variable}, or install it",
             )
     if importlib.util.find_spec("ziglang") is not None:
-        return [sys.executable, "-m", "ziglang", "cc"]
+        return [sys.executable, "-m", "ziglang", {"c": "cc"}.get(language, language)]
     raise CompileError(
-        "there is no C compiler here", advice="install gcc or clang, or pip install 'megatile[native]'"
+        f"there is no {language.upper()} compiler here",
+        advice=f"install {usual[1]} or {usual[2]}, or pip install 'megatile[native]'",
     )
 
 
@@ -60,9 +68,10 @@ def native() -> list[str]:
 class Making:
     """Code being compiled: begun at once, waited for by ``load``."""
 
-    def __init__(self, source: str, options: tuple[str, ...] = ()):
-        command = compiler()
-        flags = [*FLAGS, *native(), *options]
+    def __init__(self, source: str, options: tuple[str, ...] = (), language: str = "c"):
+        command = compiler(language)
+        self.language, (_, _, standard, libraries) = language, _LANGUAGES[language]
+        flags = [*FLAGS, *standard, *native(), *options]
         host = f"{platform.machine()} {' '.join(sorted(host_flags()))}"
         name = kept.key(source, _identity(tuple(command)), " ".join(flags), host, __version__)
         self.path = kept.directory() / f"cpu-{name}.so"
@@ -71,10 +80,10 @@ class Making:
         if self.was_kept:
             return
         self.folder = tempfile.TemporaryDirectory(prefix="megatile-")
-        text, self.made = Path(self.folder.name) / "kernel.c", Path(self.folder.name) / "kernel.so"
+        text, self.made = Path(self.folder.name) / f"kernel.{language}", Path(self.folder.name) / "kernel.so"
         text.write_text(source, encoding="utf-8")
         self.process = subprocess.Popen(
-            [*command, *flags, str(text), "-o", str(self.made), "-lm", "-lpthread"],
+            [*command, *flags, str(text), "-o", str(self.made), *libraries],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -93,8 +102,8 @@ class Making:
         if self.process.returncode:
             lines = [line for line in said.splitlines() if "error" in line] or said.splitlines()
             raise CompileError(
-                f"the C compiler failed: {lines[0] if lines else 'it said nothing'}",
-                advice="another compiler may do: CC=gcc",
+                f"the {self.language.upper()} compiler failed: {lines[0] if lines else 'it said nothing'}",
+                advice="another compiler may do: CC=gcc, CXX=g++",
             )
         with self.folder:
             path = self.path if kept.write(self.path, self.made.read_bytes()) else self.made

@@ -71,7 +71,7 @@ def line(scope: Scope, axis: int | None) -> tuple[str, int, int]:
     if axis is None:
         return "0", 1, math.prod(grid)
     stride = math.prod(grid[:axis])
-    return f"(f->rank - f->rank / {stride} % {grid[axis]} * {stride})", stride, grid[axis]
+    return f"({scope.rank} - {scope.rank} / {stride} % {grid[axis]} * {stride})", stride, grid[axis]
 
 
 def peer(scope: Scope, number: Any, axis: int | None) -> tuple[str, Path]:

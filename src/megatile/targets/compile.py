@@ -1,0 +1,55 @@
+"""``mt.compile``: a tile program for one of the targets there are."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+from megatile.core.errors import MegatileError, did_you_mean
+from megatile.hda import HDA
+from megatile.ir.program import Program
+from megatile.language.tile.program import ProgramFunction
+from megatile.targets.cpu.errors import CompileError
+from megatile.targets.cpu.kernel import Kernel
+
+TARGETS = {"cpu": ("cpu", "Kernel", "cpu"), "cuda": ("cuda", "CudaKernel", "hgx-a100")}
+"""The folder of each target, its class of kernels, and the machine for which it builds if none is given."""
+
+
+def compile(
+    prog: ProgramFunction | Program,
+    target: str = "cpu",
+    threads: int | None = None,
+    *,
+    machine: str | HDA | None = None,
+    options: tuple[str, ...] = (),
+) -> Kernel:
+    """Machine code for a tile program: ``k = mt.compile(prog); k(*arrays)``.
+
+    ``threads``: how many threads share the instances of a phase; without it, all cores this process may use.
+    ``machine`` is what the program is built for: its scales, and how much its tiles may take (if not given,
+    this computer, and an A100 for "cuda"). ``options`` are given to the compiler as they are.
+    ``target="cuda"``: ``k.source`` is CUDA C++ for a GPU; calls run it on the CPU, thread by thread.
+    """
+    if target not in TARGETS:
+        known = tuple(TARGETS)
+        raise CompileError(
+            f"there is no target '{target}'", advice=did_you_mean(target, known, what="targets")
+        )
+    if not isinstance(prog, (ProgramFunction, Program)):
+        raise CompileError(f"{prog!r} is not a tile program", advice="decorate the function with @T.program")
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise CompileError(f"threads={threads!r}", advice="give a whole number of at least 1")
+    if threads is None:
+        try:
+            threads = len(os.sched_getaffinity(0))
+        except AttributeError:
+            threads = os.cpu_count() or 1
+    try:
+        folder, name, usual = TARGETS[target]
+        made: Kernel = getattr(import_module(f"megatile.targets.{folder}.kernel"), name)(
+            prog, machine if machine is not None else usual, threads, tuple(options)
+        )
+        return made
+    except MegatileError as error:
+        raise error.with_traceback(None) from None

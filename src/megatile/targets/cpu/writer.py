@@ -1,0 +1,234 @@
+"""What writers of C share: names, places of failures, variables, and the units of regions."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path as File
+
+from megatile.core.errors import MegatileError, Place
+from megatile.core.expr import Symbol, symbols
+from megatile.ir import nodes as n
+from megatile.ir.program import Program
+from megatile.language.tile.errors import ProgramWarning
+from megatile.targets.cpu.elements import Value, converted, kind
+from megatile.targets.cpu.scalars import C_NUMBER, lets
+from megatile.targets.cpu.scope import Scope, Text
+from megatile.targets.cpu.storages import Storage, Storages
+
+_AXES = "xyzw"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where a run may fail: what to say, and where it stands."""
+
+    kind: str
+    what: str
+    place: Place | None
+
+
+class Writer:
+    """Writes the statements of one Program; what each becomes is the target's."""
+
+    storages: Storages
+
+    def __init__(self, program: Program, taken: set[str]):
+        self.program, self.launch, self.taken = program, program.launch, taken
+        self.storages = self.placed(program)
+        tensors = {p.name for p in program.params} if program.padded else set()
+        self.padded = {name for name, one in self.storages.names.items() if one.base in tensors}
+        self.names: dict[str, str] = {}
+        self.numbers: dict[str, int] = {}
+        self.tables: dict[tuple[int, ...], str] = {}
+        self.sites: list[Site] = []
+        self.node: n.Node | None = None
+        self.said: set[type] = set()
+        self._label = ""
+
+    def placed(self, program: Program) -> Storages:
+        return Storages(program)
+
+    def statements(self, scope: Scope, body: tuple[n.Node, ...]) -> None:
+        raise NotImplementedError
+
+    def name(self, name: str) -> str:
+        """The C name of one of the Program's."""
+        if name not in self.names:
+            plain = re.sub(r"\W", "_", name.lstrip("@"))
+            taken = self.taken | set(self.names.values())
+            while plain in taken or (
+                re.fullmatch(r"\w*?\d+", plain) and plain.rstrip("0123456789") in self.numbers
+            ):
+                plain += "_v"
+            self.names[name] = plain
+        return self.names[name]
+
+    def fresh(self, prefix: str) -> str:
+        self.numbers[prefix] = self.numbers.get(prefix, 0) + 1
+        return f"{prefix}{self.numbers[prefix]}"
+
+    def site(self, kind: str, what: str) -> int:
+        place = self.node.span.place() if self.node is not None and self.node.span is not None else None
+        site = Site(kind, what, place)
+        if site not in self.sites:
+            self.sites.append(site)
+        return self.sites.index(site) + 1
+
+    def constant_table(self, values: tuple[int, ...]) -> str:
+        if values not in self.tables:
+            self.tables[values] = self.fresh("table")
+        return self.tables[values]
+
+    def left_out(self, node: n.Node) -> None:
+        """What is only for looking is not compiled."""
+        if type(node) not in self.said:
+            self.said.add(type(node))
+            where = f"{node.span.file}:{node.span.line}: " if node.span else ""
+            word = {n.Print: "T.print", n.Breakpoint: "T.breakpoint"}.get(type(node), type(node).__name__)
+            warnings.warn(
+                f"{where}{word} does nothing in compiled programs (try: mt.run)", ProgramWarning, stacklevel=2
+            )
+
+    def base(self, storage: Storage) -> str:
+        if storage.home == "scratch":
+            raise AssertionError
+        plain = self.name(storage.name)
+        own = self.storages.table[storage.name]
+        return plain if own.dtype == storage.dtype else f"(({storage.c_type} *){plain})"
+
+    @contextmanager
+    def at(self, node: n.Node, text: Text, comment: bool = True) -> Iterator[None]:
+        """Errors get the place of the statement; its line stands before its C."""
+        before, self.node = self.node, node
+        if comment and node.span is not None:
+            line = (node.span.place().snippet or "").strip().rstrip("\\")
+            text.add(f"// {File(node.span.file).name}:{node.span.line}  {line}")
+        try:
+            yield
+        except MegatileError as error:
+            if error.place is None and node.span is not None:
+                error.place = node.span.place()
+            raise
+        finally:
+            self.node = before
+
+    def flags(self, home: str) -> list[Storage]:
+        flags = {a.name for a in n.walk(self.program.body) if isinstance(a, n.Alloc) and a.flag}
+        return [s for s in self.storages.table.values() if s.name in flags and s.home == home]
+
+    @contextmanager
+    def variables(self, scope: Scope, body: tuple[n.Node, ...], fresh: bool = False) -> Iterator[None]:
+        """The variables that a region sets, beginning with the values they have outside."""
+        before = dict(scope.vars), dict(scope.ranges)
+        counts: dict[str, int] = {}
+        for node in n.walk(body):
+            if isinstance(node, (n.Let, n.ReadScalar)):
+                counts[node.name] = counts.get(node.name, 0) + 1
+        for name, dtype in lets(body).items():
+            outside = scope.vars.get(name)
+            c_name = self.name(name) if outside is None else self.fresh(self.name(name) + "_")
+            start = converted(outside, dtype).text if outside is not None else "0"
+            if scope.frame is not None:
+                c_name = scope.frame.add(C_NUMBER[kind(dtype)], c_name)
+                scope.text.add(f"{c_name} = {start};")
+            else:
+                scope.text.add(f"{C_NUMBER[kind(dtype)]} {c_name} = {start}; (void){c_name};")
+            scope.vars[name] = Value(c_name, dtype)
+            scope.ranges.pop(name, None)
+        scope.once = {name for name, count in counts.items() if count == 1}
+        yield
+        scope.vars, scope.ranges = before
+
+    def _unit(self, scope: Scope, body: tuple[n.Node, ...]) -> None:
+        """What one unit of a region does."""
+        before, self._label = self._label, ""
+        with scope.text.block(), self.variables(scope, body):
+            self.statements(scope, body)
+        if self._label:
+            scope.text.add(f"{self._label}:;")
+        self._label = before
+
+    def label(self) -> str:
+        """The end of the unit's region."""
+        self._label = self._label or self.fresh("end")
+        return self._label
+
+    @contextmanager
+    def units(self, scope: Scope, low: int, high: int, rank: str | None = None) -> Iterator[Scope]:
+        """A loop over the units between two depths (or the one unit ``rank``), as a scope."""
+        inner = replace(
+            scope, path=dict(scope.path), depth=high, vars=dict(scope.vars), ranges=dict(scope.ranges),
+            group=(low, high), frame=None, spread="", once=set(),
+        )  # fmt: skip
+        scales = [s for s in self.launch.scales[low:high] if s.count > 1]
+        if not scales:
+            yield inner
+            return
+        count = math.prod(s.count for s in scales)
+        single = self.name(f"@{scales[0].name}") if len(scales) == 1 else None
+        variable = rank or single or self.fresh("unit")
+        outer = rank is None and low == 0 and not scope.instance
+        if outer:
+            scope.text.add(f"for (long {variable} = own_first({count}), last = own_after({count});")
+            scope.text.add(f"     {variable} < last; {variable}++) {{")
+            scope.text.add("  procs.inside++;")
+            scope.text.depth += 1
+        elif rank is None:
+            scope.text.add(f"for (long {variable} = 0; {variable} < {count}; {variable}++) {{")
+            scope.text.depth += 1
+        below = count
+        for scale in scales:
+            below //= scale.count
+            own = self.name(f"@{scale.name}")
+            if own != variable:
+                part = variable if below == 1 else f"{variable} / {below}"
+                scope.text.add(
+                    f"const long {own} = {part}{f' % {scale.count}' if scale is not scales[0] else ''};"
+                )
+            place_unit(inner, scale.name, own)
+        yield inner
+        if rank is None:
+            scope.text.depth -= 1
+            scope.text.add(*(["  procs.inside--;", "}", "meet();"] if outer else ["}"]))
+
+    def captured(self, scope: Scope, inner: Scope, node: n.Scale) -> list[tuple[str, str, str]]:
+        """Numbers that a region has from outside: (type, name, value)."""
+        fields = []
+        for scale, index in scope.path.items():
+            if isinstance(index, Symbol):
+                fields.append(("long", self.name(f"@{scale}"), scope.vars[index.name].text))
+        used = {s for one in n.walk(node.body) for e in n.expressions(one) for s in symbols(e)}
+        for name, value in scope.vars.items():
+            if name.startswith("@") and "." in name:
+                fields.append(("long", self.name(name), value.text))
+            elif name in used:
+                fields.append((C_NUMBER[value.kind], self.name(name), value.text))
+        for name, value in scope.vars.items():
+            if name.startswith("@") or name in used:
+                inner.vars[name] = Value(self.name(name), value.dtype)
+        return fields
+
+
+def place_unit(scope: Scope, scale: str, c_name: str) -> None:
+    """The scope is at unit ``c_name`` of a scale; its coordinates are variables too."""
+    gen = scope.gen
+    one = gen.launch.scales[gen.launch.depth(scale) - 1]
+    scope.path[scale] = Symbol(f"@{scale}")
+    scope.vars[f"@{scale}"] = Value(c_name, "int")
+    scope.ranges[f"@{scale}"] = (0, one.count - 1)
+    below = 1
+    for axis, extent in enumerate(one.extents if len(one.extents) > 1 else ()):
+        name = f"@{scale}.{axis}"
+        plain = gen.name(name.replace(".", "_") if axis >= len(_AXES) else f"@{scale}_{_AXES[axis]}")
+        gen.names[name] = plain
+        part = c_name if below == 1 else f"{c_name} / {below}"
+        last = axis == len(one.extents) - 1
+        scope.text.add(f"const long {plain} = {part}{'' if last else f' % {extent}'};")
+        scope.vars[name] = Value(plain, "int")
+        scope.ranges[name] = (0, extent - 1)
+        below *= extent

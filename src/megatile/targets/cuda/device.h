@@ -1,0 +1,140 @@
+/* What generated kernels are written with: on a GPU (nvcc, NVRTC; sm_80 and later) instructions, elsewhere
+   functions that mean the same (emulate.h). */
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long u64;
+struct failure { int site; long value; };
+#ifdef __CUDACC__
+#define INLINE static __device__ __forceinline__
+#define KERNEL extern "C" __global__ void
+#define TABLE static __device__ const long
+#define SHARED extern __shared__ __align__(16) char shared[]
+#ifdef __CUDACC_RTC__
+#define __builtin_inff() __int_as_float(0x7f800000)
+#define __builtin_inf() __longlong_as_double(0x7ff0000000000000)
+#define __builtin_nanf(x) __int_as_float(0x7fc00000)
+#define __builtin_nan(x) __longlong_as_double(0x7ff8000000000000)
+#endif
+#define __builtin_fabsf fabsf
+#define __builtin_fabs fabs
+#define __builtin_labs labs
+INLINE float float_of(u32 x) { return __uint_as_float(x); }
+INLINE u32 bits_of(float x) { return __float_as_uint(x); }
+INLINE float from_f16(u32 h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"((u16)h)); return f; }
+INLINE u32 to_f16(float x) { u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h; }
+INLINE u32 to_bf16(float x) { u16 h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h; }
+/* 16 x 16 elements of a (rows) by 16 x 8 of b (columns), added to 16 x 8 of d; fragments of a warp. */
+#define MMA(name, type) INLINE void name(float *d, const u32 *a, const u32 *b) { asm volatile(                 \
+  "mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); }
+MMA(mma_f16, "f16")
+MMA(mma_bf16, "bf16")
+/* The first `bytes` of 16 (8, 4) from global to shared memory, the rest zero, in the background. */
+#define CP_ASYNC(size, cache) INLINE void cp_async##size(void *to, const void *from, int bytes) {             \
+  asm volatile("cp.async." cache ".shared.global [%0], [%1], " #size ", %2;"                                   \
+               :: "r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes) : "memory"); }
+CP_ASYNC(16, "cg")
+CP_ASYNC(8, "ca")
+CP_ASYNC(4, "ca")
+INLINE void cp_async_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int groups> INLINE void cp_async_wait(void) { asm volatile("cp.async.wait_group %0;" :: "n"(groups) : "memory"); }
+/* Some warps of the block meet. */
+INLINE void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
+INLINE void take_turns(void) {}
+INLINE void wait_until(const int *flag, long value) { while (*(const volatile int *)flag < value) __nanosleep(20); __threadfence_block(); }
+INLINE void wait_phase(const int *flag, long count, long parity) { while (*(const volatile int *)flag / count % 2 == parity % 2) __nanosleep(20); __threadfence_block(); }
+#ifndef __CUDACC_RTC__
+#include <cuda_runtime.h>
+#define LAUNCH(kernel, blocks, threads, bytes, deadlock, ...) do {                                             \
+    if ((bytes) > 48 * 1024) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes); \
+    kernel<<<blocks, threads, bytes>>>(__VA_ARGS__); } while (0)
+#endif
+#else
+#include "emulate.h"
+#endif
+
+INLINE long fail(struct failure *f, int site, long value) {
+  if (atomicCAS(&f->site, 0, site) == 0) f->value = value;
+  return 0;
+}
+NUMBERS
+template <class To, class From> INLINE To bitcast(From x) {
+  union { From from; To to; } u;
+  u.from = x;
+  return u.to;
+}
+#define BITCAST(from, to, x) bitcast<to, from>(x)
+INLINE float exp_f(float x) { return expf(x); }
+INLINE float exp2_f(float x) { return exp2f(x); }
+INLINE float log_f(float x) { return logf(x); }
+INLINE float log2_f(float x) { return log2f(x); }
+INLINE float tanh_f(float x) { return tanhf(x); }
+INLINE float erf_f(float x) { return erff(x); }
+INLINE float sigmoid_f(float x) { return 1.0f / (1.0f + expf(-x)); }
+INLINE float sqrt_f(float x) { return sqrtf(x); }
+INLINE float rsqrt_f(float x) { return 1.0f / sqrtf(x); }
+INLINE float floor_f(float x) { return floorf(x); }
+INLINE float ceil_f(float x) { return ceilf(x); }
+INLINE float sin_f(float x) { return sinf(x); }
+INLINE float cos_f(float x) { return cosf(x); }
+
+/* Narrow floats: held in 16 or 8 bits, computed with as f32. */
+INLINE float from_bf16(u32 h) { return float_of(h << 16); }
+INLINE float from_f8e5m2(u32 c) { return from_f16(c << 8); }
+INLINE float from_f8e4m3(u32 c) {
+  const u32 sign = (c & 0x80) << 24, rest = c & 0x7f;
+  return float_of((rest == 0x7f ? 0x7fc00000u : bits_of(float_of(rest << 20) * 1.329227995784916e36f)) | sign);
+}
+/* `drop` bits fewer, nearest even: 0.5 * 2**`one` is where the smallest numbers end and have the same last bit. */
+INLINE u32 narrowed(u32 m, int drop, u32 bias, u32 smallest, float step) {
+  if (m < smallest) return bits_of(float_of(m) + step) - bits_of(step);
+  return (m - bias + (1u << (drop - 1)) - 1 + ((m >> drop) & 1)) >> drop;
+}
+INLINE u32 to_f8e4m3(float x) {
+  const u32 u = bits_of(x), m = u & 0x7fffffff;
+  return ((u >> 24) & 0x80) | (m > 0x43e80000 ? 0x7f : narrowed(m, 20, 0x3c000000, 0x3c800000, 16384.0f));
+}
+INLINE u32 to_f8e5m2(float x) {
+  const u32 u = bits_of(x), m = u & 0x7fffffff;
+  return ((u >> 24) & 0x80) | (m > 0x7f800000 ? 0x7e : m >= 0x47700000 ? 0x7c : narrowed(m, 21, 0x38000000, 0x38800000, 128.0f));
+}
+INLINE float round1_tf32(float x) {
+  const u32 u = bits_of(x), r = (u + 0xfff + ((u >> 13) & 1)) & 0xffffe000;
+  return (u & 0x7f800000) == 0x7f800000 ? x : float_of(r);
+}
+#define NARROW(name, element)                                                                                  \
+  INLINE float ld1_##name(const element *p) { return from_##name(*p); }                                        \
+  INLINE void st1_##name(element *p, float x) { *p = (element)to_##name(x); }                                  \
+  INLINE float round1_##name(float x) { return from_##name(to_##name(x)); }
+NARROW(bf16, u16)
+NARROW(f16, u16)
+NARROW(f8e4m3, u8)
+NARROW(f8e5m2, u8)
+INLINE u32 pair(const u16 *low, const u16 *high) { return *low | (u32)*high << 16; }
+
+/* One element changed indivisibly: `change(old)` in place of what is there; gives what was there. Elements of
+   less than 32 bits are changed with the word around them. */
+template <class Element, class Change> INLINE Element atomically(Element *at, Change change) {
+  if constexpr (sizeof(Element) == 8) {
+    unsigned long long *const word = (unsigned long long *)at, seen = *(volatile unsigned long long *)word, then;
+    for (;; seen = then) {
+      const Element old = bitcast<Element, unsigned long long>(seen);
+      then = atomicCAS(word, seen, bitcast<unsigned long long, Element>(change(old)));
+      if (then == seen) return old;
+    }
+  } else {
+    const int inside = (int)((u64)at & 3), shift = inside * 8;
+    u32 *const word = (u32 *)((char *)at - inside), mask = sizeof(Element) == 4 ? ~0u : ((1u << (sizeof(Element) % 4 * 8)) - 1) << shift;
+    for (u32 seen = *(volatile u32 *)word, then;; seen = then) {
+      Element old;
+      if constexpr (sizeof(Element) == 4) old = bitcast<Element, u32>(seen); else old = (Element)(seen >> shift);
+      u32 next;
+      if constexpr (sizeof(Element) == 4) next = bitcast<u32, Element>(change(old)); else next = (u32)change(old) << shift;
+      then = atomicCAS(word, seen, (seen & ~mask) | (next & mask));
+      if (then == seen) return old;
+    }
+  }
+}
+/* The lanes of an aligned group of `size` (a power of two). */
+INLINE u32 lanes(int size) { return size >= 32 ? ~0u : ((1u << size) - 1) << (threadIdx.x % 32 / size * size); }

@@ -1,0 +1,327 @@
+"""Loops over elements that a team shares out, and what happens to each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+from megatile.core.dtypes import itemsize
+from megatile.core.expr import Const, Expr, constant, simplify, symbols
+from megatile.ir import nodes as n
+from megatile.targets.cpu.atomics import combined
+from megatile.targets.cpu.elements import NARROW, Value, converted, held, loaded, stored
+from megatile.targets.cpu.errors import CompileError
+from megatile.targets.cpu.expressions import whole, write
+from megatile.targets.cpu.moving import matched, offset, refuse_parts, single
+from megatile.targets.cpu.scalars import C_NUMBER, Scalars, lets, range_of
+from megatile.targets.cpu.scope import Axis, Box, Peer
+from megatile.targets.cpu.steps import meets_itself
+from megatile.targets.cpu.storages import Storage
+from megatile.targets.cuda.layouts import Layout
+from megatile.targets.cuda.scope import DeviceScope
+
+
+class DeviceScalars(Scalars):
+    """The body of an elementwise loop, for one element."""
+
+    def atomic(self, node: n.Atomic) -> None:
+        scope = self.scope
+        assert isinstance(scope, DeviceScope)
+        storage, pointer, guard = scope.element(node.target, node.index)
+        new = converted(self.value(node.value), storage.dtype)
+        wanted = None if node.expected is None else converted(self.value(node.expected), storage.dtype)
+        with scope.text.block(f"if ({guard})" if guard else ""):
+            result = scope.vars[node.result].text if node.result is not None else None
+            change(scope, storage, pointer, node.op, new, wanted, result)
+
+
+def change(
+    scope: DeviceScope,
+    storage: Storage,
+    pointer: str,
+    op: str,
+    new: Value,
+    wanted: Value | None = None,
+    result: str | None = None,
+) -> None:
+    """One element indivisibly combined with a value."""
+    if storage.dtype == "bool":
+        raise CompileError("an atomic on bool cannot be compiled yet", advice="use i32")
+    ctype, lies = storage.c_type, held(storage.dtype, storage.wide)
+    if op == "add" and lies in ("f32", "i32"):
+        call = f"atomicAdd({pointer}, ({ctype})({new.text}))"
+    else:
+        old = loaded(lies, False, "&old", False).text
+        value = {
+            "exchange": new.text,
+            "cas": f"({old} == {wanted.text if wanted else ''} ? {new.text} : {old})",
+        }
+        text = value.get(op) or combined(op, storage.dtype, old, f"({new.text})").text
+        text = f"to_{lies}({text})" if lies in NARROW else text
+        call = f"atomically({pointer}, [=]({ctype} old) {{ return ({ctype})({text}); }})"
+    if result is None:
+        scope.text.add(f"{call};")
+    else:
+        scope.text.add(f"const {ctype} was = {call};")
+        scope.text.add(f"{result} = {loaded(lies, False, '&was', False).text};")
+
+
+# --- loops ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def shared_out(scope: DeviceScope, extents: list[Expr]) -> Iterator[list[str]]:
+    """A loop over all elements of a box, each done by one thread of the team; gives their indices."""
+    gen, team = scope.gen, scope.crew
+    extents = [simplify(e) for e in extents]
+    if not extents:
+        with scope.text.block(f"if ({team.index} == 0)" if team.size > 1 else ""):
+            yield []
+        return
+    names = [gen.fresh("i") for _ in extents]
+    if team.size == 1:
+        with ExitStack() as stack:
+            for name, extent in zip(names, extents, strict=True):
+                stack.enter_context(scope.loop(name, "0", whole(extent, scope)))
+            yield names
+        return
+    sizes = [whole(e, scope) for e in extents]
+    number = names[0] if len(names) == 1 else gen.fresh("e")
+    total = " * ".join(sizes)
+    with scope.text.block(f"for (long {number} = {team.index}; {number} < {total}; {number} += {team.size})"):
+        for at in range(len(names) if len(names) > 1 else 0):
+            below = " * ".join(sizes[at + 1 :])
+            part = (
+                f"{number} / ({below})"
+                if len(sizes[at + 1 :]) > 1
+                else f"{number} / {below}"
+                if below
+                else number
+            )
+            scope.text.add(f"const long {names[at]} = {part}{f' % {sizes[at]}' if at else ''};")
+        yield names
+
+
+@contextmanager
+def registers(scope: DeviceScope, layout: Layout, shape: tuple[int, ...]) -> Iterator[tuple[list[str], str]]:
+    """A loop over the elements of tiles in registers, each by the thread that has it."""
+    with layout.each(scope.text, scope.crew, shape) as (indices, register):
+        before = scope.owned
+        held_so = scope.gen.storages.fragments.layouts
+        scope.owned = {name: register for name, one in held_so.items() if one == layout}
+        yield indices, register
+        scope.owned = before
+
+
+def parallel(scope: DeviceScope, node: n.Parallel) -> None:
+    if node.in_step and meets_itself(node):
+        in_step(scope, node)
+        return
+    gen = scope.gen
+    extents = [simplify(scope.own(e)) for e in node.extents]
+    touched = {r.source for one in n.walk(node.body) for _, r in n.regions(one)}
+    layout = next((found for name in sorted(touched) if (found := scope.layout(name)) is not None), None)
+    with ExitStack() as stack:
+        if layout is None:
+            indices = stack.enter_context(shared_out(scope, extents))
+        else:
+            shape = tuple(constant(e) or 1 for e in extents)
+            indices, _ = stack.enter_context(registers(scope, layout, shape))
+        for name, index, extent in zip(node.vars, indices, extents, strict=True):
+            c_name = gen.name(name)
+            scope.text.add(f"const long {c_name} = {index};")
+            stack.enter_context(scope.known(name, Value(c_name, "int"), range_of(scope, extent)))
+        DeviceScalars(scope).body(node.body)
+
+
+def in_step(scope: DeviceScope, node: n.Parallel) -> None:
+    """Every statement is done by all iterations before the next begins: one iteration per thread."""
+    extents = [simplify(scope.own(e)) for e in node.extents]
+    count = constant(extents[0]) if len(extents) == 1 else None
+    if count is None or count > scope.crew.size:
+        raise CompileError(
+            "threads in step that are more than the threads of the block cannot be written as CUDA yet",
+            advice="use one thread per iteration",
+        )
+    with scope.text.block(), ExitStack() as stack:
+        c_name = scope.gen.name(node.vars[0])
+        scope.text.add(f"const long {c_name} = {scope.crew.index};")
+        stack.enter_context(scope.known(node.vars[0], Value(c_name, "int"), (0, count - 1)))
+        body = DeviceScalars(scope)
+        for name, dtype in lets(node.body).items():
+            made = scope.gen.name(name)
+            scope.text.add(f"{C_NUMBER[Value('', dtype).kind]} {made} = 0;")
+            stack.enter_context(scope.known(name, Value(made, dtype), None))
+        guard = "" if count == scope.crew.size else f"{c_name} < {count}"
+        _steps(scope, body, node.body, guard, {*node.vars, *lets(node.body)})
+
+
+def _steps(scope: DeviceScope, body: Scalars, nodes: tuple[n.Node, ...], guard: str, own: set[str]) -> None:
+    for one in nodes:
+        with scope.gen.at(one, scope.text, comment=False):
+            if isinstance(one, n.Loop) or (isinstance(one, n.If) and one.body):
+                _branch_in_step(scope, body, one, guard, own)
+                continue
+            if isinstance(one, n.Store):
+                storage = scope.gen.storages.storage(one.target)
+                value = converted(body.value(one.value), storage.dtype)
+                kept, kind = scope.gen.fresh("kept"), C_NUMBER[value.kind]
+                scope.text.add(f"{kind} {kept} = 0;")
+                scope.text.add(f"{f'if ({guard}) ' if guard else ''}{kept} = {value.text};")
+                scope.sync()
+                with scope.text.block(f"if ({guard})" if guard else ""):
+                    body.store(one, Value(kept, storage.dtype))
+            else:
+                with scope.text.block(f"if ({guard})" if guard else ""):
+                    body.statements((one,))
+            scope.sync()
+
+
+def _branch_in_step(scope: DeviceScope, body: Scalars, one: n.Node, guard: str, own: set[str]) -> None:
+
+    if isinstance(one, n.If):
+        truth = scope.gen.fresh("truth")
+        condition = converted(body.value(one.condition), "bool").text
+        scope.text.add(f"const int {truth} = {f'({guard}) && ' if guard else ''}({condition});")
+        scope.sync()
+        _steps(scope, body, one.body, truth, own)
+        _steps(scope, body, one.orelse, f"{f'({guard}) && ' if guard else ''}!{truth}", own)
+        return
+    assert isinstance(one, n.Loop)
+    if any(symbols(e) & own for e in (one.start, one.stop, one.step)):
+        raise CompileError(
+            "a loop whose steps differ between threads in step cannot be compiled yet",
+            advice="loop to the largest count, and guard its body",
+        )
+    name = scope.gen.name(one.var)
+    start, stop, step = (scope.whole(e) for e in (one.start, one.stop, one.step))
+    with (
+        scope.text.block(f"for (long {name} = {start}; {name} < {stop}; {name} += {step})"),
+        scope.known(one.var, Value(name, "int"), None),
+    ):
+        _steps(scope, body, one.body, guard, own)
+
+
+# --- regions --------------------------------------------------------------------------------------
+
+
+class Side:
+    """One side of a statement on regions: a box in memory, or a tile in registers."""
+
+    def __init__(self, scope: DeviceScope, region: n.Region, peer: Peer | None = None):
+        self.scope, self.layout = scope, scope.layout(region.source)
+        if self.layout is None:
+            self.box = scope.box(region, peer)
+        else:
+            storage = scope.gen.storages.table[region.source]
+            axes = [Axis(Const(extent), 1) for extent in storage.shape]
+            self.box = Box(storage, region.source, axes)
+        self.storage, self.name = self.box.storage, region.source
+
+    def places(self, indices: list[str], along: list[Axis]) -> tuple[str, list[str]]:
+        """The pointer to an element (its dimensions of more than one element given), and its conditions."""
+        if self.layout is not None:
+            return f"&{self.scope.gen.name(self.name)}[{self.scope.owned[self.name]}]", []
+        pointer, conditions = single(self.box)
+        for axis, index in zip(along, indices, strict=True):
+            pointer += offset(axis, index)
+            if axis.low is not None:
+                conditions.append(f"{index} >= {axis.low} && {index} < {axis.high}")
+        return pointer, conditions
+
+    def load(self, indices: list[str], along: list[Axis]) -> Value:
+        """An element; zero where it does not exist."""
+        pointer, conditions = self.places(indices, along)
+        value = loaded(self.storage.dtype, self.storage.wide, pointer, False)
+        return Value(f"({' && '.join(conditions)} ? {value.text} : 0)", value.dtype) if conditions else value
+
+    def store(self, indices: list[str], along: list[Axis], value: Value) -> None:
+        pointer, conditions = self.places(indices, along)
+        with ExitStack() as stack:
+            if self.box.copies > 1:
+                stack.enter_context(self.scope.loop("copy", "0", str(self.box.copies)))
+                pointer += f" + copy * {self.box.copy_stride}"
+            guard = f"if ({' && '.join(conditions)}) " if conditions else ""
+            self.scope.text.add(guard + stored(self.storage.dtype, self.storage.wide, pointer, value))
+
+    def as_bits(self) -> None:
+        """Elements are only moved: narrow floats are not looked into."""
+        bits = {2: "u16", 1: "u8"}.get(itemsize(self.storage.dtype), self.storage.dtype)
+        if self.storage.dtype in NARROW:
+            self.storage = replace(self.storage, dtype=bits)
+
+    @property
+    def axes(self) -> list[Axis]:
+        return [a for a in self.box.axes if constant(a.extent) != 1]
+
+
+@contextmanager
+def over(scope: DeviceScope, sides: list[Side]) -> Iterator[list[str]]:
+    """A loop over the elements of regions of equal extents: the index in each dimension of more than one."""
+    held_side = next((s for s in sides if s.layout is not None), None)
+    if held_side is None:
+        with shared_out(scope, [a.extent for a in sides[0].axes]) as indices:
+            yield indices
+        return
+    assert held_side.layout is not None
+    with registers(scope, held_side.layout, held_side.storage.shape) as (every, _):
+        yield [i for i, size in zip(every, held_side.storage.shape, strict=True) if size != 1]
+
+
+def copy(scope: DeviceScope, node: n.Copy, to_peer: Peer | None = None, of_peer: Peer | None = None) -> None:
+    with scope.text.block():
+        source, to = Side(scope, node.source, of_peer), Side(scope, node.to, to_peer)
+        refuse_parts(source.box)
+        pairs = matched(scope, to.box, source.box)
+        if to.storage.dtype == source.storage.dtype and not (to.storage.wide or source.storage.wide):
+            to.as_bits()
+            source.as_bits()
+        names = scope.gen.storages.names
+        if names[node.source.source].base == names[node.to.source].base:
+            _copy_inside(scope, to, source)
+            return
+        with over(scope, [to, source]) as indices:
+            value = converted(source.load(indices, [b for _, b in pairs]), to.storage.dtype)
+            to.store(indices, [a for a, _ in pairs], value)
+
+
+def _copy_inside(scope: DeviceScope, to: Side, source: Side) -> None:
+    """Within one tile: everything is read before anything is written."""
+    count = 1
+    for axis in to.axes:
+        found = scope.bound(axis.extent)
+        if found is None:
+            raise CompileError(
+                "a region here has an extent without a known bound", advice="T.read_scalar(..., bound=)"
+            )
+        count *= max(found[1], 1)
+    each, kind = -(-count // scope.crew.size), C_NUMBER[Value("", to.storage.dtype).kind]
+    scope.text.add(f"{kind} kept[{each}];", "int at = 0;")
+    with over(scope, [to, source]) as indices:
+        value = converted(source.load(indices, source.axes), to.storage.dtype)
+        scope.text.add(f"kept[at++] = {value.text};")
+    scope.sync()
+    scope.text.add("at = 0;")
+    with over(scope, [to, source]) as indices:
+        to.store(indices, to.axes, Value("kept[at++]", to.storage.dtype))
+    scope.hazards.add([(to.storage.name, True)])
+
+
+def fill(scope: DeviceScope, node: n.Fill) -> None:
+    with scope.text.block():
+        to = Side(scope, node.to)
+        value = converted(write(scope.own(node.value), scope), to.storage.dtype)
+        with over(scope, [to]) as indices:
+            to.store(indices, to.axes, value)
+
+
+def atomic_region(scope: DeviceScope, node: n.AtomicRegion) -> None:
+    with scope.text.block():
+        source, to = Side(scope, node.source), Side(scope, node.to)
+        pairs = matched(scope, to.box, source.box)
+        with over(scope, [source, to]) as indices:
+            pointer, conditions = to.places(indices, [a for a, _ in pairs])
+            value = converted(source.load(indices, [b for _, b in pairs]), to.storage.dtype)
+            with scope.text.block(f"if ({' && '.join(conditions)})" if conditions else ""):
+                change(scope, to.storage, pointer, node.op, value)

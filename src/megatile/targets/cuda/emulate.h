@@ -1,0 +1,201 @@
+/* The meaning of what kernels use of a GPU, on a CPU: every thread of a block is a fibre, and blocks run one
+   after the other. A fibre gives way where threads meet (barriers, shuffles, mma, waits); what was copied in the
+   background arrives when it is waited for, and shared memory begins as NaN, so that what was forgotten shows. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <vector>
+#define INLINE static inline __attribute__((unused))
+#define KERNEL static void
+#define TABLE static const long
+#define SHARED char *const shared = emulated.shared
+#define __syncthreads() emulated.meet(&emulated.block, emulated.threads)
+#define __syncwarp(mask) emulated.sync_lanes(mask)
+#define __threadfence() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+#define LAUNCH(kernel, blocks, threads, bytes, deadlock, ...) \
+  emulated.run([&] { kernel(__VA_ARGS__); }, blocks, threads, bytes, failure, deadlock)
+
+static struct { unsigned x; } threadIdx, blockIdx;
+INLINE float float_of(u32 x) { float f; memcpy(&f, &x, 4); return f; }
+INLINE u32 bits_of(float x) { u32 u; memcpy(&u, &x, 4); return u; }
+
+/* Another stack: registers that a function must keep are pushed, the stack is changed, they are popped. */
+#if defined(__x86_64__)
+extern "C" void megatile_switch(void **from, void *to) __attribute__((visibility("hidden")));
+asm(".text\n.hidden megatile_switch\n.globl megatile_switch\nmegatile_switch:\n"
+    "push %rbp; push %rbx; push %r12; push %r13; push %r14; push %r15\n"
+    "mov %rsp, (%rdi); mov %rsi, %rsp\n"
+    "pop %r15; pop %r14; pop %r13; pop %r12; pop %rbx; pop %rbp; ret\n");
+struct Fibre {
+  void *stack = 0;
+  void prepare(char *memory, size_t size, void (*body)()) {
+    void **top = (void **)((u64)(memory + size) & ~63ul);
+    *--top = 0, *--top = (void *)body;
+    stack = top - 6;
+  }
+};
+static void change(Fibre &from, Fibre &to) { megatile_switch(&from.stack, to.stack); }
+#else
+#include <ucontext.h>
+struct Fibre {
+  ucontext_t context;
+  void prepare(char *memory, size_t size, void (*body)()) {
+    getcontext(&context);
+    context.uc_stack.ss_sp = memory, context.uc_stack.ss_size = size, context.uc_link = 0;
+    makecontext(&context, body, 0);
+  }
+};
+static void change(Fibre &from, Fibre &to) { swapcontext(&from.context, &to.context); }
+#endif
+
+static struct Emulated {
+  struct Meeting { long arrived = 0; int generation = 0; };
+  struct Lanes { u32 mask; Meeting meeting; u64 slot[2][32]; u32 operand[2][32][6]; };
+  struct Copy { char *to; const char *from; int bytes, size; long group; };
+  struct Thread { Fibre fibre; bool done; const int *watched; int seen; long group; std::vector<Copy> copies; };
+  static const size_t STACK = 1 << 18;
+  std::vector<Thread> all;
+  std::vector<std::vector<Lanes *>> warps;
+  Fibre home;
+  char *stacks = 0, *shared = 0;
+  size_t stacks_of = 0;
+  int threads = 0;
+  Meeting block, named[16];
+  void (*body)(void *);
+  void *closure;
+
+  Thread &self() { return all[threadIdx.x]; }
+  void give_way(const int *watched) {
+    Thread &me = self();
+    me.watched = watched, me.seen = watched ? __atomic_load_n(watched, __ATOMIC_ACQUIRE) : 0;
+    change(me.fibre, home);
+  }
+  void meet(Meeting *m, int count) {
+    if (++m->arrived >= count) m->arrived = 0, m->generation++;
+    else give_way(&m->generation);
+  }
+  Lanes *lanes(u32 mask) {
+    auto &known = warps[threadIdx.x / 32];
+    for (Lanes *one : known) if (one->mask == mask) return one;
+    Lanes *made = new Lanes();
+    made->mask = mask;
+    known.push_back(made);
+    return made;
+  }
+  int present(u32 mask) {
+    const int left = threads - (int)(threadIdx.x / 32 * 32);
+    return __builtin_popcount(left >= 32 ? mask : mask & ((1u << left) - 1));
+  }
+  void sync_lanes(u32 mask = ~0u) { meet(&lanes(mask)->meeting, present(mask)); }
+  u64 shuffled(u32 mask, u64 value, int lane) {
+    Lanes *l = lanes(mask);
+    const int side = l->meeting.generation & 1;
+    l->slot[side][threadIdx.x % 32] = value;
+    meet(&l->meeting, present(mask));
+    return l->slot[side][lane & 31];
+  }
+  void arrive(long groups) {
+    Thread &me = self();
+    std::vector<Copy> late;
+    for (Copy &c : me.copies)
+      if (c.group < me.group - groups) memcpy(c.to, c.from, c.bytes), memset(c.to + c.bytes, 0, c.size - c.bytes);
+      else late.push_back(c);
+    me.copies.swap(late);
+  }
+
+  static void begin();
+  template <class Body> void run(Body one, long blocks, int count, size_t bytes, struct failure *failure, int deadlock) {
+    body = [](void *c) { (*(Body *)c)(); };
+    closure = &one;
+    threads = count;
+    if (stacks_of < (size_t)count) { free(stacks); stacks = (char *)malloc(count * STACK); stacks_of = count; }
+    shared = (char *)aligned_alloc(128, (bytes + 255) / 128 * 128);
+    all.clear();
+    all.resize(count);
+    warps.resize((count + 31) / 32);
+    for (long index = 0; index < blocks && !failure->site; index++) {
+      blockIdx.x = index;
+      memset(shared, 0xff, bytes);
+      block = Meeting();
+      for (auto &m : named) m = Meeting();
+      for (int t = 0; t < count; t++) {
+        all[t].done = false, all[t].watched = 0, all[t].group = 0, all[t].copies.clear();
+        all[t].fibre.prepare(stacks + t * STACK, STACK, begin);
+      }
+      for (long left = count; left;) {
+        bool moved = false;
+        for (int t = 0; t < count; t++) {
+          Thread &one = all[t];
+          if (one.done || (one.watched && __atomic_load_n(one.watched, __ATOMIC_ACQUIRE) == one.seen)) continue;
+          moved = true;
+          threadIdx.x = t;
+          change(home, one.fibre);
+          left -= one.done;
+        }
+        if (!moved) { failure->site = deadlock, failure->value = left; break; }
+      }
+      for (auto &w : warps) { for (Lanes *l : w) delete l; w.clear(); }
+    }
+    free(shared);
+  }
+} emulated;
+void Emulated::begin() {
+  emulated.body(emulated.closure);
+  emulated.arrive(0);
+  emulated.self().done = true;
+  change(emulated.self().fibre, emulated.home);
+}
+
+template <class T> INLINE T shuffled(u32 mask, T value, int lane) {
+  u64 bits = 0;
+  memcpy(&bits, &value, sizeof value);
+  bits = emulated.shuffled(mask, bits, lane);
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+#define __shfl_xor_sync(mask, value, by) shuffled(mask, value, (int)(threadIdx.x % 32) ^ (by))
+#define __shfl_sync(mask, value, lane) shuffled(mask, value, lane)
+template <class T> INLINE T atomicCAS(T *at, T expected, T value) {
+  __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+  return expected;
+}
+INLINE int atomicAdd(int *at, int value) { return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST); }
+INLINE float atomicAdd(float *at, float value) { const float old = *at; *at = old + value; return old; }
+INLINE void named_sync(int id, int threads) { emulated.meet(emulated.named + id, threads); }
+INLINE void take_turns(void) { emulated.give_way(0); }
+INLINE void wait_until(const int *flag, long value) { while (*(const volatile int *)flag < value) emulated.give_way(flag); }
+INLINE void wait_phase(const int *flag, long count, long parity) { while (*(const volatile int *)flag / count % 2 == parity % 2) emulated.give_way(flag); }
+#define CP_ASYNC(n) INLINE void cp_async##n(void *to, const void *from, int bytes) { emulated.self().copies.push_back({(char *)to, (const char *)from, bytes, n, emulated.self().group}); }
+CP_ASYNC(16)
+CP_ASYNC(8)
+CP_ASYNC(4)
+INLINE void cp_async_commit(void) { emulated.self().group++; }
+template <int groups> INLINE void cp_async_wait(void) { emulated.arrive(groups); }
+
+INLINE float from_f16(u32 h) { u16 bits = (u16)h; _Float16 x; memcpy(&x, &bits, 2); return (float)x; }
+INLINE u32 to_f16(float f) { const _Float16 x = (_Float16)f; u16 h; memcpy(&h, &x, 2); return h; }
+INLINE u32 to_bf16(float f) {
+  const u32 u = bits_of(f);
+  return f == f ? (u + 0x7fff + ((u >> 16) & 1)) >> 16 : (u >> 16) | 0x40;
+}
+/* Where the PTX manual puts the elements of m16n8k16: a lane has rows lane / 4 and 8 below, pairs of columns
+   lane % 4 * 2 and 8 to the right. */
+template <class Convert> static void mma(float *d, const u32 *a, const u32 *b, Convert convert) {
+  Emulated::Lanes *const l = emulated.lanes(~0u);
+  const int side = l->meeting.generation & 1, lane = threadIdx.x % 32;
+  memcpy(l->operand[side][lane], a, 16);
+  memcpy(l->operand[side][lane] + 4, b, 8);
+  emulated.sync_lanes();
+  for (int q = 0; q < 4; q++) {
+    const int row = lane / 4 + q / 2 * 8, column = lane % 4 * 2 + q % 2;
+    float sum = 0;
+    for (int k = 0; k < 16; k++) {
+      const u32 x = l->operand[side][row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2];
+      const u32 y = l->operand[side][column * 4 + k % 8 / 2][4 + k / 8];
+      sum += convert(k % 2 ? x >> 16 : x & 0xffff) * convert(k % 2 ? y >> 16 : y & 0xffff);
+    }
+    d[q] += sum;
+  }
+}
+INLINE void mma_f16(float *d, const u32 *a, const u32 *b) { mma(d, a, b, [](u32 h) { return from_f16(h); }); }
+INLINE void mma_bf16(float *d, const u32 *a, const u32 *b) { mma(d, a, b, [](u32 h) { return float_of(h << 16); }); }

@@ -1,0 +1,124 @@
+"""Which tiles are held in registers: those that every statement takes element by element, as they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from megatile.core.expr import Symbol, constant
+from megatile.ir import nodes as n
+from megatile.ir.launch import Launch
+from megatile.ir.program import Program
+from megatile.targets.cuda.layouts import Layout, Mma, grid, mma
+from megatile.targets.interpret.places import Name
+
+HALVES = ("f16", "bf16")
+
+
+def statements(body: tuple[n.Node, ...], launch: Launch, depth: int = 0) -> Iterator[tuple[n.Node, int]]:
+    """Every statement with the depth of the units that do it; those of elementwise loops stay inside them."""
+    for node in body:
+        yield node, depth
+        if not isinstance(node, n.Parallel):
+            inner = launch.depth(node.scale) if isinstance(node, n.Scale) else depth
+            for _, part in n.bodies(node):
+                yield from statements(part, launch, inner)
+
+
+def is_whole(region: n.Region, shape: tuple[int, ...]) -> bool:
+    return region.along is None and all(
+        constant(d.start) == 0 and d.extent is not None and constant(d.extent) == size and d.limit is None
+        for d, size in zip(region.dims, shape, strict=True)
+    )
+
+
+def by_tensor_cores(node: n.Gemm, names: dict[str, Name]) -> bool:
+    """Whether a product is one of halves, with sums in f32 or less, in steps of 16."""
+    a, b, c = (names[r.source].binding.dtype for r in (node.a, node.b, node.c))
+    inner = node.a.extents[-2 if node.transpose_a else -1]
+    return a == b and a in HALVES and c in ("f32", *HALVES) and (constant(inner) or 1) % 16 == 0
+
+
+class Fragments:
+    """The layouts of the tiles in registers, by name."""
+
+    def __init__(self, program: Program, names: dict[str, Name], size: Callable[[int], int]):
+        self.names, self.size = names, size
+        changed = {x.base for x in names.values() if x.binding.views or x.reshaped is not None}
+        self.shapes = {
+            a.name: a.shape
+            for a in n.walk(program.body)
+            if isinstance(a, n.Alloc) and a.level == "registers" and not a.flag and a.shape and all(a.shape)
+            and a.name not in changed and size(names[a.name].owner_depth) > 1
+        }  # fmt: skip
+        every = list(statements(program.body, program.launch))
+        for node, depth in every:
+            self._visit(node, depth)
+        self.group = {name: name for name in self.shapes}
+        self.products: list[n.Gemm] = [x for x, _ in every if isinstance(x, n.Gemm)]
+        for node, _ in every:
+            self._link(node)
+        self.layouts = self._layouts()
+        for node, _ in every:
+            if isinstance(node, n.Reduce) and node.source.source in self.layouts:
+                layout = self.layouts[node.source.source]
+                if isinstance(layout, Mma) and layout.wide > 1:
+                    del self.layouts[node.source.source]
+
+    def _drop(self, name: str) -> None:
+        self.shapes.pop(name, None)
+
+    def _visit(self, node: n.Node, depth: int) -> None:
+        """Drop what this statement takes in another way than element by element."""
+        inside = n.walk(node.body) if isinstance(node, n.Parallel) else (node,)
+        accesses = [(one, region) for one in inside for _, region in n.regions(one)]
+        for one, region in accesses:
+            shape = self.shapes.get(region.source)
+            if shape is None:
+                continue
+            fits = self.names[region.source].owner_depth == depth
+            if isinstance(node, n.Parallel):
+                index = tuple(d.start for d in region.dims)
+                fits &= index == tuple(Symbol(v) for v in node.vars) and not node.in_step
+                fits &= tuple(constant(e) for e in node.extents) == shape
+                fits &= not (isinstance(one, n.Atomic) and one.target == region.source)
+            else:
+                fits &= is_whole(region, shape) and self._suits(one, region, shape)
+            if not fits:
+                self._drop(region.source)
+
+    def _suits(self, node: n.Node, region: n.Region, shape: tuple[int, ...]) -> bool:
+        if isinstance(node, n.Copy):
+            return node.dst is None and node.src is None and node.to.source != node.source.source
+        if isinstance(node, n.Gemm):
+            return region == node.c and region not in (node.a, node.b) and len(shape) == 2
+        if isinstance(node, n.Reduce):
+            return region == node.source and len(shape) == 2 and node.dim == 1
+        return isinstance(node, n.Fill)
+
+    def _link(self, node: n.Node) -> None:
+        """Tiles that meet in one statement lie the same way."""
+        if isinstance(node, n.Parallel):
+            touched = {r.source for one in n.walk(node.body) for _, r in n.regions(one)}
+        elif isinstance(node, n.Copy):
+            touched = {node.to.source, node.source.source}
+            if (
+                len(touched & set(self.shapes)) == 2
+                and self.shapes[node.to.source] != self.shapes[node.source.source]
+            ):
+                self._drop(node.to.source)
+        else:
+            return
+        held = sorted(touched & set(self.shapes))
+        for name in held[1:]:
+            first, other = self.group[held[0]], self.group[name]
+            self.group = {k: first if v == other else v for k, v in self.group.items()}
+
+    def _layouts(self) -> dict[str, Layout]:
+        found: dict[str, Layout] = {}
+        for name, shape in self.shapes.items():
+            members = {k for k in self.shapes if self.group[k] == self.group[name]}
+            gemms = [g for g in self.products if g.c.source in members]
+            size = self.size(self.names[name].owner_depth)
+            fast = mma(shape, size) if gemms and all(by_tensor_cores(g, self.names) for g in gemms) else None
+            found[name] = fast or grid(shape, size)
+        return found

@@ -1,0 +1,49 @@
+"""``mt.compile(prog, target="cuda")``: CUDA C++, and a callable that runs it on the CPU by its meaning."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+import numpy as np
+
+from megatile.targets.cpu.kernel import Code, Failure, Kernel
+from megatile.targets.cpu.toolchain import Making
+from megatile.targets.cuda.generator import EMULATE, generate_cuda
+
+_ONE_AT_A_TIME = threading.Lock()
+_FLAGS = ("-O1", "-fno-strict-aliasing", "-ffp-contract=off")
+
+
+class CudaCode(Code):
+    """One binding of a program's symbolic extents; compiled for the CPU when it is first called."""
+
+    def _prepare(self, options: tuple[str, ...]) -> None:
+        self.source = self.made = generate_cuda(self.program)
+        self.options = options
+        self.launch: Any = None
+
+    def _compiled(self) -> Any:
+        if self.launch is None:
+            host = self.source.text.replace('#include "emulate.h"', EMULATE)
+            self.launch = Making(host, (*_FLAGS, *self.options), "c++").load().megatile_launch
+            self.launch.argtypes, self.launch.restype = [ctypes.c_void_p] * 3, None
+        return self.launch
+
+    def _run(self, pointers: Any, times: Any) -> None:
+        failure = Failure()
+        with _ONE_AT_A_TIME:
+            room = np.empty(max(self.made.launch_bytes, 1), np.uint8)
+            self._compiled()(pointers, room.ctypes.data, ctypes.byref(failure))
+        self.raise_failure(failure)
+
+
+class CudaKernel(Kernel):
+    """CUDA C++ of a program. ``k.source`` is the text; ``k(*arrays)`` runs it on the CPU (``k.ran_on``)."""
+
+    code = CudaCode
+    ran_on = "the CPU, thread by thread; never on a GPU"
+
+    def __repr__(self) -> str:
+        return f"<CUDA source of '{self.name}'; calls run on {self.ran_on}>"

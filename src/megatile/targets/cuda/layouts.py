@@ -1,0 +1,166 @@
+"""Which element of a tile is in which register of which thread of a team."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from megatile.targets.cpu.scope import Text
+
+WARP = 32
+
+
+@dataclass(frozen=True)
+class Team:
+    """Threads that do a statement together: ``size`` of them, ``index`` is the thread's number there."""
+
+    size: int
+    index: str
+    sync: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A tile of ``rows`` by ``columns`` over the threads of a team."""
+
+    rows: int
+    columns: int
+
+    @property
+    def registers(self) -> int:
+        raise NotImplementedError
+
+    def places(self, text: Text, team: Team) -> list[tuple[str, int]]:
+        """Declare what does not change, and give the loops over a thread's elements."""
+        raise NotImplementedError
+
+    def element(self) -> tuple[str, str, str, str]:
+        """Row, column, register, and the condition under which it exists ("": always)."""
+        raise NotImplementedError
+
+    @contextmanager
+    def each(self, text: Text, team: Team, shape: tuple[int, ...]) -> Iterator[tuple[list[str], str]]:
+        """A loop over a thread's elements: the index in every dimension of ``shape``, and the register."""
+        with ExitStack() as stack:
+            stack.enter_context(text.block())
+            for name, count in self.places(text, team):
+                text.add("#pragma unroll")
+                stack.enter_context(text.block(f"for (int {name} = 0; {name} < {count}; {name}++)"))
+            row, column, register, guard = self.element()
+            text.add(f"const long row = {row}, column = {column};")
+            if guard:
+                stack.enter_context(text.block(f"if ({guard})"))
+            yield [*unflattened("row", shape[:-1]), "column"], register
+
+
+def unflattened(index: str, shape: tuple[int, ...]) -> list[str]:
+    """The indices of an element of a box, from its number there."""
+    below, found = math.prod(shape), []
+    for number, extent in enumerate(shape):
+        below //= extent
+        part = index if below == 1 else f"{index} / {below}"
+        found.append("0" if extent == 1 else f"({part} % {extent})" if number else f"({part})")
+    return ["row" if part == "(row)" else part for part in found]
+
+
+@dataclass(frozen=True)
+class Grid(Layout):
+    """Element (i, j) is with thread (i % high, j % wide)."""
+
+    high: int = 1
+    wide: int = 1
+
+    @property
+    def down(self) -> int:
+        return -(-self.rows // self.high)
+
+    @property
+    def across(self) -> int:
+        return -(-self.columns // self.wide)
+
+    @property
+    def registers(self) -> int:
+        return self.down * self.across
+
+    def places(self, text: Text, team: Team) -> list[tuple[str, int]]:
+        text.add(f"const int top = {team.index} / {self.wide}, left = {team.index} % {self.wide};")
+        return [("ri", self.down), ("ci", self.across)]
+
+    def element(self) -> tuple[str, str, str, str]:
+        guards = [
+            f"{name} < {size}"
+            for name, size, by in (("row", self.rows, self.high), ("column", self.columns, self.wide))
+            if size % by
+        ]
+        return (
+            f"ri * {self.high} + top",
+            f"ci * {self.wide} + left",
+            f"ri * {self.across} + ci",
+            " && ".join(guards),
+        )
+
+
+@dataclass(frozen=True)
+class Mma(Layout):
+    """Accumulators of m16n8k16: ``high`` by ``wide`` of the warps, each with as many tiles of 16 by 8."""
+
+    high: int = 1
+    wide: int = 1
+    warps: int = 1
+
+    @property
+    def down(self) -> int:
+        return self.rows // 16 // self.high
+
+    @property
+    def across(self) -> int:
+        return self.columns // 8 // self.wide
+
+    @property
+    def registers(self) -> int:
+        return self.down * self.across * 4
+
+    @property
+    def busy(self) -> int:
+        """Warps that hold elements."""
+        return self.high * self.wide
+
+    def places(self, text: Text, team: Team) -> list[tuple[str, int]]:
+        text.add(
+            f"const int lane = {team.index} % 32, warp = {team.index} / 32, "
+            f"top = warp / {self.wide} * {self.down * 16} + lane / 4, "
+            f"left = warp % {self.wide} * {self.across * 8} + lane % 4 * 2;"
+        )
+        return [("mi", self.down), ("ni", self.across), ("qi", 4)]
+
+    def element(self) -> tuple[str, str, str, str]:
+        return (
+            "top + mi * 16 + qi / 2 * 8",
+            "left + ni * 8 + qi % 2",
+            f"(mi * {self.across} + ni) * 4 + qi",
+            f"warp < {self.busy}" if self.busy < self.warps else "",
+        )
+
+
+def grid(shape: tuple[int, ...], size: int) -> Grid:
+    """Rows over groups of lanes, so that a row is within a warp; a vector over all threads."""
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    wide = size if rows == 1 and size & (size - 1) == 0 else 1
+    while wide == 1 or (rows > 1 and wide < min(WARP, columns)):
+        if size % (wide * 2) or wide >= columns:
+            break
+        wide *= 2
+    return Grid(rows, columns, size // wide, wide)
+
+
+def mma(shape: tuple[int, ...], size: int) -> Mma | None:
+    """As many warps as there are, over rows first; None where no tiles of 16 by 8 fill the shape."""
+    rows, columns = shape if len(shape) == 2 else (1, 1)
+    if rows % 16 or columns % 8 or size % WARP:
+        return None
+    warps = size // WARP
+    high = max(h for h in range(1, warps + 1) if rows // 16 % h == 0)
+    wide = max(w for w in range(1, warps // high + 1) if columns // 8 % w == 0)
+    return Mma(rows, columns, high, wide, warps)

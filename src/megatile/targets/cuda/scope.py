@@ -1,0 +1,162 @@
+"""Where code on the device stands: the team of threads that runs it, its memory, what it must wait for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from megatile.core.expr import Expr
+from megatile.ir import nodes as n
+from megatile.ir.expr import Load
+from megatile.ir.launch import Launch
+from megatile.ir.program import Program
+from megatile.targets.cpu.elements import NARROW, Value
+from megatile.targets.cpu.errors import CompileError
+from megatile.targets.cpu.scope import Peer, Scope
+from megatile.targets.cpu.storages import Storage, Storages
+from megatile.targets.cuda.fragments import Fragments
+from megatile.targets.cuda.layouts import Layout, Team
+from megatile.targets.interpret.dispatch import is_dispatched
+
+SHARED_LIMIT = 163 * 1024
+"""Bytes of shared memory that a block may have (sm_80)."""
+_UNNAMED = {"warp": 32, "thread": 1}
+
+
+def threads(launch: Launch, instance: int) -> int:
+    """Threads of a CUDA block whose unit is at depth ``instance``; 128 where the program does not say."""
+    named = [s for s in launch.scales if s.named or s.count > 1]
+    each = _UNNAMED.get(named[-1].name, 128) if named else 128
+    return each * math.prod(s.count for s in launch.scales[instance:])
+
+
+@dataclass
+class Hazards:
+    """What the threads of a team have read and written since they last met."""
+
+    read: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+
+    def meets(self, touched: Iterable[tuple[str, bool]]) -> bool:
+        return any(name in self.written or (writes and name in self.read) for name, writes in touched)
+
+    def add(self, touched: Iterable[tuple[str, bool]]) -> None:
+        for name, writes in touched:
+            (self.written if writes else self.read).add(name)
+
+    def join(self, other: Hazards) -> None:
+        self.read |= other.read
+        self.written |= other.written
+
+    def copy(self) -> Hazards:
+        return Hazards(set(self.read), set(self.written))
+
+
+class DeviceStorages(Storages):
+    """Tiles in registers, in shared memory, in a thread's own memory, or (of the launch) in global memory."""
+
+    def __init__(self, program: Program):
+        self._fragments: Fragments | None = None
+        self.sizes: dict[int, int] = {}
+        """Bytes of shared memory of each dispatched region, by its place in the program."""
+        self.regions = _regions(program)
+        super().__init__(program)
+
+    def team_size(self, depth: int) -> int:
+        """Threads of a unit at a depth inside the instances, whichever they are."""
+        return threads(self.launch, depth)
+
+    @property
+    def fragments(self) -> Fragments:
+        if self._fragments is None:
+            self._fragments = Fragments(self.program, self.names, self.team_size)
+        return self._fragments
+
+    def _tile(self, alloc: n.Alloc, instance: int | None, free: bool) -> None:
+        name = self.names[alloc.name]
+        inside = instance is not None and name.owner_depth >= instance
+        low = instance if inside and instance is not None else 0
+        above = tuple(s.name for s in self.launch.scales[low : name.owner_depth])
+        made = Storage(alloc.name, alloc.dtype, alloc.shape, name.copies, "instance", above)
+        if inside and alloc.name in self.fragments.layouts:
+            made.home, made.above, made.wide = "registers", (), alloc.dtype in NARROW
+        elif inside and self.team_size(name.owner_depth) == 1 and name.copies == 1 and not alloc.flag:
+            made.home, made.above = "local", ()
+        elif inside:
+            region = self.regions[alloc.name]
+            made.offset = self.sizes.get(region, 0)
+            self.sizes[region] = made.offset + _rounded(made.bytes(self.launch))
+        else:
+            made.home, made.offset = "launch", self.launch_bytes
+            self.launch_bytes += _rounded(made.bytes(self.launch))
+        self.table[alloc.name] = made
+
+
+def _rounded(size: int) -> int:
+    return -(-size // 128) * 128
+
+
+def _regions(program: Program) -> dict[str, int]:
+    """For every tile inside a dispatched region: which."""
+    found: dict[str, int] = {}
+
+    def look(body: tuple[n.Node, ...], depth: int, region: int | None) -> None:
+        for node in body:
+            if isinstance(node, n.Alloc) and region is not None:
+                found[node.name] = region
+            if isinstance(node, n.Scale):
+                high = program.launch.depth(node.scale)
+                starts = region is None and is_dispatched(program.launch, depth, high)
+                look(node.body, high, id(node) if starts else region)
+            else:
+                for _, part in n.bodies(node):
+                    look(part, depth, region)
+
+    look(program.body, 0, None)
+    return found
+
+
+@dataclass
+class DeviceScope(Scope):
+    """Code of a team of threads (``team`` None: of the host)."""
+
+    gen: Any
+    team: Team | None = None
+    hazards: Hazards = field(default_factory=Hazards)
+    owned: dict[str, str] = field(default_factory=dict)
+    """Inside a loop over elements: the register of each tile that is held so."""
+    rank: str = "0"
+
+    @property
+    def crew(self) -> Team:
+        """The team; code of the host cannot do what asks for it."""
+        if self.team is None:
+            raise CompileError(
+                "the host would need an element of a tensor here, which is on the device",
+                advice="decide inside the blocks, or give the number as an argument of the Python function",
+            )
+        return self.team
+
+    def sync(self) -> None:
+        """The threads of the team meet; what they wrote is there for all of them."""
+        if self.crew.sync:
+            self.text.add(self.crew.sync)
+        self.hazards = Hazards()
+
+    def layout(self, name: str) -> Layout | None:
+        storage = self.gen.storages.table[self.gen.storages.names[name].base]
+        return self.gen.storages.fragments.layouts[name] if storage.home == "registers" else None
+
+    def element(
+        self, name: str, index: tuple[Expr, ...], peer: Peer | None = None
+    ) -> tuple[Storage, str, str | None]:
+        if name in self.owned:
+            return self.gen.storages.table[name], f"&{self.gen.name(name)}[{self.owned[name]}]", None
+        _ = self.crew
+        return super().element(name, index, peer)
+
+    def load(self, expr: Load) -> Value:
+        _ = self.crew
+        return super().load(expr)

@@ -1,0 +1,148 @@
+"""What each statement becomes on the device: one function per kind, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from megatile.ir import nodes as n
+from megatile.targets.cpu import statements as common
+from megatile.targets.cpu.elements import converted
+from megatile.targets.cpu.errors import CompileError
+from megatile.targets.cpu.expressions import write
+from megatile.targets.cpu.scalars import simplify_whole
+from megatile.targets.cpu.waiting import peer
+from megatile.targets.cuda.collectives import collective, inside_block, meet
+from megatile.targets.cuda.elements import DeviceScalars, atomic_region, copy, fill, parallel
+from megatile.targets.cuda.products import gemm
+from megatile.targets.cuda.reducing import cumsum, reduce
+from megatile.targets.cuda.scope import DeviceScope
+
+Rule = Callable[[Any, Any], None]
+STATEMENTS: dict[type[n.Node], Rule] = {
+    kind: common.STATEMENTS[kind]
+    for kind in (
+        n.Alloc, n.View, n.Reshape, n.Hint, n.Print, n.Breakpoint, n.Scale, n.Let, n.ReadScalar, n.Break,
+        n.Continue, n.Return,
+    )
+}  # fmt: skip
+STATEMENTS |= {
+    n.Fill: fill, n.Gemm: gemm, n.Reduce: reduce, n.Cumsum: cumsum, n.Parallel: parallel,
+    n.AtomicRegion: atomic_region,
+}  # fmt: skip
+
+
+def rule(*kinds: type[n.Node]) -> Callable[[Rule], Rule]:
+    def register(function: Rule) -> Rule:
+        STATEMENTS.update(dict.fromkeys(kinds, function))
+        return function
+
+    return register
+
+
+@rule(n.Copy)
+def _copy(scope: DeviceScope, node: n.Copy) -> None:
+    if node.dst is None and node.src is None:
+        copy(scope, node)
+        return
+    inside_block(scope, "a copy between blocks")
+    with scope.text.block():
+        rank, path = peer(scope, node.dst if node.dst is not None else node.src, node.axis)
+        one = (rank, path)
+        copy(scope, node, *((one, None) if node.dst is not None else (None, one)))
+
+
+@rule(n.Store, n.Check)
+def _once(scope: DeviceScope, node: n.Node) -> None:
+    parallel(scope, n.Parallel((), (), (node,), span=node.span))
+
+
+@rule(n.Atomic)
+def _atomic(scope: DeviceScope, node: n.Atomic) -> None:
+    """One thread does it, and tells the others what it found."""
+    if node.result is None or scope.crew.size == 1:
+        with scope.text.block(f"if ({scope.crew.index} == 0)" if scope.crew.size > 1 else ""):
+            DeviceScalars(scope).atomic(node)
+        return
+    result = scope.vars[node.result]
+    c_type = {"f": "float", "d": "double"}.get(result.kind, "long")
+    units = scope.gen.kernel.threads // scope.crew.size
+    slot = f"(({c_type} *){scope.gen.reserve(8 * units)})[{f'tid / {scope.crew.size}' if units > 1 else 0}]"
+    with scope.text.block(f"if ({scope.crew.index} == 0)"):
+        DeviceScalars(scope).atomic(node)
+        scope.text.add(f"{slot} = {result.text};")
+    scope.sync()
+    scope.text.add(f"{result.text} = {slot};")
+    scope.sync()
+
+
+@rule(n.If)
+def _if(scope: DeviceScope, node: n.If) -> None:
+    condition = converted(write(simplify_whole(scope.own(node.condition)), scope), "bool").text
+    before = scope.hazards.copy()
+    with scope.text.block(f"if ({condition})"):
+        scope.gen.statements(scope, node.body)
+    after, scope.hazards = scope.hazards, before
+    if node.orelse:
+        with scope.text.block("else"):
+            scope.gen.statements(scope, node.orelse)
+    scope.hazards.join(after)
+
+
+@rule(n.Loop)
+def _loop(scope: DeviceScope, node: n.Loop) -> None:
+    if scope.team is not None:
+        scope.hazards.add(scope.gen.touched(n.walk(node.body)))
+    common.STATEMENTS[n.Loop](scope, node)
+    if scope.team is not None:
+        scope.hazards.add(scope.gen.touched(n.walk(node.body)))
+
+
+@rule(n.Fence)
+def _fence(scope: DeviceScope, node: n.Fence) -> None:
+    if scope.team is not None:
+        scope.text.add("__threadfence();")
+        scope.sync()
+
+
+# --- units that meet ------------------------------------------------------------------------------
+
+
+@rule(n.Barrier)
+def _barrier(scope: DeviceScope, node: n.Barrier) -> None:
+    inside_block(scope, "this barrier")
+    if node.axis is not None or node.group is not None or node.units is not None:
+        raise CompileError(
+            "a barrier of some of the units cannot be written as CUDA yet", advice="let all units meet"
+        )
+    meet(scope)
+
+
+@rule(n.Signal)
+def _signal(scope: DeviceScope, node: n.Signal) -> None:
+    inside_block(scope, "this signal")
+    scope.sync()
+    with scope.text.block(f"if ({scope.crew.index} == 0)" if scope.crew.size > 1 else ""):
+        at = peer(scope, node.dst, node.axis) if node.dst is not None else None
+        _, pointer, _ = scope.element(node.flag, node.index, at)
+        scope.text.add("__threadfence();", f"atomicAdd({pointer}, (int)({scope.whole(node.amount)}));")
+
+
+@rule(n.Wait)
+def _wait(scope: DeviceScope, node: n.Wait) -> None:
+    inside_block(scope, "this wait")
+    _, pointer, _ = scope.element(node.flag, node.index)
+    value = scope.whole(node.value)
+    call = (
+        f"wait_until({pointer}, {value});"
+        if node.phase is None
+        else f"wait_phase({pointer}, {node.phase}, {value});"
+    )
+    scope.text.add(f"if ({scope.crew.index} == 0) {call}" if scope.crew.size > 1 else call)
+    scope.sync()
+
+
+@rule(n.Collective)
+def _collective(scope: DeviceScope, node: n.Collective) -> None:
+    inside_block(scope, f"T.{node.kind}")
+    collective(scope, node)

@@ -1,0 +1,138 @@
+"""CUDA source: products of all kinds, odd shapes, reductions, failures, and what ``k`` says about itself."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import megatile as mt
+import megatile.language as T
+
+
+def gemm(M, N, K, bM, bN, bK, dtype, out="f32", threads=128, turned=(False, False), level="l0", stages=2):
+    a_shape, b_shape = (bK, bM) if turned[0] else (bM, bK), (bN, bK) if turned[1] else (bK, bN)
+    a_whole, b_whole = (K, M) if turned[0] else (M, K), (N, K) if turned[1] else (K, N)
+
+    @T.program
+    def product(A: T.Tensor(a_whole, dtype), B: T.Tensor(b_whole, dtype), C: T.Tensor((M, N), out)):
+        with T.Kernel(block=(T.ceildiv(N, bN), T.ceildiv(M, bM)), threads=threads) as (bx, by):
+            a = T.alloc(a_shape, dtype, level="l1")
+            b = T.alloc(b_shape, dtype, level="l1")
+            c = T.alloc((bM, bN), out, level=level)
+            T.clear(c)
+            for k in T.Pipelined(T.ceildiv(K, bK), num_stages=stages):
+                if turned[0]:
+                    T.copy(a, A[k * bK, by * bM])
+                else:
+                    T.copy(a, A[by * bM, k * bK])
+                if turned[1]:
+                    T.copy(b, B[bx * bN, k * bK])
+                else:
+                    T.copy(b, B[k * bK, bx * bN])
+                T.gemm(a, b, c, transpose_A=turned[0], transpose_B=turned[1])
+            T.copy(C[by * bM, bx * bN], c)
+
+    return product
+
+
+NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64, "i8": np.int8}
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "options"),
+    [
+        ((64, 64, 64), (64, 64, 32), {"dtype": "f16"}),
+        ((70, 50, 45), (32, 16, 16), {"dtype": "bf16", "threads": 64, "turned": (True, True)}),
+        ((48, 40, 32), (16, 40, 16), {"dtype": "f16", "threads": 128, "turned": (False, True)}),
+        ((33, 17, 21), (32, 16, 16), {"dtype": "f16", "level": "l1", "out": "f16"}),
+        ((20, 30, 25), (12, 10, 6), {"dtype": "f32", "threads": 96, "turned": (True, False)}),
+        ((20, 30, 25), (12, 10, 6), {"dtype": "f64", "out": "f64", "threads": 32}),
+        ((20, 30, 24), (16, 16, 8), {"dtype": "i8", "out": "i32", "threads": 64}),
+    ],
+)
+def test_products(shape, tile, options) -> None:
+    M, N, K = shape
+    turned = options.get("turned", (False, False))
+    rng = np.random.default_rng(0)
+    element = NUMPY[options["dtype"]]
+    a, b = (rng.integers(-4, 5, s).astype(element) for s in ((M, K), (K, N)))
+    out = {"f16": np.float16, "f64": np.float64, "i32": np.int32}.get(options.get("out", ""), np.float32)
+    c = np.zeros((M, N), out)
+    arguments = [np.ascontiguousarray(x.T) if t else x for x, t in zip((a, b), turned, strict=True)]
+    mt.compile(gemm(M, N, K, *tile, **options), target="cuda")(*arguments, c)
+    np.testing.assert_array_equal(c.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64))
+
+
+def test_the_source_says_what_it_is() -> None:
+    k = mt.compile(gemm(64, 64, 64, 64, 64, 32, "f16"), target="cuda")
+    assert "Never run on a GPU" in k.source
+    assert "CPU" in k.ran_on
+    assert "mma_f16(c + " in k.source
+    assert "T.gemm(a, b, c" in k.source
+    assert "LAUNCH(product_1, 1, 128, " in k.source
+
+
+@pytest.mark.parametrize("op", ["sum", "max", "min", "abssum", "absmax"])
+@pytest.mark.parametrize("level", ["l0", "l1"])
+def test_reductions(op: str, level: str) -> None:
+    rows, columns = 37, 45
+
+    @T.program
+    def reduced(
+        A: T.Tensor((rows, columns), "f32"), R: T.Tensor((rows,), "f32"), C: T.Tensor((columns,), "f32")
+    ):
+        with T.Kernel(block=1, threads=64):
+            a = T.alloc((rows, columns), "f32", level=level)
+            b = T.alloc((rows, columns), "f32", level="l1")
+            r = T.alloc((rows,), "f32")
+            c = T.alloc((columns,), "f32")
+            T.copy(a, A)
+            T.copy(b, a)
+            getattr(T, f"reduce_{op}")(a, r, dim=1)
+            getattr(T, f"reduce_{op}")(b, c, dim=0)
+            T.copy(R, r)
+            T.copy(C, c)
+
+    a = np.random.default_rng(1).standard_normal((rows, columns)).astype(np.float32)
+    r, c = np.empty(rows, np.float32), np.empty(columns, np.float32)
+    mt.compile(reduced, target="cuda")(a, r, c)
+    of = np.abs(a) if op.startswith("abs") else a
+    function = getattr(np, op.removeprefix("abs"))
+    np.testing.assert_allclose(r, function(of, axis=1), rtol=1e-5)
+    np.testing.assert_allclose(c, function(of, axis=0), rtol=1e-5)
+
+
+def test_a_failure_names_its_line() -> None:
+    @T.program
+    def outside(A: T.Tensor((8,), "f32"), N: T.Tensor((1,), "i32")):
+        with T.Kernel(block=1, threads=32):
+            n = T.read_scalar(N[0])
+            A[n] = 1.0
+
+    a = np.zeros(8, np.float32)
+    k = mt.compile(outside, target="cuda")
+    k(a, np.array([3], np.int32))
+    assert a.tolist() == [0, 0, 0, 1, 0, 0, 0, 0]
+    with pytest.raises(mt.MegatileError, match="out of bounds") as raised:
+        k(a, np.array([8], np.int32))
+    assert raised.value.place.line > 1
+
+
+def test_threads_that_wait_for_ever_are_a_deadlock() -> None:
+    @T.program
+    def stuck(A: T.Tensor((1,), "f32")):
+        with T.Kernel(block=1, warpgroup=2), T.Scale("warpgroup") as (wg, _):
+            flag = T.alloc((1,), "i32", level="l1")
+            if wg == 0:
+                T.wait(flag[0], 1)
+            else:
+                T.wait(flag[0], 1)
+                T.signal(flag[0], dst=0)
+
+    with pytest.raises(mt.MegatileError, match="deadlock"):
+        mt.compile(stuck, target="cuda")(np.zeros(1, np.float32))
+
+
+def test_too_much_shared_memory_names_the_tile() -> None:
+    program = gemm(256, 256, 256, 256, 128, 256, "f32", level="l1", stages=1)
+    with pytest.raises(mt.MegatileError, match="bytes of shared memory.* 'a'"):
+        mt.compile(program, target="cuda", machine="cpu")

@@ -1,0 +1,31 @@
+"""Random programs of one device as CUDA source, run on the CPU: equal to NumPy.
+
+``MEGATILE_RANDOM_PROGRAMS=300`` tries more of them.
+"""
+
+import os
+import warnings
+
+import numpy as np
+import pytest
+from tests.language.tile.random_programs import random_program
+
+import megatile as mt
+from megatile.language.tile.errors import ProgramWarning
+
+COUNT = int(os.environ.get("MEGATILE_RANDOM_PROGRAMS", "12"))
+
+
+@pytest.mark.parametrize("seed", range(COUNT))
+def test_random_program(seed: int) -> None:
+    case = random_program(seed, one_device=True)
+    arrays = case.arrays()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ProgramWarning)
+        try:
+            k = mt.compile(case.program, target="cuda", machine="dgx-h100")
+        except mt.MegatileError as error:
+            pytest.skip(str(error).splitlines()[0])
+        k(*arrays)
+    for got, wanted in zip(arrays[4:], case.expected(), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-4, err_msg=str(case.steps))
