@@ -47,6 +47,7 @@ def result_page(result: Result, *, texts: Sequence[tuple[str, str]] = (), retime
 def _cards(result: Result) -> list[tuple[str, str]]:
     whole = max(1, result.time_ps)
     cards = [("predicted time", format_time(result.time_ps)), ("units", str(result.plan.units))]
+    cards += [(f"instances of {x.name}", str(result.plan.instances(x.name))) for x in result.plan.levels]
     flops = result.flops
     if flops:
         cards.append(("reached", _rate(flops / (whole * 1e-12), "FLOP/s")))
@@ -72,7 +73,7 @@ def _traffic(result: Result) -> list[tuple[str, str, str, str]]:
         rows += [(f"{kind} {s}", format_bytes(moved[n]), f"{share:.1%}", "") for s, n, share in names[:12]]
         if len(names) > 12:
             rest = sum(moved[n] for _, n, _ in names[12:])
-            rows.append((f"… {len(names) - 12} more {kind}s", format_bytes(rest), "", ""))
+            rows.append((f"… {len(names) - 12} more", format_bytes(rest), "", ""))
     return rows
 
 

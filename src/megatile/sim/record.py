@@ -17,7 +17,7 @@ from megatile.sim.simulation import Launched, Simulation
 from megatile.sim.state import NONE
 from megatile.sim.table import DMA, ENGINES
 from megatile.trace import LAUNCH, Counter, Trace
-from megatile.trace.exposure import COMMUNICATION, WAITING, engine_kind, uncovered_ps
+from megatile.trace.exposure import COMMUNICATION, WAITING, covered_ps, engine_kind, uncovered_ps
 
 MAX_COUNTERS = 256
 NAMES = {
@@ -52,6 +52,8 @@ class Usage:
     busy: dict[str, int]
     units: dict[str, int]
     """On how many units of the hardware each kind of engine works."""
+    covered: dict[str, int]
+    """Ps in which each kind of engine works, added up over those units: what goes on at once counts once."""
     links: dict[str, float]
     memories: dict[str, float]
     bytes_on: dict[str, int]
@@ -350,9 +352,9 @@ class Record:
         pairs, counts = np.unique(path * size + nbytes, return_counts=True)
         return list(zip((pairs // size).tolist(), (pairs % size).tolist(), counts.tolist(), strict=True))
 
-    def _work(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-        """Busy time per kind of engine, on how many hardware units; per unit, time in which it communicates
-        and computes nothing."""
+    def _work(self) -> tuple[dict[str, int], dict[str, int], dict[str, int], dict[str, int]]:
+        """Busy time per kind of engine, on how many hardware units, how much of their time that covers; per
+        unit, time in which it communicates and computes nothing."""
         rows, names = self.rows, self._engine_names()
         start = np.maximum(rows[:, st.R_START], 0)
         end = np.maximum(start, rows[:, st.R_END])
@@ -362,18 +364,23 @@ class Record:
         engine[engine == NONE] = names.index("control")
         unit = rows[:, st.R_WHO] - self.launched.first
         spent = np.bincount(engine, end - start, len(names))
-        used, busy, units = np.bincount(engine, minlength=len(names)), dict[str, int](), dict[str, int]()
+        used = np.bincount(engine, minlength=len(names))
+        busy, units, covered = dict[str, int](), dict[str, int](), dict[str, int]()
         places = self.places + (np.searchsorted(self.launched.offsets, np.arange(self.units), "right") << 40)
         for name in dict.fromkeys(
             engine_kind(n) for n, count in zip(names, used.tolist(), strict=True) if count
         ):
             numbers = [i for i, other in enumerate(names) if engine_kind(other) == name]
             if name not in WAITING:
-                mine = np.bincount(unit[np.isin(engine, numbers)], minlength=self.units) > 0
-                busy[name], units[name] = int(spent[numbers].sum()), len(np.unique(places[mine]))
+                rows_of = np.isin(engine, numbers)
+                mine, place = np.unique(places[unit[rows_of]], return_inverse=True)
+                busy[name] = covered[name] = int(spent[numbers].sum())
+                units[name] = len(mine)
+                if name in COMMUNICATION:  # an engine that computes does one thing at a time
+                    covered[name] = int(covered_ps(place, start[rows_of], end[rows_of], len(mine)).sum())
         working = np.array([engine_kind(name) not in COMMUNICATION for name in names])[engine]
         exposed = uncovered_ps(unit, start, end, working, self.units).tolist()
-        return busy, units, dict(zip(self.names, exposed, strict=True))
+        return busy, units, covered, dict(zip(self.names, exposed, strict=True))
 
     def usage(self, whole_ps: int) -> Usage:
         spent, moved = self.resources()
@@ -387,8 +394,8 @@ class Record:
                 time / max(1, whole_ps) / widths[key]
             )
             named[name] = named.get(name, 0) + moved[key]
-        busy, units, exposed = self._work()
-        return Usage(busy, units, tables[0], tables[1], named, exposed)
+        busy, units, covered, exposed = self._work()
+        return Usage(busy, units, covered, tables[0], tables[1], named, exposed)
 
     def _name(self, key: Any) -> str:
         if isinstance(key, Link):

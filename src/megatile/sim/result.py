@@ -116,7 +116,7 @@ class Result:
 
     def use(self, engine: str) -> float:
         """Share of the whole time in which an engine works, on average over the hardware that uses it."""
-        return self.busy[engine] / max(1, self.time_ps * self.usage.units[engine])
+        return self.usage.covered[engine] / max(1, self.time_ps * self.usage.units[engine])
 
     @property
     def links(self) -> dict[str, float]:
