@@ -16,7 +16,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -187,7 +187,7 @@ class _Lanes:
             return np.zeros(array.shape[:lead] + (1,) * rank, array.dtype)
         found = array[self.leading(lead, inside, rank, array)]
         if self.padded:
-            ok = np.logical_and.reduce([(i >= 0) & (i < n) for i, n in zip(index, shape, strict=True)])
+            ok = reduce(np.logical_and, ((i >= 0) & (i < n) for i, n in zip(index, shape, strict=True)))
             found = np.where(ok, found, np.zeros((), found.dtype))
         return found
 

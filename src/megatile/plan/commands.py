@@ -308,7 +308,7 @@ class Commands(ControlFlow):
         rows = np.stack([spread(v, len(cohort)) for v in values], axis=1)
         _, kinds = np.unique(rows, axis=0, return_inverse=True)
         kinds = kinds.reshape(-1)
-        self.ready += [cohort.part(kinds == k) for k in range(int(kinds.max()), -1, -1)]
+        self.ready += [cohort.part(kinds == k) for k in range(int(np.max(kinds)), -1, -1)]
         return False
 
     def choose(self, cohort: Cohort, instruction: Instruction, at: int) -> int | None:

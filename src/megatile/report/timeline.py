@@ -100,7 +100,7 @@ def _draw_bars(axes: Any, trace: Trace, every: list[Row], row: np.ndarray, shown
         legend.append(
             Patch(facecolor="#eeeeee", edgecolor="#9a9a9a", hatch="////", label=f"waiting: {words}")
         )
-    axes.set_xlim(0, max(limit, float(end.max()) if len(end) else 0))
+    axes.set_xlim(0, max(limit, float(np.max(end)) if len(end) else 0))
     axes.set_xlabel(label)
     if legend:
         axes.legend(handles=legend, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -134,7 +134,7 @@ class Device:
         work = waves * group_us
         if k.split_us is not None:
             tries = [_waves(groups * s, self.units) * group_us / s + k.split_us * (s > 1) for s in SPLITS]
-            work = np.minimum.reduce(tries)
+            work = np.min(tries, axis=0)
         traffic = moved / (self.bandwidth * k.bandwidth) * 1e6
         longer, shorter = np.maximum(work, traffic), np.minimum(work, traffic)
         return k.start_us + waves * k.wave_us + longer + k.exposed * shorter

@@ -434,7 +434,7 @@ class Elementwise:
             )
             share = shares[d] if shares is not None else (0, storage.shape[d])
             length = share[1] - share[0] if isinstance(share, tuple) else len(share)
-            if values.size and (values.min() < 0 or values.max() >= length):
+            if values.size and (np.min(values) < 0 or np.max(values) >= length):
                 wrong = int(values[(values < 0) | (values >= length)][0])
                 raise OutOfBoundsError(
                     f"'{source}[{wrong}]' is out of bounds: dimension {d} has {length} elements",
@@ -442,7 +442,7 @@ class Elementwise:
                 )
             columns.append(share[0] + values if isinstance(share, tuple) else share[values])
         copies = machine.places.copies(name, owner)
-        items = [(int(c.min()), int(c.max()) + 1) if c.size else (0, 0) for c in columns]
+        items = [(int(np.min(c)), int(np.max(c)) + 1) if c.size else (0, 0) for c in columns]
         points = np.column_stack([np.full(len(columns[0]), copies[0]), *columns]) if columns else None
         target = Target(name, storage, copies, items, at.shape)
         target = target if peer else machine.access.at_home(target, at.unit)
