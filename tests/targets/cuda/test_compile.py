@@ -1,5 +1,7 @@
 """CUDA source: products of all kinds, odd shapes, reductions, failures, and what ``k`` says about itself."""
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -47,6 +49,9 @@ NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64"
         ((20, 30, 25), (12, 10, 6), {"dtype": "f32", "threads": 96, "turned": (True, False)}),
         ((20, 30, 25), (12, 10, 6), {"dtype": "f64", "out": "f64", "threads": 32}),
         ((20, 30, 24), (16, 16, 8), {"dtype": "i8", "out": "i32", "threads": 64}),
+        ((40, 72, 136), (32, 32, 16), {"dtype": "f16", "stages": 4}),
+        ((40, 36, 37), (32, 32, 16), {"dtype": "f32", "stages": 3, "turned": (False, True)}),
+        ((33, 7, 5), (16, 8, 16), {"dtype": "bf16", "stages": 5, "threads": 32}),
     ],
 )
 def test_products(shape, tile, options) -> None:
@@ -71,14 +76,54 @@ def test_the_source_says_what_it_is() -> None:
     assert "LAUNCH(product_1, 1, 128, " in k.source
 
 
-@pytest.mark.parametrize("op", ["sum", "max", "min", "abssum", "absmax"])
+@pytest.mark.parametrize(
+    ("K", "dtype", "word"),
+    [(64, "f16", "cp_async16"), (66, "f16", "cp_async4"), (65, "f16", ""), (65, "f32", "cp_async4")],
+)
+def test_copies_ahead_are_as_wide_as_rows_allow(K: int, dtype: str, word: str) -> None:
+    source = mt.compile(gemm(64, 64, K, 32, 32, 16, dtype, turned=(False, True)), target="cuda").source
+    made = source[source.index("\nKERNEL") :]
+    assert set(re.findall(r"cp_async\d+", made)) == ({word} if word else set())
+    assert "auto fetch" in made
+
+
+def test_a_pipelined_loop_may_end_early_and_begin_again() -> None:
+    n, tile = 200, 16
+
+    @T.program
+    def sums(A: T.Tensor((4, n), "f32"), L: T.Tensor((4,), "i32"), S: T.Tensor((4,), "f32")):
+        with T.Kernel(block=1, threads=32):
+            a = T.alloc((1, tile), "f32", level="l1")
+            s = T.alloc((1,), "f32", level="l1")
+            for row in T.serial(4):
+                T.clear(s)
+                for k in T.Pipelined(T.ceildiv(n, tile), num_stages=3):
+                    T.copy(a, A[row, k * tile])
+                    if k >= L[row]:
+                        break
+                    T.reduce_sum(a, s, dim=1, clear=False)
+                T.copy(S[row], s)
+
+    a = np.random.default_rng(0).standard_normal((4, n)).astype(np.float32)
+    lengths, s = np.array([0, 13, 1, 7], np.int32), np.empty(4, np.float32)
+    k = mt.compile(sums, target="cuda")
+    assert "fetch(" in k.source
+    k(a, lengths, s)
+    np.testing.assert_allclose(
+        s, [a[i, : m * tile].sum() for i, m in enumerate(lengths)], rtol=1e-4, atol=1e-4
+    )
+
+
+OPS = ("sum", "max", "min", "abssum", "absmax")
+
+
 @pytest.mark.parametrize("level", ["l0", "l1"])
-def test_reductions(op: str, level: str) -> None:
+def test_reductions(level: str) -> None:
     rows, columns = 37, 45
 
     @T.program
     def reduced(
-        A: T.Tensor((rows, columns), "f32"), R: T.Tensor((rows,), "f32"), C: T.Tensor((columns,), "f32")
+        A: T.Tensor((rows, columns), "f32"), R: T.Tensor((5, rows), "f32"), C: T.Tensor((5, columns), "f32")
     ):
         with T.Kernel(block=1, threads=64):
             a = T.alloc((rows, columns), "f32", level=level)
@@ -87,18 +132,20 @@ def test_reductions(op: str, level: str) -> None:
             c = T.alloc((columns,), "f32")
             T.copy(a, A)
             T.copy(b, a)
-            getattr(T, f"reduce_{op}")(a, r, dim=1)
-            getattr(T, f"reduce_{op}")(b, c, dim=0)
-            T.copy(R, r)
-            T.copy(C, c)
+            for number, op in enumerate(OPS):
+                getattr(T, f"reduce_{op}")(a, r, dim=1)
+                getattr(T, f"reduce_{op}")(b, c, dim=0)
+                T.copy(R[number, 0], r)
+                T.copy(C[number, 0], c)
 
     a = np.random.default_rng(1).standard_normal((rows, columns)).astype(np.float32)
-    r, c = np.empty(rows, np.float32), np.empty(columns, np.float32)
+    r, c = np.empty((5, rows), np.float32), np.empty((5, columns), np.float32)
     mt.compile(reduced, target="cuda")(a, r, c)
-    of = np.abs(a) if op.startswith("abs") else a
-    function = getattr(np, op.removeprefix("abs"))
-    np.testing.assert_allclose(r, function(of, axis=1), rtol=1e-5)
-    np.testing.assert_allclose(c, function(of, axis=0), rtol=1e-5)
+    for number, op in enumerate(OPS):
+        of = np.abs(a) if op.startswith("abs") else a
+        function = getattr(np, op.removeprefix("abs"))
+        np.testing.assert_allclose(r[number], function(of, axis=1), rtol=1e-4)
+        np.testing.assert_allclose(c[number], function(of, axis=0), rtol=1e-4)
 
 
 def test_a_failure_names_its_line() -> None:

@@ -13,7 +13,7 @@ from megatile.targets.cpu.atomics import combined
 from megatile.targets.cpu.elements import NARROW, Value, converted, held, loaded, stored
 from megatile.targets.cpu.errors import CompileError
 from megatile.targets.cpu.expressions import whole, write
-from megatile.targets.cpu.moving import matched, offset, refuse_parts, single
+from megatile.targets.cpu.moving import Pair, matched, offset, refuse_parts, single
 from megatile.targets.cpu.scalars import C_NUMBER, Scalars, lets, range_of
 from megatile.targets.cpu.scope import Axis, Box, Peer
 from megatile.targets.cpu.steps import meets_itself
@@ -269,11 +269,16 @@ def over(scope: DeviceScope, sides: list[Side]) -> Iterator[list[str]]:
         yield [i for i, size in zip(every, held_side.storage.shape, strict=True) if size != 1]
 
 
+def pairs_of(scope: DeviceScope, to: Side, source: Side) -> list[Pair]:
+    """The dimensions of two sides that belong together."""
+    refuse_parts(source.box)
+    return matched(scope, to.box, source.box)
+
+
 def copy(scope: DeviceScope, node: n.Copy, to_peer: Peer | None = None, of_peer: Peer | None = None) -> None:
     with scope.text.block():
         source, to = Side(scope, node.source, of_peer), Side(scope, node.to, to_peer)
-        refuse_parts(source.box)
-        pairs = matched(scope, to.box, source.box)
+        pairs = pairs_of(scope, to, source)
         if to.storage.dtype == source.storage.dtype and not (to.storage.wide or source.storage.wide):
             to.as_bits()
             source.as_bits()

@@ -18,16 +18,18 @@ from megatile.ir.program import Program
 from megatile.targets.cpu.errors import CompileError
 from megatile.targets.cpu.generator import NUMBERS, Source
 from megatile.targets.cpu.scope import Scope, Text
+from megatile.targets.cpu.waiting import check_peer
 from megatile.targets.cpu.writer import Writer
 from megatile.targets.cuda.layouts import WARP, Team
 from megatile.targets.cuda.scope import SHARED_LIMIT, DeviceScope, DeviceStorages, Hazards, threads
+from megatile.targets.cuda.staging import Staged
 from megatile.targets.interpret.dispatch import is_dispatched
 
 _FOLDER = File(__file__).parent
 DEVICE = (_FOLDER / "device.h").read_text(encoding="utf-8").replace("NUMBERS", NUMBERS)
 EMULATE = (_FOLDER / "emulate.h").read_text(encoding="utf-8")
 _LOCAL = """shared tid failure launch arguments row column top left lane warp ri ci mi ni qi hi ki xs ys a_
-b_ from out acc kept at copy old was threadIdx blockIdx main std"""
+b_ from slot fetch ahead out acc kept at copy old was threadIdx blockIdx main std"""
 _KEYWORDS = """alignas alignof and asm auto bool break case catch char class const constexpr continue decltype
 default delete do double else enum explicit export extern false float for friend goto if inline
 int long mutable namespace new noexcept not nullptr operator or private protected public
@@ -130,6 +132,8 @@ class DeviceWriter(Writer):
                     raise CompileError(
                         f"{type(node).__name__} cannot be written as CUDA yet", advice="use target='cpu'"
                     )
+                for one in n.walk((node,)) if isinstance(node, n.Parallel) else (node,):
+                    check_peer(one)
                 self.ordered(scope, node)
                 rule(scope, node)
 
@@ -154,6 +158,20 @@ class DeviceWriter(Writer):
                     if access == "update":
                         found.append((base, False))
         return found
+
+    def staged(self, scope: DeviceScope, node: n.Loop) -> Staged | None:
+        """The copies of a loop that are done ahead: into shared memory, of the unit whose loop it is."""
+        plan = self.storages.staged.get(id(node))
+        if plan is None or scope.team is None:
+            return None
+        table, names = self.storages.table, self.storages.names
+        mine = [
+            c
+            for c in plan.copies
+            if table[c.to.source].home == "instance" and names[c.to.source].owner_depth == scope.depth
+            and names[c.to.source].copies == 1
+        ]  # fmt: skip
+        return replace(plan, copies=tuple(mine)) if mine else None
 
     # --- regions ----------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from megatile.targets.cpu.scope import Peer, Scope
 from megatile.targets.cpu.storages import Storage, Storages
 from megatile.targets.cuda.fragments import Fragments
 from megatile.targets.cuda.layouts import Layout, Team
+from megatile.targets.cuda.staging import staged
 from megatile.targets.interpret.dispatch import is_dispatched
 
 SHARED_LIMIT = 163 * 1024
@@ -59,6 +60,11 @@ class DeviceStorages(Storages):
 
     def __init__(self, program: Program):
         self._fragments: Fragments | None = None
+        allocs = {a.name: a for a in n.walk(program.body) if isinstance(a, n.Alloc)}
+        found = list(staged(program, allocs))
+        self.versions = {c.to.source: plan.loop.stages for plan in found for c in plan.copies}
+        """Of tiles that are filled ahead: how many there are."""
+        self.staged = {id(plan.loop): plan for plan in found}
         self.sizes: dict[int, int] = {}
         """Bytes of shared memory of each dispatched region, by its place in the program."""
         self.regions = _regions(program)
@@ -87,7 +93,8 @@ class DeviceStorages(Storages):
         elif inside:
             region = self.regions[alloc.name]
             made.offset = self.sizes.get(region, 0)
-            self.sizes[region] = made.offset + _rounded(made.bytes(self.launch))
+            size = _rounded(made.bytes(self.launch))
+            self.sizes[region] = made.offset + size * self.versions.get(alloc.name, 1)
         else:
             made.home, made.offset = "launch", self.launch_bytes
             self.launch_bytes += _rounded(made.bytes(self.launch))

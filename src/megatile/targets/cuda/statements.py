@@ -14,6 +14,7 @@ from megatile.targets.cpu.scalars import simplify_whole
 from megatile.targets.cpu.waiting import peer
 from megatile.targets.cuda.collectives import collective, inside_block, meet
 from megatile.targets.cuda.elements import DeviceScalars, atomic_region, copy, fill, parallel
+from megatile.targets.cuda.pipeline import pipelined
 from megatile.targets.cuda.products import gemm
 from megatile.targets.cuda.reducing import cumsum, reduce
 from megatile.targets.cuda.scope import DeviceScope
@@ -91,6 +92,10 @@ def _if(scope: DeviceScope, node: n.If) -> None:
 
 @rule(n.Loop)
 def _loop(scope: DeviceScope, node: n.Loop) -> None:
+    plan = scope.gen.staged(scope, node)
+    if plan is not None:
+        pipelined(scope, plan)
+        return
     if scope.team is not None:
         scope.hazards.add(scope.gen.touched(n.walk(node.body)))
     common.STATEMENTS[n.Loop](scope, node)
