@@ -1,7 +1,7 @@
-"""Collectives of a Program: between units of a level by gets (or by the network itself, where it can), and
-between copies inside one instance.
+"""Collectives of a Program: between units of a level by the collectives library (``inline.py``), or by gets
+where parts are uneven or merged by a function; and between copies inside one instance.
 
-Every kind is the same few steps, written once: what of whose tile goes where (``_pieces``), or is reduced.
+Every kind is the same few steps, written once: what of whose tile goes where, or is reduced.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from megatile.core.dtypes import accumulator, itemsize
-from megatile.core.errors import MegatileError
 from megatile.core.expr import (
+    ONE,
     ZERO,
     Call,
     Const,
@@ -29,13 +27,14 @@ from megatile.core.expr import (
     rebuild,
     simplify,
 )
-from megatile.hda.model import Unit
+from megatile.core.placement import Shard
 from megatile.ir import nodes as n
 from megatile.lower.commands import compute, copy_block, key_of
 from megatile.lower.elements import Command, Scope, whole
 from megatile.lower.errors import cannot
-from megatile.lower.regions import Axis, Block
-from megatile.lower.residency import spread
+from megatile.lower.inline import Buffers, check_algorithm, inlined
+from megatile.lower.regions import Axis, Block, length, part, scattered
+from megatile.lower.storage import Home
 from megatile.lower.streams import Frame
 from megatile.lower.units import tidy
 from megatile.plan import model as pm
@@ -44,8 +43,8 @@ COMBINE = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
 
 
 @dataclass
-class Party:
-    """One unit among those of a collective: ``block(region, number)`` is the tile of another."""
+class Member:
+    """One unit among those of a collective: ``block(region, rank)`` is the tile of another."""
 
     frame: Frame
     node: n.Collective
@@ -56,18 +55,6 @@ class Party:
     def others(self, step: Expr) -> Expr:
         """The rank ``step`` places on: units begin with different peers, so that no link is crowded."""
         return tidy((self.me + step) % self.size, self.frame.ranges)
-
-
-def part(block: Block, dim: int, offset: Expr, extent: Expr) -> Block:
-    """A run of elements of a block along one of its dimensions."""
-    at = block.kept[dim]
-    axes = list(block.axes)
-    axes[at] = axes[at].part(offset, extent)
-    return replace(block, axes=tuple(axes))
-
-
-def length(block: Block, dim: int) -> Expr:
-    return block.axes[block.kept[dim]].extent
 
 
 def run_of(total: Expr, size: int, rank: Expr) -> tuple[Expr, Expr]:
@@ -90,7 +77,7 @@ def between_units(frame: Frame, node: n.Collective) -> None:
         raise cannot(f"T.{node.kind} here", node)
     rank = frame.place.rank(low, high)
     me = rank if node.axis is None else rank // math.prod(grid[: node.axis]) % grid[node.axis]
-    party = Party(
+    member = Member(
         frame, node, size, tidy(me, frame.ranges),
         lambda region, number: frame.regions.block(region, peer=frame.peer(number, node.axis)),
     )  # fmt: skip
@@ -100,13 +87,27 @@ def between_units(frame: Frame, node: n.Collective) -> None:
         if size > 1:
             frame.emit(pm.Collective("barrier", group))
 
-    if size > 1 and _by_network(party, group):
-        return
-    if node.kind == "allreduce" and node.fn is None and size > 1:
-        _reduce_and_gather(party, meet)
+    gathers = node.kind == "gather_view" and bool(frame.lowering.homes.home(node.to[0].source).views)
+    if gathers:
+        _gather_home(member)
+    if size > 1:
+        if any(n.remote(m) is not None for m in n.walk(frame.lowering.program.body)):
+            meet()  # what was put before is visible after
+        if inlined(frame, node, size, member.me, _buffers(frame, node)):
+            if node.kind == "scatter_view":
+                mine = frame.regions.block(node.source[0])
+                frame.lowering.scattered[mine.home.name] = node.dim
+                run = run_of(length(mine, node.dim), size, member.me)
+                for one in _slices(mine) if mine.home.lead > 1 else ():
+                    copy_block(frame, part(one, node.dim, *run), part(mine, node.dim, *run))
+            return
+        if _by_network(member, group):
+            return
+    if node.kind == "all_to_all" and len(node.source) > 1:
+        _counted(member, meet)
         return
     meet()
-    write = _result(party)
+    write = _result(member)
     meet()
     write()
     if node.kind in ("allgather", "all_to_all", "scatter_view", "gather_view"):
@@ -117,15 +118,16 @@ def between_copies(frames: list[Frame], node: n.Collective) -> None:
     """A collective of units inside one instance: all results are there before any is written."""
     if node.axis is not None:
         raise cannot(f"T.{node.kind} along an axis inside an instance", node)
+    check_algorithm(node)  # whichever it is: they share the instance's memory
     if _all_slices(frames, node):
         return
     writes = []
     for number, frame in enumerate(frames):
-        party = Party(
+        member = Member(
             frame, node, len(frames), Const(number),
             lambda region, rank: frames[known(rank) or 0].regions.block(region),
         )  # fmt: skip
-        writes.append(_result(party))
+        writes.append(_result(member))
     for write in writes:
         write()
 
@@ -143,84 +145,86 @@ def _all_slices(frames: list[Frame], node: n.Collective) -> bool:
     return True
 
 
-def _by_network(party: Party, group: str) -> bool:
-    """Let the network do it: a broadcast, or a reduction that the machine's network can do by itself."""
-    node, frame = party.node, party.frame
-    source = frame.regions.block(node.source[0])
-    target = frame.regions.block(node.to[0], True)
-    if source.cut or target.cut or node.fn is not None:
+def _by_network(member: Member, group: str) -> bool:
+    """Let the network spread what a root has that only the run tells."""
+    node, frame = member.node, member.frame
+    if node.kind != "broadcast" or node.algorithm is not None:
         return False
-    if node.kind == "allreduce" and node.impl in (None, "in_network") and _network_reduces(party, group):
-        kind = "all_reduce"
-    elif node.kind == "broadcast":
-        kind = "broadcast"
-    else:
+    source, target = frame.regions.block(node.source[0]), frame.regions.block(node.to[0], True)
+    if source.cut or target.cut:
         return False
     work = pm.Work(ZERO, simplify(source.elements * itemsize(source.home.dtype)), source.home.dtype)
-    root = frame.whole(node.root) if node.kind == "broadcast" else ZERO
-    frame.emit(pm.Collective(kind, group, source.region(), target.region(), node.op, root, work))
+    root = frame.whole(node.root)
+    frame.emit(pm.Collective("broadcast", group, source.region(), target.region(), node.op, root, work))
     return True
 
 
-def _network_reduces(party: Party, group: str) -> bool:
-    """Whether every network between the units of the group reduces by itself."""
-    frame, lowering = party.frame, party.frame.lowering
-    if frame.level is not lowering.first:
-        return False
-    hda, units = lowering.hda, np.arange(lowering.first.total)
-    key = next(g.key for g in lowering.groups.values() if g.name == group)
-    keys = np.broadcast_to(key.evaluate({"unit": units}), units.shape)
-    members = np.flatnonzero(keys == keys[0])
-    places = np.broadcast_to(spread(lowering).evaluate({"unit": units}), units.shape)
-    level = hda.scale(frame.level.scale).level
-    first, last = (Unit(level, int(places[at])) for at in (members[0], members[-1]))
-    try:
-        legs = hda.route(first, last).legs
-    except MegatileError:
-        return False
-    return bool(legs) and all(party.node.op in leg.network.in_network_reduction for leg in legs)
+def _buffers(frame: Frame, node: n.Collective) -> Buffers | None:
+    """The blocks that the library's algorithm reads and writes, if there is one of each."""
+    if len(node.to) > 1 or node.fn is not None:
+        return None
+    targets = frame.regions.blocks(node.to[0], True)
+    if node.kind == "gather_view":
+        home = frame.lowering.homes.gathered.get(frame.lowering.homes.table[node.to[0].source].base)
+        targets = [] if home is None else [whole(home)]
+    x = frame.regions.block(node.source[0])
+    if len(targets) != 1 or not x.kept or len(x.kept) != len(targets[0].kept):
+        return None
+    sizes = [known(x.axes[a].extent) or 0 for a in x.kept]
+    longest = max(range(len(sizes)), key=lambda d: sizes[d])
+    return Buffers(x, targets[0], longest if node.kind in ("allreduce", "broadcast") else _dim(frame, node))
 
 
-def _scratch(party: Party, like: Block, dtype: str | None = None) -> Block:
+def _dim(frame: Frame, node: n.Collective) -> int:
+    """The dimension that is shared out."""
+    if node.kind != "gather_view":
+        return node.dim
+    layouts = [v.layout for v in frame.lowering.homes.binding(node.to[0].source).views]
+    return next((layout.dim for layout in layouts if isinstance(layout, Shard)), 0)
+
+
+def _scratch(member: Member, like: Block, dtype: str | None = None) -> Block:
     """A tile of the stream's own with the shape of a block."""
     shape = tuple(known(like.axes[a].size) for a in like.kept)
     if None in shape:
-        raise cannot(f"T.{party.node.kind} of a region whose extents are known only at run time", party.node)
-    home = party.frame.lowering.scratch(
-        party.frame, tuple(e or 0 for e in shape), dtype or like.home.dtype, "sum"
+        raise cannot(
+            f"T.{member.node.kind} of a region whose extents are known only at run time", member.node
+        )
+    home = member.frame.lowering.scratch(
+        member.frame, tuple(e or 0 for e in shape), dtype or like.home.dtype, "sum"
     )
     return whole(home)
 
 
 @contextmanager
-def _ranks(party: Party, first: int = 0) -> Any:
+def _ranks(member: Member, first: int = 0) -> Any:
     """A loop over ranks from ``first`` on; just the body with a number where there is one."""
-    frame, name = party.frame, f"rank_{party.frame.lowering.fresh()}"
-    if party.size - first == 1:
+    frame, name = member.frame, f"rank_{member.frame.lowering.fresh()}"
+    if member.size - first == 1:
         yield Const(first)
         return
-    frame.ranges[name] = (first, party.size - 1)
+    frame.ranges[name] = (first, member.size - 1)
     with frame.stream.inner() as body:
         yield Symbol(name)
     if body:
-        frame.emit(pm.Loop(name, Const(first), Const(party.size), tuple(body)))
+        frame.emit(pm.Loop(name, Const(first), Const(member.size), tuple(body)))
 
 
-def _every(party: Party, do: Callable[[Expr], None], first: int = 0) -> None:
-    if isinstance(party.me, Const):  # inside one instance ranks are numbers
-        for rank in range(first, party.size):
+def _every(member: Member, do: Callable[[Expr], None], first: int = 0) -> None:
+    if isinstance(member.me, Const):  # inside one instance ranks are numbers
+        for rank in range(first, member.size):
             do(Const(rank))
         return
-    with _ranks(party, first) as rank:
+    with _ranks(member, first) as rank:
         do(rank)
 
 
-def _reduced(party: Party, source: Callable[[Expr], Block], like: Block) -> Block:
+def _reduced(member: Member, source: Callable[[Expr], Block], like: Block) -> Block:
     """The reduction of one block of every rank, in rank order, as wide as sums are."""
-    frame, node = party.frame, party.node
-    total = _scratch(party, like, accumulator(like.home.dtype))
+    frame, node = member.frame, member.node
+    total = _scratch(member, like, accumulator(like.home.dtype))
     copy_block(frame, total, source(ZERO))
-    arrived = None if isinstance(party.me, Const) else _scratch(party, like)
+    arrived = None if isinstance(member.me, Const) else _scratch(member, like)
 
     def add(rank: Expr) -> None:
         term = source(rank)
@@ -229,54 +233,22 @@ def _reduced(party: Party, source: Callable[[Expr], Block], like: Block) -> Bloc
             term = arrived
         compute(frame, COMBINE[node.op], total, [total, term], flops=total.elements, dtype=total.home.dtype)
 
-    if party.size > 1:
-        _every(party, add, 1)
+    if member.size > 1:
+        _every(member, add, 1)
     return total
 
 
-def _reduce_and_gather(party: Party, meet: Callable[[], None]) -> None:
-    """An all-reduce: every rank reduces its part of all terms, then gets the parts of the others."""
-    frame, node = party.frame, party.node
-    mine, target = frame.regions.block(node.source[0]), frame.regions.block(node.to[0], True)
-    sizes = [known(length(mine, d)) or 0 for d in range(len(mine.kept))]
-    dim = max(range(len(sizes)), key=lambda d: sizes[d])
-    run = run_of(length(mine, dim), party.size, party.me)
-    meet()
-    room = part(mine, dim, ZERO, ceil_div(length(mine, dim), party.size))
-    total = _scratch(party, room, accumulator(mine.home.dtype))
-    arrived = _scratch(party, room)
-    here = part(total, dim, ZERO, run[1])
-    copy_block(frame, here, part(mine, dim, *run))
-
-    def add(step: Expr) -> None:
-        term = part(arrived, dim, ZERO, run[1])
-        copy_block(frame, term, part(party.block(node.source[0], party.others(step)), dim, *run))
-        compute(frame, COMBINE[node.op], here, [here, term], flops=here.elements, dtype=here.home.dtype)
-
-    _every(party, add, 1)
-    copy_block(frame, part(target, dim, *run), here)
-    meet()
-
-    def fetch(step: Expr) -> None:
-        rank = party.others(step)
-        there = run_of(length(mine, dim), party.size, rank)
-        copy_block(frame, part(target, dim, *there), part(party.block(node.to[0], rank), dim, *there))
-
-    _every(party, fetch, 1)
-    meet()
-
-
-def _result(party: Party) -> Callable[[], None]:
+def _result(member: Member) -> Callable[[], None]:
     """Compute a unit's result; what is returned writes it."""
-    frame, node = party.frame, party.node
-    if node.kind == "gather_view":  # the parts lie in one tile: meeting makes them visible
-        if any(frame.lowering.homes.home(region.source).views for region in node.to):
-            raise cannot("T.allgather of a divided tensor", node, "T.allgather(out, x) gathers into a tile")
-        return lambda: None
-    if len(node.to) > 1 and node.fn is None:
-        raise cannot(f"T.{node.kind} with counts", node)
+    frame, node = member.frame, member.node
+    if node.kind == "gather_view":
+        if any(frame.lowering.homes.found[frame.lowering.homes.table[r.source].base].views for r in node.to):
+            _gather_parts(member)
+        return lambda: None  # or the parts lie in one tile: meeting makes them visible
+    if len(node.source) > 1 and node.fn is None:
+        raise cannot(f"T.{node.kind} with counts inside an instance", node)
     if node.fn is not None:
-        return _merged(party, node.fn)
+        return _merged(member, node.fn)
     targets = frame.regions.blocks(node.to[0], True)
     dim = node.dim
 
@@ -286,38 +258,118 @@ def _result(party: Party) -> Callable[[], None]:
 
     if node.kind in ("allreduce", "reduce_scatter", "scatter_view"):
         mine = frame.regions.block(node.source[0])
-        run = None if node.kind == "allreduce" else run_of(length(mine, dim), party.size, party.me)
+        run = None if node.kind == "allreduce" else run_of(length(mine, dim), member.size, member.me)
 
         def term(rank: Expr) -> Block:
-            block = party.block(node.source[0], rank)
+            block = member.block(node.source[0], rank)
             return block if run is None else part(block, dim, *run)
 
-        like = mine if run is None else part(mine, dim, ZERO, ceil_div(length(mine, dim), party.size))
-        if run is not None and run[1] != ceil_div(length(mine, dim), party.size):
+        like = mine if run is None else part(mine, dim, ZERO, ceil_div(length(mine, dim), member.size))
+        if run is not None and run[1] != ceil_div(length(mine, dim), member.size):
             raise cannot(f"T.{node.kind} of parts that are not equally long", node)
-        total = _reduced(party, term, like)
+        total = _reduced(member, term, like)
         if node.kind == "scatter_view":
             assert run is not None
             frame.lowering.scattered[mine.home.name] = dim
             return lambda: write(total, run)
         return lambda: write(total)
     if node.kind == "broadcast":
-        value = _scratch(party, targets[0])
-        copy_block(frame, value, party.block(node.source[0], frame.whole(node.root)))
+        value = _scratch(member, targets[0])
+        copy_block(frame, value, member.block(node.source[0], frame.whole(node.root)))
         return lambda: write(value)
-    value = _scratch(party, targets[0])
+    value = _scratch(member, targets[0])
 
     def piece(rank: Expr) -> None:
-        rank = rank if isinstance(party.me, Const) else party.others(rank)
-        block = party.block(node.source[0], rank)
+        rank = rank if isinstance(member.me, Const) else member.others(rank)
+        block = member.block(node.source[0], rank)
         whole = length(value, dim)
         if node.kind == "all_to_all":
-            block = part(block, dim, *run_of(length(block, dim), party.size, party.me))
-        there = run_of(whole, party.size, rank)
+            block = part(block, dim, *run_of(length(block, dim), member.size, member.me))
+        there = run_of(whole, member.size, rank)
         copy_block(frame, part(value, dim, *there), block)
 
-    _every(party, piece)
+    _every(member, piece)
     return lambda: write(value)
+
+
+def _gather_home(member: Member) -> None:
+    """A tile of the whole for every unit; from here on the tensor's own name means that."""
+    frame, node = member.frame, member.node
+    homes = frame.lowering.homes
+    base = homes.table[node.to[0].source].base
+    home = homes.found[base]
+    if scattered(home) or node.axis is not None:
+        raise cannot("T.allgather of a tensor whose parts are no runs, or along an axis,", node)
+    for m in n.walk(frame.lowering.program.body):
+        for kind, region in n.regions(m):
+            bound = homes.table[region.source]
+            if kind != "read" and bound.base == base and not bound.views:
+                raise cannot(f"a write to '{base}', which is gathered elsewhere,", m)
+    if base not in homes.gathered:
+        shape = tuple(int(e) for e in homes.program.param(base).shape)
+        made = Home(f"{base}_whole", shape, home.dtype, home.memory, frame.level.depth)
+        homes.found[made.name] = homes.gathered[base] = made
+        frame.lowering.declare(made, frame.level)
+
+
+def _gather_parts(member: Member) -> None:
+    """Every unit's part, however long, to its place in the whole."""
+    frame = member.frame
+    homes, regions = frame.lowering.homes, frame.regions
+    base = homes.table[member.node.to[0].source].base
+
+    def fetch(step: Expr) -> None:
+        peer = frame.peer(member.others(step), member.node.axis)
+        runs = [
+            (tidy(a, frame.ranges), tidy(b, frame.ranges))
+            for a, b in regions.part_of_home(homes.found[base], peer)
+        ]
+        there = Block(
+            homes.found[base], tuple(Axis(ZERO, b, b) for _, b in runs), frame.owner(homes.found[base], peer)
+        )
+        copy_block(frame, Block(homes.gathered[base], tuple(Axis(a, b, b) for a, b in runs)), there)
+
+    _every(member, fetch)
+
+
+def _counted(member: Member, meet: Callable[[], None]) -> None:
+    """An all-to-all of parts whose lengths are data: every unit reads all counts, then gets what is its."""
+    frame, node, size = member.frame, member.node, member.size
+    lowering = frame.lowering
+    out, x = frame.regions.block(node.to[0], True), frame.regions.block(node.source[0])
+    counts = whole(
+        lowering.scratch(frame, (size, size), frame.regions.block(node.source[1]).home.dtype, "counts")
+    )
+    ends = whole(lowering.scratch(frame, (size, size), counts.home.dtype, "ends"))
+    meet()
+
+    def row(rank: Expr) -> None:
+        copy_block(frame, part(counts, 0, rank, ONE), member.block(node.source[1], rank))
+
+    _every(member, row)
+    compute(frame, "cumsum", ends, [counts], {"axis": 1}, flops=counts.elements)
+    if len(node.to) > 1:
+        copy_block(frame, frame.regions.block(node.to[1], True), part(counts, 1, member.me, ONE))
+    name, at = f"rank_{lowering.fresh()}", Symbol(lowering.name("arrived"))
+    rank, most = Symbol(name), known(x.axes[x.kept[node.dim]].size) or 0
+    frame.ranges |= {name: (0, size - 1)}
+    with frame.stream.inner() as body:
+        got, end = (
+            _number(frame, part(part(b, 0, rank, ONE), 1, member.me, ONE), most, word)
+            for b, word in ((counts, "received"), (ends, "end"))
+        )
+        there = part(member.block(node.source[0], rank), node.dim, end - got, got)
+        copy_block(frame, part(out, node.dim, at, got), there)
+    carry = pm.CarryInt(at.name, ZERO, at + got)
+    frame.emit(pm.Loop(name, ZERO, Const(size), tuple(body), carries=(carry,)))
+    meet()
+
+
+def _number(frame: Frame, block: Block, bound: int, word: str) -> Expr:
+    name = frame.lowering.name(word)
+    frame.emit(pm.ReadScalar(name, block.region(), bound))
+    frame.ranges[name] = (0, bound)
+    return Symbol(name)
 
 
 def _slices(block: Block) -> list[Block]:
@@ -328,24 +380,24 @@ def _slices(block: Block) -> list[Block]:
     return [replace(block, axes=(replace(first, start=Const(i)), *others)) for i in range(block.home.lead)]
 
 
-def _merged(party: Party, fn: n.Merge) -> Callable[[], None]:
+def _merged(member: Member, fn: n.Merge) -> Callable[[], None]:
     """A user's function of tuples of tiles, applied to all ranks' one after the other."""
-    frame, node = party.frame, party.node
+    frame, node = member.frame, member.node
     mine = [frame.regions.block(region) for region in node.source]
-    state, arrived, new = ([_scratch(party, b) for b in mine] for _ in range(3))
+    state, arrived, new = ([_scratch(member, b) for b in mine] for _ in range(3))
     for there, region in zip(state, node.source, strict=True):
-        copy_block(frame, there, party.block(region, ZERO))
+        copy_block(frame, there, member.block(region, ZERO))
 
     def merge(rank: Expr) -> None:
         for there, region in zip(arrived, node.source, strict=True):
-            copy_block(frame, there, party.block(region, rank))
+            copy_block(frame, there, member.block(region, rank))
         for number, result in enumerate(fn.results):
             _merge_one(frame, new[number], result, state, arrived)
         for old, value in zip(state, new, strict=True):
             copy_block(frame, old, value)
 
-    if party.size > 1:
-        _every(party, merge, 1)
+    if member.size > 1:
+        _every(member, merge, 1)
     targets = [frame.regions.blocks(region, True) for region in node.to]
 
     def write() -> None:

@@ -186,9 +186,10 @@ def assemble(lowering: Lowering) -> pm.Plan:
     flags = [
         f for f in lowering.flags.values() if f.name in waited or not f.name.startswith(("go_", "done_"))
     ]
+    channels = tuple(replace(channel, name=name) for channel, name in lowering.channels.items())
     return pm.Plan(
-        lowering.program.name, lowering.first.scale, _grid(lowering.first), tuple(tiles), (), tuple(flags),
-        tuple(lowering.groups.values()), tuple(streams), place, tuple(levels),
+        lowering.program.name, lowering.first.scale, _grid(lowering.first), tuple(tiles),
+        channels, tuple(flags), tuple(lowering.groups.values()), tuple(streams), place, tuple(levels),
     )  # fmt: skip
 
 

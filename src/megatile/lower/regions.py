@@ -103,6 +103,18 @@ class Block:
         return list(zip(mine, theirs, strict=True))
 
 
+def part(block: Block, dim: int, offset: Expr, extent: Expr) -> Block:
+    """A run of elements of a block along one of its dimensions."""
+    at = block.kept[dim]
+    axes = list(block.axes)
+    axes[at] = axes[at].part(offset, extent)
+    return replace(block, axes=tuple(axes))
+
+
+def length(block: Block, dim: int) -> Expr:
+    return block.axes[block.kept[dim]].extent
+
+
 def product(extents: object) -> Expr:
     total: Expr = ONE
     for extent in extents:  # type: ignore[attr-defined]
@@ -259,9 +271,8 @@ class Regions:
         return found[0]
 
     def check(self, binding: Binding, home: Home, region: n.Region) -> None:
-        whole = self.homes.found[binding.base]
         reshaped = not binding.views and (
-            (not home.tensor and (binding.shape, binding.dtype) != (whole.shape, whole.dtype))
+            (not home.tensor and (binding.shape, binding.dtype) != (home.shape, home.dtype))
             or (home.tensor and binding.name != binding.base)
         )
         if reshaped:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import InstanceError
 from megatile.core.expr import ZERO, Expr, unit
@@ -81,7 +83,7 @@ def bytes_of(lowering: Lowering, level: Level, blocks: int) -> dict[str, int]:
             for r in regions_of(s)
         }
         needed: dict[str, int] = {}
-        for name in names:
+        for name in names & set(lowering.tiles):  # not messages, which lie in their slots
             tile = lowering.tiles[name]
             if tile.level == level.name and hda.level(hda.memory(tile.memory).level).position <= here:
                 size = math.prod(tile.shape) * itemsize(tile.dtype) * lowering.versions.get(name, 1)
@@ -121,6 +123,25 @@ def _on_grid(extents: tuple[int, ...], dims: tuple[int, ...]) -> Expr:
             dims[:axis]
         )
     return place
+
+
+def hardware_units(lowering: Lowering, level: Level, key: Expr, size: int) -> list[int]:
+    """Where the units of the first group lie that have a key in common, by rank."""
+    numbers = np.arange(level.instances)
+    keys = np.broadcast_to(key.evaluate({"unit": numbers}), numbers.shape)
+    members = np.flatnonzero(keys == keys[keys >= 0][0])[:size]
+    return [int(place) for place in _places(lowering, level)[members]]
+
+
+def _places(lowering: Lowering, level: Level) -> np.ndarray:
+    """The hardware unit of every instance of a level that stays where it is."""
+    numbers = np.arange(level.instances)
+    if level.parent is None:
+        return np.broadcast_to(spread(lowering).evaluate({"unit": numbers}), numbers.shape)
+    per = lowering.hda.count(level.scale) // lowering.hda.count(level.parent.scale)
+    place = together(lowering, level) if level.parent is lowering.first else ZERO
+    above = _places(lowering, level.parent)[numbers // level.total]
+    return above * per + place.evaluate({"unit": numbers % level.total})
 
 
 def spread(lowering: Lowering) -> Expr:

@@ -60,6 +60,8 @@ class Homes:
         self.layouts = placements(program)
         self.device_depth = self.launch.depth(self._device())
         self.found: dict[str, Home] = {p.name: self.tensor(p.name) for p in program.params}
+        self.gathered: dict[str, Home] = {}
+        """Divided tensors of which every unit has been given the whole: where that lies."""
 
     def _device(self) -> str:
         launch = self.launch
@@ -140,7 +142,9 @@ class Homes:
         return home
 
     def home(self, name: str) -> Home:
-        return self.found[self.table[name].base]
+        binding = self.table[name]
+        whole = None if binding.views else self.gathered.get(binding.base)
+        return whole or self.found[binding.base]
 
     def binding(self, name: str) -> Binding:
         return self.table[name]

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from megatile.core.expr import ZERO, Expr, known, simplify
+from megatile.core.expr import ZERO, Expr, known, simplify, unit
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT
@@ -164,9 +164,19 @@ class Frame:
         level = self.level
         while level.parent is not None and level.depth > home.depth:
             level = level.parent
+        return self.number(peer, level)
+
+    def number(self, peer: Place, level: Level | None = None) -> Expr:
+        """The number of the instance of a level (this one's) that a peer is, or is in."""
+        level = level or self.level
         if level.parent is None:
             return peer.rank(0, level.depth)
-        return peer.rank(0, level.parent.depth) * level.total + peer.rank(level.parent.depth, level.depth)
+        above = level.parent.depth
+        found = peer.rank(0, above) * level.total + peer.rank(above, level.depth)
+        if level is self.level and self.stream.count < level.total:  # as far from it as from this one
+            mine = self.place.rank(0, above) * level.total + self.place.rank(above, level.depth)
+            found = unit + found - mine
+        return found
 
     def peer(self, number: Expr, axis: int | None, scale: str | None = None) -> Place:
         """The place of another unit of the innermost region (or that of a scale), by its rank (along
@@ -219,12 +229,14 @@ class Lowering:
         self.levels: dict[str, Level] = {}
         self.tiles: dict[str, pm.Tile] = {}
         self.flags: dict[str, pm.Flag] = {}
+        self.channels: dict[pm.Channel, str] = {}
+        """By what they are, under the name that the library gave them."""
         self.groups: dict[tuple[str | None, Expr, str], pm.Group] = {}
         self.versions: dict[str, int] = {}
         self.parts: dict[int, tuple[int, int]] = {}
         """Regions of further levels: the first instance, and how often the region runs."""
         self.count = 0
-        self.used = {v for m in n.walk(program.body) for v in _loop_names(m)}
+        self.used = {v for m in n.walk(program.body) for v in _loop_names(m)} | set(self.homes.table)
         """Names of numbers."""
         self.scattered: dict[str, int] = {}
         """Tensors of which every unit has reduced its own part along a dimension."""
@@ -335,6 +347,13 @@ class Lowering:
             word = f"group_{len(self.groups) + 1}"
             found = self.groups[level.name, key, name] = pm.Group(word, key, level.name)
         return found.name
+
+    def channel(self, channel: pm.Channel) -> str:
+        """The name of a channel like that, made if there is none."""
+        found = self.channels.get(channel)
+        if found is None:
+            found = self.channels[channel] = self.name(channel.name)
+        return found
 
     # --- the whole --------------------------------------------------------------------------------
 

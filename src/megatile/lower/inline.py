@@ -1,0 +1,348 @@
+"""A collective of a Program by an algorithm of the collectives library, with the program's tiles as buffers.
+
+The library's Plan moves elements of one-dimensional tiles; here an element is a row: all that lies at one
+index of the dimension that is shared out. Its ranks become units of the group, its buffers blocks of homes,
+its channels and scratch tiles those of the level. What cannot be said so (blocks over an edge or of extents
+that only data tells, parts that are not equally long) is not inlined.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from megatile.collectives.algorithms import ALGORITHMS
+from megatile.collectives.job import CollectiveError, Job
+from megatile.collectives.planner import make_job
+from megatile.collectives.ranking import FEW, GUESSES
+from megatile.collectives.registry import Algorithm
+from megatile.core.dtypes import itemsize
+from megatile.core.errors import MegatileError
+from megatile.core.expr import ZERO, Const, Expr, Symbol, bounds, known, select, simplify, substitute
+from megatile.cost.price import lower_bound
+from megatile.hda import HDA
+from megatile.ir import nodes as n
+from megatile.lower.commands import key_of
+from megatile.lower.elements import whole
+from megatile.lower.errors import cannot
+from megatile.lower.regions import Block, length, part
+from megatile.lower.residency import hardware_units
+from megatile.lower.streams import Frame
+from megatile.lower.units import tidy
+from megatile.plan import model as pm
+from megatile.plan.model import PlanError
+from megatile.sim import simulate
+
+MOST = 256
+"""Units up to which the planner is asked for its choice; more of them get directly from each other."""
+OPERATIONS = {
+    "allreduce": "all_reduce", "allgather": "all_gather", "gather_view": "all_gather",
+    "reduce_scatter": "reduce_scatter", "scatter_view": "reduce_scatter", "all_to_all": "all_to_all",
+    "broadcast": "broadcast",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """What a collective reads (``x``) and writes (``y``; the same block where it is done in place), cut into
+    rows along a dimension."""
+
+    x: Block
+    y: Block
+    dim: int
+
+    @property
+    def in_place(self) -> bool:
+        return self.x.region() == self.y.region()
+
+    def rows(self, block: Block) -> int | None:
+        return known(length(block, self.dim))
+
+    @property
+    def row(self) -> tuple[int, ...] | None:
+        """The extents of a row, with 1 for the dimension; None: they are not known, or not equal."""
+        at = self.x.kept[self.dim]
+        if at != self.y.kept[self.dim] or len(self.x.axes) != len(self.y.axes):
+            return None
+        found = []
+        for d, (a, b) in enumerate(zip(self.x.axes, self.y.axes, strict=True)):
+            sizes = [1, 1] if d == at else [known(a.extent), known(b.extent)]
+            if sizes[0] is None or sizes[0] != sizes[1]:
+                return None
+            found.append(sizes[0])
+        return tuple(found)
+
+
+def check_algorithm(node: n.Collective) -> str | None:
+    """The registered name that ``algorithm=`` gives (or ``impl="in_network"``); None: the fastest."""
+    name = node.algorithm or ("in_network" if node.impl == "in_network" else None)
+    if name is None or name == "auto":
+        return None
+    return ALGORITHMS.find(name, node.span.place() if node.span else None).name
+
+
+def inlined(frame: Frame, node: n.Collective, size: int, me: Expr, buffers: Buffers | None) -> bool:
+    """Write the collective as the library does it; False: it is not for the library."""
+    name = check_algorithm(node)
+    problem = _unfit(frame, node, size, buffers)
+    if problem is not None:
+        if name is not None:
+            raise cannot(f"T.{node.kind} with algorithm='{node.algorithm or node.impl}' {problem}", node)
+        return False
+    assert buffers is not None
+    assert buffers.row is not None
+    count = max(buffers.rows(buffers.x) or 0, buffers.rows(buffers.y) or 0)
+    dtype = buffers.x.home.dtype
+    nbytes = count * math.prod(buffers.row) * itemsize(dtype)
+    members = hardware_units(frame.lowering, frame.level, key_of(frame, node.axis), size)
+    root = known(frame.whole(node.root)) or 0
+    asked = (OPERATIONS[node.kind], tuple(members), nbytes, dtype, node.op, root, buffers.in_place)
+    try:
+        algorithm, job = _choice(frame.lowering.hda, frame.level.scale, name, *asked)
+        # One row for each element; the memory is that of the program's own tile.
+        plan = algorithm.plan(replace(job, count=count, memory=buffers.x.home.memory))
+    except MegatileError as error:
+        if name is None:
+            return False
+        error.place = error.place or (node.span.place() if node.span else None)
+        raise
+    if len(plan.streams) > 1 or plan.flags:
+        raise cannot(f"algorithm '{algorithm.name}', whose ranks do different things,", node)
+    _Inliner(frame, node, me, buffers, plan).write()
+    return True
+
+
+def _unfit(frame: Frame, node: n.Collective, size: int, buffers: Buffers | None) -> str | None:
+    """Why a collective is not for the library."""
+    if node.fn is not None:
+        return "and fn=, which merges directly,"
+    if buffers is None or buffers.x.cut or buffers.y.cut or buffers.row is None:
+        return "of parts whose extents differ or are known only at run time"
+    x, y = buffers.rows(buffers.x), buffers.rows(buffers.y)
+    if x is None or y is None or x * y == 0:
+        return "of parts whose extents are known only at run time"
+    even = {"allgather": y == x * size, "gather_view": y == x * size, "reduce_scatter": x == y * size}
+    if not even.get(node.kind, x == y and (node.kind in ("allreduce", "broadcast") or x % size == 0)):
+        return "of parts that are not equally long"
+    if node.kind == "broadcast" and known(frame.whole(node.root)) is None:
+        return "from a root that is not a number"
+    if size > MOST and node.algorithm is None:
+        return "of so many units"
+    return None
+
+
+@lru_cache(maxsize=512)
+def _choice(
+    hda: HDA, scale: str, algorithm: str | None, operation: str, members: tuple[int, ...], nbytes: int,
+    dtype: str, reduction: str, root: int, in_place: bool,
+) -> tuple[Algorithm, Job]:  # fmt: skip
+    """The algorithm named, or the fastest for this machine, these units and this size.
+
+    Times are those of messages of the units' own engines, as in the program, not of a library's kernels.
+    """
+    fields: dict[str, Any] = {"root": root, "in_place": in_place}
+    if operation in ("all_reduce", "reduce_scatter"):
+        fields["reduction"] = reduction
+    if algorithm is not None and len(set(members)) < len(members):  # several of them on one unit
+        job = Job(operation, len(members), nbytes // itemsize(dtype), dtype, scale=scale, **fields)
+    else:
+        job, _ = make_job(
+            operation, machine=hda, scale=scale, nbytes=nbytes, dtype=dtype, ranks=members, **fields
+        )
+    able = {a.name: a for a in ALGORITHMS.values() if a.reason_against(job) is None}
+    if algorithm is not None:
+        if algorithm not in able:
+            raise CollectiveError(
+                f"{algorithm} cannot do {operation} over {job.ranks} ranks: "
+                f"{ALGORITHMS[algorithm].reason_against(job)}",
+                advice=f"one of {', '.join(sorted(able))}",
+            )
+        return able[algorithm], job
+    if job.ranks > FEW:
+        able = {name: a for name, a in able.items() if name in GUESSES} or able
+    priced: list[tuple[int, str, pm.Plan]] = []
+    for name, one in able.items():
+        with suppress(PlanError):  # its queues do not fit the memory
+            plan = one.plan(job)
+            if len(plan.streams) == 1 and not plan.flags:
+                priced.append((lower_bound(plan, hda, launch=False), name, plan))
+    best: tuple[int, str] | None = None
+    for price, name, plan in sorted(priced, key=lambda p: p[:2]):
+        if best is not None and price >= best[0]:
+            break
+        with suppress(PlanError):
+            time = simulate(plan, machine=hda, launch=False, record=False).time_ps
+            best = min(best or (time, name), (time, name))
+    if best is None:
+        raise CollectiveError(f"no algorithm does {operation} over {job.ranks} ranks")
+    return able[best[1]], job
+
+
+@dataclass
+class _Inliner:
+    """One Plan of the library on its way into a stream."""
+
+    frame: Frame
+    node: n.Collective
+    me: Expr
+    buffers: Buffers
+    plan: pm.Plan
+    names: dict[str, str] = field(default_factory=dict)
+    blocks: dict[str, Block] = field(default_factory=dict)
+    numbers: dict[str, Expr] = field(default_factory=dict)
+
+    def write(self) -> None:
+        lowering = self.frame.lowering
+        self.numbers["unit"] = self.me
+        self.row = self.buffers.row or ()
+        self.axis = self.buffers.x.kept[self.buffers.dim]
+        for tile in self.plan.tiles:
+            if tile.name in ("x", "y"):
+                self.blocks[tile.name] = self.buffers.x if tile.name == "x" else self.buffers.y
+            else:
+                home = lowering.scratch(self.frame, self.shape(tile.shape[0]), tile.dtype, tile.name)
+                self.blocks[tile.name] = whole(home)
+        for channel in self.plan.channels:
+            self.channel(channel)
+        for statement in self.body(self.plan.streams[0].body):
+            self.frame.emit(statement)
+
+    def shape(self, rows: int) -> tuple[int, ...]:
+        return tuple(rows if d == self.axis else e for d, e in enumerate(self.row))
+
+    def channel(self, channel: pm.Channel) -> None:
+        """The same queues between the units of every group; other instances of the level have none."""
+        lowering, key = self.frame.lowering, key_of(self.frame, self.node.axis)
+        feeds = self.expr(channel.source)
+        source = select(feeds < 0, -1, self.unit_at(feeds))
+        if self.frame.stream.meets is not None:
+            source = select(key < 0, -1, source)
+        made = replace(
+            channel,
+            source=tidy(source, {**self.frame.ranges, "member": (0, channel.members - 1)}),
+            slot_bytes=channel.slot_bytes * math.prod(self.row),
+            level=self.frame.level.name,
+        )
+        # Collectives that are alike have one: units meet at whatever line they come to it.
+        self.names[channel.name] = lowering.channel(made)
+
+    # --- numbers and regions ----------------------------------------------------------------------
+
+    def expr(self, value: Expr) -> Expr:
+        return tidy(substitute(value, self.numbers), self.frame.ranges)
+
+    def unit_at(self, rank: Expr) -> Expr:
+        frame = self.frame
+        return tidy(frame.number(frame.peer(rank, self.node.axis)), frame.ranges)
+
+    def region(self, region: pm.Region) -> pm.Region:
+        block = self.blocks.get(region.tile)
+        if block is None:  # a message: all of it, or rows of it
+            if not region.start:
+                return pm.Region(self.renamed(region.tile))
+            start = tuple(
+                self.expr(region.start[0]) if d == self.axis else ZERO for d in range(len(self.row))
+            )
+            return pm.Region(self.renamed(region.tile), start, self.extents(region.shape))
+        if region.start:
+            axis = self.expr(region.start[0]), self.expr(region.shape[0])
+            block = part(block, block.kept.index(self.axis), *axis)
+        return block.region()
+
+    def extents(self, shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(self.expr(shape[0]) if d == self.axis else Const(e) for d, e in enumerate(self.row))
+
+    def work(self, work: pm.Work) -> pm.Work:
+        row = math.prod(self.row)
+        return pm.Work(
+            simplify(self.expr(work.flops) * row), simplify(self.expr(work.bytes) * row), work.dtype
+        )
+
+    def renamed(self, name: str) -> str:
+        if name not in self.names:
+            self.names[name] = self.frame.lowering.name(name)
+        return self.names[name]
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def body(self, body: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(self.statement(s) for s in body)
+
+    def statement(self, s: Any) -> Any:
+        """The same statement of the program's stream."""
+        place = self.node.span.place() if self.node.span else None
+        return replace(_RULES[type(s)](self, s), source=place)
+
+    def send(self, s: pm.Send) -> pm.Send:
+        return pm.Send(
+            self.names[s.channel], self.unit_at(self.expr(s.to)), self.expr(s.member), self.region(s.read),
+            self.work(s.work),
+        )  # fmt: skip
+
+    def receive(self, s: pm.Receive) -> pm.Receive:
+        return replace(
+            s, channel=self.names[s.channel], member=self.expr(s.member), shape=self.extents(s.shape),
+            name=None if s.name is None else self.renamed(s.name),
+            into=None if s.into is None else self.region(s.into), work=self.work(s.work),
+        )  # fmt: skip
+
+    def compute(self, s: pm.Compute) -> pm.Compute:
+        reads = tuple(self.region(r) for r in s.reads)
+        return replace(s, write=self.region(s.write), reads=reads, work=self.work(s.work))
+
+    def collective(self, s: pm.Collective) -> pm.Collective:
+        frame = self.frame
+        group = next(g for g in self.plan.groups if g.name == s.group)
+        own, wider = key_of(frame, self.node.axis), self.expr(group.key)
+        key = own if wider == Const(0) else select(own < 0, own, own * self.plan.units + wider)
+        regions = {
+            k: None if v is None else self.region(v) for k, v in (("read", s.read), ("write", s.write))
+        }
+        name = frame.lowering.barrier(frame.level, tidy(key, frame.ranges))
+        return replace(s, group=name, root=self.expr(s.root), work=self.work(s.work), **regions)
+
+    def loop(self, s: pm.Loop) -> pm.Loop:
+        index = self.frame.lowering.name(s.index)
+        self.numbers[s.index] = Symbol(index)
+        inits = [self.expr(c.init) if isinstance(c, pm.CarryInt) else self.renamed(c.init) for c in s.carries]
+        for carry in s.carries:
+            if isinstance(carry, pm.CarryInt):
+                self.numbers[carry.name] = Symbol(self.renamed(carry.name))
+        limits = self.expr(s.start), self.expr(s.stop), self.expr(s.step)
+        low, high = (bounds(e, self.frame.ranges) for e in limits[:2])
+        if low is not None and high is not None and known(limits[2]) == 1:
+            self.frame.ranges[index] = (low[0], max(low[0], high[1] - 1))
+        body = self.body(s.body)
+        carries = tuple(
+            replace(
+                c, name=self.renamed(c.name), init=init,
+                next=self.expr(c.next) if isinstance(c, pm.CarryInt) else self.renamed(c.next),
+            )
+            for c, init in zip(s.carries, inits, strict=True)
+        )  # fmt: skip
+        frees = tuple(self.renamed(f) for f in s.frees)
+        return pm.Loop(index, *limits[:2], body, limits[2], carries, frees)
+
+    def branch(self, s: pm.If) -> pm.If:
+        condition, body, orelse = self.expr(s.condition), self.body(s.body), self.body(s.orelse)
+        merges: list[Any] = []
+        for merge in s.merges:
+            change = self.expr if isinstance(merge, pm.MergeInt) else self.renamed
+            sides = {"then": change(merge.then), "orelse": change(merge.orelse)}  # type: ignore[operator]
+            merges.append(replace(merge, name=self.renamed(merge.name), **sides))
+            if isinstance(merge, pm.MergeInt):
+                self.numbers[merge.name] = Symbol(self.names[merge.name])
+        return pm.If(condition, body, orelse, tuple(merges))
+
+    def free(self, s: pm.Free) -> pm.Free:
+        return pm.Free(tuple(self.renamed(name) for name in s.names))
+
+
+_RULES: dict[type, Any] = {
+    pm.Send: _Inliner.send, pm.Receive: _Inliner.receive, pm.Compute: _Inliner.compute,
+    pm.Collective: _Inliner.collective, pm.Loop: _Inliner.loop, pm.If: _Inliner.branch,
+    pm.Free: _Inliner.free,
+}  # fmt: skip
