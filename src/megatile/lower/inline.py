@@ -298,16 +298,18 @@ class _Inliner:
         group = next(g for g in self.plan.groups if g.name == s.group)
         own, wider = key_of(frame, self.node.axis), self.expr(group.key)
         key = own if wider == Const(0) else select(own < 0, own, own * self.plan.units + wider)
-        regions = {
-            k: None if v is None else self.region(v) for k, v in (("read", s.read), ("write", s.write))
-        }
         name = frame.lowering.barrier(frame.level, tidy(key, frame.ranges))
-        return replace(s, group=name, root=self.expr(s.root), work=self.work(s.work), **regions)
+        read, write = (None if r is None else self.region(r) for r in (s.read, s.write))
+        return replace(s, group=name, root=self.expr(s.root), work=self.work(s.work), read=read, write=write)
+
+    def value(self, value: Any) -> Any:
+        """A number, or the name of a tile."""
+        return self.renamed(value) if isinstance(value, str) else self.expr(value)
 
     def loop(self, s: pm.Loop) -> pm.Loop:
         index = self.frame.lowering.name(s.index)
         self.numbers[s.index] = Symbol(index)
-        inits = [self.expr(c.init) if isinstance(c, pm.CarryInt) else self.renamed(c.init) for c in s.carries]
+        inits = [self.value(c.init) for c in s.carries]
         for carry in s.carries:
             if isinstance(carry, pm.CarryInt):
                 self.numbers[carry.name] = Symbol(self.renamed(carry.name))
@@ -316,23 +318,19 @@ class _Inliner:
         if low is not None and high is not None and known(limits[2]) == 1:
             self.frame.ranges[index] = (low[0], max(low[0], high[1] - 1))
         body = self.body(s.body)
-        carries = tuple(
-            replace(
-                c, name=self.renamed(c.name), init=init,
-                next=self.expr(c.next) if isinstance(c, pm.CarryInt) else self.renamed(c.next),
-            )
+        carries: Any = (
+            type(c)(self.renamed(c.name), init, self.value(c.next))
             for c, init in zip(s.carries, inits, strict=True)
-        )  # fmt: skip
+        )
         frees = tuple(self.renamed(f) for f in s.frees)
-        return pm.Loop(index, *limits[:2], body, limits[2], carries, frees)
+        return pm.Loop(index, *limits[:2], body, limits[2], tuple(carries), frees)
 
     def branch(self, s: pm.If) -> pm.If:
         condition, body, orelse = self.expr(s.condition), self.body(s.body), self.body(s.orelse)
         merges: list[Any] = []
         for merge in s.merges:
-            change = self.expr if isinstance(merge, pm.MergeInt) else self.renamed
-            sides = {"then": change(merge.then), "orelse": change(merge.orelse)}  # type: ignore[operator]
-            merges.append(replace(merge, name=self.renamed(merge.name), **sides))
+            sides = self.value(merge.then), self.value(merge.orelse)
+            merges.append(type(merge)(self.renamed(merge.name), *sides))
             if isinstance(merge, pm.MergeInt):
                 self.numbers[merge.name] = Symbol(self.names[merge.name])
         return pm.If(condition, body, orelse, tuple(merges))
