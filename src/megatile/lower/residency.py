@@ -9,6 +9,7 @@ import numpy as np
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import InstanceError
 from megatile.core.expr import ZERO, Expr, unit
+from megatile.ir.launch import Launch
 from megatile.language.tile.launch import instance_of
 from megatile.lower.errors import LoweringError
 from megatile.lower.streams import Level, Lowering
@@ -54,13 +55,27 @@ def fit(lowering: Lowering, level: Level) -> int:
             lowering.versions.update({k: min(v, most - 1) for k, v in lowering.versions.items()})
 
 
+def named_extents(launch: Launch) -> dict[str, tuple[int, ...]]:
+    """The scales that a program names, with the instances of those between that it does not."""
+    found: dict[str, tuple[int, ...]] = {}
+    between = 1
+    for scale in launch.scales:
+        if scale.named:
+            found[scale.name] = (between * scale.extents[0], *scale.extents[1:])
+            between = 1
+        else:
+            between *= scale.count
+    return found
+
+
 def limits(lowering: Lowering, level: Level) -> dict[str, int]:
     """How many instances of a level a hardware unit could hold for each of what they need."""
     hda, launch = lowering.hda, lowering.launch
-    instance = instance_of(hda, {s.name: s.extents for s in launch.scales if s.named})
+    instance = instance_of(hda, named_extents(launch))
     blocks = launch.count(launch.dispatch, level.name or level.scale)
     units = hda.count(launch.dispatch) // hda.count(level.scale)
-    found = {"threads": instance.residency({})}
+    most = instance.residency({})
+    found = {"blocks" if most == hda.scale(launch.dispatch).max_resident else "threads": most}
     found |= {
         name: instance.residency({name: size}) for name, size in bytes_of(lowering, level, blocks).items()
     }
