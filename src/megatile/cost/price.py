@@ -34,7 +34,7 @@ from megatile.sim import state as st
 from megatile.sim.record import Record, has_any
 from megatile.sim.simulate import Run
 from megatile.sim.table import DMA, ENGINES
-from megatile.timing.fabric import Path, serialise_ps
+from megatile.timing.fabric import serialise_ps
 from megatile.timing.faults import Faults
 from megatile.timing.view import Timing, as_timing
 
@@ -172,7 +172,7 @@ class _Loads:
         keys = np.stack([moved[:, st.R_PATH], moved[:, st.R_BYTES], flows], axis=1)
         pairs, counts = np.unique(keys, axis=0, return_counts=True) if len(keys) else (keys, np.zeros(0))
         for (number, nbytes, flow), count in zip(pairs.tolist(), counts.tolist(), strict=True):
-            path = run.simulation.paths[number]
+            path = record.path(number)
             pieces = len(path.pieces(nbytes))
             for stage, busy in zip(path.stages, path.stage_ps(nbytes)[1], strict=True):
                 if stage.resource is not None:
@@ -190,18 +190,18 @@ class _Loads:
         else:
             self.busiest_ps = max([loads[key] // widths.get(key, 1) for key in shared] + [self.own_ps])
         self.shared = tuple(sorted(str(key) for key in shared))
-        missing = self._missing(rows, run.simulation.paths)
+        missing = self._missing(rows)
         self.waiting_ps += missing
         self.serial_ps = self._serial(rows, run) + missing
 
-    def _missing(self, rows: Any, paths: list[Path]) -> int:
+    def _missing(self, rows: Any) -> int:
         """How long the layers behind caches serve if every block is missing and every changed one leaves."""
         plan, statements, total = self.record.launched.plan, self.record.statements, 0
         tiles = {tile.name: tile for tile in plan.tiles}
         moved = rows[rows[:, st.R_PATH] != st.NONE][:, [st.R_AT, st.R_PATH, st.R_WHO]]
         keys, counts = np.unique(moved, axis=0, return_counts=True) if len(moved) else (moved, np.zeros(0))
         for (at, path, who), count in zip(keys.tolist(), counts.tolist(), strict=True):
-            statement, described = statements[at], paths[path]
+            statement, described = statements[at], self.record.path(path)
             if not (described.reads or described.writes):
                 continue
             view = self.record.launched.views[self.record.launched.which(who)[0]]

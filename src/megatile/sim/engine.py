@@ -1470,6 +1470,7 @@ def next_piece(s, parent, index, head):
     m = command_row(s, c)
     s[m + PARENT_OF] = parent
     s[m + PATH] = s[p + PATH]
+    s[m + BASE] = s[p + BASE]
     s[m + FLOW_OF] = s[p + FLOW_OF]
     s[m + ORDER] = s[p + ORDER] + index
     s[m + REST] = index
@@ -1510,15 +1511,15 @@ def move(s, c):
     p = path_row(s, s[m + PATH])
     for index in range(s[m + STAGE], s[p + STAGES]):
         k = s[p + FIRST_STAGE] + index
-        server = s[stage_row(s, k) + STAGE_SERVER]
+        shared = s[stage_row(s, k) + STAGE_SHARED]
         time = s[m + HEAD]
-        if server != NONE:
-            if s[stage_row(s, k) + STAGE_SHARED] == 1:
-                s[m + STAGE] = index
-                push(s, time, REQUESTS, s[m + FLOW_OF], s[m + ORDER] * HOPS + index + 1, c)
-                return
-            if s[m + WAITED] == 1:
-                time = serve(s, server, time, stage_busy(s, k, s[m + BYTES]))
+        if shared == 1:
+            s[m + STAGE] = index
+            push(s, time, REQUESTS, s[m + FLOW_OF], s[m + ORDER] * HOPS + index + 1, c)
+            return
+        if shared == 0 and s[m + WAITED] == 1:
+            server = s[m + BASE] + s[stage_row(s, k) + STAGE_SERVER]
+            time = serve(s, server, time, stage_busy(s, k, s[m + BYTES]))
         turn(s, c, index, time)
     finished(s, c, max(s[m + TAIL], s[m + HEAD]) + s[p + EXTRA])
 
@@ -1557,7 +1558,8 @@ def granted(s, c, time):
     behind = 0
     if s[m + SPAN_WRITTEN] != NONE and index + 1 == s[p + STAGES]:
         behind = store(s, c, time)
-    now = serve(s, s[stage_row(s, k) + STAGE_SERVER], time, stage_busy(s, k, s[m + BYTES]))
+    server = s[m + BASE] + s[stage_row(s, k) + STAGE_SERVER]
+    now = serve(s, server, time, stage_busy(s, k, s[m + BYTES]))
     s[m + WAITED] = 1
     s[m + STAGE] = index + 1
     turn(s, c, index, now)
@@ -2057,6 +2059,18 @@ def look_all(s, g, code):
 
 
 @jit
+def site(s, g, own):
+    """The figure that an instance always needs at its instruction; those of instances that take turns in a
+    row need the same one if it depends on where they are alone (``own``). NONE where it is not known."""
+    u = unit_row(s, g)
+    at = s[code_row(s, s[u + PC]) + SITE]
+    level = level_row(s, s[u + LEVEL])
+    if at == NONE or (s[level + FIXED] == 0 and not own):
+        return NONE
+    return s[s[T_SITE] + at + g - s[level + FIRST_ROW]]
+
+
+@jit
 def copy_path(s, g, source, target):
     """1 + the path between two accesses, or 0 where the machine has to be asked."""
     x = storage_row(s, g, s[access_row(s, source) + A_STORAGE])
@@ -2068,6 +2082,9 @@ def copy_path(s, g, source, target):
         a = access_row(s, k)
         ask(s, MISUSE, s[unit_row(s, g) + PC], g, 5, s[a + A_OWNER], s[a + A_STORAGE])
         return 0
+    p = site(s, g, one == NONE and other == NONE)
+    if p != NONE:
+        return p + 1
     here = NONE
     there = NONE
     if one != NONE or other != NONE or s[x + PRIVATE] == 0 or s[y + PRIVATE] == 0:
@@ -2104,8 +2121,9 @@ def delay_of(s, flow, number, p, nbytes):
     """The jitter of a transfer: UNKNOWN where the machine has to be asked."""
     if s[JITTER] == 0:
         return 0
-    h = find(s, ASK_DELAY, flow, number, p, nbytes)
+    h = find(s, ASK_DELAY, flow, number, p & CLASS, nbytes)
     if h == NONE:
+        p = p & CLASS
         ask(s, ASK_DELAY, flow, number, p, nbytes, occupied(s, p, nbytes) + s[path_row(s, p) + LATENCY])
         return UNKNOWN
     return s[memo_row(s, h) + 5]
@@ -2176,7 +2194,8 @@ def do_copy(s, g, pc):
     m = command_row(s, c)
     for k in range(n):
         conflicts(s, g, c, k)
-    s[m + PATH] = p
+    s[m + PATH] = p & CLASS
+    s[m + BASE] = p >> CLASSES
     s[m + BYTES] = nbytes
     s[m + DELAY] = delay
     s[m + FLOW_OF] = flow
@@ -2224,10 +2243,15 @@ def do_send(s, g, pc):
     look(s, g, s[code + D], 0, 0)
     memory = s[storage_row(s, g, s[access_row(s, 0) + A_STORAGE]) + MEMORY]
     lane = s[k + VC]
+    p = NONE
+    h = NONE
     if level == s[u + LEVEL] and s[level_row(s, level) + FIXED] == 1:
-        h = find(s, ASK_PATH, place, memory, -2, -2)
-        if h == NONE:
-            return ask(s, ASK_PATH, place, memory, -2, -2, g)
+        if s[k + QFROM] == memory:
+            p = s[k + QPATH]
+        else:
+            h = find(s, ASK_PATH, place, memory, -2, -2)
+            if h == NONE:
+                return ask(s, ASK_PATH, place, memory, -2, -2, g)
     else:
         memory = memory * (1 << 24) + s[u + LEVEL]
         peer = seen_from(s, g, level, to)
@@ -2238,7 +2262,8 @@ def do_send(s, g, pc):
         if lane == NONE:
             return ask(s, ASK_LANE, channel_of(s, g), s[u + LEVEL], s[u + PLACE], peer, g)
         lane = s[memo_row(s, lane) + 5]
-    p = s[memo_row(s, h) + 5]
+    if p == NONE:
+        p = s[memo_row(s, h) + 5]
     flow = s[x + CHANNEL_FIRST] + to * s[x + MEMBERS] + member
     delay = delay_of(s, flow, number, p, nbytes)
     if delay == UNKNOWN:
@@ -2253,7 +2278,8 @@ def do_send(s, g, pc):
     m = command_row(s, c)
     conflicts(s, g, c, 0)
     after_visible(s, g, c)
-    s[m + PATH] = p
+    s[m + PATH] = p & CLASS
+    s[m + BASE] = p >> CLASSES
     s[m + BYTES] = nbytes
     s[m + DELAY] = delay
     s[m + FLOW_OF] = flow
@@ -2327,7 +2353,8 @@ def take(s, g, pc, q, kind):
     c = new_command(s, INTO, g, pc)
     m = command_row(s, c)
     conflicts(s, g, c, 0)
-    s[m + PATH] = p
+    s[m + PATH] = p & CLASS
+    s[m + BASE] = p >> CLASSES
     s[m + BYTES] = nbytes
     s[m + DELAY] = delay
     s[m + FLOW_OF] = s[u + FLOW]
@@ -2446,13 +2473,16 @@ def do_signal(s, g, pc):
     f = flag_row(s, s[launch_row(s, s[u + LAUNCH]) + FLAGS] + s[code + A])
     if to < 0 or to >= s[f + FLAG_UNITS] or member < 0 or member >= s[f + FLAG_MEMBERS]:
         return ask(s, MISUSE, pc, g, 3, to, member)
-    peer = seen_from(s, g, s[f + FLAG_LEVEL], to)
-    h = find(s, ASK_MESSAGE, s[u + LEVEL], s[u + PLACE], peer, 0)
-    if h == NONE:
-        return ask(s, ASK_MESSAGE, s[u + LEVEL], s[u + PLACE], peer, 0, g)
+    delay = site(s, g, 0)
+    if delay == NONE:
+        peer = seen_from(s, g, s[f + FLAG_LEVEL], to)
+        h = find(s, ASK_MESSAGE, s[u + LEVEL], s[u + PLACE], peer, 0)
+        if h == NONE:
+            return ask(s, ASK_MESSAGE, s[u + LEVEL], s[u + PLACE], peer, 0, g)
+        delay = s[memo_row(s, h) + 5]
     c = new_command(s, SIGNAL, g, pc)
     m = command_row(s, c)
-    s[m + DELAY] = s[memo_row(s, h) + 5]
+    s[m + DELAY] = delay
     s[m + AMOUNT] = evaluate(s, s[code + D], frame)
     s[m + MESSAGE_QUEUE] = s[f + FIRST_COUNTER] + to * s[f + FLAG_MEMBERS] + member
     s[m + FLOW_OF] = s[m + MESSAGE_QUEUE]

@@ -46,7 +46,7 @@ class Instances:
     """The rows of a launch; they serve again when it has ended."""
 
     def __init__(self, simulation: Simulation, launched: Launched) -> None:
-        self.simulation, self.arena, self.launched = simulation, simulation.arena, launched
+        self.arena, self.launched = simulation.arena, launched
         self.plan, self.table = launched.plan, launched.table
         self.arena.extend("place", launched.offsets[-1], NONE)
         self.levels: dict[str, Rows] = {}
@@ -58,7 +58,7 @@ class Instances:
             if level.parent is not None:
                 self.children[level.parent].append(level)
         for i, level in enumerate(self.plan.all_levels):
-            self._fill(i, self.levels[level.name])
+            self._fill(simulation, i, self.levels[level.name])
         self.below = range(self.arena.used["below"], self.arena.used["below"])
         self._below()
         self.pools = range(self.pools.start, self.arena.used["pool"])
@@ -143,7 +143,7 @@ class Instances:
         pool_of = first_pool + np.searchsorted(bases, outer)
         return Rows(first, places, np.full(len(places), NONE), first_pool + pools, False, pool_of)
 
-    def _fill(self, i: int, rows: Rows) -> None:
+    def _fill(self, simulation: Simulation, i: int, rows: Rows) -> None:
         """Frames, lists of accesses, queues of engines; who has a stream and waits for the launch."""
         arena, table, launched = self.arena, self.table, self.launched
         count, view = len(rows), launched.views[i]
@@ -155,7 +155,8 @@ class Instances:
         heads = arena.extend("heads", table.storages * count, NONE)
         rows.held = arena.extend("held", slots * count), slots
         rows.tails = arena.extend("tails", engines * count), engines
-        self._engines(view, *rows.tails, rows.places)
+        self._engines(simulation, view, *rows.tails, rows.places)
+        arena.rows("level")[launched.levels + i, st.FIRST_ROW] = rows.first
         u = arena.rows("unit")[rows.all]
         u[
             :, [st.CAUSE, st.SHARED, st.WAITS, st.SINCE, st.NEXT, st.FOLLOWERS, st.POOL, st.CHAIN, st.OVER_BY]
@@ -180,16 +181,16 @@ class Instances:
             waits = streams != NONE if not self.plan.levels else rows.parents == NONE
             u[waits, st.STATE], u[waits, st.PARTS] = st.PENDING, 1
 
-    def _engines(self, view: Any, first: int, engines: int, places: Any) -> None:
+    def _engines(self, simulation: Simulation, view: Any, first: int, engines: int, places: Any) -> None:
         """The queues of every instance's engines; several instances may share an engine."""
-        simulation, several = self.simulation, bool(self.plan.levels)
+        several = bool(self.plan.levels)
         self.arena.rows("tails")[first : first + engines * len(places)] = (0, NONE, NONE, NONE)
         for engine, name in enumerate((*ENGINES[1:], "dma"), 1):
-            if not len(places) or not simulation.contended or view.engine_resource(name, 0) is None:
+            if not len(places) or not simulation.paths.contended or view.engine_resource(name, 0) is None:
                 continue
             keys = [view.engine_resource(name, place) for place in places.tolist()]
-            if several or len(set(keys)) < len(keys) or simulation.everything_shared:
-                servers = [simulation.server(key, 1) for key in keys]
+            if several or len(set(keys)) < len(keys) or simulation.paths.everything_shared:
+                servers = [simulation.paths.server(key, 1) for key in keys]
                 rows = self.arena.rows("tails")[first : first + engines * len(places)]
                 for e in range(engine, engines if name == "dma" else engine + 1):
                     rows[e::engines, 3] = servers

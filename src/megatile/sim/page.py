@@ -103,7 +103,7 @@ def link_use(result: Result, bins: int = BINS) -> list[LinkUse]:
     order = np.argsort(inverse, kind="stable")
     cuts = np.searchsorted(inverse[order], np.arange(len(keys) + 1))
     for number, (path, nbytes) in enumerate(keys.tolist()):
-        described = record.paths[path]
+        described = record.path(path)
         stages = [
             (fabric.keys[stage.resource], ps)
             for stage, ps in zip(described.stages, described.stage_ps(nbytes)[1], strict=True)

@@ -16,6 +16,7 @@ from megatile.sim import state as st
 from megatile.sim.simulation import Launched, Simulation
 from megatile.sim.state import NONE
 from megatile.sim.table import DMA, ENGINES
+from megatile.timing.fabric import Path
 from megatile.trace import LAUNCH, Counter, Trace
 from megatile.trace.exposure import COMMUNICATION, WAITING, covered_ps, engine_kind, uncovered_ps
 
@@ -82,7 +83,8 @@ class Record:
 
     def __init__(self, simulation: Simulation, launched: Launched, origin_ps: int | None = None) -> None:
         self.launched = launched
-        self.statements, self.paths = simulation.rows.statements, simulation.paths
+        self.statements = simulation.rows.statements
+        self._paths, self._known = simulation.paths, dict[int, Path]()
         self.queue_ends = launched.queue_ends
         memo = simulation.table("memo")
         self.answers = memo[memo[:, 0] == st.ASK_BUSY]
@@ -104,7 +106,7 @@ class Record:
         """Of every record, its number among those of all launches."""
         self.rows = rows[chosen]
         self.caches = [
-            (name, *ends) for (name, _), ends in zip(simulation.caches, simulation.behind, strict=True)
+            (name, *ends) for (name, _), ends in zip(self._paths.caches, self._paths.behind, strict=True)
         ]
         """Of every cache: its name, and the name and key of what is behind it."""
         self.cached = simulation.table("cache").copy()
@@ -125,6 +127,12 @@ class Record:
             first = max(self.first_aux, launched.first_aux)
             last = int(simulation.arena.memory[st.AUX])
             self.aux, self.first_aux = self.aux[first - self.first_aux : last].copy(), first
+
+    def path(self, number: int) -> Path:
+        """A path by its number."""
+        if number not in self._known:
+            self._known[number] = self._paths.described(number, self.launched.resources.fabric)
+        return self._known[number]
 
     def trace(self, delay_ps: int = 0) -> Trace:
         """Every command as an event, unit by unit in order of issue; ``delay_ps`` is what kernels spend
@@ -309,7 +317,7 @@ class Record:
         moved: dict[Any, int] = {}
         keys = self.launched.resources.fabric.keys
         for path, nbytes, count in self._moved():
-            described = self.paths[path]
+            described = self.path(path)
             for stage, busy in zip(described.stages, described.stage_ps(nbytes)[1], strict=True):
                 if stage.resource is not None:
                     key = keys[stage.resource]
@@ -328,7 +336,7 @@ class Record:
             found[name] = [a + b for a, b in zip(found.get(name, [0] * 4), (*counts, 0, 0), strict=False)]
 
         for path, nbytes, count in self._moved():
-            described = self.paths[path]
+            described = self.path(path)
             for write, (name, caches) in enumerate(
                 zip(described.memories, (described.reads, described.writes), strict=True)
             ):
@@ -347,10 +355,12 @@ class Record:
         used = self.rows[:, st.R_PATH] != NONE
         if not used.any():
             return []
-        path, nbytes = self.rows[used, st.R_PATH], self.rows[used, st.R_BYTES]
+        paths, path = np.unique(self.rows[used, st.R_PATH], return_inverse=True)
+        nbytes = self.rows[used, st.R_BYTES]
         size = int(nbytes.max()) + 1
         pairs, counts = np.unique(path * size + nbytes, return_counts=True)
-        return list(zip((pairs // size).tolist(), (pairs % size).tolist(), counts.tolist(), strict=True))
+        numbers = paths[pairs // size].tolist()
+        return list(zip(numbers, (pairs % size).tolist(), counts.tolist(), strict=True))
 
     def _work(self) -> tuple[dict[str, int], dict[str, int], dict[str, int], dict[str, int]]:
         """Busy time per kind of engine, on how many hardware units, how much of their time that covers; per

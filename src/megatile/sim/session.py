@@ -31,6 +31,7 @@ from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan, ReadScalar
 from megatile.plan.structure import check_structure
 from megatile.sim import state as st
+from megatile.sim.answers import QueueMisuse
 from megatile.sim.contents import Contents
 from megatile.sim.data import Scalars, assumed, reads_scalars
 from megatile.sim.install import InstallError, Queues
@@ -39,7 +40,7 @@ from megatile.sim.launches import Entry, Launch, Prepared, SessionError, TimeBud
 from megatile.sim.record import Record, choices, has_any
 from megatile.sim.result import Outcome, Result
 from megatile.sim.simulate import deadlock, engine_name, explain, simulate, symmetric
-from megatile.sim.simulation import MOST_RECORDS, NEVER, Launched, QueueMisuse, Simulation
+from megatile.sim.simulation import MOST_RECORDS, NEVER, Launched, Simulation
 from megatile.sim.stuck import counts, wait_graph
 from megatile.sim.timeline import install_trace, one_timeline
 from megatile.timing.faults import Faults, current_faults

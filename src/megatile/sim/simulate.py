@@ -24,10 +24,11 @@ from megatile.plan.follow import PlanDeadlock
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan, require_plan
 from megatile.plan.structure import check_structure
+from megatile.sim.answers import QueueMisuse
 from megatile.sim.data import Scalars, assumed, observed, outputs, reads_scalars
 from megatile.sim.record import Record, choices, has_any
 from megatile.sim.result import Outcome, Result, wants_communication_trace
-from megatile.sim.simulation import MOST_RECORDS, Launched, QueueMisuse, Simulation, commands
+from megatile.sim.simulation import MOST_RECORDS, Launched, Simulation, commands
 from megatile.sim.stuck import wait_graph
 from megatile.sim.symmetry import representative
 from megatile.timing.faults import Faults, current_faults

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
 from functools import cached_property
 from math import prod
 from time import monotonic
@@ -12,18 +11,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import constant, symbols
+from megatile.core.expr import constant
 from megatile.plan import model as pm
 from megatile.plan.residency import copies, units_below
 from megatile.sim import engine as plain
 from megatile.sim import state as st
+from megatile.sim.answers import Answers, QueueMisuse
 from megatile.sim.compiled import compiled, is_compiled
 from megatile.sim.data import Scalars, assumed
 from megatile.sim.instances import Instances
+from megatile.sim.paths import Paths
 from megatile.sim.state import NONE, Arena
 from megatile.sim.table import DMA, PlanTable, Rows
-from megatile.timing.caches import Cache
-from megatile.timing.fabric import Path
 from megatile.timing.resources import Resources
 
 WARM_UP = 4000
@@ -37,8 +36,6 @@ BETWEEN_LOOKS = 1 << 15
 NEVER = 1 << 62
 MOST_QUEUES = 1 << 14
 """Up to so many queues it is found out beforehand which links only one of them uses."""
-GONE = -2
-"""The tag of an answer that holds no longer."""
 TABLES = ("code", "expr", "bytecode", "constants", "lists", "region", "tile", "alias", "stream")
 """Tables that grow with every plan."""
 POOLS = {
@@ -48,10 +45,6 @@ POOLS = {
     "span": (st.SPAN_NEXT, st.FREE_SPAN),
 }
 """Tables with a list of free rows: the column that links them, and where the list begins."""
-
-
-class QueueMisuse(Exception):
-    """Something about queues, flags or groups that no plan may do."""
 
 
 def commands(plan: pm.Plan) -> int:
@@ -71,11 +64,6 @@ def commands(plan: pm.Plan) -> int:
         return found
 
     return sum(stream.unit_count() * count(stream.body) for stream in plan.streams)
-
-
-def as_bits(rate: float) -> int:
-    """A float as the integer that stands for it in the arena."""
-    return int(np.float64(rate).view(np.int64))
 
 
 class Launched:
@@ -104,7 +92,6 @@ class Launched:
         """The numbers of its flows; those of a later launch are higher."""
         self.first_record = self.first_aux = 0
         self.first_queues: list[int] = []
-        self.instances: Instances | None = None
         self.caches: Any = np.zeros((0, st.WIDTHS["cache"]), dtype=np.int64)
         """What caches had counted before it began."""
         self.queue_ends: dict[int, tuple[int, int, int]] = {}
@@ -166,37 +153,27 @@ class Simulation:
         operands: bool = True,
     ) -> None:
         """``record``: how many commands, with ``operands`` or without what they touch."""
-        self.contended = contended
         self.rows = Rows()
         self.tables: dict[tuple[int, int], PlanTable] = {}
         self.launches: list[Launched] = []
+        self.instances: dict[int, Instances] = {}
         self.idle: dict[int, list[Launched]] = {}
         """By table, launches that have ended: their rows are used again."""
         self.holders: dict[str, dict[int, list[int]]] = {}
         """By level and hardware unit, the instances of the last launch there."""
         self._flows = self._serial = 0
-        self.caches: dict[tuple[str, int], int] = {}
-        """Rows of caches, by name and instance."""
-        self.behind: list[tuple[str, Any]] = []
-        """Of every cache, the name and the key of what is behind it."""
-        self.everything_shared = everything_shared
-        self.shared: set[Any] = set()
-        """Keys of the resources that more than one flow uses."""
-        self.servers: dict[Any, int] = {}
-        self.server_keys: list[Any] = []
-        self.paths: list[Path] = []
-        self._path_numbers: dict[int, int] = {}
         self.installed: dict[tuple[Any, ...], int] = {}
         """Queues that outlive launches, by level, hardware unit, channel and direction."""
         self.installed_flags: dict[tuple[str, str], int] = {}
         """The first counters of flags that do, by level and name."""
-        self.labels: list[tuple[str, str, str]] = []
-        """Of every queue: its label, and the names of the units that receive and send."""
+        self.labels: list[tuple[Any, ...]] = []
+        """Of every queue: channel, member, and the instances that receive and send; or their names."""
         self.engine = engine
         self.most_records = record
         self.complete_record = True
-        self._memoised = 0
+        self.memoised = 0
         self.arena = arena = Arena()
+        self.paths = Paths(arena, contended, everything_shared)
         for name, count in (
             ("heap", 256),
             ("todo", 256),
@@ -214,18 +191,6 @@ class Simulation:
         arena.memory[st.MOST_OPEN] = RUN_AHEAD
         for name in POOLS:
             self._extend_pool(name, 256)
-        self._answers: dict[int, Callable[..., None]] = {
-            st.ASK_QUEUE: self._queue,
-            st.ASK_PATH: self._path,
-            st.ASK_BUSY: self._busy,
-            st.ASK_MEETING: self._meeting,
-            st.ASK_MESSAGE: self._message,
-            st.ASK_VALUE: self._value,
-            st.ASK_DELAY: self._delay,
-            st.ASK_ROUTE: self._route,
-            st.ASK_LANE: self._lane,
-            st.ASK_CREDIT: self._credit,
-        }
 
     # tables that grow
 
@@ -323,7 +288,7 @@ class Simulation:
         self._declare(launched)
         self._find_shared(launched)
         self._levels(launched)
-        launched.instances = Instances(self, launched)
+        self.instances[launched.number] = Instances(self, launched)
         self.arena.memory[st.JITTER] |= int(resources.faults.jitter is not None)
         return launched
 
@@ -350,8 +315,7 @@ class Simulation:
 
     def _queue_up(self, launched: Launched, at: int) -> None:
         """Every instance without a parent waits for those before it on its unit of the hardware."""
-        arena, instances = self.arena, launched.instances
-        assert instances is not None
+        arena, instances = self.arena, self.instances[launched.number]
         unit, before = arena.rows("unit"), list[tuple[int, int]]()
         own = self.table("launch")[launched.number, [st.FIRST, st.ROWS]].tolist()
         for view, rows in instances.roots():
@@ -439,7 +403,7 @@ class Simulation:
             queue[st.RING] = at = self.arena.extend("ring", slots)
             self.arena.rows("ring")[at : at + slots] = other.table("ring")[ring : ring + slots]
             self.installed[key] = self.arena.append("queue", queue)
-            self.labels.append(other.labels[number])
+            self.labels.append(other.label(number))
 
     def release(self, launched: Launched) -> None:
         """A launch has ended: its rows may be used by another of the same plan, its records are dropped."""
@@ -448,7 +412,7 @@ class Simulation:
         value, delay = memo[:, 0] == st.ASK_VALUE, memo[:, 0] == st.ASK_DELAY
         value &= (memo[:, 2] >= launched.first) & (memo[:, 2] < launched.first + units)
         delay &= (memo[:, 1] >= flows.start) & (memo[:, 1] < flows.stop)
-        memo[value | delay, 0] = GONE
+        memo[value | delay, 0] = st.GONE
 
     def forget_records(self, active: list[Launched]) -> None:
         """Drop the records before those of launches under way, when they are most of all."""
@@ -552,7 +516,7 @@ class Simulation:
             arena.append("level", (
                 parent, level.count, places, units_below(hda, level, plan) if plan.levels else 0,
                 view.level.total if plan.levels else 0, plan.instances(level.name), streams, one, memory,
-                launched.first + launched.offsets[i], 0, 0, DMA + view.dma.channels, int(fixed),
+                launched.first + launched.offsets[i], 0, 0, DMA + view.dma.channels, int(fixed), 0,
             ))  # fmt: skip
             if table.memories:
                 private = np.array([int(view.private(name)) for name in table.memories])
@@ -575,49 +539,14 @@ class Simulation:
         for first, versions, at in found:
             self.arena.rows("memory_of")[first : first + versions, st.BRICKS] = at
 
-    def _caches(self, caches: tuple[Cache, ...], resources: Resources) -> int:
-        """The row of the nearest of some caches, made with all behind it."""
-        row = NONE
-        for cache in reversed(caches):
-            key = (cache.name, cache.instance)
-            if key not in self.caches:
-                stage, arena = cache.behind, self.arena
-                fabric = resources.fabric
-                server = NONE
-                if stage.resource is not None:
-                    server = self.server(fabric.keys[stage.resource], fabric.widths[stage.resource])
-                self.caches[key] = arena.append("cache", (
-                    cache.blocks, 0, NONE, NONE, int(cache.writes_back), row, server, stage.latency_ps,
-                    as_bits(stage.bandwidth), *[0] * 9,
-                ))  # fmt: skip
-                self.behind.append((cache.of, fabric.keys[stage.resource or 0]))
-                arena.used["block"] = blocks = arena.used["block"] + cache.blocks
-                arena.reserve("block", blocks)
-                if blocks > arena.size("bucket"):
-                    self._rehash(1 << blocks.bit_length())
-            row = self.caches[key]
-        return row
-
-    def _rehash(self, size: int) -> None:
-        """More buckets for blocks; those that are there find their new ones."""
-        arena = self.arena
-        used = int(arena.memory[st.BLOCKS])
-        arena.reserve("bucket", size)
-        arena.set_size("bucket", size)
-        arena.rows("bucket")[:] = NONE
-        memory = arena.memory
-        for block in range(used):
-            plain.into_bucket(memory, block)
-
     def _restart(self, launched: Launched, begin: int) -> None:
         """All rows of a launch as they are before it begins."""
         plan, arena = launched.plan, self.arena
-        assert launched.instances is not None
         counts = [plan.instances(c.level) * c.members for c in plan.channels]
         flows = self._flows
         self._flows += sum(counts) + 2 * launched.offsets[-1]
         launched.flows = range(flows, self._flows)
-        launched.instances.restart(begin, flows + sum(counts))
+        self.instances[launched.number].restart(begin, flows + sum(counts))
         for i, (channel, count) in enumerate(zip(plan.channels, counts, strict=True)):
             arena.rows("channel")[launched.channels + i, st.CHANNEL_FIRST] = flows
             flows += count
@@ -650,96 +579,34 @@ class Simulation:
     def _find_shared(self, launched: Launched) -> None:
         """Links that only one queue uses need no place in the time queue. More may be taken for shared than
         are: that costs time, not truth."""
-        if self.everything_shared or not self.contended:
+        plan, resources, paths = launched.plan, launched.resources, self.paths
+        for view in launched.views:
+            paths.use(view.fabric.grid(view.level.name), view.hda, launched.offsets[-1])
+        if paths.everything_shared or not paths.contended:
             return
-        plan, resources = launched.plan, launched.resources
         used = {
             s.channel for stream in plan.streams for s in pm.statements(stream.body) if isinstance(s, pm.Send)
         }
         channels = [c for c in plan.channels if c.name in used]
         remote = not launched.table.plain or any(r[st.OWNER] != NONE for r in self.rows.region)
         if remote or sum(c.members for c in channels) * plan.units > MOST_QUEUES:
-            self.everything_shared = True
+            paths.everything_shared = True
             return
-        users: dict[int, Any] = {}
+        users: dict[Any, Any] = {}
         units = np.arange(plan.units, dtype=np.int64)
-        keys = resources.fabric.keys
         for channel in channels:
             for member in range(channel.members):
                 sources = channel.source.evaluate({"unit": units, "member": member})
-                sources = np.broadcast_to(sources, units.shape).tolist()
-                for receiver, sender in enumerate(sources):
-                    if not 0 <= sender < plan.units or resources.places[sender] == resources.places[receiver]:
-                        continue
-                    ends = resources.hardware(sender), resources.hardware(receiver)
-                    for stage in resources.fabric.stages(*ends):
-                        if stage.resource is not None:
-                            flow = (channel.name, receiver, member)
-                            if users.setdefault(stage.resource, flow) != flow:
-                                self.shared.add(keys[stage.resource])
-
-    def server(self, key: Any, width: int) -> int:
-        number = self.servers.get(key)
-        if number is None:
-            lanes = self.arena.extend("lane", width)
-            number = self.servers[key] = self.arena.append("server", (lanes, width))
-            self.server_keys.append(key)
-        return number
-
-    def _is_shared(self, key: Any) -> bool:
-        if not self.contended:
-            return False
-        is_memory = isinstance(key, tuple) and key[0] == "memory"
-        return self.everything_shared or is_memory or key in self.shared
-
-    def _number_path(self, path: Path, resources: Resources) -> int:
-        """The row of a path; paths of the machine are kept by identity."""
-        known = self._path_numbers.get(id(path))
-        if known is not None:
-            return known
-        fabric, arena, contended = resources.fabric, self.arena, False
-        first = arena.used["stage"]
-        for stage in path.stages:
-            server, shared = NONE, False
-            if stage.resource is not None:
-                key = fabric.keys[stage.resource]
-                server, shared = self.server(key, fabric.widths[stage.resource]), self._is_shared(key)
-                contended |= shared
-            arena.append("stage", (server, stage.latency_ps, int(shared), -1, 0, as_bits(stage.bandwidth)))
-        granule = (path.granule or 0) if path.first_resource is not None else 0
-        caches = [self._caches(path.reads, resources), self._caches(path.writes, resources)]
-        number = arena.append("path", (
-            first, len(path.stages), path.startup_ps, path.latency_ps, path.extra_ps, path.before_ps,
-            NONE if path.first_resource is None else path.first_resource, granule, int(contended), -1, 0,
-            as_bits(path.bandwidth), as_bits(path.dma_bandwidth), *caches,
-        ))  # fmt: skip
-        self.paths.append(path)
-        self._path_numbers[id(path)] = number
-        return number
-
-    # answers
-
-    def _remember(self, tag: int, a: int, b: int, c: int, d: int, value: int) -> None:
-        memo = self.arena.rows("memo")
-        self._memoised += 1
-        if 2 * self._memoised > len(memo):
-            rows = memo[(memo[:, 0] != NONE) & (memo[:, 0] != GONE)].tolist()
-            self._memoised = len(rows) + 1
-            self.arena.reserve("memo", 4 * len(memo))
-            memo = self.arena.rows("memo")
-            memo[:] = NONE
-            for row in rows:
-                self._insert(memo, row)
-        self._insert(memo, [tag, a, b, c, d, value])
-
-    @staticmethod
-    def _insert(memo: Any, row: list[int]) -> None:
-        mask = len(memo) - 1
-        h = row[1] * 31 + (row[2] % 1000003) * 7919 + row[3] * 127 + row[4] * 8191 + row[0]
-        h = (h ^ (h >> 17)) & mask
-        while memo[h, 0] != NONE:
-            h = (h + 1) & mask
-        memo[h] = row
+                sources = np.broadcast_to(sources, units.shape)
+                receivers = np.flatnonzero((sources >= 0) & (sources < plan.units))
+                senders, spots = sources[receivers], resources.spots
+                for group in resources.fabric.alike(resources.level.name, spots[senders], spots[receivers]):
+                    one = group.pairs[0]
+                    a, b = int(senders[one]), int(receivers[one])
+                    if resources.places[a] != resources.places[b]:
+                        stages = resources.fabric.stages(resources.hardware(a), resources.hardware(b))
+                        flows = [(channel.name, r, member) for r in receivers[group.pairs].tolist()]
+                        paths.count(resources.fabric, stages, group, flows, users)
 
     def launch_of(self, g: int) -> Launched:
         return self.launches[int(self.arena.rows("unit")[g, st.LAUNCH])]
@@ -748,12 +615,19 @@ class Simulation:
         """The hardware units of all instances of a launch (NONE: it has not begun)."""
         return self.arena.rows("place")[launched.first : launched.first + launched.offsets[-1]]
 
+    def label(self, queue: int) -> tuple[str, str, str]:
+        """What a queue is called, and who receives and sends."""
+        first, *rest = self.labels[queue]
+        if isinstance(first, str):
+            return (first, *rest)
+        return (first.label(rest[0]), self.name(rest[1]), self.name(rest[2]))
+
     def name(self, actor: int) -> str:
         """Where an instance stands."""
         launched = next(k for k in reversed(self.launches) if k.first <= actor)
         return launched.name(*launched.which(actor), int(self.arena.rows("place")[actor]))
 
-    def _view(self, g: int) -> tuple[Launched, int, Resources]:
+    def view(self, g: int) -> tuple[Launched, int, Resources]:
         """The launch of an instance, its level there, and the machine as that sees it."""
         launched = self.launch_of(g)
         level = int(self.arena.rows("unit")[g, st.LEVEL]) - launched.levels
@@ -772,138 +646,6 @@ class Simulation:
             if sent:
                 found[described.name][number] = sent
         return found
-
-    def _fixed(self, launched: Launched, channel: int, *units: int) -> list[int]:
-        """Where instances of a channel's level are, if all of them are there from the beginning."""
-        described = launched.plan.channels[channel]
-        level = launched.levels + launched.table.levels[launched.plan.level(described.level).name]
-        return [int(plain.where(self.arena.memory, NONE, level, unit)) for unit in units]
-
-    def _queue(self, channel: int, receiver: int, member: int, g: int, pc: int) -> None:
-        launched = self.launch_of(g)
-        plan, described = launched.plan, launched.plan.channels[channel]
-        units = plan.instances(described.level)
-        if not (0 <= receiver < units and 0 <= member < described.members):
-            raise QueueMisuse(f"there is no queue {member} of channel '{described.name}' at unit {receiver}")
-        sender = int(launched.sources[channel]({"unit": receiver, "member": member}))
-        if not 0 <= sender < units:
-            raise QueueMisuse(f"queue {described.label(member)} of unit {receiver} is fed by nobody")
-        level = launched.table.levels[plan.level(described.level).name]
-        view, first = launched.views[level], launched.first + launched.offsets[level]
-        peer = int(launched.senders[channel]({"unit": receiver, "member": member}))
-        fixed = bool(self.arena.rows("level")[launched.levels + level, st.FIXED])
-        ends = self._fixed(launched, channel, peer, receiver) if fixed else []
-        key = None
-        if described.installed and fixed:
-            direction = described.names[member] if described.names else member
-            place = ends[1] if plan.levels else view.places[receiver]
-            key = (view.level.name, place, described.name, direction)
-        number = self.installed.get(key) if key is not None else None
-        if number is None:
-            credit = view.credit_ps(ends[1], ends[0], described) if fixed else 0
-            ring = self.arena.extend("ring", described.slots, st.UNKNOWN)
-            number = self.arena.append("queue", (
-                0, 0, described.slots, ring, NONE, NONE, 0, credit, NONE, NONE, 0, 0,
-            ))  # fmt: skip
-            names = (self.name(first + receiver), self.name(first + sender))
-            self.labels.append((described.label(member), *names))
-            if key is None:
-                launched.own_queues.append(number)
-            else:
-                self.installed[key] = number
-        here = [True, True] if plan.levels else launched.present[[sender, receiver]].tolist()
-        row = self.arena.rows("queue")[number]
-        if here[0]:
-            row[st.SENDER] = first + sender
-            row[st.VC] = DMA + (view.virtual_channel(described.name, *ends) if fixed else 0)
-        if here[1]:
-            row[[st.RECEIVER, st.QCHANNEL, st.QMEMBER]] = (
-                first + receiver, launched.channels + channel, member,
-            )  # fmt: skip
-        launched.queue_ends[number] = (channel, receiver, member)
-        place = launched.first_queues[channel] + receiver * described.members + member
-        self.arena.put("queue_of", place, (number + 1, first + sender if here[0] else NONE, 0))
-
-    def _path(self, way: int, memories: int, source: int, target: int, g: int) -> None:
-        launched, _, view = self._view(g)
-        table = launched.table
-        if source == -2:
-            channel = max(i for i, first in enumerate(launched.first_queues) if first <= way)
-            described = launched.plan.channels[channel]
-            receiver, member = divmod(way - launched.first_queues[channel], described.members)
-            sender = int(launched.senders[channel]({"unit": receiver, "member": member}))
-            a, b = self._fixed(launched, channel, sender, receiver)
-            path = view.path(a, table.memories[memories], b, described.memory, described.chunk_bytes)
-        else:
-            here = int(self.arena.rows("unit")[g, st.PLACE])
-            ends = [here if end == NONE else end for end in (source, target)]
-            names = table.memories[memories >> 24], table.memories[memories & ((1 << 24) - 1)]
-            path = view.path(ends[0], names[0], ends[1], names[1], same=bool(way & 1), caches=True)
-        self._remember(st.ASK_PATH, way, memories, source, target, self._number_path(path, view))
-
-    def _route(self, channel: int, memory: int, source: int, target: int, g: int) -> None:
-        launched, _, view = self._view(g)
-        described, name = launched.plan.channels[channel - launched.channels], launched.table.memories
-        path = view.path(source, name[memory >> 24], target, described.memory, described.chunk_bytes)
-        self._remember(st.ASK_ROUTE, channel, memory, source, target, self._number_path(path, view))
-
-    def _lane(self, channel: int, level: int, source: int, target: int, g: int) -> None:
-        launched, _, view = self._view(g)
-        lane = DMA + view.virtual_channel(
-            launched.plan.channels[channel - launched.channels].name, source, target
-        )
-        self._remember(st.ASK_LANE, channel, level, source, target, lane)
-
-    def _credit(self, channel: int, level: int, source: int, target: int, g: int) -> None:
-        launched, _, view = self._view(g)
-        travels = view.credit_ps(source, target, launched.plan.channels[channel - launched.channels])
-        self._remember(st.ASK_CREDIT, channel, level, source, target, travels)
-
-    def _busy(self, pc: int, flops: int, nbytes: int, who: int, g: int) -> None:
-        _, _, view = self._view(g)
-        statement = self.rows.statements[pc]
-        busy = view.compute_ps(statement, flops, self._first(g))
-        work = statement.work
-        if who == NONE and constant(work.flops) is not None and constant(work.bytes) is not None:
-            self.arena.rows("code")[pc, st.F] = busy
-        self._remember(st.ASK_BUSY, pc, flops, nbytes, who, busy)
-
-    def _first(self, g: int) -> int:
-        """The unit of the first level that an instance is or belongs to."""
-        launched, units = self.launch_of(g), self.arena.rows("unit")
-        while g != NONE and units[g, st.LEVEL] != launched.levels:
-            g = int(units[g, st.PARENT])
-        return int(units[g, st.NUMBER]) if g != NONE else NONE
-
-    def _meeting(self, pc: int, meeting: int, nbytes: int, here: int, g: int) -> None:
-        launched, level, view = self._view(g)
-        members = launched.table.members[meeting - launched.meetings]
-        statement = self.rows.statements[pc]
-        if statement.kind == "broadcast" and symbols(statement.root) <= {"unit"}:
-            number = int(self.arena.rows("unit")[g, st.NUMBER])
-            root = int(statement.root.evaluate({"unit": number}))
-            if not 0 <= root < len(members):
-                raise QueueMisuse(f"broadcast takes root {root} of a group of {len(members)}")
-        if launched.plan.levels:
-            level += launched.levels
-            members = tuple(int(plain.where(self.arena.memory, g, level, m)) for m in members)
-        delay = view.collective_ps(statement, members, nbytes)
-        self._remember(st.ASK_MEETING, pc, meeting, nbytes, here, delay)
-
-    def _message(self, level: int, source: int, target: int, _: int, g: int) -> None:
-        delay = self._view(g)[2].signal_ps(source, target)
-        self._remember(st.ASK_MESSAGE, level, source, target, 0, delay)
-
-    def _value(self, pc: int, actor: int, count: int, _: int, g: int) -> None:
-        launched = self.launch_of(g)
-        value = launched.scalars(self.rows.statements[pc], launched.chooser(actor), count)
-        self._remember(st.ASK_VALUE, pc, actor, count, 0, int(value))
-
-    def _delay(self, flow: int, number: int, path: int, nbytes: int, duration: int) -> None:
-        launched = next(x for x in self.launches if flow in x.flows)
-        faults = launched.resources.faults
-        delay = faults.delay_ps(flow - launched.flows.start, number, duration)
-        self._remember(st.ASK_DELAY, flow, number, path, nbytes, delay)
 
     # running
 
@@ -933,7 +675,7 @@ class Simulation:
                 self._grow()
             else:
                 asked = self.arena.rows("ask")[0, 1:6].tolist()
-                (self._misuse if reason == st.MISUSE else self._answers[reason])(*asked)
+                Answers(self).answer(reason, asked)
 
     @property
     def clock_ps(self) -> int:
@@ -943,21 +685,6 @@ class Simulation:
     def last_of(self, launched: Launched) -> int:
         """When the last thing of a launch ends."""
         return int(self.table("launch")[launched.number, st.LAUNCH_LAST])
-
-    def _misuse(self, pc: int, g: int, what: int, a: int, b: int) -> None:
-        statement = self.rows.statements[pc]
-        channel = f"channel '{getattr(statement, 'channel', '')}'"
-        texts = (
-            f"a queue of {channel} is fed by the wrong unit",
-            f"a message of {a} bytes does not fit a slot of {channel}",
-            f"{channel} has messages of other sizes than those that are received",
-            f"there is no flag {b} at unit {a}",
-            "a unit meets at a collective in which it has no part",
-        )
-        if what == 5:
-            name = self.launch_of(g).table.storage_name(b)[1]
-            raise QueueMisuse(f"tile '{name}' has no owner {a}")
-        raise QueueMisuse(texts[what])
 
     # what came out
 

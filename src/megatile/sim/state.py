@@ -6,12 +6,15 @@ any instruction; so everything it knows is here. All times are integer picosecon
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 
 NONE = -1
 UNKNOWN = -1
+GONE = -2
+"""The tag of an answer in `memo` that holds no longer."""
 BINDS = 256
 """Where carried names begin in the scratch array, after the stack of expressions."""
 PIECES = 2048
@@ -25,8 +28,9 @@ WORK, COPY, SEND, RECEIVE, ANY, READ, SIGNAL, WAIT, MEET = range(8, 17)
 # What a record in flight is, besides the kinds of commands above.
 INTO, RELEASE, PIECE, BEGIN = range(17, 21)
 
-# Columns of `code`: the kind, then up to eight numbers whose meaning depends on it (see table.py).
-KIND, A, B, C, D, E, F, G, H = range(9)
+# Columns of `code`: the kind, up to eight numbers whose meaning depends on it (see table.py), and where the
+# figure begins in `site` that each row of the stream's level needs here (NONE: it is in `memo`).
+KIND, A, B, C, D, E, F, G, H, SITE = range(10)
 DMA = 5
 """The first queue of the DMA engine among the queues of an instance; see table.py."""
 
@@ -50,11 +54,11 @@ READY, DATA, CREDIT, ANYDATA, FLAG, MEETING, HAZARD, AHEAD, PENDING, DONE, OVER 
 # such units are in each of the parent's, HARDWARE how many there are (0: the plan has one level), COUNT_OF
 # how many instances; STREAM_OF lists their streams (NONE: all have ONE_STREAM, or none has one); then the
 # first rows in `memory_of`, the number of the first instance, the first flow, when instances start, the
-# queues of engines that each has, and whether all instances are there from the beginning.
+# queues of engines that each has, whether all instances are there from the beginning, and the first row.
 (
     PARENT_LEVEL, PER_PARENT, PLACES, BELOW_PARENT, HARDWARE, COUNT_OF, STREAM_OF, ONE_STREAM, MEMORY_BASE,
-    FIRST_ACTOR, FIRST_FLOW, START_AT, LANES_OF, FIXED,
-) = range(14)  # fmt: skip
+    FIRST_ACTOR, FIRST_FLOW, START_AT, LANES_OF, FIXED, FIRST_ROW,
+) = range(15)  # fmt: skip
 # Columns of `stream`: the first instruction, the frame that instances begin with, its size.
 FIRST_PC, TEMPLATE, FRAME_SIZE = range(3)
 # Columns of `pool`: the slots of a level below one hardware unit. FREE_SEATS of its rows from FIRST_SEAT on
@@ -66,20 +70,22 @@ FIRST_SEAT, FREE_SEATS, SEATS_AT, FIRST_WAITING, LAST_WAITING, DUE, ALL_SEATS = 
 FIRST_BELOW, POOL_BELOW, COUNT_BELOW, NEXT_NUMBER, LEFT_OVER, NEXT_WAITING, PARENT_ROW = range(7)
 
 # Columns of `queue`: one row per queue that is used. SENDER and RECEIVER are instances (ACTOR); VC and
-# CREDITED hold for instances of the channel's own level if all of them are there from the beginning.
+# CREDITED hold for instances of the channel's own level if all of them are there from the beginning; QPATH is
+# the path of messages out of memory QFROM.
 (
     SENT, TAKEN, SLOTS, RING, SENDER, RECEIVER, VC, CREDITED, DATA_WAITER, CREDIT_WAITER, QCHANNEL, QMEMBER,
-) = range(12)  # fmt: skip
+    QFROM, QPATH,
+) = range(14)  # fmt: skip
 # Columns of `ring`: the last messages of every queue, one row per slot.
 ARRIVED, ARRIVED_BY, RETURNED, RETURNED_BY, SIZE = range(5)
 
-# Columns of `command`: commands whose times are not all known yet.
+# Columns of `command`: commands whose times are not all known yet. The servers of PATH are counted from BASE.
 (
     WHAT, WHO, AT, RECORD, READY_AT, WHY, NEED, WAITERS, LEFT_WAITERS, START, LEFT, FINISH, TAIL_OF,
     PATH, BYTES, FLOW_OF, ORDER, DELAY, MESSAGE_QUEUE, MESSAGE, BUSY, SERVER_OF, STAGE, HEAD, TAIL,
     WAITED, PIECES_LEFT, TAILS_LEFT, PARENT_OF, ENTRIES, SHARED_NEXT, SHARED_LAST, AMOUNT, REST,
-    PIECE_BYTES, SPAN_READ, SPAN_WRITTEN,
-) = range(37)  # fmt: skip
+    PIECE_BYTES, SPAN_READ, SPAN_WRITTEN, BASE,
+) = range(38)  # fmt: skip
 
 # Columns of `log`: unfinished accesses, in one list per instance and storage.
 (
@@ -90,7 +96,10 @@ ARRIVED, ARRIVED_BY, RETURNED, RETURNED_BY, SIZE = range(5)
 # Columns of `access`: what the command at hand touches.
 A_STORAGE, A_OWNER, A_WRITE, A_DIMENSIONS, A_VISIBLE, A_TRACKED, A_BOUNDS = range(7)
 
-# Columns of `path`, `stage` and `server`; rates are floats.
+CLASSES = 31
+CLASS = (1 << CLASSES) - 1
+"""The number of a path: its row, and from this bit on the server from which its stages count theirs."""
+# Columns of `path`, `stage` and `server`; rates are floats. STAGE_SHARED: NONE where a stage has no server.
 (
     FIRST_STAGE, STAGES, STARTUP, LATENCY, EXTRA, BEFORE, FIRST_SERVER, GRANULE, CONTENDED, LAST_SIZE,
     LAST_BUSY, RATE, DMA_RATE, READ_CACHE, WRITE_CACHE,
@@ -198,7 +207,7 @@ TOTALS = 25
 
 # The tables of the arena: how wide a row is (0: it depends on the number of dimensions).
 WIDTHS = {
-    "code": 9,
+    "code": 10,
     "expr": 2,
     "bytecode": 2,
     "constants": 1,
@@ -208,7 +217,7 @@ WIDTHS = {
     "channel": 8,
     "alias": 1,
     "launch": 15,
-    "level": 14,
+    "level": 15,
     "stream": 3,
     "memory_of": 8,
     "unit": 33,
@@ -221,7 +230,7 @@ WIDTHS = {
     "held": 4,
     "tails": 4,
     "queue_of": 3,
-    "queue": 12,
+    "queue": 14,
     "ring": 5,
     "flag": 4,
     "counter": 3,
@@ -234,7 +243,8 @@ WIDTHS = {
     "bucket": 1,
     "span": 0,
     "lane": 1,
-    "command": 37,
+    "site": 1,
+    "command": 38,
     "log": 0,
     "node": 2,
     "heap": 4,
@@ -261,16 +271,41 @@ _BASES = {name: TOTALS + number for number, name in enumerate(WIDTHS)}
 _SIZES = {name: TOTALS + len(WIDTHS) + number for number, name in enumerate(WIDTHS)}
 
 
+_SPARE: list[Any] = []
+"""The memory of an arena that is gone: clearing the pages of a new one takes longer than most simulations."""
+MOST_SPARE = 1 << 25
+"""Numbers of memory that are kept at most."""
+
+
+def _memory(words: int) -> Any:
+    """Memory for so many numbers, whatever they are."""
+    try:
+        memory = _SPARE.pop()
+    except IndexError:
+        memory = None
+    return np.empty(words, dtype=np.int64) if memory is None or len(memory) < words else memory
+
+
 class Arena:
     """All tables in one array of integers, so that compiled functions take one argument."""
 
     def __init__(self) -> None:
         # Pages that nothing touches cost nothing; moving all tables because one grows does.
-        self.memory = np.zeros(1 << 22, dtype=np.int64)
+        self.memory = _memory(1 << 22)
+        self.memory[:HEADER] = 0
         self._end = HEADER
         self.used = dict.fromkeys(WIDTHS, 0)
         self.widths = dict(WIDTHS)
         self.set_dimensions(1)
+
+    def __del__(self) -> None:
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Let another arena have the memory, unless somebody still looks at a table in it."""
+        alone = sys.getrefcount(self.memory) == 2
+        if alone and len(self.memory) <= MOST_SPARE and not _SPARE:
+            _SPARE.append(self.memory)
 
     def set_dimensions(self, dimensions: int) -> None:
         """Room for blocks of so many dimensions; what was logged keeps its place in the row."""
@@ -324,8 +359,9 @@ class Arena:
         """Memory for tables of so many numbers in all: cheaper than growing several times."""
         need = self._end + words
         if need > len(self.memory):
-            larger = np.zeros(max(need, 2 * len(self.memory)), dtype=np.int64)
+            larger = _memory(max(need, 2 * len(self.memory)))
             larger[: self._end] = self.memory[: self._end]
+            self._give_back()
             self.memory = larger
 
     def extend(self, name: str, count: int, fill: int = 0) -> int:

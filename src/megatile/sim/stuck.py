@@ -57,7 +57,7 @@ def _waiters(simulation: Simulation, g: int) -> Iterator[Waiter]:
     if state == st.PENDING:
         yield Waiter(me, "begin", "unit", launched.plan.name, me, "")
     elif state in (st.DATA, st.CREDIT):
-        label, receiver, feeder = simulation.labels[on]
+        label, receiver, feeder = simulation.label(on)
         command, lacks, peer = (
             ("receive", "data", feeder) if state == st.DATA else ("send", "credit", receiver)
         )
@@ -97,7 +97,7 @@ def _pointers(simulation: Simulation) -> Iterator[Pointers]:
     used = {q: ends for launched in simulation.launches for q, ends in launched.queue_ends.items()}
     for number in sorted(used, key=lambda q: used[q]):
         yield from both_ends(
-            *simulation.labels[number], *counts(simulation, number), int(rows[number, st.SLOTS])
+            *simulation.label(number), *counts(simulation, number), int(rows[number, st.SLOTS])
         )
 
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from itertools import pairwise
+from math import prod
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from megatile.core.errors import MissingDescriptionError, RouteError
 from megatile.hda import HDA
+from megatile.hda.direct import Grid
 from megatile.hda.model import Network, Unit
 from megatile.hda.routing import Link
 from megatile.timing.faults import Faults
@@ -35,6 +39,39 @@ class Stage(NamedTuple):
     latency_ps: int
     bandwidth: float
     granule: int | None = None
+
+
+class Alike(NamedTuple):
+    """Some of many pairs of units, all with equal routes but for the numbers of their links in a network:
+    those of each are shifted against those of the first by ``shifts``. Without a network they cross none, or
+    there is one pair only."""
+
+    network: Network | None
+    pairs: Any
+    shifts: Any
+
+
+def shapes(grid: Grid, a: Any, b: Any) -> tuple[Any, Any, Any] | None:
+    """Of many routes of a grid at once (arrays of different endpoints): a number for the shape of each, its
+    first link and how many it has. Links of routes of one shape differ by as much as their first links do.
+    None where the grid is too large for such numbers."""
+    if prod(2 * extent * (extent + 1) for extent in grid.extents) >= 1 << 62:
+        return None
+    shape, hops = np.zeros(len(a), dtype=np.int64), np.zeros(len(a), dtype=np.int64)
+    first, stride = np.full(len(a), -1, dtype=np.int64), 1
+    for axis, (extent, wrap) in enumerate(zip(grid.extents, grid.wrap, strict=True)):
+        place = a // stride % extent
+        delta = b // stride % extent - place
+        if wrap:
+            delta = np.where(2 * abs(delta) > extent, delta - np.sign(delta) * extent, delta)
+            delta = np.where(-2 * delta == extent, -delta, delta)
+        around = (place + delta < 0) | (place + delta >= extent)
+        shape = (shape * 2 * extent + delta + extent) * (extent + 1) + np.where(around, place + 1, 0)
+        link = a * 2 * len(grid.extents) + 2 * axis + (delta < 0)
+        first = np.where((first < 0) & (delta != 0), link, first)
+        hops += abs(delta)
+        stride *= extent
+    return shape, first, hops
 
 
 class Path:
@@ -112,6 +149,7 @@ class Fabric:
         self._down = faults.links_down(hda)
         self._slow = faults.links_slow(hda)
         self._graphs: dict[str, Any] = {}
+        self._grids: dict[str, Network | None] = {}
 
     def resource(self, key: Hashable, width: int = 1) -> int:
         """The number of a resource; ``width`` transfers may use it at a time."""
@@ -169,6 +207,46 @@ class Fabric:
         number = self.resource(("memory", layer.name, owner))
         return Stage(number, max(1, layer.latency_ps), layer.effective_bandwidth)
 
+    # many at once
+
+    def grid(self, level: str) -> Network | None:
+        """The network in which all routes between units of a level lie that are inside one of its own, if
+        it is a grid whose links all behave alike."""
+        if level not in self._grids:
+            own = self.hda.level(level).total
+            outer = (lv for lv in self.hda.levels if lv.total < own)
+            owned = ([n for n in self.hda.networks if n.level == lv.name] for lv in outer)
+            network = next((networks[0] for networks in owned if networks), None)
+            plain = network is not None and network.connects == level and network.duplex
+            if not plain or not isinstance(network.topology, Grid) or self._down or self._slow:  # type: ignore[union-attr]
+                network = None
+            self._grids[level] = network
+        return self._grids[level]
+
+    def alike(self, level: str, a: Any, b: Any, lengths: bool = False) -> list[Alike]:
+        """Pairs of units of a level (arrays of their numbers), in groups of equal routes; with ``lengths`` of
+        routes that take equally long."""
+        network, here = self.grid(level), a == b
+        none = np.zeros(1, dtype=np.int64)
+        found, rest = [], np.flatnonzero(~here)
+        if here.any():
+            pairs = np.flatnonzero(here)
+            found.append(Alike(None, pairs, np.zeros(len(pairs), dtype=np.int64)))
+        if network is not None and len(rest):
+            grid: Any = network.topology
+            owner, other = a[rest] // grid.size, b[rest] // grid.size
+            rest, apart = rest[owner == other], rest[owner != other]
+            known = shapes(grid, a[rest] % grid.size, b[rest] % grid.size)
+            if known is not None:
+                first = known[1] + a[rest] // grid.size * grid.link_count
+                for pairs in equal(known[2 if lengths else 0]):
+                    found.append(Alike(network, rest[pairs], first[pairs] - first[pairs[0]]))
+                rest = apart
+            else:
+                rest = np.concatenate([rest, apart])
+        found += [Alike(None, rest[i : i + 1], none) for i in range(len(rest))]
+        return found
+
     # links that are down
 
     def _detour(self, a: Unit, b: Unit, network: Network, owner: int, links: list[Link]) -> list[Link]:
@@ -205,3 +283,11 @@ class Fabric:
                     graph.add_edge(start, stop, number=number)
             self._graphs[key] = graph
         return self._graphs[key]
+
+
+def equal(numbers: Any) -> list[Any]:
+    """The places of equal numbers, in groups."""
+    if not len(numbers):
+        return []
+    order = np.argsort(numbers, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)

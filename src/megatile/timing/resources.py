@@ -8,7 +8,7 @@ share); resources are numbered, and `Flows` finds out which of them more than on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -22,7 +22,7 @@ from megatile.hda.model import Control, Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
 from megatile.plan.residency import copies
 from megatile.timing.caches import Cache, brick, chain, extents
-from megatile.timing.fabric import Fabric, Path, Stage, serialise_ps
+from megatile.timing.fabric import Alike, Fabric, Path, Stage, equal, serialise_ps
 from megatile.timing.faults import FaultError, Faults
 from megatile.timing.origins import Origin, origins
 from megatile.timing.rules import Command, Operands, operands, rule_of
@@ -415,6 +415,42 @@ class Resources:
             made.reads, made.writes, made.memories = read, write, (memory, peer_memory)
         return self._paths[key]
 
+    def paths(
+        self,
+        units: Any,
+        memory: str,
+        peers: Any,
+        peer_memory: str,
+        chunk: int | None = None,
+        same: bool | None = None,
+        caches: bool = False,
+    ) -> Iterator[tuple[Path, Alike]]:
+        """The paths of many transfers at once (arrays of units), in groups that are alike: the path of the
+        first of each."""
+        key = np.zeros(len(units), dtype=np.int64) if same is not None else (units == peers).astype(np.int64)
+        for name, ends in ((memory, units), (peer_memory, peers)):
+            if self._matters(name):
+                total = self.hda.level(self.memory(name)[0].level).total
+                key = key * total + self.spots[ends] * total // self.level.total
+        for group in self.fabric.alike(self.level.name, self.spots[units], self.spots[peers]):
+            for part in equal(key[group.pairs]):
+                pairs, shifts = group.pairs[part], group.shifts[part] - group.shifts[part[0]]
+                ends = int(units[pairs[0]]), int(peers[pairs[0]])
+                path = self.path(ends[0], memory, ends[1], peer_memory, chunk, same, caches)
+                yield path, Alike(group.network, pairs, shifts)
+
+    def _matters(self, memory: str) -> bool:
+        """Whether it matters for a path which of the memories of a layer it leads to."""
+        layer, _, contended = self.memory(memory)
+        inside = self.level.total // self.hda.level(layer.level).total
+        whole = inside > 1 and layer.shared and layer.slices < inside
+        return contended or whole or bool(layer.cache) or not self.private(memory)
+
+    @cached_property
+    def spots(self) -> Any:
+        """`places` as an array."""
+        return np.asarray(self.places, dtype=np.int64)
+
     def caches(self, memory: str, unit: int) -> tuple[Cache, ...]:
         """The caches between a unit and a memory, the nearest first."""
         layers = chain(self.hda, memory, self.level.position)
@@ -480,15 +516,35 @@ class Resources:
 
     def credit_ps(self, receiver: int, sender: int, channel: pm.Channel) -> int:
         """How long a returned credit travels: latency of the way back and its own bytes."""
-        size = channel.credit_bytes
-        if size is None:
-            queues = [q.credit for q in self.hda.channels if q.credit]
-            size = queues[0] if queues else self._control.credit
-        return self.message_ps(receiver, sender, size)
+        return self.message_ps(receiver, sender, self.credit_bytes(channel))
+
+    def credit_bytes(self, channel: pm.Channel) -> int:
+        if channel.credit_bytes is not None:
+            return channel.credit_bytes
+        return next((q.credit for q in self.hda.channels if q.credit), self._control.credit)
 
     def signal_ps(self, unit: int, peer: int) -> int:
         """How long a signal travels to a flag of another unit."""
         return self.message_ps(unit, peer, self._control.signal)
+
+    def messages_ps(self, units: Any, peers: Any, size: int | None = None) -> Any:
+        """How long many control messages take at once; signals where no size is given."""
+        size = self._control.signal if size is None else size
+        found = np.empty(len(units), dtype=np.int64)
+        for group in self.fabric.alike(self.level.name, self.spots[units], self.spots[peers], lengths=True):
+            one = group.pairs[0]
+            found[group.pairs] = self.message_ps(int(units[one]), int(peers[one]), size)
+        return found
+
+    def virtual_channels(self, channel: str, units: Any, peers: Any) -> Any:
+        """`virtual_channel` of many messages at once."""
+        if self.dma.channels < 3:
+            return np.full(len(units), self.virtual_channel(channel))
+        found = np.empty(len(units), dtype=np.int64)
+        for group in self.fabric.alike(self.level.name, self.spots[units], self.spots[peers]):
+            one = group.pairs[0]
+            found[group.pairs] = self.virtual_channel(channel, int(units[one]), int(peers[one]))
+        return found
 
     def message_ps(self, unit: int, peer: int, size: int) -> int:
         """A small control message between units; it does not contend for links. At least 1 ps."""
@@ -547,9 +603,12 @@ class Resources:
         """The longest latency from a group's first member to the others, and the least bandwidth."""
         key = (group, members)
         if key not in self._reaches:
-            root, others = members[0], members[1:]
-            away = max(self.message_ps(root, m, 0) for m in others)
-            self._reaches[key] = (away, min(self.path_bandwidth(root, m) for m in others))
+            others = np.array(members[1:], dtype=np.int64)
+            root = np.full(len(others), members[0])
+            routes = self.fabric.alike(self.level.name, self.spots[root], self.spots[others], lengths=True)
+            ends = [(members[0], int(others[group.pairs[0]])) for group in routes]
+            away = max(self.message_ps(*pair, 0) for pair in ends)
+            self._reaches[key] = (away, min(self.path_bandwidth(*pair) for pair in ends))
         return self._reaches[key]
 
     def path_bandwidth(self, unit: int, peer: int) -> float:

@@ -1,0 +1,494 @@
+"""What the engine asks about the machine: figures of queues, paths, work, messages and meetings.
+
+The engine asks when an instance needs a figure that is not in the tables. The instances of its stream will
+need theirs at the same instruction, so all of them are answered at once: what they would ask is evaluated for
+all of them with the integers of the one that asks. Where these differ, a figure was found that nobody needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megatile.core.expr import constant, symbols
+from megatile.sim import engine as plain
+from megatile.sim import state as st
+from megatile.sim.state import NONE, Arena
+from megatile.sim.table import DMA
+
+if TYPE_CHECKING:
+    from megatile.sim.simulation import Launched, Simulation
+    from megatile.timing.resources import Resources
+
+MOST_GUESSED = 1 << 16
+"""Up to so many instances are answered at once what may be different in every round of a loop."""
+Array = Any
+
+
+class QueueMisuse(Exception):
+    """Something about queues, flags or groups that no plan may do."""
+
+
+def evaluate_all(arena: Arena, x: int, frame: int, units: Array) -> tuple[Array, bool]:
+    """The value of an expression for many instances, which have the integers of one of them but for their
+    numbers; and whether it depends on nothing but these."""
+    kind, at = arena.rows("expr")[x].tolist()
+    if kind == st.CONSTANT:
+        return np.full(len(units), at), True
+    integers, constants, own = arena.rows("frame")[frame:], arena.rows("constants"), True
+    if kind == st.SYMBOL:
+        return (np.full(len(units), integers[at]), False) if at else (units, True)
+    stack: list[Array] = []
+    bytecode = arena.rows("bytecode")
+    while True:
+        op, value = bytecode[at].tolist()
+        if op == st.STOP:
+            return np.broadcast_to(stack.pop(), units.shape).astype(np.int64), own
+        if op == st.PUSH:
+            stack.append(np.int64(value))
+        elif op == st.LOAD:
+            own &= value == 0
+            stack.append(integers[value] if value else units)
+        elif op == st.LOOKUP:
+            index = np.clip(stack.pop(), 0, constants[value] - 1)
+            stack.append(constants[value + 1 + index])
+        elif op == st.SELECT:
+            orelse, then, condition = stack.pop(), stack.pop(), stack.pop()
+            stack.append(np.where(condition, then, orelse))
+        else:
+            b, a = stack.pop(), stack.pop()
+            stack.append(_OPERATIONS[st.OPERATORS[op]](a, b))
+        at += 1
+
+
+def _divided(operation: Any) -> Any:
+    return lambda a, b: np.where(b == 0, 0, operation(a, np.where(b == 0, 1, b)))
+
+
+_OPERATIONS: dict[str, Any] = {
+    "+": np.add, "-": np.subtract, "*": np.multiply, "//": _divided(np.floor_divide), "%": _divided(np.mod),
+    "&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor, "<<": np.left_shift, ">>": np.right_shift,
+    "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "==": np.equal,
+    "!=": np.not_equal, "min": np.minimum, "max": np.maximum,
+}  # fmt: skip
+
+
+class Alike:
+    """The rows of the level of an instance that have its stream, and where they are."""
+
+    def __init__(self, simulation: Simulation, g: int) -> None:
+        self.launched, self.level, self.view = simulation.view(g)
+        self.arena = simulation.arena
+        self.described = simulation.arena.rows("level")
+        unit = simulation.arena.rows("unit")[g]
+        self.frame, self.pc = int(unit[st.FRAME]), int(unit[st.PC])
+        name = self.launched.plan.all_levels[self.level].name
+        self.rows = simulation.instances[self.launched.number].levels[name]
+        self.fixed, units = self.rows.fixed, np.arange(len(self.rows))
+        if self.fixed:
+            streams = self.launched.table.stream_of[self.level]
+            units = np.flatnonzero(streams == streams[int(unit[st.NUMBER])])
+        self.units = units
+        """Rows, counted from the first of the level; of a level without slots also the instances' numbers."""
+        self.places = self.rows.places[units]
+        self.all_places = simulation.places(self.launched)
+
+    def value(self, x: int) -> tuple[Array, bool]:
+        return evaluate_all(self.arena, x, self.frame, self.units)
+
+    def seen(self, level: int, numbers: Array) -> tuple[Array, Array] | None:
+        """Where they reach instances of a level (counted in the plan), and which of these there are; None
+        where that is not the same all the time."""
+        mine, other = (self.described[self.launched.levels + i] for i in (self.level, level))
+        if not other[st.FIXED]:
+            return None
+        there = (numbers >= 0) & (numbers < other[st.COUNT_OF])
+        place = self.all_places[self.launched.offsets[level] + np.where(there, numbers, 0)]
+        here, all_there = int(mine[st.HARDWARE]), int(other[st.HARDWARE])
+        if all_there > here:
+            place = place * here // all_there
+        elif all_there < here:
+            inside = self.places * all_there // here == place
+            place = np.where(inside, self.places, place * (here // all_there))
+        return place, there
+
+
+class Answers:
+    """The answers of one simulation, by the engine's reasons to ask."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation, self.arena = simulation, simulation.arena
+
+    def answer(self, reason: int, asked: list[int]) -> None:
+        getattr(self, _NAMES[reason])(*asked)
+
+    # what was found
+
+    def remember(self, tag: int, a: int, b: int, c: int, d: int, value: int) -> None:
+        self.remember_all(np.array([[tag, a, b, c, d, value]], dtype=np.int64))
+
+    def remember_all(self, rows: Array) -> None:
+        """Rows of `memo`: four numbers of each kind of question, and the answer."""
+        memo = self.arena.rows("memo")
+        self.simulation.memoised += len(rows)
+        if 2 * self.simulation.memoised > len(memo):
+            rows = np.concatenate([memo[(memo[:, 0] != NONE) & (memo[:, 0] != st.GONE)], rows])
+            self.simulation.memoised = len(rows)
+            self.arena.reserve("memo", 1 << (4 * len(rows) - 1).bit_length())
+            memo = self.arena.rows("memo")
+            memo[:] = NONE
+        tag, a, b, c, d, _ = rows.T
+        h = a * 31 + (b % 1000003) * 7919 + c * 127 + d * 8191 + tag
+        h = (h ^ (h >> 17)) & (len(memo) - 1)
+        while len(rows):
+            free = np.flatnonzero(memo[h, 0] == NONE)
+            places, first = np.unique(h[free], return_index=True)
+            memo[places] = rows[free[first]]
+            left = np.ones(len(rows), dtype=bool)
+            left[free[first]] = False
+            rows, h = rows[left], (h[left] + 1) & (len(memo) - 1)
+
+    def _site(self, pc: int, alike: Alike, chosen: Array, values: Array) -> None:
+        """The figures that some instances always need at an instruction."""
+        code = self.arena.rows("code")
+        at = int(code[pc, st.SITE])
+        if at == NONE:
+            at = self.arena.extend("site", len(alike.rows), NONE)
+            self.arena.rows("code")[pc, st.SITE] = at
+        self.arena.rows("site")[at + alike.units[chosen]] = values
+
+    # queues
+
+    def queue(self, channel: int, receiver: int, member: int, g: int, pc: int) -> None:
+        launched = self.simulation.launch_of(g)
+        plan, described = launched.plan, launched.plan.channels[channel]
+        units = plan.instances(described.level)
+        if not (0 <= receiver < units and 0 <= member < described.members):
+            raise QueueMisuse(f"there is no queue {member} of channel '{described.name}' at unit {receiver}")
+        if not 0 <= self._senders(launched.plan, channel, receiver, member) < units:
+            raise QueueMisuse(f"queue {described.label(member)} of unit {receiver} is fed by nobody")
+        level = launched.table.levels[plan.level(described.level).name]
+        fixed = bool(self.arena.rows("level")[launched.levels + level, st.FIXED])
+        receivers, members = np.array([receiver]), np.array([member])
+        if fixed and not described.installed:
+            found = self._queues_at(pc, g, units, described.members)
+            numbers = np.unique(np.append(found, receiver * described.members + member))
+            there = self.arena.rows("queue_of")[launched.first_queues[channel] + numbers, st.QUEUE_NUMBER]
+            receivers, members = np.divmod(numbers[there == 0], described.members)
+            senders = self._senders(plan, channel, receivers, members)
+            fed = (senders >= 0) & (senders < units)
+            receivers, members = receivers[fed], members[fed]
+        self._make_queues(launched, channel, level, receivers, members, fixed)
+
+    @staticmethod
+    def _senders(plan: Any, channel: int, receivers: Any, members: Any) -> Any:
+        source = plan.channels[channel].source.evaluate({"unit": receivers, "member": members})
+        return np.broadcast_to(source, np.shape(receivers))
+
+    def _queues_at(self, pc: int, g: int, units: int, members: int) -> Array:
+        """The queues that an instruction of a stream means, for all its instances."""
+        alike, code = Alike(self.simulation, g), self.arena.rows("code")[pc].tolist()
+        if not alike.fixed:
+            return np.zeros(0, dtype=np.int64)
+        if code[st.KIND] == st.SEND:
+            receivers, _ = alike.value(code[st.B])
+            values, _ = alike.value(code[st.C])
+        elif code[st.KIND] == st.RECEIVE:
+            receivers, (values, _) = alike.units // code[st.H], alike.value(code[st.B])
+        else:
+            lists = self.arena.rows("lists")
+            taken = lists[code[st.B] + 1 : code[st.B] + 1 + lists[code[st.B]]]
+            receivers = np.repeat(alike.units // code[st.H], len(taken))
+            values = np.tile(taken, len(alike.units))
+        there = (receivers >= 0) & (receivers < units) & (values >= 0) & (values < members)
+        found: Array = (receivers * members + values)[there]
+        return found
+
+    def _make_queues(
+        self, launched: Launched, channel: int, level: int, receivers: Array, members: Array, fixed: bool
+    ) -> None:
+        simulation, arena, plan = self.simulation, self.arena, launched.plan
+        described, view = plan.channels[channel], launched.views[level]
+        count, first = len(receivers), launched.first + launched.offsets[level]
+        senders = self._senders(plan, channel, receivers, members)
+        credit = lane = np.zeros(count, dtype=np.int64)
+        if fixed:
+            peers = self._senders(launched.resources.plan, channel, receivers, members)
+            places = simulation.places(launched)[launched.offsets[level] : launched.offsets[level + 1]]
+            ends = (peers, receivers) if not plan.levels else (places[peers], places[receivers])
+            credit = view.messages_ps(ends[1], ends[0], view.credit_bytes(described))
+            lane = view.virtual_channels(described.name, *ends)
+        here = np.ones(count, dtype=bool) if plan.levels else launched.present[senders]
+        there = np.ones(count, dtype=bool) if plan.levels else launched.present[receivers]
+        key = None
+        if described.installed and fixed:
+            direction = described.names[members[0]] if described.names else int(members[0])
+            place = int(ends[1][0]) if plan.levels else view.places[int(receivers[0])]
+            key = (view.level.name, place, described.name, direction)
+        if key is not None and key in simulation.installed:
+            numbers = np.array([simulation.installed[key]])
+        else:
+            ring = arena.extend("ring", described.slots * count, st.UNKNOWN)
+            numbers = np.arange(count) + arena.extend("queue", count, 0)
+            rows = arena.rows("queue")[numbers[0] :][:count]
+            rows[:, st.SLOTS], rows[:, st.RING] = described.slots, ring + described.slots * np.arange(count)
+            rows[:, st.CREDITED] = credit
+            rows[:, [st.SENDER, st.RECEIVER, st.DATA_WAITER, st.CREDIT_WAITER, st.QFROM]] = NONE
+            who = zip(members.tolist(), receivers.tolist(), senders.tolist(), strict=True)
+            simulation.labels += [(described, m, first + r, first + s) for m, r, s in who]
+            if key is None:
+                launched.own_queues += numbers.tolist()
+            else:
+                simulation.installed[key] = int(numbers[0])
+        queue = arena.rows("queue")
+        queue[numbers[here], st.SENDER] = first + senders[here]
+        queue[numbers[here], st.VC] = DMA + lane[here]
+        queue[numbers[there], st.RECEIVER] = first + receivers[there]
+        queue[numbers[there], st.QCHANNEL] = launched.channels + channel
+        queue[numbers[there], st.QMEMBER] = members[there]
+        ended = zip(numbers.tolist(), receivers.tolist(), members.tolist(), strict=True)
+        launched.queue_ends.update({q: (channel, r, m) for q, r, m in ended})
+        rows = arena.rows("queue_of")
+        at = launched.first_queues[channel] + receivers * described.members + members
+        rows[at, st.QUEUE_NUMBER] = numbers + 1
+        rows[at, st.FED_BY] = np.where(here, first + senders, NONE)
+        rows[at, st.QUEUE_SENT] = 0
+
+    # paths
+
+    def path(self, way: int, memories: int, source: int, target: int, g: int) -> None:
+        if source == -2:
+            self._queue_path(way, memories, g)
+            return
+        launched, _, view = self.simulation.view(g)
+        named = launched.table.memories
+        names = named[memories >> 24], named[memories & ((1 << 24) - 1)]
+        if (source, target) != (NONE, NONE) and self._paths_at(way, memories, names, g):
+            return
+        here = int(self.arena.rows("unit")[g, st.PLACE])
+        ends = [here if end == NONE else end for end in (source, target)]
+        path = view.path(ends[0], names[0], ends[1], names[1], same=bool(way & 1), caches=True)
+        number = self.simulation.paths.number(path, view.fabric)
+        self.remember(st.ASK_PATH, way, memories, source, target, number)
+
+    def _paths_at(self, way: int, memories: int, names: tuple[str, str], g: int) -> bool:
+        """Find the paths of a copy for all instances of a stream; False where that cannot be said."""
+        alike, arena = Alike(self.simulation, g), self.arena
+        ends = self.copy_ends(alike)
+        if ends is None or arena.rows("code")[alike.pc, st.SITE] != NONE:
+            return False
+        (here, one), (there, other), possible, always = ends
+        chosen = np.flatnonzero(possible)
+        if not always and len(chosen) > MOST_GUESSED:
+            return False
+        numbers = self._numbers(alike.view, here[chosen], names, there[chosen], (one == other)[chosen])
+        if always:
+            self._site(alike.pc, alike, chosen, numbers)
+        else:
+            rows = np.empty((len(chosen), 6), dtype=np.int64)
+            rows[:, 0], rows[:, 2] = st.ASK_PATH, memories
+            rows[:, 1] = (way & -2) + (one == other)[chosen]
+            rows[:, 3], rows[:, 4], rows[:, 5] = here[chosen], there[chosen], numbers
+            self.remember_all(rows)
+        return True
+
+    def copy_ends(self, alike: Alike) -> tuple[Any, Any, Array, bool] | None:
+        """Where all instances read and write at an instruction, and who has that (NONE: each its own); for
+        which of them that is possible, and whether it is always so. None where it cannot be said."""
+        code = self.arena.rows("code")[alike.pc].tolist()
+        regions = [NONE, code[st.D]]
+        if code[st.KIND] == st.COPY:
+            lists = self.arena.rows("lists")
+            regions = lists[[code[st.B] + 1, code[st.B] + lists[code[st.B]]]].tolist()
+        found, possible, always = [], np.ones(len(alike.units), dtype=bool), True
+        for region in regions:
+            end = self._end(alike, region)
+            if end is None:
+                return None
+            possible, always = possible & end[2], always and end[3]
+            found.append(end[:2])
+        return found[0], found[1], possible, always
+
+    def _end(self, alike: Alike, region: int) -> tuple[Array, Array, Array, bool] | None:
+        own = np.full(len(alike.units), NONE)
+        everyone = np.ones(len(alike.units), dtype=bool)
+        if region == NONE:
+            return alike.places, own, everyone, True
+        row = self.arena.rows("region")[region].tolist()
+        if row[st.MODE] == st.HANDLE:
+            return None
+        if row[st.OWNER] == NONE:
+            return alike.places, own, everyone, True
+        base = int(self.arena.rows("tile")[row[st.TILE], st.TILE_BASE])
+        at = int(alike.described[alike.launched.levels + alike.level, st.MEMORY_BASE]) + base
+        stored = self.arena.rows("memory_of")[at].tolist()
+        if stored[st.OWNERS] != NONE or not alike.fixed:
+            return None
+        owners, always = alike.value(row[st.OWNER])
+        seen = alike.seen(stored[st.STORAGE_LEVEL], owners)
+        if seen is None:
+            return None
+        per, level = stored[st.STORAGE_PER], alike.launched.levels + stored[st.STORAGE_LEVEL]
+        mine = (alike.units // per == owners) if per else ~everyone
+        held = np.where(mine, NONE, (level << 40) + owners)
+        return np.where(mine, alike.places, seen[0]), held, seen[1], always
+
+    def _numbers(
+        self, view: Resources, here: Array, names: tuple[str, str], there: Array, same: Array
+    ) -> Array:
+        """The numbers of many paths."""
+        found = np.empty(len(here), dtype=np.int64)
+        for flag in (False, True):
+            chosen = np.flatnonzero(same == flag)
+            if len(chosen):
+                options: Any = {"same": flag, "caches": True}
+                found[chosen] = self._numbered(view, here[chosen], names, there[chosen], options)
+        return found
+
+    def _numbered(self, view: Resources, a: Array, names: Any, b: Array, options: Any) -> Array:
+        paths, found = self.simulation.paths, np.empty(len(a), dtype=np.int64)
+        for path, group in view.paths(a, names[0], b, names[1], **options):
+
+            def each(i: int, pairs: Array = group.pairs) -> Any:
+                k = pairs[i]
+                return view.path(int(a[k]), names[0], int(b[k]), names[1], **options)
+
+            found[group.pairs] = paths.numbers(path, group, view.fabric, each)
+        return found
+
+    def _queue_path(self, way: int, memory: int, g: int) -> None:
+        """The paths of messages out of a memory: of all queues of the channel at once."""
+        launched, arena = self.simulation.launch_of(g), self.arena
+        channel = max(i for i, first in enumerate(launched.first_queues) if first <= way)
+        described = launched.plan.channels[channel]
+        level = launched.table.levels[launched.plan.level(described.level).name]
+        view, asked = launched.views[level], int(arena.rows("queue_of")[way, st.QUEUE_NUMBER]) - 1
+        first = arena.rows("queue")[asked, st.QFROM] == NONE and not described.installed
+        numbers = np.array([asked])
+        if first:
+            ends = launched.queue_ends
+            numbers = np.array([q for q, end in ends.items() if end[0] == channel])
+            numbers = numbers[arena.rows("queue")[numbers, st.QFROM] == NONE]
+        found = np.array([launched.queue_ends[q] for q in numbers.tolist()])
+        receivers, members = found[:, 1], found[:, 2]
+        senders = self._senders(launched.resources.plan, channel, receivers, members)
+        if launched.plan.levels:
+            places = self.simulation.places(launched)[launched.offsets[level] :]
+            senders, receivers = places[senders], places[receivers]
+        names = launched.table.memories[memory], described.memory
+        paths = self._numbered(view, senders, names, receivers, {"chunk": described.chunk_bytes})
+        if first:
+            rows = arena.rows("queue")
+            rows[numbers, st.QFROM], rows[numbers, st.QPATH] = memory, paths
+        else:
+            self.remember(st.ASK_PATH, way, memory, -2, -2, int(paths[0]))
+
+    def route(self, channel: int, memory: int, source: int, target: int, g: int) -> None:
+        launched, _, view = self.simulation.view(g)
+        described, name = launched.plan.channels[channel - launched.channels], launched.table.memories
+        path = view.path(source, name[memory >> 24], target, described.memory, described.chunk_bytes)
+        number = self.simulation.paths.number(path, view.fabric)
+        self.remember(st.ASK_ROUTE, channel, memory, source, target, number)
+
+    def lane(self, channel: int, level: int, source: int, target: int, g: int) -> None:
+        launched, _, view = self.simulation.view(g)
+        name = launched.plan.channels[channel - launched.channels].name
+        lane = DMA + view.virtual_channel(name, source, target)
+        self.remember(st.ASK_LANE, channel, level, source, target, lane)
+
+    def credit(self, channel: int, level: int, source: int, target: int, g: int) -> None:
+        launched, _, view = self.simulation.view(g)
+        travels = view.credit_ps(source, target, launched.plan.channels[channel - launched.channels])
+        self.remember(st.ASK_CREDIT, channel, level, source, target, travels)
+
+    # work, messages, meetings
+
+    def busy(self, pc: int, flops: int, nbytes: int, who: int, g: int) -> None:
+        _, _, view = self.simulation.view(g)
+        statement = self.simulation.rows.statements[pc]
+        busy = view.compute_ps(statement, flops, self._first(g))
+        work = statement.work
+        if who == NONE and constant(work.flops) is not None and constant(work.bytes) is not None:
+            self.arena.rows("code")[pc, st.F] = busy
+        self.remember(st.ASK_BUSY, pc, flops, nbytes, who, busy)
+
+    def _first(self, g: int) -> int:
+        """The unit of the first level that an instance is or belongs to."""
+        launched, units = self.simulation.launch_of(g), self.arena.rows("unit")
+        while g != NONE and units[g, st.LEVEL] != launched.levels:
+            g = int(units[g, st.PARENT])
+        return int(units[g, st.NUMBER]) if g != NONE else NONE
+
+    def meeting(self, pc: int, meeting: int, nbytes: int, here: int, g: int) -> None:
+        launched, level, view = self.simulation.view(g)
+        members = launched.table.members[meeting - launched.meetings]
+        statement = self.simulation.rows.statements[pc]
+        if statement.kind == "broadcast" and symbols(statement.root) <= {"unit"}:
+            number = int(self.arena.rows("unit")[g, st.NUMBER])
+            root = int(statement.root.evaluate({"unit": number}))
+            if not 0 <= root < len(members):
+                raise QueueMisuse(f"broadcast takes root {root} of a group of {len(members)}")
+        if launched.plan.levels:
+            row = launched.levels + level
+            if self.arena.rows("level")[row, st.FIXED]:
+                places = self.simulation.places(launched)[launched.offsets[level] :]
+                members = tuple(places[list(members)].tolist())
+            else:
+                members = tuple(int(plain.where(self.arena.memory, g, row, m)) for m in members)
+        delay = view.collective_ps(statement, members, nbytes)
+        self.remember(st.ASK_MEETING, pc, meeting, nbytes, here, delay)
+
+    def message(self, level: int, source: int, target: int, _: int, g: int) -> None:
+        alike, code = Alike(self.simulation, g), self.arena.rows("code")
+        row, view = code[alike.pc].tolist(), alike.view
+        if row[st.SITE] == NONE and alike.fixed:
+            flag = self.arena.rows("flag")[alike.launched.flags + row[st.A]].tolist()
+            numbers, always = alike.value(row[st.B])
+            seen = alike.seen(flag[st.FLAG_LEVEL] - alike.launched.levels, numbers)
+            chosen = np.flatnonzero(seen[1]) if seen is not None else np.zeros(0, dtype=np.int64)
+            if seen is not None and (always or len(chosen) <= MOST_GUESSED):
+                here, there = alike.places[chosen], seen[0][chosen]
+                delays = view.messages_ps(here, there)
+                if always:
+                    self._site(alike.pc, alike, chosen, delays)
+                else:
+                    rows = np.zeros((len(chosen), 6), dtype=np.int64)
+                    rows[:, 0], rows[:, 1] = st.ASK_MESSAGE, level
+                    rows[:, 2], rows[:, 3], rows[:, 5] = here, there, delays
+                    self.remember_all(rows)
+                return
+        self.remember(st.ASK_MESSAGE, level, source, target, 0, view.signal_ps(source, target))
+
+    def value(self, pc: int, actor: int, count: int, _: int, g: int) -> None:
+        launched = self.simulation.launch_of(g)
+        value = launched.scalars(self.simulation.rows.statements[pc], launched.chooser(actor), count)
+        self.remember(st.ASK_VALUE, pc, actor, count, 0, int(value))
+
+    def delay(self, flow: int, number: int, path: int, nbytes: int, duration: int) -> None:
+        launched = next(x for x in self.simulation.launches if flow in x.flows)
+        faults = launched.resources.faults
+        delay = faults.delay_ps(flow - launched.flows.start, number, duration)
+        self.remember(st.ASK_DELAY, flow, number, path, nbytes, delay)
+
+    def misuse(self, pc: int, g: int, what: int, a: int, b: int) -> None:
+        statement = self.simulation.rows.statements[pc]
+        channel = f"channel '{getattr(statement, 'channel', '')}'"
+        texts = (
+            f"a queue of {channel} is fed by the wrong unit",
+            f"a message of {a} bytes does not fit a slot of {channel}",
+            f"{channel} has messages of other sizes than those that are received",
+            f"there is no flag {b} at unit {a}",
+            "a unit meets at a collective in which it has no part",
+        )
+        if what == 5:
+            name = self.simulation.launch_of(g).table.storage_name(b)[1]
+            raise QueueMisuse(f"tile '{name}' has no owner {a}")
+        raise QueueMisuse(texts[what])
+
+
+_NAMES = {
+    st.ASK_QUEUE: "queue", st.ASK_PATH: "path", st.ASK_BUSY: "busy", st.ASK_MEETING: "meeting",
+    st.ASK_MESSAGE: "message", st.ASK_VALUE: "value", st.ASK_DELAY: "delay", st.ASK_ROUTE: "route",
+    st.ASK_LANE: "lane", st.ASK_CREDIT: "credit", st.MISUSE: "misuse",
+}  # fmt: skip

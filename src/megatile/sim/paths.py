@@ -1,0 +1,236 @@
+"""Servers, caches and paths of a machine as rows of the arena.
+
+A path has a *class* (a row of `path` and its stages: all that it has in common with paths elsewhere on the
+machine) and a first server, from which the class counts its others; both are packed into its number. So the
+paths of all units to their neighbours are one row, however many there are. The links of a grid that a plan
+uses as a whole have servers in the order of the links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from megatile.hda import HDA
+from megatile.hda.model import Network
+from megatile.hda.routing import Link
+from megatile.sim import engine as plain
+from megatile.sim import state as st
+from megatile.sim.state import NONE, Arena
+from megatile.timing.caches import Cache
+from megatile.timing.fabric import Alike, Fabric, Path, Stage, equal
+
+DENSE = 64
+"""Links of a grid for every unit up to which all of them get servers."""
+
+
+def as_bits(rate: float) -> int:
+    """A float as the integer that stands for it in the arena."""
+    return int(np.float64(rate).view(np.int64))
+
+
+class Paths:
+    def __init__(self, arena: Arena, contended: bool, everything_shared: bool) -> None:
+        self.arena = arena
+        self.contended = contended
+        self.everything_shared = everything_shared
+        self.shared: set[Any] = set()
+        """Keys of the resources that more than one flow uses, besides those below."""
+        self.servers: dict[Any, int] = {}
+        self._keys: dict[int, Any] = {}
+        self.grids: dict[str, tuple[int, int, Any] | None] = {}
+        """By network: the first server of its links, how many there are in each of its owners, and how many
+        flows use each. None where links have servers when they are used."""
+        self.caches: dict[tuple[str, int], int] = {}
+        """Rows of caches, by name and instance."""
+        self.behind: list[tuple[str, Any]] = []
+        """Of every cache, the name and the key of what is behind it."""
+        self._classes: dict[tuple[Any, ...], int] = {}
+        self._described: list[tuple[Path, list[int | None]]] = []
+        """Of every class: a path and the servers of its stages, counted from the first."""
+
+    # servers
+
+    def use(self, network: Network | None, hda: HDA, units: int) -> None:
+        """Plans with so many units use the links of a grid."""
+        if network is None or network.name in self.grids:
+            return
+        self.grids[network.name] = None
+        count = hda.level(network.level).total * network.topology.link_count
+        if count <= DENSE * units:
+            lanes, first = self.arena.extend("lane", count), self.arena.extend("server", count)
+            rows = self.arena.rows("server")[first : first + count]
+            rows[:, st.LANES], rows[:, st.WIDTH] = np.arange(lanes, lanes + count), 1
+            users = np.zeros(count, dtype=np.int32)
+            self.grids[network.name] = first, network.topology.link_count, users
+
+    def server(self, key: Any, width: int) -> int:
+        number = self.servers.get(key)
+        if number is None:
+            grid = self.grids.setdefault(key.network, None) if isinstance(key, Link) else None
+            if grid is not None:
+                return grid[0] + key.owner * grid[1] + key.number
+            lanes = self.arena.extend("lane", width)
+            number = self.servers[key] = self.arena.append("server", (lanes, width))
+            self._keys[number] = key
+        return number
+
+    def key(self, server: int) -> Any:
+        if server in self._keys:
+            return self._keys[server]
+        for name, grid in self.grids.items():
+            if grid is not None and 0 <= server - grid[0] < len(grid[2]):
+                return Link(name, *divmod(server - grid[0], grid[1]))
+        raise KeyError(server)
+
+    def is_shared(self, key: Any) -> bool:
+        if not self.contended:
+            return False
+        if self.everything_shared or key in self.shared or (not isinstance(key, Link) and key[0] == "memory"):
+            return True
+        grid = self.grids.get(key.network) if isinstance(key, Link) else None
+        return grid is not None and bool(grid[2][key.owner * grid[1] + key.number] > 1)
+
+    def count(
+        self, fabric: Fabric, stages: Iterable[Stage], group: Alike, flows: list[Any], users: dict[Any, Any]
+    ) -> None:
+        """Flows use the links of a group of routes, the first of which is given; ``users``: some flow of
+        every link that is not counted in a grid."""
+        for stage in stages:
+            key: Any = None if stage.resource is None else fabric.keys[stage.resource]
+            grid = self.grids.get(key.network) if isinstance(key, Link) else None
+            if grid is not None:
+                np.add.at(grid[2], key.owner * grid[1] + key.number + group.shifts, 1)
+            elif key is not None and (not isinstance(key, Link) or len(group.pairs) == 1):
+                for flow in flows:
+                    if users.setdefault(key, flow) != flow:
+                        self.shared.add(key)
+            elif key is not None:
+                link_count = fabric.hda.network(key.network).topology.link_count
+                for flow, shift in zip(flows, group.shifts.tolist(), strict=True):
+                    owner, number = divmod(key.owner * link_count + key.number + shift, link_count)
+                    other = Link(key.network, owner, number)
+                    if users.setdefault(other, flow) != flow:
+                        self.shared.add(other)
+
+    # paths
+
+    def number(self, path: Path, fabric: Fabric) -> int:
+        """The number of a path."""
+        servers: list[int | None] = []
+        shared = []
+        for stage in path.stages:
+            key = None if stage.resource is None else fabric.keys[stage.resource]
+            servers.append(None if key is None else self.server(key, fabric.widths[stage.resource or 0]))
+            shared.append(key is not None and self.is_shared(key))
+        return self._packed(path, fabric, servers, shared)
+
+    def numbers(self, path: Path, group: Alike, fabric: Fabric, each: Callable[[int], Path]) -> Any:
+        """The numbers of the paths of a group, whose first one is given; ``each`` makes the others."""
+        count = len(group.pairs)
+        grid = None if group.network is None else self.grids.get(group.network.name)
+        if group.network is None or count == 1:
+            return np.full(count, self.number(path, fabric))
+        keys = [None if s.resource is None else fabric.keys[s.resource] for s in path.stages]
+        links = [i for i, key in enumerate(keys) if isinstance(key, Link)]
+        others = any(key is not None and not isinstance(key, Link) for key in keys)
+        if not links and not others:
+            return np.full(count, self.number(path, fabric))
+        if grid is None or others or len(links) > 60:
+            return np.array([self.number(each(i), fabric) for i in range(count)])
+        found = np.empty(count, dtype=np.int64)
+        servers = [None if key is None else self.server(key, 1) for key in keys]
+        used = np.array([s for s in servers if s is not None])
+        for part in self._patterns(grid, used - grid[0], group.shifts):
+            shift = int(group.shifts[part[0]])
+            here = [s is not None and grid[2][s - grid[0] + shift] > 1 for s in servers]
+            if self.everything_shared:
+                here = [s is not None for s in servers]
+            shared = [self.contended and flag for flag in here]
+            first = self._packed(path, fabric, [None if s is None else s + shift for s in servers], shared)
+            found[part] = first + (group.shifts[part] - shift << st.CLASSES)
+        return found
+
+    def _patterns(self, grid: tuple[int, int, Any], links: Any, shifts: Any) -> list[Any]:
+        """Paths whose links are shifted against each other, in groups in which the same ones are shared."""
+        if self.everything_shared or not self.contended:
+            return [np.arange(len(shifts))]
+        shared = grid[2][links[None, :] + shifts[:, None]] > 1
+        return equal(shared @ (1 << np.arange(len(links), dtype=np.int64)))
+
+    def _packed(self, path: Path, fabric: Fabric, servers: Sequence[int | None], shared: list[bool]) -> int:
+        first = next((s for s in servers if s is not None), 0)
+        relative = [None if s is None else s - first for s in servers]
+        caches = [self._caches(path.reads, fabric), self._caches(path.writes, fabric)]
+        stages = tuple(
+            (stage.latency_ps, stage.bandwidth, server, used)
+            for stage, server, used in zip(path.stages, relative, shared, strict=True)
+        )
+        granule = (path.granule or 0) if path.first_resource is not None else 0
+        key = (stages, path.startup_ps, path.dma_bandwidth, path.extra_ps, granule, path.memories, *caches)
+        number = self._classes.get(key)
+        if number is None:
+            arena, at = self.arena, self.arena.used["stage"]
+            for latency, bandwidth, server, used in stages:
+                flag = NONE if server is None else int(used)
+                arena.append("stage", (server or 0, latency, flag, -1, 0, as_bits(bandwidth)))
+            number = self._classes[key] = arena.append("path", (
+                at, len(stages), path.startup_ps, path.latency_ps, path.extra_ps, path.before_ps,
+                NONE if path.first_resource is None else path.first_resource, granule, int(any(shared)),
+                -1, 0, as_bits(path.bandwidth), as_bits(path.dma_bandwidth), *caches,
+            ))  # fmt: skip
+            self._described.append((path, relative))
+        return number + (first << st.CLASSES)
+
+    def described(self, number: int, fabric: Fabric) -> Path:
+        """A path by its number, with the resources of a fabric."""
+        path, relative = self._described[number & st.CLASS]
+        first = number >> st.CLASSES
+        stages = []
+        for stage, server in zip(path.stages, relative, strict=True):
+            resource = None
+            if server is not None:
+                row = self.arena.rows("server")[first + server]
+                resource = fabric.resource(self.key(first + server), int(row[st.WIDTH]))
+            stages.append(stage._replace(resource=resource))
+        made = Path(tuple(stages), path.startup_ps, path.dma_bandwidth)
+        for name in ("granule", "reads", "writes", "memories"):
+            setattr(made, name, getattr(path, name))
+        return made
+
+    # caches
+
+    def _caches(self, caches: tuple[Cache, ...], fabric: Fabric) -> int:
+        """The row of the nearest of some caches, made with all behind it."""
+        row = NONE
+        for cache in reversed(caches):
+            key = (cache.name, cache.instance)
+            if key not in self.caches:
+                stage, arena = cache.behind, self.arena
+                server = NONE
+                if stage.resource is not None:
+                    server = self.server(fabric.keys[stage.resource], fabric.widths[stage.resource])
+                self.caches[key] = arena.append("cache", (
+                    cache.blocks, 0, NONE, NONE, int(cache.writes_back), row, server, stage.latency_ps,
+                    as_bits(stage.bandwidth), *[0] * 9,
+                ))  # fmt: skip
+                self.behind.append((cache.of, fabric.keys[stage.resource or 0]))
+                arena.used["block"] = blocks = arena.used["block"] + cache.blocks
+                arena.reserve("block", blocks)
+                if blocks > arena.size("bucket"):
+                    self._rehash(1 << blocks.bit_length())
+            row = self.caches[key]
+        return row
+
+    def _rehash(self, size: int) -> None:
+        """More buckets for blocks; those that are there find their new ones."""
+        arena = self.arena
+        used = int(arena.memory[st.BLOCKS])
+        arena.reserve("bucket", size)
+        arena.set_size("bucket", size)
+        arena.rows("bucket")[:] = NONE
+        memory = arena.memory
+        for block in range(used):
+            plain.into_bucket(memory, block)
