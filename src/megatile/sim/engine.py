@@ -759,8 +759,12 @@ def note_accesses(s, record, count):
 @jit
 def new_command(s, what, g, at):
     c = s[FREE_COMMAND]
+    if c == NONE:
+        c = s[TOP_COMMAND]
+        s[TOP_COMMAND] = c + 1
+    else:
+        s[FREE_COMMAND] = s[command_row(s, c) + WAITERS]
     m = command_row(s, c)
-    s[FREE_COMMAND] = s[m + WAITERS]
     s[LIVE_COMMANDS] += 1
     s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + UNFINISHED] += 1
     s[m + WHAT] = what
@@ -807,7 +811,11 @@ def depend(s, c, time, on, why, left):
             s[m + WHY] = why
         return
     n = s[FREE_NODE]
-    s[FREE_NODE] = s[node_row(s, n)]
+    if n == NONE:
+        n = s[TOP_NODE]
+        s[TOP_NODE] = n + 1
+    else:
+        s[FREE_NODE] = s[node_row(s, n)]
     s[LIVE_NODES] += 1
     column = LEFT_WAITERS if left else WAITERS
     s[node_row(s, n)] = s[command_row(s, on) + column]
@@ -1320,8 +1328,12 @@ def log_accesses(s, g, c, count, time):
         if s[a + A_TRACKED] == 0 or (time != UNKNOWN and time <= s[unit_row(s, g) + NOW]):
             continue
         e = s[FREE_LOG]
+        if e == NONE:
+            e = s[TOP_LOG]
+            s[TOP_LOG] = e + 1
+        else:
+            s[FREE_LOG] = s[log_row(s, e) + LOG_NEXT]
         x = log_row(s, e)
-        s[FREE_LOG] = s[x + LOG_NEXT]
         s[LIVE_LOGS] += 1
         head = s[unit_row(s, g) + STORE] + s[a + A_STORAGE]
         s[x + LOG_NEXT] = s[s[T_HEADS] + head]
@@ -1580,8 +1592,12 @@ def span(s, g, k):
     at += s[T_LISTS]
     n = s[at]
     r = s[FREE_SPAN]
+    if r == NONE:
+        r = s[TOP_SPAN]
+        s[TOP_SPAN] = r + 1
+    else:
+        s[FREE_SPAN] = s[span_row(s, r) + SPAN_NEXT]
     x = span_row(s, r)
-    s[FREE_SPAN] = s[x + SPAN_NEXT]
     s[LIVE_SPANS] += 1
     owner = s[a + A_OWNER]
     if owner == NONE:
@@ -2680,7 +2696,7 @@ def no_room(s):
         or s[LIVE_LOGS] + 64 > s[N_LOG]
         or s[EVENTS] + live + s[SEATS] + 64 > s[N_HEAP]
         or live + 64 > s[N_TODO]
-        or s[RECORDED] + 2 * live + 64 > s[N_RECORD]
+        or (s[RECORDING] > 0 and s[RECORDED] + 2 * live + 64 > s[N_RECORD])
         or s[AUX] + 4096 > s[N_AUX]
         or s[LIVE_SPANS] + 64 > s[N_SPAN]
     )

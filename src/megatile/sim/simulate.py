@@ -213,7 +213,8 @@ class Run(Outcome):
         except QueueMisuse as misuse:
             explain(self.plan, self.scalars, misuse)
         self._ended(simulation.last_ps, resources)
-        self.choices = choices(simulation, self.launched)
+        if has_any(self.plan):
+            self.choices = choices(simulation, self.launched)
 
     def recorded(self, operands: bool = False) -> Record:
         """What was recorded; where nothing was, or it was too much, the run is repeated."""

@@ -38,17 +38,16 @@ MOST_QUEUES = 1 << 14
 """Up to so many queues it is found out beforehand which links only one of them uses."""
 TABLES = ("code", "expr", "bytecode", "constants", "lists", "region", "tile", "alias", "stream")
 """Tables that grow with every plan."""
-POOLS = {
-    "command": (st.WAITERS, st.FREE_COMMAND),
-    "node": (0, st.FREE_NODE),
-    "log": (st.LOG_NEXT, st.FREE_LOG),
-    "span": (st.SPAN_NEXT, st.FREE_SPAN),
-}
-"""Tables with a list of free rows: the column that links them, and where the list begins."""
+ROOM = {
+    "command": 1 << 14, "node": 1 << 16, "log": 1 << 15, "span": 1 << 12, "heap": 1 << 14, "todo": 1 << 14,
+    "aux": 1 << 14, "ask": 1, "memo": 256,
+}  # fmt: skip
+"""Rows of tables that the engine fills for which there is room from the beginning: what is not used costs
+nothing, but growing does."""
 
 
-def commands(plan: pm.Plan) -> int:
-    """About how many commands a plan issues, as far as its loops say."""
+def commands(plan: pm.Plan, received: int = 1) -> int:
+    """About how many commands a plan issues, as far as its loops say; a receive counts as so many."""
 
     def count(body: Any) -> int:
         found = 0
@@ -60,7 +59,7 @@ def commands(plan: pm.Plan) -> int:
             elif isinstance(statement, pm.If):
                 found += max(count(statement.body), count(statement.orelse))
             else:
-                found += 1
+                found += received if isinstance(statement, (pm.Receive, pm.ReceiveAny)) else 1
         return found
 
     return sum(stream.unit_count() * count(stream.body) for stream in plan.streams)
@@ -174,35 +173,16 @@ class Simulation:
         self.memoised = 0
         self.arena = arena = Arena()
         self.paths = Paths(arena, contended, everything_shared)
-        for name, count in (
-            ("heap", 256),
-            ("todo", 256),
-            ("record", 1024 if record else 16),
-            ("aux", 16384),
-            ("ask", 1),
-        ):
+        for name, count in {**ROOM, "record": 1024 if record else 16}.items():
             arena.reserve(name, count)
-        arena.reserve("memo", 256)
         arena.rows("memo")[:] = NONE
         arena.memory[[st.FREE_COMMAND, st.FREE_NODE, st.FREE_LOG, st.FREE_SPAN]] = NONE
         self.operands = operands
         arena.memory[st.RECORDING] = (1 + operands) * int(record > 0)
         arena.memory[st.UNTIL] = NEVER
         arena.memory[st.MOST_OPEN] = RUN_AHEAD
-        for name in POOLS:
-            self._extend_pool(name, 256)
 
     # tables that grow
-
-    def _extend_pool(self, name: str, count: int) -> None:
-        """More rows of commands, nodes or accesses, in their list of free ones."""
-        column, head = POOLS[name]
-        at = self.arena.extend(name, count)
-        rows = self.arena.rows(name)[at : at + count]
-        rows[:, column] = np.arange(at + 1, at + count + 1)
-        rows[-1, column] = self.arena.memory[head]
-        self.arena.memory[head] = at
-        self.arena.set_size(name, at + count)
 
     def _grow(self) -> None:
         """Double what is nearly full."""
@@ -211,20 +191,15 @@ class Simulation:
             int(arena.memory[i])
             for i in (st.LIVE_COMMANDS, st.LIVE_NODES, st.LIVE_LOGS, st.EVENTS, st.RECORDED, st.AUX)
         )
+        seats, spans = int(arena.memory[st.SEATS]), int(arena.memory[st.LIVE_SPANS])
         for name, needed in (
-            ("command", 2 * live),
-            ("node", nodes + logs),
-            ("log", logs),
-            ("span", int(arena.memory[st.LIVE_SPANS])),
-        ):
+            ("command", 2 * live), ("node", nodes + logs), ("log", logs), ("span", spans),
+            ("heap", events + live + seats), ("todo", live), ("aux", aux + 4096),
+        ):  # fmt: skip
             if needed + 64 > arena.size(name):
-                self._extend_pool(name, arena.size(name))
-        seats = int(arena.memory[st.SEATS])
-        for name, needed in (("heap", events + live + seats), ("todo", live), ("aux", aux + 4096)):
-            if needed + 64 > arena.size(name):
-                arena.reserve(name, 2 * arena.size(name) + 64)
-        if records + 2 * live + 64 > arena.size("record"):
-            if arena.memory[st.RECORDING] and arena.size("record") >= self.most_records:
+                arena.reserve(name, 2 * arena.size(name))
+        if arena.memory[st.RECORDING] and records + 2 * live + 64 > arena.size("record"):
+            if arena.size("record") >= self.most_records:
                 arena.memory[[st.RECORDING, st.RECORDED, st.AUX]] = 0
                 self.complete_record = False
                 self._forget_causes()
@@ -298,7 +273,7 @@ class Simulation:
         launched.first_record = int(arena.memory[st.RECORD_BASE] + arena.memory[st.RECORDED])
         launched.first_aux = int(arena.memory[st.AUX_BASE] + arena.memory[st.AUX])
         if self.most_records:
-            room = min(self.most_records, int(1.3 * launched.table.commands) + 64)
+            room = min(self.most_records, launched.table.commands + 4096)
             arena.reserve("record", int(arena.memory[st.RECORDED]) + room)
             if self.operands:
                 arena.reserve("aux", int(arena.memory[st.AUX]) + 12 * room + 8192)
@@ -334,13 +309,15 @@ class Simulation:
             ]
             self.holders.setdefault(view.level.name, {}).update(mine)
         memory = arena.memory
-        while int(memory[st.LIVE_NODES] + memory[st.LIVE_LOGS]) + len(before) + 64 > arena.size("node"):
-            self._extend_pool("node", arena.size("node"))
-            memory = arena.memory
-        unit, node = arena.rows("unit"), arena.rows("node")
+        arena.reserve("node", int(memory[st.TOP_NODE] + memory[st.LIVE_LOGS]) + len(before) + 64)
+        memory, unit, node = arena.memory, arena.rows("unit"), arena.rows("node")
         for g, h in before:
             n = int(memory[st.FREE_NODE])
-            memory[st.FREE_NODE] = node[n, 0]
+            if n == NONE:
+                n = int(memory[st.TOP_NODE])
+                memory[st.TOP_NODE] += 1
+            else:
+                memory[st.FREE_NODE] = node[n, 0]
             memory[st.LIVE_NODES] += 1
             node[n] = (unit[h, st.FOLLOWERS], g)
             unit[h, st.FOLLOWERS] = n
@@ -436,8 +413,8 @@ class Simulation:
             resident = copies(table.plan, launched.resources.hda)
             units = sum(min(table.plan.instances(n), int(k.sum())) for n, (_, k) in resident.items())
         frame = max((len(s.frame) for s in table.streams), default=1)
-        table.commands = commands(table.plan)
-        records = min(self.most_records, int(1.3 * table.commands) + 64) if self.most_records else 0
+        table.commands = commands(table.plan, 3)
+        records = min(self.most_records, table.commands + 4096) if self.most_records else 0
         each = frame + 4 * (table.storages + 32) + sum(c.members for c in table.plan.channels) + 128
         return units * each + records * (st.WIDTHS["record"] + 12) + (1 << 16)
 

@@ -193,9 +193,10 @@ PUSH, LOAD, SELECT, LOOKUP, STOP = range(32, 37)
 (
     LAST, READIES, EVENTS, FREE_COMMAND, LIVE_COMMANDS, FREE_NODE, LIVE_NODES, FREE_LOG, LIVE_LOGS,
     RECORDED, TODO, RECORDING, STEPS, JITTER, SEQUENCE, AUX, CLOCK, UNTIL, RECORD_BASE, AUX_BASE, SEATS,
-    FREE_SPAN, LIVE_SPANS, BLOCKS, MOST_OPEN,
-) = range(25)  # fmt: skip
-TOTALS = 25
+    FREE_SPAN, LIVE_SPANS, BLOCKS, MOST_OPEN, TOP_COMMAND, TOP_NODE, TOP_LOG, TOP_SPAN,
+) = range(29)  # fmt: skip
+TOTALS = 29
+# Rows that are used again are in a list from FREE_… on; those from TOP_… on were never used.
 # Records and what they touch are numbered on and on; the first still in the arena has the number …_BASE.
 
 # Why the engine returns to Python.
@@ -267,6 +268,11 @@ W_LOG, W_ACCESS, W_SPAN = range(TOTALS + 2 * len(WIDTHS), TOTALS + 2 * len(WIDTH
 HEADER = W_SPAN + 1
 
 
+_FILLED = {
+    "command": TOP_COMMAND, "node": TOP_NODE, "log": TOP_LOG, "span": TOP_SPAN, "record": RECORDED, "aux": AUX,
+    "heap": EVENTS, "todo": TODO, "ready": READIES,
+}  # fmt: skip
+"""Tables with room that nothing has touched yet: where it stands how far they are filled."""
 _BASES = {name: TOTALS + number for number, name in enumerate(WIDTHS)}
 _SIZES = {name: TOTALS + len(WIDTHS) + number for number, name in enumerate(WIDTHS)}
 
@@ -304,8 +310,8 @@ class Arena:
     def _give_back(self) -> None:
         """Let another arena have the memory, unless somebody still looks at a table in it."""
         alone = sys.getrefcount(self.memory) == 2
-        if alone and len(self.memory) <= MOST_SPARE and not _SPARE:
-            _SPARE.append(self.memory)
+        if alone and max(map(len, _SPARE), default=0) < len(self.memory) <= MOST_SPARE:
+            _SPARE[:] = [self.memory]
 
     def set_dimensions(self, dimensions: int) -> None:
         """Room for blocks of so many dimensions; what was logged keeps its place in the row."""
@@ -316,12 +322,12 @@ class Arena:
         ):
             width = least + each * dimensions
             if width > self.widths[name]:
-                old = self.rows(name).copy() if self.widths[name] else np.zeros((0, width), dtype=np.int64)
+                count, filled = self.size(name), int(self.memory[_FILLED[name]]) if name in _FILLED else 0
+                old = self.rows(name)[:filled].copy() if filled else np.zeros((0, 0), dtype=np.int64)
                 self.widths[name] = self.memory[header] = width
-                count = len(old)
                 self.set_size(name, 0)
                 self.reserve(name, count)
-                self.rows(name)[:count, : old.shape[1]] = old
+                self.rows(name)[:filled, : old.shape[1]] = old
 
     def size(self, name: str) -> int:
         """How many rows a table has room for."""
@@ -350,7 +356,8 @@ class Arena:
         need = self._end + room * width
         self.make_room(room * width)
         old = int(self.memory[_BASES[name]])
-        self.memory[self._end : self._end + size * width] = self.memory[old : old + size * width]
+        filled = width * (int(self.memory[_FILLED[name]]) if name in _FILLED else size)
+        self.memory[self._end : self._end + filled] = self.memory[old : old + filled]
         self.memory[_BASES[name]] = self._end
         self.set_size(name, room)
         self._end = need
