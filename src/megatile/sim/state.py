@@ -269,8 +269,8 @@ HEADER = W_SPAN + 1
 
 
 _FILLED = {
-    "command": TOP_COMMAND, "node": TOP_NODE, "log": TOP_LOG, "span": TOP_SPAN, "record": RECORDED, "aux": AUX,
-    "heap": EVENTS, "todo": TODO, "ready": READIES,
+    "command": TOP_COMMAND, "node": TOP_NODE, "log": TOP_LOG, "span": TOP_SPAN, "record": RECORDED,
+    "aux": AUX, "heap": EVENTS, "todo": TODO, "ready": READIES,
 }  # fmt: skip
 """Tables with room that nothing has touched yet: where it stands how far they are filled."""
 _BASES = {name: TOTALS + number for number, name in enumerate(WIDTHS)}
