@@ -29,7 +29,6 @@ from megatile.parallel.mappings import (
     scatter_to_tp_region,
 )
 from megatile.parallel.mesh import DeviceMesh, Partial, Replicate, Shard, init_device_mesh
-from megatile.parallel.ops import add, attention, gelu, mul, relu, rms_norm, silu, softmax
 from megatile.parallel.state import (
     destroy_model_parallel,
     get_data_parallel_group,
@@ -40,6 +39,7 @@ from megatile.parallel.state import (
     get_tensor_model_parallel_world_size,
     initialize_model_parallel,
 )
+from megatile.runtime.host.ops import add, attention, gelu, mul, relu, rms_norm, silu, softmax
 
 __all__ = [
     "ColumnParallelLinear",

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from megatile.core.placement import Partial, Replicate, Shard
-from megatile.parallel import ops
 from megatile.parallel.mesh import DeviceMesh, Placement
 from megatile.parallel.redistribute import Path, State, bounds, local_shape, plan_path, redistributed
 from megatile.parallel.state import ParallelError
+from megatile.runtime.host import ops
 from megatile.runtime.host.tensor import Tensor
 
 Rule = tuple[tuple[Placement, ...], Placement]
@@ -341,32 +341,18 @@ def _contract(x: Tensor, y: Tensor, left: str, right: str, out: str) -> Tensor:
         return ops.matmul(x, y)
 
     def laid(t: Tensor, letters: str, order: list[str], shape: tuple[int, ...]) -> Tensor:
-        dims = tuple(letters.index(c) for c in order)
-        return ops.relaid(t, shape=shape, change=lambda array: array.transpose(dims).reshape(shape))
+        return ops.transposed(t, [letters.index(c) for c in order], shape=shape)
 
     many = laid(x, left, batch + rows + inner, (b * m, k))
     other = laid(y, right, batch + inner + columns, (b * k, n))
-    if b == 1:
-        found = ops.matmul(many, other)
-    else:
-        parts = [
-            ops.relaid(
-                ops.matmul(ops.taken(many, 0, i * m, i * m + m), ops.taken(other, 0, i * k, i * k + k))
-            )
-            for i in range(b)
-        ]
-        host = x.context
-        found = host.empty((b * m, n), dtype=x.dtype)
-        for part in parts:
-            host.local_copy(part, found)
-        if host.has_data:
-            found.set_contents(np.concatenate([part.contents() for part in parts]))
+    parts = [
+        ops.matmul(ops.taken(many, 0, i * m, i * m + m), ops.taken(other, 0, i * k, i * k + k))
+        for i in range(b if b > 1 else 0)
+    ]
+    found = ops.joined(parts) if parts else ops.matmul(many, other)
     order = batch + rows + columns
-    shape = tuple(lengths[c] for c in out)
-    back = tuple(order.index(c) for c in out)
-    return ops.relaid(
-        found, shape=shape, change=lambda a: a.reshape([lengths[c] for c in order]).transpose(back)
-    )
+    back, split = [order.index(c) for c in out], [lengths[c] for c in order]
+    return ops.transposed(found, back, split, shape=tuple(lengths[c] for c in out))
 
 
 def _unary(name: str, x: DTensor) -> DTensor:

@@ -11,8 +11,8 @@ from megatile.parallel.mappings import (
     reduce_scatter_to_sequence_region,
     scatter_to_tp_region,
 )
-from megatile.parallel.ops import add, looked_up, matmul
 from megatile.parallel.state import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+from megatile.runtime.host.ops import add, looked_up, matmul
 
 
 def _divided(what: str, count: int, torch: Any, layer: str) -> int:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from megatile.parallel.ops import relaid, taken
 from megatile.parallel.state import (
     active,
     get_tensor_model_parallel_group,
     get_tensor_model_parallel_rank,
     get_tensor_model_parallel_world_size,
 )
+from megatile.runtime.host.ops import relaid, taken, transposed
 from megatile.runtime.host.placement import DPPolicy
+from megatile.runtime.host.relayout import Move
 
 
 def copy_to_tp_region(x: Any, torch: Any = None) -> Any:
@@ -41,12 +40,11 @@ def _through_kernel(x: Any, cubes: int, pes: int, host: Any) -> Any:
     rows = cubes * pes
     policy = DPPolicy("row_wise", "row_wise", num_cubes=cubes, num_pes=pes)
 
-    def one_of_many(array: Any) -> Any:
-        return np.concatenate([array.reshape(1, -1), np.zeros((rows - 1, array.size), array.dtype)])
-
-    spread = relaid(x, shape=(rows, x.numel()), dp=policy, change=one_of_many)
+    held = (1, x.numel())
+    begin = Move.block(held, (0, 0), (rows, x.numel()), (0, 0), held)
+    spread = relaid(relaid(x, shape=held), shape=(rows, x.numel()), dp=policy, moves=[begin], zero=True)
     host.distributed.all_reduce(spread, op="sum", group=get_tensor_model_parallel_group(host))
-    return relaid(spread, shape=tuple(x.shape), change=lambda array: array[0].reshape(x.shape))
+    return relaid(taken(spread, 0, 0, 1), shape=x.shape)
 
 
 def scatter_to_tp_region(x: Any, torch: Any = None) -> Any:
@@ -104,10 +102,6 @@ def _gathered(x: Any, dim: int, host: Any) -> Any:
     host.distributed.all_gather_into_tensor(out, relaid(x), group=get_tensor_model_parallel_group(host))
     if dim == 0:
         return out
+    order = (*range(1, dim + 1), 0, *range(dim + 1, x.ndim + 1))
     shape = tuple(extent * size if i == dim else extent for i, extent in enumerate(x.shape))
-
-    def side_by_side(array: Any) -> Any:
-        parts = array.reshape(size, *x.shape)
-        return parts.transpose(*range(1, dim + 1), 0, *range(dim + 1, x.ndim + 1)).reshape(shape)
-
-    return relaid(out, shape=shape, change=side_by_side)
+    return transposed(out, order, (size, *x.shape), shape=shape)

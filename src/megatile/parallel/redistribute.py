@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from megatile.core.dtypes import itemsize
 from megatile.core.placement import Partial, Replicate, Shard, cut
 from megatile.core.quantities import format_time
 from megatile.parallel.mesh import DeviceMesh, Placement
-from megatile.parallel.ops import relaid
 from megatile.runtime.host.groups import Call
+from megatile.runtime.host.ops import copied, padded, relaid, taken, transposed
+from megatile.runtime.host.relayout import Move
 
 State = tuple[Placement, ...]
 
@@ -170,32 +169,41 @@ def _all_gather(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: St
     dim, size = step.before.dim, mesh.size(step.mesh_dim)  # type: ignore[union-attr]
     lengths = _extents(shape, mesh, state, step.mesh_dim, dim)
     most = max(lengths)
-    padded = _padded(local, dim, most)
+    wide = _padded(local, dim, most)
     host = mesh.torch
-    out = host.empty((size, padded.numel()), dtype=local.dtype)
-    host.distributed.all_gather_into_tensor(out, relaid(padded), group=mesh.get_group(step.mesh_dim))
-    held = tuple(padded.shape)
-    whole = tuple(sum(lengths) if i == dim else extent for i, extent in enumerate(held))
+    out = host.empty((size, *wide.shape), dtype=local.dtype)
+    host.distributed.all_gather_into_tensor(out, relaid(wide), group=mesh.get_group(step.mesh_dim))
+    return _side_by_side(out, dim, lengths)
 
-    def joined(array: Any) -> Any:
-        parts = array.reshape(size, *held)
-        return np.concatenate(
-            [np.take(p, range(n), axis=dim) for p, n in zip(parts, lengths, strict=True)], dim
-        )
 
-    return relaid(out, shape=whole, change=joined)
+def _side_by_side(parts: Any, dim: int, lengths: list[int]) -> Any:
+    """Blocks behind each other as one tensor: of each so many elements of a dimension, one after another."""
+    held, moves, at = tuple(parts.shape[1:]), [], 0
+    shape = tuple(sum(lengths) if i == dim else extent for i, extent in enumerate(held))
+    for number, length in enumerate(lengths):
+        extent = tuple(length if i == dim else n for i, n in enumerate(held))
+        begin = tuple(at if i == dim else 0 for i in range(len(held)))
+        if length:
+            start = (number, *(0 for _ in held))
+            moves.append(Move.block(tuple(parts.shape), start, (1, *shape), (0, *begin), (1, *extent)))
+        at += length
+    return relaid(parts, shape=shape, moves=moves)
+
+
+def _blocks(x: Any, dim: int, size: int) -> Any:
+    """A tensor cut along a dimension into so many equal blocks, behind each other."""
+    each = x.shape[dim] // size
+    split = (*x.shape[:dim], size, each, *x.shape[dim + 1 :])
+    order = (dim, *range(dim), *range(dim + 1, x.ndim + 1))
+    return transposed(x, order, split)
 
 
 def _padded(local: Any, dim: int, length: int) -> Any:
-    if local.shape[dim] == length:
-        return local
-    shape = tuple(length if i == dim else extent for i, extent in enumerate(local.shape))
-    width = [(0, length - local.shape[dim]) if i == dim else (0, 0) for i in range(local.ndim)]
-    return relaid(local, shape=shape, change=lambda array: np.pad(array, width))
+    return padded(local, tuple(length if i == dim else n for i, n in enumerate(local.shape)))
 
 
 def _all_reduce(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
-    copy = relaid(local, change=lambda array: array)
+    copy = copied(local)
     op = step.before.op  # type: ignore[union-attr]
     mesh.torch.distributed.all_reduce(copy, op=op, group=mesh.get_group(step.mesh_dim))
     return copy
@@ -206,62 +214,35 @@ def _cut(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> 
     after = (*state[: step.mesh_dim], step.after, *state[step.mesh_dim + 1 :])
     start = bounds(shape, mesh.shape, state, mesh.get_coordinate())[dim][0]
     low, high = bounds(shape, mesh.shape, after, mesh.get_coordinate())[dim]
-    held = tuple(high - low if i == dim else extent for i, extent in enumerate(local.shape))
-    index = tuple(slice(low - start, high - start) if i == dim else slice(None) for i in range(local.ndim))
-    return relaid(local, shape=held, change=lambda array: array[index])
+    return taken(local, dim, low - start, high - start)
 
 
 def _reduce_scatter(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
     dim, size = step.after.dim, mesh.size(step.mesh_dim)  # type: ignore[union-attr]
     host, op = mesh.torch, step.before.op  # type: ignore[union-attr]
     each = -(-local.shape[dim] // size)
-    padded = _padded(local, dim, each * size)
-    held = tuple(each if i == dim else extent for i, extent in enumerate(local.shape))
-    by_rank = relaid(
-        padded,
-        shape=(size, prod(held)),
-        change=lambda a: np.stack([p.reshape(-1) for p in np.split(a, size, dim)]),
-    )
-    out = host.empty((prod(held),), dtype=local.dtype)
-    host.distributed.reduce_scatter_tensor(out, by_rank, op=op, group=mesh.get_group(step.mesh_dim))
-    return _trimmed(out, held, shape, mesh, state, step)
+    parts = _blocks(_padded(local, dim, each * size), dim, size)
+    out = host.empty(parts.shape[1:], dtype=local.dtype)
+    host.distributed.reduce_scatter_tensor(out, parts, op=op, group=mesh.get_group(step.mesh_dim))
+    return _trimmed(out, shape, mesh, state, step)
 
 
 def _all_to_all(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
     old, new, size = step.before.dim, step.after.dim, mesh.size(step.mesh_dim)  # type: ignore[union-attr]
-    host = mesh.torch
     lengths = _extents(shape, mesh, state, step.mesh_dim, old)
-    most, each = max(lengths), -(-local.shape[new] // size)
-    padded = _padded(_padded(local, old, most), new, each * size)
-    held = tuple(each if i == new else extent for i, extent in enumerate(padded.shape))
-    parts = relaid(
-        padded,
-        shape=(size, prod(held)),
-        change=lambda a: np.stack([p.reshape(-1) for p in np.split(a, size, new)]),
-    )
-    out = host.empty((size, prod(held)), dtype=local.dtype)
-    host.distributed.all_to_all_single(out, parts, group=mesh.get_group(step.mesh_dim))
-    whole = tuple(sum(lengths) if i == old else extent for i, extent in enumerate(held))
-
-    def joined(array: Any) -> Any:
-        blocks = array.reshape(size, *held)
-        return np.concatenate(
-            [np.take(b, range(n), axis=old) for b, n in zip(blocks, lengths, strict=True)], old
-        )
-
-    return _trimmed(relaid(out, shape=whole, change=joined), whole, shape, mesh, state, step)
+    each = -(-local.shape[new] // size)
+    parts = _blocks(_padded(_padded(local, old, max(lengths)), new, each * size), new, size)
+    out = mesh.torch.empty(parts.shape, dtype=local.dtype)
+    mesh.torch.distributed.all_to_all_single(out, parts, group=mesh.get_group(step.mesh_dim))
+    return _trimmed(_side_by_side(out, old, lengths), shape, mesh, state, step)
 
 
-def _trimmed(x: Any, held: tuple[int, ...], shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
+def _trimmed(x: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
     """The elements that belong to this rank, without padding."""
     dim = step.after.dim  # type: ignore[union-attr]
     after = (*state[: step.mesh_dim], step.after, *state[step.mesh_dim + 1 :])
     low, high = bounds(shape, mesh.shape, after, mesh.get_coordinate())[dim]
-    wanted = tuple(high - low if i == dim else extent for i, extent in enumerate(held))
-    if wanted == held:
-        return relaid(x, shape=held)
-    index = tuple(slice(0, n) for n in wanted)
-    return relaid(x, shape=wanted, change=lambda array: array.reshape(held)[index])
+    return x if x.shape[dim] == high - low else taken(x, dim, 0, high - low)
 
 
 _DO = {

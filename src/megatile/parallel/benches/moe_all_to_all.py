@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from megatile.parallel.benches import difference, on_every_rank, values, verdict
-from megatile.parallel.ops import matmul, relaid
+from megatile.runtime.host.ops import matmul, relaid
 
 TOKENS, HIDDEN = 8, 32
 """Tokens of a rank for every expert; their number is even, as a router with capacity makes it."""

@@ -45,17 +45,15 @@ from megatile.collectives.config import load_ccl_config, resolve_algorithm_confi
 from megatile.core.quantities import whole
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
-from megatile.plan.model import PlanError
 from megatile.runtime.host.allocators import Memory
 from megatile.runtime.host.ccl import CclAlgorithm
 from megatile.runtime.host.creation import Creation, HostError
 from megatile.runtime.host.distributed import Distributed
 from megatile.runtime.host.engine import Engine, Launch
-from megatile.runtime.host.groups import Call
-from megatile.runtime.host.kernels import Kernels, explained
-from megatile.runtime.host.oplog import Binding, OpLog, shard_rows
+from megatile.runtime.host.kernels import Kernels
+from megatile.runtime.host.launches import Launches
+from megatile.runtime.host.oplog import OpLog
 from megatile.runtime.host.run_collective import Collectives, Communication
-from megatile.runtime.host.tensor import Tensor, TensorError
 from megatile.runtime.host.workers import DistributedError, SpawnException, Workers
 from megatile.trace import Trace
 
@@ -80,7 +78,7 @@ class DeviceSelector:
         return f"DeviceSelector({self.text!r})"
 
 
-class RuntimeContext(Creation):
+class RuntimeContext(Creation, Launches):
     """A machine as a PyTorch-like namespace; see the module's text. ``engine`` does the work."""
 
     _active: weakref.ref[RuntimeContext] | None = None
@@ -227,94 +225,6 @@ class RuntimeContext(Creation):
             warnings.warn(f"megatile: {text}", stacklevel=3)
 
     # work
-
-    def host_copy(self, name: str, nbytes: int, pieces: int, tensor: Tensor) -> None:
-        """Bytes between the host and a device, after what the tensor waits for."""
-        launch = self.engine.host_copy(
-            name, nbytes, pieces, max(self.clock_ps, tensor.ready_ps), tensor.device_index
-        )
-        self.wait_for(launch.end_ps)
-
-    def local_copy(self, source: Tensor, target: Tensor) -> None:
-        """Bytes within a device, at the pace of its memory: once out, once in."""
-        layer = self.machine.memory(self.shape.hbm)
-        took = layer.latency_ps + round(2 * source.nbytes / layer.effective_bandwidth * 1e12)
-        at = max(self.clock_ps, source.ready_ps, target.ready_ps) + self.engine.control_ps()
-        launch = self.engine.occupy(f"copy to {target.name}", at, took, target.device_index, source.nbytes)
-        target.writer = launch
-        self.wait_for(launch.end_ps)
-
-    def move(self, source: Tensor, target: Tensor) -> None:
-        """A tensor to another device, over the network between them."""
-        if source.dtype != target.dtype:
-            raise TensorError(f"copy_ between devices keeps the type: {source.dtype} is not {target.dtype}")
-        call = Call(
-            "send_recv",
-            source.device_index,
-            source.numel(),
-            source.dtype,
-            [source],
-            [target],
-            at_ps=self.clock_ps,
-        )
-        got = Call(
-            "send_recv",
-            target.device_index,
-            source.numel(),
-            source.dtype,
-            [source],
-            [target],
-            at_ps=self.clock_ps,
-        )
-        self.wait_for(self.collectives.message(call, got).end_ps)
-
-    def launch(
-        self, name: str, fn: Callable[..., Any], *args: Any, _defer_wait: bool = False, **options: Any
-    ) -> Launch:
-        """Run a ``tl`` kernel ``fn(*args, tl)`` on the PEs where its tensors lie, and wait for it.
-
-        ``_defer_wait`` goes on at once; reads of its tensors wait. ``options`` are those of
-        ``tl.read_kernel`` (``topology``, ``n_slots`` …).
-        """
-        kernel = self.kernels.checked(name, fn, args, options)
-        tensors = {f"t{i}": a for i, a in enumerate(args) if isinstance(a, Tensor)}
-        used = {n: tensors[n] for n in kernel.names}
-        device = next(iter(used.values())).device_index
-        self._check_scratch(name, kernel.scratch_bytes, next(iter(used.values())))
-        at = max([self.clock_ps, *(t.ready_ps for t in used.values())])
-        inputs = {n: t.rows() for n, t in used.items()} if self.engine.data else None
-        try:
-            launch, outputs = self.engine.submit(
-                kernel.plan,
-                at,
-                (device,),
-                inputs=inputs,
-                binding=self._binding(used, kernel.written) if self.op_log is not None else None,
-                placed=kernel.on(device, self.shape) if device else None,
-                installed=not self.collectives.first_time(kernel.plan),
-                name=name,
-            )
-        except PlanError as problem:
-            raise explained(problem, name, args) from problem
-        for n in kernel.written:
-            if n in used:
-                used[n].writer = launch
-                if outputs is not None:
-                    used[n]._data = outputs[n]
-        if not _defer_wait:
-            self.wait_on(launch)
-        return launch
-
-    def _check_scratch(self, name: str, needed: int, tensor: Tensor) -> None:
-        """Whether a kernel's tiles and queues fit beside what is allocated in the near memory of its PEs."""
-        for shard in tensor.shards:
-            pool = self.memory.pe(shard.sip, shard.cube, shard.pe).pools["tcm"]
-            if needed > pool.free_bytes:
-                pool.take(needed, f"scratch of kernel '{name}'")
-
-    def _binding(self, used: Mapping[str, Tensor], written: frozenset[str]) -> Binding:
-        rows = {n: shard_rows(t) for n, t in used.items()}
-        return Binding(rows, {n: r for n, r in rows.items() if n in written}, dict(used))
 
     @property
     def op_log(self) -> OpLog | None:

@@ -7,8 +7,9 @@ A tensor argument is a pointer to its virtual range, so that ``pointer + pid * s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 from megatile.core.dtypes import itemsize
@@ -21,6 +22,7 @@ from megatile.language.kernel.values import Tensor as KernelTensor
 from megatile.plan.check import check
 from megatile.plan.memory import blocks
 from megatile.plan.model import Plan, statements
+from megatile.runtime.host.relayout import Move, relayout
 from megatile.runtime.host.tensor import Tensor, TensorError
 
 OPTIONS = ("topology", "neighbors", "n_slots", "slot_size", "buffer_kind", "scratch")
@@ -36,9 +38,12 @@ class Kernel:
     """A plan for PEs counted from the device's first, and the tensors that it names."""
 
     plan: Plan
-    names: tuple[str, ...]
+    tiles: Mapping[str, tuple[str, Sequence[int] | None]]
+    """What its tiles are: a tensor, and which of its shards are the rows (None: all)."""
     written: frozenset[str]
-    scratch_bytes: int
+    made: frozenset[str] = frozenset()
+    """Tiles that are written whole, so that nothing is read from their tensors."""
+    scratch_bytes: int = 0
     """What it needs of the near memory of each PE: tiles and queues."""
     _placed: dict[int, Plan] = field(default_factory=dict)
 
@@ -134,7 +139,25 @@ class Kernels:
         scratch = sum(
             size for what, _, size, _ in near if what not in {f"tile '{n}'" for n in names.values()}
         )
-        return Kernel(plan, tuple(names.values()), written, scratch)
+        tiles = {n: (n, None) for n in names.values()}
+        return Kernel(plan, tiles, written, scratch_bytes=scratch)
+
+    def relayout(self, source: Tensor, target: Tensor, moves: tuple[Move, ...], zero: bool) -> Kernel:
+        """The copies that lay a tensor anew."""
+        one, two = source._there(), target._there()
+        key = (relayout, one.layout_key, two.layout_key, moves, zero)
+        if key not in self._known:
+            whole = zero or sum(prod(m.extent) for m in moves) == prod(two.shape)
+            plan, x, y = relayout(one, two, moves, zero, whole, self.shape)
+            check(plan, self.machine)
+            tiles = {
+                name: (side.letter, side.classes[shape])
+                for side in (x, y)
+                for shape, name in side.names.items()
+            }
+            written = frozenset(y.names.values())
+            self._known[key] = Kernel(plan, tiles, written, written if whole else frozenset())
+        return self._known[key]
 
 
 def explained(problem: MegatileError, name: str, args: Sequence[Any]) -> LaunchError:

@@ -32,6 +32,7 @@ from megatile.plan.storage import Access
 
 if TYPE_CHECKING:
     from megatile.runtime.host.engine import Launch
+    from megatile.runtime.host.placement import PlacedShard
     from megatile.runtime.host.tensor import Tensor
 
 SCHEMA = "megatile.oplog/1"
@@ -96,9 +97,10 @@ def blocks(tensors: Sequence[Tensor], sizes: Sequence[int], room: int) -> list[P
 
 def shard_rows(tensor: Tensor) -> Rows:
     """One row per shard."""
+    sizes = [int(np.prod(shard.spec.shape)) for shard in tensor.shards]
     return [
-        [Piece(tensor, 0, int(np.prod(shard.spec.shape)), 0, number)]
-        for number, shard in enumerate(tensor.shards)
+        [Piece(tensor, 0, size, 0, None if size == tensor.numel() else number)]
+        for number, size in enumerate(sizes)
     ]
 
 
@@ -108,8 +110,8 @@ class Binding:
 
     load: dict[str, Rows]
     store: dict[str, Rows]
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    """Tiles whose rows are the shards of one tensor."""
+    shards: dict[str, list[PlacedShard]] = field(default_factory=dict)
+    """Of tiles whose rows are shards: these."""
 
 
 def _written(rows: dict[str, Rows]) -> dict[str, Any]:
@@ -260,10 +262,10 @@ class _Recorder(Executor):
             "dtype": tile.dtype,
             "memory": tile.memory,
         }
-        tensor = self.binding.tensors.get(tile.name)
-        if tensor is not None and lead[0] < len(tensor.shards):
+        shards = self.binding.shards.get(tile.name, [])
+        if lead[0] < len(shards):
             offset = int(np.ravel_multi_index(tuple(start), tile.shape)) if start and tile.elements else 0
-            found["address"] = tensor.shards[lead[0]].pa.encode() + offset * itemsize(tile.dtype)
+            found["address"] = shards[lead[0]].pa.encode() + offset * itemsize(tile.dtype)
         return found
 
     def step_compute(self, cohort: Cohort, instruction: Any) -> bool:

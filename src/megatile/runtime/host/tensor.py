@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -161,14 +163,36 @@ class Tensor:
         if self._data is not None:
             self._data = _packed(handle, np.asarray(array, dtype=numpy_dtype(self.dtype)).reshape(self.shape))
 
-    def rows(self) -> Any:
-        """One row per shard, as a plan takes them; only even shards have that."""
+    def rows(self, numbers: Sequence[int] | None = None) -> Any:
+        """One row per shard (or per shard of these numbers), as a plan takes them; shards that differ in
+        shape are no rows."""
+        if numbers is not None and not (self._there().even and len(numbers) == len(self.shards)):
+            return np.stack([self._data[n] for n in numbers])
         if not self._there().even:
             raise TensorError(
                 f"the shards of '{self.name}' are uneven: {sorted({s.spec.shape for s in self.shards})}",
                 advice="choose a shape that divides by the number of cubes and PEs",
             )
         return self._data
+
+    def set_rows(self, numbers: Sequence[int] | None, rows: Any) -> None:
+        """Replace what `rows` gives."""
+        if numbers is None or (self._there().even and len(numbers) == len(self.shards)):
+            self._data = rows
+        else:
+            for number, row in zip(numbers, rows, strict=True):
+                self._data[number] = row
+
+    def seen_as(self, shape: tuple[int, ...]) -> Tensor:
+        """The same memory of one PE under another shape."""
+        handle = self._there()
+        (shard,) = handle.shards
+        data = None if self._data is None else self._data.reshape(1, *shape)
+        found = Tensor(self.context, shape, self.dtype, data)
+        spec = replace(shard.spec, slices=tuple(slice(0, extent) for extent in shape))
+        found.handle = replace(handle, shape=shape, shards=(replace(shard, spec=spec),))
+        found.writer = self.writer
+        return found
 
     def copy_(self, source: Any) -> Tensor:
         """Copy from a tensor (of the host or the same device) or an array; shapes must be the same."""
@@ -186,20 +210,13 @@ class Tensor:
             pieces = _pieces(handle.shards, self.shape)
             self.context.host_copy(f"write {self.name}", sum(s.nbytes for s in handle.shards), pieces, self)
         else:
-            self.context.local_copy(origin, self)
+            self.context.relayout(origin, self)
+            return self
         if self._data is not None:
-            self.set_contents(origin.contents() if origin.handle is not None else origin._data)
-            self._log_copy(origin)
+            self.set_contents(origin._data)
+            if self.context.op_log is not None:
+                self.context.op_log.written(self, origin._data)
         return self
-
-    def _log_copy(self, origin: Tensor) -> None:
-        log = self.context.op_log
-        if log is None:
-            return
-        if origin.handle is None:
-            log.written(self, origin._data)
-        else:
-            log.add("copy", tensor=self.name, source=origin.name)
 
     def fill_(self, value: float) -> Tensor:
         return self.copy_(np.full(self.shape, value, dtype=numpy_dtype(self.dtype)))

@@ -1,0 +1,167 @@
+"""Work on devices: kernels, copies from and to the host, tensors laid anew or moved to another device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from megatile.hda.addresses import DeviceShape
+from megatile.plan.model import PlanError
+from megatile.runtime.host.allocators import Memory
+from megatile.runtime.host.engine import Engine, Launch
+from megatile.runtime.host.groups import Call
+from megatile.runtime.host.kernels import Kernel, Kernels, explained
+from megatile.runtime.host.oplog import Binding, OpLog, shard_rows
+from megatile.runtime.host.relayout import Move
+from megatile.runtime.host.run_collective import Collectives
+from megatile.runtime.host.tensor import Tensor, TensorError
+
+MOST_PAIRS = 1 << 11
+"""Pairs of PEs between which copies are made; if every PE is to have everything, more go through one PE."""
+
+
+class Launches:
+    """The part of a `RuntimeContext` that gives devices work."""
+
+    if TYPE_CHECKING:
+        engine: Engine
+        memory: Memory
+        shape: DeviceShape
+        kernels: Kernels
+        collectives: Collectives
+        empty: Callable[..., Tensor]
+
+        @property
+        def op_log(self) -> OpLog | None: ...
+
+        @property
+        def clock_ps(self) -> int: ...
+
+        def wait_for(self, time_ps: int) -> None: ...
+
+        def wait_on(self, launch: Launch) -> None: ...
+
+    def host_copy(self, name: str, nbytes: int, pieces: int, tensor: Tensor) -> None:
+        """Bytes between the host and a device, after what the tensor waits for."""
+        launch = self.engine.host_copy(
+            name, nbytes, pieces, max(self.clock_ps, tensor.ready_ps), tensor.device_index
+        )
+        self.wait_for(launch.end_ps)
+
+    def relayout(
+        self, source: Tensor, target: Tensor, moves: Sequence[Move] | None = None, zero: bool = False
+    ) -> None:
+        """Elements of a tensor to their places in another one of the same device, by its PEs: all of them, or
+        as the ``moves`` say. ``zero``: what they do not reach becomes 0."""
+        if not source.numel() or not target.numel():
+            return
+        if moves is None and len(source.shards) * len(target.shards) > MOST_PAIRS and _copies(target):
+            one = self.empty(source.shape, dtype=source.dtype)
+            self.relayout(source, one)
+            source = one
+        if moves is None:
+            whole = Move.reshaped(source.shape, target.shape)
+            if whole is None:
+                self._through_one_place(source, target)
+                return
+            moves = [whole]
+        kernel = self.kernels.relayout(source, target, tuple(moves), zero)
+        self.wait_on(self._start(f"copy to {target.name}", kernel, {"x": source, "y": target}))
+
+    def _through_one_place(self, source: Tensor, target: Tensor) -> None:
+        """Shapes without a common splitting: a PE that has all elements in order has them in any shape."""
+        one = self.empty(source.shape, dtype=source.dtype)
+        self.relayout(source, one)
+        self.relayout(one.seen_as(target.shape), target)
+
+    def move(self, source: Tensor, target: Tensor) -> None:
+        """A tensor to another device, over the network between them."""
+        if source.dtype != target.dtype:
+            raise TensorError(f"copy_ between devices keeps the type: {source.dtype} is not {target.dtype}")
+        call = Call(
+            "send_recv",
+            source.device_index,
+            source.numel(),
+            source.dtype,
+            [source],
+            [target],
+            at_ps=self.clock_ps,
+        )
+        got = Call(
+            "send_recv",
+            target.device_index,
+            source.numel(),
+            source.dtype,
+            [source],
+            [target],
+            at_ps=self.clock_ps,
+        )
+        self.wait_for(self.collectives.message(call, got).end_ps)
+
+    def launch(
+        self, name: str, fn: Callable[..., Any], *args: Any, _defer_wait: bool = False, **options: Any
+    ) -> Launch:
+        """Run a ``tl`` kernel ``fn(*args, tl)`` on the PEs where its tensors lie, and wait for it.
+
+        ``_defer_wait`` goes on at once; reads of its tensors wait. ``options`` are those of
+        ``tl.read_kernel`` (``topology``, ``n_slots`` …).
+        """
+        kernel = self.kernels.checked(name, fn, args, options)
+        tensors = {f"t{i}": a for i, a in enumerate(args) if isinstance(a, Tensor)}
+        used = {n: tensors[n] for n, _ in kernel.tiles.values()}
+        self._check_scratch(name, kernel.scratch_bytes, next(iter(used.values())))
+        try:
+            launch = self._start(name, kernel, used)
+        except PlanError as problem:
+            raise explained(problem, name, args, self.shape) from problem
+        if not _defer_wait:
+            self.wait_on(launch)
+        return launch
+
+    def _start(self, name: str, kernel: Kernel, used: Mapping[str, Tensor]) -> Launch:
+        """Submit a kernel whose tiles are shards of these tensors."""
+        tiles = {tile: (used[n], numbers) for tile, (n, numbers) in kernel.tiles.items()}
+        device = next(iter(used.values())).device_index
+        at = max([self.clock_ps, *(t.ready_ps for t in used.values())])
+        inputs = None
+        if self.engine.data:
+            inputs = {
+                t: tensor.rows(numbers) for t, (tensor, numbers) in tiles.items() if t not in kernel.made
+            }
+        launch, outputs = self.engine.submit(
+            kernel.plan,
+            at,
+            (device,),
+            inputs=inputs,
+            binding=_binding(tiles, kernel) if self.op_log is not None else None,
+            placed=kernel.on(device, self.shape) if device else None,
+            installed=not kernel.plan.channels or not self.collectives.first_time(kernel.plan),
+            name=name,
+        )
+        for tile in kernel.written & tiles.keys():
+            tensor, numbers = tiles[tile]
+            tensor.writer = launch
+            if outputs is not None:
+                tensor.set_rows(numbers, outputs[tile])
+        return launch
+
+    def _check_scratch(self, name: str, needed: int, tensor: Tensor) -> None:
+        """Whether a kernel's tiles and queues fit beside what is allocated in the near memory of its PEs."""
+        for shard in tensor.shards:
+            pool = self.memory.pe(shard.sip, shard.cube, shard.pe).pools["tcm"]
+            if needed > pool.free_bytes:
+                pool.take(needed, f"scratch of kernel '{name}'")
+
+
+def _copies(tensor: Tensor) -> bool:
+    return len({shard.offset_bytes for shard in tensor.shards}) == 1
+
+
+def _binding(tiles: Mapping[str, tuple[Tensor, Sequence[int] | None]], kernel: Kernel) -> Binding:
+    rows, shards = {}, {}
+    for tile, (tensor, numbers) in tiles.items():
+        every, chosen = shard_rows(tensor), range(len(tensor.shards)) if numbers is None else numbers
+        rows[tile] = [every[n] for n in chosen]
+        shards[tile] = [tensor.shards[n] for n in chosen]
+    load = {tile: r for tile, r in rows.items() if tile not in kernel.made}
+    return Binding(load, {tile: r for tile, r in rows.items() if tile in kernel.written}, shards)

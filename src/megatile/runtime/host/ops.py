@@ -1,0 +1,461 @@
+"""Operations on tensors of one device, as ``tl`` kernels on its PEs.
+
+A product divides its columns over the PEs; functions of elements run where the tensor lies, those of rows
+where rows are whole. Tensors that lie otherwise are laid anew first: launches of copies within the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from megatile.core.dtypes import itemsize, numpy_dtype
+from megatile.core.errors import MegatileError
+from megatile.runtime.host.placement import DPPolicy
+from megatile.runtime.host.relayout import Move
+
+QUERIES = 64
+"""Rows of queries that attention works on at a time, at most."""
+
+
+class OperationError(MegatileError, ValueError):
+    """Operands that do not go together."""
+
+
+# where things lie
+
+
+def _seats(host: Any, count: int) -> tuple[int, int]:
+    """The cubes and PEs among which ``count`` rows or columns divide evenly, as many as possible."""
+    best = max(
+        (c * p, c, p)
+        for c in range(1, host.shape.cubes + 1)
+        for p in range(1, host.shape.pes + 1)
+        if count % (c * p) == 0
+    )
+    return best[1], best[2]
+
+
+def _policy(kind: str, seats: tuple[int, int]) -> DPPolicy:
+    return DPPolicy(kind, kind, num_cubes=seats[0], num_pes=seats[1])
+
+
+def relaid(
+    x: Any,
+    *,
+    shape: Sequence[int] | None = None,
+    dp: DPPolicy | None = None,
+    moves: Sequence[Move] | None = None,
+    zero: bool = False,
+) -> Any:
+    """The tensor in another layout or shape, or with other elements (``moves``): copies within its device.
+
+    Without any of them, the tensor on one PE, as collectives take it; itself where it lies so.
+    """
+    host = x.context
+    extents = tuple(x.shape) if shape is None else tuple(shape)
+    target = host.empty(extents, dtype=x.dtype, dp=dp)
+    if moves is None and extents == tuple(x.shape) and _lies_like(x, target):
+        target.free()
+        return x
+    host.relayout(x, target, moves, zero)
+    return target
+
+
+def _lies_like(x: Any, y: Any) -> bool:
+    return [(s.cube, s.pe, s.slices) for s in x.shards] == [(s.cube, s.pe, s.slices) for s in y.shards]
+
+
+def copied(x: Any) -> Any:
+    """A tensor of its own with the same elements, which lie alike."""
+    target = x.context.empty_like(x)
+    x.context.relayout(x, target)
+    return target
+
+
+def taken(x: Any, dim: int, start: int, stop: int) -> Any:
+    """The elements ``start`` to ``stop`` of a dimension, as a tensor of their own."""
+    return part_of(x, tuple((start, stop) if i == dim else (0, n) for i, n in enumerate(x.shape)))
+
+
+def part_of(x: Any, spans: Sequence[tuple[int, int]]) -> Any:
+    """A block of a tensor: first and last (not included) index of every dimension."""
+    shape = tuple(stop - start for start, stop in spans)
+    starts, zeros = tuple(start for start, _ in spans), (0,) * len(shape)
+    return relaid(x, shape=shape, moves=[Move.block(tuple(x.shape), starts, shape, zeros, shape)])
+
+
+def padded(x: Any, shape: Sequence[int]) -> Any:
+    """The tensor with zeros behind its elements, up to a larger shape."""
+    wide, held = tuple(shape), tuple(x.shape)
+    if wide == held:
+        return x
+    zeros = (0,) * len(held)
+    return relaid(x, shape=wide, moves=[Move.block(held, zeros, wide, zeros, held)], zero=True)
+
+
+def transposed(x: Any, dims: Sequence[int], split: Sequence[int] | None = None, **options: Any) -> Any:
+    """The dimensions in another order; ``split`` are those into which the tensor's are divided first."""
+    parts = tuple(x.shape if split is None else split)
+    shape = options.pop("shape", tuple(parts[d] for d in dims))
+    return relaid(x, shape=shape, moves=[Move.permuted(parts, tuple(dims))], **options)
+
+
+def joined(parts: Sequence[Any], dim: int = 0) -> Any:
+    """Tensors one behind the other along a dimension."""
+    lengths = [p.shape[dim] for p in parts]
+    held = list(parts[0].shape)
+    shape = tuple(sum(lengths) if i == dim else n for i, n in enumerate(held))
+    host, at = parts[0].context, 0
+    target = host.empty(shape, dtype=parts[0].dtype)
+    for part, length in zip(parts, lengths, strict=True):
+        starts = tuple(at if i == dim else 0 for i in range(len(shape)))
+        own = tuple(part.shape)
+        host.relayout(part, target, [Move.block(own, (0,) * len(own), shape, starts, own)])
+        at += length
+    return target
+
+
+# products
+
+
+def _product(x: Any, w: Any, y: Any, m: int, k: int, n: int, dtype: str, tl: Any) -> None:
+    me = tl.program_id(0) + tl.program_id(1) * tl.num_programs(0)
+    size = itemsize(dtype)
+    tl.composite(
+        op="gemm",
+        a=tl.ref(x, (m, k), dtype),
+        b=tl.ref(w + me * (k * n * size), (k, n), dtype),
+        out_ptr=y + me * (m * n * size),
+        tile=(min(64, m), min(64, n), min(128, k)),
+    )
+
+
+def matmul(x: Any, w: Any) -> Any:
+    """``x @ w`` of matrices on one device; the columns of ``w`` are divided over its PEs."""
+    if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[0]:
+        raise OperationError(f"matmul of {tuple(x.shape)} and {tuple(w.shape)} does not fit")
+    if x.dtype != w.dtype:
+        raise OperationError(f"matmul of {x.dtype} and {w.dtype}", advice="x.to(dtype=…)")
+    host, (m, k), n = x.context, x.shape, w.shape[1]
+    seats = _seats(host, n)
+    split = _policy("column_wise", seats)
+    left, right = relaid(x, dp=_policy("replicate", seats)), relaid(w, dp=split)
+    out = host.empty((m, n), dtype=x.dtype, dp=split)
+    host.launch("matmul", _product, left, right, out, m, k, n // (seats[0] * seats[1]), x.dtype)
+    return out
+
+
+# elements and rows
+
+_UNARY: dict[str, Callable[[Any, Any, float], Any]] = {
+    "scale": lambda tl, x, number: x * number,
+    "shift": lambda tl, x, number: x + number,
+    "divide": lambda tl, x, number: tl.full(x.shape, number, x.dtype) / x,
+    "relu": lambda tl, x, _: tl.maximum(x, 0.0),
+    "gelu": lambda tl, x, _: x * (tl.erf(x * (1 / sqrt(2.0))) + 1.0) * 0.5,
+    "silu": lambda tl, x, _: x * tl.sigmoid(x),
+    "softmax": lambda tl, x, _: tl.softmax(x, axis=-1),
+    **{
+        name: lambda tl, x, _, name=name: getattr(tl, name)(x)
+        for name in ("exp", "log", "sqrt", "rsqrt", "abs", "tanh", "sigmoid", "cos", "sin")
+    },
+}
+_BINARY: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "add": lambda tl, a, b: a + b,
+    "sub": lambda tl, a, b: a - b,
+    "mul": lambda tl, a, b: a * b,
+    "div": lambda tl, a, b: a / b,
+    "maximum": lambda tl, a, b: tl.maximum(a, b),
+    "minimum": lambda tl, a, b: tl.minimum(a, b),
+}
+_REDUCE: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": lambda tl, x: tl.sum(x, axis=0),
+    "max": lambda tl, x: tl.max(x, axis=0),
+    "min": lambda tl, x: tl.min(x, axis=0),
+}
+
+
+class _Rows(NamedTuple):
+    """What every PE has of a matrix: so many rows and columns, and whether each has others."""
+
+    rows: int
+    columns: int
+    spread: bool
+
+
+def _base(held: _Rows, dtype: str, tl: Any) -> Any:
+    me = tl.program_id(0) + tl.program_id(1) * tl.num_programs(0)
+    return me * (held.rows * held.columns * itemsize(dtype)) if held.spread else 0
+
+
+def _unary(x: Any, y: Any, held: _Rows, dtype: str, name: str, number: float, tl: Any) -> None:
+    base = _base(held, dtype, tl)
+    for row in range(held.rows):
+        at = base + row * (held.columns * itemsize(dtype))
+        tl.store(y + at, _UNARY[name](tl, tl.load(x + at, shape=(held.columns,), dtype=dtype), number))
+
+
+def _binary(
+    a: Any, b: Any, y: Any, held: _Rows, row_of: _Rows | None, dtype: str, name: str, tl: Any
+) -> None:
+    base = _base(held, dtype, tl)
+    other = 0 if row_of is None else _base(row_of, dtype, tl)
+    for row in range(held.rows):
+        at = base + row * (held.columns * itemsize(dtype))
+        left = tl.load(a + at, shape=(held.columns,), dtype=dtype)
+        right = tl.load(b + (at if row_of is None else other), shape=(held.columns,), dtype=dtype)
+        tl.store(y + at, _BINARY[name](tl, left, right))
+
+
+def _normed(x: Any, w: Any, y: Any, held: _Rows, dtype: str, eps: float, tl: Any) -> None:
+    base = _base(held, dtype, tl)
+    weight = tl.load(w, shape=(held.columns,), dtype=dtype).to("f32")
+    for row in range(held.rows):
+        at = base + row * (held.columns * itemsize(dtype))
+        tile = tl.load(x + at, shape=(held.columns,), dtype=dtype).to("f32")
+        mean = tl.sum(tile * tile, axis=0) * (1.0 / held.columns)
+        tl.store(y + at, (tile * tl.rsqrt(mean + eps) * weight).to(dtype))
+
+
+def _reduced(x: Any, y: Any, held: _Rows, dtype: str, name: str, tl: Any) -> None:
+    base = _base(held._replace(columns=1), dtype, tl)
+    for row in range(held.rows):
+        at = base + row * itemsize(dtype)
+        tile = tl.load(x + at * held.columns, shape=(held.columns,), dtype=dtype).to("f32")
+        tl.store(y + at, _REDUCE[name](tl, tile).to(dtype))
+
+
+def _rows_of(x: Any, whole: bool) -> _Rows | None:
+    """How a matrix lies, if an operation (on ``whole`` rows) can run where it is."""
+    shards = x.shards
+    different = len({s.offset_bytes for s in shards})
+    local = shards[0].spec.shape
+    if x.ndim not in (1, 2) or not x.handle.even or different not in (1, len(shards)) or not prod(local):
+        return None
+    if whole and local[-1] != x.shape[-1]:
+        return None
+    return _Rows(1 if x.ndim == 1 else local[0], local[-1], different > 1)
+
+
+def _ready(x: Any, whole: bool = False) -> tuple[Any, _Rows]:
+    """The tensor where an operation can run on it: as it lies, or as a matrix with its rows over the PEs."""
+    _on_device(x)
+    held = _rows_of(x, whole)
+    if held is not None:
+        return x, held
+    columns = x.shape[-1] if x.ndim else 1
+    rows = prod(x.shape[:-1])
+    laid = relaid(x, shape=(rows, columns), dp=_policy("row_wise", _seats(x.context, rows)))
+    found = _rows_of(laid, whole)
+    if found is None:
+        raise OperationError(f"{x!r} has no elements to work on")
+    return laid, found
+
+
+def _on_device(*tensors: Any) -> None:
+    if any(t.handle is None for t in tensors):
+        raise OperationError(
+            "a tensor of the host takes part in an operation of a device",
+            advice="x.to(device) brings it there",
+        )
+
+
+def _like(x: Any, other: Any) -> Any:
+    """The tensor as the other one lies."""
+    if tuple(x.shape) == tuple(other.shape) and _lies_like(x, other):
+        return x
+    target = x.context.empty_like(other)
+    x.context.relayout(x, target)
+    return target
+
+
+def _row_for(row: Any, x: Any) -> Any:
+    """A row so that every PE has the part that goes with its columns of ``x``."""
+    flat = relaid(row, shape=(x.shape[-1],)) if row.ndim != 1 else row
+    target = _beside(x, flat.shape, lambda held: held[-1:])
+    x.context.relayout(flat, target)
+    return target
+
+
+def _beside(x: Any, shape: Sequence[int], slices: Callable[[Any], Any]) -> Any:
+    """A tensor on the PEs of another one, of which each has what a function of its slices says."""
+    offsets: dict[Any, int] = {}
+    specs = []
+    for shard in x.shards:
+        held = slices(shard.slices)
+        nbytes = prod(s.stop - s.start for s in held) * itemsize(x.dtype)
+        offset = offsets.setdefault(tuple((s.start, s.stop) for s in held), len(offsets) * nbytes)
+        specs.append(replace(shard.spec, offset_bytes=offset, nbytes=nbytes, slices=held))
+    return x.context._deploy(tuple(shape), x.dtype, specs, None, "hbm", None)
+
+
+def _shaped(x: Any, shape: tuple[int, ...]) -> Any:
+    """The same elements under another shape, on one PE where that is a copy anyway."""
+    return x if tuple(x.shape) == tuple(shape) else relaid(x, shape=shape)
+
+
+def unary(name: str, x: Any, number: float = 1.0, out: Any = None) -> Any:
+    """A function of every element (or of every row, as softmax); ``out`` may be ``x`` itself."""
+    laid, held = _ready(x, name == "softmax")
+    target = out if laid is x and out is x else x.context.empty_like(laid)
+    x.context.launch(name, _unary, laid, target, held, x.dtype, name, float(number))
+    return _put(_shaped(target, tuple(x.shape)), out)
+
+
+def _put(found: Any, out: Any) -> Any:
+    """What was found, in the tensor that was asked for."""
+    if out is None or found is out:
+        return found
+    found.context.relayout(found, out)
+    return out
+
+
+def scaled(x: Any, number: float) -> Any:
+    return unary("scale", x, number)
+
+
+def relu(x: Any) -> Any:
+    return unary("relu", x)
+
+
+def gelu(x: Any) -> Any:
+    return unary("gelu", x)
+
+
+def silu(x: Any) -> Any:
+    return unary("silu", x)
+
+
+def softmax(x: Any) -> Any:
+    """Over the last dimension."""
+    return unary("softmax", x)
+
+
+_WITH_NUMBER: dict[str, Callable[[float], tuple[str, float]]] = {
+    "add": lambda number: ("shift", number),
+    "sub": lambda number: ("shift", -number),
+    "mul": lambda number: ("scale", number),
+    "div": lambda number: ("scale", 1 / number),
+}
+
+
+def binary(name: str, a: Any, b: Any, out: Any = None) -> Any:
+    """A function of two tensors of one shape, of a tensor and a row that goes with all of its rows, or of a
+    tensor and a number; ``out`` may be ``a`` itself."""
+    if not hasattr(b, "shape"):
+        if name in _WITH_NUMBER and not (name == "div" and not b):
+            return unary(_WITH_NUMBER[name](float(b))[0], a, _WITH_NUMBER[name](float(b))[1], out)
+        b = a.context.full((a.shape[-1] if a.ndim else 1,), float(b), dtype=a.dtype)
+    one = tuple(a.shape) != tuple(b.shape)
+    if a.dtype != b.dtype or (one and (not a.ndim or prod(b.shape) != a.shape[-1])):
+        raise OperationError(f"{name} of {a.dtype}{list(a.shape)} and {b.dtype}{list(b.shape)} does not fit")
+    _on_device(a, b)
+    laid, held = _ready(a)
+    if one and held.columns != laid.shape[-1] and held.rows != prod(laid.shape[:-1]):
+        laid, held = _ready(a, whole=True)
+    other = _row_for(b, laid) if one else _like(b, laid)
+    row_of = held._replace(rows=1, spread=held.columns != laid.shape[-1]) if one else None
+    target = out if laid is a and out is a else a.context.empty_like(laid)
+    a.context.launch(name, _binary, laid, other, target, held, row_of, a.dtype, name)
+    return _put(_shaped(target, tuple(a.shape)), out)
+
+
+def add(a: Any, b: Any) -> Any:
+    return binary("add", a, b)
+
+
+def mul(a: Any, b: Any) -> Any:
+    return binary("mul", a, b)
+
+
+def rms_norm(x: Any, weight: Any, eps: float = 1e-5) -> Any:
+    """Every row divided by its root mean square, times ``weight``; in f32."""
+    laid, held = _ready(x, whole=True)
+    out = x.context.empty_like(laid)
+    row = _row_for(weight, laid)
+    x.context.launch("rms_norm", _normed, laid, row, out, held, x.dtype, float(eps))
+    return _shaped(out, tuple(x.shape))
+
+
+def reduced(name: str, x: Any, dim: int) -> Any:
+    """The sum, maximum or minimum over a dimension, which is gone then; sums are f32 inside."""
+    dim %= max(1, x.ndim)
+    kept = tuple(extent for i, extent in enumerate(x.shape) if i != dim)
+    if dim != x.ndim - 1:
+        x = transposed(x, (*(i for i in range(x.ndim) if i != dim), dim))
+    laid, held = _ready(x, whole=True)
+    out = _beside(laid, (prod(kept), 1), lambda s: (s[0] if len(s) > 1 else slice(0, 1), slice(0, 1)))
+    x.context.launch(name, _reduced, laid, out, held, x.dtype, name)
+    return relaid(out, shape=kept or (1,))
+
+
+# attention and lookups
+
+
+def _attend(
+    q: Any, k: Any, v: Any, mask: Any, o: Any, heads: int, group: int, queries: int, keys: int, dim: int,
+    block: int, dtype: str, tl: Any,
+) -> None:  # fmt: skip
+    size = itemsize(dtype)
+    first = (tl.program_id(0) + tl.program_id(1) * tl.num_programs(0)) * heads
+    for h in range(heads):
+        head = first + h
+        key = tl.load(k + head // group * (keys * dim * size), shape=(keys, dim), dtype=dtype)
+        value = tl.load(v + head // group * (keys * dim * size), shape=(keys, dim), dtype=dtype)
+        for i in range(queries // block):
+            at = (head * queries + i * block) * (dim * size)
+            query = tl.load(q + at, shape=(block, dim), dtype=dtype)
+            seen = tl.load(mask + i * (block * keys * size), shape=(block, keys), dtype=dtype)
+            scores = tl.dot(query, tl.trans(key)).to("f32") * (1.0 / sqrt(dim)) + seen.to("f32")
+            tl.store(o + at, tl.dot(tl.softmax(scores, axis=-1).to(dtype), value).to(dtype))
+
+
+def attention(q: Any, k: Any, v: Any, *, heads: int, kv_heads: int | None = None, causal: bool = True) -> Any:
+    """Attention of ``q`` [tokens, heads * dim] to ``k``, ``v`` [keys, kv_heads * dim], heads over the PEs."""
+    shared = kv_heads or heads
+    host, queries, keys = q.context, q.shape[0], k.shape[0]
+    if heads % shared or q.shape[1] % heads or k.shape[1] * heads != q.shape[1] * shared:
+        raise OperationError(
+            f"{heads} heads over {shared} heads of keys do not fit {tuple(q.shape)} and {tuple(k.shape)}"
+        )
+    dim = q.shape[1] // heads
+    seats = _seats(host, heads)
+
+    def by_head(x: Any, count: int, dp: DPPolicy) -> Any:
+        return transposed(x, (1, 0, 2), (x.shape[0], count, dim), shape=(count * x.shape[0], dim), dp=dp)
+
+    everywhere, split = _policy("replicate", seats), _policy("row_wise", seats)
+    parts = by_head(q, heads, split), by_head(k, shared, everywhere), by_head(v, shared, everywhere)
+    hidden = np.zeros((queries, keys), numpy_dtype(q.dtype))
+    if causal:
+        hidden[np.triu_indices(queries, keys - queries + 1, keys)] = -6e4
+    mask = host.empty(hidden.shape, dtype=q.dtype, dp=everywhere).copy_(hidden)
+    out = host.empty((heads * queries, dim), dtype=q.dtype, dp=split)
+    block = max(b for b in range(1, min(QUERIES, queries) + 1) if queries % b == 0)
+    each = heads // (seats[0] * seats[1])
+    host.launch(
+        "attention", _attend, *parts, mask, out, each, heads // shared, queries, keys, dim, block, q.dtype
+    )
+    return transposed(out, (1, 0, 2), (heads, queries, dim), shape=(queries, heads * dim))
+
+
+def looked_up(table: Any, indices: Any, first: int) -> Any:
+    """Rows of a table whose first row has number ``first``; zeros for numbers outside. Every PE fetches its
+    rows."""
+    host, (count, width) = table.context, table.shape
+    numbers = np.asarray(indices).reshape(-1)
+    if numbers.dtype.kind not in "iu":
+        raise OperationError(f"rows are looked up by whole numbers, not {numbers.dtype}")
+    shape, rows = (*np.shape(indices), width), (len(numbers), width)
+    moves = [
+        Move.block((count, width), (int(n) - first, 0), rows, (i, 0), (1, width))
+        for i, n in enumerate(numbers)
+        if 0 <= n - first < count
+    ]
+    dp = _policy("row_wise", _seats(host, len(numbers)))
+    return _shaped(relaid(table, shape=rows, dp=dp, moves=moves, zero=len(moves) < len(numbers)), shape)
