@@ -16,7 +16,10 @@ from megatile.parallel.dtensor import (
     DTensor,
     distribute_tensor,
     einsum,
+    empty,
     matmul,
+    ones,
+    zeros,
 )
 from megatile.parallel.layers import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
 from megatile.parallel.mappings import (
@@ -39,16 +42,20 @@ from megatile.parallel.state import (
     get_tensor_model_parallel_world_size,
     initialize_model_parallel,
 )
+from megatile.parallel.styles import ColwiseParallel, Linear, RowwiseParallel, parallelize_module
 from megatile.runtime.host.ops import add, attention, gelu, mul, relu, rms_norm, silu, softmax
 
 __all__ = [
     "ColumnParallelLinear",
+    "ColwiseParallel",
     "CommDebug",
     "DTensor",
     "DeviceMesh",
+    "Linear",
     "Partial",
     "Replicate",
     "RowParallelLinear",
+    "RowwiseParallel",
     "Shard",
     "VocabParallelEmbedding",
     "add",
@@ -58,6 +65,7 @@ __all__ = [
     "destroy_model_parallel",
     "distribute_tensor",
     "einsum",
+    "empty",
     "gather_from_sequence_region",
     "gather_from_tp_region",
     "gelu",
@@ -71,6 +79,8 @@ __all__ = [
     "initialize_model_parallel",
     "matmul",
     "mul",
+    "ones",
+    "parallelize_module",
     "reduce_from_tp_region",
     "reduce_scatter_to_sequence_region",
     "relu",
@@ -79,4 +89,5 @@ __all__ = [
     "scatter_to_tp_region",
     "silu",
     "softmax",
+    "zeros",
 ]

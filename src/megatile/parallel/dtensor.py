@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -171,7 +172,7 @@ class DTensor:
 
     def view(self, *shape: int) -> DTensor:
         """Another shape. Divided dimensions stay divided if they begin a group of merged or split ones."""
-        extents = _resolved(shape, int(np.prod(self.shape)))
+        extents = ops.resolved(shape, prod(self.shape))
         moved = _moved_dims(self.shape, extents)
         x = self
         state: list[Placement] = []
@@ -209,16 +210,29 @@ def distribute_tensor(
     at, host = device_mesh.get_coordinate(), device_mesh.torch
     held = bounds(array.shape, device_mesh.shape, state, at)
     local = array[tuple(slice(start, stop) for start, stop in held)]
-    if not local.size and array.size:
-        raise ParallelError(
-            f"rank {host.rank} would have nothing of {array.shape} under {list(state)}",
-            advice="use fewer ranks along that dimension, or another placement",
-        )
     first = all(at[n] == 0 for n, p in enumerate(state) if isinstance(p, Partial))
     local = local if first else np.zeros_like(local)
     kind = dtype or (tensor.dtype if isinstance(tensor, Tensor) else _dtype_of(array))
     placed = host.empty(local.shape, dtype=kind, **({} if dp is None else {"dp": dp})).copy_(local)
     return DTensor(placed, device_mesh, state, array.shape)
+
+
+def _filled(name: str) -> Callable[..., DTensor]:
+    def made(
+        *size: Any, dtype: Any = "f32", device_mesh: DeviceMesh, placements: Sequence[Placement]
+    ) -> DTensor:
+        shape = ops.extents(size)
+        state = _checked(device_mesh, placements, len(shape))
+        if any(isinstance(p, Partial) for p in state):
+            raise ParallelError(f"{name} cannot be Partial", advice="use Shard or Replicate")
+        mine = local_shape(shape, device_mesh, state, device_mesh.get_coordinate())
+        return DTensor(getattr(device_mesh.torch, name)(mine, dtype=dtype), device_mesh, state, shape)
+
+    made.__name__, made.__doc__ = name, f"A DTensor of which every rank makes its own part with ``{name}``."
+    return made
+
+
+zeros, ones, empty = map(_filled, ("zeros", "ones", "empty"))
 
 
 def _dtype_of(array: Any) -> str:
@@ -396,16 +410,6 @@ def _reduce(name: str, x: DTensor, dim: int | None) -> DTensor:
 
 
 # views
-
-
-def _resolved(shape: Sequence[int], count: int) -> tuple[int, ...]:
-    extents = list(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else list(shape)
-    if extents.count(-1) == 1:
-        rest = int(np.prod([e for e in extents if e != -1], dtype=np.int64))
-        extents[extents.index(-1)] = count // max(1, rest)
-    if int(np.prod(extents, dtype=np.int64)) != count or -1 in extents:
-        raise ParallelError(f"{count} elements are not of shape {tuple(shape)}")
-    return tuple(extents)
 
 
 def _moved_dims(old: tuple[int, ...], new: tuple[int, ...]) -> dict[int, int]:

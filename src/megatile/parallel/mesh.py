@@ -55,6 +55,25 @@ class DeviceMesh:
             return (self.mesh_dim_names or ()).index(mesh_dim)
         return mesh_dim % self.ndim
 
+    def __getitem__(self, mesh_dim_names: str | tuple[str, ...]) -> DeviceMesh:
+        """The mesh of some dimensions in which this rank stands: ``mesh["tp"]``, ``mesh["dp", "tp"]``."""
+        names = (mesh_dim_names,) if isinstance(mesh_dim_names, str) else tuple(mesh_dim_names)
+        kept = [self.dim(name) for name in names]
+        if kept != sorted(set(kept)):
+            raise ParallelError(f"{names} are not dimensions of the mesh in their order")
+        at: list[Any] = list(self.get_coordinate())
+        for number in kept:
+            at[number] = slice(None)
+        key = (id(self), self.torch.rank, names)
+        known = self.torch.__dict__.setdefault("_meshes", {})
+        if key not in known:
+            found = DeviceMesh(self.device_type, self.mesh[tuple(at)], mesh_dim_names=names, torch=self.torch)
+            known[key] = (found, self)
+        return known[key][0]
+
+    def get_rank(self) -> int:
+        return int(self.torch.rank)
+
     def get_coordinate(self) -> tuple[int, ...]:
         """Where this rank stands."""
         found = np.argwhere(self.mesh == self.torch.rank)

@@ -220,11 +220,34 @@ def owner_of(plan: Plan, cohort: Cohort, code: RegionCode, tile: Tile) -> Array:
     owner = spread(found, len(cohort))
     wrong = (owner < 0) | (owner >= plan.owners(tile))
     if wrong.any():
-        raise PlanError(
-            f"tile '{tile.name}' has {plan.owners(tile)} owners, from 0; there is no owner "
-            f"{int(owner[np.argmax(wrong)])}"
+        at = int(np.argmax(wrong))
+        raise OutsideError(
+            f"tile '{tile.name}' has {plan.owners(tile)} owners, from 0; there is no owner {int(owner[at])}",
+            int(cohort.units[at]),
+            int(owner[at]),
         )
     return owner
+
+
+class OutsideError(PlanError):
+    """An access to elements that a tile does not have: the first unit that does it, whose copy, where."""
+
+    def __init__(self, message: str, unit: int, owner: int, start: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.unit, self.owner, self.start = unit, owner, start
+
+
+def _outside(
+    text: str, cohort: Cohort, code: RegionCode, start: Any, shape: Any, extents: Any
+) -> OutsideError:
+    count = len(cohort)
+    starts, lengths, limits = (
+        np.stack([spread(v, count) for v in values]) for values in (start, shape, extents)
+    )
+    at = int(np.argmax(((starts < 0) | (lengths < 0) | (starts + lengths > limits)).any(axis=0)))
+    number = int(cohort.units[at])
+    owner = int(spread(code.at(cohort.ints), count)[at]) if code.at else number
+    return OutsideError(text, number, owner, tuple(starts[:, at].tolist()))
 
 
 def region_span(
@@ -238,7 +261,8 @@ def region_span(
     start, shape, limits = code.span(cohort.ints)
     for (first, length, last), extent in zip(limits, extents, strict=True):
         if first < 0 or length < 0 or last > extent:
-            raise PlanError(f"'{code.tile}' of extents {extents} has no elements {first}:{last}")
+            text = f"'{code.tile}' of extents {extents} has no elements {first}:{last}"
+            raise _outside(text, cohort, code, start, shape, extents)
     return start, shape
 
 

@@ -234,6 +234,33 @@ def test_kernels_that_cannot_be_launched(torch) -> None:
     torch.launch("good", double, x, 8)
 
 
+def shifted(x, count, offset, tl):
+    mine = x + (tl.program_id(0) + tl.program_id(1) * tl.num_programs(0)) * 64
+    tl.store(mine, tl.load(mine + offset, shape=(count,), dtype="f16"))
+
+
+def one_too_far(x, tl):
+    me = tl.program_id(0) + tl.program_id(1) * tl.num_programs(0)
+    if me == 5:
+        tl.store(x + me * 64 + 2, tl.load(x + me * 64, shape=(32,), dtype="f16"))
+
+
+@pytest.mark.parametrize(("machine", "first", "sixth"), [
+    ("ahbm", "sip0/cube0/pe0", "sip0/cube2/pe1"), ("dgx-h100", "gpu0/tpc0/sm0", "gpu0/tpc2/sm1"),
+])  # fmt: skip
+def test_an_access_outside_names_tensor_unit_and_address(machine: str, first: str, sixth: str) -> None:
+    base = 0x100000000
+    cases = [(shifted, (33, 0), first, 0), (shifted, (32, -2), first, -2), (shifted, (32, 4096), first, 4096),
+             (one_too_far, (), sixth, 5 * 64 + 2)]  # fmt: skip
+    for kernel, args, unit, offset in cases:
+        with mt.host(machine) as torch:
+            x = torch.zeros((8, 32), name="w", dp=DPPolicy("row_wise", "row_wise", num_cubes=4, num_pes=2))
+            said = f"tensor 'w'.*mapped at 0x100000000 to.*; {unit} is the first .*, at {base + offset:#x}"
+            with pytest.raises(LaunchError, match=said):
+                torch.launch("k", kernel, x, *args)
+            x.zero_()
+
+
 def large(x, count, tl):
     tl.store(x, tl.load(x, shape=(count,), dtype="f16") * 2.0)
 

@@ -19,6 +19,7 @@ What the namespace has:
   ``torch.float16`` … are names of element types. A tensor is `Tensor`: ``copy_``, ``numpy``, indexing,
   ``to``, ``free``. Device tensors lie on the current device, as their `DPPolicy` says (without one: PE 0 of
   cube 0).
+* functions of tensors: ``+ - * / @``, ``matmul``, ``relu`` …, ``cat``, ``randn`` (`Namespace`).
 * ``launch(name, kernel, *args)``: a ``tl`` kernel on the PEs where its tensors lie.
 * ``distributed``: groups, collectives, messages (`Distributed`); ``multiprocessing.spawn``: one worker per
 rank.
@@ -52,8 +53,10 @@ from megatile.runtime.host.distributed import Distributed
 from megatile.runtime.host.engine import Engine, Launch
 from megatile.runtime.host.kernels import Kernels
 from megatile.runtime.host.launches import Launches
+from megatile.runtime.host.namespace import Namespace
 from megatile.runtime.host.oplog import OpLog
 from megatile.runtime.host.run_collective import Collectives, Communication
+from megatile.runtime.host.tensor import Device
 from megatile.runtime.host.workers import DistributedError, SpawnException, Workers
 from megatile.trace import Trace
 
@@ -78,7 +81,7 @@ class DeviceSelector:
         return f"DeviceSelector({self.text!r})"
 
 
-class RuntimeContext(Creation, Launches):
+class RuntimeContext(Creation, Launches, Namespace):
     """A machine as a PyTorch-like namespace; see the module's text. ``engine`` does the work."""
 
     _active: weakref.ref[RuntimeContext] | None = None
@@ -117,6 +120,8 @@ class RuntimeContext(Creation, Launches):
             set_device=self.set_device,
             current_device=self.current_device,
             device_count=lambda: self.shape.devices,
+            is_available=lambda: True,
+            synchronize=self.synchronize,
         )
         self.ahbm = self.cuda = device
         self.accelerator = SimpleNamespace(
@@ -128,6 +133,7 @@ class RuntimeContext(Creation, Launches):
         )
         for name, short in DTYPES.items():
             setattr(self, name, short)
+        self._add_functions()
 
     def __enter__(self) -> RuntimeContext:
         RuntimeContext._active = weakref.ref(self)
@@ -192,13 +198,14 @@ class RuntimeContext(Creation, Launches):
         """When the last work ends, since the beginning."""
         return max(self._clock_ps, self.engine.end_ps) / 1000
 
-    def synchronize(self, device: int | None = None) -> None:
+    def synchronize(self, device: Any = None) -> None:
         """Wait for all work of the current device."""
-        where = self.current_device() if device is None else device
+        where = self.current_device() if device is None else self._device_number(device)
         self.wait_for(self.engine.free_ps(where))
 
-    def set_device(self, device: int) -> None:
-        """Choose the device for new tensors of this worker."""
+    def set_device(self, device: Any) -> None:
+        """Choose the device for new tensors of this worker: a number, or ``torch.device("cuda:1")``."""
+        device = getattr(device, "index", device) if isinstance(device, Device) else device
         if whole(device) is None or not 0 <= device < self.shape.devices:
             raise HostError(
                 f"there is no device {device!r}", advice=f"there are {self.shape.devices}, from 0"

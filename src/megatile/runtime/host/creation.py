@@ -41,6 +41,7 @@ class Creation:
         engine: Engine
         memory: Memory
         shape: DeviceShape
+        default_dtype: str
 
         @property
         def op_log(self) -> OpLog | None: ...
@@ -55,7 +56,7 @@ class Creation:
     def empty(
         self,
         *shape: Any,
-        dtype: Any = "f16",
+        dtype: Any = None,
         dp: DPPolicy | None = None,
         name: str | None = None,
         device: Any = None,
@@ -66,7 +67,7 @@ class Creation:
     def zeros(
         self,
         *shape: Any,
-        dtype: Any = "f16",
+        dtype: Any = None,
         dp: DPPolicy | None = None,
         name: str | None = None,
         device: Any = None,
@@ -86,8 +87,14 @@ class Creation:
         specs = alike(tensor.shards, itemsize(tensor.dtype), itemsize(element))
         return self._deploy(tensor.shape, element, specs, None, tensor.handle.mem_kind, None)
 
-    def zeros_like(self, tensor: Tensor) -> Tensor:
-        return self.empty_like(tensor).zero_()
+    def zeros_like(self, tensor: Tensor, dtype: Any = None) -> Tensor:
+        return self.full_like(tensor, 0, dtype)
+
+    def ones_like(self, tensor: Tensor, dtype: Any = None) -> Tensor:
+        return self.full_like(tensor, 1, dtype)
+
+    def full_like(self, tensor: Tensor, fill_value: float, dtype: Any = None) -> Tensor:
+        return self.empty_like(tensor, dtype).fill_(fill_value)
 
     def from_numpy(self, array: Any) -> Tensor:
         """A tensor of the host that shares the array's memory; ``copy_`` brings it to a device."""
@@ -108,8 +115,8 @@ class Creation:
         self, shape: Any, dtype: Any, dp: DPPolicy | None, name: str | None, device: Any, fill: float | None
     ) -> Tensor:
         extents = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-        element = dtype_name(dtype)
-        if device == "cpu":
+        element = dtype_name(dtype or self.default_dtype)
+        if str(device) == "cpu":
             return self.from_numpy(np.zeros(extents, numpy_dtype(element)))
         specs = resolve_dp_policy(
             dp or ONE_PE,
@@ -181,6 +188,8 @@ class Creation:
         if target is None or str(target) == "cpu":
             return self.from_numpy(tensor.numpy().astype(numpy_dtype(element)))
         device = self._device_number(target)
+        if tensor.handle is not None and (device, element) == (tensor.device_index, tensor.dtype):
+            return tensor
         if tensor.handle is None or tensor.dtype != element:
             source = self.from_numpy(tensor.numpy().astype(numpy_dtype(element)))
         else:

@@ -7,12 +7,14 @@ A rank is a device. Collectives of the library (``collective``) take any tensor 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import whole
 from megatile.runtime.host.groups import Call, ProcessGroup, Work
 from megatile.runtime.host.messages import Messages, PointToPoint
+from megatile.runtime.host.objects import Objects
 from megatile.runtime.host.tensor import ShapeMismatch, Tensor
 from megatile.runtime.host.workers import DistributedError, Stuck, call_site
 
@@ -30,7 +32,7 @@ REDUCTIONS = {value: value for value in ("sum", "avg", "prod", "min", "max")} | 
 UNINITIALIZED = "Default process group has not been initialized, please make sure to call init_process_group."
 
 
-class Distributed(Messages):
+class Distributed(Messages, Objects):
     """The functions; one object per host. State of a rank is that of the worker whose turn it is."""
 
     ReduceOp, P2POp = ReduceOp, PointToPoint
@@ -45,6 +47,7 @@ class Distributed(Messages):
         self._groups: dict[tuple[int, ...], list[ProcessGroup]] = {}
         self._made: dict[int, dict[tuple[int, ...], int]] = {}
         self._mail = {}
+        self._objects = {}
 
     # the group of all
 
@@ -78,6 +81,13 @@ class Distributed(Messages):
 
     def is_available(self) -> bool:
         return True
+
+    is_nccl_available = is_gloo_available = is_available
+
+    @property
+    def group(self) -> Any:
+        """``group.WORLD`` is the group of all ranks."""
+        return SimpleNamespace(WORLD=self._world)
 
     def get_backend(self, group: ProcessGroup | None = None) -> str:
         self._group(group)
@@ -139,6 +149,17 @@ class Distributed(Messages):
             there.append(ProcessGroup(self._context, chosen, self._context.collectives.run))
         return there[number]
 
+    def new_subgroups(
+        self, group_size: int | None = None, group: ProcessGroup | None = None, **_: Any
+    ) -> tuple[ProcessGroup | None, list[ProcessGroup]]:
+        """Groups of so many neighbours each (by default all): this rank's, and all of them."""
+        ranks = self._group(group).ranks
+        size = len(ranks) if group_size is None else group_size
+        if whole(size) is None or size < 1 or len(ranks) % size:
+            raise DistributedError(f"{len(ranks)} ranks do not divide into groups of {group_size!r}")
+        made = [self.new_group(ranks[i : i + size]) for i in range(0, len(ranks), size)]
+        return next((g for g in made if self._context.rank in g.ranks), None), made
+
     def participants(self) -> tuple[tuple[int, int], ...]:
         """The (cube, pe) of a device on which ``all_reduce`` needs a tensor's shards; () if it takes any."""
         return self._context.ccl.participants if self._context.ccl is not None else ()
@@ -186,6 +207,8 @@ class Distributed(Messages):
         tensors = (*inputs, *outputs)
         for tensor in tensors:
             self._check_there(tensor, rank, operation)
+        for tensor in outputs:
+            tensor.check_writable()
         types = {t.dtype for t in tensors}
         if len(types) > 1:
             raise DistributedError(f"{operation} takes tensors of one type, not {', '.join(sorted(types))}")
@@ -320,6 +343,9 @@ class Distributed(Messages):
 
     def barrier(self, group: Any = None, async_op: bool = False, device_ids: Any = None) -> Work | None:
         return self._call("barrier", group, async_op, 0)
+
+    def monitored_barrier(self, group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        self.barrier(group)
 
     def _list_of(self, tensors: Sequence[Tensor], group: Any, like: Tensor, what: str) -> None:
         size = self._group(group).size()

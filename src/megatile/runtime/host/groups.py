@@ -97,8 +97,7 @@ class Work:
         work = self._epoch.work
         return work is not None and work.end_ps <= self._context.clock_ps
 
-    def is_success(self) -> bool:
-        return self.is_completed()
+    is_success = is_completed
 
 
 class ProcessGroup:
@@ -123,6 +122,10 @@ class ProcessGroup:
 
     def __repr__(self) -> str:
         return f"ProcessGroup({list(self.ranks)})"
+
+    def joined(self, rank: int) -> int:
+        """How many collectives a rank has joined."""
+        return self._next[rank]
 
     def rank_of(self, rank: int) -> int:
         """The number of a rank in this group, -1 if it is not in it."""

@@ -15,6 +15,7 @@ from typing import Any
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.expr import unit
+from megatile.core.expr.parse import expression
 from megatile.hda import HDA
 from megatile.hda.addresses import DeviceShape
 from megatile.language.kernel.to_plan import read_kernel
@@ -22,8 +23,10 @@ from megatile.language.kernel.values import Tensor as KernelTensor
 from megatile.plan.check import check
 from megatile.plan.memory import blocks
 from megatile.plan.model import Plan, statements
+from megatile.plan.storage import OutsideError
 from megatile.runtime.host.relayout import Move, relayout
 from megatile.runtime.host.tensor import Tensor, TensorError
+from megatile.timing.resources import place_names
 
 OPTIONS = ("topology", "neighbors", "n_slots", "slot_size", "buffer_kind", "scratch")
 """What a launch may say of its queues and scratch memory; see ``tl.read_kernel``."""
@@ -71,7 +74,7 @@ class Kernels:
         except (LaunchError, TensorError):
             raise
         except MegatileError as problem:
-            raise explained(problem, name, args) from problem
+            raise explained(problem, name, args, self.machine, self.shape) from problem
 
     def find(self, name: str, fn: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Kernel:
         """The kernel for these arguments, read when they are first seen."""
@@ -128,10 +131,10 @@ class Kernels:
             for region in (getattr(s, "write", None), getattr(s, "into", None))
             if region is not None
         )
-        tiles = (
+        roles = (
             replace(t, role="input") if t.role == "inout" and t.name not in written else t for t in plan.tiles
         )
-        plan = replace(plan, tiles=tuple(tiles))
+        plan = replace(plan, tiles=tuple(roles))
         check(plan, self.machine)
         if pes != self.shape.pes:
             plan = replace(plan, place=unit // pes * self.shape.pes + unit % pes)
@@ -139,8 +142,7 @@ class Kernels:
         scratch = sum(
             size for what, _, size, _ in near if what not in {f"tile '{n}'" for n in names.values()}
         )
-        tiles = {n: (n, None) for n in names.values()}
-        return Kernel(plan, tiles, written, scratch_bytes=scratch)
+        return Kernel(plan, {n: (n, None) for n in names.values()}, written, scratch_bytes=scratch)
 
     def relayout(self, source: Tensor, target: Tensor, moves: tuple[Move, ...], zero: bool) -> Kernel:
         """The copies that lay a tensor anew."""
@@ -160,20 +162,44 @@ class Kernels:
         return self._known[key]
 
 
-def explained(problem: MegatileError, name: str, args: Sequence[Any]) -> LaunchError:
-    """The problem with the names and addresses of the tensors that it speaks of."""
+def explained(
+    problem: MegatileError, name: str, args: Sequence[Any], machine: HDA, shape: DeviceShape
+) -> LaunchError:
+    """The problem with the names and addresses of the tensors that it speaks of, and the PE."""
     message, where = problem.message, []
     for number, tensor in enumerate(args):
-        if isinstance(tensor, Tensor) and f"'t{number}'" in message:
+        if isinstance(tensor, Tensor) and re.search(rf"['<]t{number}\b", message):
             message = re.sub(f"((tensor|tile) )?'t{number}'", f"tensor '{tensor.name}'", message)
+            message = message.replace(f"<t{number} +", f"<{tensor.name} +")
             base = tensor.va_base or 0
             span = f"{base:#x} to {base + tensor.handle.nbytes:#x}" if tensor.handle else "nothing"
             where.append(f"'{tensor.name}' is mapped at {span} of device {tensor.device_index}")
-            found = re.search(r"has no elements (-?\d+):", message)
-            if found:
-                where.append(f"the access begins at {base + int(found.group(1)) * itemsize(tensor.dtype):#x}")
+            where += _access(problem, tensor, machine, shape)
     text = f"kernel '{name}': {message}" + "".join(f"; {w}" for w in where)
     return LaunchError(text, place=problem.place, advice=problem.advice)
+
+
+def _access(problem: MegatileError, tensor: Tensor, machine: HDA, shape: DeviceShape) -> list[str]:
+    """Which PE reaches for which address, if that is the problem."""
+    shards, cubes = tensor.shards, len({s.cube for s in tensor.shards})
+    found: BaseException | None = problem
+    while found is not None and not isinstance(found, OutsideError):
+        found = found.__cause__
+    block = re.search(r"at <t\d+ \+ <?([^<>]+)>+ are no block", problem.message)
+    if found is not None:
+        number, local = found.unit, shards[0].spec.shape
+        strides = [prod(local[i + 1 :]) for i in range(len(local))]
+        first = sum(i * stride for i, stride in zip(found.start, strides, strict=False))
+        own = len({s.offset_bytes for s in shards}) > 1
+        at = (found.owner * shards[0].nbytes if own else 0) + first * itemsize(tensor.dtype)
+    elif block is not None:
+        number, at = 0, int(expression(block.group(1)).evaluate({"unit": 0}))
+    else:
+        return []
+    cube, pe = divmod(number, len(shards) // cubes)
+    place = (tensor.device_index * shape.cubes + cube) * shape.pes + pe
+    (name,) = place_names(machine, shape.pe_scale, [place])
+    return [f"{name} is the first to reach for it, at {(tensor.va_base or 0) + at:#x}"]
 
 
 def _keys(args: Sequence[Any]) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from megatile.hda import HDA
 from megatile.hda.addresses import DeviceShape
 from megatile.plan.model import PlanError
 from megatile.runtime.host.allocators import Memory
@@ -25,6 +26,7 @@ class Launches:
 
     if TYPE_CHECKING:
         engine: Engine
+        machine: HDA
         memory: Memory
         shape: DeviceShape
         kernels: Kernels
@@ -53,8 +55,11 @@ class Launches:
     ) -> None:
         """Elements of a tensor to their places in another one of the same device, by its PEs: all of them, or
         as the ``moves`` say. ``zero``: what they do not reach becomes 0."""
-        if not source.numel() or not target.numel():
+        if not target.numel() or not (source.numel() or zero):
             return
+        source, target = (t if t.ndim else t.part(0, (1,)) for t in (source, target))
+        if not source.numel():
+            moves = []
         if moves is None and len(source.shards) * len(target.shards) > MOST_PAIRS and _copies(target):
             one = self.empty(source.shape, dtype=source.dtype)
             self.relayout(source, one)
@@ -72,7 +77,7 @@ class Launches:
         """Shapes without a common splitting: a PE that has all elements in order has them in any shape."""
         one = self.empty(source.shape, dtype=source.dtype)
         self.relayout(source, one)
-        self.relayout(one.seen_as(target.shape), target)
+        self.relayout(one.part(0, tuple(target.shape)), target)
 
     def move(self, source: Tensor, target: Tensor) -> None:
         """A tensor to another device, over the network between them."""
@@ -109,11 +114,13 @@ class Launches:
         kernel = self.kernels.checked(name, fn, args, options)
         tensors = {f"t{i}": a for i, a in enumerate(args) if isinstance(a, Tensor)}
         used = {n: tensors[n] for n, _ in kernel.tiles.values()}
+        for tile in kernel.written & used.keys():
+            used[tile].check_writable()
         self._check_scratch(name, kernel.scratch_bytes, next(iter(used.values())))
         try:
             launch = self._start(name, kernel, used)
         except PlanError as problem:
-            raise explained(problem, name, args, self.shape) from problem
+            raise explained(problem, name, args, self.machine, self.shape) from problem
         if not _defer_wait:
             self.wait_on(launch)
         return launch

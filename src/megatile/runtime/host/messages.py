@@ -89,6 +89,8 @@ class Messages:
         if src == dst:
             raise DistributedError(f"{operation}: rank {src} cannot send to itself")
         self._check_there(tensor, context.rank, operation)
+        if operation == "recv":
+            tensor.check_writable()
         call = Call(
             "send_recv",
             context.rank,

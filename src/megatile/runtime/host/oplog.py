@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megatile.core.dtypes import itemsize, numpy_dtype
+from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
 from megatile.core.files import write_text
 from megatile.plan.cohort import Cohort, SlotHandle, Value, spread
@@ -89,7 +89,8 @@ def blocks(tensors: Sequence[Tensor], sizes: Sequence[int], room: int) -> list[P
     for number, size in enumerate(sizes):
         own = len(tensors) == len(sizes)
         tensor, first = (tensors[number], 0) if own else (tensors[0], before)
-        found.append(Piece(tensor, first, size, place))
+        base, skipped = tensor.home
+        found.append(Piece(base, skipped + first, size, place))
         place += room or size
         before += size
     return found
@@ -98,8 +99,9 @@ def blocks(tensors: Sequence[Tensor], sizes: Sequence[int], room: int) -> list[P
 def shard_rows(tensor: Tensor) -> Rows:
     """One row per shard."""
     sizes = [int(np.prod(shard.spec.shape)) for shard in tensor.shards]
+    base, first = tensor.home
     return [
-        [Piece(tensor, 0, size, 0, None if size == tensor.numel() else number)]
+        [Piece(base, first, size, 0, None if size == tensor.numel() else number)]
         for number, size in enumerate(sizes)
     ]
 
@@ -146,12 +148,11 @@ class OpLog:
             zero=zero,
         )
 
-    def written(self, tensor: Tensor, array: Any) -> None:
-        """The host gave a tensor contents."""
-        self.inputs[tensor.name].append(
-            np.array(array, dtype=numpy_dtype(tensor.dtype)).reshape(tensor.shape)
-        )
-        self.add("write", tensor=tensor.name, number=len(self.inputs[tensor.name]) - 1)
+    def written(self, tensor: Tensor) -> None:
+        """The host gave a tensor (or a part of one) contents."""
+        base, _ = tensor.home
+        self.inputs[base.name].append(np.array(base.contents()))
+        self.add("write", tensor=base.name, number=len(self.inputs[base.name]) - 1)
 
     def execute(
         self, launch: Launch, plan: Plan, inputs: Mapping[str, Any], binding: Binding

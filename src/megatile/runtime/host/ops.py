@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import prod, sqrt
+from math import inf, prod, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from megatile.core.dtypes import itemsize, numpy_dtype
 from megatile.core.errors import MegatileError
+from megatile.core.quantities import whole
 from megatile.runtime.host.placement import DPPolicy
 from megatile.runtime.host.relayout import Move
 
@@ -24,6 +25,28 @@ QUERIES = 64
 
 class OperationError(MegatileError, ValueError):
     """Operands that do not go together."""
+
+
+def dimension(dim: int, ndim: int) -> int:
+    """The number of a dimension, which may be counted from the end."""
+    if whole(dim) is None or not -ndim <= dim < ndim:
+        raise OperationError(f"a tensor of {ndim} dimensions has no dimension {dim!r}")
+    return int(dim) % ndim
+
+
+def extents(size: Sequence[Any]) -> tuple[int, ...]:
+    """A shape as torch's functions take it: as numbers, or as one tuple."""
+    return tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else tuple(size)
+
+
+def resolved(shape: Sequence[Any], count: int) -> tuple[int, ...]:
+    """A shape for so many elements as torch's ``view`` takes it: one extent may be -1."""
+    given = extents(shape)
+    rest = prod(e for e in given if e != -1)
+    found = tuple(count // max(1, rest) if e == -1 else e for e in given)
+    if prod(found) != count or given.count(-1) > 1 or any(whole(e) is None or e < 0 for e in found):
+        raise OperationError(f"{count} elements are not of shape {given}")
+    return found
 
 
 # where things lie
@@ -142,6 +165,8 @@ def matmul(x: Any, w: Any) -> Any:
     if x.dtype != w.dtype:
         raise OperationError(f"matmul of {x.dtype} and {w.dtype}", advice="x.to(dtype=…)")
     host, (m, k), n = x.context, x.shape, w.shape[1]
+    if not m * k * n:
+        return host.zeros((m, n), dtype=x.dtype)
     seats = _seats(host, n)
     split = _policy("column_wise", seats)
     left, right = relaid(x, dp=_policy("replicate", seats)), relaid(w, dp=split)
@@ -160,11 +185,9 @@ _UNARY: dict[str, Callable[[Any, Any, float], Any]] = {
     "gelu": lambda tl, x, _: x * (tl.erf(x * (1 / sqrt(2.0))) + 1.0) * 0.5,
     "silu": lambda tl, x, _: x * tl.sigmoid(x),
     "softmax": lambda tl, x, _: tl.softmax(x, axis=-1),
-    **{
-        name: lambda tl, x, _, name=name: getattr(tl, name)(x)
-        for name in ("exp", "log", "sqrt", "rsqrt", "abs", "tanh", "sigmoid", "cos", "sin")
-    },
 }
+PLAIN = ("exp", "log", "sqrt", "rsqrt", "abs", "tanh", "sigmoid", "cos", "sin")
+"""Functions that ``tl`` has by the same name."""
 _BINARY: dict[str, Callable[[Any, Any, Any], Any]] = {
     "add": lambda tl, a, b: a + b,
     "sub": lambda tl, a, b: a - b,
@@ -178,6 +201,9 @@ _REDUCE: dict[str, Callable[[Any, Any], Any]] = {
     "max": lambda tl, x: tl.max(x, axis=0),
     "min": lambda tl, x: tl.min(x, axis=0),
 }
+
+
+_IDENTITY = {"sum": 0.0, "max": -inf, "min": inf}
 
 
 class _Rows(NamedTuple):
@@ -197,7 +223,8 @@ def _unary(x: Any, y: Any, held: _Rows, dtype: str, name: str, number: float, tl
     base = _base(held, dtype, tl)
     for row in range(held.rows):
         at = base + row * (held.columns * itemsize(dtype))
-        tl.store(y + at, _UNARY[name](tl, tl.load(x + at, shape=(held.columns,), dtype=dtype), number))
+        tile = tl.load(x + at, shape=(held.columns,), dtype=dtype)
+        tl.store(y + at, getattr(tl, name)(tile) if name in PLAIN else _UNARY[name](tl, tile, number))
 
 
 def _binary(
@@ -252,8 +279,7 @@ def _ready(x: Any, whole: bool = False) -> tuple[Any, _Rows]:
     rows = prod(x.shape[:-1])
     laid = relaid(x, shape=(rows, columns), dp=_policy("row_wise", _seats(x.context, rows)))
     found = _rows_of(laid, whole)
-    if found is None:
-        raise OperationError(f"{x!r} has no elements to work on")
+    assert found is not None
     return laid, found
 
 
@@ -301,6 +327,8 @@ def _shaped(x: Any, shape: tuple[int, ...]) -> Any:
 
 def unary(name: str, x: Any, number: float = 1.0, out: Any = None) -> Any:
     """A function of every element (or of every row, as softmax); ``out`` may be ``x`` itself."""
+    if not x.numel():
+        return copied(x)
     laid, held = _ready(x, name == "softmax")
     target = out if laid is x and out is x else x.context.empty_like(laid)
     x.context.launch(name, _unary, laid, target, held, x.dtype, name, float(number))
@@ -355,6 +383,8 @@ def binary(name: str, a: Any, b: Any, out: Any = None) -> Any:
     if a.dtype != b.dtype or (one and (not a.ndim or prod(b.shape) != a.shape[-1])):
         raise OperationError(f"{name} of {a.dtype}{list(a.shape)} and {b.dtype}{list(b.shape)} does not fit")
     _on_device(a, b)
+    if not a.numel():
+        return copied(a)
     laid, held = _ready(a)
     if one and held.columns != laid.shape[-1] and held.rows != prod(laid.shape[:-1]):
         laid, held = _ready(a, whole=True)
@@ -375,6 +405,8 @@ def mul(a: Any, b: Any) -> Any:
 
 def rms_norm(x: Any, weight: Any, eps: float = 1e-5) -> Any:
     """Every row divided by its root mean square, times ``weight``; in f32."""
+    if not x.numel():
+        return copied(x)
     laid, held = _ready(x, whole=True)
     out = x.context.empty_like(laid)
     row = _row_for(weight, laid)
@@ -386,6 +418,8 @@ def reduced(name: str, x: Any, dim: int) -> Any:
     """The sum, maximum or minimum over a dimension, which is gone then; sums are f32 inside."""
     dim %= max(1, x.ndim)
     kept = tuple(extent for i, extent in enumerate(x.shape) if i != dim)
+    if not x.numel():
+        return x.context.full(kept or (1,), _IDENTITY[name], dtype=x.dtype)
     if dim != x.ndim - 1:
         x = transposed(x, (*(i for i in range(x.ndim) if i != dim), dim))
     laid, held = _ready(x, whole=True)
@@ -444,13 +478,20 @@ def attention(q: Any, k: Any, v: Any, *, heads: int, kv_heads: int | None = None
     return transposed(out, (1, 0, 2), (heads, queries, dim), shape=(queries, heads * dim))
 
 
+def check_numbers(numbers: Any, count: int | None = None) -> None:
+    """Whether these are numbers of rows, of which there are so many."""
+    if numbers.dtype.kind not in "iu":
+        raise OperationError(f"rows are looked up by whole numbers, not {numbers.dtype}")
+    if count is not None and numbers.size and not 0 <= numbers.min() <= numbers.max() < count:
+        raise OperationError(f"a table of {count} rows has no row {int(numbers.max())}")
+
+
 def looked_up(table: Any, indices: Any, first: int) -> Any:
     """Rows of a table whose first row has number ``first``; zeros for numbers outside. Every PE fetches its
     rows."""
     host, (count, width) = table.context, table.shape
     numbers = np.asarray(indices).reshape(-1)
-    if numbers.dtype.kind not in "iu":
-        raise OperationError(f"rows are looked up by whole numbers, not {numbers.dtype}")
+    check_numbers(numbers)
     shape, rows = (*np.shape(indices), width), (len(numbers), width)
     moves = [
         Move.block((count, width), (int(n) - first, 0), rows, (i, 0), (1, width))

@@ -17,6 +17,7 @@ import numpy as np
 
 from megatile.core.dtypes import itemsize, numpy_dtype
 from megatile.core.errors import MegatileError
+from megatile.runtime.host.arithmetic import Arithmetic
 from megatile.runtime.host.placement import PlacedShard, TensorHandle
 
 if TYPE_CHECKING:
@@ -36,7 +37,20 @@ class ShapeMismatch(MegatileError, ValueError):
     """Shapes that do not go together."""
 
 
-class Tensor:
+class Device(str):
+    """``cpu``, or a device by number: ``ahbm:1`` has ``type`` and ``index``."""
+
+    @property
+    def type(self) -> str:
+        return self.partition(":")[0]
+
+    @property
+    def index(self) -> int | None:  # type: ignore[override]
+        number = self.partition(":")[2]
+        return int(number) if number else None
+
+
+class Tensor(Arithmetic):
     """``handle`` is None for a tensor of the host, whose contents are ``_data``; else ``_data`` has one row
     per shard (a list of arrays where they are uneven), or is None where only times are found out."""
 
@@ -52,6 +66,7 @@ class Tensor:
         self._data = data
         self.writer: Launch | None = None
         """The last work that writes it."""
+        self.copy_made_by = ""
         if handle is not None:
             self._finalizer = weakref.finalize(self, _release, context, handle)
 
@@ -81,8 +96,15 @@ class Tensor:
         return self.handle.name if self.handle else "host tensor"
 
     @property
-    def device(self) -> str:
-        return "cpu" if self.handle is None else f"{self.context.backend}:{self.device_index}"
+    def device(self) -> Device:
+        return Device("cpu" if self.handle is None else f"{self.context.backend}:{self.device_index}")
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.handle is not None
+
+    def dim(self) -> int:
+        return self.ndim
 
     @property
     def device_index(self) -> int:
@@ -183,22 +205,32 @@ class Tensor:
             for number, row in zip(numbers, rows, strict=True):
                 self._data[number] = row
 
-    def seen_as(self, shape: tuple[int, ...]) -> Tensor:
-        """The same memory of one PE under another shape."""
-        handle = self._there()
-        (shard,) = handle.shards
-        data = None if self._data is None else self._data.reshape(1, *shape)
-        found = Tensor(self.context, shape, self.dtype, data)
-        spec = replace(shard.spec, slices=tuple(slice(0, extent) for extent in shape))
-        found.handle = replace(handle, shape=shape, shards=(replace(shard, spec=spec),))
-        found.writer = self.writer
-        return found
+    def part(self, first: int, shape: tuple[int, ...]) -> Tensor:
+        """So many elements from ``first`` on, in the same memory (of one PE), as a tensor of this shape."""
+        if first == 0 and shape == tuple(self.shape):
+            return self
+        return Part(self, first, shape)
+
+    @property
+    def home(self) -> tuple[Tensor, int]:
+        """The tensor whose memory it is, and at which of its elements it begins."""
+        return self, 0
+
+    def check_writable(self) -> None:
+        """Refuse to write what torch would share with another tensor and is a copy here."""
+        if self.copy_made_by:
+            raise TensorError(
+                f"'{self.name}' is a copy made by {self.copy_made_by}: what is written to it would not reach "
+                "the tensor that it was made from",
+                advice="clone() it first, or write to the tensor itself",
+            )
 
     def copy_(self, source: Any) -> Tensor:
         """Copy from a tensor (of the host or the same device) or an array; shapes must be the same."""
         origin = source if isinstance(source, Tensor) else self.context.from_numpy(np.asarray(source))
         if tuple(origin.shape) != tuple(self.shape):
             raise ShapeMismatch(f"copy_ shape mismatch: {tuple(origin.shape)} into {tuple(self.shape)}")
+        self.check_writable()
         if self.handle is None:
             self._data[...] = np.asarray(origin._read()).astype(self._data.dtype)
             return self
@@ -215,7 +247,7 @@ class Tensor:
         if self._data is not None:
             self.set_contents(origin._data)
             if self.context.op_log is not None:
-                self.context.op_log.written(self, origin._data)
+                self.context.op_log.written(self)
         return self
 
     def fill_(self, value: float) -> Tensor:
@@ -239,6 +271,7 @@ class Tensor:
             raise TensorIndexError(f"'{self.name}' {self.shape}: {problem}") from None
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        self.check_writable()
         given = value._read() if isinstance(value, Tensor) else value
         if self.handle is None:
             self._at(self._data, index)
@@ -257,7 +290,7 @@ class Tensor:
         self.context.host_copy(f"write {self.name}", count, 1, self)
         self.set_contents(whole)
         if self.context.op_log is not None:
-            self.context.op_log.written(self, whole)
+            self.context.op_log.written(self)
 
     def item(self) -> Any:
         if self.numel() != 1:
@@ -283,6 +316,57 @@ class Tensor:
             return
         self.context.release(self.handle)
         self._finalizer.detach()
+
+
+class Part(Tensor):
+    """Elements of a tensor of one PE under another shape (``view``, ``chunk`` …), in the same memory."""
+
+    def __init__(self, whole: Tensor, first: int, shape: tuple[int, ...]) -> None:
+        base, before = whole.home
+        self._home = (base, before + first)
+        self.context, self.shape, self.dtype = base.context, shape, base.dtype
+        self.copy_made_by = base.copy_made_by
+
+    @property
+    def home(self) -> tuple[Tensor, int]:
+        return self._home
+
+    @property
+    def handle(self) -> TensorHandle:
+        base, first = self._home
+        handle = base._there() if base.handle is None else base.handle
+        (shard,) = handle.shards
+        skipped, nbytes = first * itemsize(self.dtype), self.numel() * itemsize(self.dtype)
+        slices = tuple(slice(0, extent) for extent in self.shape)
+        spec = replace(shard.spec, nbytes=nbytes, slices=slices)
+        pa = replace(shard.pa, local_offset=shard.pa.local_offset + skipped)
+        va = None if handle.va_base is None else handle.va_base + skipped
+        return replace(handle, shape=self.shape, shards=(PlacedShard(spec, pa),), va_base=va)
+
+    @property
+    def _data(self) -> Any:
+        base, first = self._home
+        if base._data is None:
+            return None
+        return base._data.reshape(-1)[first : first + self.numel()].reshape(1, *self.shape)
+
+    @_data.setter
+    def _data(self, rows: Any) -> None:
+        base, first = self._home
+        whole = np.array(base._data)
+        whole.reshape(-1)[first : first + self.numel()] = np.asarray(rows).reshape(-1)
+        base._data = whole
+
+    @property
+    def writer(self) -> Launch | None:
+        return self._home[0].writer
+
+    @writer.setter
+    def writer(self, launch: Launch | None) -> None:
+        self._home[0].writer = launch
+
+    def free(self) -> None:
+        raise TensorError(f"this is a part of '{self.name}', whose memory is freed as a whole")
 
 
 def _release(context: RuntimeContext, handle: TensorHandle) -> None:
