@@ -246,7 +246,7 @@ def one_too_far(x, tl):
 
 
 @pytest.mark.parametrize(("machine", "first", "sixth"), [
-    ("ahbm", "sip0/cube0/pe0", "sip0/cube2/pe1"), ("dgx-h100", "gpu0/tpc0/sm0", "gpu0/tpc2/sm1"),
+    ("ahbm", "sip0/cube0/pe0", "sip0/cube2/pe1"), ("dgx-h100", "gpu0/gpc0/tpc0/sm0", "gpu0/gpc2/tpc0/sm1"),
 ])  # fmt: skip
 def test_an_access_outside_names_tensor_unit_and_address(machine: str, first: str, sixth: str) -> None:
     base = 0x100000000
