@@ -217,8 +217,56 @@ def test_a_contract_that_does_not_hold_says_what_happened() -> None:
     with comm_debug() as seen:
         on_ranks(body)
     with pytest.raises(
-        CommContract, match=r"expected 1 all_gather, but there were 1 all_reduce[\s\S]*test_layers.py"
+        CommContract,
+        match=r"expected 1 all_gather at scale 'device', but there were 1 all_reduce[\s\S]*test_layers.py",
     ):
         seen.expect(all_gather=1)
-    with pytest.raises(CommContract, match="expected 8 bytes, but 16"):
+    with pytest.raises(CommContract, match="expected 8 bytes at scale 'device', but 16"):
         seen.expect(all_reduce=1, nbytes=8)
+
+
+def ring_sum(x, count, tl):
+    """A PE adds its neighbour's tile to its own."""
+    mine = x + tl.program_id(0) * count * 2
+    tile = tl.load(mine, shape=(count,), dtype="f16")
+    tl.send(dir="E", src=tile)
+    tl.store(mine, tile + tl.recv(dir="W", shape=(count,), dtype="f16"))
+
+
+def test_contracts_at_other_scales() -> None:
+    import megatile as mt
+    from megatile.runtime.host.placement import DPPolicy
+
+    with mt.host("ahbm") as torch, comm_debug() as seen:
+        x = torch.ones((8, 16), dp=DPPolicy(pe="row_wise", num_cubes=1))
+        torch.launch("ring_sum", ring_sum, x, 16, topology="ring_1d")
+        assert (x.numpy() == 2).all()
+        torch.launch("ring_sum", ring_sum, x, 16, topology="ring_1d")
+    seen.expect()
+    seen.expect(send=16, nbytes=16 * 32, scale="pe")
+    with pytest.raises(
+        CommContract, match=r"expected 8 send at scale 'pe', but there were 16 send:\n.*ring_sum"
+    ):
+        seen.expect(send=8, scale="pe")
+    with pytest.raises(CommContract, match="expected 3 bytes at scale 'pe', but 512 were"):
+        seen.expect(send=16, nbytes=3, scale="pe")
+
+    with mt.host("ahbm", ccl="ccl.yaml", algorithm="tree_allreduce", sips=4) as torch, comm_debug() as seen:
+
+        def worker(rank: int) -> None:
+            torch.accelerator.set_device_index(rank)
+            torch.distributed.init_process_group()
+            torch.distributed.all_reduce(torch.ones(64))
+
+        torch.multiprocessing.spawn(worker, nprocs=4)
+    for scale in ("device", "sip", "pe"):
+        seen.expect(all_reduce=1, nbytes=128, scale=scale)
+
+    for machine, scale, ranks in (("ahbm", "cube", 16), ("h100-cluster", "node", None)):
+        plan = mt.collective(
+            "all_reduce", machine=machine, scale=scale, ranks=ranks, nbytes=1024, algorithm="ring"
+        )
+        with comm_debug() as seen:
+            seen.add(mt.simulate(plan, machine=machine, data=False))
+        n = plan.units
+        seen.expect(send=2 * n * (n - 1), nbytes=2 * (n - 1) * 1024, scale=scale)

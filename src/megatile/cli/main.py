@@ -5,17 +5,27 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from megatile.cli import attention, bench, check_kernel, collective, machine, perfdb, plan, run, trace, tune
 from megatile.cli.output import fail
 from megatile.core.errors import MegatileError
 from megatile.core.version import __version__
 
+
+class Commands(TyperGroup):
+    """The commands; ``run --bench NAME`` is another spelling of ``bench NAME``."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        return super().resolve_command(ctx, bench.as_bench(args) if args[:1] == ["run"] else args)
+
+
 app = typer.Typer(
     name="megatile",
+    cls=Commands,
     help="Describe a machine, write programs and collectives for it once, then check, run and predict them.",
     epilog="Start with: megatile machines · megatile machine show dgx-h100 --png dgx.png",
     no_args_is_help=True,

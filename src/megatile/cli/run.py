@@ -52,6 +52,10 @@ def run(
     why: Annotated[
         bool, typer.Option("--explain", help="Also print which engine does what, and how long others take.")
     ] = False,
+    bench: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE.py", help="Run a bench instead of a program: see 'megatile bench'."),
+    ] = None,
     settings: Set = None,
     json: Json = False,
 ) -> None:

@@ -1,15 +1,14 @@
-"""Counts of the collectives that a piece of host code does: number and bytes of each."""
+"""Counts of what a piece of host code communicates: number and bytes of each collective, at every scale."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from megatile.core.errors import MegatileError
-from megatile.core.quantities import format_bytes
-from megatile.runtime.host.run_collective import WATCHERS
+from megatile.runtime.host.watch import WATCHERS, Communicated, communicated
 
 
 class CommContract(MegatileError, AssertionError):
@@ -17,61 +16,78 @@ class CommContract(MegatileError, AssertionError):
 
 
 class CommDebug:
-    """``counts`` and ``nbytes`` (of one rank's buffer) by the name of the collective; ``calls`` in order."""
+    """What was communicated, by scale: collectives of the host's ranks at ``device``; of kernels the messages
+    (``send``) of all their units, and the collectives of one unit, at the units' own scale."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, int, tuple[int, ...], str]] = []
-        """(name, bytes, ranks, where it is called), once per collective."""
+        self.calls: list[Communicated] = []
+        """In order."""
 
-    def note(self, operation: str, nbytes: int, ranks: tuple[int, ...], where: str) -> None:
-        self.calls.append((operation, nbytes, ranks, where))
+    def add(self, result: Any) -> None:
+        """Count what a result of ``simulate`` communicated, at the scales of its units."""
+        self.calls += communicated(result)
+
+    def at(self, scale: str = "device") -> list[Communicated]:
+        """The calls at a scale, by its name in programs or in the machine (``device``, ``sip``, ``pe`` …)."""
+        return [call for call in self.calls if scale in call.scales]
 
     @property
     def counts(self) -> dict[str, int]:
-        return dict(Counter(name for name, *_ in self.calls))
+        """How many of each collective there were at ``device``."""
+        return _counts(self.at())
 
     @property
     def nbytes(self) -> dict[str, int]:
+        """The bytes of one rank's buffers, for each collective at ``device``."""
         found: Counter[str] = Counter()
-        for name, size, *_ in self.calls:
-            found[name] += size
+        for call in self.at():
+            found[call.operation] += call.nbytes
         return dict(found)
 
     def get_comm_counts(self) -> dict[str, int]:
         return self.counts
 
     def get_total_counts(self) -> int:
-        return len(self.calls)
+        return len(self.at())
 
-    def expect(self, *, nbytes: int | None = None, **counts: int) -> None:
-        """Raise unless exactly these collectives were done, and (if given) moved so many bytes altogether.
+    def expect(self, *, nbytes: int | None = None, scale: str = "device", **counts: int) -> None:
+        """Raise unless exactly this was communicated at a scale, and (if given) so many bytes altogether.
 
-        ``c.expect(all_reduce=1, nbytes=M * N * 2)``; what is not named must not have happened.
+        ``c.expect(all_reduce=1, nbytes=M * N * 2)``, ``c.expect(send=6, scale="pe")``; what is not named must
+        not have happened.
         """
         wanted = {name: count for name, count in counts.items() if count}
-        if self.counts != wanted:
-            raise CommContract(f"expected {_text(wanted)}, but there were {_text(self.counts)}:\n{self}")
-        total = sum(self.nbytes.values())
+        calls = self.at(scale)
+        found, total = _counts(calls), sum(call.nbytes for call in calls)
+        if found != wanted:
+            raise CommContract(
+                f"expected {_text(wanted)} at scale '{scale}', but there were {_text(found)}:\n{self}"
+            )
         if nbytes is not None and total != nbytes:
-            raise CommContract(f"expected {nbytes} bytes, but {total} were communicated:\n{self}")
+            raise CommContract(
+                f"expected {nbytes} bytes at scale '{scale}', but {total} were communicated:\n{self}"
+            )
 
     def __str__(self) -> str:
-        lines = [
-            f"  {name} of {format_bytes(size)} over ranks {', '.join(map(str, ranks))}  {where}"
-            for name, size, ranks, where in self.calls
-        ]
-        return "\n".join(lines) or "  no communication"
+        return "\n".join(f"  {call}" for call in self.calls) or "  no communication"
 
 
 @contextmanager
 def comm_debug() -> Iterator[CommDebug]:
-    """``with mt.comm_debug() as c:`` counts the collectives of all hosts inside."""
+    """``with mt.comm_debug() as c:`` counts what all hosts communicate inside."""
     seen = CommDebug()
-    WATCHERS.append(seen.note)
+    WATCHERS.append(seen.calls.append)
     try:
         yield seen
     finally:
-        WATCHERS.remove(seen.note)
+        WATCHERS.pop()
+
+
+def _counts(calls: Iterable[Communicated]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for call in calls:
+        found[call.operation] += call.count
+    return dict(found)
 
 
 def _text(counts: dict[str, Any]) -> str:

@@ -369,6 +369,10 @@ def test_the_command(tmp_path: Path) -> None:
     assert out.exit_code == 0
     assert " tree_allreduce (ws=4): 4 OK" in out.stdout
     assert all(word in out.stdout for word in ("total", "PE execution", "network", "roofline bound"))
+    same = run(app, ["run", "--set", "sips=4", "--bench", "ccl_allreduce", "-a", "tree_allreduce"])
+    assert (same.exit_code, same.stdout) == (0, out.stdout)
+    assert run(app, ["run", "--bench=va_offset", "-m", "dgx-h100"]).exit_code == 0
+    assert run(app, ["run", "--bench"]).exit_code == 2
     out = run(app, ["bench", "gemm_single_pe", "--json", "--trace", str(tmp_path / "t.jsonl")])
     found = json.loads(out.stdout)
     assert found["schema"] == "megatile.bench/1"

@@ -50,6 +50,10 @@ class Kernel:
     """What it needs of the near memory of each PE: tiles and queues."""
     _placed: dict[int, Plan] = field(default_factory=dict)
 
+    @property
+    def communicates(self) -> bool:
+        return bool(self.plan.channels or self.plan.groups)
+
     def on(self, device: int, shape: DeviceShape) -> Plan:
         """The plan on a device."""
         if device not in self._placed:

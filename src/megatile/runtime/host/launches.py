@@ -16,6 +16,7 @@ from megatile.runtime.host.oplog import Binding, OpLog, shard_rows
 from megatile.runtime.host.relayout import Move
 from megatile.runtime.host.run_collective import Collectives
 from megatile.runtime.host.tensor import Tensor, TensorError
+from megatile.runtime.host.watch import tell_kernel
 
 MOST_PAIRS = 1 << 11
 """Pairs of PEs between which copies are made; if every PE is to have everything, more go through one PE."""
@@ -121,6 +122,8 @@ class Launches:
             launch = self._start(name, kernel, used)
         except PlanError as problem:
             raise explained(problem, name, args, self.machine, self.shape) from problem
+        if launch.timed is not None and kernel.communicates:
+            tell_kernel(name, launch.timed.result)
         if not _defer_wait:
             self.wait_on(launch)
         return launch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -16,14 +16,13 @@ from megatile.plan.model import Plan
 from megatile.runtime.host.engine import Launch
 from megatile.runtime.host.groups import Call, ProcessGroup
 from megatile.runtime.host.oplog import Binding, Rows, blocks, pieces, shard_rows
+from megatile.runtime.host.watch import Communicated, tell
 from megatile.runtime.host.workers import DistributedError
 from megatile.sim.simulate import Deadlock
 
 if TYPE_CHECKING:
     from megatile.runtime.host.context import RuntimeContext
 
-WATCHERS: list[Callable[[str, int, tuple[int, ...], str], None]] = []
-"""Called with every collective: its name, the bytes of a rank's buffer, the ranks, where it was called."""
 IN_PLACE = ("all_reduce", "broadcast", "reduce")
 ONE_GETS = ("reduce", "gather")
 
@@ -75,8 +74,8 @@ class Collectives:
 
     def _count(self, call: Call, ranks: tuple[int, ...], work: Launch) -> None:
         nbytes = call.count * itemsize(call.dtype)
-        for watch in WATCHERS:
-            watch(call.operation, nbytes, ranks, call.site)
+        level = self.context.machine.level("device").name
+        tell(Communicated(call.operation, nbytes, ranks, call.site, ("device", level)))
         self.context.communications.append(
             Communication(call.operation, ranks, nbytes, call.dtype, call.site, work)
         )
@@ -201,6 +200,8 @@ class Collectives:
         except Deadlock as stuck:
             lines = ccl.rings(dict.fromkeys(w.unit for w in stuck.graph.waiters))
             raise DistributedError("\n".join([stuck.message, *lines]), advice=stuck.advice) from stuck
+        nbytes = tensors[0].shards[0].nbytes
+        tell(Communicated("all_reduce", nbytes, (), calls[0].site, (self.context.shape.pe_scale,)))
         if outputs is not None:
             for number, tensor in enumerate(tensors):
                 tensor._data = outputs["t"][number * each : (number + 1) * each].reshape(rows[number].shape)
