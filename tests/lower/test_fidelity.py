@@ -3,13 +3,41 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import megatile as mt
+
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from bench_programs import ALLOWED, measured, predicted_tflops
+from bench_programs import (
+    ALLOWED,
+    ALLOWED_ATTENTION,
+    flash_attention,
+    measured,
+    measured_attention,
+    predicted_tflops,
+)
 
 
 @pytest.mark.parametrize("k", ["256", "1024"])
 def test_a_product_on_an_h100_is_predicted(k: str) -> None:
     (row,) = (row for row in measured() if row["k"] == k)
     assert predicted_tflops(row) == pytest.approx(float(row["tflops"]), rel=ALLOWED)
+
+
+def test_attention_on_an_h100_is_predicted() -> None:
+    figure = measured_attention()[0]
+    assert figure.predicted_us() == pytest.approx(figure.us, rel=ALLOWED_ATTENTION)
+
+
+def test_the_predicted_attention_computes_attention() -> None:
+    batch, heads, kv_heads, seq, dim = 1, 2, 1, 160, 16
+    kernel = flash_attention(batch, heads, kv_heads, seq, dim, rows=16)
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((batch, n, seq, dim)).astype("f2") for n in (heads, kv_heads, kv_heads))
+    o = np.zeros_like(q)
+    mt.run(kernel, q, k, v, o)
+    score = q.astype("f4") @ k.astype("f4").swapaxes(2, 3) / np.sqrt(dim)
+    weight = np.exp(np.where(np.tril(np.ones((seq, seq), bool)), score, -np.inf))
+    np.testing.assert_allclose(o, weight @ v.astype("f4") / weight.sum(-1, keepdims=True), atol=4e-3)
+    np.testing.assert_array_equal(mt.execute(kernel, q, k, v, 0 * o)["Out"], o)

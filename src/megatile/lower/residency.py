@@ -83,27 +83,23 @@ def limits(lowering: Lowering, level: Level) -> dict[str, int]:
 
 
 def bytes_of(lowering: Lowering, level: Level, blocks: int) -> dict[str, int]:
-    """What one block of a level needs of every memory: its largest stream's tiles."""
+    """What one block of a level needs of every memory: its largest stream's tiles, and those of the units
+    inside it that are levels of their own."""
     hda = lowering.hda
     found: dict[str, int] = {}
     here = hda.level(hda.scale(level.scale).level).position
+    inside = [lv for lv in lowering.levels.values() if lv.parent is level]
+    each = {lv.name: lv.total for lv in inside} | {level.name: 1}
     for stream in level.streams:
-        names = {r.tile for s in pm.statements(tuple(stream.out)) for r in regions_of(s)}
-        names |= {
-            r.tile
-            for lv in lowering.levels.values()
-            if lv.parent is level
-            for st in lv.streams
-            for s in pm.statements(tuple(st.out))
-            for r in regions_of(s)
-        }
+        streams = [stream, *(st for lv in inside for st in lv.streams)]
+        names = {r.tile for st in streams for s in pm.statements(tuple(st.out)) for r in regions_of(s)}
         needed: dict[str, int] = {}
         for name in names & set(lowering.tiles):  # not messages, which lie in their slots
             tile = lowering.tiles[name]
-            if tile.level == level.name and hda.level(hda.memory(tile.memory).level).position <= here:
+            if tile.level in each and hda.level(hda.memory(tile.memory).level).position <= here:
                 size = math.prod(tile.shape) * itemsize(tile.dtype) * lowering.versions.get(name, 1)
                 memory = hda.memory(tile.memory).name
-                needed[memory] = needed.get(memory, 0) + -(-size // blocks)
+                needed[memory] = needed.get(memory, 0) + -(-size * each[tile.level] // blocks)
         found = {k: max(found.get(k, 0), needed.get(k, 0)) for k in {*found, *needed}}
     return found
 
