@@ -1,31 +1,278 @@
-"""Names that ``impl=`` may force for each primitive; whoever adds a way to do one registers its name here."""
+"""Ways to do a primitive: a registry (primitive, scale, machine) → candidates, each with a price.
+
+A candidate says what it would cost (`Request` → picoseconds; None: it cannot do this), from figures of the
+machine alone. The cheapest does the work, or the one that ``impl=`` names. Users add their own, in ``T``:
+
+    @T.implementation("gemm", "by_halves", price=lambda r: r.operations // 100)
+    def by_halves(A, B, C):
+        ...
+
+One without a price is taken only where ``impl=`` names it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
+from megatile.hda import HDA
+from megatile.hda.model import Engine
 
-_KNOWN: dict[str, set[str]] = {
-    "Copy": {"lsu", "tma", "dsmem", "copy_engine", "nic", "software_channel"},
-    "Gemm": {"tensor", "vector", "cluster"},
-    "Fill": {"vector"},
-    "Reduce": {"shuffle", "shared"},
-    "Cumsum": {"vector"},
-    "Collective": {"planner", "in_network", "shared", "shuffle", "software_channel"},
-}
+BY_SCALE = ("dsmem", "copy_engine", "nic")
+"""What carries a copy between units: of one device, of one node, of several nodes."""
 
 
-def add_implementation(primitive: str, name: str) -> None:
-    """``impl=name`` is known for a primitive, e.g. ``add_implementation("Gemm", "my_wgmma")``."""
-    _KNOWN[primitive].add(name)
+@dataclass(frozen=True)
+class Request:
+    """What a statement at a scale asks of a machine."""
+
+    primitive: str
+    machine: HDA
+    scale: str
+    dtype: str = "f32"
+    elements: int = 0
+    """Of the result; what is copied."""
+    operations: int = 0
+    extents: tuple[int, ...] = ()
+    """Rows, columns and inner extent of a product."""
+    memories: tuple[str, ...] = ()
+    """Where its operands lie."""
+    reach: str | None = None
+    """The scale whose units a put or get goes between; None: it stays with the unit."""
+    inside: bool = False
+    """Whether these are units inside one instance, which share its memories."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * itemsize(self.dtype)
+
+    @property
+    def position(self) -> int:
+        return self.machine.level(self.machine.scale(self.scale).level).position
+
+    @property
+    def far(self) -> bool:
+        """Whether an operand lies in a memory above the unit."""
+        hda = self.machine
+        return any(hda.level(hda.memory(m).level).position > self.position for m in self.memories)
+
+    @property
+    def in_registers(self) -> bool:
+        return any(self.machine.memory(m) is self.machine.memory("l0") for m in self.memories)
+
+    def engine(self, kind: str, dtype: str | None = None) -> tuple[Engine, int] | None:
+        """The engine of a kind nearest to the scale, and how many of them a unit has."""
+        found = [e for e in self.machine.engines if e.kind == kind and (not dtype or e.rate(dtype))]
+        if not found:
+            return None
+        level = self.machine.level
+        engine = min(found, key=lambda e: abs(level(e.level).position - self.position))
+        units = max(1, self.machine.level(engine.level).total // self.machine.count(self.scale))
+        return engine, engine.count * units
 
 
-def implementations(primitive: str) -> set[str]:
-    return set(_KNOWN[primitive])
+Price = Callable[[Request], int | None]
+NamedPrice = Callable[[Request, str], int | None]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to do a primitive: its price, and its meaning in ``T`` where lowering does not know it."""
+
+    name: str
+    price: Price
+    body: Callable[..., Any] | None = None
+
+
+CANDIDATES: dict[str, dict[str, Candidate]] = {}
+
+
+def candidate(primitive: str, *names: str) -> Callable[[NamedPrice], NamedPrice]:
+    """Register ``f(request, name) -> picoseconds or None`` for names that lowering knows."""
+
+    def register(price: NamedPrice) -> NamedPrice:
+        for name in names:
+            one = Candidate(name, lambda request, name=name: price(request, name))  # type: ignore[misc]
+            CANDIDATES.setdefault(primitive, {})[name] = one
+        return price
+
+    return register
+
+
+def implementation(
+    primitive: str, name: str, *, price: Price | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function written in ``T`` as a way to do a primitive: it gets the operands, and the options
+    (``transpose_A`` …) that it has parameters for."""
+    known = {word.lower(): word for word in CANDIDATES}
+    word = known.get(str(primitive).lower())
+    if word is None:
+        raise MegatileError(
+            f"there is no primitive '{primitive}'",
+            advice=did_you_mean(str(primitive), sorted(known), what="primitives"),
+        )
+    taken = CANDIDATES[word].get(name)
+    if taken is not None and taken.body is None:
+        raise MegatileError(f"'{name}' is an implementation of {word.lower()} already", advice="another name")
+
+    def register(body: Callable[..., Any]) -> Callable[..., Any]:
+        CANDIDATES[word][name] = Candidate(name, price or (lambda request: None), body)
+        return body
+
+    return register
 
 
 def check_implementation(primitive: str, name: str) -> None:
-    if name not in _KNOWN[primitive]:
+    if name not in CANDIDATES[primitive]:
         raise MegatileError(
             f"there is no implementation '{name}' of {primitive.lower()}",
-            advice=did_you_mean(name, _KNOWN[primitive], what="implementations"),
+            advice=did_you_mean(name, CANDIDATES[primitive], what="implementations"),
         )
+
+
+def prices(request: Request) -> dict[str, int]:
+    """Picoseconds of every candidate that can do this, cheapest first."""
+    found = {name: one.price(request) for name, one in CANDIDATES[request.primitive].items()}
+    return dict(sorted(((n, p) for n, p in found.items() if p is not None), key=lambda item: item[1]))
+
+
+def choose(request: Request, forced: str | None = None) -> tuple[str, dict[str, int]]:
+    """The implementation of a statement among those that lowering knows (a body in ``T`` has been read in its
+    place), and the prices of all that could do it; "" where no figures of the machine say anything."""
+    every = prices(request)
+    found = {name: p for name, p in every.items() if CANDIDATES[request.primitive][name].body is None}
+    if forced is not None:
+        check_implementation(request.primitive, forced)
+        if forced not in found:
+            raise MegatileError(
+                f"'{forced}' cannot do this {request.primitive.lower()} at scale '{request.scale}' of "
+                f"machine '{request.machine.name}'",
+                advice=f"impl= may be {', '.join(found) or 'left out'}",
+            )
+        return forced, every
+    return next(iter(found), ""), every
+
+
+def _ps(amount: float, rate: float) -> int:
+    return round(amount / rate * 1e12)
+
+
+# --- products and reductions ----------------------------------------------------------------------
+
+
+@candidate("Gemm", "tensor", "vector")
+def _engine(request: Request, kind: str) -> int | None:
+    found = request.engine(kind, request.dtype)
+    if found is None:
+        return None
+    engine, count = found
+    rate = (engine.rate(request.dtype) or 1) * engine.sustained * count
+    operations = request.operations
+    if engine.tile is not None and len(engine.tile) == len(request.extents):
+        steps = zip(request.extents, engine.tile, strict=True)
+        operations = 2 * prod(-(-extent // step) * step for extent, step in steps)
+    return engine.startup_ps + _ps(operations, rate)
+
+
+def by_blocks_ps(request: Request) -> int | None:
+    """Every block of a larger unit has its rows of the result; what others hold comes over their network."""
+    hda = request.machine
+    block = hda.scale("block")
+    blocks = hda.count(block.name, within=request.scale) if request.scale in _scales_above(hda) else 1
+    if blocks < 2:
+        return None
+    rows, *rest = request.extents
+    part = replace(
+        request,
+        scale=block.name,
+        operations=request.operations // blocks,
+        extents=(-(-rows // blocks), *rest),
+    )
+    one = _engine(part, "tensor")
+    return None if one is None else one + transfer_ps(replace(request, reach=block.name), 1 / blocks)
+
+
+def _scales_above(hda: HDA) -> list[str]:
+    low, high = hda.scale("block").position, hda.scale("device").position
+    return [s.name for s in hda.scales if low < s.position < high]
+
+
+@candidate("Reduce", "shuffle", "shared")
+def _reduce(request: Request, name: str) -> int | None:
+    """Lanes put their terms together by shuffles, or through shared memory and back."""
+    vector = _engine(request, "vector")
+    if vector is None or name == "shuffle" or request.position < _level(request, "l1"):
+        return vector if name == "shuffle" else None
+    memory = request.machine.memory("l1")
+    return vector + 2 * memory.latency_ps + _ps(2 * request.nbytes, memory.effective_bandwidth)
+
+
+def _level(request: Request, memory: str) -> int:
+    return request.machine.level(request.machine.memory(memory).level).position
+
+
+@candidate("Fill", "vector")
+@candidate("Cumsum", "vector")
+def _vector(request: Request, _: str) -> int | None:
+    return _engine(request, "vector")
+
+
+# --- copies ---------------------------------------------------------------------------------------
+
+
+def transfer_ps(request: Request, part: float = 1.0) -> int:
+    """A part of the bytes over the slowest of DMA engine, memories and network, with their latencies."""
+    hda, count = request.machine, request.machine.count(request.scale)
+    rates, latency = [], 0
+    found = request.engine("dma")
+    if found is not None:
+        engine, many = found
+        latency += engine.startup_ps + engine.latency_ps
+        rates.append((engine.bandwidth or float("inf")) * engine.efficiency * many)
+    for name in request.memories:
+        layer = hda.memory(name)
+        rates.append(layer.effective_bandwidth * max(1.0, hda.level(layer.level).total / count))
+        latency += layer.latency_ps
+    if request.reach is not None:
+        level = hda.level(hda.scale(request.reach).level).position
+        for network in [n for n in hda.networks if hda.level(n.connects).position >= level][:1]:
+            rates.append(network.bandwidth * network.efficiency)
+            latency += network.latency_ps
+    return latency + (_ps(part * request.nbytes, min(rates)) if rates else 0)
+
+
+def _carrier(request: Request) -> str:
+    """What carries a put or get: the network of the smallest unit that both are in."""
+    hda, reach = request.machine, request.machine.scale(request.reach or "block").position
+    return BY_SCALE[(reach >= hda.scale("device").position) + (reach >= hda.scale("node").position)]
+
+
+@candidate("Copy", "tma", "lsu", *BY_SCALE, "software_channel")
+def _copy(request: Request, name: str) -> int | None:
+    """Bulk copies are the DMA engine's; the lanes' own loads and stores go through registers. Between units
+    it depends on what connects them; those inside an instance may pass through the memory they share."""
+    hda = request.machine
+    device = request.position >= hda.level(hda.scale("device").level).position
+    apart = request.reach is not None and not request.inside
+    if name == "software_channel":
+        lanes = _engine(replace(request, operations=2 * request.elements), "vector")
+        return lanes if request.reach is not None and request.inside else None
+    if name == "lsu":
+        lanes = _engine(replace(request, operations=request.elements), "vector")
+        if device or lanes is None or (apart and _carrier(request) == "dsmem"):
+            return None
+        if not request.far and not apart:
+            return lanes
+        return transfer_ps(request) + (0 if request.in_registers else lanes)
+    if device or (apart and _carrier(request) == "dsmem"):
+        wanted = _carrier(request) if apart else "copy_engine"
+        return transfer_ps(request) if name == wanted else None
+    return transfer_ps(request) if name == "tma" and (request.far or apart) else None
+
+
+for _name in ("planner", "in_network", "shared", "shuffle", "software_channel"):
+    CANDIDATES.setdefault("Collective", {})[_name] = Candidate(_name, lambda request: None)

@@ -38,6 +38,7 @@ from megatile.language.tile.functions import (
     sqrt,
     tanh,
 )
+from megatile.language.tile.implementations import implementation
 from megatile.language.tile.loops import Parallel, Persistent, Pipelined, bounded, serial, unroll, vectorized
 from megatile.language.tile.memory import alloc, alloc_fragment, alloc_local, alloc_shared, dynamic, view
 from megatile.language.tile.operations import (
@@ -126,6 +127,7 @@ __all__ = [
     "floor",
     "gemm",
     "if_then_else",
+    "implementation",
     "infinity",
     "log",
     "log2",

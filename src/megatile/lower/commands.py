@@ -8,20 +8,10 @@ from typing import Any
 
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import ZERO, Const, Expr, known, simplify
+from megatile.lower.choice import chosen, copy_request
 from megatile.lower.regions import Block, product
 from megatile.lower.streams import Frame
 from megatile.plan import model as pm
-
-
-def engine_of(frame: Frame, *blocks: Block) -> str:
-    """Copies from or to device memory, or another unit's, go by the DMA engines; others by the lanes."""
-    hda = frame.lowering.hda
-    here = hda.level(hda.scale(frame.level.scale).level).position
-    for block in blocks:
-        above = hda.level(hda.memory(block.home.memory).level).position > here
-        if block.at is not None or above or frame.level is frame.lowering.first:
-            return "dma"
-    return "vector"
 
 
 def compute(
@@ -39,19 +29,23 @@ def compute(
     )  # fmt: skip
 
 
-def copy_block(frame: Frame, target: Block, source: Block) -> None:
-    """The elements of one block to another; what is outside is zero, or not written."""
+def copy_block(
+    frame: Frame, target: Block, source: Block, forced: str | None = None, between: bool = False
+) -> None:
+    """The elements of one block to another; what is outside is zero, or not written. ``between``: from one
+    unit to another."""
+    request = copy_request(frame, target, source, between)
+    name = chosen(frame, request, forced)
+    lanes = name == "lsu" and (request.far or not request.inside) and not request.in_registers
+    if lanes or name == "software_channel" or (source.cut and target.cut):
+        middle = between_blocks(frame, source, "l1" if name == "software_channel" else "l0")
+        copy_block(frame, middle, source)
+        copy_block(frame, target, middle)
+        return
     fresh = target.home.name in frame.fresh
     frame.fresh.discard(target.home.name)
-    if source.cut and target.cut:
-        shape = tuple(known(a.size) or 0 for a in source.axes)
-        home = frame.lowering.scratch(frame, shape, source.home.dtype)
-        middle = Block(
-            home, tuple(replace(a, start=ZERO, extent=a.size, offset=ZERO, cut=False) for a in source.axes)
-        )
-        copy_block(frame, middle, source)
-        source = middle
-    engine = engine_of(frame, target, source)
+    bulk = request.far or not request.inside or frame.level is frame.lowering.first
+    engine = "dma" if bulk else "vector"
     flops = target.elements if engine == "vector" else ZERO
     if source.cut:
         attributes: dict[str, Any] = {}
@@ -62,6 +56,14 @@ def copy_block(frame: Frame, target: Block, source: Block) -> None:
     if target.cut:
         source = source.inner(target)
     compute(frame, "copy", target, [source], None, engine, flops, target.home.dtype, fresh)
+
+
+def between_blocks(frame: Frame, source: Block, level: str) -> Block:
+    """A tile of the stream's own, through which a copy goes."""
+    shape = tuple(known(a.size) or 0 for a in source.axes)
+    home = frame.lowering.scratch(frame, shape, source.home.dtype, level=level)
+    axes = (replace(a, start=ZERO, extent=a.size, offset=ZERO, cut=False) for a in source.axes)
+    return Block(home, tuple(axes))
 
 
 def plain(value: Expr) -> Any:

@@ -118,42 +118,20 @@ def figures(lowered: Lowered, result: Result | None = None) -> Figures:
 
 
 def explain(lowered: Lowered) -> str:
-    """What every statement became: its engine, how long one takes there, and on the others that could do it.
-
-    Times are of the engine alone: operations over its rate, with its start-up; copies are left to simulation.
-    """
-    rows = []
-    for stream in lowered.plan.streams:
-        level = lowered.plan.level(stream.level)
-        for s in pm.statements(stream.body):
-            if isinstance(s, pm.Compute):
-                others = ", ".join(
-                    f"{kind} {format_time(time)}"
-                    for kind, time in _alternatives(lowered, level.scale, s).items()
-                    if kind != s.engine
-                )
-                own = _alternatives(lowered, level.scale, s).get(s.engine)
-                line = f"{s.source.file}:{s.source.line}" if s.source is not None else ""
-                rows.append((s.operation, s.engine, format_time(own) if own else "", others, line))
-    return f"{figures(lowered)}\n{text_table(('command', 'engine', 'takes', 'or by', 'source'), rows)}"
-
-
-def _alternatives(lowered: Lowered, scale: str, command: pm.Compute) -> dict[str, int]:
-    """Picoseconds of a command on every engine that could do it; of the first unit, in first rounds."""
-    hda, flops = (
-        lowered.machine,
-        _sum(command.work.flops, {"unit": np.zeros(1, np.int64)}, np.ones(1, np.int64)),
-    )
-    kinds = ("tensor", "vector") if command.operation in ("gemm", "gemm_add") else ("vector",)
-    found: dict[str, int] = {}
-    for engine in hda.engines:
-        rate = engine.rate(command.work.dtype)
-        if engine.kind not in kinds or rate is None or command.engine == "dma" or not flops:
-            continue
-        many = max(1, engine.count * hda.level(engine.level).total // hda.count(scale))
-        time = engine.startup_ps + round(flops / (rate * engine.sustained * many) * 1e12)
-        found[engine.kind] = min(time, found.get(engine.kind, time))
-    return found
+    """What does every statement, its price there, and those of the others that could do it (figures of the
+    machine alone: nobody else at work)."""
+    rows = [
+        (
+            c.primitive,
+            f"{c.name or 'vector'}{' (forced)' if c.forced else ''}",
+            format_time(c.prices[c.name]) if c.name in c.prices else "",
+            ", ".join(f"{name} {format_time(price)}" for name, price in c.prices.items() if name != c.name),
+            f"{c.source.file}:{c.source.line}" if c.source is not None else "",
+        )
+        for c in lowered.lowering.choices.values()
+    ]
+    table = text_table(("statement", "by", "price", "others", "source"), rows)
+    return f"{figures(lowered)}\n{table}"
 
 
 def _dtype(plan: pm.Plan, engine: str) -> str:

@@ -53,6 +53,12 @@ class Lowered:
         head, _, rest = str(self.program).partition("\n")
         return f"{head}\n{where}\n{rest}"
 
+    def explain(self) -> str:
+        """Residency and work, and for each statement what does it and what the others would cost."""
+        from megatile.lower.explain import explain
+
+        return explain(self)
+
     @cached_property
     def written(self) -> tuple[str, ...]:
         """Tensors that the program writes."""

@@ -6,12 +6,14 @@ import math
 
 import numpy as np
 
-from megatile.core.expr import ZERO, Const, Expr, Symbol, bounds, eq, select, simplify, unit
+from megatile.core.expr import ZERO, Const, Expr, Symbol, bounds, constant, eq, select, simplify, unit
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
+from megatile.ir.implementations import Request
 from megatile.lower import nests
+from megatile.lower.choice import chosen, count
 from megatile.lower.collectives import between_units
-from megatile.lower.commands import compute, copy_block, key_of, plain
+from megatile.lower.commands import between_blocks, compute, copy_block, key_of, plain
 from megatile.lower.errors import cannot
 from megatile.lower.loops import branch, loop_frame
 from megatile.lower.nests import read_number
@@ -114,7 +116,7 @@ def _copy(frame: Frame, node: n.Copy) -> None:
     peer = None if node.dst is None else frame.peer(frame.whole(node.dst), node.axis, node.scale)
     source = regions.block(node.source, peer=there)
     for target in regions.blocks(node.to, True, peer):
-        copy_block(frame, target, source)
+        copy_block(frame, target, source, node.impl, peer is not None or there is not None)
 
 
 @rule(n.Gemm)
@@ -127,19 +129,22 @@ def _gemm(frame: Frame, node: n.Gemm) -> None:
     rows = [a.axes[i].extent for i in a.kept][-2:]
     inner = rows[0] if node.transpose_a else rows[1]
     attributes = {k: True for k in ("transpose_a", "transpose_b") if getattr(node, k)}
-    engine = gemm_engine(frame, node, a.home.dtype)
+    engine = gemm_engine(frame, node, a, read_c, inner)
     for c in regions.blocks(node.c, True):
         reads = [a, b] if node.clear else [a, b, read_c]
         name = "gemm" if node.clear else "gemm_add"
         compute(frame, name, c, reads, attributes, engine, c.elements * inner * 2, a.home.dtype)
 
 
-def gemm_engine(frame: Frame, node: n.Gemm, dtype: str) -> str:
-    """The engine of ``impl=``, or the tensor engine where it knows the type, else the vector engine."""
-    if node.impl is not None:
-        return node.impl if node.impl in ("tensor", "vector") else "tensor"
-    engines = [e for e in frame.lowering.hda.engines if e.kind == "tensor"]
-    return "tensor" if any(e.rate(dtype) is not None for e in engines) else "vector"
+def gemm_engine(frame: Frame, node: n.Gemm, a: Block, c: Block, inner: Expr) -> str:
+    """The engine of ``impl=``, or the cheapest."""
+    sizes = [constant(c.axes[i].extent) for i in c.kept][-2:] + [constant(simplify(inner))]
+    extents = tuple(size or 1 for size in sizes)
+    request = Request(
+        "Gemm", frame.lowering.hda, frame.level.scale, a.home.dtype, count(frame, c),
+        2 * math.prod(extents), extents, (a.home.memory, c.home.memory),
+    )  # fmt: skip
+    return chosen(frame, request, node.impl) or "vector"
 
 
 @rule(n.Fill)
@@ -164,6 +169,14 @@ def _reduce(frame: Frame, node: n.Reduce) -> None:
     source, old = regions.block(node.source), regions.block(node.to)
     if source.cut:
         raise cannot("a reduction of a region over the edge of a tensor", node)
+    request = Request(
+        "Reduce", frame.lowering.hda, frame.level.scale, source.home.dtype, count(frame, source),
+        count(frame, source), memories=(source.home.memory,),
+    )  # fmt: skip
+    if chosen(frame, request, node.impl) == "shared":
+        middle = between_blocks(frame, source, "l1")
+        copy_block(frame, middle, source)
+        source = middle
     for target in regions.blocks(node.to, True):
         reads, name = ([source], node.op) if node.clear else ([source, old], f"{node.op}_onto")
         attributes = {"axis": _axis(source, node.dim)}

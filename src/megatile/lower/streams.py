@@ -244,6 +244,8 @@ class Lowering:
         """Tiles of variables."""
         self.assigned = Counter(m.name for m in n.walk(program.body) if isinstance(m, n.Let))
         self.special = _special(hda)
+        self.choices: dict[Any, Any] = {}
+        """What does each statement: `choice.Choice`."""
         self._count_regions(program.body, depth, 1)
 
     # --- levels -----------------------------------------------------------------------------------
@@ -331,10 +333,12 @@ class Lowering:
                 home.name, home.extents, home.dtype, home.memory, level=level.name
             )
 
-    def scratch(self, frame: Frame, shape: tuple[int, ...], dtype: str, word: str = "part") -> Home:
+    def scratch(
+        self, frame: Frame, shape: tuple[int, ...], dtype: str, word: str = "part", level: str = "l0"
+    ) -> Home:
         """A tile of the stream's own."""
         self.count += 1
-        memory = self.hda.memory("l0" if frame.level is not self.first else "l2").name
+        memory = self.hda.memory(level if frame.level is not self.first else "l2").name
         home = Home(f"{word}_{self.count}", shape, dtype, memory, frame.level.depth)
         self.homes.found[home.name] = home
         self.declare(home, frame.level)

@@ -29,6 +29,7 @@ from megatile.timing.rules import Command, Operands, operands, rule_of
 from megatile.timing.view import Timing, TimingError
 
 SIGNAL_BYTES = Control().signal
+COPIES = frozenset({"copy", "pad"})
 PORTS = 16
 """Links of a unit are numbered from a multiple of this on in each network."""
 
@@ -240,7 +241,7 @@ class Resources:
         found = self._operands.get(id(statement))
         longest = 0
         for name in found.bytes if found else ():
-            bandwidth = self._operand_bandwidth(name, engine)
+            bandwidth = self._operand_bandwidth(name, engine, statement.operation in COPIES)
             if found and bandwidth is not None:
                 longest = max(longest, serialise_ps(found.scaled(name, flops), bandwidth))
         return longest
@@ -249,12 +250,12 @@ class Resources:
     def _operands(self) -> dict[int, Operands]:
         return operands(self.plan)
 
-    def _operand_bandwidth(self, name: str, engine: Engine) -> float | None:
+    def _operand_bandwidth(self, name: str, engine: Engine, moves: bool = False) -> float | None:
         """What a unit has of a memory for its operands: all of it, or an even part where units of the plan
-        share it. None: the memory is as fast as the engine."""
+        share it. None: the memory is as fast as the engine, which then does more than move (``moves``)."""
         layer, bandwidth, contended = self.memory(name)
         above = self.hda.level(layer.level).position > self.hda.level(engine.level).position
-        if not (above if layer.roofline is None else layer.roofline):
+        if not (moves or above if layer.roofline is None else layer.roofline):
             return None
         return bandwidth / self._sharers(layer.level) if contended else bandwidth
 

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SOURCES = [ROOT / "src/megatile" / folder for folder in ("language", "ir", "targets/interpret")]
-TESTS = [ROOT / "tests" / folder for folder in ("language", "ir", "targets")]
+TESTS = [ROOT / "tests" / folder for folder in ("language", "ir", "lower", "targets")]
 OF_BOTH = {"mock_record", "python_errors", "raw_memory"}
 """Modules of ``tl`` whose messages are held here; the others have tests of their own."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from megatile.core.expr import Expr, Symbol, walk
 from megatile.hda import Instance
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Rank
-from megatile.ir.implementations import check_implementation
+from megatile.ir.implementations import CANDIDATES, Request, check_implementation, prices
 from megatile.ir.launch import ROOT, Launch
 from megatile.ir.nodes import Node, Span
 from megatile.language.tile.errors import ProgramError
@@ -84,6 +85,8 @@ class ProgramBuilder:
         self.left = ""
         """Why some units have left the kernel early."""
         self.padded = self.spills = False
+        self.expanding: list[str] = []
+        """Implementations whose bodies are being read."""
 
     # --- where we are -----------------------------------------------------------------------------
 
@@ -182,6 +185,29 @@ class ProgramBuilder:
         self.check(node)
         self.bodies[-1].nodes.append(node)
         return node
+
+    def expand(self, request: Request, forced: str | None, *operands: Any, **options: Any) -> bool:
+        """Read the body of an implementation written in ``T`` in place of a statement: of the one that is
+        forced, or of the cheapest. While a body is read, its own statements do not become it again."""
+        ways = CANDIDATES[request.primitive]
+        if forced is None:
+            within = {n: way for n, way in ways.items() if way.body is not None and n not in self.expanding}
+            found = prices(request) if within else {}
+            forced = next((name for name in found if name not in self.expanding), None)
+        way = ways.get(forced or "")
+        if way is None or way.body is None:
+            return False
+        if way.name in self.expanding:
+            raise ProgramError(
+                f"implementation '{way.name}' of {request.primitive.lower()} is made of itself",
+                advice="use another one inside it: impl=",
+            )
+        taken = inspect.signature(way.body).parameters
+        given = {word: value for word, value in options.items() if word in taken}
+        self.expanding.append(way.name)
+        self.reader.call(self.place, way.body, *operands, **given)
+        self.expanding.remove(way.name)
+        return True
 
     def store(self, kind: type[Node], /, **fields: Any) -> None:
         tile = self.tiles[fields["target"]]

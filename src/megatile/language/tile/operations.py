@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from enum import Enum
 from typing import Any
@@ -10,6 +11,7 @@ from megatile.core.dtypes import is_float
 from megatile.core.expr import Expr, Symbol, known
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
+from megatile.ir.implementations import Request
 from megatile.ir.launch import ROOT
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
@@ -27,6 +29,15 @@ class GemmWarpPolicy(str, Enum):
     Square = "Square"
     FullRow = "FullRow"
     FullCol = "FullCol"
+
+
+def request(primitive: str, to: Operand, source: Operand, **work: Any) -> Request:
+    """What a statement asks of the machine, for implementations written in ``T``."""
+    builder = current()
+    memories = tuple("l2" if side.tile.is_tensor else side.tile.level for side in (source, to))
+    elements = math.prod(known(e) or 1 for e in (to if to.extents else source).extents)
+    scale = builder.scale if builder.scales else builder.plan.dispatch
+    return Request(primitive, builder.machine, scale, source.tile.dtype, elements, memories=memories, **work)
 
 
 def peer(value: Any) -> Expr | None:
@@ -60,6 +71,10 @@ def copy(
     among = peers(scale, "T.copy", dst is not None or src is not None)
     if dst is not None or src is not None:
         check_remote(left if dst is not None else right, "dst" if dst is not None else "src", "T.copy", among)
+    if among is None and dst is None and src is None:
+        asked = request("Copy", left, right)
+        if builder.expand(asked, impl, to, source):
+            return
     builder.emit(
         n.Copy,
         to=to_region,
@@ -149,6 +164,10 @@ def gemm(
             f"T.gemm of {a.tile.dtype} and {b.tile.dtype} into {c.tile.dtype}",
             advice="floats accumulate in floats; copy into a tile of another dtype first",
         )
+    sizes = tuple(known(e) or 1 for e in (m, columns, k))
+    asked = request("Gemm", c, a, operations=2 * math.prod(sizes), extents=sizes)
+    if current().expand(asked, impl, A, B, C, transpose_A=bool(transpose_A), transpose_B=bool(transpose_B)):
+        return
     current().emit(
         n.Gemm, a=a.region(), b=b.region(), c=c.region(), transpose_a=bool(transpose_A),
         transpose_b=bool(transpose_B), clear=bool(clear_accum), policy=how, impl=impl,
@@ -174,6 +193,8 @@ def clear(to: Any, impl: str | None = None) -> None:
 
 def _fill(to: Any, value: Any, impl: str | None, what: str) -> None:
     target = operand(to, what)
+    if current().expand(request("Fill", target, target), impl, to, value):
+        return
     current().emit(n.Fill, to=target.region(), value=as_expr(value), impl=impl)
 
 
@@ -197,6 +218,9 @@ def reduce(
             f"{right.text()}",
             advice="dim= is the dimension that disappears",
         )
+    asked = request("Reduce", right, left, operations=math.prod(known(e) or 1 for e in left.extents))
+    if current().expand(asked, impl, source, out, op=op, dim=dim, clear=bool(clear)):
+        return
     current().emit(
         n.Reduce, op=op, source=left.region(), to=right.region(), dim=dim, clear=bool(clear), impl=impl
     )
