@@ -108,7 +108,7 @@ _TESTING = {
     "requires_cuda_compute_version_gt".split()
 }
 _LAYOUTS = {
-    name: Layout
+    name: type(name, (Layout,), {"name": name})
     for name in "make_swizzled_layout make_volta_swizzled_layout make_wgmma_swizzled_layout "
     "make_linear_layout make_full_bank_swizzled_layout make_half_bank_swizzled_layout "
     "make_quarter_bank_swizzled_layout Layout Fragment make_cutlass_metadata_layout "

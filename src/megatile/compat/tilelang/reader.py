@@ -14,7 +14,7 @@ from megatile.ir import nodes as n
 from megatile.language.common.hooks import Undefined
 from megatile.language.common.rewrite import bind
 from megatile.language.tile.builder import ProgramBuilder, current
-from megatile.language.tile.loops import ParallelRange, serial
+from megatile.language.tile.loops import ParallelRange, SerialRange, serial
 from megatile.language.tile.reader import Reader
 from megatile.language.tile.scalars import Value
 from megatile.language.tile.tiles import Ref, Tile
@@ -32,6 +32,13 @@ class Macro:
         return builder.reader.call(builder.place, self, *arguments, **keywords)
 
 
+class Range(SerialRange):
+    """Python's ``range``: a loop of the Program in a ``for``, Python's own in a comprehension."""
+
+    def __iter__(self) -> Any:
+        return iter(builtins.range(int(self.start), int(self.stop), int(self.step)))
+
+
 class TileLangReader(Reader):
     """The hooks of the rewriter for TileLang's spelling."""
 
@@ -44,7 +51,7 @@ class TileLangReader(Reader):
 
     def call(self, place: Place, function: Any, /, *arguments: Any, **keywords: Any) -> Any:
         if function is builtins.range:
-            return serial(*arguments)
+            return Range(**vars(serial(*arguments)))
         if isinstance(function, Macro):
             self.variables.append({})
             try:
