@@ -34,22 +34,7 @@ from typing import Any
 import numpy as np
 
 import tilelang_references
-
-_LARGEST = {
-    1: "batch b batch_size bs ngroups",
-    2: "nheads groups n_chunk hk head_kv heads_kv kv_heads h_kv kv_head_num hkv",
-    8: "num_experts",
-    16: "heads h head num_heads n_heads hv h_q hq",
-    64: "num_tokens tokens topk s_q out_channel c f",
-    256: (
-        "m n k seq_len seqlen s sq skv seq_q seq_kv n_ctx q_seqlen k_seqlen kv_seqlen seqlen_q "
-        "seqlen_k seqlen_kv kv_ctx kv_seq_len seq_len_kv max_seqlen total_len sequence_length seq "
-        "t max_seqlen_q max_seqlen_k max_seqlen_kv cache_seqlen max_seq_len context_size s_kv "
-    ),
-    512: "hidden hidden_size max_cache_seqlen",
-}
-CAPS = {name: size for size, names in _LARGEST.items() for name in names.split()}
-"""The largest size of a name, in lower case."""
+from megatile.compat.tilelang.small import Smaller, smaller
 
 SIZES: dict[str, dict[str, Any]] = {
     "amd/example_amd_flash_attn_bwd.py": {"heads": 2, "groups": 1, "seq_len": 128},
@@ -152,51 +137,12 @@ of similarity (``calc_diff`` by a thousandth), or as ``assert_allclose`` judges 
 may differ by more than a hundredth)."""
 
 
-class Smaller(ast.NodeTransformer):
-    """Makes sizes small; counts the assertions that are made."""
-
-    def __init__(self, sizes: dict[str, Any], functions: dict[str, list[str]]):
-        self.sizes = {k.lower(): v for k, v in sizes.items()}
-        self.functions = functions
-
-    def small(self, name: str | None, value: ast.expr) -> ast.expr:
-        key = (name or "").lower().lstrip("-").replace("-", "_")
-        if key in self.sizes and isinstance(value, (ast.Constant, ast.List)):
-            return ast.copy_location(ast.parse(repr(self.sizes[key]), mode="eval").body, value)
-        if not isinstance(value, ast.Constant) or isinstance(value.value, bool):
-            return value
-        if isinstance(value.value, int) and value.value > CAPS.get(key, value.value):
-            return ast.copy_location(ast.Constant(CAPS[key]), value)
-        return value
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
-        if any("jit" in ast.unparse(d) or "prim_func" in ast.unparse(d) for d in node.decorator_list):
-            return node
-        arguments = [*node.args.posonlyargs, *node.args.args]
-        for argument, at in zip(reversed(arguments), reversed(range(len(node.args.defaults))), strict=False):
-            node.args.defaults[at] = self.small(argument.arg, node.args.defaults[at])
-        return self.generic_visit(node)
-
-    def visit_Assign(self, node: ast.Assign) -> Any:
-        self.generic_visit(node)
-        for target in node.targets:
-            if isinstance(target, ast.Name):
-                node.value = self.small(target.id, node.value)
-            elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                node.value.elts = [
-                    self.small(t.id if isinstance(t, ast.Name) else None, v)
-                    for t, v in zip(target.elts, node.value.elts, strict=False)
-                ]
-        return node
+class Example(Smaller):
+    """Counts the comparisons that are made, too."""
 
     def visit_Call(self, node: ast.Call) -> Any:
-        self.generic_visit(node)
+        super().visit_Call(node)
         name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-        option = None
-        if name == "add_argument":
-            option = next((a.value for a in reversed(node.args) if isinstance(a, ast.Constant)), None)
-        for keyword in node.keywords:
-            keyword.value = self.small(option if keyword.arg == "default" else keyword.arg, keyword.value)
         if name == "do_bench":  # time is not the question here
             return ast.copy_location(ast.Constant(1.0), node)
         if name in PRINTERS:
@@ -204,31 +150,11 @@ class Smaller(ast.NodeTransformer):
                 ast.Call(ast.Name("megatile_printed", ast.Load()), [node.func, *node.args], node.keywords),
                 node,
             )
-        if name in self.functions:
-            for at, parameter in enumerate(self.functions[name][: len(node.args)]):
-                node.args[at] = self.small(parameter, node.args[at])
         return node
 
     def visit_Assert(self, node: ast.Assert) -> Any:
         test = ast.Call(ast.Name("megatile_compared", ast.Load()), [node.test], [])
         return ast.copy_location(ast.Assert(ast.copy_location(test, node.test), node.msg), node)
-
-
-def _is_kernel(node: ast.FunctionDef) -> bool:
-    return any(
-        "jit" in ast.unparse(d) or "prim_func" in ast.unparse(d) or "macro" in ast.unparse(d)
-        for d in node.decorator_list
-    )
-
-
-def smaller(path: Path, sizes: dict[str, Any]) -> Any:
-    tree = ast.parse(path.read_text())
-    functions = {
-        node.name: [a.arg for a in node.args.args]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and not _is_kernel(node) and "div" not in node.name
-    }
-    return compile(ast.fix_missing_locations(Smaller(sizes, functions).visit(tree)), str(path), "exec")
 
 
 # --- one file, in its own process -------------------------------------------------------------------
@@ -401,7 +327,7 @@ def run_here(path: Path, sizes: dict[str, Any], record: Record) -> str:
     sys.modules[main.__name__] = main
     modules.set_random_seed(0)
     try:
-        exec(smaller(path, sizes), main.__dict__)
+        exec(smaller(path, sizes, Example)[0], main.__dict__)
         if start:
             exec(start, main.__dict__)
     except SystemExit as stop:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.machinery
 import importlib.util
 import sys
 from types import ModuleType
@@ -25,6 +26,7 @@ def install() -> None:
         package.flash_attn_with_kvcache = cache_attention  # type: ignore[attr-defined]
         package.bert_padding = bert  # type: ignore[attr-defined]
         package.__path__ = []
+        package.__spec__ = importlib.machinery.ModuleSpec("flash_attn", None)
         bert.pad_input, bert.unpad_input = pad_input, unpad_input  # type: ignore[attr-defined]
         sys.modules |= {"flash_attn": package, "flash_attn.bert_padding": bert}
 

@@ -18,28 +18,35 @@ def check_kernel(
     machine: Annotated[
         str, typer.Option("-m", "--machine", help="A shipped machine or a YAML file.")
     ] = "dgx-h100",
-    at: Annotated[str, typer.Option(help="Symbolic extents to predict at, e.g. M=4096,N=4096,K=4096.")] = "",
+    at: Annotated[
+        str, typer.Option(help="Extents and arguments to predict at, e.g. M=4096,N=4096,K=4096.")
+    ] = "",
+    as_is: Annotated[bool, typer.Option("--as-is", help="Run it with its own sizes, however large.")] = False,
     json: Json = False,
 ) -> None:
-    """Run a file of TileLang kernels: each is built for the machine, checked for races, bounds and capacity,
-    run on its own data, and predicted at its sizes or ``--at`` others. Further arguments are the file's.
+    """Run a file of TileLang kernels with its sizes made small: each is built for the machine, checked for
+    races, bounds and capacity, run, and predicted at the file's own sizes or ``--at`` others. Further
+    arguments are the file's.
 
     Example: megatile check-kernel example_gemm.py -m dgx-h100
     """
-    from megatile.compat.tilelang.check import check_file
+    from megatile.compat.tilelang.check import check_file, grids
 
-    found = check_file(file, context.args, machine, _extents(at))
+    found, changed = check_file(file, context.args, machine, _extents(at), as_is)
     if json:
-        print_json("check-kernel", {"kernels": [one.as_dict() for one in found]})
+        print_json("check-kernel", {"kernels": [one.as_dict() for one in found], "made_small": changed})
         return
     rows = []
     for one in found:
-        grids = " then ".join(str(p.launch.extents(p.launch.dispatch)) for p in one.programs)
         predicted = "by data" if one.predicted_us is None else f"{one.predicted_us:.4g}"
-        times = f"{one.seconds * 1e3:.1f}", predicted, f"{one.least_us:.3g}"
-        rows.append((one.name, grids, str(one.runs), *times))
-    head = ("kernel", "grid", "runs", "ms on this CPU", f"us on {machine}", "us at least")
+        ran, timed = (" then ".join(map(str, grids(programs))) for programs in (one.programs, one.timed))
+        ms = f"{one.seconds * 1e3:.1f}" if one.runs else "-"
+        rows.append((one.name, ran, str(one.runs), ms, timed, predicted, f"{one.least_us:.3g}"))
+    head = ("kernel", "grid", "runs", "ms on this CPU", "predicted grid", f"us on {machine}", "us at least")
     print_table(head, rows, left=2)
+    if changed:
+        sizes = ", ".join(f"{name} (there {size})" for name, size in changed.items())
+        print(f"Sizes of the file that were made small to run it: {sizes}; --as-is leaves them.")
     for one in found:
         for text in one.warnings:
             print(f"warning: {text}")

@@ -1,4 +1,5 @@
-"""The least time a kernel can take on a machine: matrix products at peak, every tensor moved once.
+"""The least time a kernel can take on a machine: matrix products at peak, every tensor moved once, but for
+results that a cache may keep.
 
 This is a bound that nothing can beat, not a prediction: caches, latency, occupancy and everything elementwise
 are left out. Products under conditions, and in loops whose length is known only at run time, count nothing.
@@ -36,9 +37,22 @@ def least_time(program: Program, machine: HDA) -> Bound:
     _count(program.body, blocks, work, _dtypes(program))
     nbytes = sum(math.prod(int(e) for e in p.shape) * itemsize(p.dtype) for p in program.params)
     device = machine.scale("device").name
-    seconds = nbytes / float(machine.memory("l2").bandwidth)
+    seconds = (nbytes - _kept(program, machine)) / float(machine.memory("l2").bandwidth)
     busy = sum(flops / (machine.throughput(device, dtype) or math.inf) for dtype, flops in work.items())
     return Bound(sum(work.values()), nbytes, max(seconds, busy))
+
+
+def _kept(program: Program, machine: HDA) -> int:
+    """Bytes of results that may lie in a cache when the kernel ends."""
+    touched = {access: set[str]() for access in ("read", "write")}
+    for node in n.walk(program.body):
+        for access, region in n.regions(node):
+            for kind in touched:
+                if kind in access:
+                    touched[kind].add(region.source)
+    results = [p for p in program.params if p.name in touched["write"] - touched["read"]]
+    room = max((m.size for m in machine.memories if m.cache and m.write == "write_back"), default=0)
+    return min(int(room), sum(math.prod(int(e) for e in p.shape) * itemsize(p.dtype) for p in results))
 
 
 def _dtypes(program: Program) -> dict[str, str]:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
-import runpy
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any
 
+from megatile.compat.tilelang import cpu_torch, source, takeover
 from megatile.compat.tilelang import kernel as kernels
-from megatile.compat.tilelang import source, takeover
 from megatile.compat.tilelang.bound import least_time
+from megatile.compat.tilelang.small import Smaller, smaller
 from megatile.compat.tilelang.time import predicted_ms
 from megatile.core.errors import MegatileError
 from megatile.hda import machine as find_machine
+from megatile.targets.interpret.errors import RunError
+
+
+def grids(programs: tuple[Any, ...]) -> list[tuple[int, ...]]:
+    return [p.launch.extents(p.launch.dispatch) for p in programs]
 
 
 @dataclass
@@ -31,36 +38,92 @@ class Checked:
     warnings: list[str] = field(default_factory=list)
     least_us: float = 0.0
     predicted_us: float | None = None
-    """On the machine, at the extents asked for; None where time depends on data."""
+    """On the machine, at the extents asked for or else the file's own; None where time depends on data."""
+    timed: tuple[Any, ...] = ()
+    """The Programs at those extents."""
+
+    def predict(self, programs: tuple[Any, ...], hda: Any) -> Checked:
+        self.timed = programs
+        self.least_us = sum(least_time(p, hda).seconds for p in programs) * 1e6
+        try:
+            self.predicted_us = predicted_ms(programs, hda) * 1e3
+        except MegatileError:
+            self.predicted_us = None
+        return self
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "kernel": self.name,
-            "launches": [{"grid": list(p.launch.extents(p.launch.dispatch))} for p in self.programs],
+            "launches": [{"grid": list(g)} for g in grids(self.programs)],
+            "predicted_launches": [{"grid": list(g)} for g in grids(self.timed)],
             "runs": self.runs,
             "seconds_on_this_cpu": round(self.seconds, 4),
-            "least_us_on_the_machine": round(self.least_us, 3),
+            "least_us_on_the_machine": round(self.least_us, 6),
             "predicted_us_on_the_machine": None if self.predicted_us is None else round(self.predicted_us, 3),
             "warnings": self.warnings,
         }
 
 
 def check_file(
-    path: Path, arguments: list[str], machine: str, at: Mapping[str, int] | None = None
-) -> list[Checked]:
-    """Run a file as a script: every kernel it calls is built for the machine, checked, run, and predicted
-    there, ``at`` other extents by name than it ran with."""
+    path: Path, arguments: list[str], machine: str, at: Mapping[str, int] | None = None, as_is: bool = False
+) -> tuple[list[Checked], dict[str, Any]]:
+    """Run a file as a script, with its sizes made small: every kernel it calls is built for the machine,
+    checked and run, and predicted there ``at`` extents by name, or at the file's own sizes. Also the sizes
+    that were made small, as the file has them; ``as_is``, or an error that may come from small sizes, leaves
+    them."""
     if not path.is_file():
         raise MegatileError(f"there is no file '{path}'", advice="give a Python file with TileLang kernels")
     hda = find_machine(machine)
-    found: dict[Any, Checked] = {}
-    before = sys.argv, os.environ.get("MEGATILE_MACHINE")
+    try:
+        whole, own = (smaller(path, {}, kind) for kind in (_AsIs, _AsIs if as_is else Smaller))
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise MegatileError(f"'{path}' is no Python file: {error}", advice="give a file of kernels") from None
+    code, changed = own[0], own[1].changed
+    with _as_script(path, arguments, machine):
+        try:
+            found = _run(path, code, hda, at or {})
+        except MegatileError as error:
+            if not changed or isinstance(error, RunError):
+                raise
+            found, changed = _run(path, whole[0], hda, at or {}), {}  # its sizes belong together
+        if changed and not at:
+            _predict_whole(whole[0], path, found, hda)
+    return list(found.values()), changed
+
+
+class _AsIs(Smaller):
+    def visit(self, node: Any) -> Any:
+        return node
+
+
+@contextmanager
+def _as_script(path: Path, arguments: list[str], machine: str) -> Iterator[None]:
+    before = sys.argv, os.environ.get("MEGATILE_MACHINE"), sys.modules["__main__"]
     sys.argv, os.environ["MEGATILE_MACHINE"] = [str(path), *arguments], machine
     takeover.install()
     sys.path.insert(0, str(path.parent.resolve()))
     try:
-        with _watched(found, hda, at or {}):
-            runpy.run_path(str(path), run_name="__main__")
+        yield
+    finally:
+        sys.argv, sys.modules["__main__"] = before[0], before[2]
+        sys.path.remove(str(path.parent.resolve()))
+        if before[1] is None:
+            del os.environ["MEGATILE_MACHINE"]
+        else:
+            os.environ["MEGATILE_MACHINE"] = before[1]
+
+
+def _execute(code: CodeType, path: Path) -> None:
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__file__ = str(path)
+    exec(code, main.__dict__)
+
+
+def _run(path: Path, code: CodeType, hda: Any, at: Mapping[str, int]) -> dict[Any, Checked]:
+    found: dict[Any, Checked] = {}
+    try:
+        with _watched(found, hda, at):
+            _execute(code, path)
     except SystemExit as stop:
         if stop.code not in (None, 0):
             raise MegatileError(f"'{path}' ends with {stop.code}", advice="see what it printed") from None
@@ -72,26 +135,54 @@ def check_file(
             f"'{path}' fails: {type(error).__name__}: {said[0] if said else ''}",
             advice="run it with MEGATILE_AS_TILELANG=1 python FILE.py to see where",
         ) from None
-    finally:
-        sys.argv = before[0]
-        sys.path.remove(str(path.parent.resolve()))
-        if before[1] is None:
-            del os.environ["MEGATILE_MACHINE"]
-        else:
-            os.environ["MEGATILE_MACHINE"] = before[1]
     if not found:
         raise MegatileError(
             f"'{path}' calls no kernel",
             advice="call one below if __name__ == '__main__': the file is run as a script",
         )
-    return list(found.values())
+    return found
 
 
-def _predicted_us(programs: tuple[Any, ...], hda: Any) -> float | None:
+def _predict_whole(code: CodeType, path: Path, found: dict[Any, Checked], hda: Any) -> None:
+    """Run the file with its own sizes on arrays without data; its kernels are predicted, not run."""
+    large: dict[Any, Checked] = {}
+
+    def shape_of(kind: Any, *_: Any, **__: Any) -> Any:
+        return cpu_torch.without_data(kind.shape, kind.dtype.as_torch())
+
+    def noted(built: source.Built, arrays: dict[str, Any]) -> None:
+        for name, kind in built.tensors.items():
+            arrays.setdefault(name, shape_of(kind))
+        key = tuple(str(p) for p in built.programs)
+        if key not in large:
+            large[key] = Checked(built.programs[0].name, built.programs).predict(built.programs, hda)
+
+    calm = {
+        "new_array": shape_of,
+        "assert_close": lambda *_, **__: True,
+        "measured_ms": lambda f: f() and 1.0,
+    }
+    quiet = suppress(Exception, SystemExit), redirect_stdout(StringIO()), cpu_torch.shapes_only()
+    with quiet[0], quiet[1], quiet[2], _replaced(execute=noted, **calm):
+        _execute(code, path)
+    pending = list(large.values())
+    for one in found.values():
+        same = next((other for other in pending if other.name == one.name), None)
+        if same is not None:
+            pending.remove(same)
+            one.timed, one.least_us, one.predicted_us = same.timed, same.least_us, same.predicted_us
+    found.update({("only predicted", i): one for i, one in enumerate(pending)})
+
+
+@contextmanager
+def _replaced(**functions: Any) -> Iterator[None]:
+    """What kernels call when they run, for a while."""
+    before = {name: getattr(kernels, name) for name in functions}
+    vars(kernels).update(functions)
     try:
-        return predicted_ms(programs, hda) * 1e3
-    except MegatileError:
-        return None
+        yield
+    finally:
+        vars(kernels).update(before)
 
 
 @contextmanager
@@ -102,19 +193,14 @@ def _watched(found: dict[Any, Checked], hda: Any, at: Mapping[str, int]) -> Iter
     def noted(built: source.Built, arrays: dict[str, Any]) -> None:
         start = time.perf_counter()
         execute(built, arrays)
+        seconds = time.perf_counter() - start
         key = tuple(str(p) for p in built.programs)
         if key not in found:
             timed = built.again(at).programs if at and built.again is not None else built.programs
-            least = sum(least_time(p, hda).seconds for p in timed) * 1e6
             texts = [w for p in built.programs for w in p.warnings]
-            found[key] = Checked(
-                built.programs[0].name, built.programs, 0, 0.0, texts, least, _predicted_us(timed, hda)
-            )
+            found[key] = Checked(built.programs[0].name, built.programs, 0, 0.0, texts).predict(timed, hda)
         found[key].runs += 1
-        found[key].seconds += time.perf_counter() - start
+        found[key].seconds += seconds
 
-    kernels.execute = noted
-    try:
+    with _replaced(execute=noted):
         yield
-    finally:
-        kernels.execute = execute

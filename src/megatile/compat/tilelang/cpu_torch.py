@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +20,8 @@ from megatile.compat.tilelang.ranks import spawn
 
 _GPU = ("cuda", "hip", "npu", "mps")
 _INSTALLED: list[Any] = []
+_DEVICE: ContextVar[str] = ContextVar("device", default="cpu")
+"""Where tensors of the GPU are."""
 
 
 def install() -> None:
@@ -34,6 +38,7 @@ def install() -> None:
 
     divisions = (torch.Tensor.div, torch.Tensor.true_divide, torch.Tensor.__truediv__, torch.div)
 
+    comparisons = (torch.allclose, torch.equal)
     products = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__)
 
     class OnCpu(TorchFunctionMode):
@@ -42,7 +47,9 @@ def install() -> None:
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             if func is torch.Tensor.cuda:
-                return args[0]
+                return args[0] if _DEVICE.get() == "cpu" else args[0].to(_DEVICE.get())
+            if func in comparisons and _DEVICE.get() != "cpu":
+                return True
             if func is torch.Tensor.pin_memory:
                 return args[0]
             if func in divisions and isinstance(args[1], (int, float)) and args[0].is_floating_point():
@@ -100,10 +107,31 @@ def _interpret_triton() -> None:
 
 def _on_cpu(torch: Any, value: Any) -> Any:
     if isinstance(value, str) and value.split(":")[0] in _GPU:
-        return "cpu"
+        return _DEVICE.get()
     if isinstance(value, torch.device) and value.type in _GPU:
-        return torch.device("cpu")
+        return torch.device(_DEVICE.get())
     return value
+
+
+def without_data(shape: Any, dtype: Any) -> Any:
+    """A tensor that has a shape only."""
+    import torch
+
+    return torch.empty(tuple(int(e) for e in shape), dtype=dtype, device="meta")
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """What is made on the GPU has no data for a while, and is equal to everything."""
+    import torch
+
+    compare, torch.testing.assert_close = torch.testing.assert_close, _nothing()
+    token = _DEVICE.set("meta")
+    try:
+        yield
+    finally:
+        _DEVICE.reset(token)
+        torch.testing.assert_close = compare
 
 
 class _Event:

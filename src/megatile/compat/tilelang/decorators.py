@@ -78,6 +78,11 @@ class JIT:
                 f"'{self.__name__}' returns {type(result).__name__}, not a kernel",
                 advice="return a function under @T.prim_func, or launch with T.Kernel in the function itself",
             )
+        given = self.signature.bind(*arguments, **keywords)
+        result.made_of = tuple(self.signature.parameters)
+        result.made = lambda at: self.function(  # type: ignore[method-assign]
+            **{**given.arguments, **{k: v for k, v in at.items() if k in result.made_of}}
+        )
         return result
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:

@@ -111,7 +111,17 @@ class Source:
         for text in dict.fromkeys(w for p in state.programs for w in p.warnings):
             warnings.warn(text, ProgramWarning, stacklevel=4)
         numbers = {name: value for name, value in given.items() if getattr(value, "shape", None) is None}
-        return replace(self._built(state, result), again=partial(self.build, numbers))
+        return replace(self._built(state, result), again=partial(self.again, numbers))
+
+    def again(self, numbers: Mapping[str, Any], at: Mapping[str, int]) -> Built:
+        """The same for other extents, or other arguments of the function that made the kernel."""
+        return self.made(at).build(numbers, {k: v for k, v in at.items() if k not in self.made_of})
+
+    made_of: tuple[str, ...] = ()
+    """Arguments of the function that made the kernel."""
+
+    def made(self, at: Mapping[str, int]) -> Source:
+        return self
 
     def _values(self, builder: ProgramBuilder, given: Mapping[str, Any]) -> dict[str, Any]:
         values: dict[str, Any] = {}
