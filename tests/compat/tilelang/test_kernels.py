@@ -428,3 +428,30 @@ def test_tiles_that_are_not_alive_together_share_the_shared_memory():
     np.testing.assert_array_equal(one_after_the_other(False)(a), [a, a])
     with pytest.raises(ProgramError, match="need 256 KiB of 'shared', but there are 227 KiB"):
         one_after_the_other(True)(a)
+
+
+@pytest.mark.parametrize("element", ["int4", "uint4", "float4_e2m1fn"])
+def test_elements_of_four_bits_lie_two_in_a_byte(element):
+    torch = pytest.importorskip("torch", reason="needs torch")
+
+    @tilelang.jit(out_idx=[1, 2])
+    def kernel(M, N):
+        @T.prim_func
+        def main(A: T.Tensor((M, N), element), B: T.Tensor((M, N), element), C: T.Tensor((M, N), "float32")):
+            with T.Kernel(M, threads=32) as row:
+                a = T.alloc_shared((1, N), element)
+                T.copy(A[row, 0], a)
+                T.copy(a, B[row, 0])
+                for j in T.Parallel(N):
+                    C[row, j] = T.cast(a[0, j], "float32")
+
+        return main
+
+    packed = torch.arange(256, dtype=torch.uint8).reshape(16, 16)
+    same, values = kernel(16, 32)(packed.view(T.dtype(element).as_torch()))
+    assert torch.equal(same.view(torch.uint8), packed)
+    low = np.arange(16)
+    e2m1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    meaning = {"uint4": low, "int4": (low ^ 8) - 8, "float4_e2m1fn": np.concatenate([e2m1, -e2m1])}[element]
+    np.testing.assert_array_equal(values[:, ::2], np.tile(meaning, (16, 1)))
+    np.testing.assert_array_equal(values[:, 1::2], np.tile(meaning[:, None], (1, 16)))

@@ -46,6 +46,10 @@ def new_array(kind: TensorType, beside: Iterable[Any] = (), supply: Any = Tensor
     values = _values(shape, kind.dtype.short, supply, seed)
     if torch is None:
         return values.astype(numpy_dtype(kind.dtype.short))
+    if kind.dtype.short in _HALF_BYTES:
+        made = torch.empty((*shape[:-1], shape[-1] // 2), dtype=torch.uint8).view(kind.dtype.as_torch())
+        pack_into(made, values.astype(numpy_dtype(kind.dtype.short)), kind.dtype.short)
+        return made
     return torch.from_numpy(values).to(kind.dtype.as_torch())
 
 
@@ -67,10 +71,48 @@ def _values(shape: tuple[int, ...], element: str, supply: Any, seed: int) -> np.
     return random.standard_normal(shape, np.float32) - (1 if kind == "Normal" else 0)
 
 
+_HALF_BYTES = ("i4", "u4", "f4e2m1")
+
+
+def is_packed(array: Any, element: str) -> bool:
+    """Whether an array holds two elements of four bits in each byte, the first in the low bits."""
+    if element not in _HALF_BYTES:
+        return False
+    return not isinstance(array, np.ndarray) or array.dtype in (np.dtype(np.int8), np.dtype(np.uint8))
+
+
+def shape_for(array: Any, element: str) -> tuple[int, ...]:
+    """The shape of an array in elements."""
+    shape = tuple(array.shape)
+    return (*shape[:-1], 2 * shape[-1]) if shape and is_packed(array, element) else shape
+
+
+def _bytes(array: Any) -> np.ndarray:
+    """The bytes of a packed array, in place."""
+    return array.view(np.uint8) if isinstance(array, np.ndarray) else array.view(_torch().uint8).numpy()
+
+
+def _unpacked(array: Any, element: str) -> np.ndarray:
+    halves = _bytes(array)[..., None] >> np.array([0, 4], np.uint8) & 15
+    halves = np.ascontiguousarray(halves.reshape(shape_for(array, element)))
+    if element == "f4e2m1":
+        return halves.view(numpy_dtype(element))
+    signed = (halves.astype(np.int8) ^ 8) - 8 if element == "i4" else halves
+    return signed.astype(numpy_dtype(element))
+
+
+def pack_into(array: Any, values: np.ndarray, element: str) -> None:
+    """Put elements of four bits back into the bytes they came from."""
+    halves = values.view(np.uint8) if element == "f4e2m1" else values.astype(np.int8).view(np.uint8)
+    _bytes(array)[...] = halves[..., ::2] & 15 | halves[..., 1::2] << 4
+
+
 def array_for(array: Any, element: str) -> Any:
     """An array as a parameter of dtype ``element`` takes it: packed elements are read by their bytes."""
     if array is None:
         raise MegatileError("an argument is None, and the kernel uses it", advice="give an array")
+    if is_packed(array, element):
+        return _unpacked(array, element)
     given = short_name(array.dtype)
     if given == element or isinstance(array, np.ndarray):
         return array

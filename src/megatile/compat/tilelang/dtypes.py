@@ -30,7 +30,11 @@ _ALIASES = {
     "f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16", "i8": "int8", "i16": "int16",
     "i32": "int32", "i64": "int64", "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
     "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "e8m0": "float8_e8m0fnu", "i4": "int4",
+    "u4": "uint4", "f4e2m1": "float4_e2m1fn", "float4_e2m1": "float4_e2m1fn",
+    "float4_e2m1fn_x2": "float4_e2m1fn",
 }  # fmt: skip
+
+_PACKED = {"float4_e2m1fn": "float4_e2m1fn_x2", "int4": "int8", "uint4": "uint8"}
 
 
 def _long_name(spelling: Any) -> str:
@@ -80,10 +84,10 @@ class dtype(str):
     lanes = 1
 
     def as_torch(self) -> Any:
-        """The torch dtype of the same name."""
+        """The torch dtype of the same name; of four bits, the one that holds two in a byte."""
         import torch
 
-        return getattr(torch, _plain(self))
+        return getattr(torch, _PACKED.get(_plain(self), _plain(self)))
 
     torch = as_torch
 

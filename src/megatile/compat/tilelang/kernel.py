@@ -8,7 +8,16 @@ from typing import Any
 
 from megatile.compat.tilelang import buffers as b
 from megatile.compat.tilelang import ranks
-from megatile.compat.tilelang.arrays import TensorSupplyType, array_for, as_sequence, assert_close, new_array
+from megatile.compat.tilelang.arrays import (
+    TensorSupplyType,
+    array_for,
+    as_sequence,
+    assert_close,
+    is_packed,
+    new_array,
+    pack_into,
+    shape_for,
+)
 from megatile.compat.tilelang.source import Built, PrimFunc, Source, bind_shapes
 from megatile.compat.tilelang.time import RUNNER, measured_ms, predicted_ms, source_of
 from megatile.core.errors import MegatileError
@@ -79,7 +88,11 @@ def execute(built: Built, arrays: dict[str, Any]) -> None:
         ranks.launch(built.programs, arrays)
         return
     for program in built.programs:
-        RUNNER.get()(program, *[array_for(arrays[p.name], p.dtype) for p in program.params])
+        given = [array_for(arrays[p.name], p.dtype) for p in program.params]
+        RUNNER.get()(program, *given)
+        for p, array in zip(program.params, given, strict=True):
+            if is_packed(arrays[p.name], p.dtype):
+                pack_into(arrays[p.name], array, p.dtype)
 
 
 class EagerKernel(Kernel):
@@ -181,7 +194,8 @@ class JITKernel(Kernel):
                 advice="results named by out_idx are not given",
             )
         arrays_given = {k: v for k, v in given.items() if k in self.tensors and v is not None}
-        bound = bind_shapes([(k, self.tensors[k], tuple(v.shape)) for k, v in arrays_given.items()], {})
+        shapes = {k: shape_for(v, self.tensors[k].dtype.short) for k, v in arrays_given.items()}
+        bound = bind_shapes([(k, self.tensors[k], shape) for k, shape in shapes.items()], {})
         built = self.build({n: _number(v) for n, v in given.items() if n not in self.tensors}, bound)
         arguments = dict(zip(self.tensors, built.arguments, strict=True))
         held = {arguments[name]: value for name, value in given.items() if name in self.tensors}

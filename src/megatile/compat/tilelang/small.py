@@ -73,7 +73,7 @@ class Smaller(ast.NodeTransformer):
         name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
         option = None
         if name == "add_argument":
-            option = next((a.value for a in reversed(node.args) if isinstance(a, ast.Constant)), None)
+            option = next((str(a.value) for a in reversed(node.args) if isinstance(a, ast.Constant)), None)
         for keyword in node.keywords:
             keyword.value = self.small(option if keyword.arg == "default" else keyword.arg, keyword.value)
         for at, parameter in enumerate(self.functions.get(name, ())[: len(node.args)]):

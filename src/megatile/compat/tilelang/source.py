@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
+from megatile.compat.tilelang.arrays import shape_for
 from megatile.compat.tilelang.ranks import world_size
 from megatile.compat.tilelang.reader import TileLangReader
 from megatile.core.errors import MegatileError
@@ -142,13 +143,13 @@ class Source:
         """Declare an argument; the shape of its array binds the symbolic extents of its type."""
         if isinstance(value, b.Buffer):
             return value
-        shape = getattr(value, "shape", None) if value is not MISSING else None
-        if shape is not None:
+        if getattr(value, "shape", None) is not None:
+            shape = shape_for(value, kind.dtype.short)
             shapes = builder.tilelang.shapes  # type: ignore[attr-defined]
             if shapes is not None:
-                shapes.append((name, kind, tuple(shape)))
+                shapes.append((name, kind, shape))
             else:
-                bind_shape(name, kind, tuple(shape), builder.bound)
+                bind_shape(name, kind, shape, builder.bound)
         buffer = b.declare(builder, name, kind.shape, kind.dtype)
         self.declared[name] = buffer
         return buffer
