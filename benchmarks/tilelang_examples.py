@@ -201,7 +201,7 @@ class Record:
     def print(self, *values: Any, **keywords: Any) -> None:
         """Files that say so themselves: "check passed", "verification FAILED"."""
         text = " ".join(v for v in values if isinstance(v, str))
-        bad, good = r"\bfail|mismatch|incorrect|✗|❌", r"\bpassed\b|✓|✅|\bmatch(es)?\b"
+        bad, good = r"\bfail|mismatch(?!: \d)|incorrect|✗|❌", r"\bpassed\b|✓|✅|\bmatch(es)?\b"
         for name, words in (("failed", bad), ("held", good)):
             if len(text) < 200 and re.search(words, text, re.I):
                 self.add(name)
