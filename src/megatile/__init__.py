@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from megatile.sim import Session as Session
     from megatile.sim import faults as faults
     from megatile.targets.compile import compile as compile
+    from megatile.targets.export import export as export
     from megatile.targets.interpret.run import run as run
     from megatile.timing.database import Database as Database
     from megatile.timing.database import predict_kernel as predict_kernel
@@ -76,6 +77,7 @@ _WHERE = {
     "simulate": "megatile.lower.calls",
     "run_kernel_in_mock": "megatile.language.kernel.mock",
     "compile": "megatile.targets.compile",
+    "export": "megatile.targets.export",
     "run": "megatile.targets.interpret",
     "host": "megatile.runtime.host.context",
     "replay": "megatile.runtime.host.replay",

@@ -10,7 +10,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from megatile.cli import attention, bench, check_kernel, collective, machine, perfdb, plan, run, trace, tune
+from megatile.cli import (
+    attention,
+    bench,
+    check_kernel,
+    collective,
+    export,
+    machine,
+    perfdb,
+    plan,
+    run,
+    trace,
+    tune,
+)
 from megatile.cli.output import fail
 from megatile.core.errors import MegatileError
 from megatile.core.version import __version__
@@ -36,6 +48,7 @@ app.command("machines")(machine.machines)
 app.add_typer(machine.app, name="machine")
 app.command("collective")(collective.collective)
 app.command("run")(run.run)
+app.command("export")(export.export)
 app.command("bench")(bench.bench)
 app.add_typer(plan.app, name="plan")
 app.add_typer(attention.app, name="attention")

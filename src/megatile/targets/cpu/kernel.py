@@ -76,6 +76,12 @@ class Profile:
         return "\n".join(lines)
 
 
+def generated(program: Program) -> Source:
+    """The C of a Program, for the vectors of this computer."""
+    bits = vector_bits()
+    return generate(program, max(bits // 32, 4), {512: 14, 256: 6}.get(bits, 6))
+
+
 class Code:
     """Machine code for one binding of a program's symbolic extents."""
 
@@ -95,8 +101,7 @@ class Code:
 
     def _prepare(self, options: tuple[str, ...]) -> None:
         """Write the source and compile it."""
-        bits = vector_bits()
-        self.source = generate(self.program, max(bits // 32, 4), {512: 14, 256: 6}.get(bits, 6))
+        self.source = generated(self.program)
         making = Making(self.source.text, options)
         pool = _pool(self.threads) if self.threads > 1 else 0
         self.pool = ctypes.c_void_p(pool or None)

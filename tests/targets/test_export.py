@@ -1,0 +1,163 @@
+"""``mt.export``: TileLang text through our own door gives what the interpreter gives; CUDA and C texts."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.targets.cuda.test_examples import example
+
+import megatile as mt
+import megatile.language as T
+from megatile.compat.tilelang.takeover import Finder
+
+ONE_GRID = ("20", "21", "25", "26", "27", "28")
+LOWERED = """
+import importlib.util, re, sys
+import tilelang
+from tilelang import tvm
+target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+for file in sys.argv[1:]:
+    spec = importlib.util.spec_from_file_location("kernel", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    name = re.search(r"^def (\\w+)", open(file).read(), re.M).group(1)
+    with target:
+        made = tilelang.lower(getattr(module, name), target=target)
+    assert "__global__" in made.kernel_source
+    print("lowered", file)
+"""
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch):
+    """``import tilelang`` is ours while the test runs."""
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    before = {name for name in sys.modules if name.split(".")[0] in ("tilelang", "tvm")}
+    yield
+    for name in [m for m in sys.modules if m.split(".")[0] in ("tilelang", "tvm") and m not in before]:
+        del sys.modules[name]
+
+
+def loaded(text: str, path: Path):
+    """The kernel that a TileLang text defines."""
+    path.write_text(text, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    name = re.search(r"^def (\w+)", text, re.MULTILINE)
+    assert name is not None
+    return module.tilelang.compile(getattr(module, name.group(1)))
+
+
+@pytest.mark.parametrize("number", ONE_GRID)
+def test_examples_run_through_the_door(number: str, door: None, tmp_path: Path, monkeypatch) -> None:
+    module = example(number)
+    run = mt.run
+
+    def exported(prog, *arrays, machine, **_):
+        with monkeypatch.context() as now:
+            now.setattr(module.mt, "run", run)
+            loaded(mt.export(prog, "tilelang", machine=machine), tmp_path / "kernel.py")(*arrays)
+
+    monkeypatch.setattr(module.mt, "run", exported)
+    module.main()
+
+
+def everything(rows: int, columns: int):
+    @T.program
+    def program(
+        A: T.Tensor((rows, columns), "bf16"), N: T.Tensor((2,), "i32"), R: T.Tensor((rows, columns), "f32"),
+        S: T.Tensor((1,), "f32"),
+    ):  # fmt: skip
+        with T.Kernel(block=T.ceildiv(rows, 8), threads=64) as bx:
+            a = T.alloc((8, columns), "f32", level="l1")
+            b = T.alloc((8, columns), "f32", level="l1")
+            top = T.alloc((8,), "f32", level="l1")
+            steps = 0
+            for k in T.serial(N[0]):
+                if k % 2 == 0 and not (k > 3 and k < 5):
+                    steps = steps + 2
+                else:
+                    steps = steps - 1
+            T.copy(a, A[bx * 8, 0])
+            T.cumsum(a, b, dim=1, reverse=True)
+            T.reduce_absmax(b, top, dim=1)
+            for i, j in T.Parallel(8, columns):
+                x = T.max(T.abs(b[i, j]), 0.5) ** 2.0 - T.cast(T.cast(b[i, j], "f16"), "f32")
+                b[i, j] = T.if_then_else(
+                    i > 3 or j % 3 == 1, -T.infinity("f32"), x / (top[i] + steps) - T.floor(-(x * 3))
+                )
+            T.copy(R[bx * 8, 0], b)
+            for i, j in T.Parallel(8, columns):
+                if bx * 8 + i < rows:
+                    T.atomic_add(S[0], T.cast(j // 2 << 1, "f32"))
+
+    return program
+
+
+def test_every_kind_of_expression_means_the_same(door: None, tmp_path: Path) -> None:
+    rows, columns = 13, 10
+    program = everything(rows, columns)
+    a = np.random.default_rng(0).standard_normal((rows, columns)).astype(ml_dtypes.bfloat16)
+    results = []
+    for which in (mt.run, loaded(mt.export(program, "tilelang"), tmp_path / "kernel.py")):
+        r, s = np.zeros((rows, columns), np.float32), np.zeros(1, np.float32)
+        which(*([program] if which is mt.run else []), a, np.array([7, 0], np.int32), r, s)
+        results.append((r, s))
+    k_results = np.zeros((rows, columns), np.float32), np.zeros(1, np.float32)
+    mt.compile(program, target="cuda")(a, np.array([7, 0], np.int32), *k_results)
+    for got in (results[1], k_results):
+        for mine, wanted in zip(got, results[0], strict=True):
+            np.testing.assert_allclose(mine, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [("22", "Scale .* in a TileLang kernel"), ("39", "Loop without a known number of steps")],
+)
+def test_what_tilelang_has_no_word_for_is_said_with_its_line(number: str, said: str, monkeypatch) -> None:
+    module = example(number)
+    monkeypatch.setattr(
+        module.mt, "run", lambda prog, *_, machine, **__: mt.export(prog, "tilelang", machine=machine)
+    )
+    with pytest.raises(mt.MegatileError, match=said) as raised:
+        module.main()
+    assert raised.value.place.line > 1
+
+
+def test_other_languages() -> None:
+    add = example("20").vector_add
+    assert "Never run on a GPU" in mt.export(add(100), "cuda")
+    assert "megatile_run" in mt.export(add(100), "c")
+    with pytest.raises(mt.MegatileError, match="cannot be written as 'cuta'.*did you mean 'cuda'"):
+        mt.export(add(100), "cuta")
+    with pytest.raises(mt.MegatileError, match="is not a tile program"):
+        mt.export(add, "c")
+
+
+def test_the_package_lowers_it_to_cuda(tmp_path: Path) -> None:
+    found = importlib.util.find_spec("tilelang")
+    if found is None or "megatile" in str(found.loader):
+        pytest.skip("needs tilelang (pip install tilelang)")
+    programs = {
+        "add": example("20").vector_add(1000),
+        "gemm": example("21").gemm(200, 136, 96),
+        "softmax": example("25").softmax(70, 150),
+        "rmsnorm": example("26").rmsnorm(40, 128),
+        "forward": example("27").flash_attention(1, 4, 2, 96, 64, dtype="f16"),
+        "backward": example("28").flash_attention_backward(1, 2, 80, 16, True),
+    }
+    for name, program in programs.items():
+        (tmp_path / f"{name}.py").write_text(mt.export(program, "tilelang"), encoding="utf-8")
+    files = [str(tmp_path / f"{name}.py") for name in programs]
+    done = subprocess.run(
+        [sys.executable, "-c", LOWERED, *files], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.count("lowered") == len(programs), done.stderr[-2000:]
