@@ -82,7 +82,11 @@ static void change(struct world *w, uint32_t *word) {
 }
 
 /* A member has nothing to do until others have done something; -1 if somebody is lost. */
-int mt_idle(struct world *w) { sched_yield(); return gone(w) ? -1 : 0; }
+int mt_idle(struct world *w) {
+  static unsigned calls;
+  if (++calls % 64) sched_yield(); else usleep(50);
+  return gone(w) ? -1 : 0;
+}
 
 int mt_barrier(struct world *w) {
   uint32_t turn = __atomic_load_n(&w->gate.turn, __ATOMIC_ACQUIRE);

@@ -178,8 +178,7 @@ def barrier(scope: Scope, node: n.Barrier) -> None:
         site = scope.site("barrier", "group={} of a barrier is outside the ranks there are")
         first = f"inside(failure, {site}, {scope.whole(node.group)}, {count})"
     meeting = _meeting(scope, ("barrier", node.name, node.axis, node.units), first)
-    with scope.text.block(f"if (arrive({meeting}, {needed}, &f->seen)) release({meeting}); else"):
-        _state(scope, f"passed({meeting}, f->seen)")
+    _meet(scope, meeting, needed)
 
 
 def collective(scope: Scope, node: n.Collective) -> None:
@@ -195,13 +194,22 @@ def collective(scope: Scope, node: n.Collective) -> None:
             _post(scope, node)
         scope.text.add("here->group.posts[f->rank] = &f->post;")
         site = scope.site("collective", f"T.{node.kind}: units that meet must do the same, with equal shapes")
-        with scope.text.block(f"if (arrive({meeting}, {count}, &f->seen))"):
-            if node.kind != "gather_view":
-                members = f"{{&here->group, {first}, {stride}, {count}}}"
-                scope.text.add(f"collective(&(struct line){members}, failure, {site});")
-            scope.text.add(f"release({meeting});")
-        with scope.text.block("else"):
-            _state(scope, f"passed({meeting}, f->seen)")
+        members = f"&(struct line){{&here->group, {first}, {stride}, {count}}}"
+        if node.fn is None and KINDS.get(node.kind) == "ALLREDUCE" and node.source == node.to:
+            _meet(scope, meeting, count)
+            scope.text.add(f"own_share({members}, (f->rank - {first}) / {stride}, failure, {site});")
+            _meet(scope, meeting, count)
+        else:
+            last = "" if node.kind == "gather_view" else f"collective({members}, failure, {site});"
+            _meet(scope, meeting, count, last)
+
+
+def _meet(scope: Scope, meeting: str, count: int | str, last: str = "") -> None:
+    """Wait until all units are here; the last one to come does something for all."""
+    with scope.text.block(f"if (arrive({meeting}, {count}, &f->seen))"):
+        scope.text.add(last, f"release({meeting});")
+    with scope.text.block("else"):
+        _state(scope, f"passed({meeting}, f->seen)")
 
 
 def _post(scope: Scope, node: n.Collective) -> None:
