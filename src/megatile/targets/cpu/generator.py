@@ -21,13 +21,19 @@ from megatile.targets.cpu.storages import LINE
 from megatile.targets.cpu.writer import Site, Writer
 from megatile.targets.interpret.dispatch import is_dispatched
 
-NUMBERS = (File(__file__).parent / "numbers.c").read_text(encoding="utf-8")
-PRELUDE = (File(__file__).parent / "prelude.c").read_text(encoding="utf-8").replace("NUMBERS", NUMBERS)
-TOGETHER = (File(__file__).parent / "together.c").read_text(encoding="utf-8")
+NUMBERS, PRELUDE, POSTS, TOGETHER, COLLECTIVES = (
+    (File(__file__).parent / name).read_text(encoding="utf-8")
+    for name in ("numbers.c", "prelude.c", "collectives.h", "together.c", "collectives.c")
+)
+PRELUDE = PRELUDE.replace("NUMBERS", NUMBERS)
+_CALLED = """
+static void (*collective)(const struct line *, struct failure *, int);
+static void (*own_share)(const struct line *, long, struct failure *, int);
+void megatile_collectives(void *all, void *share) { collective = all, own_share = share; }
+"""
 _WORDS = """auto break case char const continue default do double else enum extern float for goto if inline
 int long register restrict return short signed sizeof static struct switch typedef union unsigned void
 volatile while run here work scratch index worker failure pool launch main argument"""
-_TAKEN = set(re.findall(r"\w+", PRELUDE + TOGETHER)) | set(_WORDS.split())
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,8 @@ class Source:
     flops: int | None = 0
     room: tuple[int, int] = (0, 0)
     """Bytes of the launch's own tiles, and at most of all instances and what they need to wait."""
+    collectives: str | None = None
+    """The C of the collectives that it calls: the same for all programs."""
 
 
 class Generator(Writer):
@@ -50,6 +58,8 @@ class Generator(Writer):
         self.kernels: dict[Any, str] = {}
         self.phases: list[str] = []
         self.scratch_used = self.scratch_bytes = 0
+        self.meets = False
+        """Whether there are collectives."""
         self.merges: dict[n.Merge, str] = {}
         self.prepared: dict[int, Box] = {}
         """Operands of products that were turned before their loop."""
@@ -107,10 +117,12 @@ class Generator(Writer):
             body="\n".join(text.lines),
         )
         waits = any("struct post post" in line for line in self.functions)
-        parts = [*head, _PARALLEL, *([TOGETHER] if waits else []), *self.functions, entry]
+        together = [POSTS, TOGETHER, _CALLED] if waits else []
+        parts = [*head, _PARALLEL, *together, *self.functions, entry]
         units = math.prod(s.count for s in self.launch.scales[: self.launch.depth(self.launch.dispatch)])
         room = (sizes["LAUNCH"], units * (sizes["INSTANCE"] + (1 << 12)))
-        return Source("\n".join(parts), tuple(self.sites), tuple(self.phases), room=room)
+        meets = f"#define W {self.width}\n{PRELUDE}{POSTS}{COLLECTIVES}" if self.meets else None
+        return Source("\n".join(parts), tuple(self.sites), tuple(self.phases), room=room, collectives=meets)
 
     def _run_struct(self) -> str:
         fields = "".join(
@@ -318,6 +330,8 @@ int megatile_run(void **arguments, struct pool *pool, struct failure *failure, d
   return procs.lost ? 2 : 0;
 }}
 """
+
+_TAKEN = set(re.findall(r"\w+", PRELUDE + POSTS + TOGETHER + _CALLED + _PARALLEL + _ENTRY + _WORDS))
 
 
 def generate(program: Program, width: int, rows: int) -> Source:

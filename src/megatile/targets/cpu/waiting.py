@@ -185,6 +185,7 @@ def collective(scope: Scope, node: n.Collective) -> None:
     first, stride, count = line(scope, node.axis)
     if scope.frame is None:
         raise CompileError(f"T.{node.kind} cannot be compiled here yet", advice="mt.run takes it")
+    scope.gen.meets = True
     meeting = _meeting(scope, ("collective", node.axis), first)
     with scope.text.block():
         if node.kind == "gather_view":
