@@ -272,21 +272,24 @@ def _run(
     mesh = operands[0].device_mesh
     if any(x.device_mesh is not mesh for x in operands):
         raise ParallelError("operands lie on different meshes")
-    best: tuple[int, tuple[Rule, ...]] | None = None
-    for chosen in product(list(rules), repeat=mesh.ndim):
-        states = [tuple(rule[0][i] for rule in chosen) for i in range(len(operands))]
-        if any(not _reachable(x.placements, state) for x, state in zip(operands, states, strict=True)):
-            continue
-        cost = sum(plan_path(x, state).time_ps for x, state in zip(operands, states, strict=True))
-        # Of equally cheap ones the one that leaves least to do later and divides the work.
-        cost = 16 * cost + sum(_rank(rule[1]) for rule in chosen)
-        if best is None or cost < best[0]:
-            best = (cost, chosen)
-    assert best is not None, "every operation has a rule for replicated operands"
-    states = [tuple(rule[0][i] for rule in best[1]) for i in range(len(operands))]
+    here = [x.placements for x in operands]
+    choices = [
+        (chosen, [tuple(rule[0][i] for rule in chosen) for i in range(len(operands))])
+        for chosen in product(list(rules), repeat=mesh.ndim)
+    ]
+    # Where the operands fit as they are, nothing else needs to be predicted.
+    choices = [c for c in choices if c[1] == here] or [c for c in choices if all(map(_reachable, here, c[1]))]
+
+    def cost(choice: tuple[tuple[Rule, ...], list[State]]) -> tuple[int, int]:
+        """Time of redistributions; of equals the one that leaves least to do and divides the work."""
+        chosen, states = choice
+        time = sum(plan_path(x, state).time_ps for x, state in zip(operands, states, strict=True))
+        return time, sum(_rank(rule[1]) for rule in chosen)
+
+    chosen, states = min(choices, key=cost)
     moved = [x.redistribute(placements=state) for x, state in zip(operands, states, strict=True)]
     local = compute(*(x.to_local() for x in moved))
-    return DTensor(local, mesh, tuple(rule[1] for rule in best[1]), shape)
+    return DTensor(local, mesh, tuple(rule[1] for rule in chosen), shape)
 
 
 def _reachable(here: State, there: State) -> bool:

@@ -8,7 +8,7 @@ dimension of the tensor, the last one divides most finely, so it is undone first
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -73,11 +73,11 @@ def bounds(
     return found
 
 
-def _steps(state: State, dims: int) -> Iterator[tuple[int, Placement, str]]:
-    """(mesh dimension, placement after it, collective) of every step of a tensor with ``dims`` dimensions."""
+def _steps(state: State, dims: Collection[int]) -> Iterator[tuple[int, Placement, str]]:
+    """(mesh dimension, placement after it, collective) of every step that divides one of these dimensions."""
     for number, here in enumerate(state):
         later = {p.dim for p in state[number + 1 :] if isinstance(p, Shard)}
-        free = [d for d in range(dims) if d not in later]
+        free = [d for d in dims if d not in later]
         if isinstance(here, Shard):
             if here.dim in later:
                 continue
@@ -94,6 +94,8 @@ def plan_path(x: Any, target: State) -> Path:
     """The cheapest steps that lead from a DTensor's placements to ``target``."""
     mesh: DeviceMesh = x.device_mesh
     begin: State = tuple(x.placements)
+    # Dimensions that neither side divides do not help on the way; one is enough to scatter sums along.
+    dims = sorted({p.dim for p in (*begin, *target) if isinstance(p, Shard)}) or list(range(min(1, x.ndim)))
     best: dict[State, int] = {begin: 0}
     came: dict[State, tuple[State, Step]] = {}
     queue: list[tuple[int, int, State]] = [(0, 0, begin)]
@@ -108,7 +110,7 @@ def plan_path(x: Any, target: State) -> Path:
             return Path(tuple(reversed(steps)))
         if spent > best[state]:
             continue
-        for mesh_dim, after, how in _steps(state, x.ndim):
+        for mesh_dim, after, how in _steps(state, dims):
             if how in ("all_reduce", "reduce_scatter") and target[mesh_dim] == state[mesh_dim]:
                 continue
             next_state = (*state[:mesh_dim], after, *state[mesh_dim + 1 :])
