@@ -143,3 +143,30 @@ def test_parquet_tells_the_same(tmp_path) -> None:
     (tmp_path / "no.parquet").write_text("no")
     with pytest.raises(ReplayError, match="cannot be read as Parquet"):
         mt.replay(tmp_path / "no.parquet")
+
+
+def test_a_divided_model(tmp_path) -> None:
+    """Lookups, changes of layout, reductions and parts of tensors are in the log too."""
+    import megatile.parallel as tp
+
+    kept = {}
+
+    def worker(rank: int) -> None:
+        torch.accelerator.set_device_index(rank)
+        torch.distributed.init_process_group()
+        tp.initialize_model_parallel(2, torch=torch)
+        embedding = tp.VocabParallelEmbedding(8, 16, dtype="f32", torch=torch)
+        up = tp.ColumnParallelLinear(16, 32, bias=True, dtype="f32", torch=torch, gather_output=True)
+        for number, tensor in enumerate((embedding.weight, up.weight, up.bias)):
+            tensor.copy_(np.random.default_rng(10 * rank + number).standard_normal(tensor.shape))
+        y = tp.rms_norm(up(embedding([3, 0, 7, 3])), torch.ones(32, dtype="f32"))
+        y.view(-1).narrow(0, 5, 3).mul_(2.0)
+        for tensor in (y, y.t(), y.sum(0), (y * y).mean()):
+            kept[tensor.home[0].name] = tensor.home[0]
+
+    with mt.host("ahbm", log=True) as torch:
+        torch.multiprocessing.spawn(worker, nprocs=2)
+        log = torch.op_log
+        again = mt.replay(log.write(tmp_path / "ops.jsonl"), log.inputs)
+        for name, tensor in kept.items():
+            np.testing.assert_array_equal(again[name], tensor.contents(), err_msg=name)

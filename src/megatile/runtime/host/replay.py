@@ -147,7 +147,7 @@ class _Replay:
             message = self.queues[operand["queue"], operand["unit"], operand["member"], operand["slot"]]
             typed = message.reshape(-1).view(numpy_dtype(operand["dtype"])).reshape(operand["whole"])
             return typed[spans] if operand["start"] else typed
-        array = self.tiles[operand["tile"]][operand["owner"], operand["version"]]
+        array = self.tiles[operand["tile"]][operand["owner"], operand["version"], ...]
         return array[spans] if operand["start"] else array
 
     def on_op(self, entry: Any) -> None:
