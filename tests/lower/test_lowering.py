@@ -15,6 +15,7 @@ import megatile.language as T
 from megatile.language.tile.errors import ProgramWarning
 from megatile.lower.errors import LoweringError
 from megatile.lower.explain import figures
+from megatile.plan import model as pm
 from megatile.plan.execute import OrderWarning
 
 
@@ -233,3 +234,21 @@ def test_wrong_arguments() -> None:
         mt.lower(print, machine="dgx-h100")
     with pytest.raises(mt.MegatileError, match="runs a program on arrays"):
         mt.execute(gemm(64, 64, 32), machine="dgx-h100")
+
+
+def test_what_an_inner_loop_does_not_change_is_counted_once_for_each_round_outside():
+    @T.program
+    def scaled(X: T.Tensor((8, 16), "f32"), S: T.Tensor((8,), "f32")):
+        with T.Kernel(block=1, threads=32):
+            x, s = T.alloc((8, 16), "f32"), T.alloc((8,), "f32")
+            T.copy(x, X[0, 0])
+            T.copy(s, S[0])
+            for i, j in T.Parallel(8, 16):
+                x[i, j] = x[i, j] * (1.0 / s[i])
+            T.copy(X[0, 0], x)
+
+    nest = next(
+        s for stream in mt.lower(scaled, machine="mi300x-8").plan.streams
+        for s in pm.statements(stream.body) if getattr(s, "operation", "") == "nest"
+    )  # fmt: skip
+    assert int(nest.work.flops.evaluate({})) == 8 * 16 + 4 * 8

@@ -113,3 +113,57 @@ def test_library_kernels_were_measured_with_their_reductions():
     command = plan.streams[0].body[0]
     by_library = Resources(H100, plan, timing=Library("bulk")).compute_ps(command, MI, 0)
     assert by_library < Resources(H100, plan).compute_ps(command, MI, 0)
+
+
+def _core(**changed):
+    figures = {
+        "engines.simd.throughput.any": "1 GFLOP/s", "engines.simd.startup": "0 ns",
+        "engines.fma.throughput.any": "1 GFLOP/s", "engines.fma.startup": "0 ns",
+        "memory.registers.roofline": False, "control.launch.call.overhead": "0 ns",
+        "control.launch.thread_wakeup.overhead": "0 ns", "engines.load_store.startup": "0 ns",
+        "engines.load_store.bandwidth": "100 GB/s", "memory.ram.bandwidth": "4 GB/s",
+        "memory.ram.unit_bandwidth": "1 GB/s", "memory.ram.latency": "90 ns",
+        "memory.scratch.bandwidth": "100 GB/s", "memory.scratch.latency": "7 ns",
+        "memory.l3_cache.bandwidth": "4 GB/s", "memory.l3_cache.unit_bandwidth": "1 GB/s",
+    }  # fmt: skip
+    return machine("cpu", cores=4, **(figures | changed))
+
+
+@pytest.mark.parametrize(("shares", "expected"), [("core", 2_000_000), (None, 1_000_000)])
+def test_engines_that_share_something_take_turns(shares, expected):
+    """A thousand additions and a product of a thousand operations that do not wait for each other."""
+    hda = _core(**{"engines.simd.shares": shares, "engines.fma.shares": shares})
+    b = PlanBuilder("both", scale="block", units=1)
+    x, y = (b.tile(name, (1000,), "f32", memory="scratch") for name in "xy")
+    a, c = b.tile("a", (5, 10), "f32", memory="scratch"), b.tile("c", (5, 10), "f32", memory="scratch")
+    d = b.tile("d", (10, 10), "f32", memory="scratch")
+    b.compute("add", x, [x, y])
+    b.compute("gemm", c, [a, d], engine="tensor")
+    plan = b.finish()
+    assert mt.simulate(plan, machine=hda).time_ps == pytest.approx(expected, rel=1e-3)
+    bounds = mt.price(plan, hda)
+    assert bounds.lower_ps <= expected <= bounds.upper_ps * 1.001
+
+
+def test_one_unit_alone_gets_a_part_of_a_shared_memory():
+    """100 kB at 1 GB/s by one core; as long by each of four that share 4 GB/s, twice as long at 2 GB/s."""
+
+    def seconds(units, **changed):
+        b = PlanBuilder("copies", scale="block", units=units)
+        x = b.tile("x", (25_000,), "f32", memory="ram")
+        y = b.tile("y", (25_000,), "f32", memory="scratch")
+        b.copy(y, x)
+        return mt.simulate(b.finish(), machine=_core(**changed)).time_ps / 1e12
+
+    assert seconds(1) == pytest.approx(100e-6, rel=1e-3)
+    assert seconds(1, **{"memory.l3_cache.unit_bandwidth": None}) == pytest.approx(25e-6, rel=1e-2)
+    assert seconds(4, **{"memory.l3_cache.bandwidth": "2 GB/s"}) >= 2 * seconds(1)
+    waits = seconds(1, **{"engines.load_store.prefetch": False})
+    latencies = sum(_core().memory(name).latency_ps for name in ("ram", "l3_cache", "scratch")) / 1e12
+    assert waits - seconds(1) == pytest.approx(latencies, rel=0.05)
+
+
+def test_measured_figures_are_said_to_be_measured():
+    hda = _core(**{"engines.simd.source": "measured: by hand", "engines.fma.source": "from the manual"})
+    plan = adding(1000, "scratch", "block")
+    assert Resources(hda, plan).origins()["add on vector"].kind == "measured"

@@ -254,14 +254,14 @@ class _Loads:
             if key is None:
                 self.own_ps = max(self.own_ps, int(time))
             else:
-                users.setdefault(key, set()).add(who)
+                users.setdefault(key, set()).add((who, kind))
                 loads[key] = loads.get(key, 0) + int(time)
         sends = rows[rows[:, st.R_PATH] != st.NONE]
         for who in np.unique(sends[:, st.R_WHO]).tolist():
             key = resource("dma", who)
             if key is not None:
                 mine = sends[sends[:, st.R_WHO] == who]
-                users.setdefault(key, set()).add(who)
+                users.setdefault(key, set()).add((who, "dma"))
                 loads[key] = loads.get(key, 0) + int((mine[:, st.R_END] - mine[:, st.R_START]).sum())
 
     def _serial(self, rows: Any, run: Run) -> int:

@@ -236,6 +236,9 @@ class _Builder(Figures):
             self.bytes(m.block, (*key_path, "block")) if m.block else None,
             self.per_second(m.fill, level, (*key_path, "fill"), "bytes/s") if m.fill else None,
             m.write,
+            self.per_second(m.unit_bandwidth, level, (*key_path, "unit_bandwidth"), "bytes/s")
+            if m.unit_bandwidth
+            else None,
         )
 
     # networks
@@ -311,6 +314,8 @@ class _Builder(Figures):
             self.share(e.efficiency, (*key_path, "efficiency")),
             self.picoseconds(e.latency, level, (*key_path, "latency")),
             self.share(e.sustained, (*key_path, "sustained")),
+            e.shares,
+            e.prefetch,
         )
 
     def build_control(self) -> Control | None:

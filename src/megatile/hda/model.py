@@ -129,6 +129,8 @@ class MemoryLayer:
     block: int | None = None
     fill: float | None = None
     write: str = "write_back"
+    unit_bandwidth: float | None = None
+    """What one unit alone gets of it in copies."""
 
     @property
     def available(self) -> int:
@@ -192,6 +194,10 @@ class Engine:
     """What a transfer takes longer, while the engine already works on the next."""
     sustained: float = 1.0
     """Share of the rate that remains under load, when long products lower the clock."""
+    shares: str | None = None
+    """Engines of a unit that share something, by its name, take turns."""
+    prefetch: bool = False
+    """Whether copies do not wait for the latency of memories."""
 
     def rate(self, dtype: str) -> float | None:
         """Operations per second for a dtype; ``f8`` stands for both 8-bit floats, ``any`` for the rest."""

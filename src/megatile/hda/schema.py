@@ -210,6 +210,7 @@ class MemorySpec(_Part):
     page: Size | None = None
     efficiency: Share | None = None
     roofline: bool | None = None
+    unit_bandwidth: Rate | None = None
     per_thread: Size | None = None
     of: Name | None = None
     block: Size | None = None
@@ -268,6 +269,8 @@ class EngineSpec(_Part):
     chunk: Size | None = None
     efficiency: Share | None = None
     sustained: Share | None = None
+    shares: Name | None = None
+    prefetch: bool = False
 
 
 class HostLinkSpec(_Part):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -223,7 +224,7 @@ class Command:
             attributes["padded"] = True
         if not box and (target.home.depth < frame.level.depth or target.at is not None):
             attributes["each"] = unit  # one unit after the other: all change the same tile
-        work = product(e for _, e in scope.vars) * max(1, _cost((value, *guards), frame.lowering))
+        work = _work((value, *guards), scope.vars, frame.lowering)
         dtype = value.dtype if value.dtype not in WEAK and value.dtype != "bool" else "f32"
         reads = tuple(b.region() for b in operands)
         given = tuple(sorted(attributes.items()))
@@ -250,13 +251,17 @@ def _plus(left: Expr, right: Expr) -> Expr:
     return simplify(applied("+", (left, right)))
 
 
-def _cost(values: tuple[Expr, ...], lowering: Lowering) -> int:
-    """Operations of the vector engine for each element; functions take as long as their own engine does."""
-    total = 0
+def _work(values: tuple[Expr, ...], loops: Sequence[tuple[str, Expr]], lowering: Lowering) -> Expr:
+    """Operations of the vector engine: at least one for each element; what does not change in the inner loops
+    is done once in each round of the outer ones. Functions take as long as their own engine does."""
+    depth = {name: number for number, (name, _) in enumerate(loops, 1)}
+    counts = [0] * (len(loops) + 1)
     for value in values:
         for part in walk(value):
             if isinstance(part, Applied):
                 name = OPERATION_NAMES.get(part.operator, part.operator)
                 own = OPERATIONS[name].flops((1,)) if name in OPERATIONS else 1
-                total += lowering.special or own if part.operator in FUNCTIONS else own
-    return total
+                cost = lowering.special or own if part.operator in FUNCTIONS else own
+                counts[max((depth.get(s, 0) for s in symbols(part)), default=0)] += cost
+    counts[-1] = max(1, counts[-1])
+    return sum((count * product(e for _, e in loops[:d]) for d, count in enumerate(counts) if count), ZERO)

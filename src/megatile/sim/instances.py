@@ -189,7 +189,8 @@ class Instances:
             if not len(places) or not simulation.paths.contended or view.engine_resource(name, 0) is None:
                 continue
             keys = [view.engine_resource(name, place) for place in places.tolist()]
-            if several or len(set(keys)) < len(keys) or simulation.paths.everything_shared:
+            of_kinds = view.engine(name) is not None and view.engine(name).shares is not None
+            if several or of_kinds or len(set(keys)) < len(keys) or simulation.paths.everything_shared:
                 servers = [simulation.paths.server(key, 1) for key in keys]
                 rows = self.arena.rows("tails")[first : first + engines * len(places)]
                 for e in range(engine, engines if name == "dma" else engine + 1):

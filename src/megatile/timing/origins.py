@@ -54,4 +54,5 @@ def _origin(part: Any, specs: Any, figure: str) -> Origin:
     source = next((spec.source for spec in specs if part.name in (spec.name, spec.level)), None)
     text = source.get(figure, "") if isinstance(source, dict) else source or ""
     guessed = not text or any(word in text for word in GUESSED)
-    return Origin("assumed" if guessed else "rule", f"{part.name}: {text or 'no source'}")
+    kind = "measured" if text.startswith("measured") else "assumed" if guessed else "rule"
+    return Origin(kind, f"{part.name}: {text or 'no source'}")

@@ -268,6 +268,14 @@ class Resources:
 
     def engine_resource(self, kind: str, unit: int) -> tuple[str, str, int] | None:
         """The shared engine behind a unit's engine, or None where the unit has its own."""
+        one = self.engine(kind)
+        if one is not None and one.shares:
+            level = self.hda.level(self._engine_level(kind))
+            return (
+                "engine",
+                f"{level.name} {one.shares}",
+                self.places[unit] * level.total // self.level.total,
+            )
         if self.plan.levels:
             level = self.hda.level(self._engine_level(kind))
             own = level is self.level and kind not in ("dma", "tensor", "vector")
@@ -368,6 +376,11 @@ class Resources:
         latency_ps = 0 if layer.name in self.view.counted else layer.latency_ps
         return Stage(None if key is None else self.fabric.resource(key), latency_ps, bandwidth)
 
+    def _memory_stages(self, name: str, unit: int) -> list[Stage]:
+        """The memory itself, and what one unit alone gets of it."""
+        alone, stage = self.memory(name)[0].unit_bandwidth, self._memory_stage(name, unit)
+        return [stage] if alone is None else [stage, Stage(None, 0, alone)]
+
     def _instance(self, name: str, unit: int) -> int:
         """The number of the memory that a unit sees, among those of the layer's level."""
         return self.places[unit] * self.hda.level(self.memory(name)[0].level).total // self.level.total
@@ -407,11 +420,11 @@ class Resources:
         key = (unit, memory, peer, peer_memory, chunk, same, caches)
         if key not in self._paths:
             read, write = ((self.caches(name, unit) if caches else ()) for name in (memory, peer_memory))
-            stages = [self._memory_stage(read[0].name if read else memory, unit)]
+            stages = self._memory_stages(read[0].name if read else memory, unit)
             if apart and not self._together(unit, peer, memory, peer_memory):
                 stages += self.fabric.stages(self.hardware(unit), self.hardware(peer))
             if not (memory == peer_memory and same):
-                stages.append(self._memory_stage(write[0].name if write else peer_memory, peer))
+                stages += self._memory_stages(write[0].name if write else peer_memory, peer)
             self._paths[key] = made = self._made(tuple(stages), chunk)
             made.reads, made.writes, made.memories = read, write, (memory, peer_memory)
         return self._paths[key]

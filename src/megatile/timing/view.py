@@ -37,7 +37,7 @@ class View:
     networks: Mapping[str, Network] = field(default_factory=dict)
     """Networks on which messages pay something else than the machine file says, by name."""
     counted: frozenset[str] = frozenset()
-    """Memories whose latency is part of what a message pays on a network."""
+    """Memories whose latency nothing waits for: it is part of what a message pays, or asked for in time."""
     control: bool = True
     """Whether a launch travels the control path."""
     roofline: bool = True
@@ -59,7 +59,8 @@ class Timing:
         return (self,)
 
     def view(self, hda: HDA, scale: str) -> View:
-        return View(hda.engines)
+        ahead = any(e.prefetch for e in hda.engines)
+        return View(hda.engines, counted=frozenset(m.name for m in hda.memories) if ahead else frozenset())
 
     def whole_ps(self, hda: HDA, scale: str, messages_ps: int, launch: bool = True) -> int:
         """The time of a plan whose commands take ``messages_ps``; ``launch=False`` as in captured graphs."""
