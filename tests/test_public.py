@@ -20,7 +20,7 @@ FUNCTIONS = [
     if name in ATTENTION
     or (inspect.isfunction(getattr(mt, name)) and inspect.signature(getattr(mt, name)).parameters)
 ]
-NEEDS_NOTHING = {"faults"}
+NEEDS_NOTHING = {"faults", "measure"}
 
 
 @pytest.mark.parametrize("name", [n for n in FUNCTIONS if n not in NEEDS_NOTHING] + ["HDA", "Session"])

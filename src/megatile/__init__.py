@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from megatile.runtime.host.context import host as host
     from megatile.runtime.host.replay import replay as replay
     from megatile.runtime.launch import launch as launch
+    from megatile.runtime.measure import measure as measure
     from megatile.sim import Session as Session
     from megatile.sim import faults as faults
     from megatile.targets.compile import compile as compile
@@ -83,6 +84,7 @@ _WHERE = {
     "replay": "megatile.runtime.host.replay",
     "comm_debug": "megatile.parallel.comm_debug",
     "launch": "megatile.runtime.launch",
+    "measure": "megatile.runtime.measure",
     "hamilton_attention": "megatile.attention",
     "shard_sequence": "megatile.attention",
     "unshard_sequence": "megatile.attention",

@@ -58,3 +58,15 @@ def test_mistakes(program: str, words: str) -> None:
     with pytest.raises(MegatileError) as caught:
         CliRunner().invoke(app, ["run", program], catch_exceptions=False)
     assert words in str(caught.value)
+
+
+def test_both_times_are_printed_and_both_timelines_written(tmp_path: Path) -> None:
+    file = tmp_path / "both.json"
+    at = f"{GEMM}(64, 96, 32)", "-m", "cpu", "--compare", "--threads", "1"
+    found = json.loads(run(*at, "--json"))
+    assert found["schema"] == "megatile.compare/1"
+    assert found["measured_s"] > 0
+    assert found["ratio"] == pytest.approx(found["predicted_s"] / found["measured_s"])
+    assert "predicted" in run(*at, "--trace", str(file))
+    assert "predicted/" in file.read_text()
+    assert '"measured"' in file.read_text()

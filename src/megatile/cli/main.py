@@ -17,6 +17,7 @@ from megatile.cli import (
     collective,
     export,
     machine,
+    measure,
     perfdb,
     plan,
     run,
@@ -49,6 +50,7 @@ app.add_typer(machine.app, name="machine")
 app.command("collective")(collective.collective)
 app.command("run")(run.run)
 app.command("export")(export.export)
+app.command("measure")(measure.measure)
 app.command("bench")(bench.bench)
 app.add_typer(plan.app, name="plan")
 app.add_typer(attention.app, name="attention")

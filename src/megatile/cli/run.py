@@ -16,6 +16,7 @@ from megatile.core.files import read_text
 
 if TYPE_CHECKING:
     from megatile.language.tile.program import ProgramFunction
+    from megatile.lower.lowered import Lowered
 
 LARGEST = 16 << 20
 MOST_WORK = 4e9
@@ -56,10 +57,19 @@ def run(
         str | None,
         typer.Option(metavar="NAME|FILE.py", help="Run a bench instead of a program: see 'megatile bench'."),
     ] = None,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Compile and run it here, and print both times; -m is best a file of 'megatile measure'.",
+        ),
+    ] = False,
+    threads: Annotated[int | None, typer.Option(help="Of --compare; all cores if not given.")] = None,
     settings: Set = None,
     json: Json = False,
 ) -> None:
-    """Verify a tile program on random data, predict its time on a machine, and say where it goes.
+    """Verify a tile program on random data, predict its time on a machine, and say where it goes; with
+    --compare, compile it and print what it takes on this computer beside what was predicted.
 
     Example: megatile run examples/21_gemm_block.py:gemm(512,512,512) -m dgx-h100
     """
@@ -70,12 +80,15 @@ def run(
     prog = find_program(program)
     hda = load(machine, settings)
     lowered = lower(prog, *read_shapes(shapes, prog), machine=hda)
+    if compare:
+        _compare(lowered, threads, trace, json)
+        return
     work = sum(figures(lowered).flops.values())
     verdict = None
     if verify or (verify is None and work <= MOST_WORK):
-        from megatile.targets.interpret.verify import verify as compare
+        from megatile.targets.interpret.verify import verify as verified
 
-        verdict = compare(lowered)
+        verdict = verified(lowered)
     result = simulate(lowered)
     found = figures(lowered, result)
     if trace is not None:
@@ -94,6 +107,21 @@ def run(
         print(f"data: the Plan gives what the interpreter gives ({verdict})")
     print(result.summary())
     print(result.why_slow())
+
+
+def _compare(lowered: Lowered, threads: int | None, trace: Path | None, json: bool) -> None:
+    """What the program is predicted to take, and what it takes here, on random data."""
+    from megatile.targets.compile import compile as compile_program
+    from megatile.targets.interpret.verify import random_arrays
+
+    kernel = compile_program(lowered.source, threads=threads, machine=lowered.machine)
+    found = kernel.compare(*random_arrays(lowered), machine=lowered.machine, repeat=20, trace=trace)
+    if trace is not None:
+        print(f"both timelines written to {trace}", file=sys.stderr)
+    if json:
+        print_json("compare", found.json())
+    else:
+        print(found)
 
 
 def read_shapes(text: str | None, prog: ProgramFunction) -> list[tuple[int, ...]]:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from megatile.targets.interpret.errors import (
     RunError,
 )
 from megatile.targets.interpret.places import Places
+
+if TYPE_CHECKING:
+    from megatile.targets.cpu.compare import Comparison
 
 _ERRORS: dict[str, type[RunError]] = {
     "bounds": OutOfBoundsError,
@@ -255,19 +258,40 @@ class Kernel:
         return code.source.text
 
     def profile(self, *arrays: Any, repeat: int = 5) -> Profile:
-        """Run it ``repeat`` times and say how long the fastest took, phase by phase."""
+        """Run it ``repeat`` times and say how long the fastest took, phase by phase. With one thread that is
+        its own time: others who use the computer meanwhile do not count."""
         code = self.code_for(arrays)
+        clock = time.thread_time if self.threads == 1 else time.perf_counter
         best: tuple[float, np.ndarray] | None = None
         for _ in range(max(repeat, 1)):
             times = np.zeros(max(len(code.source.phases), 1))
-            start = time.perf_counter()
+            wall, start = time.perf_counter(), clock()
             code(arrays, times.ctypes.data)
-            seconds = time.perf_counter() - start
+            seconds, wall = clock() - start, time.perf_counter() - wall
             if best is None or seconds < best[0]:
-                best = seconds, times
+                best = seconds, times * min(1.0, seconds / wall)
         assert best is not None
         phases = dict(zip(code.source.phases, best[1].tolist(), strict=False))
         return Profile(best[0], phases, code.source.flops)
+
+    def compare(
+        self,
+        *arrays: Any,
+        machine: str | HDA = "cpu",
+        repeat: int = 5,
+        seconds: float | None = None,
+        trace: str | Path | None = None,
+    ) -> Comparison:
+        """Run it as ``profile`` does, and predict it on a machine: both times, phase by phase.
+
+        ``machine`` is best a file of ``megatile measure``. ``seconds`` is what it took elsewhere, as
+        ``mt.launch`` returns it; then it is not run. ``trace`` gets both timelines, for Perfetto.
+        """
+        from megatile.targets.cpu.compare import compared
+
+        views = tuple(as_array(a.array if isinstance(a, InputArray) else a) for a in arrays)
+        profile = self.profile(*arrays, repeat=repeat) if seconds is None else Profile(seconds, {}, None)
+        return compared(self.prog, self.name, views, machine, self.threads, profile, trace)
 
     def __repr__(self) -> str:
         return f"<compiled '{self.name}' for the CPU, {self.threads} thread{'s' * (self.threads > 1)}>"

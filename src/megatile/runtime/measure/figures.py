@@ -1,0 +1,101 @@
+"""A measured figure with its error bar, and how one is found: the shortest of several runs, the spread."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from megatile.core.quantities import format_bytes, format_rate, format_time
+
+SHORTEST = 50e-6
+"""Seconds that a sample takes at least: shorter work is repeated."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Seconds of a piece of work, found in so many runs."""
+
+    seconds: float
+    error: float
+    """As a share of it."""
+    runs: int
+
+    def less(self, seconds: float, parts: float = 1) -> Sample:
+        """Without what is known to take so long, and of one of its equal parts."""
+        rest = max(self.seconds - seconds, self.seconds / 100)
+        return Sample(rest / parts, self.error * self.seconds / rest, self.runs)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a machine: where it stands in the machine file, its value with a unit, its error bar."""
+
+    name: str
+    """``memory.ram.bandwidth``; a name without dots has no place in the machine file."""
+    value: float
+    unit: str
+    error: float
+    runs: int
+    how: str
+
+    @property
+    def text(self) -> str:
+        """The value as the machine file writes it."""
+        if self.unit == "s":
+            return f"{self.value * 1e9:.4g} ns"
+        if self.unit == "B":
+            return f"{max(1, round(self.value / 1024))} KiB"
+        return f"{self.value / 1e9:.4g} G{self.unit}"
+
+    @property
+    def shown(self) -> str:
+        """The value for people."""
+        if self.unit == "s":
+            return format_time(self.value * 1e12)
+        return format_bytes(self.value) if self.unit == "B" else format_rate(self.value, self.unit)
+
+    @property
+    def source(self) -> str:
+        return f"measured: {self.how}; ± {100 * self.error:.1f} % ({self.runs} runs)"
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "name": self.name, "value": self.value, "unit": self.unit, "relative_error": self.error,
+            "runs": self.runs, "origin": "measured", "how": self.how,
+        }  # fmt: skip
+
+
+def rate(name: str, amount: float, unit: str, sample: Sample, how: str) -> Figure:
+    """So much work in the time of a sample."""
+    return Figure(name, amount / sample.seconds, unit, sample.error, sample.runs, how)
+
+
+def duration(name: str, sample: Sample, how: str) -> Figure:
+    return Figure(name, sample.seconds, "s", sample.error, sample.runs, how)
+
+
+def sampled(values: Iterable[float]) -> Sample:
+    """What measured seconds say: the shortest, for others only lengthen them; half are within the error."""
+    found = list(values)
+    best = max(min(found), 1e-12)
+    return Sample(best, max(0.0, statistics.median(found) / best - 1), len(found))
+
+
+def timed(call: Callable[[], object], runs: int, alone: bool = True) -> Sample:
+    """Seconds of a call. ``alone``: it has one thread, whose own time counts, so that others who use the
+    computer meanwhile hardly disturb; else the time of the clock on the wall."""
+    clock = time.thread_time if alone else time.perf_counter
+    call()
+    begun = clock()
+    call()
+    times = max(1, round(SHORTEST / max(clock() - begun, 1e-7)))
+    found = []
+    for _ in range(runs):
+        begun = clock()
+        for _ in range(times):
+            call()
+        found.append((clock() - begun) / times)
+    return sampled(found)

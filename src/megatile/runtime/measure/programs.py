@@ -1,0 +1,112 @@
+"""Tile programs that are timed to learn what compiled code attains on this computer."""
+
+# mypy: disable-error-code="valid-type,no-untyped-def"
+from __future__ import annotations
+
+from typing import Any
+
+import megatile.language as T
+
+
+def scaling(rows: int, columns: int, steps: int, dtype: str = "f32") -> Any:
+    """A tile read and written again and again, with next to no work."""
+
+    @T.program
+    def kernel(X: T.Tensor((rows, columns), dtype)):
+        with T.Kernel(block=1, threads=128):
+            x = T.alloc((rows, columns), dtype)
+            T.copy(x, X[0, 0])
+            for _ in T.serial(steps):
+                for i, j in T.Parallel(rows, columns):
+                    x[i, j] = 1.0 - x[i, j]
+            T.copy(X[0, 0], x)
+
+    return kernel
+
+
+def polynomial(rows: int, columns: int, steps: int, dtype: str = "f32") -> Any:
+    """Ten multiplications and ten additions for each element."""
+
+    @T.program
+    def kernel(X: T.Tensor((rows, columns), dtype)):
+        with T.Kernel(block=1, threads=128):
+            x = T.alloc((rows, columns), dtype)
+            T.copy(x, X[0, 0])
+            for _ in T.serial(steps):
+                for i, j in T.Parallel(rows, columns):
+                    a = x[i, j]
+                    b = a * 0.3 + 0.1
+                    c = (b * a + 0.2) * b + 0.1
+                    d = (c * b + 0.1) * c + a
+                    e = (d * 0.1 + a) * 0.2 + b
+                    f = (e * b + 0.1) * d * 0.1 + 0.3
+                    x[i, j] = (f * 0.1 + 0.1) * 0.3 + 0.2
+            T.copy(X[0, 0], x)
+
+    return kernel
+
+
+POLYNOMIAL = 21
+"""Operations of `polynomial` for each element."""
+
+
+def exponentials(rows: int, columns: int, steps: int) -> Any:
+    """One special function for each element."""
+
+    @T.program
+    def kernel(X: T.Tensor((rows, columns), "f32")):
+        with T.Kernel(block=1, threads=128):
+            x = T.alloc((rows, columns), "f32")
+            T.copy(x, X[0, 0])
+            for _ in T.serial(steps):
+                for i, j in T.Parallel(rows, columns):
+                    x[i, j] = T.exp(0.5 - x[i, j])
+            T.copy(X[0, 0], x)
+
+    return kernel
+
+
+def products(m: int, n: int, k: int, steps: int, dtype: str = "f32") -> Any:
+    """Products of tiles, added up."""
+    total = dtype if dtype == "f64" else "f32"
+
+    @T.program
+    def kernel(A: T.Tensor((m, k), dtype), B: T.Tensor((k, n), dtype), C: T.Tensor((m, n), total)):
+        with T.Kernel(block=1, threads=128):
+            a = T.alloc((m, k), dtype, level="l1")
+            b = T.alloc((k, n), dtype, level="l1")
+            c = T.alloc((m, n), total)
+            T.copy(a, A[0, 0])
+            T.copy(b, B[0, 0])
+            T.clear(c)
+            for _ in T.serial(steps):
+                T.gemm(a, b, c)
+            T.copy(C[0, 0], c)
+
+    return kernel
+
+
+def copies(count: int, block: int) -> Any:
+    """An array through tiles into another."""
+
+    @T.program
+    def kernel(X: T.Tensor((count,), "f32"), Y: T.Tensor((count,), "f32")):
+        with T.Kernel(block=T.ceildiv(count, block), threads=128) as bx:
+            x = T.alloc((block,), "f32")
+            T.copy(x, X[bx * block])
+            T.copy(Y[bx * block], x)
+
+    return kernel
+
+
+def nothing(blocks: int) -> Any:
+    """Next to nothing, in every block."""
+
+    @T.program
+    def kernel(X: T.Tensor((blocks,), "f32")):
+        with T.Kernel(block=blocks, threads=128) as bx:
+            x = T.alloc((1,), "f32")
+            T.clear(x)
+            T.copy(X[bx], x)
+
+    return kernel

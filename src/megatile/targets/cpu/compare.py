@@ -1,0 +1,161 @@
+"""``k.compare(*arrays, machine=)``: what a compiled program was predicted to take, beside what it takes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megatile.core.quantities import format_time
+from megatile.hda import HDA
+from megatile.hda import machine as find_machine
+from megatile.hda.model import MemoryLayer
+from megatile.lower.calls import simulate
+from megatile.sim import Result
+from megatile.timing.origins import origin_lines
+from megatile.trace import Trace, TraceBuilder, join_traces, text_table, write_perfetto
+from megatile.trace.exposure import covered_ps
+
+if TYPE_CHECKING:
+    from megatile.targets.cpu.kernel import Profile
+
+CACHES = ("scratch", "l3_cache")
+"""Of the machine of a CPU, where arrays stay between calls, the nearest first; behind them is ``ram``."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of a program, in seconds; the whole program is one too."""
+
+    name: str
+    predicted: float
+    measured: float | None
+    """None where phases were not measured."""
+
+    @property
+    def ratio(self) -> float | None:
+        """Predicted / measured."""
+        return self.predicted / self.measured if self.measured else None
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "name": self.name, "predicted_s": self.predicted, "measured_s": self.measured,
+            "ratio": self.ratio,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Predicted beside measured: ``total``, ``phases``, and the machine of the prediction."""
+
+    machine: HDA
+    predicted: Result
+    total: Phase
+    phases: tuple[Phase, ...]
+
+    @property
+    def ratio(self) -> float:
+        """Predicted / measured, of the whole."""
+        return self.total.ratio or float("inf")
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "machine": self.machine.name, **self.total.json(), "phases": [p.json() for p in self.phases],
+            "origins": {what: origin._asdict() for what, origin in self.predicted.origins.items()},
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        rows = [
+            (p.name, *("" if s is None else format_time(s * 1e12) for s in (p.predicted, p.measured)),
+             "" if p.ratio is None else f"{p.ratio:.2f}")
+            for p in (*self.phases, self.total)
+        ]  # fmt: skip
+        table = text_table(("", "predicted", "measured", "ratio"), rows)
+        return "\n".join([f"on {self.machine.name}", table, *origin_lines(self.predicted.origins)])
+
+    @property
+    def trace(self) -> Trace:
+        """Both timelines, those of the prediction under units ``predicted/…``."""
+        predicted = self.predicted.trace
+        units = tuple(f"predicted/{name}" for name in predicted.units)
+        built, at = TraceBuilder(self.machine.name), 0
+        whole = round((self.total.measured or 0) * 1e12)
+        built.add(unit="measured", engine="call", operation=self.total.name, start_ps=0, end_ps=whole)
+        for phase in self.phases:
+            end = at + round((phase.measured or 0) * 1e12)
+            built.add(unit="measured", engine="phases", operation=phase.name, start_ps=at, end_ps=end)
+            at = end
+        return join_traces([(0, replace(predicted, units=units)), (0, built.build())], self.machine.name)
+
+
+def compared(
+    prog: Any, name: str, arrays: tuple[Any, ...], machine: str | HDA, threads: int, profile: Profile,
+    trace: str | Path | None,
+) -> Comparison:  # fmt: skip
+    """Predict what was measured."""
+    size = sum(int(np.prod(a.shape)) * a.dtype.itemsize for a in arrays)
+    hda = as_called(find_machine(machine), size, threads)
+    result = simulate(prog, *arrays, machine=hda, data=False)
+    lines, measured = _phases(profile.phases)
+    phases = tuple(
+        Phase(phase, _spent(result.trace, line, sorted(lines.values())), measured[phase])
+        for phase, line in lines.items()
+    )
+    found = Comparison(hda, result, Phase(name, result.time_ps / 1e12, profile.seconds), phases)
+    if trace is not None:
+        write_perfetto(found.trace, trace)
+    return found
+
+
+def as_called(hda: HDA, nbytes: int, threads: int) -> HDA:
+    """The machine of a CPU as repeated calls see it: with as many cores as threads, and with arrays that fit
+    a cache in that cache. Of arrays up to twice its size, a part is. Other machines stay as they are."""
+    names = {m.name for m in hda.memories}
+    if not {"socket", "core"} <= {level.name for level in hda.levels} or not {*CACHES, "ram"} <= names:
+        return hda
+    own, shared, ram = (hda.memory(m) for m in (*CACHES, "ram"))
+    rates = _rates(ram, 1)
+    for cache, units in ((shared, 1), (own, threads)):
+        held = min(1.0, max(0.0, 2 - nbytes / cache.size))
+        pairs = zip(_rates(cache, units), rates, strict=True)
+        rates = tuple(1 / (held / here + (1 - held) / behind) for here, behind in pairs)
+    changed = {
+        f"memory.{m}.{key}": f"{rate:.6g} B/s"
+        for m in ("l3_cache", "ram")
+        for key, rate in zip(("bandwidth", "unit_bandwidth"), rates, strict=True)
+    }
+    if threads == 1:
+        changed["control.launch.thread_wakeup.overhead"] = "0 ns"
+    return find_machine(hda, **changed, **{"hw_spec.pe_groups.socket.num_units": threads})
+
+
+def _rates(memory: MemoryLayer, units: int) -> tuple[float, ...]:
+    """Bytes per second that all cores and that one core gets."""
+    whole = memory.effective_bandwidth
+    return whole * units, memory.unit_bandwidth or whole
+
+
+def _phases(seconds: dict[str, float]) -> tuple[dict[str, int], dict[str, float]]:
+    """The first line and the seconds of every phase that has a line; what only prepares a phase
+    (``pack B for block_1``) is part of it."""
+    found = {name: re.fullmatch(r"(?:(.*) )?line (\d+)", name) for name in seconds}
+    lines = {name: int(match[2]) for name, match in found.items() if match}
+    total = {name: seconds[name] for name in lines}
+    for name in seconds.keys() - lines.keys():
+        whose = [other for other in lines if (found[other] or "")[1] == name.rpartition(" ")[2]]
+        for other in whose[:1]:
+            total[other] += seconds[name]
+    return lines, total
+
+
+def _spent(trace: Trace, line: int, lines: list[int]) -> float:
+    """Seconds in which something of the phase that begins at a line was going on."""
+    after = next((other for other in lines if other > line), 1 << 60)
+    places = [source.rpartition(":")[2] for source in trace.sources]
+    mine = [line <= int(place) < after if place.isdigit() else False for place in places]
+    chosen = np.array(mine, bool)[trace.columns["source"]] if mine else np.zeros(0, bool)
+    starts, ends = (trace.columns[key][chosen] for key in ("start_ps", "end_ps"))
+    return float(covered_ps(np.zeros_like(starts), starts, ends, 1)[0]) / 1e12

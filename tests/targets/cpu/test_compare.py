@@ -1,0 +1,105 @@
+"""Predicted beside measured: what it says, what it writes, and that it is not far off."""
+
+import numpy as np
+import pytest
+
+import megatile as mt
+import megatile.language as T
+from megatile.targets.cpu.compare import Phase, _phases, as_called
+from megatile.trace import read_trace
+
+N = 1 << 16
+
+
+@T.program
+def two_phases(X: T.Tensor((N,), "f32"), Y: T.Tensor((N,), "f32")):
+    with T.Kernel(block=N // 4096, threads=128) as bx, T.Scale("device"):
+        with T.Scale("block"):
+            x = T.alloc((4096,), "f32")
+            T.copy(x, X[bx * 4096])
+            for i in T.Parallel(4096):
+                x[i] = T.exp(x[i])
+            T.copy(Y[bx * 4096], x)
+        with T.Scale("block"):
+            y = T.alloc((4096,), "f32")
+            T.copy(y, Y[bx * 4096])
+            for i in T.Parallel(4096):
+                y[i] = y[i] + 1.0
+            T.copy(Y[bx * 4096], y)
+
+
+@T.program
+def product(A: T.Tensor((256, 256), "f32"), B: T.Tensor((256, 256), "f32"), C: T.Tensor((256, 256), "f32")):
+    with T.Kernel(block=(4, 4), threads=128) as (bx, by):
+        a = T.alloc((64, 32), "f32", level="l1")
+        b = T.alloc((32, 64), "f32", level="l1")
+        c = T.alloc((64, 64), "f32")
+        T.clear(c)
+        for k in T.Pipelined(8, num_stages=2):
+            T.copy(a, A[by * 64, k * 32])
+            T.copy(b, B[k * 32, bx * 64])
+            T.gemm(a, b, c)
+        T.copy(C[by * 64, bx * 64], c)
+
+
+def arrays(program):
+    return [np.full(p.shape, 0.1, np.float32) for p in program.build("cpu").params]
+
+
+def test_phases_are_predicted_and_measured(tmp_path):
+    data = arrays(two_phases)
+    found = mt.compile(two_phases, threads=1).compare(*data, repeat=10, trace=tmp_path / "both.json")
+    np.testing.assert_allclose(data[1], np.exp(data[0]) + 1, rtol=1e-5)
+    assert len(found.phases) == 2
+    for phase in (*found.phases, found.total):
+        assert 0 < phase.predicted <= found.total.predicted
+        assert 0 < phase.measured <= found.total.measured
+    assert found.phases[0].predicted > found.phases[1].predicted  # exp
+    said = found.json()
+    assert said["ratio"] == pytest.approx(said["predicted_s"] / said["measured_s"])
+    assert [p["name"] for p in said["phases"]] == [p.name for p in found.phases]
+    assert said["origins"]["copies"]["kind"] == "assumed"
+    assert "predicted" in str(found)
+    trace = read_trace(tmp_path / "both.json")
+    assert any(name.startswith("predicted/") for name in trace.units)
+    mine = [e for e in trace if e.unit == "measured"]
+    assert [e.operation for e in mine] == ["two_phases", *(p.name for p in found.phases)]
+    assert mine[0].end_ps == pytest.approx(found.total.measured * 1e12)
+
+
+@pytest.mark.parametrize("program", [two_phases, product], ids=["elementwise", "product"])
+def test_the_shipped_description_is_not_far_off(program):
+    """Typical figures, not those of this computer, on one that others use: a factor of three."""
+    found = mt.compile(program, threads=1).compare(*arrays(program), repeat=20)
+    assert 1 / 3 < found.ratio < 3, str(found)
+
+
+def test_seconds_of_elsewhere():
+    found = mt.compile(product, threads=1).compare(*arrays(product), machine="dgx-h100", seconds=1.0)
+    assert found.total.measured == 1.0
+    assert found.phases == ()
+    assert found.machine.name == "dgx-h100"
+
+
+def test_what_prepares_a_phase_is_part_of_it():
+    lines, seconds = _phases({"pack A for block_1": 1.0, "block_1 line 15": 2.0, "block_2 line 30": 4.0})
+    assert lines == {"block_1 line 15": 15, "block_2 line 30": 30}
+    assert seconds == {"block_1 line 15": 3.0, "block_2 line 30": 4.0}
+    assert Phase("x", 1.0, None).ratio is None
+
+
+def test_arrays_are_where_they_fit():
+    """Copies of arrays in the second cache have its rate, of arrays twice as large that of the last cache."""
+    hda = mt.machine("cpu", cores=4, l2="1 MiB", l3="32 MiB", clock="2 GHz", memory_bandwidth="10 GB/s")
+    near, middle, far = (as_called(hda, size, 2) for size in (1 << 19, 1 << 21, 1 << 30))
+    own, last = hda.memory("scratch").bandwidth, hda.memory("l3_cache")
+    assert near.count("block") == 2
+    assert near.memory("ram").bandwidth == pytest.approx(2 * own, rel=1e-4)
+    assert near.memory("ram").unit_bandwidth == pytest.approx(own, rel=1e-4)
+    assert middle.memory("ram").bandwidth == pytest.approx(last.bandwidth, rel=1e-4)
+    assert middle.memory("ram").unit_bandwidth == pytest.approx(last.unit_bandwidth, rel=1e-4)
+    assert far.memory("l3_cache").bandwidth == pytest.approx(10e9, rel=1e-4)
+    part = as_called(hda, 3 << 19, 1).memory("ram").unit_bandwidth
+    assert part == pytest.approx(2 / (1 / own + 1 / last.unit_bandwidth), rel=1e-4)
+    other = mt.machine("dgx-h100")
+    assert as_called(other, 1 << 20, 1) is other
