@@ -693,21 +693,23 @@ def random_config(rng: random.Random) -> Config:
 
 
 MEETING = {"put", "get", "allreduce", "lse_merge", "allgather", "reduce_scatter", "all_to_all", "broadcast",
-           "gather_view"}  # fmt: skip
+           "gather_view", "scatter_view", "groups", "uneven_all_to_all"}  # fmt: skip
 """Steps in which the units of a group wait for each other."""
 
 
 @cache
 def random_program(seed: int, one_device: bool = False) -> RandomProgram:
-    """``one_device``: on one device, at a scale inside it, and blocks do not wait for each other."""
+    """``one_device``: inside one device; blocks do not wait for each other, nor other units in unequal ways."""
     rng = random.Random(seed)
     cfg = random_config(rng)
     if one_device:
         cfg.devices, cfg.scale = (1,), rng.choice(SCALES[1:])
-    refused = MEETING if one_device and cfg.scale == "block" else set()
+    refused = MEETING if cfg.scale == "block" else {"groups", "uneven_all_to_all"}
     steps = []
     for _ in range(rng.randint(3, 8)):
-        name = rng.choice([s.name for s in STEPS.values() if s.fits(cfg) and s.name not in refused])
+        name = rng.choice(
+            [s.name for s in STEPS.values() if s.fits(cfg) and not (one_device and s.name in refused)]
+        )
         steps.append((name, STEPS[name].draw(rng, cfg)))
     return RandomProgram(seed, cfg, steps, build(cfg, steps))
 

@@ -183,3 +183,84 @@ def test_too_much_shared_memory_names_the_tile() -> None:
     program = gemm(256, 256, 256, 256, 128, 256, "f32", level="l1", stages=1)
     with pytest.raises(mt.MegatileError, match="bytes of shared memory.* 'a'"):
         mt.compile(program, target="cuda", machine="cpu")
+
+
+def test_threads_and_warps_have_tiles_of_their_own() -> None:
+    @T.program
+    def program(A: T.Tensor((4, 64), "f32"), W: T.Tensor((2,), "f32"), F: T.Tensor((64,), "i64")):
+        with T.Kernel(block=1, threads=64):
+            total = T.alloc((2,), "f32", level="l1")
+            with T.Scale("thread") as (t, _):
+                mine = T.alloc((4,), "f32")
+                T.copy(mine, A[0:4, t])
+                for i in T.serial(1, 4):
+                    mine[i] = mine[i] + mine[i - 1]
+                T.copy(A[0:4, t], mine)
+                F[t] = T.cast(t, "i64") * 3000000000 - 1
+            with T.Scale("warp") as (w, _):
+                x = T.alloc((4, 32), "f32")
+                T.copy(x, A[0, w * 32])
+                part = T.alloc((4,), "f32", level="l1")
+                T.reduce_sum(x, part, dim=1)
+                total[w] = part[0] + part[1] + part[2] + part[3]
+            T.copy(W, total)
+
+    a = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    results = []
+    for run in (lambda *x: mt.run(program, *x, machine="hgx-a100"), mt.compile(program, target="cuda")):
+        results.append((a.copy(), np.zeros(2, np.float32), np.zeros(64, np.int64)))
+        run(*results[-1])
+    for wanted, got in zip(*results, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "element"),
+    [("f8e4m3", ml_dtypes.float8_e4m3fn), ("f8e5m2", ml_dtypes.float8_e5m2), ("f16", np.float16),
+     ("i16", np.int16),
+     ("f64", np.float64), ("u8", np.uint8), ("bf16", ml_dtypes.bfloat16)],
+)  # fmt: skip
+def test_every_dtype_is_converted_and_changed_atomically(dtype: str, element) -> None:
+    n = 300
+
+    @T.program
+    def program(A: T.Tensor((n,), "f32"), B: T.Tensor((n,), dtype), S: T.Tensor((3,), dtype)):
+        with T.Kernel(block=2, threads=64) as bx:
+            a = T.alloc((n // 2,), dtype)
+            T.copy(a, A[bx * (n // 2)])
+            T.copy(B[bx * (n // 2)], a)
+            for i in T.Parallel(n // 2):
+                T.atomic_max(S[1], a[i])
+                T.atomic_min(S[0], a[i])
+            for i in T.Parallel(3):
+                T.atomic_add(S[2], T.cast(i + 1, dtype))
+
+    positive = dtype == "u8"
+    a = (np.random.default_rng(0).standard_normal(n) * 30).astype(np.float32)
+    a = np.abs(a) if positive else a
+    results = []
+    for run in (lambda *x: mt.run(program, *x, machine="hgx-a100"), mt.compile(program, target="cuda")):
+        results.append((np.zeros(n, element), np.zeros(3, element)))
+        run(a, *results[-1])
+    for wanted, got in zip(*results, strict=True):
+        np.testing.assert_array_equal(got.astype(np.float64), wanted.astype(np.float64))
+
+
+def test_extents_that_are_open_are_known_when_it_is_called() -> None:
+    n = T.dynamic("n")
+
+    @T.program
+    def double(A: T.Tensor((n,), "f32")):
+        with T.Kernel(block=T.ceildiv(n, 32), threads=32) as bx:
+            a = T.alloc((32,), "f32")
+            T.copy(a, A[bx * 32])
+            for i in T.Parallel(32):
+                a[i] = a[i] * 2
+            T.copy(A[bx * 32], a)
+
+    k = mt.compile(double, target="cuda")
+    a = np.arange(70, dtype=np.float32)
+    k(a)
+    np.testing.assert_array_equal(a, 2 * np.arange(70))
+    with pytest.raises(mt.MegatileError, match="times mean nothing"):
+        k.profile(a)

@@ -33,6 +33,14 @@ def test_example(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module.main()
 
 
+def test_flash_mla_on_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = example("29")
+    many = module.flash_mla
+    monkeypatch.setattr(module, "flash_mla", lambda *sizes: many(*sizes[:-1], devices=1))
+    monkeypatch.setattr(module.mt, "run", as_cuda)
+    module.main()
+
+
 @pytest.mark.parametrize(
     ("number", "said"),
     [("24", "runs on 4 units of scale 'device'"), ("38", "make blocks wait for each other")],

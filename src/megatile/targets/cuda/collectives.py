@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from megatile.core.expr import Expr, Symbol
+from megatile.core.expr import Symbol
 from megatile.ir import nodes as n
-from megatile.targets.cpu.elements import Value, converted, kind
+from megatile.targets.cpu.elements import Value, converted, kind, loaded
 from megatile.targets.cpu.errors import CompileError
+from megatile.targets.cpu.expressions import whole
 from megatile.targets.cpu.waiting import KINDS, line, peer
 from megatile.targets.cuda.elements import Side, shared_out
 from megatile.targets.cuda.scope import DeviceScope, Hazards
@@ -36,54 +37,91 @@ def meet(scope: DeviceScope) -> None:
 
 def collective(scope: DeviceScope, node: n.Collective) -> None:
     """Read, meet, write, meet: the results wait in registers until all have read."""
-    reduces = KINDS.get(node.kind) == "ALLREDUCE"
-    if node.kind == "gather_view":
-        meet(scope)
-        return
-    if not (reduces or node.kind == "broadcast") or node.fn is not None or len(node.source) != 1:
-        raise CompileError(
-            f"T.{node.kind}{' with fn=' if node.fn else ''} cannot be written as CUDA yet",
-            advice="use T.allreduce or T.broadcast, or copy with dst=",
-        )
+    word = KINDS.get(node.kind)
+    if node.kind != "gather_view" and (word is None or (len(node.source) > 1 and node.fn is None)):
+        raise CompileError(f"T.{node.kind} cannot be written as CUDA yet", advice="copy with dst=")
     meet(scope)
+    if node.kind == "gather_view":
+        return
     with scope.text.block():
-        to = Side(scope, node.to[0])
-        of = kind(to.storage.dtype)
+        sides = [Side(scope, region) for region in node.to]
+        large = max(range(len(sides)), key=lambda k: len(sides[k].box.axes))
+        extents = [a.extent for a in sides[large].box.axes]
         total = 1
-        for axis in to.axes:
-            found = scope.bound(axis.extent)
-            total *= max(found[1], 1) if found else 1
-        if of not in _NUMBER or any(scope.bound(a.extent) is None for a in to.axes):
-            raise CompileError(
-                f"T.{node.kind} of {to.storage.dtype} cannot be written as CUDA yet", advice="use f32"
-            )
-        scope.text.add(f"{_NUMBER[of]} kept[{-(-total // scope.crew.size)}];", "int at = 0;")
-        _, _, count = line(scope, node.axis)
-        with shared_out(scope, [a.extent for a in to.axes]) as indices:
-            if not reduces:
-                value = _of(scope, node, node.root, indices)
-                scope.text.add(f"kept[at++] = {value};")
-            else:
-                scope.text.add(f"{_NUMBER[of]} acc = 0;")
-                unit = scope.gen.fresh("unit")
-                with (
-                    scope.loop(unit, "0", str(count)),
-                    scope.known(f"@{unit}", Value(unit, "int"), (0, count - 1)),
-                ):
-                    value = _of(scope, node, Symbol(f"@{unit}"), indices)
-                    both = _REDUCED[of][node.op].format("acc", value)
-                    scope.text.add(f"acc = {unit} == 0 ? {value} : {both};")
-                scope.text.add("kept[at++] = acc;")
+        for side in sides:
+            if side.box.clipped or kind(side.storage.dtype) not in _NUMBER:
+                raise CompileError(
+                    f"T.{node.kind} over an edge cannot be written as CUDA", advice="use whole tiles"
+                )
+        for extent in extents:
+            found = scope.bound(extent)
+            if found is None:
+                raise CompileError(
+                    "a region here has an extent without a known bound", advice="T.read_scalar(..., bound=)"
+                )
+            total *= max(found[1], 1)
+        of = kind(sides[large].storage.dtype)
+        scope.text.add(f"{_NUMBER[of]} kept[{-(-total // scope.crew.size)}][{len(sides)}];", "int at = 0;")
+        with shared_out(scope, extents) as indices:
+            _combined(scope, node, of, indices)
+            scope.text.add("at++;")
         meet(scope)
         scope.text.add("at = 0;")
-        raw = Value("kept[at++]", "int" if of == "l" else to.storage.dtype if of == "d" else "f32")
-        with shared_out(scope, [a.extent for a in to.axes]) as indices:
-            to.store(indices, to.axes, converted(raw, to.storage.dtype))
+        with shared_out(scope, extents) as indices:
+            for number, side in enumerate(sides):
+                mine, more = indices[: len(side.box.axes)], indices[len(side.box.axes) :]
+                raw = Value(f"kept[at][{number}]", {"l": "int", "d": "f64"}.get(of, "f32"))
+                with scope.text.block(f"if ({' && '.join(f'{i} == 0' for i in more)})" if more else ""):
+                    side.store(mine, side.box.axes, converted(raw, side.storage.dtype))
+            scope.text.add("at++;")
     meet(scope)
 
 
-def _of(scope: DeviceScope, node: n.Collective, unit: Expr, indices: list[str]) -> str:
-    """The element of another unit."""
-    one = peer(scope, unit, node.axis)
-    source = Side(scope, node.source[0], one)
-    return source.load(indices, source.axes).text
+def _combined(scope: DeviceScope, node: n.Collective, of: str, indices: list[str]) -> None:
+    """``kept[at]``: what the element becomes, of the elements of the units."""
+    _, stride, count = line(scope, node.axis)
+    rank = scope.rank if node.axis is None else f"({scope.rank} / {stride} % {count})"
+    dim, there = node.dim, list(indices)
+    word = KINDS[node.kind]
+    if word in ("ALLGATHER", "ALL_TO_ALL"):
+        length = whole(scope.box(node.source[0]).axes[dim].extent, scope)
+        if word == "ALL_TO_ALL":
+            length = f"({length} / {count})"
+        there[dim] = f"({indices[dim]} % {length}{f' + {rank} * {length}' if word == 'ALL_TO_ALL' else ''})"
+        _each(scope, node, f"{indices[dim]} / {length}", count, there)
+    elif word == "BROADCAST":
+        _each(scope, node, scope.whole(node.root), count, there)
+    else:
+        if word == "REDUCE_SCATTER":
+            length = whole(scope.box(node.to[0]).axes[dim].extent, scope)
+            there[dim] = f"({indices[dim]} + {rank} * {length})"
+        members = scope.gen.fresh("unit")
+        merge = scope.gen.merge(node.fn) if node.fn is not None else None
+        with scope.loop(members, "0", str(count)):
+            _each(scope, node, members, count, there, merge or _REDUCED[of][node.op])
+
+
+def _each(
+    scope: DeviceScope, node: n.Collective, unit: str, count: int, indices: list[str], both: str = ""
+) -> None:
+    """The elements of one unit are kept, or put together with those of the units before it."""
+    name = scope.gen.fresh("member")
+    scope.text.add(f"const long {name} = {unit};")
+    with scope.known(f"@{name}", Value(name, "int"), (0, count - 1)):
+        one = peer(scope, Symbol(f"@{name}"), node.axis)
+        values = []
+        for region in node.source:
+            box = scope.box(region, one)
+            place = box.at(indices[: len(box.axes)])
+            values.append(loaded(box.storage.dtype, box.storage.wide, place, False).text)
+    if both and node.fn is not None:
+        scope.text.add(f"const float other[] = {{{', '.join(values)}}}, mine[] = {{{_so_far(len(values))}}};")
+        taken = "; ".join(f"kept[at][{k}] = other[{k}]" for k in range(len(values)))
+        scope.text.add(f"if ({unit} == 0) {{ {taken}; }} else {both}(mine, other, kept[at]);")
+    else:
+        value = f"{unit} == 0 ? {values[0]} : {both.format('kept[at][0]', values[0])}" if both else values[0]
+        scope.text.add(f"kept[at][0] = {value};")
+
+
+def _so_far(count: int) -> str:
+    return ", ".join(f"kept[at][{k}]" for k in range(count))

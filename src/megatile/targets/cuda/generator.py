@@ -18,7 +18,7 @@ from megatile.ir.program import Program
 from megatile.targets.cpu.errors import CompileError
 from megatile.targets.cpu.generator import NUMBERS, Source
 from megatile.targets.cpu.scope import Scope, Text
-from megatile.targets.cpu.waiting import check_peer
+from megatile.targets.cpu.waiting import check_peer, merge_function
 from megatile.targets.cpu.writer import Writer
 from megatile.targets.cuda.layouts import WARP, Team
 from megatile.targets.cuda.scope import SHARED_LIMIT, DeviceScope, DeviceStorages, Hazards, threads
@@ -29,7 +29,7 @@ _FOLDER = File(__file__).parent
 DEVICE = (_FOLDER / "device.h").read_text(encoding="utf-8").replace("NUMBERS", NUMBERS)
 EMULATE = (_FOLDER / "emulate.h").read_text(encoding="utf-8")
 _LOCAL = """shared tid failure launch arguments row column top left lane warp ri ci mi ni qi hi ki xs ys a_
-b_ from slot fetch ahead out acc kept at copy old was threadIdx blockIdx main std"""
+b_ from slot fetch ahead out other mine acc kept at copy old was threadIdx blockIdx main std"""
 _KEYWORDS = """alignas alignof and asm auto bool break case catch char class const constexpr continue decltype
 default delete do double else enum explicit export extern false float for friend goto if inline
 int long mutable namespace new noexcept not nullptr operator or private protected public
@@ -75,6 +75,7 @@ class DeviceWriter(Writer):
                 )
         self.functions: list[str] = []
         self.kernels: list[str] = []
+        self.merges: dict[n.Merge, str] = {}
         self.kernel: _Kernel | None = None
 
     def placed(self, program: Program) -> DeviceStorages:
@@ -268,6 +269,14 @@ class DeviceWriter(Writer):
         values = [plain for plain, _ in tensors] + ["launch", "failure", *(value for _, _, value in fields)]
         sizes = f"{count}, {made.threads}, {made.shared + made.reserve}"
         scope.text.add(f"LAUNCH({name}, {sizes}, {site}, {', '.join(values)});")
+
+    def merge(self, fn: n.Merge) -> str:
+        """The function of a user's associative function."""
+        if fn not in self.merges:
+            name = self.merges[fn] = self.fresh("merge_")
+            lines = merge_function(self, name, fn)  # type: ignore[arg-type]
+            self.functions += [line.replace("static void", "INLINE void") for line in lines]
+        return self.merges[fn]
 
     def reserve(self, size: int) -> str:
         """Shared memory for one statement, after the tiles."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from megatile.targets.cpu.kernel import Code, Failure, Kernel
+from megatile.targets.cpu.errors import CompileError
+from megatile.targets.cpu.kernel import Code, Failure, Kernel, Profile
 from megatile.targets.cpu.toolchain import Making
 from megatile.targets.cuda.generator import EMULATE, generate_cuda
 
@@ -44,6 +45,12 @@ class CudaKernel(Kernel):
 
     code = CudaCode
     ran_on = "the CPU, thread by thread; never on a GPU"
+
+    def profile(self, *arrays: Any, repeat: int = 5) -> Profile:
+        raise CompileError(
+            "CUDA source runs on the CPU thread by thread here: its times mean nothing",
+            advice="mt.simulate predicts them",
+        )
 
     def __repr__(self) -> str:
         return f"<CUDA source of '{self.name}'; calls run on {self.ran_on}>"

@@ -65,6 +65,7 @@ class DeviceStorages(Storages):
         self.versions = {c.to.source: plan.loop.stages for plan in found for c in plan.copies}
         """Of tiles that are filled ahead: how many there are."""
         self.staged = {id(plan.loop): plan for plan in found}
+        self.reached = _reached(program)
         self.sizes: dict[int, int] = {}
         """Bytes of shared memory of each dispatched region, by its place in the program."""
         self.regions = _regions(program)
@@ -88,7 +89,7 @@ class DeviceStorages(Storages):
         made = Storage(alloc.name, alloc.dtype, alloc.shape, name.copies, "instance", above)
         if inside and alloc.name in self.fragments.layouts:
             made.home, made.above, made.wide = "registers", (), alloc.dtype in NARROW
-        elif inside and self.team_size(name.owner_depth) == 1 and name.copies == 1 and not alloc.flag:
+        elif inside and self.team_size(name.owner_depth) == 1 and alloc.name not in self.reached:
             made.home, made.above = "local", ()
         elif inside:
             region = self.regions[alloc.name]
@@ -103,6 +104,19 @@ class DeviceStorages(Storages):
 
 def _rounded(size: int) -> int:
     return -(-size // 128) * 128
+
+
+def _reached(program: Program) -> set[str]:
+    """Tiles that other units may touch: by views, copies to peers, signals and collectives."""
+    found = {a.name for a in n.walk(program.body) if isinstance(a, n.Alloc) and a.flag}
+    for node in n.walk(program.body):
+        if isinstance(node, (n.View, n.Reshape)):
+            found.add(node.source)
+        elif isinstance(node, n.Collective) or (
+            isinstance(node, n.Copy) and (node.dst is not None or node.src is not None)
+        ):
+            found |= {region.source for _, region in n.regions(node)}
+    return found
 
 
 def _regions(program: Program) -> dict[str, int]:
