@@ -274,3 +274,26 @@ def test_a_root_that_changes_has_no_algorithm() -> None:
     checked(spread(None), x, y, np.tile(x[3], (4, 1)), "dgx-h100")
     with pytest.raises(mt.MegatileError, match="from a root that is not a number"):
         mt.lower(spread("tree"), machine="dgx-h100")
+
+
+def test_sums_on_a_device_have_its_memory_although_blocks_run_there_too() -> None:
+    """A device's own command takes as long beside regions of blocks as it takes alone."""
+
+    def added(blocks: bool) -> int:
+        @T.program
+        def kernel(X: T.Tensor((512, 512), "f32")):
+            with T.Kernel(device=2, block=1, threads=32), T.Scale("device"):
+                t = T.alloc((512, 512), "f32", level="l2")
+                T.clear(t)
+                if blocks:
+                    with T.Scale("block"):
+                        x = T.alloc((1, 32), "f32")
+                        T.clear(x)
+                        T.copy(X[0, 0], x)
+                T.allreduce(t, algorithm="ring")
+                T.copy(X, t)
+
+        found = mt.simulate(kernel, machine="dgx-h100")
+        return max(e.end_ps - e.start_ps for e in found.trace if e.operation == "add")
+
+    assert added(True) == added(False)

@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 
 import megatile as mt
-from megatile.lower.errors import LoweringError
 
 FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = sorted((*FOLDER.glob("[23][0-9]_*.py"), *FOLDER.glob("4[45]_*.py")))
-NOT_YET = {"39_ticket_queue": "a 'while' loop"}
-"""Examples that cannot be lowered, and the words that say why."""
 
 
 def programs_of(path: Path) -> list[tuple[Any, list[Any], str]]:
@@ -63,11 +60,6 @@ def test_blocks_do_not_wait_for_a_put_that_does_not_concern_them() -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_executes_as_it_is_interpreted(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for prog, arrays, machine in programs_of(path):
-        if path.stem in NOT_YET:
-            with pytest.raises(LoweringError, match=NOT_YET[path.stem]) as caught:
-                mt.lower(prog, *arrays, machine=machine)
-            assert f"{path.name}:" in str(caught.value)
-            continue
         wanted = [a.copy() for a in arrays]
         mt.run(prog, *wanted, machine=machine)
         lowered = mt.lower(prog, *arrays, machine=machine)

@@ -121,7 +121,8 @@ def _reading(assume: Mapping[str, int], least: bool) -> Any:
     """Values for `ReadScalar`: those that are assumed, else the least or the greatest."""
 
     def value(statement: pm.ReadScalar, unit: Any, count: Any) -> int:
-        return int(assume.get(statement.name, 0 if least else statement.bound))
+        fewest = statement.bound if statement.combine else 0  # no ticket is left
+        return int(assume.get(statement.name, fewest if least else statement.bound))
 
     return value
 

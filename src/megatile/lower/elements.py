@@ -81,6 +81,8 @@ class Scope:
                 pass
         if isinstance(expr, Symbol):
             found = self.values.get(expr.name, self.frame.values.get(expr.name))
+            if found is None and expr.name in self.frame.names:  # a number with a type, as atomics give
+                found = Call("cast", (Number(self.frame.names[expr.name]),), expr.dtype)
             if found is None:
                 raise cannot(f"variable '{expr.name}'", self.frame.node)
             return found

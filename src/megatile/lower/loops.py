@@ -102,7 +102,11 @@ def branch(frames: list[Frame], node: n.If, condition: Expr, run: Run) -> None:
 
 def assigned(body: tuple[n.Node, ...]) -> list[str]:
     """Variables that a body gives values to, in order."""
-    names = [getattr(m, "name", None) for m in _same_unit(body) if isinstance(m, (n.Let, n.ReadScalar))]
+    names = [
+        getattr(m, "result" if isinstance(m, n.Atomic) else "name", None)
+        for m in _same_unit(body)
+        if isinstance(m, (n.Let, n.ReadScalar, n.Atomic))
+    ]
     return list(dict.fromkeys(v for v in names if v is not None))
 
 

@@ -24,7 +24,7 @@ from megatile.lower.storage import Home
 from megatile.lower.streams import Level, Lowering
 from megatile.lower.structure import WithoutJumps
 from megatile.plan import model as pm
-from megatile.plan.statements import regions_of
+from megatile.plan.statements import regions_of, write_of
 
 assert phases.rule is statements.rule  # both add to the table of rules
 PASSES: tuple[Pass, ...] = (WithoutJumps(), Simplify())
@@ -62,16 +62,8 @@ class Lowered:
     @cached_property
     def written(self) -> tuple[str, ...]:
         """Tensors that the program writes."""
-        names = {
-            s.write.tile
-            for st in self.plan.streams
-            for s in pm.statements(st.body)
-            if isinstance(s, pm.Compute)
-        }
-        names |= {
-            s.write.tile for st in self.plan.streams for s in pm.statements(st.body)
-            if isinstance(s, pm.Collective) and s.write is not None
-        }  # fmt: skip
+        every = (s for st in self.plan.streams for s in pm.statements(st.body))
+        names = {write.tile for write in map(write_of, every) if write is not None}
         return tuple(p.name for p in self.program.params if p.name in names)
 
     def scatter(self, arrays: Sequence[Any]) -> dict[str, Any]:

@@ -6,7 +6,19 @@ import math
 
 import numpy as np
 
-from megatile.core.expr import ZERO, Const, Expr, Symbol, bounds, constant, eq, select, simplify, unit
+from megatile.core.expr import (
+    ZERO,
+    Const,
+    Expr,
+    Symbol,
+    applied,
+    bounds,
+    constant,
+    eq,
+    select,
+    simplify,
+    unit,
+)
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.ir.implementations import Request
@@ -19,6 +31,7 @@ from megatile.lower.loops import branch, loop_frame
 from megatile.lower.nests import read_number
 from megatile.lower.regions import Block
 from megatile.lower.streams import Frame, rule
+from megatile.lower.structure import MustEnd
 from megatile.lower.units import WHOLE, NotStatic
 from megatile.plan import model as pm
 
@@ -40,10 +53,14 @@ def _reshape(frame: Frame, node: n.Reshape) -> None:
 
 @rule(n.Loop)
 def _loop(frame: Frame, node: n.Loop) -> None:
-    if node.kind == "bounded":
-        raise cannot("a 'while' loop", node)
     with loop_frame(frame, node) as inner:
         inner.lower(node.body)
+
+
+@rule(MustEnd)
+def _must_end(frame: Frame, node: MustEnd) -> None:
+    """Reading more than 0 of what is left stops the run."""
+    read_number(frame, applied("==", (node.broken, Const(0)), "int"), 0, "while_goes_on")
 
 
 @rule(n.If)
@@ -198,7 +215,19 @@ def _store(frame: Frame, node: n.Store) -> None:
 
 @rule(n.Atomic)
 def _atomic(frame: Frame, node: n.Atomic) -> None:
-    nests.statement(frame, node)
+    """An atomic; the old value, if it is asked for, is a number of the stream."""
+    if node.result is None:
+        nests.statement(frame, node)
+        return
+    peer = None if node.dst is None else frame.peer(frame.whole(node.dst), node.axis, node.scale)
+    block = frame.regions.block(n.Region(node.target, tuple(n.Dim(i) for i in node.index)), True, peer)
+    if node.op not in ("add", "max", "min") or block.home.dtype not in WHOLE:
+        raise cannot(f"an atomic_{node.op} of {block.home.dtype} whose old value is used", node)
+    name = frame.lowering.name(node.result)
+    region = block.region()
+    frame.emit(pm.ReadScalar(name, region, 2**31 - 1, region, node.op, frame.whole(node.value)))
+    frame.names[node.result] = Symbol(name)
+    frame.ranges[name] = (0, 2**31 - 1)
 
 
 @rule(n.AtomicRegion)

@@ -5,12 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from megatile.core.expr import Const, Symbol, applied
+from megatile.core.expr import Const, Expr, Symbol, applied, known
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
 from megatile.lower.errors import cannot
 
 _JUMPS = (n.Break, n.Continue, n.Return)
+
+
+@dataclass(frozen=True)
+class MustEnd(n.Node):
+    """A ``while`` has ended: ``broken`` is not 0."""
+
+    broken: Expr
 
 
 @dataclass(frozen=True)
@@ -82,14 +89,30 @@ class _Jumps:
         leaves = done is not None and any(isinstance(m, n.Return) for m in inner)
         if not leaves and not any(isinstance(m, n.Break) for m in inner):
             return [replace(node, body=self.block(node.body, None, done))]
-        if node.kind == "bounded":
-            raise cannot("a 'while' loop", node)
         broken = self.fresh("broken")
         body = self.block(node.body, broken, done)
         if leaves and done is not None:
             body = (n.If(_is_zero(done), body),)
         guarded = n.If(_is_zero(broken), body, span=node.span)
-        return [n.Let(broken, Const(0)), replace(node, body=(guarded,))]
+        start: list[n.Node] = [n.Let(broken, Const(0))]
+        if node.kind != "bounded":
+            return [*start, replace(node, body=(guarded,))]
+        return [*start, *self.turns(replace(node, body=(guarded,)), broken)]
+
+    def turns(self, node: n.Loop, broken: str) -> list[n.Node]:
+        """A ``while``: loops of 1, 2, 4, … turns until one ends it. Trip counts are known when a loop begins,
+        and turns that are left over are empty."""
+        width = self.fresh("turns")
+        most = known(node.stop)
+        if most is None:
+            raise cannot("a 'while' loop whose bound is not a number", node)
+        doubled = applied("*", (Symbol(width), applied("*", (_is_zero(broken), Const(2)), "int")), "int")
+        inner = replace(node, stop=Symbol(width))
+        again = n.Loop(
+            "serial", self.fresh("doubling"), Const(0), Const(most.bit_length()), span=node.span,
+            body=(inner, n.Let(width, doubled)),
+        )  # fmt: skip
+        return [n.Let(width, Const(1)), again, MustEnd(Symbol(broken), span=node.span)]
 
 
 def _is_zero(name: str) -> Any:

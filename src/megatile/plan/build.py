@@ -263,7 +263,7 @@ class PlanBuilder:
     def read_scalar(self, read: Operand, bound: int, name: str = "scalar") -> Symbol:
         """A runtime integer from one element of a tile."""
         symbol = Symbol(self.fresh(name))
-        self.add(ReadScalar(symbol.name, part(read).region, bound, self.place))
+        self.add(ReadScalar(symbol.name, part(read).region, bound, source=self.place))
         return symbol
 
     def signal(self, flag: Flag, *, to: IntLike, member: IntLike = 0, amount: IntLike = 1) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.elementwise import ATOMICS
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.operations import OPERATIONS, Operation, cast
 from megatile.plan.code import Instruction, RegionCode
@@ -294,11 +295,21 @@ class Executor(Follower):
         self.put(len(cohort), OPERATIONS["copy"], write, [read], {})
 
     def on_read_scalar(self, cohort: Cohort, instruction: Instruction) -> Value:
-        read = self.access(cohort, instruction, instruction.reads[0], False)
+        read = self.access(
+            cohort, instruction, instruction.write or instruction.reads[0], instruction.write is not None
+        )
         if read.ragged or np.prod(read.shape) != 1:
             raise PlanError(f"read_scalar reads one element: {self.describe(instruction)}")
-        values = [read.one(at).reshape(-1)[0] for at in range(len(cohort))]
-        return np.asarray([int(v) for v in values], dtype=np.int64)
+        statement: Any = instruction.statement
+        combine = ATOMICS[statement.combine] if statement.combine else None
+        terms = np.broadcast_to(instruction.functions["value"](cohort.ints), len(cohort))
+        values = []
+        for at in range(len(cohort)):
+            element = read.one(at)
+            values.append(int(element.reshape(-1)[0]))
+            if combine is not None:
+                element[...] = combine(element, element.dtype.type(terms[at]))
+        return np.asarray(values, dtype=np.int64)
 
     def on_signal(
         self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, amount: Value

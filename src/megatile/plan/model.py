@@ -119,6 +119,8 @@ A ``Group`` divides the units by ``key(unit)``: equal keys are one group, key -1
 from ``read`` to ``write``.
 
 Lengths, trip counts, peers and indices may use runtime integers from ``ReadScalar`` (0 <= value <= bound).
+One that combines is an atomic: those of one element do not race, each is ordered after the one before, and so
+is what its unit does next. Data execution lets units come in their order; the timed run takes its values.
 
 Time
 ----

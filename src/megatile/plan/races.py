@@ -39,6 +39,7 @@ class RaceWatch:
         self.log = hb.AccessLog()
         self.messages: dict[tuple[str, int, int], deque[Any]] = {}
         self.signals: dict[tuple[str, int, int], list[tuple[int, Any]]] = {}
+        self.fetched: dict[Any, Any] = {}
 
     @staticmethod
     def for_plan(plan: Plan) -> RaceWatch | None:
@@ -73,16 +74,29 @@ class RaceWatch:
         starts = [spread(s, count) for s in found.start] or [np.zeros(count, dtype=np.int64)] * len(
             found.shape
         )
-        atomic = code.tile == getattr(instruction.write, "tile", None) and "combine" in instruction.attributes
+        fetches = bool(getattr(instruction.statement, "combine", ""))
+        atomic = fetches or (
+            code.tile == getattr(instruction.write, "tile", None) and "combine" in instruction.attributes
+        )
         for at, unit in enumerate(cohort.units.tolist()):
             box = tuple((int(s[at]), int(s[at]) + n) for s, n in zip(starts, found.shape, strict=True))
             storage = (handle.tile, int(owners[at]), int(buffers[at]))
             access = hb.Access(
                 self.actors.number(cohort.level, unit), write, box, instruction.statement, atomic
             )
+            if fetches:
+                self.fetch((*storage, box), access.unit)
             other = self.log.record(self.clocks, storage, access)
             if other is not None:
                 raise self.race(access, other, storage)
+
+    def fetch(self, element: Any, unit: int) -> None:
+        """A unit that fetches an element knows what those before it did, and those after what it did."""
+        past = self.fetched.get(element)
+        if past is not None:
+            self.clocks.acquire(unit, past)
+        now = self.clocks.release(unit)
+        self.fetched[element] = now if past is None else np.maximum(past, now)
 
     def race(self, access: hb.Access, other: hb.Access, storage: tuple[str, int, int]) -> RaceError:
         first, second = (self.described(a) for a in (other, access))

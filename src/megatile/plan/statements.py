@@ -123,12 +123,18 @@ class ReceiveAny:
 
 @dataclass(frozen=True)
 class ReadScalar:
-    """Read one integer element; ``name`` is its value from here on. 0 <= value <= ``bound`` is checked."""
+    """Read one integer element; ``name`` is its value from here on. 0 <= value <= ``bound`` is checked.
+
+    With ``combine`` (add, max or min) the element, which ``write`` names too, is combined with ``value``,
+    indivisibly: of units that come at the same time, each reads what the one before has left."""
 
     word: ClassVar[str] = "read_scalar"
     name: str = part("word", TARGET, role="counts")
     read: Region = part("region", ARGUMENT, role="reads")
     bound: int = part("literal")
+    write: Region | None = part("region", KEYWORD, None, role="writes")
+    combine: str = part("text", KEYWORD, "")
+    value: Expr = part("expr", KEYWORD, ZERO)
     source: Place | None = _source()
 
 

@@ -166,6 +166,8 @@ class UnitRun(Control):
 
     def step_read_scalar(self, instruction: Instruction) -> None:
         statement: Any = instruction.statement
+        if statement.combine:
+            raise PlanError("an atomic that is read cannot run on processes yet", place=statement.source)
         self.ahead.written(self._tile_of(instruction.reads[0]))
         value = int(self.region(instruction.reads[0]).reshape(-1)[0].item())
         if not 0 <= value <= statement.bound:

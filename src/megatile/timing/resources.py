@@ -260,9 +260,10 @@ class Resources:
         return bandwidth / self._sharers(layer.level) if contended else bandwidth
 
     def _sharers(self, level: str) -> int:
-        """How many units of the plan stand in one unit of a level, at most."""
+        """How many units of the plan stand in one unit of a level, at most; the units of the first level do
+        not share with the instances inside them."""
         total = self.hda.level(level).total
-        if self.plan.levels:
+        if self.plan.levels and self.views[self.plan.level(None).name] is not self:
             return max(1, self._crowd(level))
         return max(Counter(place * total // self.level.total for place in self.places).values(), default=1)
 
