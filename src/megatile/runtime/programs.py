@@ -84,7 +84,7 @@ def launch_program(
         begun = time.perf_counter()
         done = code.function(pointers, None, ctypes.byref(failure), None)
         if done == 2:
-            lost = int(shared.mt_lost(ctypes.c_void_p(world.heap.address(0))))
+            lost = int(shared.mt_lost(world.heap.address(0)))
             raise PeerError(f"rank {lost} is gone", ranks=(lost,))
         if done:
             raise LaunchError("there is not enough memory for the tiles of this program")

@@ -32,7 +32,7 @@ long mt_most_members(void) { return MOST; }
 
 void mt_world_begin(struct world *w, long members, long cores) {
   memset(w, 0, sizeof *w);
-  w->members = members, w->parent = getpid(), w->spins = members <= cores ? 4000 : 20;
+  w->members = members, w->parent = getpid(), w->spins = members <= cores ? 4000 : 0;
 }
 
 static inline void rest(void) {

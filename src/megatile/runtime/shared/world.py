@@ -7,7 +7,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from math import prod
 from typing import Any
@@ -24,6 +24,12 @@ from megatile.targets.cpu.toolchain import Making
 KINDS = {"f32": 0, "f64": 1, "i32": 2, "i64": 3, "f16": 4, "bf16": 5, "i8": 6, "u8": 7}
 OPERATIONS = {"sum": 0, "max": 1, "min": 2, "prod": 3}
 _LINE = 64
+_ARGUMENTS = {
+    "world_bytes": "l", "world_begin": "pll", "barrier": "p", "signal": "ppl", "wait": "ppl", "lose": "pl",
+    "all_reduce": "plplii", "reduce_scatter": "plpplii", "all_gather": "plppl", "all_to_all": "plppl",
+    "broadcast": "plpll", "lost": "p",
+}  # fmt: skip
+_C = {"l": ctypes.c_long, "p": ctypes.c_void_p, "i": ctypes.c_int}
 
 
 @cache
@@ -31,6 +37,8 @@ def library() -> ctypes.CDLL:
     """The collectives as machine code of this computer."""
     text = files("megatile.runtime.shared").joinpath("world.c").read_text(encoding="utf-8")
     made = Making(text, ("-O3",)).load()
+    for name, kinds in _ARGUMENTS.items():
+        getattr(made, f"mt_{name}").argtypes = [_C[kind] for kind in kinds]
     made.mt_world_bytes.restype = made.mt_lost.restype = ctypes.c_long
     return made
 
@@ -88,7 +96,7 @@ class Symmetric:
 
     @property
     def nbytes(self) -> int:
-        return prod(self.shape) * numpy_dtype(self.dtype).itemsize
+        return self.count * numpy_dtype(self.dtype).itemsize
 
     def of(self, rank: int) -> np.ndarray:
         """The array of a rank, for puts and gets."""
@@ -97,6 +105,16 @@ class Symmetric:
         start = self.world.part(rank) + self.offset
         raw = self.world.heap.bytes[start : start + self.nbytes]
         return raw.view(numpy_dtype(self.dtype)).reshape(self.shape)
+
+    @cached_property
+    def places(self) -> Any:
+        """Where it is in the parts of all ranks, as C has it."""
+        parts = (self.world.part(rank) for rank in range(self.world.size))
+        return (ctypes.c_void_p * self.world.size)(*(self.world.heap.address(p + self.offset) for p in parts))
+
+    @cached_property
+    def count(self) -> int:
+        return prod(self.shape)
 
     @property
     def local(self) -> np.ndarray:
@@ -111,7 +129,7 @@ class World:
         self.rank = -1
         self._used = 0
         self._head = _aligned(int(library().mt_world_bytes(size)))
-        self._world = ctypes.c_void_p(heap.address(0))
+        self._world = heap.address(0)
 
     @classmethod
     def make(cls, size: int, part_bytes: int) -> World:
@@ -155,12 +173,12 @@ class World:
     def signal(self, flag: Symmetric, rank: int, amount: int = 1, index: int = 0) -> None:
         """Count up a flag (i32) of a rank; what was written before is seen by who waits for it."""
         address = self.heap.address(self.part(rank) + flag.offset + 4 * index)
-        library().mt_signal(self._world, ctypes.c_void_p(address), ctypes.c_long(amount))
+        library().mt_signal(self._world, address, amount)
 
     def wait(self, flag: Symmetric, value: int, index: int = 0) -> None:
         """Wait until one's own flag has reached a value."""
         address = self.heap.address(self.part(self.rank) + flag.offset + 4 * index)
-        self._done(library().mt_wait(self._world, ctypes.c_void_p(address), ctypes.c_long(value)))
+        self._done(library().mt_wait(self._world, address, value))
 
     def _done(self, code: int) -> None:
         if code:
@@ -174,54 +192,40 @@ class World:
     def all_reduce(self, x: Symmetric, op: str = "sum") -> None:
         """Merge the arrays of all ranks, in the order of ranks; every rank gets the result."""
         kind, operation = _kind(x.dtype), _operation(op)
-        count = ctypes.c_long(prod(x.shape))
-        self._done(library().mt_all_reduce(self._world, self._me, self._all(x), count, kind, operation))
+        self._done(library().mt_all_reduce(self._world, self.rank, x.places, x.count, kind, operation))
 
     def reduce_scatter(self, out: Symmetric, x: Symmetric, op: str = "sum") -> None:
         """``out`` gets the merge of everybody's part number ``rank`` of ``x``."""
         self._fits(x, out, "reduce_scatter")
-        count, mine = ctypes.c_long(prod(out.shape)), self._at(out)
-        kind, operation = _kind(x.dtype), _operation(op)
+        kind, operation, at = _kind(x.dtype), _operation(op), out.places[self.rank]
         self._done(
-            library().mt_reduce_scatter(self._world, self._me, self._all(x), mine, count, kind, operation)
+            library().mt_reduce_scatter(self._world, self.rank, x.places, at, out.count, kind, operation)
         )
 
     def all_gather(self, out: Symmetric, x: Symmetric) -> None:
         """``out`` gets the arrays of all ranks, one after the other."""
         self._fits(out, x, "all_gather")
-        size = ctypes.c_long(x.nbytes)
-        self._done(library().mt_all_gather(self._world, self._me, self._all(x), self._at(out), size))
+        at = out.places[self.rank]
+        self._done(library().mt_all_gather(self._world, self.rank, x.places, at, x.nbytes))
 
     def all_to_all(self, out: Symmetric, x: Symmetric) -> None:
         """Part r of ``x`` goes to rank r, into the part of ``out`` that belongs to the sender."""
         if out.nbytes != x.nbytes or x.nbytes % self.size:
             raise PeerError(f"all_to_all of {x.shape} into {out.shape} among {self.size} ranks does not fit")
-        size = ctypes.c_long(x.nbytes // self.size)
-        self._done(library().mt_all_to_all(self._world, self._me, self._all(x), self._at(out), size))
+        size, at = x.nbytes // self.size, out.places[self.rank]
+        self._done(library().mt_all_to_all(self._world, self.rank, x.places, at, size))
 
     def broadcast(self, x: Symmetric, root: int = 0) -> None:
         """All ranks get the root's array."""
         x.of(root)
-        size, from_ = ctypes.c_long(x.nbytes), ctypes.c_long(root)
-        self._done(library().mt_broadcast(self._world, self._me, self._all(x), size, from_))
+        self._done(library().mt_broadcast(self._world, self.rank, x.places, x.nbytes, root))
 
     def lose(self, rank: int) -> None:
         """Tell all ranks that one of them is gone: whoever waits raises `PeerError`."""
-        library().mt_lose(self._world, ctypes.c_long(rank))
-
-    @property
-    def _me(self) -> ctypes.c_long:
-        return ctypes.c_long(self.rank)
-
-    def _at(self, x: Symmetric) -> ctypes.c_void_p:
-        return ctypes.c_void_p(self.heap.address(self.part(self.rank) + x.offset))
-
-    def _all(self, x: Symmetric) -> Any:
-        places = (self.heap.address(self.part(rank) + x.offset) for rank in range(self.size))
-        return (ctypes.c_void_p * self.size)(*places)
+        library().mt_lose(self._world, rank)
 
     def _fits(self, whole: Symmetric, part: Symmetric, what: str) -> None:
-        if whole.dtype != part.dtype or prod(whole.shape) != self.size * prod(part.shape):
+        if whole.dtype != part.dtype or whole.count != self.size * part.count:
             raise PeerError(
                 f"{what}: {whole.dtype}{list(whole.shape)} is not {self.size} times "
                 f"{part.dtype}{list(part.shape)}"
