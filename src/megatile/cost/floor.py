@@ -3,17 +3,21 @@
 What the instances of a level keep an engine or a memory busy with, divided evenly over those that they may
 use; and, as an instance stays on its hardware unit, whole instances in turn on the busiest engine. Commands
 whose number is not known without running (data, or an outer loop's index, decides) count as none, work whose
-size is not known as a start-up.
+size is not known as a start-up. Of a memory behind caches, copies keep the nearest cache busy with all their
+bytes, and the memory with those that it must give or take at least once: distinct blocks that are read, and
+distinct blocks that are written beyond what the caches hold at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from megatile.core.expr import Expr, symbols
+from megatile.core.dtypes import itemsize
+from megatile.core.expr import Expr, constant, symbols
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
 from megatile.plan import model as pm
@@ -50,15 +54,98 @@ def floor(plan: pm.Plan, machine: HDA | str, *, launch: bool = True) -> int:
             if level.slots is not None and what == "engine" and len(busy) == plan.instances(level.name) > 0:
                 turns = -(-level.count // max(1, servers // parents))
                 longest = max(longest, turns * int(busy.min()))
-    found = max(longest, int(max(loads.values(), default=0.0)))
+    found = max(longest, int(max(loads.values(), default=0.0)), _behind_caches(whole))
     return whole.whole_ps(min((whole.start_ps(u) for u in (0,) if plan.units), default=0) + found, launch)
+
+
+def _behind_caches(whole: Resources) -> int:
+    """How long a memory behind caches serves at least: the busiest of all such memories of the machine."""
+    plan, hda = whole.plan, whole.hda
+    moved: dict[tuple[str, str], int] = {}
+    written = {
+        s.write.tile for st in plan.streams for s in pm.statements(st.body) if isinstance(s, pm.Compute)
+    }
+    for stream in plan.streams if plan.levels else ():
+        view = whole.of(plan.level(stream.level).name)
+        for (tile, write), nbytes in Distinct(plan, stream).bytes().items():
+            memory = plan.tile(tile).memory
+            caches = view.caches(memory, 0)
+            if caches and (write or tile not in written):
+                held = sum(hda.memory(c.name).size for c in caches) if write else 0
+                moved[memory, tile] = max(moved.get((memory, tile), 0), nbytes - held)
+    longest = 0
+    for name in {memory for memory, _ in moved}:
+        total = sum(nbytes for (memory, _), nbytes in moved.items() if memory == name)
+        fills = [c.fill or 0.0 for c in hda.memories if c.of and hda.memory(c.of) is hda.memory(name)]
+        rate = max([hda.memory(name).effective_bandwidth, *fills])
+        longest = max(longest, serialise_ps(total / max(1, plan.units), rate))
+    return longest
+
+
+class Distinct:
+    """Blocks of tiles that the copies of a stream read or write, counted once however often they are used."""
+
+    MOST = 1 << 20
+    """Pairs of unit and round that are looked at."""
+
+    def __init__(self, plan: pm.Plan, stream: pm.Stream) -> None:
+        self.tiles = {tile.name: tile for tile in plan.tiles}
+        self.found: dict[tuple[str, bool], tuple[tuple[int, ...], Any]] = {}
+        units = np.fromiter(stream.unit_numbers(), np.int64)
+        self.block(stream.body, {"unit": units}, np.ones(len(units), bool))
+
+    def block(self, body: Iterable[Any], known: dict[str, Any], alive: Any) -> None:
+        for s in body:
+            if isinstance(s, pm.Compute) and s.engine == "dma":
+                self.copy(s.reads[:1], False, known, alive)
+                self.copy((s.write,), True, known, alive)
+            elif isinstance(s, pm.Loop):
+                start, stop, step = (_value(e, known) for e in (s.start, s.stop, s.step))
+                if start is None or stop is None or step is None or np.ndim(step) or step <= 0:
+                    continue
+                trips = int(np.max(-(-(stop - start) // step), initial=0))
+                if trips * len(alive) > self.MOST or s.carries:
+                    continue
+                turns = np.repeat(np.arange(trips), len(alive))
+                wide = {name: np.tile(np.broadcast_to(v, alive.shape), trips) for name, v in known.items()}
+                index = np.tile(np.broadcast_to(start, alive.shape), trips) + turns * step
+                inside = np.tile(alive, trips) & (index < np.tile(np.broadcast_to(stop, alive.shape), trips))
+                self.block(s.body, wide | {s.index: index}, inside)
+            elif isinstance(s, pm.If):
+                taken = _value(s.condition, known)
+                if taken is not None:
+                    self.block(s.body, known, alive & (taken != 0))
+                    self.block(s.orelse, known, alive & (taken == 0))
+
+    def copy(self, regions: Iterable[pm.Region], write: bool, known: dict[str, Any], alive: Any) -> None:
+        """Regions at multiples of one shape do not overlap; others are left out."""
+        for region in regions:
+            tile, shape = self.tiles.get(region.tile), tuple(constant(e) or 0 for e in region.shape)
+            starts = [_value(e, known) for e in region.start]
+            if tile is None or not shape or not all(shape) or region.at or any(s is None for s in starts):
+                continue
+            number, aligned = np.zeros(alive.shape, np.int64), alive
+            for start, size, extent in zip(starts, shape, tile.shape, strict=True):
+                number = number * -(-extent // size) + np.asarray(start) // size
+                aligned = aligned & (np.asarray(start) % size == 0)
+            blocks = prod(-(-extent // size) for extent, size in zip(tile.shape, shape, strict=True))
+            first, found = self.found.setdefault((region.tile, write), (shape, np.zeros(blocks, bool)))
+            if first == shape:
+                found[number[aligned & (number >= 0) & (number < blocks)]] = True
+
+    def bytes(self) -> dict[tuple[str, bool], int]:
+        """By tile, and whether it is written; what is written is not read from behind the caches."""
+        return {
+            (name, write): int(found.sum()) * prod(shape) * itemsize(self.tiles[name].dtype)
+            for (name, write), (shape, found) in self.found.items()
+        }
 
 
 def _level_of(view: Resources, what: str, name: str) -> str | None:
     """The level of the engine or memory that instances contend for; None where each has its own."""
     if what == "memory":
         layer, _, contended = view.memory(name)
-        return layer.level if contended else None
+        return layer.level if contended or layer.cache else None
     key = view.engine_resource(name, 0)
     return key[1].split()[0] if key is not None else None
 
@@ -109,8 +196,10 @@ class _Count:
             self.add("engine", "dma", times * held[rows])
         for name in {self.memories.get(r.tile) for r in (*s.reads[:1], s.write)} - {None}:
             assert name is not None
-            bandwidth = self.view.memory(name)[1]
-            self.add("memory", name, times * np.array([serialise_ps(int(b), bandwidth) for b in sizes])[rows])
+            caches = self.view.caches(name, 0)
+            bandwidth = self.view.memory(caches[0].name if caches else name)[1]
+            busy = times * np.array([serialise_ps(int(b), bandwidth) for b in sizes])[rows]
+            self.add("memory", caches[0].name if caches else name, busy)
 
     def add(self, what: str, name: str, busy: Any) -> None:
         key = (what, name)

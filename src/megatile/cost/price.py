@@ -7,15 +7,16 @@ longest chain of dependencies, and the lower bound (or the busiest resource, if 
 chain, time is lost only while some shared resource serves others, so the upper bound adds the busy time of
 every resource that more than one flow uses. A receive-from-any takes what comes first, which contention may
 change: then the busiest engine or resource bounds the time below, and all activities one after another above.
-So it is where instances take slots in turn: which slot one gets depends on who is ready first. What all slots
-of a level do is then divided evenly for the lower bound. Caches have everything for the lower bound, and
+So it is where instances take slots in turn: which slot one gets depends on who is ready first. Plans with
+many instances are bounded below by `floor`, without a run; the upper bound is found when it is asked for.
+Caches have everything for the lower bound, and
 nothing for the upper one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -24,6 +25,7 @@ import numpy as np
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
 from megatile.core.expr import constant
+from megatile.cost.floor import floor
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
 from megatile.plan import model as pm
@@ -47,7 +49,22 @@ class Price:
 
     lower_ps: int
     upper_ps: int
-    shared: tuple[str, ...] = ()
+    shared: tuple[str, ...] = field(default_factory=tuple)
+
+    def __getattr__(self, name: str) -> Any:
+        """Of plans whose lower bound needs no run, the rest is found when it is asked for."""
+        rest = self.__dict__.get("rest")
+        if rest is None or name not in ("upper_ps", "shared"):
+            raise AttributeError(name)
+        found = rest()
+        self.__dict__.update(upper_ps=max(found.upper_ps, self.lower_ps), shared=found.shared)
+        return self.__dict__[name]
+
+    @classmethod
+    def bounded(cls, lower_ps: int, rest: Callable[[], Price]) -> Price:
+        made = cls.__new__(cls)
+        made.__dict__.update(lower_ps=lower_ps, rest=rest)
+        return made
 
     @property
     def lower_ns(self) -> float:
@@ -75,9 +92,20 @@ def price(
     Values read by ``ReadScalar`` are taken to be ``assume[name]``, or anything up to their bound: the lower
     bound then takes 0 and the upper one the bound. ``timing`` and ``launch`` are those of ``simulate``.
     """
-    each = [_price(run, assume or {}) for run in _runs(plan, machine, timing, launch)]
-    fastest = min(each, key=lambda p: p.upper_ps)
-    return replace(fastest, lower_ps=min(p.lower_ps for p in each))
+    runs = _runs(plan, machine, timing, launch)
+
+    def bounds() -> Price:
+        each = [_price(run, assume or {}) for run in runs]
+        fastest = min(each, key=lambda p: p.upper_ps)
+        return replace(fastest, lower_ps=min(p.lower_ps for p in each))
+
+    if not plan.levels or timing is not None:
+        return bounds()
+    least = floor(plan, machine, launch=launch)
+    if _takes_turns(plan) and not has_any(plan) and not _reads(plan):
+        return Price.bounded(least, bounds)
+    found = bounds()
+    return replace(found, lower_ps=max(found.lower_ps, least), upper_ps=max(found.upper_ps, least))
 
 
 def lower_bound(plan: Plan, machine: HDA | str, *, launch: bool = True, timing: Timing | None = None) -> int:
@@ -85,7 +113,7 @@ def lower_bound(plan: Plan, machine: HDA | str, *, launch: bool = True, timing: 
     found = []
     for run in _runs(plan, machine, timing, launch):
         if _unordered(plan):
-            return _price(run, {}).lower_ps
+            return price(plan, machine, launch=launch, timing=timing).lower_ps
         run.scalars = _reading({}, least=True)
         run.run(0)
         found.append(run.end_ps)
@@ -136,13 +164,17 @@ def _takes_turns(plan: Plan) -> bool:
     return any(level.slots is not None for level in plan.levels)
 
 
+def _reads(plan: Plan) -> bool:
+    return any(isinstance(s, pm.ReadScalar) for stream in plan.streams for s in pm.statements(stream.body))
+
+
 def _price(run: Run, assume: Mapping[str, int]) -> Price:
     unordered = _unordered(run.plan)
     run.scalars = _reading(assume, least=True)
     run.run(EVERYTHING)
     low = _Loads(run)
     high = low
-    if any(isinstance(s, pm.ReadScalar) for stream in run.plan.streams for s in pm.statements(stream.body)):
+    if _reads(run.plan):
         run.scalars = _reading(assume, least=False)
         run.run(EVERYTHING)
         high = _Loads(run)

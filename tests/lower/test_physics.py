@@ -1,0 +1,93 @@
+"""What no machine and no program may do: beat its bound, or lose where rates are doubled."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.tune.factories import gemm
+
+import megatile as mt
+import megatile.language as T
+from megatile.cost.floor import floor
+from megatile.hda.vary import RATES, figures, scaled
+
+H100 = mt.machine("dgx-h100")
+RATE_NAMES = sorted(n for n in figures(H100) if n.rsplit(".", 1)[1] in RATES and not n.endswith(".size"))
+
+
+def moves(n: int, rounds: int, work: int):
+    """Every block copies tiles and computes on them; both sides can be made long."""
+
+    @T.program
+    def kernel(X: T.Tensor((n, 128), "f32"), Y: T.Tensor((n, 128), "f32")):
+        with T.Kernel(block=n // 16, threads=128) as b:
+            y = T.alloc((16, 128), "f32")
+            T.clear(y)
+            x = T.alloc((16, 128), "f32", level="l1")
+            for _ in T.Pipelined(rounds, num_stages=2):
+                T.copy(x, X[b * 16, 0])
+                for _ in T.serial(work):
+                    for i, j in T.Parallel(16, 128):
+                        y[i, j] = T.exp2(y[i, j]) + x[i, j]
+            T.copy(Y[b * 16, 0], y)
+
+    return kernel
+
+
+SIZES = st.sampled_from((32, 64, 96, 256, 512))
+PROGRAMS = st.one_of(
+    st.builds(gemm, SIZES, SIZES, SIZES, stages=st.integers(1, 3)),
+    st.builds(moves, st.sampled_from((16, 256, 2560)), st.integers(1, 6), st.integers(1, 3)),
+)
+QUICK = settings(max_examples=12, deadline=None, derandomize=True)
+
+
+@QUICK
+@given(PROGRAMS, st.sampled_from(("dgx-h100", "mi300x-8", "cerebras-wse2")))
+def test_no_program_beats_its_bound(program, machine) -> None:
+    try:
+        low = mt.lower(program, machine=machine)
+    except mt.MegatileError:  # tiles that a core of the wafer has no room for
+        return
+    assert 0 < mt.price(low).lower_ps <= mt.simulate(low, record=False).time_ps
+
+
+@QUICK
+@given(PROGRAMS, st.sampled_from(RATE_NAMES))
+def test_doubling_a_rate_never_hurts(program, name) -> None:
+    low, faster = mt.lower(program, machine=H100), scaled(H100, {name: 2.0})
+    assert floor(low.plan, faster) <= floor(low.plan, H100)
+    before = mt.simulate(low.plan, machine=H100, record=False).time_ps
+    assert mt.simulate(low.plan, machine=faster, record=False).time_ps <= 1.03 * before
+
+
+@QUICK
+@given(st.sampled_from((256, 2560)), st.integers(2, 6), st.integers(1, 4))
+def test_overlap_never_beats_the_longer_part(n, rounds, work) -> None:
+    result = mt.simulate(moves(n, rounds, work), machine=H100)
+    units = min(n // 16, 132)
+    assert result.time_ps >= max(busy / units for busy in result.busy.values())
+
+
+def test_a_larger_cache_never_adds_traffic() -> None:
+    low = mt.lower(gemm(512, 512, 512), machine=H100)
+    read = []
+    for factor in (1 / 8192, 1 / 2048, 1 / 512, 1 / 8, 1):
+        hda = scaled(H100, {"memory.l2_cache.size": factor})
+        read.append(mt.simulate(low.plan, machine=hda).traffic["hbm"].read_bytes)
+    assert read == sorted(read, reverse=True)
+    assert read[0] > read[-1]
+
+
+def test_more_stages_are_faster_until_bandwidth_binds() -> None:
+    times = []
+    for stages in (1, 2, 3, 4):
+        low = mt.lower(gemm(256, 256, 1024, bM=64, bN=64, bK=64, stages=stages), machine=H100)
+        times.append((low.plan.levels[0].slots, mt.simulate(low, record=False).time_ps))
+    for (slots, before), (more, after) in zip(times, times[1:], strict=False):
+        assert slots != more or after <= before
+    assert times[1][1] < times[0][1]
+
+
+def test_the_bound_of_a_large_product_is_near_its_time() -> None:
+    low = mt.lower(gemm(2048, 2048, 2048, bM=128, bN=128, bK=64, stages=3), machine=H100)
+    assert mt.price(low).lower_ps == pytest.approx(mt.simulate(low, record=False).time_ps, rel=0.35)
