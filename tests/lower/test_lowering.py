@@ -196,8 +196,32 @@ def test_time_is_between_the_bounds_and_figures_follow() -> None:
     found = figures(lowered, result)
     assert found.flops["tensor"] == 2 * 512**3
     assert found.levels[0].instances == 16
-    assert 0 < (found.share_of_peak or 0) < 1
+    assert 0 < (found.share_of_peak or 0) <= (found.share_of_roofline or 0) < 1
+    read = 2 * 512 * 512 * 2  # both inputs once: the cache has the rest, and keeps the result
+    assert found.intensity == 2 * 512**3 / read
+    cache = result.traffic["l2_cache"]
+    assert cache.hit_rate == cache.hits / (cache.hits + cache.misses)
+    assert f"{cache.hit_rate:.1%} hits" in result.summary()
+    assert found.as_dict()["traffic"]["l2_cache"]["hit_rate"] == cache.hit_rate
     assert result.outputs is None
+
+
+def test_a_copy_is_held_to_the_roofline_of_memory() -> None:
+    """The roof at a low intensity is the memory's bandwidth, not the engine's peak."""
+
+    @T.program
+    def add(X: T.Tensor((1 << 16, 128), "f32"), Y: T.Tensor((1 << 16, 128), "f32")):
+        with T.Kernel(block=(1 << 16) // 64, threads=128) as b:
+            x = T.alloc((64, 128), "f32")
+            T.copy(x, X[b * 64, 0])
+            for i, j in T.Parallel(64, 128):
+                x[i, j] = x[i, j] + 1.0
+            T.copy(Y[b * 64, 0], x)
+
+    lowered = mt.lower(add, machine="dgx-h100")
+    found = figures(lowered, mt.simulate(lowered))
+    assert (found.intensity or 0) < 1
+    assert (found.share_of_peak or 0) < 0.1 < (found.share_of_roofline or 0) <= 1
 
 
 def test_arrays_give_outputs_and_shapes_do_not() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from megatile.lower.lowered import Lowered
 from megatile.lower.residency import limits
 from megatile.plan import model as pm
 from megatile.sim import Result
+from megatile.sim.record import Traffic
 from megatile.trace import text_table
 
 MOST_ROUNDS = 4096
@@ -54,24 +55,53 @@ class Figures:
     """Operations per second of the units of the launch, by engine."""
     time_ps: int | None = None
     versions: tuple[tuple[str, int], ...] = ()
+    traffic: dict[str, Traffic] = field(default_factory=dict)
+    """What went through each memory layer, with hits and misses of caches."""
+    bandwidth: float = 0.0
+    """Of device memory, for the units of the launch."""
+    memory: str = ""
+
+    @property
+    def intensity(self) -> float | None:
+        """Operations per byte of device memory."""
+        used = self.traffic.get(self.memory)
+        nbytes = used.read_bytes + used.written_bytes if used else 0
+        return None if not nbytes else self._operations / nbytes
+
+    @property
+    def share_of_roofline(self) -> float | None:
+        """Of what engines and device memory allow at this intensity."""
+        peak, intensity = self.peaks.get(self._engine), self.intensity
+        if self.tflops is None or not peak or intensity is None or not self.bandwidth:
+            return None
+        return self.tflops * 1e12 / min(peak, intensity * self.bandwidth)
+
+    @property
+    def _engine(self) -> str:
+        return "tensor" if self.flops.get("tensor") else "vector"
+
+    @property
+    def _operations(self) -> int:
+        return self.flops.get(self._engine, 0)
 
     @property
     def tflops(self) -> float | None:
         """Operations of tensor engines (or of vector engines, without any) per second."""
         if not self.time_ps:
             return None
-        return (self.flops.get("tensor") or self.flops.get("vector", 0)) / self.time_ps
+        return self._operations / self.time_ps
 
     @property
     def share_of_peak(self) -> float | None:
-        engine = "tensor" if self.flops.get("tensor") else "vector"
-        peak = self.peaks.get(engine)
+        peak = self.peaks.get(self._engine)
         return None if self.tflops is None or not peak else self.tflops * 1e12 / peak
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "program": self.name, "machine": self.machine, "time_us": (self.time_ps or 0) / 1e6,
-            "tflops": self.tflops, "share_of_peak": self.share_of_peak, "flops": self.flops,
+            "tflops": self.tflops, "share_of_peak": self.share_of_peak,
+            "share_of_roofline": self.share_of_roofline, "intensity": self.intensity, "flops": self.flops,
+            "traffic": {name: {**t._asdict(), "hit_rate": t.hit_rate} for name, t in self.traffic.items()},
             "moved_bytes": self.moved,
             "levels": [
                 {"name": v.name, "instances": v.instances, "slots": v.slots, "waves": v.waves,
@@ -84,11 +114,14 @@ class Figures:
         lines = [f"{self.name} on {self.machine}"]
         if self.time_ps:
             rate = f", {self.tflops:.4g} TFLOP/s" if self.tflops else ""
-            share = f" ({self.share_of_peak:.1%} of peak)" if self.share_of_peak else ""
+            roof = f", {self.share_of_roofline:.1%} of the roofline" if self.share_of_roofline else ""
+            share = f" ({self.share_of_peak:.1%} of peak{roof})" if self.share_of_peak else ""
             lines[0] += f": {format_time(self.time_ps)}{rate}{share}"
         lines += [f"  {level}" for level in self.levels]
         work = ", ".join(f"{count:.4g} on {engine}" for engine, count in self.flops.items() if count)
         lines.append(f"  operations: {work or 'none'}; copies move {format_bytes(self.moved)}")
+        if self.intensity is not None:
+            lines.append(f"  {self.intensity:.4g} operations for each byte of '{self.memory}'")
         if self.versions:
             lines.append("  versions: " + ", ".join(f"{name} {count}" for name, count in self.versions))
         return "\n".join(lines)
@@ -113,8 +146,14 @@ def figures(lowered: Lowered, result: Result | None = None) -> Figures:
             peaks[one.kind] = max(peaks.get(one.kind, 0.0), rate)
     levels = tuple(_level(lowered, level) for level in plan.levels)
     versions = tuple((t.name, t.versions) for t in plan.tiles if t.versions > 1)
-    time = None if result is None else result.time_ps
-    return Figures(plan.name, hda.name, levels, flops, moved, peaks, time, versions)
+    found = Figures(plan.name, hda.name, levels, flops, moved, peaks, None, versions)
+    if result is None:
+        return found
+    layer = hda.memory("l2")
+    bandwidth = layer.effective_bandwidth * hda.level(layer.level).total * share
+    return replace(
+        found, time_ps=result.time_ps, traffic=result.traffic, memory=layer.name, bandwidth=bandwidth
+    )
 
 
 def explain(lowered: Lowered) -> str:

@@ -66,6 +66,11 @@ def _rate(value: float, unit: str) -> str:
 
 def _traffic(result: Result) -> list[tuple[str, str, str, str]]:
     rows = [(f"memory {n}", format_bytes(count), "", "") for n, count in memory_bytes(result.trace).items()]
+    rows += [
+        (f"cache {n}", format_bytes(t.read_bytes + t.written_bytes), "", t.hit_text)
+        for n, t in result.traffic.items()
+        if t.hit_text
+    ]
     moved = result.usage.bytes_on
     for kind, table in (("shared memory", result.memories), ("link", result.links)):
         ranked = sorted(table.items(), key=lambda item: (-item[1], item[0]))

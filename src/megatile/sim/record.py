@@ -45,6 +45,16 @@ class Traffic(NamedTuple):
     hits: int = 0
     misses: int = 0
 
+    @property
+    def hit_rate(self) -> float | None:
+        """Of what a cache was asked for, the share that it had; None where nothing asked, or it is none."""
+        asked = self.hits + self.misses
+        return self.hits / asked if asked else None
+
+    @property
+    def hit_text(self) -> str:
+        return "" if self.hit_rate is None else f"{self.hit_rate:.1%} hits"
+
 
 @dataclass(frozen=True)
 class Usage:

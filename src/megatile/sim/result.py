@@ -226,16 +226,14 @@ class Result:
         moved = self.usage.bytes_on
         for kind, table in (("link", self.links), ("memory", self.memories)):
             ranked = sorted(table.items(), key=lambda item: (-item[1], item[0]))
+            if len(ranked) > 8 and kind == "memory":  # the busiest of each layer before others of one
+                first = {name.split("[")[0]: name for name, _ in reversed(ranked)}
+                ranked.sort(key=lambda item: item[0] != first[item[0].split("[")[0]])
             for name, share in ranked[:8]:
-                spent = format_time(round(share * whole))
-                rows.append(
-                    (
-                        f"{kind} {name.removeprefix('memory ')}",
-                        spent,
-                        f"{share:.1%}",
-                        format_bytes(moved[name]),
-                    )
-                )
+                spent, word = format_time(round(share * whole)), name.removeprefix("memory ")
+                found = self.traffic.get(word.split("[")[0]) if kind == "memory" else None
+                told = ", ".join(filter(None, (format_bytes(moved[name]), found.hit_text if found else "")))
+                rows.append((f"{kind} {word}", spent, f"{share:.1%}", told))
             if len(ranked) > 8:
                 more = "memories" if kind == "memory" else "links"
                 rows.append((f"… {len(ranked) - 8} more {more}", "", "", ""))
