@@ -50,7 +50,7 @@ def test_torch_is_the_judge_of_dtensors(size: int, folder: Path) -> None:
         torch.distributed.init_process_group()
         found[rank] = script(rank, size, tp, lambda a: torch.empty(a.shape, dtype="f32").copy_(a))
 
-    with mt.host("dgx-h100", gpus=size) as torch:
+    with mt.host("dgx-h100", gpus=size, algorithm="ring") as torch:
         torch.multiprocessing.spawn(worker, nprocs=size)
     for rank, mine in found.items():
         theirs = np.load(folder / f"{size}.{rank}.npz").values()

@@ -71,6 +71,9 @@ def gather_and_scatter(rank: int, torch: Any) -> None:
     back = torch.zeros(2, dtype=torch.float32)
     dist.scatter(back, scatter_list=rows, src=0)
     assert back.tolist() == [rank, rank]
+    parts = torch.arange(SIZE * 2, dtype=torch.float32, device="cuda").reshape(SIZE, 2)
+    dist.reduce_scatter(back, list(parts.unbind(0)))
+    assert back.tolist() == [SIZE * 2 * rank, SIZE * (2 * rank + 1)]
     x = torch.arange(SIZE) + rank * 10
     y = torch.empty_like(x)
     dist.all_to_all_single(y, x)
@@ -156,6 +159,8 @@ def computing(rank: int, torch: Any) -> None:
         ]  # fmt: skip
         for number, (got, wanted) in enumerate(pairs):
             np.testing.assert_allclose(got.numpy(), wanted, rtol=2e-5, atol=1e-5, err_msg=str(number))
+        assert (a.half().dtype, a.half().float().dtype, a.cuda() is a) == ("f16", "f32", True)
+        assert float(a.sum() * 0 + 3) == int(torch.tensor([3])) == 3
         a *= 2
         a.add_(1)
         np.testing.assert_allclose(a.numpy(), 2 * x + 1, rtol=1e-6)
@@ -232,6 +237,24 @@ def test_mistakes_are_said(call: str, said: str) -> None:
         names = {"torch": torch, "x": torch.ones(4, 6, dtype=torch.float16)}
         with pytest.raises(OperationError, match=said):
             eval(call, names)  # noqa: S307
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("torch.zeroes(3)", "torch has no 'zeroes' on a simulated machine.*did you mean 'zeros'"),
+        ("torch.nn.Linear(3, 4)", "torch.nn has no 'Linear'"),
+        ("torch.nn.functional.relux(3)", "did you mean 'relu'"),
+        ("torch.cuda.Stream()", "torch.cuda has no 'Stream'"),
+        ("torch.distributed.all_reduces(3)", "did you mean 'all_reduce'"),
+        ("torch.distributed.tensor.DTensor", "import megatile.parallel"),
+    ],
+)
+def test_names_that_are_missing_are_said(name: str, said: str) -> None:
+    with mt.host("ahbm") as torch:
+        with pytest.raises(AttributeError, match=said):
+            eval(name, {"torch": torch})  # noqa: S307
+        assert not hasattr(torch, "compile")
 
 
 def test_lists_of_objects_that_do_not_fit() -> None:

@@ -53,7 +53,7 @@ from megatile.runtime.host.distributed import Distributed
 from megatile.runtime.host.engine import Engine, Launch
 from megatile.runtime.host.kernels import Kernels
 from megatile.runtime.host.launches import Launches
-from megatile.runtime.host.namespace import Namespace
+from megatile.runtime.host.namespace import Names, Namespace
 from megatile.runtime.host.oplog import OpLog
 from megatile.runtime.host.run_collective import Collectives, Communication
 from megatile.runtime.host.tensor import Device
@@ -115,8 +115,11 @@ class RuntimeContext(Creation, Launches, Namespace):
         engine.horizon = self._horizon
         self._clock_ps = 0
         self._device: int | None = self.target_device.index
-        self.multiprocessing = SimpleNamespace(spawn=self._spawn, SpawnException=SpawnException)
-        device = SimpleNamespace(
+        self.multiprocessing = Names(
+            "torch.multiprocessing", spawn=self._spawn, SpawnException=SpawnException
+        )
+        device = Names(
+            "torch.cuda",
             set_device=self.set_device,
             current_device=self.current_device,
             device_count=lambda: self.shape.devices,
@@ -124,7 +127,8 @@ class RuntimeContext(Creation, Launches, Namespace):
             synchronize=self.synchronize,
         )
         self.ahbm = self.cuda = device
-        self.accelerator = SimpleNamespace(
+        self.accelerator = Names(
+            "torch.accelerator",
             set_device_index=self.set_device,
             current_device_index=self.current_device,
             device_count=lambda: self.shape.devices,

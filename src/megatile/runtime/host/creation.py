@@ -168,6 +168,8 @@ class Creation:
             self.memory.virtual.free(handle.va_base, handle.nbytes)
 
     def _device_number(self, device: Any) -> int:
+        if str(device) in ("cuda", "ahbm", "device"):
+            return self.current_device()
         text = str(device).rpartition(":")[2]
         if not text.isdecimal() or int(text) >= self.shape.devices:
             raise HostError(

@@ -14,6 +14,7 @@ from megatile.core.errors import did_you_mean
 from megatile.core.quantities import whole
 from megatile.runtime.host.groups import Call, ProcessGroup, Work
 from megatile.runtime.host.messages import Messages, PointToPoint
+from megatile.runtime.host.namespace import missing
 from megatile.runtime.host.objects import Objects
 from megatile.runtime.host.tensor import ShapeMismatch, Tensor
 from megatile.runtime.host.workers import DistributedError, Stuck, call_site
@@ -48,6 +49,11 @@ class Distributed(Messages, Objects):
         self._made: dict[int, dict[tuple[int, ...], int]] = {}
         self._mail = {}
         self._objects = {}
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing(self, "torch.distributed", name)
 
     # the group of all
 

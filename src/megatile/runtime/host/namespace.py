@@ -4,15 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.dtypes import numpy_dtype
+from megatile.core.errors import MegatileError, did_you_mean
 from megatile.runtime.host import ops
 from megatile.runtime.host.tensor import Device, Tensor
+
+ELSEWHERE = (
+    "parallel",
+    "tensor",
+    "device_mesh",
+    "DTensor",
+    "DeviceMesh",
+    "init_device_mesh",
+    "distribute_tensor",
+)
+"""What torch keeps in its own modules, and `megatile.parallel` has here."""
+
+
+class MissingName(MegatileError, AttributeError):
+    """A name of torch that a host does not have."""
+
+
+class Names:
+    """Names under a name (``torch.nn.functional``); one that is missing is said so."""
+
+    def __init__(self, title: str, **given: Any) -> None:
+        self._title = title
+        self.__dict__.update(given)
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing(self, self.__dict__.get("_title", "torch"), name)
+
+
+def missing(where: Any, title: str, name: str) -> AttributeError:
+    """The error for a name that is not there. Python's own names are asked for by Python itself."""
+    if name.startswith("_"):
+        return AttributeError(name)
+    if name in ELSEWHERE:
+        advice = "import megatile.parallel, which has DTensor, DeviceMesh, layers and parallelize_module"
+    else:
+        there = sorted(n for n in dir(where) if not n.startswith("_"))
+        advice = did_you_mean(name, there, what=f"names of {title}")
+    return MissingName(f"{title} has no '{name}' on a simulated machine", advice=advice)
+
 
 OF_ONE = ("relu", "gelu", "silu", *ops.PLAIN)
 
@@ -35,7 +74,12 @@ class Namespace:
             setattr(self, name, lambda x, name=name: getattr(x, name)())
         self.no_grad = self.inference_mode = nullcontext
         given = {name: getattr(self, name) for name in (*OF_ONE, "softmax", "embedding", "linear")}
-        self.nn = SimpleNamespace(functional=SimpleNamespace(**given))
+        self.nn = Names("torch.nn", functional=Names("torch.nn.functional", **given))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing(self, "torch", name)
 
     def device(self, kind: Any, index: int | None = None) -> Device:
         """``torch.device("cuda:1")``; which machine it is does not depend on the name."""

@@ -6,6 +6,7 @@ own launches, never for collectives that others have yet to join: that could wai
 
 from __future__ import annotations
 
+import builtins
 import weakref
 from collections import Counter
 from collections.abc import Sequence
@@ -306,6 +307,24 @@ class Tensor(Arithmetic):
 
     def cpu(self) -> Tensor:
         return self.to("cpu")
+
+    def cuda(self, device: Any = None) -> Tensor:
+        return self.to(self.context.current_device() if device is None else device)
+
+    def half(self) -> Tensor:
+        return self.to(dtype="f16")
+
+    def bfloat16(self) -> Tensor:
+        return self.to(dtype="bf16")
+
+    def float(self) -> Tensor:
+        return self.to(dtype="f32")
+
+    def __float__(self) -> builtins.float:
+        return builtins.float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
 
     def clone(self) -> Tensor:
         return self.context.empty_like(self).copy_(self)
