@@ -316,3 +316,25 @@ def test_what_an_inner_loop_does_not_change_is_counted_once_for_each_round_outsi
         for s in pm.statements(stream.body) if getattr(s, "operation", "") == "nest"
     )  # fmt: skip
     assert int(nest.work.flops.evaluate({})) == 8 * 16 + 4 * 8
+
+
+@pytest.mark.parametrize(("columns", "factor"), [(4, 2.0), (8, 1.0), (12, 4 / 3), (64, 1.0)])
+def test_rows_are_moved_in_whole_sectors(columns, factor) -> None:
+    """Columns of a wider tensor: rows of 16, 32, 48 B in sectors of 32 B; whole rows have no gaps."""
+
+    @T.program
+    def part(X: T.Tensor((512, 64), "f32"), Y: T.Tensor((512, 64), "f32")):
+        with T.Kernel(block=4, threads=128) as b:
+            x = T.alloc((128, columns), "f32")
+            T.copy(x, X[b * 128, 0])
+            T.copy(Y[b * 128, 0], x)
+
+    lowered = mt.lower(part, machine="dgx-h100")
+    found = figures(lowered)
+    assert found.moved == 2 * 512 * columns * 4 * factor
+    told = [row for row in found.as_dict()["sector_waste"] if row["memory"] == "hbm"]
+    assert len(told) == (2 if factor > 1 else 0)
+    assert all(row["factor"] == factor and "test_lowering.py" in row["source"] for row in told)
+    assert ("× the bytes" in str(found)) == (factor > 1)
+    machine = mt.machine("mi300x-8")  # whose file gives no sectors
+    assert figures(mt.lower(part, machine=machine)).moved == 2 * 512 * columns * 4

@@ -239,6 +239,7 @@ class _Builder(Figures):
             self.per_second(m.unit_bandwidth, level, (*key_path, "unit_bandwidth"), "bytes/s")
             if m.unit_bandwidth
             else None,
+            self.bytes(m.sector, (*key_path, "sector")) if m.sector else None,
         )
 
     # networks

@@ -131,6 +131,8 @@ class MemoryLayer:
     write: str = "write_back"
     unit_bandwidth: float | None = None
     """What one unit alone gets of it in copies."""
+    sector: int | None = None
+    """The least that is moved: rows of a copy begin and end at multiples of it."""
 
     @property
     def available(self) -> int:

@@ -211,6 +211,7 @@ class MemorySpec(_Part):
     efficiency: Share | None = None
     roofline: bool | None = None
     unit_bandwidth: Rate | None = None
+    sector: Size | None = None
     per_thread: Size | None = None
     of: Name | None = None
     block: Size | None = None

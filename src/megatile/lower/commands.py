@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import ZERO, Const, Expr, known, simplify
+from megatile.core.expr import ZERO, Const, Expr, constant, known, simplify
 from megatile.lower.choice import chosen, copy_request
 from megatile.lower.regions import Block, product
 from megatile.lower.streams import Frame
@@ -18,8 +18,7 @@ def compute(
     frame: Frame, operation: str, write: Block, reads: list[Block], attributes: dict[str, Any] | None = None,
     engine: str = "vector", flops: Expr = ZERO, dtype: str = "f32", fresh: bool = False,
 ) -> None:  # fmt: skip
-    moved = product(a.extent for a in (reads[0] if reads else write).axes)
-    size = simplify(moved * itemsize((reads[0] if reads else write).home.dtype)) if engine == "dma" else ZERO
+    size = bytes_moved(frame, reads[0] if reads else write, write) if engine == "dma" else ZERO
     given = tuple(sorted((attributes or {}).items()))
     frame.emit(
         pm.Compute(
@@ -27,6 +26,37 @@ def compute(
             pm.Work(simplify(flops), size, dtype), fresh,
         )
     )  # fmt: skip
+
+
+def bytes_moved(frame: Frame, source: Block, target: Block) -> Expr:
+    """The bytes of a copy, with rows rounded up to the sectors of the memories on both sides."""
+    found = [rounded(frame, block, itemsize(source.home.dtype)) for block in (source, target)]
+    exact = simplify(product(a.extent for a in source.axes) * itemsize(source.home.dtype))
+    factor, size = max(found, key=lambda one: one[0])
+    return size if factor > 1 else exact
+
+
+def rounded(frame: Frame, block: Block, width: int) -> tuple[float, Expr]:
+    """How many times its bytes a block takes in whole sectors of its memory, and how many these are. Rows
+    that follow each other without a gap are one."""
+    layer = frame.lowering.hda.memory(block.home.memory)
+    run, axes = 1, list(zip(block.axes, block.home.extents, strict=True))
+    while layer.sector and axes:
+        axis, whole = axes.pop()
+        extent = constant(axis.extent)
+        if extent is None or extent == 0:
+            return 1.0, ZERO
+        run *= int(extent)
+        if extent != whole:
+            break
+    if not layer.sector or run * width % layer.sector == 0:
+        return 1.0, ZERO
+    taken = -(-run * width // layer.sector) * layer.sector
+    factor, node = taken / (run * width), frame.node
+    if node is not None and node.span:
+        place = node.span.place()
+        frame.lowering.waste[f"{place.file}:{place.line}"] = (layer.name, run * width, factor)
+    return factor, simplify(product(axis.extent for axis, _ in axes) * taken)
 
 
 def copy_block(

@@ -57,6 +57,8 @@ class Figures:
     versions: tuple[tuple[str, int], ...] = ()
     traffic: dict[str, Traffic] = field(default_factory=dict)
     """What went through each memory layer, with hits and misses of caches."""
+    waste: dict[str, tuple[str, int, float]] = field(default_factory=dict)
+    """By source line: the memory, the bytes of a row, and how many times those its sectors are."""
     bandwidth: float = 0.0
     """Of device memory, for the units of the launch."""
     memory: str = ""
@@ -103,6 +105,10 @@ class Figures:
             "share_of_roofline": self.share_of_roofline, "intensity": self.intensity, "flops": self.flops,
             "traffic": {name: {**t._asdict(), "hit_rate": t.hit_rate} for name, t in self.traffic.items()},
             "moved_bytes": self.moved,
+            "sector_waste": [
+                {"source": line, "memory": memory, "row_bytes": row, "factor": factor}
+                for line, (memory, row, factor) in self.waste.items()
+            ],
             "levels": [
                 {"name": v.name, "instances": v.instances, "slots": v.slots, "waves": v.waves,
                  "limit": v.limit}
@@ -122,6 +128,10 @@ class Figures:
         lines.append(f"  operations: {work or 'none'}; copies move {format_bytes(self.moved)}")
         if self.intensity is not None:
             lines.append(f"  {self.intensity:.4g} operations for each byte of '{self.memory}'")
+        lines += [
+            f"  {factor:.3g} × the bytes: rows of {format_bytes(row)} in sectors of '{memory}' ({line})"
+            for line, (memory, row, factor) in self.waste.items()
+        ]
         if self.versions:
             lines.append("  versions: " + ", ".join(f"{name} {count}" for name, count in self.versions))
         return "\n".join(lines)
@@ -147,6 +157,7 @@ def figures(lowered: Lowered, result: Result | None = None) -> Figures:
     levels = tuple(_level(lowered, level) for level in plan.levels)
     versions = tuple((t.name, t.versions) for t in plan.tiles if t.versions > 1)
     found = Figures(plan.name, hda.name, levels, flops, moved, peaks, None, versions)
+    found = replace(found, waste=lowered.lowering.waste)
     if result is None:
         return found
     layer = hda.memory("l2")

@@ -246,6 +246,8 @@ class Lowering:
         self.special = _special(hda)
         self.choices: dict[Any, Any] = {}
         """What does each statement: `choice.Choice`."""
+        self.waste: dict[str, tuple[str, int, float]] = {}
+        """By source line: the memory, the bytes of a row, and how many times those its sectors are."""
         self._count_regions(program.body, depth, 1)
 
     # --- levels -----------------------------------------------------------------------------------
