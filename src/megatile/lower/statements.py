@@ -221,11 +221,15 @@ def _atomic(frame: Frame, node: n.Atomic) -> None:
         return
     peer = None if node.dst is None else frame.peer(frame.whole(node.dst), node.axis, node.scale)
     block = frame.regions.block(n.Region(node.target, tuple(n.Dim(i) for i in node.index)), True, peer)
-    if node.op not in ("add", "max", "min") or block.home.dtype not in WHOLE:
-        raise cannot(f"an atomic_{node.op} of {block.home.dtype} whose old value is used", node)
+    swaps = node.op in ("cas", "exchange")
+    if block.home.dtype not in WHOLE or (swaps and block.home.depth < frame.level.depth):
+        # Units that wait for each other's locks would turn in a loop for ever: the first never lets go.
+        raise cannot(f"an atomic_{node.op} of {block.home.dtype} that several units may share", node)
     name = frame.lowering.name(node.result)
     region = block.region()
-    frame.emit(pm.ReadScalar(name, region, 2**31 - 1, region, node.op, frame.whole(node.value)))
+    expected = ZERO if node.expected is None else frame.whole(node.expected)
+    value = frame.whole(node.value)
+    frame.emit(pm.ReadScalar(name, region, 2**31 - 1, region, node.op, value, expected))
     frame.names[node.result] = Symbol(name)
     frame.ranges[name] = (0, 2**31 - 1)
 

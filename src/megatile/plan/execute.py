@@ -301,13 +301,17 @@ class Executor(Follower):
         if read.ragged or np.prod(read.shape) != 1:
             raise PlanError(f"read_scalar reads one element: {self.describe(instruction)}")
         statement: Any = instruction.statement
-        combine = ATOMICS[statement.combine] if statement.combine else None
-        terms = np.broadcast_to(instruction.functions["value"](cohort.ints), len(cohort))
+        functions = {**ATOMICS, "exchange": lambda old, new: new, "cas": lambda old, new: new}
+        combine = functions[statement.combine] if statement.combine else None
+        terms, wanted = (
+            np.broadcast_to(instruction.functions[name](cohort.ints), len(cohort))
+            for name in ("value", "expected")
+        )
         values = []
         for at in range(len(cohort)):
             element = read.one(at)
             values.append(int(element.reshape(-1)[0]))
-            if combine is not None:
+            if combine is not None and (statement.combine != "cas" or values[-1] == wanted[at]):
                 element[...] = combine(element, element.dtype.type(terms[at]))
         return np.asarray(values, dtype=np.int64)
 
