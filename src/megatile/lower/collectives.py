@@ -246,7 +246,8 @@ def _result(member: Member) -> Callable[[], None]:
             _gather_parts(member)
         return lambda: None  # or the parts lie in one tile: meeting makes them visible
     if len(node.source) > 1 and node.fn is None:
-        raise cannot(f"T.{node.kind} with counts inside an instance", node)
+        _counted(member, lambda: None)
+        return lambda: None
     if node.fn is not None:
         return _merged(member, node.fn)
     targets = frame.regions.blocks(node.to[0], True)
@@ -350,17 +351,27 @@ def _counted(member: Member, meet: Callable[[], None]) -> None:
     compute(frame, "cumsum", ends, [counts], {"axis": 1}, flops=counts.elements)
     if len(node.to) > 1:
         copy_block(frame, frame.regions.block(node.to[1], True), part(counts, 1, member.me, ONE))
-    name, at = f"rank_{lowering.fresh()}", Symbol(lowering.name("arrived"))
-    rank, most = Symbol(name), known(x.axes[x.kept[node.dim]].size) or 0
-    frame.ranges |= {name: (0, size - 1)}
-    with frame.stream.inner() as body:
+    most = known(x.axes[x.kept[node.dim]].size) or 0
+
+    def fetch(rank: Expr, at: Expr) -> Expr:
         got, end = (
             _number(frame, part(part(b, 0, rank, ONE), 1, member.me, ONE), most, word)
             for b, word in ((counts, "received"), (ends, "end"))
         )
         there = part(member.block(node.source[0], rank), node.dim, end - got, got)
         copy_block(frame, part(out, node.dim, at, got), there)
-    carry = pm.CarryInt(at.name, ZERO, at + got)
+        return at + got
+
+    if isinstance(member.me, Const):  # inside one instance ranks are numbers
+        arrived: Expr = ZERO
+        for number in range(size):
+            arrived = fetch(Const(number), arrived)
+        return
+    name, total = f"rank_{lowering.fresh()}", Symbol(lowering.name("arrived"))
+    frame.ranges |= {name: (0, size - 1)}
+    with frame.stream.inner() as body:
+        after = fetch(Symbol(name), total)
+    carry = pm.CarryInt(total.name, ZERO, after)
     frame.emit(pm.Loop(name, ZERO, Const(size), tuple(body), carries=(carry,)))
     meet()
 
