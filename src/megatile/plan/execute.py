@@ -301,8 +301,7 @@ class Executor(Follower):
         if read.ragged or np.prod(read.shape) != 1:
             raise PlanError(f"read_scalar reads one element: {self.describe(instruction)}")
         statement: Any = instruction.statement
-        functions = {**ATOMICS, "exchange": lambda old, new: new, "cas": lambda old, new: new}
-        combine = functions[statement.combine] if statement.combine else None
+        combine: Any = ATOMICS.get(statement.combine, lambda old, new: new) if statement.combine else None
         terms, wanted = (
             np.broadcast_to(instruction.functions[name](cohort.ints), len(cohort))
             for name in ("value", "expected")
