@@ -65,6 +65,12 @@ def native() -> list[str]:
     return ["-mcpu=native"] if platform.machine() in ("arm64", "aarch64") else ["-march=native"]
 
 
+@cache
+def _library(path: str) -> ctypes.CDLL:
+    """Loaded once: every object of ctypes for a library makes types of its own."""
+    return ctypes.CDLL(path)
+
+
 class Making:
     """Code being compiled: begun at once, waited for by ``load``."""
 
@@ -92,7 +98,7 @@ class Making:
     def load(self) -> ctypes.CDLL:
         """The library."""
         if self.process is None:
-            return ctypes.CDLL(str(self.path))
+            return _library(str(self.path))
         try:
             said, _ = self.process.communicate(timeout=_TIME_LIMIT)
         except BaseException:
@@ -107,4 +113,4 @@ class Making:
             )
         with self.folder:
             path = self.path if kept.write(self.path, self.made.read_bytes()) else self.made
-            return ctypes.CDLL(str(path))
+            return _library(str(path))
