@@ -292,17 +292,21 @@ def test_a_collective_kernel_that_does_not_fit() -> None:
 QUICK = [name for name in benches() if name != "qkv_gpt3"]
 
 
-@pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", QUICK)
-def test_every_bench_runs_on_every_machine(name: str, machine: str, capsys) -> None:
-    algorithm = "ring" if name == "ccl_allreduce" else None
-    with mt.host(machine, algorithm=algorithm) as torch:
-        assert load(name).run(torch) == 0
-        report = torch.report()
-    assert "OK" in capsys.readouterr().out
-    assert 0 < report["pe_exec_ns"] < report["total_ns"]
-    assert report["network_ns"] == pytest.approx(report["total_ns"] - report["pe_exec_ns"])
-    assert 0 < report["bound_ns"] <= report["total_ns"]
+def test_every_bench_runs_on_every_machine(name: str, capsys) -> None:
+    """With right numbers everywhere, in other times: only benches within one node cannot tell nodes apart."""
+    algorithm, times = "ring" if name == "ccl_allreduce" else None, {}
+    for machine in MACHINES:
+        with mt.host(machine, algorithm=algorithm) as torch:
+            assert load(name).run(torch) == 0
+            report = torch.report()
+        assert "OK" in capsys.readouterr().out
+        assert 0 < report["pe_exec_ns"] < report["total_ns"]
+        assert report["network_ns"] == pytest.approx(report["total_ns"] - report["pe_exec_ns"])
+        assert 0 < report["bound_ns"] <= report["total_ns"]
+        times[machine] = report["total_ns"]
+    inside = name in ("gemm_single_pe", "va_offset", "tp_transformer_block")
+    assert len(set(times.values())) == len(MACHINES) - inside, times
 
 
 def test_the_qkv_projection_of_gpt3_without_data(capsys) -> None:
