@@ -88,11 +88,10 @@ class TileLangWriter:
                 )
         for axis in range(len(self.launch.extents("block"))):
             self.names[f"@{axis}"] = f"b{_AXES[axis]}" if axis < len(_AXES) else f"b{axis}"
-        params = ", ".join(
-            f'{self.name(p.name)}: T.Tensor({self.shape(p.shape)}, "{dtype(p.dtype)}")'
-            for p in program.params
-        )
-        self.block(f"def {self.name(program.name)}({params}):", lambda: self.top(program.body))
+        self.add(f"def {self.name(program.name)}(")
+        for p in program.params:
+            self.add(f'    {self.name(p.name)}: T.Tensor({self.shape(p.shape)}, "{dtype(p.dtype)}"),')
+        self.block("):", lambda: self.top(program.body))
         return _HEAD.format(name=program.name) + "\n@T.prim_func\n" + "\n".join(self.lines) + "\n"
 
     def shape(self, shape: tuple[Any, ...]) -> str:
@@ -373,7 +372,10 @@ def _loop(out: TileLangWriter, node: n.Loop) -> None:
             out.refuse(node, f"in steps of {out.value(node.step)} has no counterpart")
         bounds = [out.value(e) for e in (node.start, node.stop, node.step)]
     if word == "Pipelined":
-        bounds.append(f"num_stages={node.stages}")
+        known = start is not None and constant(simplify(node.stop)) is not None
+        if not known and node.stages > 1:  # which TileLang 0.1 does not lower for sm_80
+            out.add(f"# num_stages={node.stages} in the program; its number of steps is known only here")
+        bounds.append(f"num_stages={node.stages if known else 1}")
     out.block(f"for {out.name(node.var)} in T.{word}({', '.join(bounds)}):", lambda: out.body(node.body))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -18,7 +19,7 @@ from megatile.targets.cpu.scalars import C_NUMBER, Scalars, lets, range_of
 from megatile.targets.cpu.scope import Axis, Box, Peer
 from megatile.targets.cpu.steps import meets_itself
 from megatile.targets.cpu.storages import Storage
-from megatile.targets.cuda.layouts import Layout
+from megatile.targets.cuda.layouts import Layout, unflattened
 from megatile.targets.cuda.scope import DeviceScope
 
 
@@ -137,23 +138,25 @@ def parallel(scope: DeviceScope, node: n.Parallel) -> None:
 
 def in_step(scope: DeviceScope, node: n.Parallel) -> None:
     """Every statement is done by all iterations before the next begins: one iteration per thread."""
-    extents = [simplify(scope.own(e)) for e in node.extents]
-    count = constant(extents[0]) if len(extents) == 1 else None
-    if count is None or count > scope.crew.size:
+    shape = tuple(constant(simplify(scope.own(e))) or 0 for e in node.extents)
+    count, index = math.prod(shape), scope.gen.fresh("step")
+    if not 0 < count <= scope.crew.size:
         raise CompileError(
             "threads in step that are more than the threads of the block cannot be written as CUDA yet",
             advice="use one thread per iteration",
         )
     with scope.text.block(), ExitStack() as stack:
-        c_name = scope.gen.name(node.vars[0])
-        scope.text.add(f"const long {c_name} = {scope.crew.index};")
-        stack.enter_context(scope.known(node.vars[0], Value(c_name, "int"), (0, count - 1)))
+        scope.text.add(f"const long {index} = {scope.crew.index};")
+        for name, extent, part in zip(node.vars, shape, unflattened(index, shape), strict=True):
+            c_name = scope.gen.name(name)
+            scope.text.add(f"const long {c_name} = {part};")
+            stack.enter_context(scope.known(name, Value(c_name, "int"), (0, extent - 1)))
         body = DeviceScalars(scope)
         for name, dtype in lets(node.body).items():
             made = scope.gen.name(name)
             scope.text.add(f"{C_NUMBER[Value('', dtype).kind]} {made} = 0;")
             stack.enter_context(scope.known(name, Value(made, dtype), None))
-        guard = "" if count == scope.crew.size else f"{c_name} < {count}"
+        guard = "" if count == scope.crew.size else f"{index} < {count}"
         _steps(scope, body, node.body, guard, {*node.vars, *lets(node.body)})
 
 
