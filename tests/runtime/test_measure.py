@@ -117,4 +117,6 @@ def test_figures_become_parts_of_the_machine():
 def test_a_file_that_is_no_machine_file_is_refused(tmp_path):
     with pytest.raises(MegatileError, match=r"end it in \.yaml"):
         mt.measure(tmp_path / "host.json")
+    with pytest.raises(MegatileError, match="no folder"):
+        mt.measure(tmp_path / "nowhere" / "host.yaml")
     assert not list(tmp_path.iterdir())

@@ -82,6 +82,8 @@ def measure(
     path = None if file is None else Path(file)
     if path is not None and path.suffix not in (".yaml", ".yml"):
         raise MegatileError(f"'{file}' is no name of a machine file", advice="end it in .yaml")
+    if path is not None and not path.parent.is_dir():  # said before the work, not after it
+        raise MegatileError(f"there is no folder '{path.parent}' to write to", advice="make it first")
     host, found = Host(quick), list[Figure]()
     with shown("measuring", progress) as advance:
         for number, (name, probe) in enumerate(PROBES):
