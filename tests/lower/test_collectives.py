@@ -218,12 +218,12 @@ def test_parts_as_long_as_data_says(machine: str) -> None:
         with T.Kernel(device=n), T.Scale("device") as r:
             x = T.alloc((most, 2), "f32", level="l2")
             y = T.alloc((most, 2), "f32", level="l2")
-            counts = T.alloc((n,), "i32", level="l2")
+            counts_1 = T.alloc((n,), "i32", level="l2")  # a name that lowering might take for itself
             received = T.alloc((n,), "i32", level="l2")
             T.copy(x, X[r, 0:most, 0:2])
-            T.copy(counts, C[r, 0:n])
+            T.copy(counts_1, C[r, 0:n])
             T.clear(y)
-            T.all_to_all(y, x, counts, received)
+            T.all_to_all(y, x, counts_1, received)
             T.copy(Y[r, 0:most, 0:2], y)
             T.copy(R[r, 0:n], received)
 

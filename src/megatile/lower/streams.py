@@ -341,7 +341,7 @@ class Lowering:
         """A tile of the stream's own."""
         self.count += 1
         memory = self.hda.memory(level if frame.level is not self.first else "l2").name
-        home = Home(f"{word}_{self.count}", shape, dtype, memory, frame.level.depth)
+        home = Home(self.name(f"{word}_{self.count}"), shape, dtype, memory, frame.level.depth)
         self.homes.found[home.name] = home
         self.declare(home, frame.level)
         return home
