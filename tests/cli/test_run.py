@@ -29,7 +29,7 @@ def test_a_product_is_verified_and_predicted(tmp_path: Path) -> None:
 
 def test_reasons_name_engines_and_their_rivals() -> None:
     text = run(f"{GEMM}(128, 192, 64)", "--no-verify", "--explain")
-    line = next(line for line in text.splitlines() if line.startswith("gemm_add"))
+    line = next(line for line in text.splitlines() if line.startswith("gemm "))
     assert "tensor" in line
     assert "vector" in line
     assert "21_gemm_block.py:22" in line

@@ -178,7 +178,7 @@ def test_cubes_share_their_sram_and_gpus_their_hbm() -> None:
     assert two.component_offset == one.component_offset + 128
     assert memory.pe(0, 1, 0).alloc("sram", 100).component_offset == one.component_offset
     gpu = Memory(machine("dgx-h100"))
-    first, second = gpu.pe(1, 0, 0).alloc_hbm(64), gpu.pe(1, 65, 1).alloc_hbm(64)
+    first, second = gpu.pe(1, 0, 0).alloc_hbm(64), gpu.pe(1, 5, 21).alloc_hbm(64)
     assert (first.cube_id, second.cube_id) == (0, 0)
     assert second.component_offset == first.component_offset + 64
     with pytest.raises(AllocationError, match="there is no PE"):
