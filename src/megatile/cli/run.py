@@ -51,7 +51,8 @@ def run(
     trace: Annotated[Path | None, typer.Option(help="Write the trace (.json, .jsonl).")] = None,
     report: Annotated[Path | None, typer.Option(help="Write a page to look at (.html).")] = None,
     why: Annotated[
-        bool, typer.Option("--explain", help="Also print what does each statement, and what others would cost.")
+        bool,
+        typer.Option("--explain", help="Also print what does each statement, and what others would cost."),
     ] = False,
     bench: Annotated[
         str | None,
