@@ -412,8 +412,8 @@ def test_wait_without_signal() -> None:
 
     fails(
         DeadlockError,
-        r"deadlock: device 0 waits at T.wait \(line \d+\); device 1 waits at "
-        r"T.wait.*needs a signal",
+        r"deadlock: device 0 waits at T.wait \(line \d+\) until 'flag' is 1, and it is 0; device 1 waits at "
+        r"T.wait.*'flag' is signalled nowhere.*needs a signal",
         p,
         f32(4),
         line="T.wait(flag, 1)",

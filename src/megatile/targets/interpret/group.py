@@ -149,14 +149,17 @@ class Group:
                 return meeting
         return None
 
-    def partial(self, meeting: Meeting) -> DeadlockError:
+    def partial(self, meeting: Meeting, body: tuple[n.Node, ...]) -> DeadlockError:
         node = meeting.node
+        branches = [b for b in n.walk(body) if isinstance(b, n.If) and any(m == node for m in n.walk((b,)))]
+        under = f", under the 'if' of line {branches[-1].span.line}" if branches and branches[-1].span else ""
         word = word_of(node)
         missing = [r for r in meeting.missing() if r in self.finished or r in self.members]
         shown = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
         waiting = next(iter(meeting.arrived.values()))
         return DeadlockError(
-            f"{word} is not reached by {self.scale} {shown}; {describe(waiting, self.launch)} waits there",
+            f"{word} is not reached by {self.scale} {shown}; {describe(waiting, self.launch)} waits there"
+            + under,
             place=node.span.place() if node.span else None,
             advice=f"every {self.scale} of the region must come to it: move it out of the 'if'",
         )

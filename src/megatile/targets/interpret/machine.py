@@ -171,7 +171,7 @@ class Interpreter:
             yield None
             return
         unit.fork()
-        unit.waiting = ("region", node)
+        unit.waiting = ("region", node, "")
         if is_dispatched(self.launch, low, high):
             group.waved = not self.launch.resident
             window = None if self.sharing.remote or self.sharing.exposed else WINDOW
@@ -267,12 +267,15 @@ class Interpreter:
             return deserted
         waiting = _waiting(self)
         lines = []
-        for unit, what, node in waiting[:6]:
+        for unit, now, node in waiting[:6]:
             line = f" (line {node.span.line})" if node.span else ""
-            lines.append(f"{describe(unit, self.launch)} waits at {what}{line}")
+            lines.append(f"{describe(unit, self.launch)} waits at {word_of(node)}{line}{now}")
         more = len(waiting) - len(lines)
         if more > 0:
             lines.append(f"and {more} more")
+        lines += _signalled(
+            self.program.body, {node.flag for *_, node in waiting if isinstance(node, n.Wait)}
+        )
         queued = self.queued()
         advice = "every wait needs a signal that can still come, every barrier all its units"
         if queued:
@@ -289,12 +292,23 @@ class Interpreter:
         return DeadlockError("deadlock: " + "; ".join(lines), place=place, advice=advice)
 
 
+def _signalled(body: tuple[n.Node, ...], flags: set[str]) -> list[str]:
+    """Where flags that units wait for are counted up."""
+    said = []
+    for flag in sorted(flags):
+        signals = [m for m in n.walk(body) if isinstance(m, n.Signal) and m.flag == flag and m.span]
+        places = sorted({m.span.line for m in signals if m.span})
+        where = f"at line {', '.join(map(str, places))}" if places else "nowhere"
+        said.append(f"'{flag}' is signalled {where}")
+    return said
+
+
 def _waiting(machine: Interpreter) -> list[tuple[Unit, str, n.Node]]:
     """Units that wait for something other than their own region, in order."""
     found = []
     for unit in machine.live.values():
         if unit.waiting is not None and unit.waiting[0] != "region":
-            found.append((unit, word_of(unit.waiting[1]), unit.waiting[1]))
+            found.append((unit, unit.waiting[2], unit.waiting[1]))
     return found
 
 
@@ -303,7 +317,7 @@ def _deserted_meeting(machine: Interpreter) -> DeadlockError | None:
     for group in {id(u.group): u.group for u in machine.live.values() if u.group is not None}.values():
         meeting = group.deserted()
         if meeting is not None:
-            return group.partial(meeting)
+            return group.partial(meeting, machine.program.body)
     return None
 
 
@@ -312,5 +326,5 @@ def _missed_collective(machine: Interpreter) -> DeadlockError | None:
     for unit in machine.live.values():
         for meeting in unit.group.meetings.values() if unit.group is not None else ():
             if isinstance(meeting.node, n.Collective) and not machine.queued():
-                return unit.group.partial(meeting)
+                return unit.group.partial(meeting, machine.program.body)
     return None

@@ -300,7 +300,7 @@ def _cumsum(machine: Interpreter, node: n.Cumsum, unit: Unit) -> None:
 @rule(n.Barrier)
 def _barrier(machine: Interpreter, node: n.Barrier, unit: Unit) -> Task:
     group: Group = unit.group
-    unit.waiting = ("barrier", node)
+    unit.waiting = ("barrier", node, "")
     key = ("barrier", node.name, None if node.group is None else int(machine.value(node.group, unit)))
     meeting = group.arrive(unit, node, node.axis, key, node.units)
     if meeting is None:
@@ -327,7 +327,7 @@ def _fence(machine: Interpreter, node: n.Fence, unit: Unit) -> None:
 @rule(n.Collective)
 def _collective(machine: Interpreter, node: n.Collective, unit: Unit) -> Task:
     group: Group = unit.group
-    unit.waiting = ("collective", node)
+    unit.waiting = ("collective", node, "")
     meeting = group.arrive(unit, node, node.axis, "collective")
     first = meeting or group.meeting(unit, node.axis, "collective")
     check_same(machine, node, first, unit)
@@ -407,7 +407,8 @@ def _wait(machine: Interpreter, node: n.Wait, unit: Unit) -> Task:
             )
         if node.phase is None and before + seen >= value:
             break
-        unit.waiting = ("wait", node)
+        now = "" if node.phase is not None else f" until '{node.flag}' is {value}, and it is {before + seen}"
+        unit.waiting = ("wait", node, now)
         machine.waiters.setdefault((id(storage), at), []).append(unit)
         yield WAIT
     for clock in flags.certain(value - before) if flags else ():

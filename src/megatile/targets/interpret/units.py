@@ -41,7 +41,7 @@ class Unit(Strand):
         self.channels: dict[int, Channel] = {}
         self.task: Generator[Any, None, None] | None = None
         self.node: Node | None = None
-        self.waiting: tuple[str, Node] | None = None
+        self.waiting: tuple[str, Node, str] | None = None
 
     def channel_to(self, peer: Unit) -> Channel:
         """The channel of this unit's puts to another."""
