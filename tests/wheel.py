@@ -56,6 +56,12 @@ def main() -> None:
             if done.returncode:
                 sys.exit(f"megatile {line} left with {done.returncode}:\n{done.stdout}{done.stderr}")
         subprocess.run([sys.executable, "-I", "-c", PYTHON], cwd=folder, check=True)
+        Path(folder, "kernel.py").write_text("import tilelang.language as T\nprint(T.float16.bits)\n")
+        taken = subprocess.run(
+            [sys.executable, "kernel.py"], cwd=folder, check=True, capture_output=True, text=True,
+            env={"MEGATILE_AS_TILELANG": "1"},
+        )  # fmt: skip
+        assert taken.stdout == "16\n"
         assert {"m.png", "t.png"} <= {path.name for path in Path(folder).iterdir()}
     print(f"the wheel works with Python {sys.version.split()[0]}: {len(COMMANDS)} commands, Python")
 

@@ -1,6 +1,7 @@
 """``python -m megatile.tilelang FILE.py …`` runs a file as TileLang would.
 
-After ``python -m megatile.tilelang --install``, ``MEGATILE_AS_TILELANG=1 python FILE.py`` means the same.
+``MEGATILE_AS_TILELANG=1 python FILE.py`` means the same; where megatile runs from its sources, after
+``python -m megatile.tilelang --install``.
 """
 
 from __future__ import annotations

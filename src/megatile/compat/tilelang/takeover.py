@@ -42,18 +42,15 @@ def install() -> None:
         sys.meta_path.insert(0, Finder())
 
 
-STARTUP = (
-    'import os; os.environ.get("MEGATILE_AS_TILELANG") == "1" and '
-    '__import__("megatile.compat.tilelang.takeover", fromlist=["install"]).install()\n'
-)
-"""The line that makes Python look at the variable when it starts."""
+STARTUP = Path(__file__).with_name("megatile_as_tilelang.pth")
+"""The line that makes Python look at the variable when it starts; it is installed with the package."""
 
 
 def write_startup_file(folder: str | None = None) -> Path:
-    """Make ``MEGATILE_AS_TILELANG=1`` work for this Python; the file is ``megatile_as_tilelang.pth``."""
-    path = Path(folder or sysconfig.get_path("purelib"), "megatile_as_tilelang.pth")
+    """Make ``MEGATILE_AS_TILELANG=1`` work where the package runs from its sources."""
+    path = Path(folder or sysconfig.get_path("purelib"), STARTUP.name)
     try:
-        path.write_text(STARTUP, encoding="utf-8")
+        path.write_bytes(STARTUP.read_bytes())
     except OSError as error:
         raise MegatileError(
             f"'{path}' cannot be written: {error.strerror}",
