@@ -137,8 +137,9 @@ def _different(case: Case, run: Run, result: Any) -> str | None:
     return None
 
 
-def between_launches(case: Launches, engine: str = "plain") -> str | None:
-    """What the engine and the reader say differently of launches beside each other."""
+def between_launches(case: Launches, engine: str = "plain", compared: list[int] | None = None) -> str | None:
+    """What the engine and the reader say differently of launches beside each other; ``compared``: those that
+    came to their end are added to it."""
     options: dict[str, Any] = {"assume": case.assume, "faults": case.faults}
     runs: Any
     try:
@@ -177,6 +178,8 @@ def between_launches(case: Launches, engine: str = "plain") -> str | None:
                 return (
                     f"launch {number}, unit {unit.number}: only the reader has {sorted(missing, key=str)[:3]}"
                 )
+        if compared is not None:
+            compared.append(number)
     return None
 
 

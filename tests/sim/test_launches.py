@@ -20,8 +20,10 @@ from megatile.sim import Session
 @pytest.mark.parametrize("first", [0, 12, 24])
 def test_engine_and_reader_agree_on_launches(first: int, engine: str) -> None:
     """A sample; ``tests/sim/judge.py 0 2000 launches`` takes more of them."""
-    found = {seed: between_launches(random_launches(seed), engine) for seed in range(first, first + 12)}
+    seeds, ended = range(first, first + 12), list[int]()
+    found = {seed: between_launches(random_launches(seed), engine, ended) for seed in seeds}
     assert not {seed: text for seed, text in found.items() if text}
+    assert len(ended) >= 20, "most launches shall come to their end, not only wait alike"
 
 
 ORDERED = tuple(name for name in TALKING if not name.startswith("any"))
@@ -36,15 +38,20 @@ def divided(seed: int) -> tuple[Plan, list[Plan], Session]:
             return plan, parts_of(rng, plan), Session(place.hda)
 
 
-@pytest.mark.parametrize("seed", range(15))
-def test_the_parts_of_a_plan_compute_what_the_plan_does(seed: int) -> None:
+@pytest.mark.parametrize("first", range(0, 15, 5))
+def test_the_parts_of_a_plan_compute_what_the_plan_does(first: int) -> None:
     """Whatever the times: without receive-from-any the data do not depend on them."""
+    assert sum(parts_agree(seed) for seed in range(first, first + 5)) >= 3, "too many are stuck"
+
+
+def parts_agree(seed: int) -> bool:
+    """Compare the data of a plan and of its parts; False where the plan is stuck."""
     plan, parts, session = divided(seed)
     x = np.random.default_rng(seed).integers(0, 4, (plan.units, *plan.tile("x").shape)).astype("f4")
     try:
         whole = execute(plan, {"x": x})
     except PlanDeadlock:
-        pytest.skip("this one is stuck")
+        return False
     rng = random.Random(seed)
     for part in parts:
         session.submit(part, {"x": x}, at=rng.choice([0, 100, 3000]))
@@ -54,3 +61,4 @@ def test_the_parts_of_a_plan_compute_what_the_plan_does(seed: int) -> None:
         for name in ("x", "z"):
             np.testing.assert_array_equal(result.outputs[name][mine], whole[name][mine])
     np.testing.assert_array_equal(session.read("x"), whole["x"])
+    return True

@@ -75,24 +75,40 @@ _OPERATIONS: dict[str, Any] = {
 
 
 class Alike:
-    """The rows of the level of an instance that have its stream, and where they are."""
+    """The rows of a level that have one stream, and where they are; at an instruction, with the integers of
+    one of them."""
 
-    def __init__(self, simulation: Simulation, g: int) -> None:
-        self.launched, self.level, self.view = simulation.view(g)
-        self.arena = simulation.arena
+    def __init__(
+        self, simulation: Simulation, launched: Launched, level: int, stream: int, pc: int, frame: int = 0
+    ) -> None:
+        self.arena, self.launched, self.level = simulation.arena, launched, level
+        self.view, self.pc, self.frame = launched.views[level], pc, frame
         self.described = simulation.arena.rows("level")
-        unit = simulation.arena.rows("unit")[g]
-        self.frame, self.pc = int(unit[st.FRAME]), int(unit[st.PC])
-        name = self.launched.plan.all_levels[self.level].name
-        self.rows = simulation.instances[self.launched.number].levels[name]
-        self.fixed, units = self.rows.fixed, np.arange(len(self.rows))
-        if self.fixed:
-            streams = self.launched.table.stream_of[self.level]
-            units = np.flatnonzero(streams == streams[int(unit[st.NUMBER])])
-        self.units = units
+        self.all_rows = list(simulation.instances[launched.number].levels.values())
+        self.rows = self.all_rows[level]
+        self.fixed = self.rows.fixed
+        self.units = np.arange(len(self.rows))
         """Rows, counted from the first of the level; of a level without slots also the instances' numbers."""
-        self.places = self.rows.places[units]
-        self.all_places = simulation.places(self.launched)
+        if self.fixed:
+            self.units = np.flatnonzero(launched.table.stream_of[level] == stream)
+            self._leave_out(launched.table.streams[stream].first)
+        self.places = self.rows.places[self.units]
+
+    @classmethod
+    def to(cls, simulation: Simulation, g: int) -> Alike:
+        """Those with the stream of an instance."""
+        launched, level, _ = simulation.view(g)
+        number, pc, frame = simulation.arena.rows("unit")[g, [st.NUMBER, st.PC, st.FRAME]].tolist()
+        return cls(simulation, launched, level, int(launched.table.stream_of[level][number]), pc, frame)
+
+    def _leave_out(self, first: int) -> None:
+        """Leave out those that never come to the instruction: the branches around it say so."""
+        code = self.arena.rows("code")[first : self.pc]
+        for row in code[code[:, st.KIND] == st.BRANCH].tolist():
+            orelse, end = row[st.B], int(self.arena.rows("code")[row[st.B] - 1, st.A])
+            taken, always = self.value(row[st.A])
+            if always and self.pc < end:
+                self.units = self.units[(taken != 0) == (self.pc < orelse)]
 
     def value(self, x: int) -> tuple[Array, bool]:
         return evaluate_all(self.arena, x, self.frame, self.units)
@@ -104,7 +120,7 @@ class Alike:
         if not other[st.FIXED]:
             return None
         there = (numbers >= 0) & (numbers < other[st.COUNT_OF])
-        place = self.all_places[self.launched.offsets[level] + np.where(there, numbers, 0)]
+        place = self.all_rows[level].places[np.where(there, numbers, 0)]
         here, all_there = int(mine[st.HARDWARE]), int(other[st.HARDWARE])
         if all_there > here:
             place = place * here // all_there
@@ -188,7 +204,7 @@ class Answers:
 
     def _queues_at(self, pc: int, g: int, units: int, members: int) -> Array:
         """The queues that an instruction of a stream means, for all its instances."""
-        alike, code = Alike(self.simulation, g), self.arena.rows("code")[pc].tolist()
+        alike, code = Alike.to(self.simulation, g), self.arena.rows("code")[pc].tolist()
         if not alike.fixed:
             return np.zeros(0, dtype=np.int64)
         if code[st.KIND] == st.SEND:
@@ -274,7 +290,7 @@ class Answers:
 
     def _paths_at(self, way: int, memories: int, names: tuple[str, str], g: int) -> bool:
         """Find the paths of a copy for all instances of a stream; False where that cannot be said."""
-        alike, arena = Alike(self.simulation, g), self.arena
+        alike, arena = Alike.to(self.simulation, g), self.arena
         ends = self.copy_ends(alike)
         if ends is None or arena.rows("code")[alike.pc, st.SITE] != NONE:
             return False
@@ -440,7 +456,7 @@ class Answers:
         self.remember(st.ASK_MEETING, pc, meeting, nbytes, here, delay)
 
     def message(self, level: int, source: int, target: int, _: int, g: int) -> None:
-        alike, code = Alike(self.simulation, g), self.arena.rows("code")
+        alike, code = Alike.to(self.simulation, g), self.arena.rows("code")
         row, view = code[alike.pc].tolist(), alike.view
         if row[st.SITE] == NONE and alike.fixed:
             flag = self.arena.rows("flag")[alike.launched.flags + row[st.A]].tolist()

@@ -810,6 +810,10 @@ def depend(s, c, time, on, why, left):
             s[m + READY_AT] = time
             s[m + WHY] = why
         return
+    column = LEFT_WAITERS if left else WAITERS
+    last = s[command_row(s, on) + column]
+    if last != NONE and s[node_row(s, last) + 1] == c:
+        return  # it waits for that already
     n = s[FREE_NODE]
     if n == NONE:
         n = s[TOP_NODE]
@@ -817,8 +821,7 @@ def depend(s, c, time, on, why, left):
     else:
         s[FREE_NODE] = s[node_row(s, n)]
     s[LIVE_NODES] += 1
-    column = LEFT_WAITERS if left else WAITERS
-    s[node_row(s, n)] = s[command_row(s, on) + column]
+    s[node_row(s, n)] = last
     s[node_row(s, n) + 1] = c
     s[command_row(s, on) + column] = n
     s[m + NEED] += 1

@@ -16,7 +16,7 @@ from megatile.plan import model as pm
 from megatile.plan.residency import units_below
 from megatile.sim import state as st
 from megatile.sim.state import NONE
-from megatile.sim.table import DMA, ENGINES
+from megatile.sim.table import ENGINES
 
 if TYPE_CHECKING:
     from megatile.sim.simulation import Launched, Simulation
@@ -147,7 +147,7 @@ class Instances:
         """Frames, lists of accesses, queues of engines; who has a stream and waits for the launch."""
         arena, table, launched = self.arena, self.table, self.launched
         count, view = len(rows), launched.views[i]
-        slots, engines = table.storages - table.first_slot, DMA + view.dma.channels
+        slots, engines = table.storages - table.first_slot, table.lanes(view.dma.channels)
         streams = table.stream_of[i]
         sizes = np.array([len(s.frame) for s in table.streams] + [0], dtype=np.int64)
         used = sizes[streams] if rows.fixed else np.full(count, sizes[streams].max(initial=0))

@@ -22,7 +22,7 @@ from megatile.sim.state import NONE, Arena
 from megatile.timing.caches import Cache
 from megatile.timing.fabric import Alike, Fabric, Path, Stage, equal
 
-DENSE = 64
+DENSE = 1024
 """Links of a grid for every unit up to which all of them get servers."""
 
 
@@ -94,25 +94,22 @@ class Paths:
         return grid is not None and bool(grid[2][key.owner * grid[1] + key.number] > 1)
 
     def count(
-        self, fabric: Fabric, stages: Iterable[Stage], group: Alike, flows: list[Any], users: dict[Any, Any]
+        self, fabric: Fabric, stages: Iterable[Stage], group: Alike, flow: Any, users: dict[Any, Any]
     ) -> None:
-        """Flows use the links of a group of routes, the first of which is given; ``users``: some flow of
-        every link that is not counted in a grid."""
+        """Flows (by the number of a pair) use the links of a group of routes, the first of which is given;
+        ``users``: some flow of every link that is not counted in a grid."""
         for stage in stages:
             key: Any = None if stage.resource is None else fabric.keys[stage.resource]
             grid = self.grids.get(key.network) if isinstance(key, Link) else None
             if grid is not None:
                 np.add.at(grid[2], key.owner * grid[1] + key.number + group.shifts, 1)
-            elif key is not None and (not isinstance(key, Link) or len(group.pairs) == 1):
-                for flow in flows:
-                    if users.setdefault(key, flow) != flow:
-                        self.shared.add(key)
             elif key is not None:
-                link_count = fabric.hda.network(key.network).topology.link_count
-                for flow, shift in zip(flows, group.shifts.tolist(), strict=True):
-                    owner, number = divmod(key.owner * link_count + key.number + shift, link_count)
-                    other = Link(key.network, owner, number)
-                    if users.setdefault(other, flow) != flow:
+                per = fabric.hda.network(key.network).topology.link_count if isinstance(key, Link) else 1
+                for pair, shift in zip(group.pairs.tolist(), group.shifts.tolist(), strict=True):
+                    other = key
+                    if shift:
+                        other = Link(key.network, *divmod(key.owner * per + key.number + shift, per))
+                    if users.setdefault(other, flow(pair)) != flow(pair):
                         self.shared.add(other)
 
     # paths

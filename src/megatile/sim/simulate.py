@@ -196,12 +196,13 @@ class Run(Outcome):
             self._run_one(one, resources)
             return
         # What a receive-from-any took is found in the records.
-        keep = max(records, 1 << 40 if has_any(self.plan) else 0)
+        count = commands(self.plan)
+        keep = max(records if count <= records else 0, EVERYTHING if has_any(self.plan) else 0)
         self.simulation = simulation = Simulation(
             record=keep,
             engine=self.engine,
             contended=self.contended,
-            operands=operands or commands(self.plan) <= MANY,
+            operands=operands or count <= MANY,
         )
         self.launched = simulation.add(self.plan, resources, self.scalars)
         try:

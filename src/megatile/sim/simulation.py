@@ -21,8 +21,9 @@ from megatile.sim.compiled import compiled, is_compiled
 from megatile.sim.data import Scalars, assumed
 from megatile.sim.instances import Instances
 from megatile.sim.paths import Paths
+from megatile.sim.sharing import find_shared
 from megatile.sim.state import NONE, Arena
-from megatile.sim.table import DMA, PlanTable, Rows
+from megatile.sim.table import PlanTable, Rows
 from megatile.timing.resources import Resources
 
 WARM_UP = 4000
@@ -34,8 +35,6 @@ MOST_RECORDS = 1 << 20
 BETWEEN_LOOKS = 1 << 15
 """Instructions between looks at the clock on the wall."""
 NEVER = 1 << 62
-MOST_QUEUES = 1 << 14
-"""Up to so many queues it is found out beforehand which links only one of them uses."""
 TABLES = ("code", "expr", "bytecode", "constants", "lists", "region", "tile", "alias", "stream")
 """Tables that grow with every plan."""
 ROOM = {
@@ -44,6 +43,8 @@ ROOM = {
 }  # fmt: skip
 """Rows of tables that the engine fills for which there is room from the beginning: what is not used costs
 nothing, but growing does."""
+LIVE = {"command": 3, "node": 8, "log": 6, "heap": 3, "todo": 2}
+"""Rows of those for every instance that is there at a time, for the same reason."""
 
 
 def commands(plan: pm.Plan, received: int = 1) -> int:
@@ -259,11 +260,16 @@ class Simulation:
         """Rows for a launch that no other uses."""
         launched = Launched(table, resources, self.arena.used["launch"], self.arena.used["place"])
         self.launches.append(launched)
-        self.arena.make_room(self._words(launched))
+        units = self._resident(launched)
+        for view in launched.views:
+            self.paths.use(view.fabric.grid(view.level.name), view.hda, launched.offsets[-1])
+        self.arena.make_room(self._words(launched, units))
+        for name, each in LIVE.items():
+            self.arena.reserve(name, each * units)
         self._declare(launched)
-        self._find_shared(launched)
         self._levels(launched)
         self.instances[launched.number] = Instances(self, launched)
+        find_shared(self, launched)
         self.arena.memory[st.JITTER] |= int(resources.faults.jitter is not None)
         return launched
 
@@ -406,16 +412,23 @@ class Simulation:
                 memory[base] += gone
                 memory[used] = count - gone
 
-    def _words(self, launched: Launched) -> int:
+    @staticmethod
+    def _resident(launched: Launched) -> int:
+        """How many instances of a launch are there at a time."""
+        plan = launched.plan
+        if not plan.levels:
+            return launched.table.actors
+        resident = copies(plan, launched.resources.hda)
+        return sum(min(plan.instances(n), int(k.sum())) for n, (_, k) in resident.items())
+
+    def _words(self, launched: Launched, units: int) -> int:
         """About how much memory a launch takes."""
-        table, units = launched.table, launched.table.actors
-        if table.plan.levels:
-            resident = copies(table.plan, launched.resources.hda)
-            units = sum(min(table.plan.instances(n), int(k.sum())) for n, (_, k) in resident.items())
+        table, widths = launched.table, self.arena.widths
         frame = max((len(s.frame) for s in table.streams), default=1)
         table.commands = commands(table.plan, 3)
         records = min(self.most_records, table.commands + 4096) if self.most_records else 0
         each = frame + 4 * (table.storages + 32) + sum(c.members for c in table.plan.channels) + 128
+        each += sum(count * widths[name] for name, count in LIVE.items())
         return units * each + records * (st.WIDTHS["record"] + 12) + (1 << 16)
 
     def _tabulate(self) -> None:
@@ -493,7 +506,7 @@ class Simulation:
             arena.append("level", (
                 parent, level.count, places, units_below(hda, level, plan) if plan.levels else 0,
                 view.level.total if plan.levels else 0, plan.instances(level.name), streams, one, memory,
-                launched.first + launched.offsets[i], 0, 0, DMA + view.dma.channels, int(fixed), 0,
+                launched.first + launched.offsets[i], 0, 0, table.lanes(view.dma.channels), int(fixed), 0,
             ))  # fmt: skip
             if table.memories:
                 private = np.array([int(view.private(name)) for name in table.memories])
@@ -551,40 +564,6 @@ class Simulation:
         if not count:
             self.at(begin, st.HOSTS, launched.number)
 
-    # what is shared
-
-    def _find_shared(self, launched: Launched) -> None:
-        """Links that only one queue uses need no place in the time queue. More may be taken for shared than
-        are: that costs time, not truth."""
-        plan, resources, paths = launched.plan, launched.resources, self.paths
-        for view in launched.views:
-            paths.use(view.fabric.grid(view.level.name), view.hda, launched.offsets[-1])
-        if paths.everything_shared or not paths.contended:
-            return
-        used = {
-            s.channel for stream in plan.streams for s in pm.statements(stream.body) if isinstance(s, pm.Send)
-        }
-        channels = [c for c in plan.channels if c.name in used]
-        remote = not launched.table.plain or any(r[st.OWNER] != NONE for r in self.rows.region)
-        if remote or sum(c.members for c in channels) * plan.units > MOST_QUEUES:
-            paths.everything_shared = True
-            return
-        users: dict[Any, Any] = {}
-        units = np.arange(plan.units, dtype=np.int64)
-        for channel in channels:
-            for member in range(channel.members):
-                sources = channel.source.evaluate({"unit": units, "member": member})
-                sources = np.broadcast_to(sources, units.shape)
-                receivers = np.flatnonzero((sources >= 0) & (sources < plan.units))
-                senders, spots = sources[receivers], resources.spots
-                for group in resources.fabric.alike(resources.level.name, spots[senders], spots[receivers]):
-                    one = group.pairs[0]
-                    a, b = int(senders[one]), int(receivers[one])
-                    if resources.places[a] != resources.places[b]:
-                        stages = resources.fabric.stages(resources.hardware(a), resources.hardware(b))
-                        flows = [(channel.name, r, member) for r in receivers[group.pairs].tolist()]
-                        paths.count(resources.fabric, stages, group, flows, users)
-
     def launch_of(self, g: int) -> Launched:
         return self.launches[int(self.arena.rows("unit")[g, st.LAUNCH])]
 
@@ -628,9 +607,9 @@ class Simulation:
 
     def run(self, until: int = NEVER, deadline: float | None = None) -> Launched | None:
         """Go on until a launch has ended (it is returned), nothing can go on, or the time is over."""
-        engine: Any = plain if self.engine != "compiled" else compiled()
-        if self.engine is None and is_compiled():
-            engine = compiled()
+        long = any(launched.table.commands >= WARM_UP for launched in self.launches)
+        soon = self.engine == "compiled" or (self.engine is None and (long or is_compiled()))
+        engine: Any = compiled() if soon else plain
         while True:
             memory = self.arena.memory
             memory[st.UNTIL] = until

@@ -202,6 +202,11 @@ class PlanTable:
                 places = rows.raw(where.tolist())
             self.level_lists.append((streams, one, places))
 
+    def lanes(self, channels: int) -> int:
+        """How many queues of commands an instance needs, if the DMA engine has so many channels: without
+        messages it uses one."""
+        return DMA + (channels if self.plan.channels else 1)
+
     # storages
 
     def _storages(self) -> None:

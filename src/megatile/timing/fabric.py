@@ -225,7 +225,7 @@ class Fabric:
 
     def alike(self, level: str, a: Any, b: Any, lengths: bool = False) -> list[Alike]:
         """Pairs of units of a level (arrays of their numbers), in groups of equal routes; with ``lengths`` of
-        routes that take equally long."""
+        routes that take equally long, shorter ones first."""
         network, here = self.grid(level), a == b
         none = np.zeros(1, dtype=np.int64)
         found, rest = [], np.flatnonzero(~here)

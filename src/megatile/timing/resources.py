@@ -621,6 +621,8 @@ class Resources:
             others = np.array(members[1:], dtype=np.int64)
             root = np.full(len(others), members[0])
             routes = self.fabric.alike(self.level.name, self.spots[root], self.spots[others], lengths=True)
+            far = [group for group in routes if group.network is not None][-1:]
+            routes = far + [group for group in routes if group.network is None]
             ends = [(members[0], int(others[group.pairs[0]])) for group in routes]
             away = max(self.message_ps(*pair, 0) for pair in ends)
             self._reaches[key] = (away, min(self.path_bandwidth(*pair) for pair in ends))

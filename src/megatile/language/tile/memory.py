@@ -199,7 +199,15 @@ def _local_shape(
     if any(isinstance(e, Value) for e in x.shape) or UNKNOWN in x.bound:
         return _symbolic_shape(x, layout, extents)
     units = math.prod(extents)
-    lengths = [[lay.share_length(s) for s in lay.part(layout, x.bound, extents, r)] for r in range(units)]
+
+    def lengths_of(rank: int) -> list[int]:
+        return [lay.share_length(s) for s in lay.part(layout, x.bound, extents, rank)]
+
+    if not isinstance(layout, lay.Owner) and lengths_of(0) == lengths_of(units - 1):
+        return tuple(lengths_of(0)), tuple(
+            lengths_of(0)
+        )  # runs: the first is the longest, the last the shortest
+    lengths = [lengths_of(rank) for rank in range(units)]
     bound = tuple(max(column) for column in zip(*lengths, strict=True))
     rank = RankExpr(builder.scale, x.scale)
     shape = []

@@ -1,0 +1,114 @@
+"""Which links more than one flow uses: only there transfers have to wait for their turn in the time queue.
+
+A flow is a queue, or the copies of one instance between the same two places. Those of one flow leave their
+engine one after another, so that they never meet on a link. More may be taken for shared than is: that costs
+time, not truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megatile.plan import model as pm
+from megatile.sim import state as st
+from megatile.sim.answers import Alike, Answers
+from megatile.sim.state import NONE
+
+if TYPE_CHECKING:
+    from megatile.sim.simulation import Launched, Simulation
+
+MOST_QUEUES = 1 << 20
+"""Up to so many queues it is found out beforehand which links only one of them uses."""
+Ends = tuple[int, Any, Any, Any]
+"""Level (counted in the plan), where transfers begin and end, and what tells their flows apart."""
+
+
+def find_shared(simulation: Simulation, launched: Launched) -> None:
+    """Count the flows on every link that a launch may use."""
+    paths = simulation.paths
+    if paths.everything_shared or not paths.contended:
+        return
+    found: list[Ends] = []
+    for ends in (*_messages(simulation, launched), *_copies(simulation, launched)):
+        if ends is None:
+            paths.everything_shared = True
+            return
+        found.append(ends)
+    users: dict[Any, Any] = {}
+    for level, here, there, flows in found:
+        view = launched.views[level]
+        a, b = view.spots[here], view.spots[there]
+        for group in view.fabric.alike(view.level.name, a, b):
+            one = group.pairs[0]
+            if a[one] != b[one]:
+                stages = view.fabric.stages(view.hardware(int(here[one])), view.hardware(int(there[one])))
+                paths.count(view.fabric, stages, group, flows, users)
+
+
+def _messages(simulation: Simulation, launched: Launched) -> Iterator[Ends | None]:
+    """The ends of all queues into which something is sent; None where they are not always the same."""
+    plan, table = launched.plan, launched.table
+    used: dict[str, set[Any]] = {}
+    for stream in plan.streams:
+        for s in pm.statements(stream.body):
+            if isinstance(s, pm.Send):
+                used.setdefault(s.channel, set()).add(plan.level(stream.level).name)
+    channels = [c for c in plan.channels if c.name in used]
+    if sum(c.members * plan.instances(c.level) for c in channels) > MOST_QUEUES:
+        yield None
+        return
+    for channel in channels:
+        name = plan.level(channel.level).name
+        level, units = table.levels[name], np.arange(plan.instances(channel.level), dtype=np.int64)
+        rows = simulation.instances[launched.number].levels[name]
+        if used[channel.name] != {name} or not rows.fixed:
+            yield None
+            return
+        places = rows.places
+        for member in range(channel.members):
+            sources = np.broadcast_to(channel.source.evaluate({"unit": units, "member": member}), units.shape)
+            receivers = np.flatnonzero((sources >= 0) & (sources < len(units)))
+
+            def flow(i: int, key: Any = (channel.name, member), receivers: Any = receivers) -> Any:
+                return (*key, int(receivers[i]))
+
+            yield level, places[sources[receivers]], places[receivers], flow
+
+
+def _copies(simulation: Simulation, launched: Launched) -> Iterator[Ends | None]:
+    """The ends of all copies between instances."""
+    arena, answers = simulation.arena, Answers(simulation)
+    region, lists = arena.rows("region"), arena.rows("lists")
+    known: list[tuple[Any, ...]] = []
+    for number, stream in enumerate(launched.plan.streams):
+        level = launched.table.levels[launched.plan.level(stream.level).name]
+        pc = launched.table.streams[number].first
+        while (row := arena.rows("code")[pc].tolist())[st.KIND] != st.END:
+            ends = [row[st.D]] if row[st.KIND] in (st.RECEIVE, st.ANY) and row[st.D] != NONE else []
+            if row[st.KIND] == st.COPY:
+                ends = lists[[row[st.B] + 1, row[st.B] + lists[row[st.B]]]].tolist()
+            if any(region[r, st.OWNER] != NONE for r in ends):
+                alike = Alike(simulation, launched, level, number, pc)
+                found = answers.copy_ends(alike)
+                if found is None or not found[3]:
+                    yield None
+                    return
+                (here, _), (there, _), possible, _ = found
+                chosen = np.flatnonzero(possible & (here != there))
+                memories = tuple(arena.rows("region")[r, [st.MODE, st.TILE]].tolist() for r in ends)
+                key = (level, memories, alike.units[chosen], here[chosen], there[chosen])
+                if not any(_equal(key, other) for other in known):
+                    known.append(key)
+
+                    def flow(i: int, n: int = len(known), units: Any = key[2]) -> Any:
+                        return (n, int(units[i]))
+
+                    yield level, here[chosen], there[chosen], flow
+            pc += 1
+
+
+def _equal(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    return one[:2] == other[:2] and all(map(np.array_equal, one[2:], other[2:]))
