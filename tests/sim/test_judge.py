@@ -24,6 +24,11 @@ def test_simulator_and_reader_agree_on_random_plans(first: int) -> None:
     assert not {seed: text for seed, text in found.items() if text}
 
 
+def test_units_behind_different_caches_of_one_memory() -> None:
+    """Two blocks of a machine with several caches in front of the same memory."""
+    assert disagreement(random_case(84), ("plain",)) is None
+
+
 @pytest.mark.parametrize("first", [100, 115])
 def test_running_less_far_ahead_changes_nothing(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("megatile.sim.simulation.RUN_AHEAD", 1)

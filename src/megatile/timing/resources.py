@@ -444,9 +444,10 @@ class Resources:
         first of each."""
         key = np.zeros(len(units), dtype=np.int64) if same is not None else (units == peers).astype(np.int64)
         for name, ends in ((memory, units), (peer_memory, peers)):
-            if self._matters(name):
-                total = self.hda.level(self.memory(name)[0].level).total
-                key = key * total + self.spots[ends] * total // self.level.total
+            for layer in self._told_apart(name):
+                total = self.hda.level(layer.level).total
+                which = self.spots[ends] * total // self.level.total
+                key = np.unique(key * total + which, return_inverse=True)[1]
         for group in self.fabric.alike(self.level.name, self.spots[units], self.spots[peers]):
             for part in equal(key[group.pairs]):
                 pairs, shifts = group.pairs[part], group.shifts[part] - group.shifts[part[0]]
@@ -454,12 +455,13 @@ class Resources:
                 path = self.path(ends[0], memory, ends[1], peer_memory, chunk, same, caches)
                 yield path, Alike(group.network, pairs, shifts)
 
-    def _matters(self, memory: str) -> bool:
-        """Whether it matters for a path which of the memories of a layer it leads to."""
+    def _told_apart(self, memory: str) -> tuple[MemoryLayer, ...]:
+        """The layers on the way to a memory of which it matters which one it is."""
         layer, _, contended = self.memory(memory)
+        between = chain(self.hda, memory, self.level.position)
         inside = self.level.total // self.hda.level(layer.level).total
         whole = inside > 1 and layer.shared and layer.slices < inside
-        return contended or whole or bool(layer.cache) or not self.private(memory)
+        return (*between, layer) if contended or whole or layer.cache or between else ()
 
     @cached_property
     def spots(self) -> Any:
