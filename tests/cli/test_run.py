@@ -35,6 +35,12 @@ def test_reasons_name_engines_and_their_rivals() -> None:
     assert "21_gemm_block.py:22" in line
 
 
+def test_a_program_whose_steps_depend_on_data_runs_on_random_data() -> None:
+    text = run(f"{GEMM.replace('21_gemm_block.py:gemm', '39_ticket_queue.py:ragged_sums')}(8, 16)")
+    assert "time on random data" in text
+    assert "bit for bit" in text
+
+
 def test_json_has_the_figures() -> None:
     found = json.loads(run(f"{GEMM}(128, 192, 64, stages=2)", "--json", "--no-verify"))
     assert found["flops"]["tensor"] == 2 * 128 * 192 * 64

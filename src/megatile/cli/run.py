@@ -77,6 +77,7 @@ def run(
     from megatile.lower.calls import simulate
     from megatile.lower.explain import explain, figures
     from megatile.lower.lowered import lower
+    from megatile.targets.interpret.verify import random_arrays
 
     prog = find_program(program)
     hda = load(machine, settings)
@@ -90,7 +91,7 @@ def run(
         from megatile.targets.interpret.verify import verify as verified
 
         verdict = verified(lowered)
-    result = simulate(lowered)
+    result = simulate(lowered, *(random_arrays(lowered) if _data_decide(lowered) else ()))
     found = figures(lowered, result)
     if trace is not None:
         result.write_trace(trace)
@@ -106,8 +107,17 @@ def run(
         print("data not compared (--verify does it, however long it takes)")
     else:
         print(f"data: the Plan gives what the interpreter gives ({verdict})")
+    if _data_decide(lowered):
+        print("time on random data: what the program does depends on its data (mt.simulate takes yours)")
     print(result.summary())
     print(result.why_slow())
+
+
+def _data_decide(lowered: Lowered) -> bool:
+    """Whether what the program does depends on its data, so that shapes alone have no time."""
+    from megatile.plan.model import ReadScalar, statements
+
+    return any(isinstance(s, ReadScalar) for x in lowered.plan.streams for s in statements(x.body))
 
 
 def _compare(lowered: Lowered, threads: int | None, trace: Path | None, json: bool) -> None:

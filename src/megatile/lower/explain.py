@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from megatile.core.expr import Expr, symbols
 from megatile.core.quantities import format_bytes, format_time
-from megatile.lower.lowered import Lowered
 from megatile.lower.residency import limits
 from megatile.plan import model as pm
 from megatile.sim import Result
 from megatile.sim.record import Traffic
 from megatile.trace import text_table
+
+if TYPE_CHECKING:
+    from megatile.lower.lowered import Lowered
 
 MOST_ROUNDS = 4096
 
