@@ -240,6 +240,8 @@ class _Builder(Figures):
             if m.unit_bandwidth
             else None,
             self.bytes(m.sector, (*key_path, "sector")) if m.sector else None,
+            m.banks,
+            self.bytes(m.bank, (*key_path, "bank")) if m.bank else 4,
         )
 
     # networks

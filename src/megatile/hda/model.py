@@ -133,6 +133,9 @@ class MemoryLayer:
     """What one unit alone gets of it in copies."""
     sector: int | None = None
     """The least that is moved: rows of a copy begin and end at multiples of it."""
+    banks: int | None = None
+    bank: int = 4
+    """Words of ``bank`` bytes lie in ``banks`` in turn; lanes that want different words of one take turns."""
 
     @property
     def available(self) -> int:

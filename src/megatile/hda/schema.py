@@ -212,6 +212,8 @@ class MemorySpec(_Part):
     roofline: bool | None = None
     unit_bandwidth: Rate | None = None
     sector: Size | None = None
+    banks: Count | None = None
+    bank: Size | None = None
     per_thread: Size | None = None
     of: Name | None = None
     block: Size | None = None

@@ -28,6 +28,7 @@ from megatile.core.expr import (
 from megatile.core.expr.typing import Load
 from megatile.core.operations import OPERATIONS
 from megatile.ir import nodes as n
+from megatile.lower.banks import degree
 from megatile.lower.errors import cannot
 from megatile.lower.regions import Axis, Block, inside, product
 from megatile.lower.storage import Home
@@ -232,8 +233,31 @@ class Command:
         given = tuple(sorted(attributes.items()))
         # What changes another unit's elements travels there: the path begins at the first operand.
         moved = simplify(target.elements * itemsize(target.home.dtype)) if remote else ZERO
+        if not remote:
+            moved = self.banked([(target, index), *self.accesses((value, *guards))])
         done = pm.Work(ZERO if remote else simplify(work), moved, dtype)
         frame.emit(pm.Compute("nest", target.region(), reads, given, "dma" if remote else "vector", done))
+
+    def accesses(self, values: Sequence[Expr]) -> list[tuple[Block, tuple[Expr, ...]]]:
+        """The elements of operands in expressions."""
+        loads = (part for value in values for part in walk(value) if isinstance(part, Load))
+        return [(self.operands[int(load.source[1:])], load.index) for load in loads]
+
+    def banked(self, accesses: Sequence[tuple[Block, tuple[Expr, ...]]]) -> Expr:
+        """Bytes through the banks of a memory where lanes take turns there, each turn counted; else none."""
+        frame, lowering, loops = self.frame, self.frame.lowering, self.scope.vars
+        turns, most = 0, 1
+        for block, index in dict.fromkeys(accesses):
+            home = block.home
+            memory, width = lowering.hda.memory(home.memory), itemsize(home.dtype)
+            if not memory.banks:
+                continue
+            here = 1 if home.name in lowering.arranged else degree(memory, home.extents, index, width, loops)
+            turns += here * max(width, memory.bank)
+            if here > most and frame.node is not None and frame.node.span:
+                most, place = here, frame.node.span.place()
+                lowering.conflicts[f"{place.file}:{place.line}"] = (memory.name, home.name, here)
+        return simplify(product(e for _, e in loops) * turns) if most > 1 else ZERO
 
     def text(self, expr: Expr, numbering: dict[str, str]) -> str:
         def named(part: Expr) -> Expr:

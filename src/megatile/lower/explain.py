@@ -61,6 +61,8 @@ class Figures:
     """What went through each memory layer, with hits and misses of caches."""
     waste: dict[str, tuple[str, int, float]] = field(default_factory=dict)
     """By source line: the memory, the bytes of a row, and how many times those its sectors are."""
+    conflicts: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+    """By source line: the memory, the tile, and the turns that lanes take in its banks."""
     bandwidth: float = 0.0
     """Of device memory, for the units of the launch."""
     memory: str = ""
@@ -111,6 +113,10 @@ class Figures:
                 {"source": line, "memory": memory, "row_bytes": row, "factor": factor}
                 for line, (memory, row, factor) in self.waste.items()
             ],
+            "bank_conflicts": [
+                {"source": line, "memory": memory, "tile": tile, "turns": turns}
+                for line, (memory, tile, turns) in self.conflicts.items()
+            ],
             "levels": [
                 {"name": v.name, "instances": v.instances, "slots": v.slots, "waves": v.waves,
                  "limit": v.limit}
@@ -134,6 +140,10 @@ class Figures:
             f"  {factor:.3g} × the bytes: rows of {format_bytes(row)} in sectors of '{memory}' ({line})"
             for line, (memory, row, factor) in self.waste.items()
         ]
+        lines += [
+            f"  {turns} lanes meet in one bank of '{memory}': '{tile}' (pad or swizzle it) ({line})"
+            for line, (memory, tile, turns) in self.conflicts.items()
+        ]
         if self.versions:
             lines.append("  versions: " + ", ".join(f"{name} {count}" for name, count in self.versions))
         return "\n".join(lines)
@@ -148,7 +158,7 @@ def figures(lowered: Lowered, result: Result | None = None) -> Figures:
         units = np.concatenate([np.arange(*run) for run in stream.units])
         for engine, work, size in _work(stream.body, {"unit": units}, np.ones(len(units), np.int64)):
             flops[engine] = flops.get(engine, 0) + work
-            moved += size
+            moved += size if engine == "dma" else 0
     flops.pop("dma", None)
     share = plan.units / hda.count(plan.scale)
     peaks: dict[str, float] = {}
@@ -159,7 +169,7 @@ def figures(lowered: Lowered, result: Result | None = None) -> Figures:
     levels = tuple(_level(lowered, level) for level in plan.levels)
     versions = tuple((t.name, t.versions) for t in plan.tiles if t.versions > 1)
     found = Figures(plan.name, hda.name, levels, flops, moved, peaks, None, versions)
-    found = replace(found, waste=lowered.lowering.waste)
+    found = replace(found, waste=lowered.lowering.waste, conflicts=lowered.lowering.conflicts)
     if result is None:
         return found
     layer = hda.memory("l2")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 
-from megatile.core.expr import ONE, ZERO, Const, Expr, Symbol, select, substitute, symbols, unit
+from megatile.core.expr import ONE, ZERO, Const, Expr, Symbol, expr, select, substitute, symbols, unit
 from megatile.ir import nodes as n
 from megatile.lower.collectives import between_copies
 from megatile.lower.dependence import earliest, touched
@@ -75,7 +76,10 @@ def child(frame: Frame, node: n.Scale, scale: str, outer: int) -> None:
         values[loop.name] = substitute(loop.start, values) + index * loop.step
     moved = {k: substitute(v, values) for k, v in frame.names.items()}
     path = tuple(substitute(e, values) for e in parent.path)
-    counts = [s.count for s in launch.scales[parent.depth : level.depth]]
+    scales = launch.scales[parent.depth : level.depth]
+    counts = [s.count for s in scales]
+    if scales[-1].count == each and not level.talks:
+        inner = rasterised(inner, scales[-1].extents, node.body)
     low, high = (first, first + each * times - 1) if level.parents == 1 else (0, level.instances - 1)
     ranges = {"unit": (low, high)}
     path = (*(tidy(e, ranges) for e in path), *(tidy(e, ranges) for e in split_number(inner, counts)))
@@ -86,6 +90,28 @@ def child(frame: Frame, node: n.Scale, scale: str, outer: int) -> None:
     )  # fmt: skip
     conditions = tuple(substitute(c, values) for c in frame.conditions)
     _phase(frame, child, node, (turn, each), conditions)
+
+
+def rasterised(number: Expr, grid: tuple[int, ...], body: tuple[n.Node, ...]) -> Expr:
+    """Which block of a grid begins as ``number``: in order, or as a hint ``use_swizzle`` says: in panels of
+    some rows, column by column and to and fro, so that blocks of one time share rows and columns."""
+    hint = next((m for m in body if isinstance(m, n.Hint) and m.word == "use_swizzle"), None)
+    sizes = (
+        [int(word) for word in re.findall(r"(?<![\w=])\d+|(?<=panel_size=)\d+", hint.text)] if hint else []
+    )
+    if not sizes or len(grid) < 2 or sizes[0] < 1 or (hint and "column" in hint.text):
+        return number
+    across, rows = grid[:2]
+    height = min(sizes[0], rows)
+    flat = number % (across * rows)
+    panel = flat // (height * across)
+    within = flat % (height * across)
+    last = rows - (rows - 1) // height * height
+    tall = select(panel < (rows - 1) // height, height, last) if last != height else expr(height)
+    column = within // tall
+    column = select(panel % 2 > 0, across - 1 - column, column)
+    row = panel * height + within % tall
+    return number - flat + row * across + column
 
 
 def _phase(

@@ -22,6 +22,7 @@ from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT
 from megatile.ir.program import Binding, Program
+from megatile.lower.banks import arranged
 from megatile.lower.errors import LoweringError, cannot
 from megatile.lower.regions import Regions
 from megatile.lower.storage import Home, Homes
@@ -248,6 +249,9 @@ class Lowering:
         """What does each statement: `choice.Choice`."""
         self.waste: dict[str, tuple[str, int, float]] = {}
         """By source line: the memory, the bytes of a row, and how many times those its sectors are."""
+        self.conflicts: dict[str, tuple[str, str, int]] = {}
+        """By source line: the memory, the tile, and the turns that lanes take in its banks."""
+        self.arranged = arranged(n.walk(program.body))
         self._count_regions(program.body, depth, 1)
 
     # --- levels -----------------------------------------------------------------------------------

@@ -244,6 +244,9 @@ class Resources:
             bandwidth = self._operand_bandwidth(name, engine, statement.operation in COPIES)
             if found and bandwidth is not None:
                 longest = max(longest, serialise_ps(found.scaled(name, flops), bandwidth))
+            if found and found.banked and self.hda.memory(name).banks:
+                banked = found.banked * (flops / found.flops if found.flops else 1)
+                longest = max(longest, serialise_ps(banked, self.memory(name)[1]))
         return longest
 
     @cached_property

@@ -86,6 +86,8 @@ class Operands(NamedTuple):
     flops: int
     extents: tuple[int, ...] = ()
     """Of the result."""
+    banked: int = 0
+    """Bytes that pass through banks of a memory while lanes that meet in one take turns."""
 
     def scaled(self, memory: str, flops: int) -> float:
         """Where extents vary (the last block of a loop), bytes go with the work."""
@@ -117,7 +119,8 @@ def _walk(plan: pm.Plan, body: Any, names: dict[str, Any], found: dict[int, Oper
         elif isinstance(s, pm.Compute) and s.engine != "dma":
             shape = s.write.shape or names.get(s.write.tile, ("", (), ""))[1]
             extents = tuple(_sample(extent) for extent in shape)
-            found[id(s)] = Operands(_sizes(s, names), _sample(s.work.flops), extents)
+            banked = _sample(s.work.bytes) if s.operation == "nest" else 0
+            found[id(s)] = Operands(_sizes(s, names), _sample(s.work.flops), extents, banked)
 
 
 def _sizes(command: pm.Compute, names: dict[str, Any]) -> dict[str, int]:

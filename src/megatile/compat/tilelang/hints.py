@@ -17,6 +17,16 @@ class Layout:
         self.shape = shape
 
 
+LAYOUTS = {
+    name: type(name, (Layout,), {"name": name})
+    for name in "make_swizzled_layout make_volta_swizzled_layout make_wgmma_swizzled_layout "
+    "make_linear_layout make_full_bank_swizzled_layout make_half_bank_swizzled_layout "
+    "make_quarter_bank_swizzled_layout Layout Fragment make_cutlass_metadata_layout "
+    "make_mma_swizzle_layout make_tcgen05mma_swizzled_layout make_gemm_fragment_8x8".split()
+}
+"""By TileLang's names."""
+
+
 def hint(word: str) -> Any:
     """A function that keeps its word and arguments as a statement that changes no data."""
 

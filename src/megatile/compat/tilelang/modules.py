@@ -15,7 +15,7 @@ from megatile.compat.tilelang import cpu_torch, language, ranks
 from megatile.compat.tilelang.arrays import TensorSupplyType, assert_close, new_array
 from megatile.compat.tilelang.bound import least_time
 from megatile.compat.tilelang.dtypes import dtype
-from megatile.compat.tilelang.hints import Layout
+from megatile.compat.tilelang.hints import LAYOUTS
 from megatile.compat.tilelang.kernel import Profiler, do_bench
 from megatile.compat.tilelang.source import PrimFunc, current_machine
 from megatile.compat.tilelang.tuning import AutoTuner, autotune, set_autotune_inputs
@@ -107,13 +107,6 @@ _TESTING = {
     "requires_cuda_compute_version_lt requires_cuda_compute_version_le "
     "requires_cuda_compute_version_gt".split()
 }
-_LAYOUTS = {
-    name: type(name, (Layout,), {"name": name})
-    for name in "make_swizzled_layout make_volta_swizzled_layout make_wgmma_swizzled_layout "
-    "make_linear_layout make_full_bank_swizzled_layout make_half_bank_swizzled_layout "
-    "make_quarter_bank_swizzled_layout Layout Fragment make_cutlass_metadata_layout "
-    "make_mma_swizzle_layout make_tcgen05mma_swizzled_layout make_gemm_fragment_8x8".split()
-}
 _ASSERT = {"torch_assert_close": torch_assert_close}
 _WORDS = language.WORDS
 _TIRX = {
@@ -158,7 +151,7 @@ _NVSHMEM = {
 
 CONTENTS: dict[str, Any] = {
     "tilelang": {n: getattr(tilelang, n) for n in tilelang.__all__ if n != "language"}
-    | _LAYOUTS
+    | LAYOUTS
     | {"tensor": ranks.tensor, "get_allocator": ranks.get_allocator},
     "tilelang.language": language,
     "tilelang.language.fp8": _FP8,
@@ -167,7 +160,7 @@ CONTENTS: dict[str, Any] = {
     "tilelang.autotuner": _TUNER | {"__all__": list(_TUNER)},
     "tilelang.testing": _TESTING | _ASSERT | _RUN,
     "tilelang.math": {"next_power_of_2": tilelang.next_power_of_2, "cdiv": tilelang.cdiv},
-    "tilelang.layout": _LAYOUTS,
+    "tilelang.layout": LAYOUTS,
     "tilelang.utils": {},
     "tilelang.utils.tensor": _ASSERT | _SUPPLY,
     "tilelang.utils.target": _TARGET,
@@ -181,7 +174,7 @@ CONTENTS: dict[str, Any] = {
     "tilelang.engine.callback": _POSTPROCESS,
     "tilelang.contrib": {"nvcc": SimpleNamespace(get_target_compute_version=lambda *_: "9.0")},
     "tilelang.cuda": {},
-    "tilelang.cuda.intrinsics": _LAYOUTS,
+    "tilelang.cuda.intrinsics": LAYOUTS,
     "tilelang.distributed": _RANKS,
     "tilelang.distributed.utils": _RANKS,
     "pynvshmem": _NVSHMEM,
