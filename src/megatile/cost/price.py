@@ -8,9 +8,8 @@ chain, time is lost only while some shared resource serves others, so the upper 
 every resource that more than one flow uses. A receive-from-any takes what comes first, which contention may
 change: then the busiest engine or resource bounds the time below, and all activities one after another above.
 So it is where instances take slots in turn: which slot one gets depends on who is ready first. Plans with
-many instances are bounded below by `floor`, without a run; the upper bound is found when it is asked for.
-Caches have everything for the lower bound, and
-nothing for the upper one.
+many instances are bounded below by `floor`, without a run; the upper bound is found (and a deadlock reported)
+when it is asked for. Caches have everything for the lower bound, and nothing for the upper one.
 """
 
 from __future__ import annotations
@@ -41,6 +40,8 @@ from megatile.timing.faults import Faults
 from megatile.timing.view import Timing, as_timing
 
 EVERYTHING = 1 << 40
+FEW = 64
+"""Up to so many instances in turns, both bounds come from runs at once."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def price(
     if not plan.levels or timing is not None:
         return bounds()
     least = floor(plan, machine, launch=launch)
-    if _takes_turns(plan) and not has_any(plan) and not _reads(plan):
+    if _takes_turns(plan, FEW) and not has_any(plan) and not _reads(plan):
         return Price.bounded(least, bounds)
     found = bounds()
     return replace(found, lower_ps=max(found.lower_ps, least), upper_ps=max(found.upper_ps, least))
@@ -160,8 +161,8 @@ def _unordered(plan: Plan) -> bool:
     return has_any(plan) or _takes_turns(plan)
 
 
-def _takes_turns(plan: Plan) -> bool:
-    return any(level.slots is not None for level in plan.levels)
+def _takes_turns(plan: Plan, more_than: int = 0) -> bool:
+    return any(x.slots is not None and plan.instances(x.name) > more_than for x in plan.levels)
 
 
 def _reads(plan: Plan) -> bool:
