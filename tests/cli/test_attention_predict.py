@@ -74,7 +74,7 @@ def test_lengths():
         (["--schedule", ","], "no schedule is named"),
         (["--schedule", ""], "no schedule is named"),
         (["--dtype", "bf17"], "did you mean 'bf16'"),
-        (["--machine", "cpu"], "no throughput for bf16"),
+        (["--machine", "hgx-a100", "--dtype", "f8e4m3"], "no throughput for f8e4m3"),
         (["--plot", "prediction.txt"], "is not the name of a picture"),
     ],
 )

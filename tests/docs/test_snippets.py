@@ -45,6 +45,15 @@ class Block:
         return "\n" * (self.line - 1) + "\n".join(self.lines) + "\n"
 
 
+@pytest.fixture(autouse=True)
+def what_pages_register_ends_with_them() -> Iterator[None]:
+    from megatile.ir.implementations import CANDIDATES
+
+    before = {kind: dict(known) for kind, known in CANDIDATES.items()}
+    yield
+    CANDIDATES.update(before)
+
+
 def blocks_of(text: str) -> Iterator[Block]:
     """The fenced blocks of a page, in order. A block that does not end is an error."""
     lines = text.splitlines()

@@ -219,10 +219,11 @@ class _Loads:
         self._engines(rows, users, loads)
         shared = [key for key, flows_of in users.items() if len(flows_of) > 1]
         self.waiting_ps = sum(loads[key] + rounding.get(key, 0) for key in shared)
+        least = {key: loads[key] - self.not_held.get(key, 0) for key in shared}
         if _takes_turns(run.plan):
-            self.busiest_ps = max(self._evenly(shared, loads), self.own_ps)
+            self.busiest_ps = max(self._evenly(least), self.own_ps)
         else:
-            self.busiest_ps = max([loads[key] // widths.get(key, 1) for key in shared] + [self.own_ps])
+            self.busiest_ps = max([least[key] // widths.get(key, 1) for key in shared] + [self.own_ps])
         self.shared = tuple(sorted(str(key) for key in shared))
         missing = self._missing(rows)
         self.waiting_ps += missing
@@ -251,12 +252,12 @@ class _Loads:
                         total += count * (blocks * (each + 1) + cache.behind.latency_ps)
         return total
 
-    def _evenly(self, shared: list[Any], loads: dict[Any, int]) -> int:
+    def _evenly(self, loads: dict[Any, int]) -> int:
         """The busiest kind of engine or memory if every one of the machine had the same to do."""
         hda, totals = self.record.launched.resources.hda, dict[tuple[str, str], int]()
-        for key in shared:
+        for key, load in loads.items():
             if isinstance(key, tuple) and key[0] in ("memory", "engine"):
-                totals[key[:2]] = totals.get(key[:2], 0) + loads[key]
+                totals[key[:2]] = totals.get(key[:2], 0) + load
         return max(
             (
                 total // hda.level(hda.memory(name).level if kind == "memory" else name.split()[0]).total
@@ -274,7 +275,7 @@ class _Loads:
             unit = places[who - launched.first] if launched.plan.levels else number
             return launched.views[level].engine_resource(kind, int(unit))
 
-        self.own_ps = 0
+        self.own_ps, self.not_held = 0, dict[Any, int]()
         work = rows[(rows[:, st.R_ENGINE] >= 1) & (rows[:, st.R_KIND] != st.SEND)]
         spent = np.where(work[:, st.R_KIND] == st.WORK, work[:, st.R_END] - work[:, st.R_START], 0)
         keys = work[:, [st.R_WHO, st.R_ENGINE]]
@@ -296,7 +297,14 @@ class _Loads:
             if key is not None:
                 mine = sends[sends[:, st.R_WHO] == who]
                 users.setdefault(key, set()).add((who, "dma"))
-                loads[key] = loads.get(key, 0) + int((mine[:, st.R_END] - mine[:, st.R_START]).sum())
+                took = int((mine[:, st.R_END] - mine[:, st.R_START]).sum())
+                loads[key] = loads.get(key, 0) + took
+                # Of that, latency of the path does not hold the engine.
+                dma = launched.views[launched.which(who)[0]].dma
+                held = sum(
+                    dma.startup_ps + serialise_ps(b, dma.bandwidth) for b in mine[:, st.R_BYTES].tolist()
+                )
+                self.not_held[key] = self.not_held.get(key, 0) + max(0, took - held)
 
     def _serial(self, rows: Any, run: Run) -> int:
         """All activities one after another: while a plan is not at its end, one of them is under way."""

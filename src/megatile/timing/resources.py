@@ -240,8 +240,10 @@ class Resources:
         """How long the operands of a command take in the memories they lie in."""
         found = self._operands.get(id(statement))
         longest = 0
+        # Instances inside a unit copy between its memories; a copy of a whole unit runs at its engine's pace.
+        moves = statement.operation in COPIES and bool(self.plan.levels)
         for name in found.bytes if found else ():
-            bandwidth = self._operand_bandwidth(name, engine, statement.operation in COPIES)
+            bandwidth = self._operand_bandwidth(name, engine, moves)
             if found and bandwidth is not None:
                 longest = max(longest, serialise_ps(found.scaled(name, flops), bandwidth))
             if found and found.banked and self.hda.memory(name).banks:
