@@ -103,3 +103,10 @@ def test_arrays_are_where_they_fit():
     assert part == pytest.approx(2 / (1 / own + 1 / last.unit_bandwidth), rel=1e-4)
     other = mt.machine("dgx-h100")
     assert as_called(other, 1 << 20, 1) is other
+
+
+def test_a_kernel_says_what_does_its_statements_elsewhere():
+    text = mt.compile(product).explain(machine="dgx-h100")
+    (line,) = (x for x in text.splitlines() if x.startswith("gemm "))
+    assert "tensor" in line or "vector" in line
+    assert "test_compare.py:" in line

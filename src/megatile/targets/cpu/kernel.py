@@ -293,5 +293,12 @@ class Kernel:
         profile = self.profile(*arrays, repeat=repeat) if seconds is None else Profile(seconds, {}, None)
         return compared(self.prog, self.name, views, machine, self.threads, profile, trace)
 
+    def explain(self, *given: Any, machine: str | HDA | None = None) -> str:
+        """What does each statement on a machine (else the one it was compiled for), what others would cost,
+        and how many blocks run at a time; ``given`` are arrays or shapes, where extents are symbolic."""
+        from megatile.lower.lowered import lower
+
+        return lower(self.prog, *given, machine=machine or self.machine).explain()
+
     def __repr__(self) -> str:
         return f"<compiled '{self.name}' for the CPU, {self.threads} thread{'s' * (self.threads > 1)}>"
