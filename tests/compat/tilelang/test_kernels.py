@@ -15,7 +15,7 @@ def scaled_product(A, B, rows, columns, inner, dtype=T.float16):
     A: T.Tensor((M, K), dtype)
     B: T.Tensor((K, N), dtype)
     C = T.empty((M, N), T.float32)
-    with T.Kernel(T.ceildiv(N, columns), T.ceildiv(M, rows), threads=128) as (bx, by):
+    with T.Kernel(T.ceildiv(N, columns), T.ceildiv(M, rows), threads=128, cluster_dims=(1, 1)) as (bx, by):
         a = T.alloc_shared((rows, inner), dtype)
         b = T.alloc_shared((inner, columns), dtype)
         c = T.alloc_fragment((rows, columns), T.float32)
@@ -45,6 +45,7 @@ def test_a_kernel_that_declares_its_tensors_runs_when_it_is_called(shape):
 def test_extents_are_given_by_name_and_hints_stay_in_the_program():
     kernel = scaled_product.compile(M=64, N=32, K=32, rows=32, columns=32, inner=16)
     assert "hint(\"use_swizzle\", text='panel_size=8')" in str(kernel.program)
+    assert "hint(\"cluster_dims\", text='1, 1')" in str(kernel.program)
     unknown = scaled_product.compile(M=64, rows=32, columns=32, inner=16)
     assert "built when its arrays are known: the shape of 'A' has the unknown extent K" in (
         unknown.get_kernel_source()

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
+from megatile.compat.tilelang.hints import hint
 from megatile.compat.tilelang.threads import get_thread_binding, thread_variables, with_threads
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord
@@ -26,6 +27,7 @@ class Kernel:
                  cluster_dims: Any = None):  # fmt: skip
         self.grid = grid
         self.threads = threads
+        self.cluster = () if cluster_dims is None else b.extents_of(cluster_dims)
 
     def __enter__(self) -> Any:
         builder, state = current(), b.state()
@@ -54,6 +56,8 @@ class Kernel:
         coords = tuple(Value(Coord(dispatch, a)) for a in range(len(extents)))
         self.coords = Coordinate(Coord(dispatch, 0)) if len(coords) == 1 else coords
         state.coords, state.grid = coords, extents  # type: ignore[attr-defined]
+        if self.cluster:
+            hint("cluster_dims")(*self.cluster)
         return self.coords
 
     def __exit__(self, kind: Any, *_: Any) -> None:
