@@ -106,4 +106,4 @@ def accumulator(name: str) -> str:
     name = dtype(name)
     if is_float(name):
         return "f64" if name == "f64" else "f32"
-    return "i64" if name in ("i64", "u64", "u32") else "i32"
+    return {"u64": "u64", "i64": "i64", "u32": "i64"}.get(name, "i32")

@@ -92,3 +92,23 @@ def test_what_is_not_a_number_stays() -> None:
         a = np.ones((3, 40), np.float32)
         a[0, 3] = a[1, 20] = a[2, 39] = np.nan
         equal_to_the_interpreter(reducing(3, 40, "f32", op), [a, np.zeros(40, np.float32)], 1)
+
+
+def test_large_unsigned_numbers_are_larger():
+    @T.program
+    def largest(X: T.Tensor((2, 8), "u64"), Y: T.Tensor((2, 8), "u64")):
+        with T.Kernel(device=2, block=1, threads=32), T.Scale("device"):
+            x = T.view(X, layout=T.FullRow)
+            y = T.view(Y, layout=T.FullRow)
+            t = T.alloc((1, 8), "u64", level="l2")
+            T.copy(t, x)
+            T.allreduce(t, op="max")
+            T.copy(y, t)
+
+    x = np.array([[2**63 + 5] * 8, [7] * 8], dtype=np.uint64)
+    interpreted, compiled = np.zeros_like(x), np.zeros_like(x)
+    mt.run(largest, x, interpreted, machine="dgx-h100")
+    mt.compile(largest, machine="dgx-h100")(x, compiled)
+    assert (interpreted == 2**63 + 5).all()
+    assert (compiled == 2**63 + 5).all()
+    assert (mt.execute(largest, x, np.zeros_like(x), machine="dgx-h100")["Y"] == 2**63 + 5).all()
