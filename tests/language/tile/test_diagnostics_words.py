@@ -77,6 +77,13 @@ def loop_without_step(A, B):
             T.clear(A)
 
 
+@refused(r"a loop counts in whole numbers, not to 2.5 .*n // m", "T.Pipelined(5 / 2)")
+def loop_of_a_fraction(A, B):
+    with T.Kernel(block=1):
+        for k in T.Pipelined(5 / 2):
+            T.clear(A)
+
+
 @refused(r"T.Parallel needs at least one extent.*T.Parallel\(m, n\)", "T.Parallel()")
 def parallel_of_nothing(A, B):
     with T.Kernel(block=1):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.frames import caller
 from megatile.language.tile.scalars import Value, as_expr
@@ -62,12 +64,21 @@ class ParallelRange:
         )
 
 
+def _refuse_fractions(numbers: tuple[Any, ...]) -> None:
+    for number in numbers:
+        if isinstance(number, (float, np.floating)):
+            raise ProgramError(
+                f"a loop counts in whole numbers, not to {number}", advice="write n // m, or T.ceildiv(n, m)"
+            )
+
+
 def _bounds(args: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     if not 1 <= len(args) <= 3:
         raise ProgramError(
             f"a loop takes (stop), (start, stop) or (start, stop, step), not {len(args)} numbers",
             advice="T.serial(n) counts from 0 to n - 1",
         )
+    _refuse_fractions(args)
     start, stop = (0, args[0]) if len(args) == 1 else args[:2]
     step = args[2] if len(args) == 3 else 1
     if isinstance(step, int) and step == 0:
@@ -99,6 +110,7 @@ def Pipelined(*bounds: Any, num_stages: int = 2) -> SerialRange:
 
 def Persistent(total: Any, units: Any, rank: Any) -> SerialRange:
     """Tiles ``rank, rank + units, ...`` below ``total``: a block that stays and takes tile after tile."""
+    _refuse_fractions((total, units, rank))
     return SerialRange("persistent", rank, total, units, name="tile")
 
 
@@ -106,5 +118,6 @@ def Parallel(*extents: Any) -> ParallelRange:
     """``for i, j in T.Parallel(m, n)``: elementwise code, all iterations at once."""
     if not extents:
         raise ProgramError("T.Parallel needs at least one extent", advice="T.Parallel(m, n)")
+    _refuse_fractions(extents)
     names = ("i", "j", "l", "m") if len(extents) <= 4 else tuple(f"i{d}" for d in range(len(extents)))
     return ParallelRange(tuple(extents), names[: len(extents)])
