@@ -93,7 +93,7 @@ def _result(future: Future[list[Any]]) -> list[Any]:
         advice = "memory may be short: give fewer workers=; with the same store= it goes on where it was"
         raise TuneError("a worker was killed", advice=advice) from None
     except (pickle.PicklingError, AttributeError) as problem:
-        if "pickle" not in str(problem).lower():
+        if "pickle" not in str(problem).lower() and "local object" not in str(problem):
             raise
         advice = "define the factory in a module, or use the default processes, joblib or Dask"
         raise TuneError(
