@@ -26,6 +26,13 @@ def test_every_block_runs_once_and_panels_go_to_and_fro(across, rows, panel):
         assert (first % across, first // across) == (across - 1, panel)  # the next panel comes back
 
 
+@pytest.mark.parametrize(
+    "text", ["panel_size=8, enable=False", "panel_size=8, order=column", "", "panel_size=0"]
+)
+def test_other_hints_leave_the_order(text):
+    assert rasterised(unit, (4, 16), (n.Hint("use_swizzle", text),)) is unit
+
+
 def product(size: int, inner: int, panel: int):
     @T.prim_func
     def main(

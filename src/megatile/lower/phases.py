@@ -99,7 +99,8 @@ def rasterised(number: Expr, grid: tuple[int, ...], body: tuple[n.Node, ...]) ->
     sizes = (
         [int(word) for word in re.findall(r"(?<![\w=])\d+|(?<=panel_size=)\d+", hint.text)] if hint else []
     )
-    if not sizes or len(grid) < 2 or sizes[0] < 1 or (hint and "column" in hint.text):
+    other = hint is not None and ("column" in hint.text or "enable=False" in hint.text)
+    if not sizes or len(grid) < 2 or sizes[0] < 1 or other:
         return number
     across, rows = grid[:2]
     height = min(sizes[0], rows)
