@@ -11,8 +11,8 @@ from toys import toy
 from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
-from megatile.sim import engine as plain
 from megatile.sim import simulate
+from megatile.sim.engine import loop as plain
 
 
 def loops(seed: int) -> Plan:

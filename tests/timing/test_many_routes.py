@@ -10,9 +10,10 @@ import pytest
 from megatile.core.expr import select, unit
 from megatile.hda import HDA
 from megatile.plan.build import PlanBuilder
-from megatile.sim import engine, simulate
+from megatile.sim import simulate, state
 from megatile.sim.answers import evaluate_all
 from megatile.sim.data import assumed
+from megatile.sim.engine.values import evaluate
 from megatile.sim.simulation import Simulation
 from megatile.timing import Resources
 from megatile.timing.fabric import Fabric
@@ -110,10 +111,10 @@ def test_expressions_of_many_units_are_those_of_each() -> None:
     memory, rows = simulation.arena.memory, simulation.arena.rows("unit")
     found = 0
     for x_number in range(simulation.arena.used["expr"]):
-        values, always = evaluate_all(simulation.arena, x_number, int(rows[0, engine.FRAME]), np.arange(n))
+        values, always = evaluate_all(simulation.arena, x_number, int(rows[0, state.FRAME]), np.arange(n))
         if always:
             found += 1
-            each = [int(engine.evaluate(memory, x_number, int(rows[u, engine.FRAME]))) for u in range(n)]
+            each = [int(evaluate(memory, x_number, int(rows[u, state.FRAME]))) for u in range(n)]
             assert values.tolist() == each
     assert found
 
@@ -131,4 +132,4 @@ def test_copies_on_a_grid_are_a_handful_of_rows() -> None:
     simulation = simulate(plan, machine=hda)._run.simulation
     assert simulation.arena.used["path"] <= 2
     assert not simulation.paths.everything_shared
-    assert not simulation.arena.rows("path")[:2, engine.CONTENDED].any()
+    assert not simulation.arena.rows("path")[:2, state.CONTENDED].any()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.core.expr import constant, symbols
-from megatile.sim import engine as plain
 from megatile.sim import state as st
+from megatile.sim.engine.instances import where
 from megatile.sim.state import NONE, Arena
 from megatile.sim.table import DMA
 
@@ -451,7 +451,7 @@ class Answers:
                 places = self.simulation.places(launched)[launched.offsets[level] :]
                 members = tuple(places[list(members)].tolist())
             else:
-                members = tuple(int(plain.where(self.arena.memory, g, row, m)) for m in members)
+                members = tuple(int(where(self.arena.memory, g, row, m)) for m in members)
         delay = view.collective_ps(statement, members, nbytes)
         self.remember(st.ASK_MEETING, pc, meeting, nbytes, here, delay)
 

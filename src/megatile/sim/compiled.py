@@ -1,6 +1,6 @@
 """The engine as machine code, translated from the same source by LLVM.
 
-The functions of `engine.py` are plain integer arithmetic on one array, so a small translator is enough: every
+The functions of `engine/` are plain integer arithmetic on one array, so a small translator is enough: every
 value is a 64-bit integer, ``s[x]`` is a load or store at the address of the array, and all functions become
 one module that LLVM optimises as a whole. (Numba needs forty times as long for the same functions: it infers
 types and optimises every function together with all it calls.) The object code is kept on disk, under a
@@ -19,8 +19,8 @@ from typing import Any
 
 from megatile.core import kept
 from megatile.core.version import __version__
-from megatile.sim import engine as plain
 from megatile.sim import state
+from megatile.sim.engine import loop as plain
 
 _LOADED: list[Any] = []
 
@@ -55,16 +55,15 @@ class _Compiled:
         machine = llvm.Target.from_default_triple().create_target_machine(
             cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, jit=True
         )
-        source = Path(plain.__file__ or "").read_text(encoding="utf-8")
-        texts = (Path(name or "").read_text(encoding="utf-8") for name in (state.__file__, __file__))
+        sources = [_text(path) for path in sorted(Path(plain.__file__ or "").parent.glob("*.py"))]
         host = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), llvm.llvm_version_info
-        parts = (source, *texts, *map(str, host), __version__)
+        parts = (*sources, _text(state.__file__), _text(__file__), *map(str, host), __version__)
         path = kept.directory() / f"engine-{kept.key(*parts)}.o"
         code = kept.read(path)
         backing = llvm.parse_assembly("")
         self.jit = llvm.create_mcjit_compiler(backing, machine)
         if code is None:
-            module = llvm.parse_assembly(str(translate(source)))
+            module = llvm.parse_assembly(str(translate("\n".join(sources))))
             module.verify()
             _optimise(module, machine)
             code = machine.emit_object(module)
@@ -76,6 +75,10 @@ class _Compiled:
 
     def run(self, memory: Any) -> int:
         return int(self._run(memory.ctypes.data))
+
+
+def _text(path: str | Path) -> str:
+    return Path(path).read_text(encoding="utf-8")
 
 
 def _optimise(module: Any, machine: Any) -> None:
@@ -104,7 +107,7 @@ _ARITHMETIC = {
 
 
 def translate(source: str) -> Any:
-    """The functions of a module in the engine's subset of Python as one LLVM module."""
+    """The functions of modules in the engine's subset of Python as one LLVM module."""
     from llvmlite import ir
 
     tree = ast.parse(source)
@@ -117,7 +120,7 @@ def translate(source: str) -> Any:
     }
     for function in declared.values():
         function.linkage = "external" if function.name == "run" else "internal"
-    constants = {name: value for name, value in vars(plain).items() if isinstance(value, int)}
+    constants = {name: value for name, value in vars(state).items() if isinstance(value, int)}
     for node in functions:
         if node.name == "serialise":
             _serialise(declared[node.name])

@@ -16,8 +16,8 @@ import numpy as np
 from megatile.hda import HDA
 from megatile.hda.model import Network
 from megatile.hda.routing import Link
-from megatile.sim import engine as plain
 from megatile.sim import state as st
+from megatile.sim.engine.caches import into_bucket
 from megatile.sim.state import NONE, Arena
 from megatile.timing.caches import Cache
 from megatile.timing.fabric import Alike, Fabric, Path, Stage, equal
@@ -230,4 +230,4 @@ class Paths:
         arena.rows("bucket")[:] = NONE
         memory = arena.memory
         for block in range(used):
-            plain.into_bucket(memory, block)
+            into_bucket(memory, block)

@@ -14,11 +14,13 @@ from megatile.core.dtypes import itemsize
 from megatile.core.expr import constant
 from megatile.plan import model as pm
 from megatile.plan.residency import copies, units_below
-from megatile.sim import engine as plain
 from megatile.sim import state as st
 from megatile.sim.answers import Answers, QueueMisuse
 from megatile.sim.compiled import compiled, is_compiled
 from megatile.sim.data import Scalars, assumed
+from megatile.sim.engine import loop as plain
+from megatile.sim.engine.events import push
+from megatile.sim.engine.instances import begin_launch
 from megatile.sim.instances import Instances
 from megatile.sim.paths import Paths
 from megatile.sim.sharing import find_shared
@@ -347,7 +349,7 @@ class Simulation:
         self.arena.reserve("heap", int(self.arena.memory[st.EVENTS] + self.arena.memory[st.SEATS]) + 64)
         memory = self.arena.memory
         memory[st.SEQUENCE] += 1
-        plain.push(memory, time, phase, what, int(memory[st.SEQUENCE]), what)
+        push(memory, time, phase, what, int(memory[st.SEQUENCE]), what)
 
     def withdraw(self, launched: Launched) -> bool:
         """A launch shall do nothing: each instance ends as soon as those before it are over. False where one
@@ -365,7 +367,7 @@ class Simulation:
             at = stream.first + int(np.argmax(kinds[stream.first :] == st.END))
             unit[launched.table.stream_of[0] == n, st.PC] = at
         if coming.any():
-            plain.begin_launch(arena.memory, launched.number, self.clock_ps)
+            begin_launch(arena.memory, launched.number, self.clock_ps)
         return True
 
     def continue_from(self, other: Simulation) -> None:

@@ -1,6 +1,6 @@
 """The engine's state as arrays, and what their columns mean.
 
-The engine (`engine.py`) runs uncompiled or as machine code over the same array, and stops and goes on at
+The engine (`engine/`) runs uncompiled or as machine code over the same array, and stops and goes on at
 any instruction; so everything it knows is here. All times are integer picoseconds; -1 stands for "none".
 """
 
@@ -198,6 +198,9 @@ PUSH, LOAD, SELECT, LOOKUP, STOP = range(32, 37)
 TOTALS = 29
 # Rows that are used again are in a list from FREE_… on; those from TOP_… on were never used.
 # Records and what they touch are numbered on and on; the first still in the arena has the number …_BASE.
+
+# What issuing a command gives, if not a reason to return to Python.
+GO_ON, HELD_UP = 0, -1
 
 # Why the engine returns to Python.
 (

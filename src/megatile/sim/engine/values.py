@@ -1,0 +1,115 @@
+"""Expressions of an instance, and figures of the machine that have been asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from megatile.sim.engine.rows import bytecode_row, expr_row, jit, memo_row
+from megatile.sim.state import *
+
+
+@jit
+def serialise(amount, rate):
+    """Picoseconds for an amount at a rate per second, rounded up."""
+    if amount <= 0 or rate == np.inf:
+        return 0
+    return -int((-(float(amount) * 1e12)) // rate)
+
+
+@jit
+def find(s, tag, a, b, c, d):
+    """The row of `memo` that answers a question to the machine, or NONE."""
+    mask = s[N_MEMO] - 1
+    h = a * 31 + (b % 1000003) * 7919 + c * 127 + d * 8191 + tag
+    h = (h ^ (h >> 17)) & mask
+    while s[memo_row(s, h)] != NONE:
+        m = memo_row(s, h)
+        if s[m] == tag and s[m + 1] == a and s[m + 2] == b and s[m + 3] == c and s[m + 4] == d:
+            return h
+        h = (h + 1) & mask
+    return NONE
+
+
+@jit
+def ask(s, reason, a, b, c, d, e):
+    q = s[T_ASK]
+    s[q] = reason
+    s[q + 1] = a
+    s[q + 2] = b
+    s[q + 3] = c
+    s[q + 4] = d
+    s[q + 5] = e
+    return reason
+
+
+@jit
+def evaluate(s, x, frame):
+    """The value of expression ``x`` for the instance whose integers begin at ``frame``."""
+    kind = s[expr_row(s, x)]
+    at = s[expr_row(s, x) + 1]
+    if kind == CONSTANT:
+        return at
+    if kind == SYMBOL:
+        return s[s[T_FRAME] + frame + at]
+    top = s[T_SCRATCH] - 1
+    while True:
+        op = s[bytecode_row(s, at)]
+        if op == STOP:
+            return s[top]
+        if op == PUSH:
+            top += 1
+            s[top] = s[bytecode_row(s, at) + 1]
+        elif op == LOAD:
+            top += 1
+            s[top] = s[s[T_FRAME] + frame + s[bytecode_row(s, at) + 1]]
+        elif op == LOOKUP:
+            first = s[bytecode_row(s, at) + 1]
+            index = min(max(s[top], 0), s[s[T_CONSTANTS] + first] - 1)
+            s[top] = s[s[T_CONSTANTS] + first + 1 + index]
+        elif op == SELECT:
+            top -= 2
+            if s[top] == 0:
+                s[top] = s[top + 2]
+            else:
+                s[top] = s[top + 1]
+        else:
+            top -= 1
+            a = s[top]
+            b = s[top + 1]
+            if op == 0:
+                s[top] = a + b
+            elif op == 1:
+                s[top] = a - b
+            elif op == 2:
+                s[top] = a * b
+            elif op == 3:
+                s[top] = a // b if b != 0 else 0
+            elif op == 4:
+                s[top] = a % b if b != 0 else 0
+            elif op == 5:
+                s[top] = a & b
+            elif op == 6:
+                s[top] = a | b
+            elif op == 7:
+                s[top] = a ^ b
+            elif op == 8:
+                s[top] = a << b
+            elif op == 9:
+                s[top] = a >> b
+            elif op == 10:
+                s[top] = 1 if a < b else 0
+            elif op == 11:
+                s[top] = 1 if a <= b else 0
+            elif op == 12:
+                s[top] = 1 if a > b else 0
+            elif op == 13:
+                s[top] = 1 if a >= b else 0
+            elif op == 14:
+                s[top] = 1 if a == b else 0
+            elif op == 15:
+                s[top] = 1 if a != b else 0
+            elif op == 16:
+                s[top] = min(a, b)
+            else:
+                s[top] = max(a, b)
+        at += 1
