@@ -16,7 +16,7 @@ import megatile.language as T
 from megatile.hda.model import Unit
 from megatile.ir.parser import parse
 from megatile.language.tile.errors import ProgramError
-from megatile.targets.cpu.errors import CompileError
+from megatile.targets.common.errors import CompileError
 from megatile.targets.interpret.errors import DataRaceError, DeadlockError
 
 DEVICES, BLOCKS, N = 4, 3, 16

@@ -16,8 +16,9 @@ from megatile.runtime.errors import LaunchError, PeerError
 from megatile.runtime.processes import Started
 from megatile.runtime.shared import World, run
 from megatile.runtime.shared.world import library
+from megatile.targets.common.kernel import Failure
 from megatile.targets.compile import compile as compile_program
-from megatile.targets.cpu.kernel import Failure, Kernel
+from megatile.targets.cpu.kernel import CpuCode
 
 _EXTRA = 1 << 20
 
@@ -42,8 +43,8 @@ def launch_program(
     Without ``processes`` there is one for each device of the program. A process that dies or is stopped ends
     the others, and the `LaunchError` names it.
     """
-    kernel: Kernel = compile_program(prog, threads=1, machine=machine)
-    code = kernel.code_for(arrays)
+    code = compile_program(prog, threads=1, machine=machine).code_for(arrays)
+    assert isinstance(code, CpuCode)
     scales = code.program.launch.scales
     units = math.prod(s.count for s in scales)
     count = (

@@ -9,10 +9,10 @@ from megatile.core.errors import MegatileError, did_you_mean
 from megatile.hda import HDA
 from megatile.ir.program import Program
 from megatile.language.tile.program import ProgramFunction
-from megatile.targets.cpu.errors import CompileError
-from megatile.targets.cpu.kernel import Kernel
+from megatile.targets.common.errors import CompileError
+from megatile.targets.common.kernel import Kernel
 
-TARGETS = {"cpu": ("cpu", "Kernel", "cpu"), "cuda": ("cuda", "CudaKernel", "hgx-a100")}
+TARGETS = {"cpu": ("cpu", "CpuKernel", "cpu"), "cuda": ("cuda", "CudaKernel", "hgx-a100")}
 """The folder of each target, its class of kernels, and the machine for which it builds if none is given."""
 
 

@@ -9,7 +9,7 @@ from megatile.core.errors import MegatileError, did_you_mean
 from megatile.hda import HDA
 from megatile.ir.program import Program
 from megatile.language.tile.program import ProgramFunction
-from megatile.targets.cpu.errors import CompileError
+from megatile.targets.common.errors import CompileError
 
 
 def _c(program: Program) -> str:

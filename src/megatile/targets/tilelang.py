@@ -15,8 +15,8 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import Launch
 from megatile.ir.program import Program, bindings
-from megatile.targets.cpu.errors import CompileError
-from megatile.targets.cpu.scalars import lets, own_statements
+from megatile.targets.common.errors import CompileError
+from megatile.targets.common.scalars import lets, own_statements
 
 DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3": "float8_e4m3fn",

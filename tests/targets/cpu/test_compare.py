@@ -5,7 +5,7 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
-from megatile.targets.cpu.compare import Phase, _phases, as_called
+from megatile.targets.common.compare import Phase, _phases, as_called
 from megatile.trace import read_trace
 
 N = 1 << 16

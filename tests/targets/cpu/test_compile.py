@@ -10,9 +10,9 @@ import pytest
 import megatile as mt
 import megatile.language as T
 from megatile.core import kept
-from megatile.targets.cpu.errors import CompileError
+from megatile.targets.common.errors import CompileError
+from megatile.targets.common.toolchain import Making
 from megatile.targets.cpu.generator import PRELUDE
-from megatile.targets.cpu.toolchain import Making
 from megatile.targets.interpret.errors import ArgumentError, DeviceAssertionError, OutOfBoundsError, RunError
 
 

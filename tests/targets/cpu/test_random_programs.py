@@ -16,7 +16,7 @@ from tests.language.tile.random_programs import random_program
 
 import megatile as mt
 from megatile.language.tile.errors import ProgramWarning
-from megatile.targets.cpu.toolchain import compiler
+from megatile.targets.common.toolchain import compiler
 
 COUNT = int(os.environ.get("MEGATILE_RANDOM_PROGRAMS", "16"))
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -75,7 +75,7 @@ def test_sanitizers_find_what_is_there() -> None:
 import ctypes
 import numpy as np
 from {__name__} import SANITIZERS
-from megatile.targets.cpu.toolchain import Making
+from megatile.targets.common.toolchain import Making
 a = np.zeros(1000)
 Making({wrong!r}, SANITIZERS).load().megatile(ctypes.c_void_p(a.ctypes.data), ctypes.c_long(1000))
 """

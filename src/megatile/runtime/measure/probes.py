@@ -24,10 +24,10 @@ from megatile.runtime.measure import programs
 from megatile.runtime.measure.figures import Figure, Sample, duration, rate, sampled, timed
 from megatile.runtime.shared import World, run
 from megatile.runtime.shared.world import library
+from megatile.targets.common.errors import CompileError
+from megatile.targets.common.kernel import Kernel
+from megatile.targets.common.toolchain import Making
 from megatile.targets.compile import compile as compile_program
-from megatile.targets.cpu.errors import CompileError
-from megatile.targets.cpu.kernel import Kernel
-from megatile.targets.cpu.toolchain import Making
 
 LARGEST = 128 << 20
 """Bytes of the largest array."""

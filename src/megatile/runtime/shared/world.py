@@ -19,7 +19,7 @@ from megatile.core.dtypes import numpy_dtype
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import format_bytes
 from megatile.runtime.errors import LaunchError, PeerError
-from megatile.targets.cpu.toolchain import Making
+from megatile.targets.common.toolchain import Making
 
 KINDS = {"f32": 0, "f64": 1, "i32": 2, "i64": 3, "f16": 4, "bf16": 5, "i8": 6, "u8": 7}
 OPERATIONS = {"sum": 0, "max": 1, "min": 2, "prod": 3}

@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 
-from megatile.core.expr import Expr
 from megatile.ir import nodes as n
-from megatile.targets.cpu.elements import Value, converted, held, kind, loaded, stored
-from megatile.targets.cpu.errors import CompileError
-from megatile.targets.cpu.expressions import whole
-from megatile.targets.cpu.moving import dense, matched, offset, over, single
-from megatile.targets.cpu.scope import Scope
-from megatile.targets.cpu.storages import Storage
+from megatile.targets.common.boxes import matched, offset, single
+from megatile.targets.common.combining import changed
+from megatile.targets.common.elements import Value, converted, held, kind, loaded, stored
+from megatile.targets.common.errors import CompileError
+from megatile.targets.common.expressions import whole
+from megatile.targets.common.scope import Scope
+from megatile.targets.common.storages import Storage
+from megatile.targets.cpu.moving import dense, over
 
-_COMBINED = {"f": ("f32", "fmax_", "fmin_"), "d": ("f64", "dmax_", "dmin_"), "l": ("int", "lmax", "lmin")}
 _BITS = {"float": "u32", "int": "u32", "long": "u64", "double": "u64", "short": "u16", "signed char": "u8"}
 _NUMBER = {"f": "float", "d": "double", "l": "long", "b": "long"}
 
 
-def combined(op: str, dtype: str, old: str, new: str) -> Value:
-    """The element that add, max or min make of two."""
-    raw, largest, smallest = _COMBINED[kind(dtype)]
-    text = f"{old} + {new}" if op == "add" else f"{largest if op == 'max' else smallest}({old}, {new})"
-    return converted(Value(f"({text})", raw), dtype)
-
-
-def atomic(scope: Scope, node: n.Atomic, value: Callable[[Expr], Value]) -> None:
-    """One element; ``value`` writes the expressions of the statement."""
-    storage, pointer, guard = scope.element(node.target, node.index)
-    new = converted(value(node.value), storage.dtype)
-    wanted = None if node.expected is None else converted(value(node.expected), storage.dtype)
-    with scope.text.block(f"if ({guard})" if guard else ""):
-        change(scope, storage, pointer, node.op, new, wanted)
-        if node.result is not None:
-            lies = held(storage.dtype, storage.wide)
-            scope.text.add(f"{scope.vars[node.result].text} = {loaded(lies, False, '&old_', False).text};")
-
-
 def change(
-    scope: Scope, storage: Storage, pointer: str, op: str, new: Value, wanted: Value | None = None
+    scope: Scope,
+    storage: Storage,
+    pointer: str,
+    op: str,
+    new: Value,
+    wanted: Value | None = None,
+    result: str | None = None,
 ) -> None:
     """The new element from the old one; another unit's change in between makes it begin again."""
     if storage.dtype == "bool":
@@ -51,16 +37,18 @@ def change(
     if wanted is not None:
         add(f"const {number} wanted_ = {wanted.text};")
     add(f"{bits} seen_ = __atomic_load_n(({bits} *)at_, __ATOMIC_RELAXED), then_;")
+    old = loaded(lies, False, "&old_", False).text
     with scope.text.block("for (;;)"):
         add("memcpy(&old_, &seen_, sizeof old_);")
-        old = loaded(lies, False, "&old_", False).text
-        result = {"exchange": "new_", "cas": f"({old} == wanted_ ? new_ : {old})"}.get(op)
-        result = result or combined(op, storage.dtype, old, "new_").text
-        add(stored(lies, False, "&next_", Value(result, lies)), "memcpy(&then_, &next_, sizeof then_);")
+        text = {"exchange": "new_", "cas": f"({old} == wanted_ ? new_ : {old})"}.get(op)
+        text = text or changed(op, storage.dtype, old, "new_").text
+        add(stored(lies, False, "&next_", Value(text, lies)), "memcpy(&then_, &next_, sizeof then_);")
         add(
             f"if (__atomic_compare_exchange_n(({bits} *)at_, &seen_, then_, 1, __ATOMIC_SEQ_CST, "
             "__ATOMIC_SEQ_CST)) break;"
         )
+    if result is not None:
+        add(f"{result} = {old};")
 
 
 def atomic_region(scope: Scope, node: n.AtomicRegion) -> None:

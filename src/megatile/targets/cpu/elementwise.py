@@ -6,13 +6,13 @@ from contextlib import ExitStack
 
 from megatile.core.expr import constant, simplify
 from megatile.ir import nodes as n
-from megatile.targets.cpu.elements import Value
-from megatile.targets.cpu.expressions import whole
+from megatile.targets.common.elements import Value
+from megatile.targets.common.expressions import whole
+from megatile.targets.common.scalars import Scalars, meets_itself, range_of
+from megatile.targets.common.scope import Scope
 from megatile.targets.cpu.lanes import Lanes, lane_of
 from megatile.targets.cpu.moving import rows
-from megatile.targets.cpu.scalars import Scalars, range_of
-from megatile.targets.cpu.scope import Scope
-from megatile.targets.cpu.steps import in_step, meets_itself
+from megatile.targets.cpu.steps import in_step
 
 
 def parallel(scope: Scope, node: n.Parallel) -> None:

@@ -15,7 +15,7 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank, loads
 from megatile.ir.passes.driver import rewrite_expressions
 from megatile.ir.program import Program, bindings
-from megatile.targets.cpu.elements import NARROW
+from megatile.targets.common.elements import NARROW
 
 
 def forwarded(program: Program) -> Program:

@@ -9,12 +9,14 @@ from megatile.core.dtypes import accumulator
 from megatile.core.expr import Symbol, applied, constant
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load, loads
-from megatile.targets.cpu.elements import Value, converted, held, kind, loaded, stored
+from megatile.targets.common.boxes import offset
+from megatile.targets.common.combining import NOTHING, combined
+from megatile.targets.common.elements import Value, converted, held, kind, loaded, stored
+from megatile.targets.common.scalars import range_of
+from megatile.targets.common.scope import Axis, Box, Scope
 from megatile.targets.cpu.lanes import Lanes, lane_of
-from megatile.targets.cpu.moving import offset, rows
-from megatile.targets.cpu.reducing import NOTHING, combined, horizontal, of_lane, together
-from megatile.targets.cpu.scalars import range_of
-from megatile.targets.cpu.scope import Axis, Box, Scope
+from megatile.targets.cpu.moving import rows
+from megatile.targets.cpu.reducing import horizontal, of_lane, together
 
 MOST_BETWEEN = 2
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from megatile.core.dtypes import accumulator
 from megatile.core.expr import Const, Expr, constant
 from megatile.ir import nodes as n
-from megatile.targets.cpu.elements import Value, c_type, converted, held, loaded, stored
-from megatile.targets.cpu.expressions import whole
+from megatile.targets.common.elements import Value, c_type, converted, held, loaded, stored
+from megatile.targets.common.expressions import whole
+from megatile.targets.common.scalars import own_statements
+from megatile.targets.common.scope import Axis, Box, Scope
 from megatile.targets.cpu.moving import copy, dense, fill, scratch
 from megatile.targets.cpu.passes import is_invariant
-from megatile.targets.cpu.scalars import own_statements
-from megatile.targets.cpu.scope import Axis, Box, Scope
 
 
 def gemm(scope: Scope, node: n.Gemm, scale: str = "") -> None:

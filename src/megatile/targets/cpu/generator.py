@@ -5,25 +5,27 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path as File
 from typing import Any
 
 from megatile.core.expr import Const
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
+from megatile.targets.common.peers import check_peer
+from megatile.targets.common.scope import Box, Scope, Text
+from megatile.targets.common.writer import NUMBERS, Source, Writer
 from megatile.targets.cpu import fusing, products, waiting
+from megatile.targets.cpu.atomics import change
 from megatile.targets.cpu.forwarding import forwarded
 from megatile.targets.cpu.gemm import gemm, micro_kernel
 from megatile.targets.cpu.passes import flops, hoisted, without_copies
-from megatile.targets.cpu.scope import Box, Scope, Text
-from megatile.targets.cpu.storages import LINE
-from megatile.targets.cpu.writer import Site, Writer
+from megatile.targets.cpu.storages import LINE, CpuStorages
 from megatile.targets.interpret.dispatch import is_dispatched
 
-NUMBERS, PRELUDE, POSTS, TOGETHER, COLLECTIVES = (
+PRELUDE, POSTS, TOGETHER, COLLECTIVES = (
     (File(__file__).parent / name).read_text(encoding="utf-8")
-    for name in ("numbers.c", "prelude.c", "collectives.h", "together.c", "collectives.c")
+    for name in ("prelude.c", "collectives.h", "together.c", "collectives.c")
 )
 PRELUDE = PRELUDE.replace("NUMBERS", NUMBERS)
 _CALLED = """
@@ -36,31 +38,17 @@ int long register restrict return short signed sizeof static struct switch typed
 volatile while run here work scratch index worker failure pool launch main argument"""
 
 
-@dataclass(frozen=True)
-class Source:
-    """Generated C, and what is needed to call it."""
-
-    text: str
-    sites: tuple[Site, ...]
-    phases: tuple[str, ...]
-    flops: int | None = 0
-    room: tuple[int, int] = (0, 0)
-    """Bytes of the launch's own tiles, and at most of all instances and what they need to wait."""
-    collectives: str | None = None
-    """The C of the collectives that it calls: the same for all programs."""
-
-
 class Generator(Writer):
+    change = staticmethod(change)
+
     def __init__(self, program: Program, width: int, rows: int):
         super().__init__(program, _TAKEN)
         self.width, self.rows = width, rows
-        self.functions: list[str] = []
         self.kernels: dict[Any, str] = {}
         self.phases: list[str] = []
         self.scratch_used = self.scratch_bytes = 0
         self.meets = False
         """Whether there are collectives."""
-        self.merges: dict[n.Merge, str] = {}
         self.prepared: dict[int, Box] = {}
         """Operands of products that were turned before their loop."""
         self.packs: list[tuple[products.Pack, int]] | None = None
@@ -70,6 +58,9 @@ class Generator(Writer):
         touched = (r for node in n.walk(program.body) for kind, r in n.regions(node) if kind != "read")
         written = {self.storages.names[r.source].base for r in touched}
         self.constant = {p.name for p in program.params} - written
+
+    def placed(self, program: Program) -> CpuStorages:
+        return CpuStorages(program)
 
     # --- functions and memory ---------------------------------------------------------------------
 
@@ -174,7 +165,7 @@ class Generator(Writer):
                     self._comments(scope.text, (found.reduce,))
                     fusing.fused(scope, found)
                 else:
-                    waiting.check_peer(node)
+                    check_peer(node)
                     STATEMENTS[type(node)](scope, node)
             at += found.used if found is not None else 1
 
@@ -211,13 +202,6 @@ class Generator(Writer):
         else:
             with scope.text.block(), self.units(scope, low, high) as inner:
                 self._unit(inner, node.body)
-
-    def merge(self, fn: n.Merge) -> str:
-        """The C function of a user's associative function."""
-        if fn not in self.merges:
-            name = self.merges[fn] = self.fresh("merge_")
-            self.functions += waiting.merge_function(self, name, fn)
-        return self.merges[fn]
 
     def _dispatched(self, scope: Scope, node: n.Scale, low: int, high: int) -> None:
         """The instances of a region, by the threads of the pool, in any order."""

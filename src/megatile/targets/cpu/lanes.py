@@ -10,12 +10,12 @@ from typing import Any
 from megatile.core.expr import ONE, Expr, Symbol, constant, linear, simplify, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load, loads
-from megatile.targets.cpu.elements import LANES, Value, broadcast, converted, kind, loaded, stored
-from megatile.targets.cpu.errors import CompileError
-from megatile.targets.cpu.expressions import fits_lanes, write
+from megatile.targets.common.elements import LANES, Value, broadcast, converted, kind, loaded, stored
+from megatile.targets.common.errors import CompileError
+from megatile.targets.common.expressions import fits_lanes, write
+from megatile.targets.common.scalars import C_NUMBER, loop_range, range_of, simplify_whole
+from megatile.targets.common.scope import Scope
 from megatile.targets.cpu.moving import in_lanes
-from megatile.targets.cpu.scalars import C_NUMBER, loop_range, range_of, simplify_whole
-from megatile.targets.cpu.scope import Scope
 
 
 def lane_of(scope: Scope, node: n.Parallel) -> str | None:

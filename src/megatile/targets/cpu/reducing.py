@@ -7,29 +7,15 @@ from contextlib import ExitStack
 from megatile.core.dtypes import accumulator
 from megatile.core.expr import constant
 from megatile.ir import nodes as n
-from megatile.targets.cpu.elements import LANES, Value, converted, kind
-from megatile.targets.cpu.errors import CompileError
-from megatile.targets.cpu.expressions import whole
-from megatile.targets.cpu.moving import (
-    Pair,
-    dense,
-    load_element,
-    matched,
-    offset,
-    over,
-    rows,
-    single,
-    store_element,
-)
-from megatile.targets.cpu.scope import Axis, Box, Scope
+from megatile.targets.common.boxes import Pair, matched, offset, single
+from megatile.targets.common.combining import NOTHING, combined
+from megatile.targets.common.elements import LANES, Value, converted, kind
+from megatile.targets.common.errors import CompileError
+from megatile.targets.common.expressions import whole
+from megatile.targets.common.scope import Axis, Box, Scope
+from megatile.targets.cpu.moving import dense, load_element, over, rows, store_element
 
 _LANES = {"sum": "+", "abssum": "+", "max": "vmax", "absmax": "vmax", "min": "vmin"}
-_ONE = {
-    "f": {"max": "fmax_", "min": "fmin_"},
-    "d": {"max": "dmax_", "min": "dmin_"},
-    "l": {"max": "lmax", "min": "lmin"},
-}
-NOTHING = {"sum": "0", "abssum": "0", "max": "-__builtin_inff()", "absmax": "0", "min": "__builtin_inff()"}
 
 
 def together(op: str, a: str, b: str) -> str:
@@ -39,11 +25,6 @@ def together(op: str, a: str, b: str) -> str:
 def horizontal(op: str) -> str:
     """The C function that puts the lanes of a vector together."""
     return {"+": "hsum", "vmax": "hmax", "vmin": "hmin"}[_LANES[op]]
-
-
-def combined(op: str, of: str, a: str, b: str) -> str:
-    name = op.removeprefix("abs")
-    return f"{a} + {b}" if name == "sum" else f"{_ONE[of][name]}({a}, {b})"
 
 
 def reduce(scope: Scope, node: n.Reduce) -> None:

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from megatile.core.expr import constant, simplify
 from megatile.ir import nodes as n
-from megatile.targets.cpu.atomics import atomic, atomic_region
-from megatile.targets.cpu.elements import Value, converted
+from megatile.targets.common import statements as common
+from megatile.targets.common.combining import atomic
+from megatile.targets.common.elements import converted
+from megatile.targets.common.expressions import write
+from megatile.targets.common.scalars import simplify_whole
+from megatile.targets.common.scope import Scope
+from megatile.targets.common.statements import registrar
+from megatile.targets.cpu.atomics import atomic_region
 from megatile.targets.cpu.elementwise import parallel
-from megatile.targets.cpu.expressions import write
 from megatile.targets.cpu.gemm import gemm, prepare
 from megatile.targets.cpu.moving import copy_statement, fill_statement
 from megatile.targets.cpu.reducing import cumsum, reduce
-from megatile.targets.cpu.scalars import loop_range, simplify_whole
-from megatile.targets.cpu.scope import Scope
 from megatile.targets.cpu.waiting import barrier, collective, copy_to_peer, signal, wait
 
-STATEMENTS: dict[type[n.Node], Callable[[Scope, Any], None]] = {}
-
-
-def rule(*kinds: type[n.Node]) -> Callable[[Callable[[Scope, Any], None]], Callable[[Scope, Any], None]]:
-    def register(function: Callable[[Scope, Any], None]) -> Callable[[Scope, Any], None]:
-        STATEMENTS.update(dict.fromkeys(kinds, function))
-        return function
-
-    return register
-
+STATEMENTS = dict(common.STATEMENTS)
+rule = registrar(STATEMENTS)
 
 rule(n.Fill)(fill_statement)
 rule(n.Gemm)(gemm)
@@ -37,48 +28,12 @@ rule(n.Parallel)(parallel)
 rule(n.AtomicRegion)(atomic_region)
 
 
-@rule(n.Alloc, n.View, n.Reshape, n.Hint)
-def _nothing(scope: Scope, node: n.Node) -> None:
-    """Resolved where it is used; data never depends on a hint."""
-
-
-@rule(n.Print, n.Breakpoint)
-def _left_out(scope: Scope, node: n.Node) -> None:
-    scope.gen.left_out(node)
-
-
-@rule(n.Scale)
-def _region(scope: Scope, node: n.Scale) -> None:
-    scope.gen.region(scope, node)
-
-
 @rule(n.Copy)
 def _copy(scope: Scope, node: n.Copy) -> None:
     if node.dst is not None or node.src is not None:
         copy_to_peer(scope, node)
     else:
         copy_statement(scope, node)
-
-
-@rule(n.Let)
-def _let(scope: Scope, node: n.Let) -> None:
-    target, value = scope.vars[node.name], simplify_whole(scope.own(node.value))
-    scope.text.add(f"{target.text} = {converted(write(value, scope), target.dtype).text};")
-    found = scope.bound(value)
-    if node.name in scope.once and found is not None:
-        scope.ranges[node.name] = found
-
-
-@rule(n.ReadScalar)
-def _read_scalar(scope: Scope, node: n.ReadScalar) -> None:
-    target = scope.vars[node.name].text
-    text = scope.whole(node.value)
-    scope.text.add(f"{target} = {text};")
-    if node.bound is not None:
-        site = scope.site("read_scalar", f"T.read_scalar gives {{}}, outside 0..{node.bound}")
-        scope.text.add(f"{target} = inside(failure, {site}, {target}, {node.bound + 1});")
-        if node.name in scope.once:
-            scope.ranges[node.name] = (0, node.bound)
 
 
 @rule(n.Store)
@@ -108,49 +63,9 @@ def _if(scope: Scope, node: n.If) -> None:
 
 @rule(n.Loop)
 def _loop(scope: Scope, node: n.Loop) -> None:
-    gen, name = scope.gen, scope.gen.name(node.var)
-    start, stop, step = (scope.whole(e) for e in (node.start, node.stop, node.step))
-    by = constant(simplify(scope.own(node.step)))
-    if by is None:
-        step = f"divisor(failure, {scope.site('loop', 'a loop with step {} never ends')}, {step})"
-    down = by is not None and by < 0
-    declared, end = "long ", f"{name}_stop"
-    if scope.frame is not None:
-        declared, name, end = "", scope.frame.add("long", name), scope.frame.add("long", end)
-    elif node.kind == "bounded":
-        scope.text.add(f"long {name}, {end};")
-        declared = ""
-    test = f"{name} {'>' if down else '<'} {end}"
     if scope.instance and scope.frame is None:
         prepare(scope, node)
-    head = f"for ({declared}{name} = {start}, {end} = {stop}; {test}; {name} += {step})"
-    limits = None if down else loop_range(scope, node)
-    with scope.text.block(head), scope.known(node.var, Value(name, "int"), limits):
-        if node.kind == "bounded" and scope.frame is not None:
-            scope.frame.states += 1
-            scope.text.add(f"f->state = {scope.frame.states}; return TURN; case {scope.frame.states}:;")
-        gen.statements(scope, node.body)
-    if node.kind == "bounded":
-        site = scope.site("while", "a 'while' has not ended after {} turns")
-        scope.text.add(f"if ({name} >= {end}) fail(failure, {site}, {end});")
-
-
-@rule(n.Break)
-def _break(scope: Scope, node: n.Break) -> None:
-    scope.text.add("break;")
-
-
-@rule(n.Continue)
-def _continue(scope: Scope, node: n.Continue) -> None:
-    scope.text.add("continue;")
-
-
-@rule(n.Return)
-def _return(scope: Scope, node: n.Return) -> None:
-    if scope.frame is not None:
-        scope.text.add("return DONE;")
-    else:
-        scope.text.add(f"goto {scope.gen.label()};")
+    common.STATEMENTS[n.Loop](scope, node)
 
 
 @rule(n.Fence)

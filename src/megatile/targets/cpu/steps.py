@@ -9,19 +9,12 @@ from typing import Any
 
 from megatile.core.expr import Expr, Symbol, simplify, walk
 from megatile.ir import nodes as n
-from megatile.targets.cpu.elements import Value, converted, kind, loaded, stored
-from megatile.targets.cpu.errors import CompileError
-from megatile.targets.cpu.expressions import whole
+from megatile.targets.common.elements import Value, converted, kind, loaded, stored
+from megatile.targets.common.errors import CompileError
+from megatile.targets.common.expressions import whole
+from megatile.targets.common.scalars import Scalars, lets, loop_range, range_of
+from megatile.targets.common.scope import Scope
 from megatile.targets.cpu.moving import scratch
-from megatile.targets.cpu.scalars import Scalars, lets, loop_range, range_of
-from megatile.targets.cpu.scope import Scope
-
-
-def meets_itself(node: n.Parallel) -> bool:
-    """Whether iterations read what others of them write."""
-    touched = [(kind, name) for one in n.walk(node.body) for kind, name, _ in n.element_accesses(one)]
-    written = {name for kind, name in touched if kind != "read"}
-    return any(kind != "write" and name in written for kind, name in touched)
 
 
 def in_step(scope: Scope, node: n.Parallel) -> None:

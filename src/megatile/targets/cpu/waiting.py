@@ -9,24 +9,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from megatile.core.expr import Const, Symbol, binary, simplify
 from megatile.ir import nodes as n
-from megatile.targets.cpu.elements import Value, converted
-from megatile.targets.cpu.errors import CompileError
-from megatile.targets.cpu.expressions import whole, write
+from megatile.targets.common.errors import CompileError
+from megatile.targets.common.expressions import whole
+from megatile.targets.common.peers import KINDS, line, peer
+from megatile.targets.common.scalars import own_statements
+from megatile.targets.common.scope import Frame, Scope, Text
 from megatile.targets.cpu.moving import copy_statement
-from megatile.targets.cpu.scalars import own_statements, simplify_whole
-from megatile.targets.cpu.scope import Frame, Scope, Text
-from megatile.targets.cpu.storages import Path
 
 if TYPE_CHECKING:
     from megatile.targets.cpu.generator import Generator
 
-KINDS = {
-    "allreduce": "ALLREDUCE", "allgather": "ALLGATHER", "reduce_scatter": "REDUCE_SCATTER",
-    "scatter_view": "ALLREDUCE", "all_to_all": "ALL_TO_ALL", "broadcast": "BROADCAST",
-}  # fmt: skip
-"""A reduction that is scattered over a view leaves the whole result with every unit: each reads its part."""
 _OPS = {"sum": 0, "max": 1, "min": 2, "prod": 3, "fn": 0}
 _CODES = {
     name: code
@@ -61,51 +54,6 @@ def _looks_outside(gen: Generator, loop: n.Loop, depth: int) -> bool:
 
 
 # --- peers ----------------------------------------------------------------------------------------
-
-
-def line(scope: Scope, axis: int | None) -> tuple[str, int, int]:
-    """The units that act together with this one: the first of them, from one to the next, how many."""
-    gen, (low, high) = scope.gen, scope.group
-    within = gen.launch.scales[low - 1].name if low else "launch"
-    grid = gen.launch.grid(gen.launch.scales[high - 1].name, within)
-    if axis is None:
-        return "0", 1, math.prod(grid)
-    stride = math.prod(grid[:axis])
-    return f"({scope.rank} - {scope.rank} / {stride} % {grid[axis]} * {stride})", stride, grid[axis]
-
-
-def peer(scope: Scope, number: Any, axis: int | None) -> tuple[str, Path]:
-    """The C variable with the rank of another unit of the group, and its path."""
-    first, stride, count = line(scope, axis)
-    gen, (low, high) = scope.gen, scope.group
-    name = gen.fresh("peer")
-    site = scope.site("peer", f"there is no unit {{}}: ranks go from 0 to {count - 1}")
-    text = f"inside(failure, {site}, {scope.whole(number)}, {count})"
-    scope.text.add(f"const long {name} = {first} + {text} * {stride};")
-    scope.vars[f"@{name}"] = Value(name, "int")
-    scales = gen.launch.scales[low:high]
-    below = math.prod(s.count for s in scales)
-    scope.ranges[f"@{name}"] = (0, below - 1)
-    path = dict(scope.path)
-    for scale in scales:
-        below //= scale.count
-        rank = Symbol(f"@{name}")
-        path[scale.name] = simplify(binary("%", binary("//", rank, below), scale.count))
-        if scale.count == 1:
-            path[scale.name] = Const(0)
-    return name, path
-
-
-def check_peer(node: n.Node) -> None:
-    """Only units of one region take turns; those of smaller ones run inside a turn."""
-    atomic = isinstance(node, (n.Atomic, n.AtomicRegion))
-    if (atomic and n.remote(node)) or (
-        (atomic or isinstance(node, (n.Copy, n.Signal))) and getattr(node, "scale", None)
-    ):
-        raise CompileError(
-            "one-sided communication from a smaller scale cannot be compiled yet",
-            advice="mt.run and mt.execute take it",
-        )
 
 
 def copy_to_peer(scope: Scope, node: n.Copy) -> None:
@@ -239,18 +187,6 @@ def _post(scope: Scope, node: n.Collective) -> None:
             f"f->post.box[{number}] = (struct box){{{box.pointer}, {_CODES[box.storage.dtype]}, {len(axes)}, "
             f"{{{extents}}}, {{{strides}}}}};"
         )
-
-
-def merge_function(gen: Generator, name: str, fn: n.Merge) -> list[str]:
-    """The user's function of two tuples as C."""
-    scope = Scope(gen, None, {}, 0)  # type: ignore[arg-type]
-    lines = [f"static void {name}(const float *a, const float *b, float *r) {{"]
-    for side in "ab":
-        for number in range(len(fn.results)):
-            scope.vars[f"{side}{number}"] = Value(f"{side}[{number}]", "f32")
-    for number, result in enumerate(fn.results):
-        lines.append(f"  r[{number}] = {converted(write(simplify_whole(result), scope), 'f32').text};")
-    return [*lines, "}", ""]
 
 
 # --- regions --------------------------------------------------------------------------------------

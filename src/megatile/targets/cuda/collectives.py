@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from megatile.core.expr import Symbol
 from megatile.ir import nodes as n
-from megatile.targets.cpu.elements import Value, converted, kind, loaded
-from megatile.targets.cpu.errors import CompileError
-from megatile.targets.cpu.expressions import whole
-from megatile.targets.cpu.waiting import KINDS, line, peer
+from megatile.targets.common.combining import combined
+from megatile.targets.common.elements import Value, converted, kind, loaded
+from megatile.targets.common.errors import CompileError
+from megatile.targets.common.expressions import whole
+from megatile.targets.common.peers import KINDS, line, peer
 from megatile.targets.cuda.elements import Side, shared_out
 from megatile.targets.cuda.scope import DeviceScope, Hazards
 
-_REDUCED = {
-    "f": {"sum": "{} + {}", "max": "fmax_({}, {})", "min": "fmin_({}, {})", "prod": "{} * {}"},
-    "d": {"sum": "{} + {}", "max": "dmax_({}, {})", "min": "dmin_({}, {})", "prod": "{} * {}"},
-    "l": {"sum": "{} + {}", "max": "lmax({}, {})", "min": "lmin({}, {})", "prod": "{} * {}"},
-}
 _NUMBER = {"f": "float", "d": "double", "l": "long"}
 
 
@@ -98,7 +94,7 @@ def _combined(scope: DeviceScope, node: n.Collective, of: str, indices: list[str
         members = scope.gen.fresh("unit")
         merge = scope.gen.merge(node.fn) if node.fn is not None else None
         with scope.loop(members, "0", str(count)):
-            _each(scope, node, members, count, there, merge or _REDUCED[of][node.op])
+            _each(scope, node, members, count, there, merge or combined(node.op, of, "{}", "{}"))
 
 
 def _each(

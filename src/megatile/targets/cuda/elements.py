@@ -10,31 +10,16 @@ from dataclasses import replace
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import Const, Expr, constant, simplify, symbols
 from megatile.ir import nodes as n
-from megatile.targets.cpu.atomics import combined
-from megatile.targets.cpu.elements import NARROW, Value, converted, held, loaded, stored
-from megatile.targets.cpu.errors import CompileError
-from megatile.targets.cpu.expressions import whole, write
-from megatile.targets.cpu.moving import Pair, matched, offset, refuse_parts, single
-from megatile.targets.cpu.scalars import C_NUMBER, Scalars, lets, range_of
-from megatile.targets.cpu.scope import Axis, Box, Peer
-from megatile.targets.cpu.steps import meets_itself
-from megatile.targets.cpu.storages import Storage
+from megatile.targets.common.boxes import Pair, matched, offset, refuse_parts, single
+from megatile.targets.common.combining import changed
+from megatile.targets.common.elements import NARROW, Value, converted, held, loaded, stored
+from megatile.targets.common.errors import CompileError
+from megatile.targets.common.expressions import whole, write
+from megatile.targets.common.scalars import C_NUMBER, Scalars, lets, meets_itself, range_of
+from megatile.targets.common.scope import Axis, Box, Peer
+from megatile.targets.common.storages import Storage
 from megatile.targets.cuda.layouts import Layout, unflattened
 from megatile.targets.cuda.scope import DeviceScope
-
-
-class DeviceScalars(Scalars):
-    """The body of an elementwise loop, for one element."""
-
-    def atomic(self, node: n.Atomic) -> None:
-        scope = self.scope
-        assert isinstance(scope, DeviceScope)
-        storage, pointer, guard = scope.element(node.target, node.index)
-        new = converted(self.value(node.value), storage.dtype)
-        wanted = None if node.expected is None else converted(self.value(node.expected), storage.dtype)
-        with scope.text.block(f"if ({guard})" if guard else ""):
-            result = scope.vars[node.result].text if node.result is not None else None
-            change(scope, storage, pointer, node.op, new, wanted, result)
 
 
 def change(
@@ -58,7 +43,7 @@ def change(
             "exchange": new.text,
             "cas": f"({old} == {wanted.text if wanted else ''} ? {new.text} : {old})",
         }
-        text = value.get(op) or combined(op, storage.dtype, old, f"({new.text})").text
+        text = value.get(op) or changed(op, storage.dtype, old, f"({new.text})").text
         text = f"to_{lies}({text})" if lies in NARROW else text
         call = f"atomically({pointer}, [=]({ctype} old) {{ return ({ctype})({text}); }})"
     if result is None:
@@ -133,7 +118,7 @@ def parallel(scope: DeviceScope, node: n.Parallel) -> None:
             c_name = gen.name(name)
             scope.text.add(f"const long {c_name} = {index};")
             stack.enter_context(scope.known(name, Value(c_name, "int"), range_of(scope, extent)))
-        DeviceScalars(scope).body(node.body)
+        Scalars(scope).body(node.body)
 
 
 def in_step(scope: DeviceScope, node: n.Parallel) -> None:
@@ -151,7 +136,7 @@ def in_step(scope: DeviceScope, node: n.Parallel) -> None:
             c_name = scope.gen.name(name)
             scope.text.add(f"const long {c_name} = {part};")
             stack.enter_context(scope.known(name, Value(c_name, "int"), (0, extent - 1)))
-        body = DeviceScalars(scope)
+        body = Scalars(scope)
         for name, dtype in lets(node.body).items():
             made = scope.gen.name(name)
             scope.text.add(f"{C_NUMBER[Value('', dtype).kind]} {made} = 0;")

@@ -15,11 +15,11 @@ from typing import Any
 from megatile.core.expr import Const
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
-from megatile.targets.cpu.errors import CompileError
-from megatile.targets.cpu.generator import NUMBERS, Source
-from megatile.targets.cpu.scope import Scope, Text
-from megatile.targets.cpu.waiting import check_peer, merge_function
-from megatile.targets.cpu.writer import Writer
+from megatile.targets.common.errors import CompileError
+from megatile.targets.common.peers import check_peer
+from megatile.targets.common.scope import Scope, Text
+from megatile.targets.common.writer import NUMBERS, Source, Writer
+from megatile.targets.cuda.elements import change
 from megatile.targets.cuda.layouts import WARP, Team
 from megatile.targets.cuda.scope import SHARED_LIMIT, DeviceScope, DeviceStorages, Hazards, threads
 from megatile.targets.cuda.staging import Staged
@@ -62,6 +62,7 @@ class _Kernel:
 
 
 class DeviceWriter(Writer):
+    change = staticmethod(change)
     storages: DeviceStorages
 
     def __init__(self, program: Program):
@@ -73,9 +74,7 @@ class DeviceWriter(Writer):
                     "is for one device",
                     advice="use one device, or target='cpu' (mt.launch for processes)",
                 )
-        self.functions: list[str] = []
         self.kernels: list[str] = []
-        self.merges: dict[n.Merge, str] = {}
         self.kernel: _Kernel | None = None
 
     def placed(self, program: Program) -> DeviceStorages:
@@ -269,14 +268,6 @@ class DeviceWriter(Writer):
         values = [plain for plain, _ in tensors] + ["launch", "failure", *(value for _, _, value in fields)]
         sizes = f"{count}, {made.threads}, {made.shared + made.reserve}"
         scope.text.add(f"LAUNCH({name}, {sizes}, {site}, {', '.join(values)});")
-
-    def merge(self, fn: n.Merge) -> str:
-        """The function of a user's associative function."""
-        if fn not in self.merges:
-            name = self.merges[fn] = self.fresh("merge_")
-            lines = merge_function(self, name, fn)  # type: ignore[arg-type]
-            self.functions += [line.replace("static void", "INLINE void") for line in lines]
-        return self.merges[fn]
 
     def reserve(self, size: int) -> str:
         """Shared memory for one statement, after the tiles."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from megatile.targets.cpu.errors import CompileError
-from megatile.targets.cpu.kernel import Code, Failure, Kernel, Profile
-from megatile.targets.cpu.toolchain import Making
+from megatile.targets.common.errors import CompileError
+from megatile.targets.common.kernel import Code, Failure, Kernel, Profile
+from megatile.targets.common.toolchain import Making
 from megatile.targets.cuda.generator import EMULATE, generate_cuda
 
 _ONE_AT_A_TIME = threading.Lock()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from megatile.targets.cpu.scope import Text
+from megatile.targets.common.scope import Text
 
 WARP = 32
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from megatile.core.dtypes import accumulator
 from megatile.core.expr import constant
 from megatile.ir import nodes as n
-from megatile.targets.cpu.elements import Value, converted, kind, loaded
-from megatile.targets.cpu.errors import CompileError
-from megatile.targets.cpu.expressions import whole
-from megatile.targets.cpu.moving import matched, refuse_parts
-from megatile.targets.cpu.reducing import NOTHING, combined
-from megatile.targets.cpu.scope import Axis, Box
+from megatile.targets.common.boxes import matched, refuse_parts
+from megatile.targets.common.combining import NOTHING, combined
+from megatile.targets.common.elements import Value, converted, kind, loaded
+from megatile.targets.common.errors import CompileError
+from megatile.targets.common.expressions import whole
+from megatile.targets.common.scope import Axis, Box
 from megatile.targets.cuda.elements import Side, shared_out
 from megatile.targets.cuda.layouts import WARP, Grid, Mma
 from megatile.targets.cuda.scope import DeviceScope

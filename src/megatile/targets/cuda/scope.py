@@ -12,10 +12,10 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.ir.launch import Launch
 from megatile.ir.program import Program
-from megatile.targets.cpu.elements import NARROW, Value
-from megatile.targets.cpu.errors import CompileError
-from megatile.targets.cpu.scope import Peer, Scope
-from megatile.targets.cpu.storages import Storage, Storages
+from megatile.targets.common.elements import NARROW, Value
+from megatile.targets.common.errors import CompileError
+from megatile.targets.common.scope import Peer, Scope
+from megatile.targets.common.storages import Storage, Storages
 from megatile.targets.cuda.fragments import Fragments
 from megatile.targets.cuda.layouts import Layout, Team
 from megatile.targets.cuda.staging import staged

@@ -9,7 +9,7 @@ from megatile.core.expr import constant, symbols
 from megatile.ir import nodes as n
 from megatile.ir.expr import has_loads
 from megatile.ir.program import Program
-from megatile.targets.cpu.scalars import lets
+from megatile.targets.common.scalars import lets
 from megatile.targets.cuda.fragments import is_whole
 
 

@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from megatile.ir import nodes as n
-from megatile.targets.cpu import statements as common
-from megatile.targets.cpu.elements import converted
-from megatile.targets.cpu.errors import CompileError
-from megatile.targets.cpu.expressions import write
-from megatile.targets.cpu.scalars import simplify_whole
-from megatile.targets.cpu.waiting import peer
+from megatile.targets.common import statements as common
+from megatile.targets.common.elements import converted
+from megatile.targets.common.errors import CompileError
+from megatile.targets.common.expressions import write
+from megatile.targets.common.peers import peer
+from megatile.targets.common.scalars import Scalars, simplify_whole
+from megatile.targets.common.statements import Rules, registrar
 from megatile.targets.cuda.collectives import collective, inside_block, meet
-from megatile.targets.cuda.elements import DeviceScalars, atomic_region, copy, fill, parallel
+from megatile.targets.cuda.elements import atomic_region, copy, fill, parallel
 from megatile.targets.cuda.pipeline import pipelined
 from megatile.targets.cuda.products import gemm
 from megatile.targets.cuda.reducing import cumsum, reduce
 from megatile.targets.cuda.scope import DeviceScope
 
-Rule = Callable[[Any, Any], None]
-STATEMENTS: dict[type[n.Node], Rule] = {
-    kind: common.STATEMENTS[kind]
-    for kind in (
-        n.Alloc, n.View, n.Reshape, n.Hint, n.Print, n.Breakpoint, n.Scale, n.Let, n.ReadScalar, n.Break,
-        n.Continue, n.Return,
-    )
-}  # fmt: skip
+STATEMENTS: Rules = dict(common.STATEMENTS)
 STATEMENTS |= {
     n.Fill: fill, n.Gemm: gemm, n.Reduce: reduce, n.Cumsum: cumsum, n.Parallel: parallel,
     n.AtomicRegion: atomic_region,
 }  # fmt: skip
-
-
-def rule(*kinds: type[n.Node]) -> Callable[[Rule], Rule]:
-    def register(function: Rule) -> Rule:
-        STATEMENTS.update(dict.fromkeys(kinds, function))
-        return function
-
-    return register
+rule = registrar(STATEMENTS)
 
 
 @rule(n.Copy)
@@ -63,14 +47,14 @@ def _atomic(scope: DeviceScope, node: n.Atomic) -> None:
     """One thread does it, and tells the others what it found."""
     if node.result is None or scope.crew.size == 1:
         with scope.text.block(f"if ({scope.crew.index} == 0)" if scope.crew.size > 1 else ""):
-            DeviceScalars(scope).atomic(node)
+            Scalars(scope).atomic(node)
         return
     result = scope.vars[node.result]
     c_type = {"f": "float", "d": "double"}.get(result.kind, "long")
     units = scope.gen.kernel.threads // scope.crew.size
     slot = f"(({c_type} *){scope.gen.reserve(8 * units)})[{f'tid / {scope.crew.size}' if units > 1 else 0}]"
     with scope.text.block(f"if ({scope.crew.index} == 0)"):
-        DeviceScalars(scope).atomic(node)
+        Scalars(scope).atomic(node)
         scope.text.add(f"{slot} = {result.text};")
     scope.sync()
     scope.text.add(f"{result.text} = {slot};")

@@ -17,7 +17,7 @@ from pathlib import Path
 from megatile.core import kept
 from megatile.core.version import __version__
 from megatile.hda.probe import host_flags
-from megatile.targets.cpu.errors import CompileError
+from megatile.targets.common.errors import CompileError
 
 FLAGS = ("-O2", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-w")
 _LANGUAGES = {

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from megatile.core.expr import WEAK, Binary, Const, Expr, Symbol, Table, binary, bounds, simplify, walk
 from megatile.core.expr.typing import promote
 from megatile.ir.expr import Load
-from megatile.targets.cpu.elements import ROUNDED, Value, broadcast, c_type, converted, kind, literal
-from megatile.targets.cpu.errors import CompileError
+from megatile.targets.common.elements import ROUNDED, Value, broadcast, c_type, converted, kind, literal
+from megatile.targets.common.errors import CompileError
 
 _INFIX = {"+": "+", "-": "-", "*": "*", "&": "&", "|": "|", "^": "^", "<<": "<<", ">>": ">>"}
 _COMPARE = ("<", "<=", ">", ">=", "==", "!=")

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megatile.core.expr import Const, Expr, Symbol, binary, bounds, constant, minimum, rebuild, simplify
 from megatile.core.expr.tree import folded
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
-from megatile.targets.cpu.elements import Value, loaded
-from megatile.targets.cpu.errors import CompileError
-from megatile.targets.cpu.expressions import whole
-from megatile.targets.cpu.storages import Path, Share, Storage
-
-if TYPE_CHECKING:
-    from megatile.targets.cpu.generator import Generator
+from megatile.targets.common.elements import Value, loaded
+from megatile.targets.common.errors import CompileError
+from megatile.targets.common.expressions import whole
+from megatile.targets.common.storages import Path, Share, Storage
 
 
 class Text:
@@ -110,7 +107,7 @@ Peer = tuple[str, Path]
 class Scope:
     """The unit at ``path``; ``vars`` are the C variables of the Program's scalars."""
 
-    gen: Generator
+    gen: Any
     text: Text
     path: Path
     depth: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from megatile.core.dtypes import is_float
-from megatile.targets.cpu.errors import CompileError
+from megatile.targets.common.errors import CompileError
 
 C_TYPES = {
     "f64": "double",

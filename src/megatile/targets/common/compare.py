@@ -20,7 +20,7 @@ from megatile.trace import Trace, TraceBuilder, join_traces, text_table, write_p
 from megatile.trace.exposure import covered_ps
 
 if TYPE_CHECKING:
-    from megatile.targets.cpu.kernel import Profile
+    from megatile.targets.common.kernel import Profile
 
 CACHES = ("scratch", "l3_cache")
 """Of the machine of a CPU, where arrays stay between calls, the nearest first; behind them is ``ram``."""

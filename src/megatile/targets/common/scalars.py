@@ -6,10 +6,10 @@ from contextlib import ExitStack
 
 from megatile.core.expr import Expr, simplify
 from megatile.ir import nodes as n
-from megatile.targets.cpu.atomics import atomic
-from megatile.targets.cpu.elements import Value, converted, kind, stored
-from megatile.targets.cpu.expressions import write
-from megatile.targets.cpu.scope import Scope
+from megatile.targets.common.combining import atomic
+from megatile.targets.common.elements import Value, converted, kind, stored
+from megatile.targets.common.expressions import write
+from megatile.targets.common.scope import Scope
 
 C_NUMBER = {"f": "float", "d": "double", "l": "long", "b": "int"}
 
@@ -131,3 +131,10 @@ def simplify_whole(expr: Expr) -> Expr:
 def range_of(scope: Scope, extent: Expr) -> tuple[int, int] | None:
     found = scope.bound(extent)
     return (0, max(found[1] - 1, 0)) if found is not None else None
+
+
+def meets_itself(node: n.Parallel) -> bool:
+    """Whether iterations read what others of them write."""
+    touched = [(kind, name) for one in n.walk(node.body) for kind, name, _ in n.element_accesses(one)]
+    written = {name for kind, name in touched if kind != "read"}
+    return any(kind != "write" and name in written for kind, name in touched)

@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path as File
+from typing import ClassVar
 
 from megatile.core.errors import MegatileError, Place
 from megatile.core.expr import Symbol, symbols
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
 from megatile.language.tile.errors import ProgramWarning
-from megatile.targets.cpu.elements import Value, converted, kind
-from megatile.targets.cpu.scalars import C_NUMBER, lets
-from megatile.targets.cpu.scope import Scope, Text
-from megatile.targets.cpu.storages import Storage, Storages
+from megatile.targets.common.elements import Value, converted, kind
+from megatile.targets.common.expressions import write
+from megatile.targets.common.scalars import C_NUMBER, lets, simplify_whole
+from megatile.targets.common.scope import Scope, Text
+from megatile.targets.common.storages import Storage, Storages
 
+NUMBERS = (File(__file__).parent / "numbers.c").read_text(encoding="utf-8")
 _AXES = "xyzw"
 
 
@@ -30,6 +33,20 @@ class Site:
     kind: str
     what: str
     place: Place | None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Generated C, and what is needed to call it."""
+
+    text: str
+    sites: tuple[Site, ...]
+    phases: tuple[str, ...]
+    flops: int | None = 0
+    room: tuple[int, int] = (0, 0)
+    """Bytes of the launch's own tiles, and at most of all instances and what they need to wait."""
+    collectives: str | None = None
+    """The C of the collectives that it calls: the same for all programs."""
 
 
 class Writer:
@@ -49,12 +66,17 @@ class Writer:
         self.node: n.Node | None = None
         self.said: set[type] = set()
         self._label = ""
+        self.functions: list[str] = []
+        self.merges: dict[n.Merge, str] = {}
 
     def placed(self, program: Program) -> Storages:
-        return Storages(program)
+        raise NotImplementedError
 
     def statements(self, scope: Scope, body: tuple[n.Node, ...]) -> None:
         raise NotImplementedError
+
+    change: ClassVar[Callable[..., None]]
+    """``change(scope, storage, pointer, op, new, wanted, result)``: an element changed indivisibly."""
 
     def name(self, name: str) -> str:
         """The C name of one of the Program's."""
@@ -83,6 +105,21 @@ class Writer:
         if values not in self.tables:
             self.tables[values] = self.fresh("table")
         return self.tables[values]
+
+    def merge(self, fn: n.Merge) -> str:
+        """The C function of a user's associative function of two tuples."""
+        if fn not in self.merges:
+            name = self.merges[fn] = self.fresh("merge_")
+            scope = Scope(self, Text(), {}, 0)
+            self.functions.append(f"INLINE void {name}(const float *a, const float *b, float *r) {{")
+            for side in "ab":
+                for number in range(len(fn.results)):
+                    scope.vars[f"{side}{number}"] = Value(f"{side}[{number}]", "f32")
+            for number, result in enumerate(fn.results):
+                value = converted(write(simplify_whole(result), scope), "f32")
+                self.functions.append(f"  r[{number}] = {value.text};")
+            self.functions += ["}", ""]
+        return self.merges[fn]
 
     def left_out(self, node: n.Node) -> None:
         """What is only for looking is not compiled."""

@@ -1,0 +1,228 @@
+"""Where tensors and tiles lie: arguments, memory of the launch, or memory of one dispatched instance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from megatile.core.dtypes import itemsize
+from megatile.core.expr import Const, Expr, binary, constant, maximum, minimum, simplify
+from megatile.core.placement import Mesh, Shard, is_whole, share_length
+from megatile.ir import nodes as n
+from megatile.ir.launch import Launch
+from megatile.ir.program import Program
+from megatile.targets.common.elements import c_type, held
+from megatile.targets.common.errors import CompileError
+from megatile.targets.interpret.dispatch import is_dispatched
+from megatile.targets.interpret.expressions import unflatten
+from megatile.targets.interpret.places import Name, Places
+
+Path = dict[str, Expr]
+"""The index of a unit at every scale of the launch down to its own."""
+
+
+@dataclass
+class Storage:
+    """Elements of a tensor or tile: ``copies`` after each other, for every unit that owns one."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    copies: int
+    home: str
+    """``argument``, ``launch`` or ``instance``."""
+    above: tuple[str, ...] = ()
+    """The scales whose units have one each (in the launch, or in the instance)."""
+    offset: int = 0
+    wide: bool = False
+    strides: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.strides = self.strides or row_major(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def c_type(self) -> str:
+        return c_type(held(self.dtype, self.wide))
+
+    def bytes(self, launch: Launch) -> int:
+        count = math.prod(launch.scales[launch.depth(s) - 1].count for s in self.above)
+        return count * self.copies * max(self.size, 1) * itemsize(held(self.dtype, self.wide))
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
+
+
+@dataclass
+class Share:
+    """One dimension of a view for a unit: ``length`` elements from ``start``, or those in ``table``."""
+
+    start: Expr
+    length: Expr
+    table: np.ndarray | None = field(default=None, repr=False)
+    row: Expr | None = None
+
+
+def tiles(
+    body: tuple[n.Node, ...], launch: Launch, depth: int = 0, instance: int | None = None
+) -> Iterator[tuple[n.Alloc, int | None]]:
+    """Every tile, with the depth of the dispatched instance it is in."""
+    for node in body:
+        if isinstance(node, n.Alloc):
+            yield node, instance
+        if isinstance(node, n.Scale):
+            high = launch.depth(node.scale)
+            starts = instance is None and is_dispatched(launch, depth, high)
+            inner = min(high, launch.depth(launch.dispatch)) if starts else instance
+            yield from tiles(node.body, launch, high, inner)
+        else:
+            for _, inside in n.bodies(node):
+                yield from tiles(inside, launch, depth, instance)
+
+
+class Storages:
+    """All storages of a program, and the shares that views give units."""
+
+    def __init__(self, program: Program):
+        self.program, self.launch = program, program.launch
+        self.places = Places(program)
+        self.names: dict[str, Name] = self.places.names
+        self.table: dict[str, Storage] = {}
+        self.launch_bytes = self.instance_bytes = 0
+        self.viewed = {name.base for name in self.names.values() if name.binding.views}
+        reshaped = {name.base for name in self.names.values() if name.reshaped is not None}
+        for param in program.params:
+            shape = tuple(int(e) for e in param.shape)
+            self.table[param.name] = Storage(
+                param.name, param.dtype, shape, self.names[param.name].copies, "argument"
+            )
+        for alloc, instance in tiles(program.body, self.launch):
+            self._tile(alloc, instance, alloc.name not in reshaped)
+
+    def _tile(self, alloc: n.Alloc, instance: int | None, free: bool) -> None:
+        """Find the place of a tile: ``free`` if nothing looks at it with another shape."""
+        raise NotImplementedError
+
+    def storage(self, name: str) -> Storage:
+        """The storage of a name, read with the shape and dtype that a reshape gave it."""
+        found = self.names[name]
+        base = self.table[found.base]
+        if found.reshaped is None:
+            return base
+        shape, dtype = found.reshaped
+        return Storage(base.name, dtype, tuple(shape), base.copies, base.home, base.above, base.offset)
+
+    def place(self, name: str, path: Path, depth: int) -> tuple[Expr, int, int]:
+        """The element at which the copy of a unit begins; how many copies the unit reaches, and from one to
+        the next."""
+        found, storage = self.names[name], self.storage(name)
+        unit = self._flat(storage.above, path)
+        mine = self.launch.scales[found.owner_depth : min(depth, found.copy_depth)]
+        inside = math.prod(found.counts[len(mine) :])
+        copy = binary("*", self._flat(tuple(s.name for s in mine), path), inside)
+        if found.copies == 1:
+            copy, inside = Const(0), 1
+        start = binary("*", binary("+", binary("*", unit, storage.copies), copy), storage.size)
+        return start, inside, storage.size
+
+    def _flat(self, scales: tuple[str, ...], path: Path) -> Expr:
+        result: Expr = Const(0)
+        for scale in scales:
+            result = binary(
+                "+", binary("*", result, self.launch.scales[self.launch.depth(scale) - 1].count), path[scale]
+            )
+        return result
+
+    def shares(self, name: str, path: Path) -> list[Share]:
+        """What a unit sees of every dimension."""
+        found = self.names[name]
+        shape = found.reshaped[0] if found.reshaped is not None else found.binding.shape
+        result = [Share(Const(0), Const(extent)) for extent in shape]
+        within = found.owner
+        for view in found.binding.views:
+            if not is_whole(view.layout):
+                if not _is_cut(view.layout):
+                    return self._listed(found, path)
+                rank = self._flat(self._between(within, view.scale), path)
+                for dim, units, place in cuts(view, self.launch.grid(view.scale, within), rank):
+                    result[dim] = _cut(result[dim], units, place)
+            within = view.scale
+        return result
+
+    def _between(self, within: str, scale: str) -> tuple[str, ...]:
+        low, high = self.launch.depth(within), self.launch.depth(scale)
+        return tuple(s.name for s in self.launch.scales[low:high])
+
+    def _listed(self, found: Name, path: Path) -> list[Share]:
+        """Shares by tables, one row for every unit below the owner."""
+        scales = self._between(found.owner, found.binding.scale)
+        counts = [self.launch.scales[self.launch.depth(s) - 1].count for s in scales]
+        units = math.prod(counts)
+        if units > 4096:
+            raise CompileError(
+                f"the owner function of '{found.name}' divides it over {units} units, more than 4096",
+                advice="use T.Shard, which needs no table",
+            )
+        parts = [self.places._composed(found, unflatten(rank, counts)) for rank in range(units)]
+        rank = self._flat(scales, path)
+        result = []
+        for dim in range(len(found.binding.shape)):
+            column = [p[dim] for p in parts]
+            lengths = np.array([share_length(c) for c in column])
+            longest = max(int(lengths.max()), 1)
+            table = np.zeros((units, longest), np.int64)
+            for row, share in enumerate(column):
+                indices = np.arange(*share) if isinstance(share, tuple) else share
+                table[row, : len(indices)] = indices
+            result.append(_share_of_table(table, lengths, rank))
+        return result
+
+
+def _share_of_table(table: np.ndarray, lengths: np.ndarray, rank: Expr) -> Share:
+    from megatile.core.expr import table as lookup
+
+    length = lookup(lengths.tolist(), rank)
+    runs = table - table[:, :1]
+    straight = all((runs[r, :k] == np.arange(k)).all() for r, k in enumerate(lengths))
+    if straight:
+        return Share(lookup(table[:, 0].tolist(), rank), length)
+    return Share(Const(0), length, table, rank)
+
+
+def _is_cut(layout: object) -> bool:
+    if isinstance(layout, Mesh):
+        return all(not isinstance(a, Shard) or a.order == "contiguous" for a in layout.axes)
+    return isinstance(layout, Shard) and layout.order == "contiguous"
+
+
+def cuts(view: n.View, grid: tuple[int, ...], rank: Expr) -> list[tuple[int, int, Expr]]:
+    """(dimension, units that share it, this unit's number among them)."""
+
+    def along(axis: int) -> Expr:
+        return binary("%", binary("//", rank, math.prod(grid[:axis])), grid[axis])
+
+    layout = view.layout
+    if isinstance(layout, Shard):
+        if layout.axis is None:
+            return [(layout.dim, math.prod(grid), rank)]
+        return [(layout.dim, grid[layout.axis], along(layout.axis))]
+    assert isinstance(layout, Mesh)
+    return [(one.dim, grid[a], along(a)) for a, one in enumerate(layout.axes) if isinstance(one, Shard)]
+
+
+def _cut(share: Share, units: int, rank: Expr) -> Share:
+    length = constant(share.length)
+    if length is not None and length % units == 0:
+        size = length // units
+        return Share(simplify(binary("+", share.start, binary("*", rank, size))), Const(size))
+    piece = binary("//", binary("+", share.length, units - 1), units)
+    low = minimum(binary("*", rank, piece), share.length)
+    high = minimum(binary("*", binary("+", rank, 1), piece), share.length)
+    return Share(binary("+", share.start, low), maximum(binary("-", high, low), 0))
