@@ -14,6 +14,7 @@ import numpy as np
 from megatile.core.expr import constant, symbols
 from megatile.sim import state as st
 from megatile.sim.engine.instances import where
+from megatile.sim.engine.values import memo_hash
 from megatile.sim.state import NONE, Arena
 from megatile.sim.table import DMA
 
@@ -154,9 +155,7 @@ class Answers:
             self.arena.reserve("memo", 1 << (4 * len(rows) - 1).bit_length())
             memo = self.arena.rows("memo")
             memo[:] = NONE
-        tag, a, b, c, d, _ = rows.T
-        h = a * 31 + (b % 1000003) * 7919 + c * 127 + d * 8191 + tag
-        h = (h ^ (h >> 17)) & (len(memo) - 1)
+        h = memo_hash(*rows.T[:5]) & (len(memo) - 1)
         while len(rows):
             free = np.flatnonzero(memo[h, 0] == NONE)
             places, first = np.unique(h[free], return_index=True)

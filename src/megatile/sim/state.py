@@ -15,6 +15,8 @@ NONE = -1
 UNKNOWN = -1
 GONE = -2
 """The tag of an answer in `memo` that holds no longer."""
+LOW = (1 << 28) - 1
+"""The bits of a number by which questions are spread over `memo`."""
 BINDS = 256
 """Where carried names begin in the scratch array, after the stack of expressions."""
 PIECES = 2048

@@ -17,11 +17,17 @@ def serialise(amount, rate):
 
 
 @jit
+def memo_hash(tag, a, b, c, d):
+    """Where a question's row is in `memo`, before it is cut to size; also of columns of questions."""
+    h = (a & LOW) * 2654435761 + (b % 1000003) * 2246822519 + (c & LOW) * 3266489917 + (d & LOW) * 668265263
+    return (h ^ (h >> 17)) + tag
+
+
+@jit
 def find(s, tag, a, b, c, d):
     """The row of `memo` that answers a question to the machine, or NONE."""
     mask = s[N_MEMO] - 1
-    h = a * 31 + (b % 1000003) * 7919 + c * 127 + d * 8191 + tag
-    h = (h ^ (h >> 17)) & mask
+    h = memo_hash(tag, a, b, c, d) & mask
     while s[memo_row(s, h)] != NONE:
         m = memo_row(s, h)
         if s[m] == tag and s[m + 1] == a and s[m + 2] == b and s[m + 3] == c and s[m + 4] == d:
