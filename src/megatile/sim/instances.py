@@ -64,8 +64,9 @@ class Instances:
         self.pools = range(self.pools.start, self.arena.used["pool"])
         self.below = range(self.below.start, self.arena.used["below"])
         units = self.arena.rows("unit")[self.first : self.arena.used["unit"]]
-        self.idle = units.copy()
-        """What the rows hold before the launch begins."""
+        own = np.flatnonzero((units != units[:1]).any(axis=0))
+        self.idle = units[:1].copy(), own, units[:, own]
+        """What the rows hold before the launch begins: one of them, and the columns in which they differ."""
         self.arena.rows("launch")[launched.number, st.ROWS] = len(units)
 
     def roots(self) -> Iterator[tuple[Any, Any]]:
@@ -79,7 +80,9 @@ class Instances:
         """All rows as they are before the launch begins; its first flow that is no queue's."""
         arena, launched, table = self.arena, self.launched, self.table
         units = arena.rows("unit")
-        units[self.first : self.first + len(self.idle)] = self.idle
+        alike, own, numbers = self.idle
+        units[self.first : self.first + len(numbers)] = alike
+        units[self.first : self.first + len(numbers), own] = numbers
         places = arena.rows("place")[launched.first : launched.first + launched.offsets[-1]]
         places[:] = NONE
         starts = [view.start_ps(0) for view in launched.views]

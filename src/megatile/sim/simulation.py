@@ -45,7 +45,7 @@ ROOM = {
 }  # fmt: skip
 """Rows of tables that the engine fills for which there is room from the beginning: what is not used costs
 nothing, but growing does."""
-LIVE = {"command": 3, "node": 8, "log": 6, "heap": 3, "todo": 2}
+LIVE = {"command": 3, "node": 16, "log": 12, "heap": 3, "todo": 2}
 """Rows of those for every instance that is there at a time, for the same reason."""
 
 

@@ -297,6 +297,12 @@ def _memory(words: int) -> Any:
     return np.empty(words, dtype=np.int64) if memory is None or len(memory) < words else memory
 
 
+def _give_back(memory: Any) -> None:
+    """Let another arena have memory that only the caller knows, unless somebody looks at a table in it."""
+    if sys.getrefcount(memory) == 3 and max(map(len, _SPARE), default=0) < len(memory) <= MOST_SPARE:
+        _SPARE[:] = [memory]
+
+
 class Arena:
     """All tables in one array of integers, so that compiled functions take one argument."""
 
@@ -310,13 +316,8 @@ class Arena:
         self.set_dimensions(1)
 
     def __del__(self) -> None:
-        self._give_back()
-
-    def _give_back(self) -> None:
-        """Let another arena have the memory, unless somebody still looks at a table in it."""
-        alone = sys.getrefcount(self.memory) == 2
-        if alone and max(map(len, _SPARE), default=0) < len(self.memory) <= MOST_SPARE:
-            _SPARE[:] = [self.memory]
+        old, self.memory = self.memory, None
+        _give_back(old)
 
     def set_dimensions(self, dimensions: int) -> None:
         """Room for blocks of so many dimensions; what was logged keeps its place in the row."""
@@ -358,23 +359,30 @@ class Arena:
         if count <= size:
             return
         room = max(count, 2 * size)
-        need = self._end + room * width
         self.make_room(room * width)
-        old = int(self.memory[_BASES[name]])
-        filled = width * (int(self.memory[_FILLED[name]]) if name in _FILLED else size)
-        self.memory[self._end : self._end + filled] = self.memory[old : old + filled]
-        self.memory[_BASES[name]] = self._end
+        self._end = self._move(name, self.memory, self._end)
+        self._end += (room - size) * width
         self.set_size(name, room)
-        self._end = need
 
     def make_room(self, words: int) -> None:
-        """Memory for tables of so many numbers in all: cheaper than growing several times."""
-        need = self._end + words
-        if need > len(self.memory):
-            larger = _memory(max(need, 2 * len(self.memory)))
-            larger[: self._end] = self.memory[: self._end]
-            self._give_back()
-            self.memory = larger
+        """Memory for tables of so many numbers in all: cheaper than growing several times. Tables that moved
+        before have left holes, and most have rows that nothing has touched: neither is moved."""
+        if self._end + words > len(self.memory):
+            old, self.memory = self.memory, _memory(max(self._end + words, 2 * len(self.memory)))
+            self.memory[:HEADER] = old[:HEADER]
+            end = HEADER
+            for name in WIDTHS:
+                end = self._move(name, old, end)
+            self._end = end
+            _give_back(old)
+
+    def _move(self, name: str, old: Any, to: int) -> int:
+        """A table's filled rows to another place, out of the same memory or an old one; where it ends."""
+        width, size, at = self.widths[name], self.size(name), int(old[_BASES[name]])
+        filled = width * (int(old[_FILLED[name]]) if name in _FILLED else size)
+        self.memory[to : to + filled] = old[at : at + filled]
+        self.memory[_BASES[name]] = to
+        return to + width * size
 
     def extend(self, name: str, count: int, fill: int = 0) -> int:
         """``count`` more rows in use, filled with one number; where the first one is."""

@@ -22,6 +22,7 @@ queues) or places in the frame that hold one. Nothing here knows a machine or ti
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from typing import Any
 
@@ -53,7 +54,7 @@ class Rows:
         self.expr: list[tuple[int, int]] = []
         self.bytecode: list[tuple[int, int]] = []
         self.constants: list[int] = []
-        self.lists: list[int] = [0]
+        self.lists = array("q", [0])
         self.region: list[list[int]] = []
         self.tile: list[list[int]] = []
         self.memory_of: list[tuple[tuple[int, ...], int]] = []
@@ -126,12 +127,12 @@ class Rows:
         if not values:
             return 0
         at = len(self.lists)
-        self.lists += [len(values), *values]
+        self.lists.extend([len(values), *values])
         return at
 
     def raw(self, numbers: Iterable[int]) -> int:
         at = len(self.lists)
-        self.lists += numbers
+        self.lists.extend(numbers)
         return at
 
 
