@@ -10,7 +10,8 @@
 * ``regions.py``: a region of a view as a block of its home, with origins put in and cut at its edges;
 * ``commands.py``, ``loops.py``, ``collectives.py``, ``statements.py``: rules of statements;
 * ``elements.py``, ``nests.py``: elementwise code;
-* ``phases.py``: regions of further levels, the flags between phases, and regions inside an instance;
+* ``phases.py``, ``flags.py``: regions of further levels, the flags between them, and regions inside an
+  instance;
 * ``residency.py``: slots, places, and how many versions of a tile fit;
 * ``lowered.py``, ``calls.py``: what users call.
 """

@@ -10,6 +10,7 @@ from megatile.ir import nodes as n
 from megatile.lower.collectives import between_copies
 from megatile.lower.dependence import earliest, touched
 from megatile.lower.errors import cannot
+from megatile.lower.flags import Phase
 from megatile.lower.loops import branch, loop_frames
 from megatile.lower.nests import elementwise_units, is_elementwise
 from megatile.lower.streams import Frame, Stream, rule, talks
@@ -124,7 +125,6 @@ def _phase(
     go, done = f"go_{number}", f"done_{number}"
     owner = frame.level.name
     target = launch.depth(node.scale)
-    waits = frame.stream.busy or frame.stream.pending or frame.turns
     if any(symbols(condition) - {"unit"} for condition in conditions):
         raise cannot("a region under a condition that data decides", node)
     index: Expr = ZERO
@@ -133,36 +133,43 @@ def _phase(
     # Where a condition may leave rounds out, each has a counter of its own.
     rounds = math.prod(loop.trips for loop in frame.turns) if conditions else 1
     theirs, mine = (turn, index) if rounds > 1 else (ZERO, ZERO)
+    streams = lowering.streams
     with child.stream.inner() as body:
-        if waits:
-            lowering.flags[go] = pm.Flag(go, rounds, owner)
-            child.emit(pm.Wait(go, ONE if rounds > 1 else turn + 1, theirs))
         if target > child.level.depth:
             within(child, node, child.level.depth)
         else:
             child.lower(node.body)
-        lowering.flags[done] = pm.Flag(done, rounds, owner)
-        above = (
-            child.place.rank(0, frame.level.depth)
-            if frame.level.parent is None
-            else unit // child.level.total
-        )
-        child.node = node
-        child.emit(pm.Signal(done, above, theirs))
+    above = child.place.rank(0, frame.level.depth) if _is_first(frame) else unit // child.level.total
+    source = node.span.place() if node.span else None
+    region = touched(pm.statements(tuple(body))) if lowering.streams == streams else None
+    stream = frame.stream
+    plain = region is not None and _is_first(frame) and not (stream.around or conditions or child.level.talks)
+    if plain:
+        body = stream.settled(body, child.ranges, child.stream.units) or body
+    else:
+        stream.flush()
+    waits = stream.busy or frame.turns
+    if waits:
+        lowering.flags[go] = pm.Flag(go, rounds, owner)
+        body.insert(0, pm.Wait(go, ONE if rounds > 1 else turn + 1, theirs, source=source))
+    lowering.flags[done] = pm.Flag(done, rounds, owner)
+    body.append(pm.Signal(done, above, theirs, source=source))
     for condition in reversed(conditions):
         body = [pm.If(condition, tuple(body))]
     child.stream.out += body
-    region = touched(pm.statements(tuple(body)))
+    child.stream.busy = True
     if waits:
-        frame.stream.flush()
-        frame.node = node
-        place = (
-            earliest(frame.stream.out, region, lowering.first.total) if region and _is_first(frame) else None
-        )
-        frame.emit(pm.Signal(go, unit, mine))
-        if place is not None:  # before commands that do not concern it: they overlap
-            frame.stream.out.insert(place, frame.stream.out.pop())
-    frame.stream.pending.append(pm.Wait(done, Const(each) if rounds > 1 else (index + 1) * each, mine))
+        place = len(stream.out)
+        if region is not None and _is_first(frame):  # before commands that do not concern it: they overlap
+            place = earliest(stream.out, region, lowering.first.total)
+        stream.out.insert(place, pm.Signal(go, unit, mine, source=source))
+        stream.busy = True
+    wait = pm.Wait(done, Const(each) if rounds > 1 else (index + 1) * each, mine, source=source)
+    units = child.stream.units
+    parents = units // child.level.total
+    stream.pending.append(
+        Phase(wait, lowering, units, parents, owner, above, child.stream.out, region, plain)
+    )
 
 
 def _is_first(frame: Frame) -> bool:

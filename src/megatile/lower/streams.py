@@ -3,9 +3,9 @@
 The devices of a launch are the Plan's first level. A region at a smaller scale is a part of a further level:
 its instances are numbered region after region (and iteration after iteration of the loops around it), so that
 an earlier phase is dispatched before a later one. The stream of the larger unit signals ``go`` when it comes
-to a region and waits for ``done``, a count per phase, before what follows. Scales inside an instance are not
-levels: their units' code is written one after the other into the instance's stream, statement by statement
-(engines work on them at the same time all the same), unless they wait for each other's signals.
+to a region and waits for ``done`` before what touches the same (``flags.py``). Scales inside an instance are
+not levels: their units' code is written one after the other into the instance's stream, statement by
+statement (engines work on them at the same time all the same), unless they wait for each other's signals.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from megatile.core.expr import ZERO, Expr, known, simplify, unit
 from megatile.hda import HDA
 from megatile.ir import nodes as n
@@ -24,6 +26,7 @@ from megatile.ir.launch import ROOT
 from megatile.ir.program import Binding, Program
 from megatile.lower.banks import arranged
 from megatile.lower.errors import LoweringError, cannot
+from megatile.lower.flags import Phase, guarded
 from megatile.lower.regions import Regions
 from megatile.lower.storage import Home, Homes
 from megatile.lower.units import WHOLE, NotStatic, Place, Ranges, split_number, tidy
@@ -76,32 +79,58 @@ class Stream:
     count: int = 1
     out: list[Any] = field(default_factory=list)
     pending: list[Any] = field(default_factory=list)
-    """Waits for regions before, written when something follows that must not overtake them."""
+    """Regions before that may still be at work (`Phase`), and meetings after them."""
     busy: bool = False
     """Whether anything was written."""
+    around: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
+    """Statements and regions before the loops and branches that are being written, outermost first."""
     meets: Callable[[Expr], Expr] | None = None
     """The key of a group among all instances of the level, from that among those of this region."""
 
     def emit(self, statement: Any) -> None:
-        self.flush()
-        self.out.append(statement)
+        """Write a statement after what it has to wait for."""
+        found = self.settled([statement], {"unit": (0, self.level.instances - 1)}, self.units)
+        self.out += [statement] if found is None else found
         self.busy = True
 
+    def settled(self, body: list[Any], ranges: Ranges, units: Any) -> list[Any] | None:
+        """Statements with waits for regions before; None: all of these were waited for here."""
+        if not all(isinstance(one, Phase) and one.fine for one in self.pending):
+            self.flush()
+        if not self.pending:
+            return None
+        found, whole = guarded(body, self.pending, ranges, units)
+        self.out += [phase.wait for phase in whole]
+        self.busy = self.busy or bool(whole)
+        self.pending = [phase for phase in self.pending if phase not in whole]
+        return found
+
+    @property
+    def units(self) -> Any:
+        """The numbers of its instances."""
+        parents, each = self.level.parents, self.level.total
+        below = np.arange(self.first, self.first + self.count)
+        return (np.arange(parents)[:, None] * each + below).ravel()
+
     def flush(self) -> None:
-        waits, self.pending = self.pending, []
-        self.out += waits
-        self.busy = self.busy or bool(waits)
+        """Wait for all regions before, also for those before the loops and branches that this is in."""
+        for out, pending in (*self.around, (self.out, self.pending)):
+            out += [one.wait if isinstance(one, Phase) else one for one in pending]
+            self.busy = self.busy or bool(pending)
+            pending.clear()
 
     @contextmanager
     def inner(self) -> Iterator[list[Any]]:
-        """Statements of a loop's or branch's body."""
-        self.flush()
-        outer, self.out = self.out, []
+        """Statements of a loop's or branch's body; the waits among them are found when it is written."""
+        outer, pending = self.out, self.pending
+        self.around.append((outer, pending))
+        self.out, self.pending = [], []
         try:
             yield self.out
-            self.flush()
+            self.out += [one.wait if isinstance(one, Phase) else one for one in self.pending]
         finally:
-            self.out = outer
+            self.out, self.pending = outer, pending
+            self.around.pop()
 
 
 @dataclass(frozen=True)
@@ -313,6 +342,11 @@ class Lowering:
         blocks, top = self.launch.count(dispatch, scale), hda.scale(scale).position
         between = [s for s in hda.scales if hda.scale(dispatch).position < s.position <= top]
         return next((s.name for s in between if hda.count(dispatch, within=s.name) >= blocks), scale)
+
+    @property
+    def streams(self) -> int:
+        """How many streams there are."""
+        return sum(len(level.streams) for level in self.levels.values())
 
     def fresh(self) -> int:
         self.count += 1
