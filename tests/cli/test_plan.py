@@ -53,6 +53,16 @@ def test_simulate_by_a_library_captured_and_traced(megatile, tmp_path):
     ]
 
 
+def test_what_check_refuses_gets_no_time(megatile, tmp_path):
+    file = tmp_path / "p.txt"
+    head = 'plan("p", scale="gpu", grid=(4,))\nx = tile(f32, (8,), memory="hbm", role="inout")\n'
+    for line in ("x[unit:+6] <- fill(value=0.0)", "x <- copy(x[0:+3], bytes=12)"):
+        file.write_text(f"{head}with units((0, 4, 1)):\n    {line}\n", encoding="utf-8")
+        said = [megatile("plan", *words, "-m", "dgx-h100") for words in (("check", file), ("simulate", file))]
+        assert [done.code for done in said] == [1, 1]
+        assert said[0].err == said[1].err
+
+
 def test_mistakes_are_one_clear_line(megatile, tmp_path):
     file = saved(tmp_path)
     for arguments, words in (

@@ -131,3 +131,20 @@ def test_what_would_take_for_ever_says_what_is_too_large(megatile) -> None:
     assert "hamilton over 1000 ranks sends 998001000 chunks" in one_error(ranks)
     pairs = megatile("collective", "all_to_all", "-m", "h100-cluster", "--set", "nodes=64")
     assert "direct: too large: about 27.2 million commands to simulate" in one_error(pairs)
+
+
+def test_ctrl_c_while_the_command_line_is_loaded_is_no_traceback() -> None:
+    stopped = """
+import sys
+
+class Stop:
+    def find_spec(self, name, path=None, target=None):
+        if name == "megatile.cli.main":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Stop())
+from megatile.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", stopped], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")

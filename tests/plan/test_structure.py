@@ -67,6 +67,22 @@ WRONG = {
         "'x' is bound here, but it is already a declared tile",
     ),
     "a declared tile freed": ("    free(x)", "'x' is a declared tile and does not end"),
+    "elements a tile does not have": (
+        "    x[4:+8] <- fill(value=0.0)",
+        r"'x' of extents \(8,\) has no elements 4:12: x",
+    ),
+    "elements a message does not have": (
+        EXCHANGE + "    x <- copy(m[1:+8])",
+        "'m' of extents .* has no elements 1:9",
+    ),
+    "elements before a tile, in a loop": (
+        "    for k in range(0, 2, 1):\n        x[-1:+1] <- fill(value=0.0)",
+        "has no elements -1:0",
+    ),
+    "elements outside, given to a collective": (
+        '    collective("all_reduce", all, read=x[4:+8], write=x, bytes=32)',
+        "has no elements 4:12",
+    ),
     "an index named unit": ("    for unit in range(0, 2, 1):\n        pass", "'unit' is bound here"),
 }
 
@@ -93,6 +109,8 @@ def test_refused_by_all(what):
         EXCHANGE + "    if unit:\n        free(m)",
         EXCHANGE + "    for k in range(0, unit, 1):\n        free(m)",
         EXCHANGE + "    m <- receive(q, f32[8], bytes=32)",
+        "    if unit > 5:\n        x[8:+8] <- fill(value=0.0)",
+        "    for k in range(0, 0, 1):\n        x[8:+8] <- fill(value=0.0)",
         "    for k in range(0, 2, 1):\n        pass\n    for k in range(0, 2, 1):\n        pass",
     ],
 )

@@ -61,7 +61,7 @@ def test_a_plan_on_processes_equals_its_execution():
     pytest.importorskip("torch")
     plan = mixed_plan(3)
     inputs = {"x": RNG.normal(size=(3, 4, 6)).astype("f4"), "n": np.array([[0], [2], [3]])}
-    expected, found = execute(plan, inputs), launch(plan, 3, inputs, timeout=60)
+    expected, found = execute(plan, inputs), launch(plan, inputs, timeout=60)
     assert set(found) == set(expected)
     for name, array in expected.items():
         assert found[name].dtype == array.dtype
@@ -236,6 +236,10 @@ def test_wrong_arguments_are_refused_before_anything_starts(monkeypatch):
     plan = waiting_plan()
     with pytest.raises(LaunchError, match="for 3 units, not 4 processes"):
         launch(plan, 4, {"x": np.zeros((3, 1))})
+    with pytest.raises(
+        LaunchError, match=r"^nproc is a ndarray, not a number of processes \(try: launch\(plan, inputs\)"
+    ):
+        launch(plan, np.zeros((3, 1)))
     with pytest.raises(PlanError, match=r"shape \(2, 1\), not \(3, 1\)"):
         launch(plan, inputs={"x": np.zeros((2, 1))})
     with pytest.raises(PlanError, match="input 'x' is missing"):

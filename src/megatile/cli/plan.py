@@ -121,7 +121,9 @@ def simulate(
     settings: Set = None,
     json: Json = False,
 ) -> None:
-    """How long a plan takes on a machine (with --library: as `megatile collective` predicts it)."""
+    """How long a plan that passes `plan check` takes on a machine (with --library: as `megatile collective`
+    predicts it)."""
+    from megatile.plan.check import check as check_plan
     from megatile.report.page import check_page
     from megatile.sim import simulate as simulate_plan
     from megatile.timing import Library
@@ -132,6 +134,7 @@ def simulate(
         check_page(report)
         check_folder(report)
     plan, hda = read_plan(file), load(machine, settings)
+    check_plan(plan)  # a time of what cannot run would mislead
     result = simulate_plan(plan, machine=hda, timing=timing, launch=not graph)
     if json:
         print_json(

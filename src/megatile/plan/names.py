@@ -2,7 +2,8 @@
 
 Integers: ``unit``, a loop index, a carried or merged integer, the result of ``ReadScalar``, the member that
 ``ReceiveAny`` took. Tiles: a declared tile, a message, a carried or merged tile. What a loop body or a branch
-binds ends with it. A name that ends in one branch only is found when the plan is followed.
+binds ends with it. A name that ends in one branch only is found when the plan is followed. Constant regions
+that lie outside their tile are found here too, where it is certain that the command runs.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from megatile.plan.statements import (
     MergeTile,
     Receive,
     ReceiveAny,
+    Region,
     Statement,
     regions_of,
 )
@@ -38,7 +40,7 @@ def check_names(plan: Plan) -> None:
         _known(channel.source, {"unit", "member"}, f"the source of channel '{channel.name}'")
     for group in plan.groups:
         _known(group.key, {"unit"}, f"the key of group '{group.name}'")
-    declared = {tile.name: len(tile.shape) for tile in plan.tiles}
+    declared: dict[str, Shape] = {tile.name: tile.shape for tile in plan.tiles}
     for stream in plan.streams:
         _block(stream.body, Scope({"unit"}, dict(declared), frozenset(declared)))
 
@@ -51,20 +53,28 @@ def _known(value: Expr, names: set[str], where: str, place: Any = None) -> None:
         raise PlanError(f"'{name[:40]}' is no integer that is known in {where}", place=place, advice=advice)
 
 
+Shape = tuple[int | None, ...]
+"""The extents of a tile; None where only following the plan tells."""
+
+
 @dataclass
 class Scope:
-    """The integers known at a point, and the tiles with their ranks; ``ended`` are tiles no longer known."""
+    """The integers known at a point, and the tiles with their shapes; ``ended`` are tiles no longer known.
+    ``certain``: every unit of the stream comes here."""
 
     ints: set[str]
-    tiles: dict[str, int]
+    tiles: dict[str, Shape]
     declared: frozenset[str]
     ended: set[str] = field(default_factory=set)
+    certain: bool = True
 
-    def inner(self) -> Scope:
-        return Scope(set(self.ints), dict(self.tiles), self.declared, set(self.ended))
+    def inner(self, certain: bool) -> Scope:
+        return Scope(
+            set(self.ints), dict(self.tiles), self.declared, set(self.ended), certain and self.certain
+        )
 
-    def rank(self, name: str, statement: Statement) -> int:
-        """The rank of a tile that is known here."""
+    def shape(self, name: str, statement: Statement) -> Shape:
+        """The shape of a tile that is known here."""
         if name in self.tiles:
             return self.tiles[name]
         if name in self.ended:
@@ -74,10 +84,10 @@ class Scope:
         advice = did_you_mean(name, self.tiles, what="tiles")
         raise PlanError(f"there is no tile '{name[:40]}' here", place=statement.source, advice=advice)
 
-    def bind(self, name: str, rank: int | None, statement: Statement, new: bool = False) -> None:
-        """Let a name be a tile of a rank, or an integer (None). Names of the two kinds differ, a declared
+    def bind(self, name: str, shape: Shape | None, statement: Statement, new: bool = False) -> None:
+        """Let a name be a tile of a shape, or an integer (None). Names of the two kinds differ, a declared
         tile keeps its name, and a loop's index is new."""
-        other = self.tiles if rank is None else self.ints
+        other = self.tiles if shape is None else self.ints
         if name in other or name in self.declared or (new and name in self.ints):
             kinds = ((self.declared, "a declared tile"), (self.tiles, "a tile"), (self.ints, "an integer"))
             what = next(word for names, word in kinds if name in names)
@@ -86,10 +96,10 @@ class Scope:
                 place=statement.source,
                 advice="take another name",
             )
-        if rank is None:
+        if shape is None:
             self.ints.add(name)
         else:
-            self.tiles[name] = rank
+            self.tiles[name] = shape
             self.ended.discard(name)
 
     def free(self, names: tuple[str, ...], statement: Statement) -> None:
@@ -120,12 +130,7 @@ def _block(body: tuple[Statement, ...], scope: Scope) -> None:
     for statement in body:
         where = statement_text(statement)
         for region in regions_of(statement):
-            rank = scope.rank(region.tile, statement)
-            if region.start and len(region.start) != rank:
-                raise PlanError(
-                    f"'{region.tile}' has {rank} dimensions, not {len(region.start)}: {where}",
-                    place=statement.source,
-                )
+            _inside(region, scope.shape(region.tile, statement), scope.certain, where, statement.source)
         for value in _expressions(statement):
             _known(value, scope.ints, where, statement.source)
         if isinstance(statement, Loop):
@@ -136,50 +141,71 @@ def _block(body: tuple[Statement, ...], scope: Scope) -> None:
             scope.free(statement.names, statement)
         for name in having(statement, "binds"):
             assert isinstance(statement, (Receive, ReceiveAny))
-            scope.bind(name, len(statement.shape), statement)
+            scope.bind(name, tuple(map(constant, statement.shape)), statement)
         for name in having(statement, "counts"):
             scope.bind(name, None, statement)
 
 
+def _inside(region: Region, extents: Shape, certain: bool, where: str, place: Any) -> None:
+    """A region has the rank of its tile, and as far as constants tell it lies inside it."""
+    if region.start and len(region.start) != len(extents):
+        raise PlanError(
+            f"'{region.tile}' has {len(extents)} dimensions, not {len(region.start)}: {where}", place=place
+        )
+    if not certain or not region.start:
+        return
+    for start, length, extent in zip(region.start, region.shape, extents, strict=True):
+        first, count = constant(start), constant(length)
+        if first is None or count is None or extent is None:
+            continue
+        if first < 0 or count < 0 or first + count > extent:
+            raise PlanError(
+                f"'{region.tile}' of extents {extents} has no elements {first}:{first + count}: {where}",
+                place=place,
+            )
+
+
 def _loop(loop: Loop, scope: Scope, where: str) -> None:
-    inner, ranks = scope.inner(), {}
+    bounds = [constant(e) for e in (loop.start, loop.stop, loop.step)]
+    runs = None not in bounds and bool(bounds[2] and range(*bounds))  # type: ignore[arg-type]
+    inner, shapes = scope.inner(runs), {}
     for carry in loop.carries:
         if isinstance(carry, CarryTile):
-            ranks[carry.name] = scope.rank(carry.init, loop)
+            # What later iterations carry may have other extents.
+            shapes[carry.name] = (None,) * len(scope.shape(carry.init, loop))
         else:
             _known(carry.init, scope.ints, where, loop.source)
     inner.bind(loop.index, None, loop, new=True)
     for carry in loop.carries:
-        inner.bind(carry.name, ranks.get(carry.name), loop)
+        inner.bind(carry.name, shapes.get(carry.name), loop)
     inner.free(loop.frees, loop)
     scope.end(loop.frees)
     _block(loop.body, inner)
     for carry in loop.carries:
         if isinstance(carry, CarryTile):
-            inner.rank(carry.next, loop)
+            inner.shape(carry.next, loop)
         else:
             _known(carry.next, inner.ints, where, loop.source)
-    bounds = [constant(e) for e in (loop.start, loop.stop, loop.step)]
-    if None not in bounds and bounds[2] and len(range(*bounds)):  # type: ignore[arg-type]
+    if runs:
         scope.end(scope.lost(inner))
     for carry in loop.carries:
-        scope.bind(carry.name, ranks.get(carry.name), loop)
+        scope.bind(carry.name, shapes.get(carry.name), loop)
 
 
 def _branch(branch: If, scope: Scope, where: str) -> None:
-    sides = scope.inner(), scope.inner()
+    sides = scope.inner(False), scope.inner(False)
     _block(branch.body, sides[0])
     _block(branch.orelse, sides[1])
-    ranks = {}
+    shapes = {}
     for merge in branch.merges:
         for side, value in zip(sides, (merge.then, merge.orelse), strict=True):
             if isinstance(merge, MergeTile):
-                ranks[merge.name] = side.rank(str(value), branch)
+                shapes[merge.name] = (None,) * len(side.shape(str(value), branch))
             else:
                 _known(value, side.ints, where, branch.source)  # type: ignore[arg-type]
     scope.end(scope.lost(sides[0]) & scope.lost(sides[1]))
     for merge in branch.merges:
-        scope.bind(merge.name, ranks.get(merge.name), branch)
+        scope.bind(merge.name, shapes.get(merge.name), branch)
 
 
 def _expressions(value: Any) -> Iterator[Expr]:

@@ -19,6 +19,7 @@ import numpy as np
 from megatile.core.dtypes import is_float, numpy_dtype
 from megatile.core.errors import did_you_mean
 from megatile.core.operations import cast
+from megatile.core.quantities import whole
 from megatile.ir.program import Program
 from megatile.language.tile.program import ProgramFunction
 from megatile.plan.execute import Results
@@ -37,7 +38,7 @@ class LaunchResults(Results):
 def launch(plan: Any, *arguments: Any, **options: Any) -> Any:
     """Run on real processes: a Plan (``launch_plan``), or a tile program on arrays (``launch_program``).
 
-    ``launch(plan, nproc=None, inputs={…})`` gives the plan's outputs; ``launch(program, *arrays, machine=…,
+    ``launch(plan, {…})`` gives the plan's outputs, as ``execute`` does; ``launch(program, *arrays, machine=…,
     processes=n)`` leaves results in the arrays and gives the seconds.
     """
     if isinstance(plan, (ProgramFunction, Program)):
@@ -49,7 +50,7 @@ def launch(plan: Any, *arguments: Any, **options: Any) -> Any:
 
 def launch_plan(
     plan: Plan,
-    nproc: int | None = None,
+    nproc: int | Mapping[str, Any] | None = None,
     inputs: Mapping[str, Any] | None = None,
     *,
     timeout: float = 120.0,
@@ -59,12 +60,20 @@ def launch_plan(
 ) -> LaunchResults:
     """Run a plan on ``nproc`` processes (one per unit) and return its outputs, [owners, *tile shape].
 
+    ``nproc`` may be left out: ``launch(plan, inputs)``, like ``execute(plan, inputs)``.
     ``timeout`` (seconds) bounds the whole run; ``repeat`` runs it several times and keeps the best time;
     ``threads`` are those of one process (the cores divided among them, unless given). ``started`` is called
     with the process ids. A failure raises :class:`LaunchError` with the ``units`` at fault.
     """
     require_plan(plan, "launch")
     one_level(plan, "launch")
+    if isinstance(nproc, Mapping) and inputs is None:
+        nproc, inputs = None, nproc
+    if nproc is not None and whole(nproc) is None:
+        raise LaunchError(
+            f"nproc is a {type(nproc).__name__}, not a number of processes",
+            advice="launch(plan, inputs) or launch(plan, nproc, inputs)",
+        )
     if nproc is not None and nproc != plan.units:
         raise LaunchError(
             f"plan '{plan.name}' is for {plan.units} units, not {nproc} processes",

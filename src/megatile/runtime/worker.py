@@ -17,12 +17,10 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-
-import torch
-import torch.distributed as dist
 
 from megatile.core.errors import MegatileError
 from megatile.runtime.errors import PeerError
@@ -35,7 +33,9 @@ AFTER_SECONDS = 30.0
 def main(folder: Path, module: str) -> None:
     """Fork the processes, leave their ids, and note how each of them ends; all end with the launcher."""
     settings = json.loads((folder / "settings").read_text(encoding="utf-8"))
-    job = importlib.import_module(module)
+    with _ending_with_launcher(folder):
+        importlib.import_module("torch.distributed")
+        job = importlib.import_module(module)
     units: dict[int, int] = {}
     signal.signal(signal.SIGTERM, lambda *_: _end(units))
     for unit in range(settings["units"]):
@@ -68,6 +68,28 @@ def _end(units: dict[int, int]) -> None:
             os.kill(child, signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def _ending_with_launcher(folder: Path) -> Iterator[None]:
+    """While the block runs (imports take seconds), end as soon as the launcher is gone. The thread that looks
+    has ended after it: none may run while processes are forked."""
+    done, enough = os.pipe()
+
+    def watch() -> None:
+        if sys.stdin in select.select([sys.stdin, done], [], [])[0]:
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(1)
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        os.write(enough, b"x")
+        watching.join()
+        os.close(done)
+        os.close(enough)
+
+
 def _end_with_launcher() -> None:
     """Also when the parent of this process is gone already."""
     sys.stdin.buffer.read()
@@ -83,6 +105,9 @@ def write(path: Path, value: Any) -> None:
 
 def _work(job: Any, folder: Path, unit: int, settings: dict[str, Any]) -> int:
     """One process: join the others, do the job; the exit code."""
+    import torch
+    import torch.distributed as dist
+
     torch.set_num_threads(settings["threads"])
     try:
         store = dist.FileStore(str(folder / "rendezvous"), settings["units"])
