@@ -122,7 +122,13 @@ class Distinct:
         for region in regions:
             tile, shape = self.tiles.get(region.tile), tuple(constant(e) or 0 for e in region.shape)
             starts = [_value(e, known) for e in region.start]
-            if tile is None or not shape or not all(shape) or region.at or any(s is None for s in starts):
+            if (
+                tile is None
+                or not shape
+                or not all(shape)
+                or region.at is not None
+                or any(s is None for s in starts)
+            ):
                 continue
             number, aligned = np.zeros(alive.shape, np.int64), alive
             for start, size, extent in zip(starts, shape, tile.shape, strict=True):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from itertools import permutations
 
 import numpy as np
 
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import InstanceError
-from megatile.core.expr import ZERO, Expr, unit
+from megatile.core.expr import ZERO, Expr, eq, select, unit
 from megatile.ir.launch import Launch
 from megatile.language.tile.launch import instance_of
 from megatile.lower.errors import LoweringError
@@ -117,23 +118,28 @@ def together(lowering: Lowering, level: Level) -> Expr:
     if math.prod(extents) == level.total:
         for network in hda.networks:
             dims = tuple(getattr(network.topology, "dims", ()) or ())
-            if (
-                len(dims) == len(extents)
-                and math.prod(dims) == there
-                and all(e <= d for e, d in zip(extents, dims, strict=True))
-            ):
-                return _on_grid(extents, dims)
+            if len(dims) == len(extents) and math.prod(dims) == there:
+                place = _on_grid(extents, dims)
+                if place is not None:
+                    return place
     return unit % there if level.total > there else unit
 
 
-def _on_grid(extents: tuple[int, ...], dims: tuple[int, ...]) -> Expr:
-    place: Expr = ZERO
-    for axis in range(len(extents)):
-        whole = unit // math.prod(extents[:axis])
-        place = place + (whole if axis == len(extents) - 1 else whole % extents[axis]) * math.prod(
-            dims[:axis]
-        )
-    return place
+def _on_grid(extents: tuple[int, ...], dims: tuple[int, ...]) -> Expr | None:
+    """A place on a grid for every instance, so that neighbours stay neighbours: as it is, with its axes in
+    another order, or (of two axes) folded to and fro; None where it fits in no such way."""
+    numbers = [unit // math.prod(extents[:axis]) for axis in range(len(extents))]
+    index = [n if n is numbers[-1] else n % extents[axis] for axis, n in enumerate(numbers)]
+    for order in permutations(range(len(extents))):
+        if all(extents[axis] <= d for axis, d in zip(order, dims, strict=True)):
+            return sum((index[axis] * math.prod(dims[:d]) for d, axis in enumerate(order)), ZERO)
+    for long, short in ((0, 1), (1, 0)) if len(extents) == 2 else ():
+        folds = -(-extents[long] // dims[0])
+        if folds * extents[short] <= dims[1]:
+            fold, along = index[long] // dims[0], index[long] % dims[0]
+            column = select(eq(fold % 2, 0), along, dims[0] - 1 - along)
+            return column + (index[short] * folds + fold) * dims[0]
+    return None
 
 
 def hardware_units(lowering: Lowering, level: Level, key: Expr, size: int) -> list[int]:

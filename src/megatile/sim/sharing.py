@@ -16,12 +16,15 @@ from megatile.plan import model as pm
 from megatile.sim import state as st
 from megatile.sim.answers import Alike, Answers
 from megatile.sim.state import NONE
+from megatile.timing.view import TimingError
 
 if TYPE_CHECKING:
     from megatile.sim.simulation import Launched, Simulation
 
 MOST_QUEUES = 1 << 20
 """Up to so many queues it is found out beforehand which links only one of them uses."""
+MOST_HOPS = 1 << 26
+"""Links that the flows of a launch cross in all: beyond, they would be under way for hours."""
 Ends = tuple[int, Any, Any, Any]
 """Level (counted in the plan), where transfers begin and end, and what tells their flows apart."""
 
@@ -38,6 +41,7 @@ def find_shared(simulation: Simulation, launched: Launched) -> None:
             return
         found.append(ends)
     users: dict[Any, Any] = {}
+    hops = 0
     for level, here, there, flows in found:
         view = launched.views[level]
         a, b = view.spots[here], view.spots[there]
@@ -45,6 +49,16 @@ def find_shared(simulation: Simulation, launched: Launched) -> None:
             one = group.pairs[0]
             if a[one] != b[one]:
                 stages = view.fabric.stages(view.hardware(int(here[one])), view.hardware(int(there[one])))
+                hops += len(stages) * len(group.pairs)
+                if hops > MOST_HOPS:
+                    raise TimingError(
+                        f"the transfers of plan '{launched.plan.name}' cross more than {MOST_HOPS:,} links, "
+                        f"many of them {len(stages)} each: too many to be simulated one by one",
+                        advice="place units that talk to each other side by side, as a grid does that fits "
+                        f"the network '{group.network.name}' of {view.hda.name}"
+                        if group.network
+                        else "",
+                    )
                 paths.count(view.fabric, stages, group, flows, users)
 
 
