@@ -30,7 +30,7 @@ from megatile.timing.resources import Resources
 
 WARM_UP = 4000
 """Instructions that a process runs uncompiled before it loads the compiled engine."""
-RUN_AHEAD = 32
+RUN_AHEAD = 3
 """Unfinished commands from which on an instance need not run further ahead."""
 MOST_RECORDS = 1 << 20
 """Commands that are recorded unless more are asked for."""

@@ -313,9 +313,14 @@ class Arena:
         self._end = HEADER
         self.used = dict.fromkeys(WIDTHS, 0)
         self.widths = dict(WIDTHS)
+        # Where tables begin and how many rows they have room for, as in the memory; and those looked at.
+        self._bases = dict.fromkeys(WIDTHS, 0)
+        self._rooms = dict.fromkeys(WIDTHS, 0)
+        self._views: dict[str, Any] = {}
         self.set_dimensions(1)
 
     def __del__(self) -> None:
+        self._views.clear()
         old, self.memory = self.memory, None
         _give_back(old)
 
@@ -337,10 +342,11 @@ class Arena:
 
     def size(self, name: str) -> int:
         """How many rows a table has room for."""
-        return int(self.memory[_SIZES[name]])
+        return self._rooms[name]
 
     def set_size(self, name: str, count: int) -> None:
-        self.memory[_SIZES[name]] = count
+        self._rooms[name] = self.memory[_SIZES[name]] = count
+        self._views.pop(name, None)
 
     @property
     def words(self) -> int:
@@ -349,17 +355,23 @@ class Arena:
 
     def rows(self, name: str) -> Any:
         """A table as an array of rows (valid until a table grows)."""
-        base, width = int(self.memory[_BASES[name]]), self.widths[name]
-        flat = self.memory[base : base + width * self.size(name)]
-        return flat if width == 1 else flat.reshape(-1, width)
+        found = self._views.get(name)
+        if found is None:
+            base, width = self._bases[name], self.widths[name]
+            found = self.memory[base : base + width * self._rooms[name]]
+            if width != 1:
+                found = found.reshape(-1, width)
+            self._views[name] = found
+        return found
 
     def reserve(self, name: str, count: int) -> None:
         """Room for at least ``count`` rows."""
-        size, width = self.size(name), self.widths[name]
+        size, width = self._rooms[name], self.widths[name]
         if count <= size:
             return
         room = max(count, 2 * size)
-        self.make_room(room * width)
+        if self._end + room * width > len(self.memory):
+            self.make_room(room * width)
         self._end = self._move(name, self.memory, self._end)
         self._end += (room - size) * width
         self.set_size(name, room)
@@ -368,6 +380,7 @@ class Arena:
         """Memory for tables of so many numbers in all: cheaper than growing several times. Tables that moved
         before have left holes, and most have rows that nothing has touched: neither is moved."""
         if self._end + words > len(self.memory):
+            self._views.clear()
             old, self.memory = self.memory, _memory(max(self._end + words, 2 * len(self.memory)))
             self.memory[:HEADER] = old[:HEADER]
             end = HEADER
@@ -378,32 +391,26 @@ class Arena:
 
     def _move(self, name: str, old: Any, to: int) -> int:
         """A table's filled rows to another place, out of the same memory or an old one; where it ends."""
-        width, size, at = self.widths[name], self.size(name), int(old[_BASES[name]])
-        filled = width * (int(old[_FILLED[name]]) if name in _FILLED else size)
-        self.memory[to : to + filled] = old[at : at + filled]
-        self.memory[_BASES[name]] = to
+        width, size, at = self.widths[name], self._rooms[name], self._bases[name]
+        if size:
+            filled = width * (int(old[_FILLED[name]]) if name in _FILLED else size)
+            self.memory[to : to + filled] = old[at : at + filled]
+        self._bases[name] = self.memory[_BASES[name]] = to
         return to + width * size
 
     def extend(self, name: str, count: int, fill: int = 0) -> int:
         """``count`` more rows in use, filled with one number; where the first one is."""
         at = self.used[name]
-        if at + count > self.memory[_SIZES[name]]:
-            self.reserve(name, at + count)
-        self.used[name] = at + count
         if count:
+            self.reserve(name, at + count)
+            self.used[name] = at + count
             self.rows(name)[at : at + count] = fill
         return at
-
-    def put(self, name: str, row: int, values: Any) -> None:
-        """Write one row."""
-        at = int(self.memory[_BASES[name]]) + row * self.widths[name]
-        self.memory[at : at + len(values)] = values
 
     def append(self, name: str, values: Any) -> int:
         """One more row in use; its number."""
         at = self.used[name]
-        if at >= self.memory[_SIZES[name]]:
-            self.reserve(name, at + 1)
+        self.reserve(name, at + 1)
         self.used[name] = at + 1
-        self.put(name, at, values)
+        self.rows(name)[at] = values
         return at
