@@ -1,7 +1,8 @@
 """Matrix products: a micro-kernel of named vector variables, over strips of rows and panels of columns.
 
 ``c += a @ b`` with ``c`` and ``b`` contiguous along the columns; elements of ``a`` are broadcast, so it may
-lie either way. Operands that lie otherwise, or are narrower than the sum, are copied first.
+lie either way. Operands that lie otherwise, or in a dtype for which there is no kind of product, are copied
+first.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from megatile.targets.common.elements import Value, c_type, converted, held, loa
 from megatile.targets.common.expressions import whole
 from megatile.targets.common.scalars import own_statements
 from megatile.targets.common.scope import Axis, Box, Scope
+from megatile.targets.cpu.dots import DOTS, Dot, dot_of, left, right
 from megatile.targets.cpu.moving import copy, dense, fill, scratch
 from megatile.targets.cpu.passes import is_invariant
 
@@ -30,18 +32,19 @@ def gemm(scope: Scope, node: n.Gemm, scale: str = "") -> None:
             and c.copies == 1
             and held(c.storage.dtype, c.storage.wide) == c.storage.dtype == wide
         )
-        if plain and wide == "f32" and c.axes[1].stride != 1 and c.axes[0].stride == 1:
+        if plain and wide in DOTS and c.axes[1].stride != 1 and c.axes[0].stride == 1:
             a, b, c = _transposed(b), _transposed(a), _transposed(c)
-        b = scope.gen.prepared.get(id(node), b)
+        depth = constant(a.axes[1].extent)
+        dot = dot_of(scope.gen, a.storage.dtype, b.storage.dtype, wide, depth)
+        ready = scope.gen.prepared.get(id(node))
+        b = ready or b
         if plain and c.axes[1].stride == 1:
-            _product(scope, a, b, c, wide, node.clear, scale)
+            _product(scope, dot, a, b, c, ready is not None, node.clear, scale)
             return
         total = scratch(scope, [x.extent for x in c.axes], wide)
-        if node.clear:
-            _product(scope, a, b, total, wide, True)
-        else:
+        if not node.clear:
             copy(scope, total, c)
-            _product(scope, a, b, total, wide, False)
+        _product(scope, dot, a, b, total, ready is not None, node.clear)
         copy(scope, c, total)
 
 
@@ -57,21 +60,21 @@ def prepare(scope: Scope, loop: n.Loop) -> None:
         turned = node.transpose_a != swapped if swapped else node.transpose_b
         if gen.storages.storage(region.source).home != "instance" or not is_invariant(region, loop):
             continue
-        if accumulator(gen.storages.storage(node.a.source).dtype) != "f32":
-            continue
+        one, other = (gen.storages.storage(r.source).dtype for r in (node.a, node.b))
         with scope.text.block():
             box = _matrix(scope.box(region))
             box = _transposed(box) if turned else box
-            if box.axes[1].stride == 1 or box.clipped:
+            dot = dot_of(gen, one, other, accumulator(one), constant(box.axes[0].extent))
+            if dot is None or box.clipped or (box.axes[1].stride == 1 and dot.group == 1):
                 continue
-            gen.prepared[id(node)] = _packed(scope, box)
+            gen.prepared[id(node)] = _packed(scope, box if dot.group == 1 else right(scope, box, dot), dot)
 
 
-def _packed(scope: Scope, box: Box) -> Box:
+def _packed(scope: Scope, box: Box, dot: Dot) -> Box:
     """A copy that lasts, in panels where the columns fill them."""
-    packed = scratch(scope, [x.extent for x in box.axes], "f32")
-    packed.pointer = scope.gen.persistent(packed.storage.size * 4)
-    (k, j), wide = box.axes, 2 * scope.gen.width
+    packed = scratch(scope, [x.extent for x in box.axes], dot.word)
+    packed.pointer = scope.gen.persistent(packed.storage.size * dot.bytes, c_type(dot.word))
+    (k, j), wide = box.axes, 2 * dot.lanes(scope.gen.width)
     depth, columns = constant(k.extent), constant(j.extent)
     if depth is None or columns is None or columns % wide:
         copy(scope, packed, box)
@@ -97,34 +100,30 @@ def _transposed(box: Box) -> Box:
 
 def _check(scope: Scope, a: Box, b: Box, c: Box) -> None:
     """Extents known only at run time must fit as well."""
-    for left, right in ((a.axes[1], b.axes[0]), (a.axes[0], c.axes[0]), (b.axes[1], c.axes[1])):
-        if left.extent != right.extent:
-            x, y = whole(left.extent, scope), whole(right.extent, scope)
+    for one, other in ((a.axes[1], b.axes[0]), (a.axes[0], c.axes[0]), (b.axes[1], c.axes[1])):
+        if one.extent != other.extent:
+            x, y = whole(one.extent, scope), whole(other.extent, scope)
             site = scope.site("shape", "T.gemm: the extents of its operands differ, one of them is {}")
             scope.text.add(f"if ({x} != {y}) fail(failure, {site}, {x});")
 
 
-def _product(scope: Scope, a: Box, b: Box, c: Box, wide: str, clear: bool, scale: str = "") -> None:
-    """``c (+)= a @ b`` in one dtype, with ``c`` contiguous along columns."""
+def _product(
+    scope: Scope, dot: Dot | None, a: Box, b: Box, c: Box, ready: bool, clear: bool, scale: str = ""
+) -> None:
+    """``c (+)= a @ b``, with ``c`` contiguous along columns; ``ready``: ``b`` was prepared."""
     if a.copies > 1 or b.copies > 1:
-        a, b = (Box(x.storage, x.pointer, x.axes, 1, 0, x.guard) for x in (a, b))
-    a = dense(scope, a, wide)
-    if wide != "f32":
-        b = dense(scope, b, wide)
-        _plain_loops(scope, a, b, c, wide, clear)
+        a, b = (Box(x.storage, x.pointer, x.axes, 1, 0, x.guard, panels=x.panels) for x in (a, b))
+    if dot is None:
+        a, b = (dense(scope, x, c.storage.dtype) for x in (a, b))
+        _plain_loops(scope, a, b, c, clear)
         return
-    if b.axes[1].stride != 1 or b.clipped or held(b.storage.dtype, b.storage.wide) != wide:
-        packed = scratch(scope, [x.extent for x in b.axes], wide)
-        copy(scope, packed, b)
-        b = packed
-    width = scope.gen.width
+    a, b = left(scope, a, dot), b if ready else right(scope, b, dot)
     m, k, cols = c.axes[0].extent, a.axes[1].extent, c.axes[1].extent
-    pieces = _panels(scope, cols, width)
-    for start, vectors, rest in pieces:
+    for start, vectors, rest in _panels(scope, cols, dot.lanes(scope.gen.width)):
         if rest is None:
-            strips(scope, a, b, c, (m, k), start, vectors, clear, scale)
+            strips(scope, dot, a, b, c, (m, k), start, vectors, clear, scale)
         else:
-            _narrow(scope, a, b, c, (m, k), start, rest, clear, scale)
+            _narrow(scope, dot, a, b, c, (m, k), start, rest, clear, scale)
 
 
 def _panels(scope: Scope, cols: Expr, width: int) -> list[tuple[str, int, str | None]]:
@@ -154,22 +153,24 @@ def heights(rows_: int, most: int) -> list[int]:
 
 
 def strips(
-    scope: Scope, a: Box, b: Box, c: Box, size: tuple[Expr, Expr], start: str, vectors: int, clear: bool,
-    scale: str = "",
+    scope: Scope, dot: Dot, a: Box, b: Box, c: Box, size: tuple[Expr, Expr], start: str, vectors: int,
+    clear: bool, scale: str = "",
 ) -> None:  # fmt: skip
     """Micro-kernels over the rows of one panel of columns (or of several: ``*first:stop``)."""
     if start.startswith("*"):
         first, stop = start[1:].split(":", 1)
         j = scope.gen.fresh("j")
-        with scope.text.block(f"for (long {j} = {first}; {j} < {stop}; {j} += {vectors * scope.gen.width})"):
-            strips(scope, a, b, c, size, j, vectors, clear, scale)
+        with scope.text.block(
+            f"for (long {j} = {first}; {j} < {stop}; {j} += {vectors * dot.lanes(scope.gen.width)})"
+        ):
+            strips(scope, dot, a, b, c, size, j, vectors, clear, scale)
         return
     m, k = size[0], whole(size[1], scope)
     strides = (a.axes[0].stride, a.axes[1].stride, b.axes[0].stride, c.axes[0].stride)
 
     def call(i: str, height: int) -> None:
         name = scope.gen.micro_kernel(
-            height, vectors, strides, "clear" if clear else "scale" if scale else ""
+            dot, height, vectors, strides, "clear" if clear else "scale" if scale else ""
         )
         column = f"({start}) * {k}" if b.panels else start
         scope.text.add(
@@ -177,7 +178,7 @@ def strips(
             f"{c.pointer} + ({i}) * {strides[3]} + {start}{f', {scale} + {i}' if scale else ''});"
         )
 
-    most, known = scope.gen.rows, constant(m)
+    most, known = dot.rows(scope.gen.rows), constant(m)
     if known is None:
         i, rows_ = scope.gen.fresh("i"), whole(m, scope)
         scope.text.add(f"long {i} = 0;")
@@ -200,14 +201,15 @@ def strips(
 
 
 def _narrow(
-    scope: Scope, a: Box, b: Box, c: Box, size: tuple[Expr, Expr], start: str, count: str, clear: bool,
-    scale: str,
+    scope: Scope, dot: Dot, a: Box, b: Box, c: Box, size: tuple[Expr, Expr], start: str, count: str,
+    clear: bool, scale: str,
 ) -> None:  # fmt: skip
     """Columns that fill no vector (or two, if their number is known only now): through padded copies."""
-    width = 2 * scope.gen.width if not count.isdigit() else scope.gen.width
+    lanes = dot.lanes(scope.gen.width)
+    width = lanes if count.isdigit() else 2 * lanes
     m, k = size
-    panel = scratch(scope, [k, Const(width)], "f32")
-    total = scratch(scope, [m, Const(width)], "f32")
+    panel = scratch(scope, [k, Const(width)], dot.word)
+    total = scratch(scope, [m, Const(width)], dot.total)
     with scope.text.block(f"if ({count})"):
         for box, part, extent in ((panel, b, k), (total, c, m)):
             if box is total and clear:
@@ -215,21 +217,22 @@ def _narrow(
             i = scope.gen.fresh("i")
             with scope.loop(i, "0", whole(extent, scope)):
                 scope.text.add(
-                    f"memset({box.pointer} + {i} * {width}, 0, {4 * width});",
+                    f"memset({box.pointer} + {i} * {width}, 0, {dot.bytes * width});",
                     f"memcpy({box.pointer} + {i} * {width}, {part.pointer} + {i} * {part.axes[0].stride} "
-                    f"+ {start}, ({count}) * 4);",
+                    f"+ {start}, ({count}) * {dot.bytes});",
                 )
-        strips(scope, a, panel, total, size, "0", width // scope.gen.width, clear, scale)
+        strips(scope, dot, a, panel, total, size, "0", width // lanes, clear, scale)
         i = scope.gen.fresh("i")
         with scope.loop(i, "0", whole(m, scope)):
             scope.text.add(
                 f"memcpy({c.pointer} + {i} * {c.axes[0].stride} + {start}, {total.pointer} + {i} * {width}, "
-                f"({count}) * 4);"
+                f"({count}) * {dot.bytes});"
             )
 
 
-def _plain_loops(scope: Scope, a: Box, b: Box, c: Box, wide: str, clear: bool) -> None:
-    """Whole numbers and f64: rows of the result get multiples of rows of ``b``."""
+def _plain_loops(scope: Scope, a: Box, b: Box, c: Box, clear: bool) -> None:
+    """Whole numbers of 64 bits: rows of the result get multiples of rows of ``b``."""
+    wide = c.storage.dtype
     if clear:
         fill(scope, c, Value("0", wide))
     i, p, j = (scope.gen.fresh(x) for x in "ipj")
@@ -250,27 +253,45 @@ AHEAD = 48
 
 
 def micro_kernel(
-    name: str, height: int, vectors: int, strides: tuple[int, int, int, int], begin: str, width: int
+    name: str, dot: Dot, height: int, vectors: int, strides: tuple[int, int, int, int], begin: str, width: int
 ) -> list[str]:
     """``height`` rows of ``vectors`` vectors, each in a variable of its own. They ``begin`` with zero
     (clear), with what is in ``c``, or with that times a number for each row (scale)."""
     rows_a, steps_a, steps_b, rows_c = strides
     every = [(i, j) for i in range(height) for j in range(vectors)]
-    panels = steps_b == vectors * width
+    lanes, words = dot.lanes(width), dot.group > 1
+    panels = steps_b == vectors * lanes
+    element, total = dot.element, c_type(dot.total)
     scale = ", const float *s" if begin == "scale" else ""
-    head = f"{name}(long k, const float *a, const float *b, float *c{scale})"
+    head = f"{name}(long k, const {element} *a, const {element} *b, {total} *c{scale})"
     lines = [f"static __attribute__((noinline)) void {head} {{"]
     for i, j in every:
-        start = "{0}" if begin == "clear" else f"ld_f32(c + {i * rows_c} + {j} * W)"
+        start = "{0}" if begin == "clear" else f"({dot.sums})ld_{dot.total}(c + {i * rows_c + j * lanes})"
         start += f" * s[{i}]" if begin == "scale" else ""
-        lines.append(f"  vf c{i}_{j} = {start};")
+        lines.append(f"  {dot.sums} c{i}_{j} = {start};")
+    if dot.shifted:
+        lines += [f"  {dot.sums} z{j} = {{0}};" for j in range(vectors)]
     lines.append(f"  for (; k > 0; k--, a += {steps_a}, b += {steps_b}) {{")
     if panels:
-        lines += [f"    __builtin_prefetch(b + {AHEAD} * {steps_b} + {j} * W);" for j in range(vectors)]
-    lines += [f"    const vf b{j} = ld_f32(b + {j} * W);" for j in range(vectors)]
+        lines += [f"    __builtin_prefetch(b + {AHEAD * steps_b + j * lanes});" for j in range(vectors)]
+    load = "ld_word" if words else f"({dot.vector})ld_{dot.operand}"
+    lines += [f"    const {dot.vector} b{j} = {load}(b + {j * lanes});" for j in range(vectors)]
+    if dot.shifted:
+        lines.append(
+            " ".join(f"    ADD_{dot.operand}(z{j}, viset(0x80808080), b{j});" for j in range(vectors))
+        )
     for i in range(height):
-        lines.append(f"    const float a{i} = a[{i * rows_a}];")
-        lines.append("    " + " ".join(f"c{i}_{j} += a{i} * b{j};" for j in range(vectors)))
+        if words:
+            lines.append(f"    const vi a{i} = viset(a[{i * rows_a}]);")
+            lines.append(
+                "    " + " ".join(f"ADD_{dot.operand}(c{i}_{j}, a{i}, b{j});" for j in range(vectors))
+            )
+        else:
+            lines.append(f"    const {element} a{i} = a[{i * rows_a}];")
+            lines.append("    " + " ".join(f"c{i}_{j} += a{i} * b{j};" for j in range(vectors)))
     lines.append("  }")
-    lines += [f"  st_f32(c + {i * rows_c} + {j} * W, c{i}_{j});" for i, j in every]
+    for i, j in every:
+        sum_ = f"c{i}_{j} - z{j}" if dot.shifted else f"c{i}_{j}"
+        cast = "(vi)" if dot.total == "i32" else ""
+        lines.append(f"  st_{dot.total}(c + {i * rows_c + j * lanes}, {cast}({sum_}));")
     return [*lines, "}", ""]

@@ -17,6 +17,7 @@ from megatile.targets.common.scope import Box, Scope, Text
 from megatile.targets.common.writer import NUMBERS, Source, Writer
 from megatile.targets.cpu import fusing, products, waiting
 from megatile.targets.cpu.atomics import change
+from megatile.targets.cpu.dots import Dot
 from megatile.targets.cpu.forwarding import forwarded
 from megatile.targets.cpu.gemm import gemm, micro_kernel
 from megatile.targets.cpu.passes import flops, hoisted, without_copies
@@ -41,9 +42,9 @@ volatile while run here work scratch index worker failure pool launch main argum
 class Generator(Writer):
     change = staticmethod(change)
 
-    def __init__(self, program: Program, width: int, rows: int):
+    def __init__(self, program: Program, width: int, rows: int, words: frozenset[str]):
+        self.width, self.rows, self.words = width, rows, words
         super().__init__(program, _TAKEN)
-        self.width, self.rows = width, rows
         self.kernels: dict[Any, str] = {}
         self.phases: list[str] = []
         self.scratch_used = self.scratch_bytes = 0
@@ -60,15 +61,17 @@ class Generator(Writer):
         self.constant = {p.name for p in program.params} - written
 
     def placed(self, program: Program) -> CpuStorages:
-        return CpuStorages(program)
+        return CpuStorages(program, self.words)
 
     # --- functions and memory ---------------------------------------------------------------------
 
-    def micro_kernel(self, height: int, vectors: int, strides: tuple[int, int, int, int], begin: str) -> str:
-        key = (height, vectors, strides, begin)
+    def micro_kernel(
+        self, dot: Dot, height: int, vectors: int, strides: tuple[int, int, int, int], begin: str
+    ) -> str:
+        key = (dot, height, vectors, strides, begin)
         if key not in self.kernels:
-            name = self.kernels[key] = self.fresh(f"gemm_{height}x{vectors}_")
-            self.functions += micro_kernel(name, height, vectors, strides, begin, self.width)
+            name = self.kernels[key] = self.fresh(f"gemm_{dot.operand}_{height}x{vectors}_")
+            self.functions += micro_kernel(name, dot, height, vectors, strides, begin, self.width)
         return self.kernels[key]
 
     def scratch(self, size: int, c_type: str) -> str:
@@ -77,11 +80,11 @@ class Generator(Writer):
         self.scratch_bytes = max(self.scratch_bytes, self.scratch_used)
         return f"(({c_type} *)(scratch + {at}))"
 
-    def persistent(self, size: int) -> str:
-        """Memory of the instance for floats that outlive a statement."""
+    def persistent(self, size: int, c_type: str) -> str:
+        """Memory of the instance for what outlives a statement."""
         at = self.storages.instance_bytes
         self.storages.instance_bytes += -(-size // LINE) * LINE
-        return f"((float *)(work + {at}))"
+        return f"(({c_type} *)(work + {at}))"
 
     # --- the whole --------------------------------------------------------------------------------
 
@@ -185,10 +188,10 @@ class Generator(Writer):
         if key not in self.pack_places:
             self.pack_places[key] = self.storages.launch_bytes
             self.storages.launch_bytes += products.size_of(storage, pack, columns)
-        pointer = f"((float *)(run->launch + {self.pack_places[key]}))"
+        pointer = f"(({pack.dot.element} *)(run->launch + {self.pack_places[key]}))"
         if key not in self.packs:
             self.packs.append(key)
-        return pointer, depth + products.PADDING
+        return pointer, depth // pack.dot.group + products.PADDING
 
     def region(self, scope: Scope, node: n.Scale) -> None:
         """Every unit of a scale below this one; one after the other, or over the threads of the pool."""
@@ -252,7 +255,7 @@ class Generator(Writer):
     def _pack_function(self, scope: Scope, key: tuple[products.Pack, int]) -> tuple[str, int]:
         if key not in self.pack_functions:
             name = self.fresh(f"pack_{self.name(key[0].tensor)}_")
-            pointer = f"((float *)(run->launch + {self.pack_places[key]}))"
+            pointer = f"(({key[0].dot.element} *)(run->launch + {self.pack_places[key]}))"
             lines, pieces = products.pack_function(scope, name, *key, pointer)
             self.functions += lines
             self.pack_functions[key] = name, pieces
@@ -318,7 +321,7 @@ int megatile_run(void **arguments, struct pool *pool, struct failure *failure, d
 _TAKEN = set(re.findall(r"\w+", PRELUDE + POSTS + TOGETHER + _CALLED + _PARALLEL + _ENTRY + _WORDS))
 
 
-def generate(program: Program, width: int, rows: int) -> Source:
-    """The C of a Program."""
-    made = Generator(without_copies(hoisted(forwarded(program))), width, rows).source()
+def generate(program: Program, width: int, rows: int, words: frozenset[str] = frozenset()) -> Source:
+    """The C of a Program, for vectors of ``width`` floats, products of so many ``rows``, and ``words``."""
+    made = Generator(without_copies(hoisted(forwarded(program))), width, rows, words).source()
     return replace(made, flops=flops(program))

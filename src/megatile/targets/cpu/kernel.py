@@ -7,11 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from megatile.hda.probe import vector_bits
+from megatile.hda.probe import host_flags, vector_bits
 from megatile.ir.program import Program
 from megatile.targets.common.kernel import Code, Failure, Kernel
 from megatile.targets.common.toolchain import Making
 from megatile.targets.common.writer import Source
+from megatile.targets.cpu.dots import words_of
 from megatile.targets.cpu.generator import generate
 from megatile.targets.interpret.errors import RunError
 
@@ -35,7 +36,7 @@ def _collectives(text: str, options: tuple[str, ...]) -> tuple[ctypes.c_void_p, 
 def generated(program: Program) -> Source:
     """The C of a Program, for the vectors of this computer."""
     bits = vector_bits()
-    return generate(program, max(bits // 32, 4), {512: 14, 256: 6}.get(bits, 6))
+    return generate(program, max(bits // 32, 4), {512: 14, 256: 6}.get(bits, 6), words_of(host_flags()))
 
 
 class CpuCode(Code):

@@ -18,6 +18,8 @@ from megatile.targets.common.storages import Storage, row_major
 
 def in_lanes(source: str, target: str) -> bool:
     """Whether vectors of one dtype become vectors of another."""
+    if target == "i16":
+        return source in ("i8", "u8", "i16")
     if source not in LANES or target not in LANES:
         return False
     return target not in ("i8", "u8") or source == target
@@ -159,6 +161,15 @@ def _row(
 
         with scope.text.block():
             rows(scope, start, stop, length, body)
+        return
+    same = held(source.storage.dtype, source.storage.wide) == held(to.storage.dtype, to.storage.wide)
+    if (
+        same
+        and source.storage.dtype == to.storage.dtype
+        and all(x.stride == 1 and not x.table for x in inner)
+    ):
+        size = f"sizeof({to.storage.c_type})"
+        scope.text.add(f"memcpy({target} + {start}, {origin} + {start}, ({stop} - {start}) * {size});")
         return
     i = scope.gen.fresh("i")
     with scope.loop(i, start, stop):

@@ -240,6 +240,17 @@ def by_columns(program: Program) -> set[str]:
     return found
 
 
+def operands(program: Program) -> set[str]:
+    """Tiles that are only filled, copied, and multiplied."""
+    others = {
+        region.source
+        for node in n.walk(program.body)
+        for kind, region in n.regions(node)
+        if not isinstance(node, (n.Copy, n.Fill)) and not (isinstance(node, n.Gemm) and kind == "read")
+    }
+    return {region.source for _, g in _gemms(program.body, None) for region in (g.a, g.b)} - others
+
+
 def _gemms(body: tuple[n.Node, ...], loop: n.Loop | None) -> Iterator[tuple[n.Loop | None, n.Gemm]]:
     """Every product, with the innermost loop around it."""
     for node in body:

@@ -5,11 +5,17 @@ typedef unsigned int vu __attribute__((vector_size(4 * W)));
 typedef unsigned short vh __attribute__((vector_size(2 * W)));
 typedef signed char vb __attribute__((vector_size(W)));
 typedef unsigned char vc __attribute__((vector_size(W)));
+typedef short vs __attribute__((vector_size(2 * W)));
+typedef double vd __attribute__((vector_size(4 * W)));
+typedef int word __attribute__((aligned(1), may_alias)); /* what a processor multiplies two or four at a time */
 typedef float vf_at __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef int vi_at __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef unsigned short vh_at __attribute__((vector_size(2 * W), aligned(2), may_alias));
 typedef signed char vb_at __attribute__((vector_size(W), aligned(1), may_alias));
 typedef unsigned char vc_at __attribute__((vector_size(W), aligned(1), may_alias));
+typedef short vs_at __attribute__((vector_size(2 * W), aligned(2), may_alias));
+typedef double vd_at __attribute__((vector_size(4 * W), aligned(8), may_alias));
+typedef int vw_at __attribute__((vector_size(4 * W), aligned(1), may_alias));
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -44,6 +50,9 @@ INLINE vf ld_f32(const float *p) { return *(const vf_at *)p; }
 INLINE void st_f32(float *p, vf v) { *(vf_at *)p = v; }
 INLINE vi ld_i32(const int *p) { return *(const vi_at *)p; }
 INLINE void st_i32(int *p, vi v) { *(vi_at *)p = v; }
+INLINE vd ld_f64(const double *p) { return *(const vd_at *)p; }
+INLINE void st_f64(double *p, vd v) { *(vd_at *)p = v; }
+INLINE vi ld_word(const word *p) { return *(const vw_at *)p; }
 INLINE vi iota(void) { vi r; for (int i = 0; i < W; i++) r[i] = i; return r; }
 /* The larger and the smaller of two; the second if one is NaN, as the instructions have it. */
 #if defined(__AVX512F__) && W == 16
@@ -215,6 +224,8 @@ NARROW(f8e5m2, u8, vc, vc_at)
 INLINE float round1_tf32(float v) { return round_tf32(vset(v))[0]; }
 INLINE vi ld_i8(const signed char *p) { return __builtin_convertvector((vb)*(const vb_at *)p, vi); }
 INLINE vi ld_u8(const u8 *p) { return __builtin_convertvector((vc)*(const vc_at *)p, vi); }
+INLINE vi ld_i16(const short *p) { return __builtin_convertvector((vs)*(const vs_at *)p, vi); }
+INLINE void st_i16(short *p, vi v) { *(vs_at *)p = __builtin_convertvector(v, vs); }
 INLINE void st_i8(signed char *p, vi v) { *(vb_at *)p = __builtin_convertvector(v, vb); }
 INLINE void st_u8(u8 *p, vi v) { *(vc_at *)p = __builtin_convertvector(v, vc); }
 
@@ -228,6 +239,7 @@ PART(f16, u16, vf)
 PART(f8e4m3, u8, vf)
 PART(f8e5m2, u8, vf)
 PART(i32, int, vi)
+PART(i16, short, vi)
 PART(i8, signed char, vi)
 PART(u8, u8, vi)
 INLINE vf first(vf v, long n, float rest) { return sel(iota() < (int)n, v, vset(rest)); }
@@ -265,4 +277,55 @@ static void turn(float *to, long to_stride, const float *from, long from_stride)
 #pragma GCC unroll 16
   for (int i = 0; i < W; i++) st_f32(to + i * to_stride, r[i]);
 #endif
+}
+
+/* Words: several operands that follow each other along k. ADD_x adds the products of two vectors of words to
+   their sums; weave_x_y makes words of rows. */
+#if defined(__AVX512F__) && W == 16
+#define WORDS(c, a, b, instruction) __asm__(instruction " %2, %1, %0" : "+v"(c) : "v"(a), "v"(b))
+#endif
+#if defined(__AVX512BF16__) && W == 16
+#define ADD_bf16(c, a, b) WORDS(c, a, b, "vdpbf16ps")
+#else
+#define ADD_bf16(c, a, b) (c += (vf)((a) << 16) * (vf)((b) << 16), c += (vf)((a) & (int)0xffff0000) * (vf)((b) & (int)0xffff0000))
+#endif
+#if defined(__AVX512VNNI__) && W == 16
+#define ADD_i16(c, a, b) WORDS(c, a, b, "vpdpwssd")
+#define ADD_i8(c, a, b) WORDS(c, a, b, "vpdpbusd") /* those of a without sign */
+#else
+#define BYTE(a, shift) ((vu)(a) << shift >> 24)
+#define SIGNED(b, shift) (vu)((vi)((vu)(b) << shift) >> 24)
+#define ADD_i8(c, a, b) (c += BYTE(a, 24) * SIGNED(b, 24) + BYTE(a, 16) * SIGNED(b, 16) + BYTE(a, 8) * SIGNED(b, 8) + BYTE(a, 0) * SIGNED(b, 0))
+#endif
+#if !defined(ADD_i16) && ((defined(__AVX512BW__) && W == 16) || (defined(__AVX2__) && W == 8))
+#define ADD_i16(c, a, b) do { vi m_; __asm__("vpmaddwd %2, %1, %0" : "=v"(m_) : "v"(a), "v"(b)); c += (vu)m_; } while (0)
+#elif !defined(ADD_i16)
+#define HALF(a, shift) (vu)((vi)((vu)(a) << shift) >> 16)
+#define ADD_i16(c, a, b) (c += HALF(a, 16) * HALF(b, 16) + HALF(a, 0) * HALF(b, 0))
+#endif
+#define WEAVE(name, element, vector, scalar)                                                                 \
+  static __attribute__((unused)) void weave_##name(word *to, const element *from, long stride, long n) {      \
+    long i = 0;                                                                                              \
+    for (const element *p = from; i + W <= n; i += W, p = from + i) *(vw_at *)(to + i) = (vi)(vector);        \
+    for (const element *p = from + i; i < n; i++, p++) to[i] = (int)(scalar);                                 \
+  }
+#define PAIR(load) ((load(p) & 0xffff) | load(p + stride) << 16)
+#define QUAD(load) ((load(p) & 0xff) | (load(p + stride) & 0xff) << 8 | (load(p + 2 * stride) & 0xff) << 16 | load(p + 3 * stride) << 24)
+#define BITS_u16(p) hwide(*(const vh_at *)(p))
+#define BITS_f32(p) to_bf16(ld_f32(p))
+#define BITS_i16(p) (vu)ld_i16(p)
+#define BITS_i8(p) (vu)ld_i8(p)
+#define BITS_u8(p) (vu)ld_u8(p)
+#define BITS1(p) (u32)*(p)
+#define BITS1_f32(p) to_bf16(vset(*(p)))[0]
+WEAVE(bf16_bf16, u16, PAIR(BITS_u16), PAIR(BITS1))
+WEAVE(bf16_f32, float, PAIR(BITS_f32), PAIR(BITS1_f32))
+WEAVE(i16_i16, short, PAIR(BITS_i16), PAIR(BITS1))
+WEAVE(i16_i8, signed char, PAIR(BITS_i8), PAIR(BITS1))
+WEAVE(i16_u8, u8, PAIR(BITS_u8), PAIR(BITS1))
+WEAVE(i8_i8, signed char, QUAD(BITS_i8), QUAD(BITS1))
+static __attribute__((unused)) void shifted(word *p, long n) { /* 128 added to every byte */
+  long i = 0;
+  for (; i + W <= n; i += W) *(vw_at *)(p + i) = ld_word(p + i) ^ (int)0x80808080;
+  for (; i < n; i++) p[i] ^= (int)0x80808080;
 }

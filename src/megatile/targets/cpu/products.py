@@ -2,7 +2,8 @@
 
 ``fill(c); for k: copy(a, A[i, k * bK]); copy(b, B[k * bK, j]); gemm(a, b, c); copy(C[i, j], c)`` needs no
 tiles: ``B`` is packed into panels once, before the phase, and the micro-kernel goes over all of ``k`` with a
-piece of ``c`` in its registers. ``A`` is read where it lies (narrow floats are widened first).
+piece of ``c`` in its registers. ``A`` is read where it lies (in another dtype than that of the product's kind
+it is converted first). Lengths along ``k`` are counted in words of that kind.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from megatile.core.dtypes import is_float
+from megatile.core.dtypes import accumulator
 from megatile.core.expr import ZERO, Const, Expr, Symbol, binary, constant, linear, simplify, symbols
 from megatile.ir import nodes as n
-from megatile.targets.common.elements import NARROW, Value
+from megatile.targets.common.elements import Value
 from megatile.targets.common.expressions import whole
 from megatile.targets.common.scope import Axis, Box, Scope, Text
 from megatile.targets.common.storages import Storage, row_major
+from megatile.targets.cpu.dots import WEAVES, Dot, as_words, dot_of, weave
 from megatile.targets.cpu.gemm import strips
 from megatile.targets.cpu.moving import copy, scratch
 from megatile.targets.cpu.storages import LINE
@@ -57,6 +59,7 @@ class Product:
     a: Operand
     b: Operand
     c: n.Region
+    dot: Dot
     depth: int
     clear: bool
     out: n.Copy | None = None
@@ -65,11 +68,13 @@ class Product:
 
 @dataclass(frozen=True)
 class Pack:
-    """A tensor packed before the phase: (its name, which dimension is k, as panels or as rows)."""
+    """A tensor packed before the phase: its name, which dimension is k, as panels or as rows, for which kind
+    of product."""
 
     tensor: str
     along: int
     panels: bool
+    dot: Dot
 
 
 # --- recognising ----------------------------------------------------------------------------------
@@ -111,18 +116,33 @@ def _loop(scope: Scope, node: n.Node) -> Product | None:
         return None
     if not all(_is_tile(scope, r) for r in (gemm.a, gemm.b, gemm.c, *(c.to for c in copies))):
         return None
-    if not _only_here(scope, node, set(by_tile)) or scope.gen.storages.storage(gemm.c.source).dtype != "f32":
+    if not _only_here(scope, node, set(by_tile)):
         return None
     a = _operand(scope, by_tile[gemm.a.source].source, 0 if gemm.transpose_a else 1, node.var)
     b = _operand(scope, by_tile[gemm.b.source].source, 1 if gemm.transpose_b else 0, node.var)
     if a is None or b is None or a.extent(a.along) != b.extent(b.along):
         return None
-    wide = 2 * scope.gen.width
+    step = _size(a.dim(a.along))
+    depth = min(steps * step, a.extent(a.along))
+    dot = _kind(scope, a, b, scope.gen.storages.storage(gemm.c.source).dtype, depth)
+    if dot is None:
+        return None
+    wide = 2 * dot.lanes(scope.gen.width)
     columns = _size(b.dim(b.across))
     if columns % wide or any(t % wide for t in _terms(scope.own(b.dim(b.across).start))):
         return None
-    step = _size(a.dim(a.along))
-    return Product(a, b, gemm.c, min(steps * step, a.extent(a.along)), False)
+    return Product(a, b, gemm.c, dot, depth // dot.group, False)
+
+
+def _kind(scope: Scope, a: Operand, b: Operand, total: str, depth: int) -> Dot | None:
+    """How the micro-kernel multiplies: by words, where they fill k."""
+    left, right = a.storage.dtype, b.storage.dtype
+    if accumulator(left) != total:
+        return None
+    dot = dot_of(scope.gen, left, right, total, depth)
+    if dot is None or (depth % dot.group == 0 and a.extent(a.along) % dot.group == 0):
+        return dot
+    return dot_of(scope.gen, left, right, total, None)
 
 
 def _size(dim: n.Dim) -> int:
@@ -161,9 +181,7 @@ def _operand(scope: Scope, region: n.Region, along: int, variable: str) -> Opera
     storage = scope.gen.storages.storage(region.source)
     if storage.home != "argument" or storage.copies != 1 or name.binding.views or name.reshaped:
         return None
-    if region.source not in scope.gen.constant or region.along or not is_float(storage.dtype):
-        return None
-    if storage.dtype not in ("f32", *NARROW) or len(region.dims) < 2:
+    if region.source not in scope.gen.constant or region.along or len(region.dims) < 2:
         return None
     *leading, _, _ = region.dims
     if any(d.extent is not None or variable in symbols(d.start) for d in leading):
@@ -186,9 +204,15 @@ def _is_output(scope: Scope, found: Product, node: n.Node) -> bool:
     if not isinstance(node, n.Copy) or node.dst is not None or node.src is not None or node.source != found.c:
         return False
     name, storage = scope.gen.storages.names[node.to.source], scope.gen.storages.storage(node.to.source)
-    if storage.home != "argument" or storage.dtype != "f32" or storage.copies != 1 or name.binding.views:
+    if storage.home != "argument" or storage.copies != 1 or name.binding.views:
         return False
-    if name.reshaped or node.to.along or len(node.to.extents) != 2 or node.to.dims[-1].extent is None:
+    if (
+        storage.dtype != found.dot.total
+        or name.reshaped
+        or node.to.along
+        or len(node.to.extents) != 2
+        or node.to.dims[-1].extent is None
+    ):
         return False
     rows, columns = node.to.dims[-2:]
     a, b = found.a.dim(found.a.across), found.b.dim(found.b.across)
@@ -208,8 +232,8 @@ def _is_output(scope: Scope, found: Product, node: n.Node) -> bool:
 def product(scope: Scope, found: Product) -> None:
     """Long products in chunks, so that a chunk of both operands stays in the second cache."""
     with scope.text.block():
-        a = _rows(scope, found.a, found.depth)
-        panel, depth = _panels(scope, found.b)
+        a = _rows(scope, found.a, found)
+        panel, depth = _panels(scope, found.b, found.dot)
         c = scope.box(found.out.to if found.out is not None else found.c)
         c = Box(c.storage, c.pointer, c.axes[-2:], guard=c.guard)
         if found.out is None:
@@ -219,7 +243,11 @@ def product(scope: Scope, found: Product) -> None:
             return
         _chunk(scope, replace(found, depth=CHUNK), a, (panel, depth), c)
         whole_chunks, rest = found.depth // CHUNK * CHUNK, found.depth % CHUNK
-        later, k, wide = replace(found, clear=False), scope.gen.fresh("k"), 2 * scope.gen.width
+        later, k, wide = (
+            replace(found, clear=False),
+            scope.gen.fresh("k"),
+            2 * found.dot.lanes(scope.gen.width),
+        )
         if whole_chunks > CHUNK:
             with scope.text.block(f"for (long {k} = {CHUNK}; {k} < {whole_chunks}; {k} += {CHUNK})"):
                 moved = replace(a, pointer=f"{a.pointer} + {k} * {a.axes[1].stride}")
@@ -232,12 +260,12 @@ def product(scope: Scope, found: Product) -> None:
 def _chunk(scope: Scope, found: Product, a: Box, panels: tuple[str, int], c: Box) -> None:
     """All panels, over the chunk of k that ``found.depth`` says."""
     gen, (panel, depth) = scope.gen, panels
-    wide, columns = 2 * gen.width, constant(c.axes[1].extent) or 0
+    wide, columns = 2 * found.dot.lanes(gen.width), constant(c.axes[1].extent) or 0
     j = gen.fresh("j")
     limit = c.axes[1].high or str(columns)
     with scope.text.block(f"for (long {j} = 0; {j} < {limit}; {j} += {wide})"):
         b = Box(
-            Storage("packed", "f32", (1,), 1, "scratch"),
+            found.dot.storage(),
             f"{panel} + {j} * {depth}",
             [Axis(Const(found.depth), wide), Axis(Const(wide), 1)],
         )
@@ -256,15 +284,15 @@ def _pieces(scope: Scope, found: Product, a: Box, b: Box, c: Box) -> None:
     height = constant(a.axes[0].extent) or 0
     clear, size = found.clear, Const(found.depth)
     if a.axes[0].high is None:
-        strips(scope, a, b, c, (Const(height), size), "0", 2, clear)
+        strips(scope, found.dot, a, b, c, (Const(height), size), "0", 2, clear)
         return
     rows = a.axes[0].high
     with scope.text.block(f"if ({rows} == {height})"):
-        strips(scope, a, b, c, (Const(height), size), "0", 2, clear)
+        strips(scope, found.dot, a, b, c, (Const(height), size), "0", 2, clear)
     with scope.text.block("else"):
         name = f"@{rows}"
         scope.vars[name] = Value(rows, "int")
-        strips(scope, a, b, c, (Symbol(name), size), "0", 2, clear)
+        strips(scope, found.dot, a, b, c, (Symbol(name), size), "0", 2, clear)
         if clear and found.out is None:
             i = scope.gen.fresh("i")
             with scope.loop(i, rows, str(height)):
@@ -274,15 +302,16 @@ def _pieces(scope: Scope, found: Product, a: Box, b: Box, c: Box) -> None:
 def _partial(scope: Scope, found: Product, boxes: tuple[Box, Box, Box], count: str) -> None:
     """A panel of which the tensor has only some columns."""
     a, b, c = boxes
-    wide = 2 * scope.gen.width
-    made = scratch(scope, [a.axes[0].extent, Const(wide)], "f32")
+    wide = 2 * found.dot.lanes(scope.gen.width)
+    made = scratch(scope, [a.axes[0].extent, Const(wide)], found.dot.total)
     rows = a.axes[0].high or whole(a.axes[0].extent, scope)
 
     def moved(back: bool) -> None:
         i = scope.gen.fresh("i")
         places = f"{c.pointer} + {i} * {c.axes[0].stride}", f"{made.pointer} + {i} * {wide}"
         with scope.loop(i, "0", rows):
-            scope.text.add(f"memcpy({places[0 if back else 1]}, {places[1 if back else 0]}, {count} * 4);")
+            to, source = places if back else places[::-1]
+            scope.text.add(f"memcpy({to}, {source}, {count} * {found.dot.bytes});")
 
     if not found.clear:
         moved(back=False)
@@ -298,21 +327,26 @@ def _at_start(scope: Scope, operand: Operand, depth: int) -> n.Region:
     return replace(operand.region, dims=tuple(dims))
 
 
-def _rows(scope: Scope, operand: Operand, depth: int) -> Box:
+def _rows(scope: Scope, operand: Operand, found: Product) -> Box:
     """The rows of the left operand, over all of k."""
-    box = scope.box(_at_start(scope, operand, depth))
+    dot, depth = found.dot, found.depth
+    box = scope.box(_at_start(scope, operand, depth * dot.group))
     axes = [box.axes[operand.across], box.axes[operand.along]]
-    apart = operand.storage.shape[-1] * 4 % ALIAS or operand.along == 0
-    if operand.storage.dtype == "f32" and apart:
-        return Box(box.storage, box.pointer, axes)
-    pack = Pack(operand.region.source, operand.along, panels=False)
+    apart = operand.storage.shape[-1] * dot.bytes // dot.group % ALIAS or operand.along == 0
+    if operand.storage.dtype == dot.operand and apart and not dot.shifted:
+        box = Box(box.storage, box.pointer, axes)
+        if dot.group == 1:
+            return box
+        if operand.along == 1:
+            return as_words(box, dot, 1)
+    pack = Pack(operand.region.source, operand.along, False, dot)
     name, stride = scope.gen.packed(pack)
     row = scope.whole(operand.dim(operand.across).start)
     lead = _leading(scope, operand)
     rows = operand.extent(operand.across)
     axes = [Axis(axes[0].extent, stride, axes[0].low, axes[0].high), Axis(Const(depth), 1)]
     pointer = f"{name} + ({lead} * {rows} + {row}) * {stride}"
-    return Box(Storage("packed", "f32", (1,), 1, "scratch"), pointer, axes)
+    return Box(dot.storage(), pointer, axes)
 
 
 def _leading(scope: Scope, operand: Operand) -> str:
@@ -335,29 +369,27 @@ def _leading(scope: Scope, operand: Operand) -> str:
     return f"({text})"
 
 
-def _panels(scope: Scope, operand: Operand) -> tuple[str, int]:
+def _panels(scope: Scope, operand: Operand, dot: Dot) -> tuple[str, int]:
     """The pointer to the first panel of the right operand, and the length of k in the panels."""
-    wide, depth = 2 * scope.gen.width, operand.extent(operand.along)
+    wide, depth = 2 * dot.lanes(scope.gen.width), operand.extent(operand.along) // dot.group
     columns = -(-operand.extent(operand.across) // wide) * wide
     tile = _size(operand.dim(operand.across))
     last = scope.bound(simplify(scope.own(operand.dim(operand.across).start)))
     assert last is not None
     columns = max(columns, last[1] + tile)
-    pack = Pack(operand.region.source, operand.along, panels=True)
+    pack = Pack(operand.region.source, operand.along, True, dot)
     name, _ = scope.gen.packed(pack, columns)
     start = scope.whole(operand.dim(operand.across).start)
     return f"{name} + ({_leading(scope, operand)} * {columns} + {start}) * {depth}", depth
 
 
 def pack_function(scope: Scope, name: str, pack: Pack, columns: int, pointer: str) -> tuple[list[str], int]:
-    """The function that packs one panel (or rows), and how many there are."""
-    gen = scope.gen
+    """The function that packs some panels (or a row), and how often it is called."""
+    gen, dot = scope.gen, pack.dot
     storage = gen.storages.storage(pack.tensor)
     shape, strides = storage.shape, row_major(storage.shape)
-    wide, depth = 2 * gen.width, shape[-2:][pack.along]
-    count, matrices = shape[-2:][1 - pack.along], 1
-    for extent in shape[:-2]:
-        matrices *= extent
+    wide, depth = 2 * dot.lanes(gen.width), shape[-2:][pack.along]
+    count, matrices = shape[-2:][1 - pack.along], math.prod(shape[:-2])
     group = math.gcd(columns // wide, 4)
     pieces = columns // (wide * group) if pack.panels else count
     text = Text(1)
@@ -365,28 +397,29 @@ def pack_function(scope: Scope, name: str, pack: Pack, columns: int, pointer: st
     text.add(f"const long matrix = index / {pieces}, piece = index % {pieces};")
     source = f"{gen.name(pack.tensor)} + matrix * {shape[-1] * shape[-2]}"
     k, other = strides[-2:][pack.along], strides[-2:][1 - pack.along]
-    packed = Storage("packed", "f32", (1,), 1, "scratch")
     if pack.panels:
         text.add(f"const long first = piece * {wide * group};")
         for number in range(group):  # panels side by side: their rows follow each other in the tensor
             text.add(f"const long low{number} = 0;")
             text.add(f"const long high{number} = lmax(lmin({count} - first - {number * wide}, {wide}), 0);")
-        with text.block(f"for (long k = 0; k < {depth}; k += {STEP})"):
-            text.add(f"const long steps = lmin({depth} - k, {STEP});")
+        with text.block(f"for (long k = 0; k < {depth // dot.group}; k += {STEP})"):
+            text.add(f"const long steps = lmin({depth // dot.group} - k, {STEP});")
             inner.vars["@steps"], inner.ranges["@steps"] = Value("steps", "int"), (1, STEP)
             for number in range(group):
                 axes = [Axis(Symbol("@steps"), k), Axis(Const(wide), other, f"low{number}", f"high{number}")]
-                start = f"{source} + k * {k} + (first + {number * wide}) * {other}"
-                place = f"{pointer} + (matrix * {columns} + first + {number * wide}) * {depth} + k * {wide}"
-                to = [Axis(Symbol("@steps"), wide), Axis(Const(wide), 1)]
-                copy(inner, Box(packed, place, to), Box(storage, start, axes))
+                start = f"{source} + k * {k * dot.group} + (first + {number * wide}) * {other}"
+                at = f"(matrix * {columns} + first + {number * wide}) * {depth // dot.group} + k * {wide}"
+                _panel(inner, pack, f"{pointer} + {at}", Box(storage, start, axes))
     else:
-        stride = depth + PADDING
+        stride = depth // dot.group + PADDING
         origin = Box(storage, f"{source} + piece * {other}", [Axis(Const(depth), k)])
         place = f"{pointer} + (matrix * {count} + piece) * {stride}"
-        copy(inner, Box(packed, place, [Axis(Const(depth), 1)]), origin)
+        row = Storage("packed", dot.operand, (1,), 1, "scratch")
+        copy(inner, Box(row, f"(({row.c_type} *)({place}))", [Axis(Const(depth), 1)]), origin)
+        if dot.shifted:
+            text.add(f"shifted({place}, {depth // dot.group});")
     lines = [
-        f"/* {pack.tensor} as {'panels' if pack.panels else 'rows'} of f32 */",
+        f"/* {pack.tensor} as {'panels' if pack.panels else 'rows'} of {dot.operand} */",
         f"static void {name}(void *argument, long worker, long index) {{",
         "  struct run *const run = argument;",
         f"  {storage.c_type} *const {gen.name(pack.tensor)} = run->{gen.name(pack.tensor)};",
@@ -397,11 +430,38 @@ def pack_function(scope: Scope, name: str, pack: Pack, columns: int, pointer: st
     return lines, matrices * pieces
 
 
+def _panel(scope: Scope, pack: Pack, place: str, source: Box) -> None:
+    """Some steps of one panel; ``source`` is k by columns, of which some exist."""
+    dot, (steps, columns) = pack.dot, source.axes
+    wide = constant(columns.extent) or 0
+    to = Box(dot.storage(), place, [Axis(steps.extent, wide), Axis(columns.extent, 1)])
+    if dot.group == 1:
+        copy(scope, to, source)
+    elif columns.stride == 1 and f"{dot.operand}_{source.storage.dtype}" in WEAVES:
+        with scope.loop("i", "0", "steps"):
+            scope.text.add(
+                f"memset({place} + i * {wide} + {columns.high}, 0, ({wide} - {columns.high}) * 4);"
+            )
+            row = f"{source.pointer} + i * {steps.stride * dot.group}"
+            lies = source.storage.dtype
+            scope.text.add(weave(dot, lies, f"{place} + i * {wide}", row, steps.stride, columns.high or ""))
+    elif steps.stride == 1 and source.storage.dtype == dot.operand:
+        axes = [steps, Axis(columns.extent, columns.stride // dot.group, columns.low, columns.high)]
+        copy(scope, to, Box(dot.storage(), f"((word *)({source.pointer}))", axes))
+    else:
+        parts = Const(dot.group)
+        element = Storage("packed", dot.operand, (1,), 1, "scratch")
+        to_axes = [Axis(steps.extent, wide * dot.group), Axis(columns.extent, dot.group), Axis(parts, 1)]
+        axes = [Axis(steps.extent, steps.stride * dot.group), columns, Axis(parts, steps.stride)]
+        copy(
+            scope,
+            Box(element, f"(({element.c_type} *)({place}))", to_axes),
+            Box(source.storage, source.pointer, axes),
+        )
+
+
 def size_of(storage: Storage, pack: Pack, columns: int) -> int:
     """Bytes of a packed tensor."""
-    matrices = 1
-    for extent in storage.shape[:-2]:
-        matrices *= extent
-    depth, count = storage.shape[-2:][pack.along], storage.shape[-2:][1 - pack.along]
-    elements = matrices * (columns * depth if pack.panels else count * (depth + PADDING))
-    return -(-elements * 4 // LINE) * LINE
+    depth, count = storage.shape[-2:][pack.along] // pack.dot.group, storage.shape[-2:][1 - pack.along]
+    elements = math.prod(storage.shape[:-2]) * (columns * depth if pack.panels else count * (depth + PADDING))
+    return -(-elements * pack.dot.bytes // LINE) * LINE

@@ -6,14 +6,15 @@ from megatile.ir import nodes as n
 from megatile.ir.program import Program
 from megatile.targets.common.elements import NARROW
 from megatile.targets.common.storages import Storage, Storages
-from megatile.targets.cpu.passes import by_columns
+from megatile.targets.cpu.passes import by_columns, operands
 
 LINE = 64
 
 
 class CpuStorages(Storages):
-    def __init__(self, program: Program):
-        self.by_columns = by_columns(program)
+    def __init__(self, program: Program, words: frozenset[str]):
+        self.by_columns, self.operands = by_columns(program), operands(program)
+        self.words = words
         super().__init__(program)
 
     def _tile(self, alloc: n.Alloc, instance: int | None, free: bool) -> None:
@@ -21,7 +22,8 @@ class CpuStorages(Storages):
         private = name.private and instance is not None
         low = instance if private and instance is not None else 0
         above = tuple(s.name for s in self.launch.scales[low : name.owner_depth])
-        wide = free and private and alloc.dtype in NARROW
+        as_words = alloc.dtype in self.words and alloc.name in self.operands
+        wide = free and private and alloc.dtype in NARROW and not as_words
         free_columns = alloc.name in self.by_columns and alloc.name not in self.viewed
         turned = free and private and len(alloc.shape) == 2 and free_columns
         strides = (1, alloc.shape[0]) if turned else ()
