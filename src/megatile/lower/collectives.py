@@ -35,7 +35,7 @@ from megatile.lower.errors import cannot
 from megatile.lower.inline import Buffers, check_algorithm, inlined
 from megatile.lower.regions import Axis, Block, length, part, scattered
 from megatile.lower.storage import Home
-from megatile.lower.streams import Frame
+from megatile.lower.streams import NUMBERS, Frame
 from megatile.lower.units import tidy
 from megatile.plan import model as pm
 
@@ -351,21 +351,23 @@ def _counted(member: Member, meet: Callable[[], None]) -> None:
     compute(frame, "cumsum", ends, [counts], {"axis": 1}, flops=counts.elements)
     if len(node.to) > 1:
         copy_block(frame, frame.regions.block(node.to[1], True), part(counts, 1, member.me, ONE))
-    most = known(x.axes[x.kept[node.dim]].size) or 0
+    held, room = (known(b.axes[b.kept[node.dim]].size) or 0 for b in (x, out))
 
     def fetch(rank: Expr, at: Expr) -> Expr:
         got, end = (
             _number(frame, part(part(b, 0, rank, ONE), 1, member.me, ONE), most, word)
-            for b, word in ((counts, "received"), (ends, "end"))
+            for b, most, word in ((counts, min(held, room), "received"), (ends, held, "end"))
         )
-        there = part(member.block(node.source[0], rank), node.dim, end - got, got)
-        copy_block(frame, part(out, node.dim, at, got), there)
+        start = minimum(at, room)
+        there = part(member.block(node.source[0], rank), node.dim, end - got, minimum(got, room - start))
+        copy_block(frame, part(out, node.dim, start, minimum(got, room - start)), there)
         return at + got
 
     if isinstance(member.me, Const):  # inside one instance ranks are numbers
         arrived: Expr = ZERO
         for number in range(size):
             arrived = fetch(Const(number), arrived)
+        NUMBERS["data"](frame, arrived, room, "arrived")
         return
     name, total = f"rank_{lowering.fresh()}", Symbol(lowering.name("arrived"))
     frame.ranges |= {name: (0, size - 1)}
@@ -373,6 +375,8 @@ def _counted(member: Member, meet: Callable[[], None]) -> None:
         after = fetch(Symbol(name), total)
     carry = pm.CarryInt(total.name, ZERO, after)
     frame.emit(pm.Loop(name, ZERO, Const(size), tuple(body), carries=(carry,)))
+    frame.names[total.name] = total
+    NUMBERS["data"](frame, total, room, "arrived")  # more than there is room for stops the run
     meet()
 
 
@@ -380,7 +384,8 @@ def _number(frame: Frame, block: Block, bound: int, word: str) -> Expr:
     name = frame.lowering.name(word)
     frame.emit(pm.ReadScalar(name, block.region(), bound))
     frame.ranges[name] = (0, bound)
-    return Symbol(name)
+    frame.names[name] = Symbol(name)
+    return frame.names[name]
 
 
 def _slices(block: Block) -> list[Block]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megatile.core.dtypes import itemsize
@@ -19,6 +19,8 @@ from megatile.core.expr import (
     Symbol,
     applied,
     linear,
+    maximum,
+    minimum,
     rebuild,
     simplify,
     symbols,
@@ -33,7 +35,7 @@ from megatile.lower.errors import cannot
 from megatile.lower.regions import Axis, Block, inside, product
 from megatile.lower.storage import Home
 from megatile.lower.streams import Frame, Lowering
-from megatile.lower.units import NotStatic, clamp
+from megatile.lower.units import NotStatic, clamp, tidy
 from megatile.plan import model as pm
 
 FUNCTIONS = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid")
@@ -107,6 +109,53 @@ class Scope:
 
 def whole(home: Home) -> Block:
     return Block(home, tuple(Axis(ZERO, Const(e), Const(e)) for e in home.extents))
+
+
+def narrowed(scope: Scope) -> Scope:
+    """The same iterations without conditions ``i < n``: there are only so many. What others write behind the
+    last one is then no part of the command."""
+    extents, guards = dict(scope.vars), []
+    for guard in (part for whole in scope.guards for part in _both(whole)):
+        found = _limit(guard, scope.names)
+        if found is None:
+            guards.append(guard)
+        else:
+            name, limit = found
+            extents[name] = tidy(maximum(minimum(extents[name], limit), 0), scope.frame.ranges)
+    return replace(scope, vars=tuple(extents.items()), guards=tuple(guards))
+
+
+def _both(condition: Expr) -> list[Expr]:
+    """The conditions that all must hold."""
+    args: tuple[Expr, ...] = getattr(condition, "args", ())
+    operator = getattr(condition, "operator", "")
+    if operator in ("and", "&") and condition.dtype != "i32":
+        return [part for arg in args for part in _both(arg)]
+    if operator == "!=" and args[1] == ZERO and getattr(args[0], "operator", "") in COMPARISONS:
+        return [args[0]]
+    return [condition]
+
+
+COMPARISONS = ("<", "<=", ">", ">=")
+
+
+def _limit(condition: Expr, names: Sequence[str]) -> tuple[str, Expr] | None:
+    """The iterations that a condition leaves of one variable, if it says just that."""
+    operator = getattr(condition, "operator", "")
+    if operator not in COMPARISONS:
+        return None
+    left, right = condition.args if operator[0] == "<" else reversed(condition.args)  # type: ignore[attr-defined]
+    if left.dtype != "int" or right.dtype != "int":
+        return None
+    terms, offset = linear(left - right)
+    mine = [t for t in terms if isinstance(t, Symbol) and t.name in names]
+    if len(mine) != 1 or terms[mine[0]] != 1 or not all(t == mine[0] or isinstance(t, Number) for t in terms):
+        return None
+    limit: Expr = Const(-offset + (operator in ("<=", ">=")))
+    for term, factor in terms.items():
+        if isinstance(term, Number):
+            limit = limit - term.value * factor
+    return mine[0].name, simplify(limit)
 
 
 class Command:

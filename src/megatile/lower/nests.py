@@ -25,7 +25,7 @@ from megatile.core.expr import (
 )
 from megatile.core.expr.typing import Load
 from megatile.ir import nodes as n
-from megatile.lower.elements import Command, Number, Scope, whole
+from megatile.lower.elements import Command, Number, Scope, narrowed, whole
 from megatile.lower.errors import cannot
 from megatile.lower.loops import loop_frame
 from megatile.lower.regions import Block
@@ -150,10 +150,11 @@ def _do_store(scope: Scope, node: n.Store, rest: tuple[n.Node, ...]) -> None:
     _keep_before(scope, node.target, rest)
     index = tuple(scope.resolve(i) for i in node.index)
     value = scope.resolve(node.value)
+    guarded, scope = bool(scope.guards), narrowed(scope)
     for place in _slices(scope, node.target):
         command = Command(scope)
-        target, where = command.access(node.target, command.all(index), bool(scope.guards), place)
-        command.emit(target, where, command.loads(value, bool(scope.guards)))
+        target, where = command.access(node.target, command.all(index), guarded, place)
+        command.emit(target, where, command.loads(value, guarded))
 
 
 def _do_atomic(scope: Scope, node: n.Atomic, rest: tuple[n.Node, ...]) -> None:
@@ -162,12 +163,13 @@ def _do_atomic(scope: Scope, node: n.Atomic, rest: tuple[n.Node, ...]) -> None:
     _keep_before(scope, node.target, rest)
     index = tuple(scope.resolve(i) for i in node.index)
     value = scope.resolve(node.value)
+    guarded, scope = bool(scope.guards), narrowed(scope)
     command = Command(scope)
-    target, where = command.access(node.target, command.all(index), bool(scope.guards))
+    target, where = command.access(node.target, command.all(index), guarded)
     if node.dst is not None:
         peer = scope.frame.peer(scope.frame.whole(node.dst), node.axis, node.scale)
         target = replace(target, at=scope.frame.owner(target.home, peer))
-    command.emit(target, where, command.loads(value, bool(scope.guards)), node.op)
+    command.emit(target, where, command.loads(value, guarded), node.op)
 
 
 def _slices(scope: Scope, name: str) -> list[int]:
