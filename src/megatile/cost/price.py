@@ -24,6 +24,7 @@ import numpy as np
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
 from megatile.core.expr import constant
+from megatile.cost.extremes import Undecided, extreme
 from megatile.cost.floor import floor
 from megatile.hda import HDA
 from megatile.hda import machine as find_machine
@@ -91,12 +92,24 @@ def price(
     """Lower and upper bound of the plan's time on a machine (or the name of one).
 
     Values read by ``ReadScalar`` are taken to be ``assume[name]``, or anything up to their bound: the lower
-    bound then takes 0 and the upper one the bound. ``timing`` and ``launch`` are those of ``simulate``.
+    bound then is that of the least work they allow and the upper one that of the most. Where they decide
+    something else (a peer, say), an error asks for ``assume``. ``timing`` and ``launch`` are those of
+    ``simulate``.
     """
     runs = _runs(plan, machine, timing, launch)
+    given = assume or {}
 
     def bounds() -> Price:
-        each = [_price(run, assume or {}) for run in runs]
+        if not _reads(plan):
+            each = [_price(run, run, given) for run in runs]
+        else:
+            highs = _runs(extreme(plan, given, most=True), machine, timing, launch)
+            try:
+                lows = _runs(extreme(plan, given, most=False), machine, timing, launch)
+                each = [_price(low, high, given) for low, high in zip(lows, highs, strict=True)]
+            except Undecided:
+                least = floor(plan, machine, launch=launch)
+                each = [replace(_price(high, high, given), lower_ps=least) for high in highs]
         fastest = min(each, key=lambda p: p.upper_ps)
         return replace(fastest, lower_ps=min(p.lower_ps for p in each))
 
@@ -113,9 +126,10 @@ def lower_bound(plan: Plan, machine: HDA | str, *, launch: bool = True, timing: 
     """The longest chain of dependencies alone: cheaper than `price`, and still a lower bound."""
     found = []
     for run in _runs(plan, machine, timing, launch):
+        if _reads(plan):
+            return floor(plan, machine, launch=launch)
         if _unordered(plan):
             return price(plan, machine, launch=launch, timing=timing).lower_ps
-        run.scalars = _reading({}, least=True)
         run.run(0)
         found.append(run.end_ps)
     return min(found)
@@ -146,14 +160,9 @@ def _blocks(tile: pm.Tile, region: pm.Region, brick: tuple[int, ...]) -> tuple[i
     return count, prod(brick) * itemsize(tile.dtype)
 
 
-def _reading(assume: Mapping[str, int], least: bool) -> Any:
-    """Values for `ReadScalar`: those that are assumed, else the least or the greatest."""
-
-    def value(statement: pm.ReadScalar, unit: Any, count: Any) -> int:
-        fewest = statement.bound if statement.combine else 0  # no ticket is left
-        return int(assume.get(statement.name, fewest if least else statement.bound))
-
-    return value
+def _reading(assume: Mapping[str, int]) -> Any:
+    """Values for `ReadScalar`: those that are assumed, else the greatest."""
+    return lambda statement, unit, count: int(assume.get(statement.name, statement.bound))
 
 
 def _unordered(plan: Plan) -> bool:
@@ -169,16 +178,15 @@ def _reads(plan: Plan) -> bool:
     return any(isinstance(s, pm.ReadScalar) for stream in plan.streams for s in pm.statements(stream.body))
 
 
-def _price(run: Run, assume: Mapping[str, int]) -> Price:
+def _price(least: Run, run: Run, assume: Mapping[str, int]) -> Price:
+    """Bounds of a plan that has the least to do in one run and the most in the other."""
     unordered = _unordered(run.plan)
-    run.scalars = _reading(assume, least=True)
-    run.run(EVERYTHING)
-    low = _Loads(run)
-    high = low
-    if _reads(run.plan):
-        run.scalars = _reading(assume, least=False)
-        run.run(EVERYTHING)
-        high = _Loads(run)
+    loads = []
+    for one in (run,) if least is run else (least, run):
+        one.scalars = _reading(assume)
+        one.run(EVERYTHING)
+        loads.append(_Loads(one))
+    low, high = loads[0], loads[-1]
     resources = high.record.launched.resources
     starts = [view.start_ps(0) for view in high.record.launched.views] if run.plan.units else [0]
     start = min(starts)

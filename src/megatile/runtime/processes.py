@@ -105,7 +105,10 @@ def _watch(
             time.sleep(GRACE_SECONDS)
             raise _failure(what, [read(folder / f"exit_{unit}") for unit in range(units)], folder)
         if ended:
-            raise LaunchError(f"the processes could not be started{_last_words(folder / 'output')}")
+            raise LaunchError(
+                f"the processes could not be started: what starts them ended {_how(parent.returncode)}"
+                + _last_words(folder / "output")
+            )
         if time.monotonic() > end:
             late = tuple(unit for unit, code in enumerate(codes) if code is None)
             raise LaunchError(
