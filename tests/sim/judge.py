@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from random_cases import Case, random_case
-from random_launches import Launches, random_launches
+from random_launches import Launches, random_blocks, random_launches
 from random_levels import random_levels
 from simpy_reader import Run, read, read_all
 
@@ -173,7 +173,7 @@ def between_launches(case: Launches, engine: str = "plain", compared: list[int] 
             start = None if event.operation == "read_scalar" else event.start_ps
             units.setdefault(event.unit, Counter())[event.operation, start, event.end_ps] += 1
         for unit, mine in zip(run.units, expected(run), strict=True):
-            missing = mine - units.get(one.resources.names[unit.number], Counter())
+            missing = mine - units.get(record.names[unit.index], Counter())
             if missing:
                 return (
                     f"launch {number}, unit {unit.number}: only the reader has {sorted(missing, key=str)[:3]}"
@@ -212,7 +212,8 @@ def judge_launches(first: int, last: int, words: list[str]) -> None:
     for seed in range(first, last):
         for engine in ("plain", "compiled"):
             if engine in words or "compiled" not in words:
-                found = between_launches(random_launches(seed), engine)
+                make = random_blocks if "blocks" in words else random_launches
+                found = between_launches(make(seed), engine)
                 bad += found is not None
                 print(seed, engine, found, flush=True) if found else None
     print(f"{last - first} sets of launches, {bad} disagreements")

@@ -7,9 +7,10 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+import random_levels
 from random_cases import ALL, PLACES, Everything, Place, toy_place
 
-from megatile.core.expr import unit
+from megatile.core.expr import table, unit
 from megatile.hda import HDA
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
@@ -58,6 +59,47 @@ def random_launches(seed: int) -> Launches:
         for suffix in ("", *(f"_{k}" for k in range(1, 9)))
     }
     return Launches(seed, place.hda, found, faults, assume)
+
+
+def random_blocks(seed: int) -> Launches:
+    """Launches of blocks in slots, of the same blocks again, and of single units of the same machine."""
+    rng = random.Random(seed)
+    where = rng.choice(random_levels.PLACES)
+    hda, found = where[0](rng), list[tuple[Plan, int]]()
+    for number in range(rng.randint(1, 3)):
+        plan = random_levels.one_case(rng, rng.choice([seed, number]), where, hda).plan
+        if rng.random() < 0.4:
+            plan = loose_blocks(rng, where, hda) if rng.random() < 0.5 else inside(rng, where, hda, number)
+        found += [(plan, rng.choice([0, 0, rng.randrange(3000)])) for _ in range(rng.choice([1, 1, 2]))]
+    return Launches(seed, hda, found, Faults(), {})
+
+
+def loose_blocks(rng: random.Random, where: Any, hda: HDA) -> Plan:
+    """Blocks that take any slot of the machine."""
+    _, outer, inner, _, near, _ = where
+    count, size = rng.randint(1, 9), 16
+    b = PlanBuilder("loose", scale=outer, units=1)
+    level = b.level("block", scale=inner, grid=count, slots=rng.randint(1, 2))
+    t = b.tile("t", (size,), "f32", memory=near, level=level)
+    lengths = [rng.randint(1, size) for _ in range(count)]
+    with b.stream(level=level), b.loop(0, table([rng.randint(0, 3) for _ in range(count)], unit)):
+        part = t[0 : table(lengths, unit)]
+        b.compute("add", part, [part, part])
+    return b.finish()
+
+
+def inside(rng: random.Random, where: Any, hda: HDA, number: int) -> Plan:
+    """Single units below, which read a tensor of the unit above them."""
+    _, _, inner, far, near, _ = where
+    units, size = rng.randint(1, min(3, hda.count(inner))), rng.choice([4, 16])
+    first = rng.randrange(hda.count(inner) - units + 1) if rng.random() < 0.5 else 0
+    b = PlanBuilder(f"inside{number}", scale=inner, units=units, placement=unit + first)
+    x = b.tile("x", (size,), "f32", memory=far, role="input", owner=unit * 0, owners=1)
+    t = b.tile("t", (size,), "f32", memory=near)
+    for _ in range(rng.randint(1, 3)):
+        b.copy(t, x)
+        b.compute("add", t, [t, t])
+    return b.finish()
 
 
 def random_plan(

@@ -48,11 +48,15 @@ PLACES: list[tuple[Any, str, str, str, str, int]] = [
 
 
 def random_levels(seed: int) -> Case:
+    rng = random.Random(seed)
+    where = rng.choice(PLACES)
+    return one_case(rng, seed, where, where[0](rng))
+
+
+def one_case(rng: random.Random, seed: int, where: Any, hda: HDA) -> Case:
     """Blocks load a row of their device's tensor, work on it (as long as their number says), and store it; in
     between they may wait for others, have parts, or talk to the device."""
-    rng = random.Random(seed)
-    make, outer, inner, far, near, most = rng.choice(PLACES)
-    hda = make(rng)
+    _, outer, inner, far, near, most = where
     devices, per = rng.randint(1, most), rng.choice([1, 2, 3, 5, 9, 12])
     slots, parts, size = rng.choice([None, 1, 1, 2, 3]), rng.choice([0, 0, 2]), rng.choice([4, 16])
     room = hda.count(inner) // hda.count(outer)

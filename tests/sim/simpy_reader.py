@@ -11,6 +11,7 @@ depends on values can be read.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from megatile.core.errors import MegatileError
 from megatile.core.expr import Expr
 from megatile.core.operations import REDUCTIONS, apply, cast
 from megatile.hda import HDA
+from megatile.hda.model import Unit as Hardware
 from megatile.plan import model as pm
 from megatile.plan.statements import regions_of
 from megatile.timing.faults import Faults, current_faults
@@ -194,6 +196,10 @@ class Reader:
             return self.servers.flags, (self.levels.views[self.plan.first.name].hardware(to), name, member)
         return self.flags, (name, to, member)
 
+    def hold(self, here: Any, over: simpy.Event) -> list[simpy.Event]:
+        """Take a hardware unit until an event; what has to end there before."""
+        return self.servers.take(here, self.launch, over, self.hda)
+
     def turn(self, resource: int, key: tuple[int, ...], busy_ps: int) -> Process:
         yield from self.servers.turn(self.fabric, resource, (self.launch, *key), busy_ps)
 
@@ -248,11 +254,56 @@ class Levels:
         self.free: dict[Any, list[tuple[int, int]]] = {}
         self.parts: dict[Any, int] = {}
         self.slot: dict[Any, tuple[Any, tuple[int, int]]] = {}
+        self.over: dict[Any, simpy.Event] = {}
+        self.seats: dict[Any, dict[tuple[int, int], simpy.Event]] = {}
+        """When instances and slots without a parent have ended: their hardware unit is for other launches."""
+        self.entered: set[Any] = set()
 
     def begin(self) -> None:
-        for level in self.plan.all_levels:
-            if level.parent is None:
+        """Instances without a parent begin when the launch has come and their hardware unit is free."""
+        env = self.reader.env
+        begin = self.reader.at_ps + min(view.start_ps(0) for view in self.views.values())
+
+        def later(ends: list[simpy.Event], then: Callable[[], None]) -> Process:
+            yield env.timeout(begin)
+            yield env.all_of(ends)
+            then()
+
+        for level in (level for level in self.plan.all_levels if level.parent is None):
+            below = any(child.parent == level.name for child in self.plan.levels)
+            if not below and not any(u.level == level for u in self.reader.units):
+                continue
+            if not self.plan.levels:
                 self.enter(level, list(range(level.count)), 0)
+            elif level.slots is None:
+                for number in range(level.count):
+                    place = int(level.place.evaluate({"unit": number}))
+                    self.over[level.name, number] = env.event()
+                    ends = self.hold(level, place, self.over[level.name, number])
+                    env.process(later(ends, lambda x=(level, number, place): self.start(*x)))
+            else:
+                pool = (level.name, 0)
+                self.free[pool], self.waiting[pool], self.seats[pool] = [], [], {}
+                for seat in ((k, u) for k in range(level.slots) for u in range(self.below(level))):
+                    self.seats[pool][seat] = env.event()
+                    ends = self.hold(level, seat[1], self.seats[pool][seat])
+                    env.process(later(ends, lambda x=(level, pool, seat): self.has_slot(*x)))
+                every = list(range(level.count))
+                env.process(later([], lambda x=(level, every, 0): self.enter(*x)))
+
+    def hold(self, level: pm.Level, place: int, over: simpy.Event) -> list[simpy.Event]:
+        return self.reader.hold(Hardware(self.views[level.name].level.name, place), over)
+
+    def has_slot(self, level: pm.Level, pool: Any, seat: tuple[int, int]) -> None:
+        self.free[pool].append(seat)
+        self.reader.servers.later(DISPATCH).callbacks.append(lambda _: self.dispatch(level, pool))
+
+    def leave(self, pool: Any) -> None:
+        """Slots without a parent that no instance can take any more are for the next launch."""
+        held = {slot for of, slot in self.slot.values() if of == pool}
+        for seat, over in self.seats.get(pool, {}).items():
+            if not self.waiting[pool] and pool in self.entered and seat not in held and not over.triggered:
+                over.succeed()
 
     def enter(self, level: pm.Level, numbers: list[int], above: int) -> None:
         """These instances may begin below hardware unit ``above``; without a free slot they wait."""
@@ -267,6 +318,7 @@ class Levels:
             self.free[pool] = [(k, above * below + u) for k in range(level.slots) for u in range(below)]
             self.waiting[pool] = []
         self.waiting[pool] += numbers
+        self.entered.add(pool)
         self.reader.servers.later(DISPATCH).callbacks.append(lambda _: self.dispatch(level, pool))
 
     def below(self, level: pm.Level) -> int:
@@ -281,18 +333,28 @@ class Levels:
             number, slot = self.waiting[pool].pop(0), self.free[pool].pop(0)
             self.slot[level.name, number] = pool, slot
             self.start(level, number, slot[1])
+        self.leave(pool)
 
     def start(self, level: pm.Level, number: int, place: int) -> None:
         self.place[level.name, number] = place
         own = [u for u in self.reader.units if u.level == level and u.number == number]
         below = [child for child in self.plan.all_levels if child.parent == level.name]
         self.parts[level.name, number] = len(own) + sum(child.count for child in below)
+        if not self.parts[level.name, number]:
+            self.parts[level.name, number] = 1
+            self.reader.env.process(self.nothing(level, number))
         for instance in own:
             self.reader.env.process(instance.run())
             instance.over.callbacks.append(lambda _: self.ended(level, number))
         for child in below:
             first = number * child.count
             self.enter(child, list(range(first, first + child.count)), place)
+
+    def nothing(self, level: pm.Level, number: int) -> Process:
+        """An instance that has neither a stream nor anything below it is over when it could begin."""
+        start = self.reader.at_ps + self.views[level.name].start_ps(0)
+        yield self.reader.env.timeout(max(0, start - self.reader.env.now))
+        self.ended(level, number)
 
     def ended(self, level: pm.Level, number: int) -> None:
         """The stream of an instance, or all that is in one below it, has ended."""
@@ -301,8 +363,10 @@ class Levels:
             return
         if (level.name, number) in self.slot:
             pool, slot = self.slot.pop((level.name, number))
-            self.free[pool].append(slot)
-            self.reader.servers.later(DISPATCH).callbacks.append(lambda _: self.dispatch(level, pool))
+            self.has_slot(level, pool, slot)
+            self.leave(pool)
+        if (level.name, number) in self.over:
+            self.over[level.name, number].succeed()
         if level.parent is not None:
             self.ended(self.plan.level(level.parent), number // level.count)
 
@@ -326,9 +390,7 @@ class Unit:
         self.ends: list[simpy.Event] = []
         self.before, self.over = [], reader.env.event()
         if not self.plan.levels:
-            self.before = reader.servers.take(
-                self.machine.hardware(number), reader.launch, self.over, reader.hda
-            )
+            self.before = reader.hold(self.machine.hardware(number), self.over)
         self.unfinished: dict[Any, list[tuple[Any, bool, simpy.Event]]] = defaultdict(list)
         self.seen_by_others: list[simpy.Event] = []
         self.copies = 0  # and commands on shared engines, which count with them
@@ -552,7 +614,15 @@ class Unit:
         tile = self.reader.tiles[block.storage[0]]
         brick = self.machine.bricks(tile.memory)[tile.name]
         size = int(np.prod(brick)) * itemsize(tile.dtype)
-        return list(blocks_of((self.reader.launch, *block.storage), block.bounds, tile.shape, brick)), size
+        whose: Any = self.reader.launch
+        if tile.role != "local":
+            same = dataclasses.replace(tile, name=tile.name if tile.offset is None else "", role="")
+            where = [int(self.plan.place.evaluate({"unit": u})) for u in range(self.plan.units)]
+            whose = (same, self.plan.scale, tuple(where), brick)
+            storage = block.storage[1:]
+        else:
+            storage = block.storage
+        return list(blocks_of((whose, *storage), block.bounds, tile.shape, brick)), size
 
     def transfer(
         self,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from judge import between_launches
 from random_cases import toy_place
-from random_launches import TALKING, parts_of, random_launches, random_plan
+from random_launches import TALKING, parts_of, random_blocks, random_launches, random_plan
 
 from megatile.plan.deadlock import PlanDeadlock
 from megatile.plan.execute import execute
@@ -24,6 +24,15 @@ def test_engine_and_reader_agree_on_launches(first: int, engine: str) -> None:
     found = {seed: between_launches(random_launches(seed), engine, ended) for seed in seeds}
     assert not {seed: text for seed, text in found.items() if text}
     assert len(ended) >= 20, "most launches shall come to their end, not only wait alike"
+
+
+@pytest.mark.parametrize("engine", ["plain", "compiled"])
+def test_engine_and_reader_agree_on_launches_of_blocks(engine: str) -> None:
+    """Levels, slots and caches that launches share; ``judge.py 0 2000 launches blocks`` takes more."""
+    seeds, ended = range(15), list[int]()
+    found = {seed: between_launches(random_blocks(seed), engine, ended) for seed in seeds}
+    assert not {seed: text for seed, text in found.items() if text}
+    assert len(ended) >= 30
 
 
 ORDERED = tuple(name for name in TALKING if not name.startswith("any"))

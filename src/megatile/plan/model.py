@@ -39,8 +39,9 @@ resident and cannot become so is a deadlock.
 reaches the instances that one is in where they are; every other one below its parent: at ``place(index)``, or
 in a level with slots at the first hardware unit that it may get (nobody knows which one it gets). Where both
 have different scales, one's own scale counts: the unit that contains the other, and of several that it
-contains one's own or else the first. Instances on one hardware unit share its DMA, tensor and vector engine;
-so do all that use an engine, or a memory that is not divided among them, of one unit above them.
+contains one's own or else the first. Instances on one hardware unit share its DMA, tensor and vector engine.
+An engine, or a memory that is not divided among them, of a hardware unit above others is shared by all of
+these, whoever uses it.
 
 Tiles
 -----
@@ -141,7 +142,10 @@ the first stage, later by what it waited for its first turn, and not before that
 *Caches.* A copy between a unit and a memory that it reaches by itself (no other place is named) passes the
 caches in front of the memory that stand above the unit's own level of the hardware; the nearest one is a
 stage of its path instead of the memory. Caches hold *blocks* of tiles (``timing.caches.brick``; one per
-buffer and owner), as many as the machine file says; the one used longest ago makes room. When the head of a
+buffer and owner), as many as the machine file says; the one used longest ago makes room. Blocks of tiles
+with a role stay from one launch to the next, which finds them if it means the same memory (name or address,
+shape, owners and places) and cuts it into blocks alike; those of scratch tiles are each launch's own. When
+the head of a
 copy that reads is at the cache, it first looks up its blocks in row-major order, in the order of requests
 (below). A block that is there is a hit; one that is not is looked up in the cache behind and so on, and is
 new in every cache that missed it. Each layer behind a cache that misses then serves the bytes of the missed
@@ -163,9 +167,13 @@ or stream, arrival of a message or signal, and engine becoming free; credits on 
 *Launches.* A launch is submitted to a machine at some time; ``start_ps`` counts from there. It holds the
 hardware units on which it has streams, each from its begin there until all its commands have finished;
 launches on the same hardware unit (or one within the other) take it in the order in which they were
-submitted, so a unit begins at its ``start_ps`` or when the last of those before it ends there. Launches share
-links, and else only installed channels and flags; tiles that several units see and all other flags are each
-launch's own, and these begin at 0. A launch ends when everything of it has ended, as above.
+submitted, so a unit begins at its ``start_ps`` or when the last of those before it ends there. A launch with
+levels holds the hardware units of the instances without a parent that have a stream or others below; if
+these have slots, every slot from when
+it is free until none of its instances can take it any more. Launches share what the machine has: links,
+memories, caches, engines above their units, installed channels and flags; tiles that several units see are
+ordered within a launch only, and all other flags are each launch's own and begin at 0. A launch ends when
+everything of it has ended, as above.
 
 *Order.* Within one picosecond come first all ends, arrivals, credits and the issue they allow; then instances
 take the slots that have become free; then receive-from-any decides; then requests for turns, one at a time,

@@ -47,6 +47,7 @@ class Instances:
 
     def __init__(self, simulation: Simulation, launched: Launched) -> None:
         self.arena, self.launched = simulation.arena, launched
+        self.beside = simulation.paths.everything_shared
         self.plan, self.table = launched.plan, launched.table
         self.arena.extend("place", launched.offsets[-1], NONE)
         self.levels: dict[str, Rows] = {}
@@ -70,9 +71,10 @@ class Instances:
         self.arena.rows("launch")[launched.number, st.ROWS] = len(units)
 
     def roots(self) -> Iterator[tuple[Any, Any]]:
-        """Rows of the levels that have no parent and no slots, and the machine as these see it."""
-        for level, view in zip(self.plan.all_levels, self.launched.views, strict=True):
-            if level.parent is None and level.slots is None:
+        """Rows of the levels that have no parent and something to do, and the machine as these see it."""
+        for i, (level, view) in enumerate(zip(self.plan.all_levels, self.launched.views, strict=True)):
+            busy = bool(self.children[level.name]) or (self.table.stream_of[i] != NONE).any()
+            if level.parent is None and busy:
                 rows = self.levels[level.name]
                 yield view, np.arange(rows.first, rows.first + len(rows))
 
@@ -113,6 +115,16 @@ class Instances:
             arena.rows("seats")[at : at + count] = np.arange(first, first + count)
         arena.rows("below")[self.below.start : self.below.stop, st.LEFT_OVER] = 0
 
+    def take_away(self, seats: set[int]) -> None:
+        """Some slots are not free yet: earlier launches have them."""
+        arena = self.arena
+        for pool in self.pools if seats else ():
+            row = arena.rows("pool")[pool]
+            at, first, count = row[[st.SEATS_AT, st.FIRST_SEAT, st.ALL_SEATS]].tolist()
+            free = [g for g in range(first, first + count) if g not in seats]
+            arena.rows("seats")[at : at + len(free)] = free
+            row[st.FREE_SEATS] = len(free)
+
     def _rows(self, level: pm.Level) -> Rows:
         plan, arena = self.plan, self.arena
         if not plan.levels:
@@ -132,6 +144,8 @@ class Instances:
             return Rows(arena.extend("unit", len(places)), places, parents, None, fixed)
         bases, crowd = np.unique(outer, return_counts=True)
         seats = np.minimum(below * level.slots, crowd * level.count)
+        if level.parent is None and self.beside:  # other launches may have the first ones
+            seats[:] = below * level.slots
         first_pool = arena.extend("pool", len(bases), NONE)
         pools = np.repeat(np.arange(len(bases)), seats)
         within = np.arange(len(pools)) - np.repeat(np.cumsum(seats) - seats, seats)
@@ -172,7 +186,7 @@ class Instances:
         u[:, st.PARENT] = rows.parents
         u[:, st.FRAME] = frames + np.cumsum(used) - used
         if rows.pools is not None:
-            u[:, st.POOL] = rows.pools
+            u[:, st.POOL], u[:, st.HOLDERS] = rows.pools, 0
         begins = {st.STORE: (heads, table.storages), st.HOLD: rows.held, st.ENGINES: rows.tails}
         for column, (at, width) in begins.items():
             u[:, column] = at + width * np.arange(count)

@@ -17,7 +17,7 @@ from megatile.hda import HDA
 from megatile.hda.model import Network
 from megatile.hda.routing import Link
 from megatile.sim import state as st
-from megatile.sim.engine.caches import into_bucket
+from megatile.sim.engine.caches import insert_block, into_bucket
 from megatile.sim.state import NONE, Arena
 from megatile.timing.caches import Cache
 from megatile.timing.fabric import Alike, Fabric, Path, Stage, equal
@@ -47,6 +47,8 @@ class Paths:
         """Rows of caches, by name and instance."""
         self.behind: list[tuple[str, Any]] = []
         """Of every cache, the name and the key of what is behind it."""
+        self._kept: dict[tuple[str, int], Any] = {}
+        """What caches hold that have no row yet, the block used longest ago first."""
         self._classes: dict[tuple[Any, ...], int] = {}
         self._described: list[tuple[Path, list[int | None]]] = []
         """Of every class: a path and the servers of its stages, counted from the first."""
@@ -218,8 +220,28 @@ class Paths:
                 arena.reserve("block", blocks)
                 if blocks > arena.size("bucket"):
                     self._rehash(1 << blocks.bit_length())
+                self._fill(self.caches[key], self._kept.pop(key, ()))
             row = self.caches[key]
         return row
+
+    def remember(self, other: Paths) -> None:
+        """The caches hold what those of another arena do; the time at which it came is over."""
+        rows, blocks = other.arena.rows("cache"), other.arena.rows("block")
+        self._kept = dict(other._kept)
+        for key, row in other.caches.items():
+            held, block = list[Any](), int(rows[row, st.OLDEST])
+            while block != NONE:
+                held.append(blocks[block].tolist())
+                block = int(blocks[block, st.NEWER])
+            self._kept[key] = held
+
+    def _fill(self, cache: int, held: Iterable[Any]) -> None:
+        for block in held:
+            memory = self.arena.memory
+            b = insert_block(
+                memory, cache, block[st.BLOCK_KEY], block[st.BLOCK_INDEX], block[st.BLOCK_BYTES], 0
+            )
+            self.arena.rows("block")[b, [st.FILLED_AT, st.DIRTY]] = 0, block[st.DIRTY]
 
     def _rehash(self, size: int) -> None:
         """More buckets for blocks; those that are there find their new ones."""

@@ -510,6 +510,7 @@ class Session:
         """Forget a tensor; its name and its room can be used for another."""
         if self._contents.tensors.pop(name, None) is None:
             raise SessionError(f"there is no tensor '{name}' to free")
+        self._simulation.forget_tensor(name)
 
     # what happened
 

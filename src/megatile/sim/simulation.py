@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from time import monotonic
@@ -21,6 +22,7 @@ from megatile.sim.data import Scalars, assumed
 from megatile.sim.engine import loop as plain
 from megatile.sim.engine.events import push
 from megatile.sim.engine.instances import begin_launch
+from megatile.sim.install import places_of
 from megatile.sim.instances import Instances
 from megatile.sim.paths import Paths
 from megatile.sim.sharing import find_shared
@@ -164,6 +166,9 @@ class Simulation:
         self.holders: dict[str, dict[int, list[int]]] = {}
         """By level and hardware unit, the instances of the last launch there."""
         self._flows = self._serial = 0
+        self.tensors: dict[tuple[Any, ...], int] = {}
+        """Numbers in caches of what outlives launches."""
+        self._tensors = 1 << 20
         self.installed: dict[tuple[Any, ...], int] = {}
         """Queues that outlive launches, by level, hardware unit, channel and direction."""
         self.installed_flags: dict[tuple[str, str], int] = {}
@@ -297,25 +302,31 @@ class Simulation:
         arena.rows("unit")[rows, st.STATE] = st.READY
 
     def _queue_up(self, launched: Launched, at: int) -> None:
-        """Every instance without a parent waits for those before it on its unit of the hardware."""
+        """Every instance or slot without a parent waits for those before it on its unit of the hardware."""
         arena, instances = self.arena, self.instances[launched.number]
         unit, before = arena.rows("unit"), list[tuple[int, int]]()
+        taken: list[tuple[dict[int, list[int]], int, list[int]]] = []
         own = self.table("launch")[launched.number, [st.FIRST, st.ROWS]].tolist()
         for view, rows in instances.roots():
             mine: dict[int, list[int]] = {}
             for g in rows.tolist():
-                if unit[g, st.STATE] == st.PENDING:
+                if unit[g, st.STATE] == st.PENDING or unit[g, st.POOL] != NONE:
                     place = int(unit[g, st.PLACE])
                     mine.setdefault(place if launched.plan.levels else view.places[place], []).append(g)
-            before += [
-                (g, h)
-                for place, those in mine.items()
-                for h in self._holding(view, place)
-                if not own[0] <= h < own[0] + own[1]
-                if unit[h, st.PARTS] > 0 or unit[h, st.OVER_AT] > at
-                for g in those
-            ]
-            self.holders.setdefault(view.level.name, {}).update(mine)
+            there = self.holders.setdefault(view.level.name, {})
+            for place, those in mine.items():
+                held = [
+                    h
+                    for h in self._holding(view, place)
+                    if not own[0] <= h < own[0] + own[1]
+                    if unit[h, st.PARTS] > 0 or unit[h, st.OVER_AT] > at or self._still_used(h)
+                ]
+                before += [(g, h) for h in held for g in those]
+                # Nobody may ever take a slot of this launch: who comes next also waits for those before.
+                slots = unit[those[0], st.POOL] != NONE
+                taken.append((there, place, those + [h for h in there.get(place, ()) if slots and h in held]))
+        for there, place, those in taken:
+            there[place] = those
         memory = arena.memory
         arena.reserve("node", int(memory[st.TOP_NODE] + memory[st.LIVE_LOGS]) + len(before) + 64)
         memory, unit, node = arena.memory, arena.rows("unit"), arena.rows("node")
@@ -330,6 +341,7 @@ class Simulation:
             node[n] = (unit[h, st.FOLLOWERS], g)
             unit[h, st.FOLLOWERS] = n
             unit[g, st.HOLDERS] += 1
+        instances.take_away({g for g, _ in before if unit[g, st.POOL] != NONE})
 
     def _holding(self, resources: Resources, place: int) -> list[int]:
         """The instances that hold a unit of the hardware, or one that is in it or around it."""
@@ -343,6 +355,14 @@ class Simulation:
                 per = other // mine
                 found += [h for p in range(place * per, (place + 1) * per) for h in there.get(p, ())]
         return found
+
+    def _still_used(self, seat: int) -> bool:
+        """Whether instances may still take a slot: some wait for one, or their launch has not begun."""
+        pool = int(self.arena.rows("unit")[seat, st.POOL])
+        if pool == NONE:
+            return False
+        first, last = self.arena.rows("pool")[pool, [st.FIRST_WAITING, st.LAST_WAITING]].tolist()
+        return first != NONE or last == NONE
 
     def at(self, time: int, phase: int, what: int) -> None:
         """An event from outside: a launch that comes."""
@@ -376,7 +396,9 @@ class Simulation:
             self.arena.memory[total] = other.arena.memory[total]
         for base, used in ((st.RECORD_BASE, st.RECORDED), (st.AUX_BASE, st.AUX)):
             self.arena.memory[base] = other.arena.memory[base] + other.arena.memory[used]
-        self._flows = other._flows
+        self._flows, self._serial = other._flows, other._serial
+        self.tensors, self._tensors = other.tensors, other._tensors
+        self.paths.remember(other.paths)
         if other.installed_flags:
             counters = other.table("counter")
             self.arena.extend("counter", len(counters))
@@ -525,11 +547,33 @@ class Simulation:
                 described = launched.plan.tiles[number]
                 grid = [-(-extent // size) for extent, size in zip(described.shape, shape, strict=True)]
                 size = prod(shape) * itemsize(described.dtype)
-                at = self.rows.raw([len(shape), size, *shape, *grid])
-                found.append((memory + table.base[number], described.versions, at))
+                base = table.base[number]
+                kept = self._kept(launched, described, shape)
+                shift = 0 if kept is None else kept - base
+                at = self.rows.raw([len(shape), size, shift, *shape, *grid])
+                found.append((memory + base, described.versions, at))
         self._tabulate()
         for first, versions, at in found:
             self.arena.rows("memory_of")[first : first + versions, st.BRICKS] = at
+
+    def _kept(self, launched: Launched, tile: pm.Tile, shape: tuple[int, ...]) -> int | None:
+        """The number of a tensor whose blocks outlive its launch in caches: whoever means the same memory and
+        cuts it into blocks alike finds them again."""
+        if tile.role == "local":
+            return None
+        name = tile.name if tile.offset is None else ""
+        where = launched.plan.scale, tuple(places_of(launched.plan).tolist())
+        key = (name, where, replace(tile, name="", role="", versions=1), shape)
+        return self.tensors.setdefault((*key, tile.versions), self._next_tensor(tile.versions))
+
+    def forget_tensor(self, name: str) -> None:
+        """What comes under this name is another tensor; its blocks are not in caches."""
+        self.tensors = {key: number for key, number in self.tensors.items() if key[0] != name}
+
+    def _next_tensor(self, versions: int) -> int:
+        """A number above those of all storages of a launch."""
+        first, self._tensors = self._tensors, self._tensors + versions
+        return first
 
     def _restart(self, launched: Launched, begin: int) -> None:
         """All rows of a launch as they are before it begins."""

@@ -128,7 +128,8 @@ MODE, TILE, DIMENSIONS, BOUNDS, OWNER, VISIBLE, TRACKED, OWN = range(8)
 # Columns of `memory_of`: of every storage, as each level sees it: its memory, whether that is its own, the
 # level (row in the plan) of whose instances it is, how many of its own are in one of those (0: none), the
 # owner of each of those (NONE: itself) and the first of them that has each owner; the list of its blocks in
-# caches (NONE: there is none before it): dimensions, bytes of a block, its shape, how many there are.
+# caches (NONE: there is none before it): dimensions, bytes of a block, what to add to the storage's number if
+# it outlives its launch (else 0), the block's shape, how many there are.
 MEMORY, PRIVATE, STORAGE_LEVEL, STORAGE_PER, OWNERS, FIRST_OWNERS, OWNER_COUNT, BRICKS = range(8)
 DECLARED, HANDLE = range(2)
 # Columns of `tile`.

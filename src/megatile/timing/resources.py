@@ -274,27 +274,16 @@ class Resources:
 
     def engine_resource(self, kind: str, unit: int) -> tuple[str, str, int] | None:
         """The shared engine behind a unit's engine, or None where the unit has its own."""
-        one = self.engine(kind)
+        one, level = self.engine(kind), self.hda.level(self._engine_level(kind))
+        where = self.places[unit] * level.total // self.level.total
         if one is not None and one.shares:
-            level = self.hda.level(self._engine_level(kind))
-            return (
-                "engine",
-                f"{level.name} {one.shares}",
-                self.places[unit] * level.total // self.level.total,
-            )
-        if self.plan.levels:
-            level = self.hda.level(self._engine_level(kind))
-            own = level is self.level and kind not in ("dma", "tensor", "vector")
-            if own or self._crowd(level.name, kind) < 2:
-                return None
-            return ("engine", f"{level.name} {kind}", unit * level.total // self.level.total)
-        engine = self.engine(kind)
-        level = self.hda.level(engine.level) if engine else self.level
-        if level.position > self.level.position and self._several_inside(level.name):
-            return ("engine", kind, self.places[unit] * level.total // self.level.total)
-        if self.crowded and kind in ("dma", "tensor", "vector"):
-            return ("engine", kind, self.places[unit])
-        return None
+            return ("engine", f"{level.name} {one.shares}", where)
+        if level is self.level:
+            together = self._crowd(level.name, kind) > 1 if self.plan.levels else self.crowded
+            shared = together and kind in ("dma", "tensor", "vector")
+        else:
+            shared = self._several_inside(level.name)
+        return ("engine", f"{level.name} {kind}", where) if shared else None
 
     @cached_property
     def dma(self) -> Dma:
@@ -347,12 +336,10 @@ class Resources:
     # memories
 
     def _several_inside(self, level: str) -> bool:
-        """Whether units of the plan stand together inside one unit of ``level``."""
-        if self.plan.levels:
-            return self._crowd(level) > 1
-        total = self.hda.level(level).total
-        parents = {place * total // self.level.total for place in self.places}
-        return len(parents) < len(set(self.places))
+        """Whether several units, of this plan or of other launches, may stand in one unit of ``level``."""
+        if self.hda.level(level).total < self.level.total:
+            return True
+        return bool(self.plan.levels) and self._crowd(level) > 1
 
     def memory(self, name: str) -> tuple[MemoryLayer, float, bool]:
         """A memory layer, the bandwidth one unit sees, and whether several units contend for it."""

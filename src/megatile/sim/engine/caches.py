@@ -42,15 +42,17 @@ def span(s, g, k):
     owner = s[a + A_OWNER]
     if owner == NONE:
         owner = s[unit_row(s, g) + NUMBER]
-    serial = s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + SERIAL]
-    s[x + SPAN_KEY] = (serial << 44) + (s[a + A_STORAGE] << 24) + owner
+    storage = s[a + A_STORAGE] + s[at + 2]
+    if s[at + 2] == 0:
+        storage += s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + SERIAL] << 21
+    s[x + SPAN_KEY] = (storage << 24) + owner
     s[x + SPAN_BYTES] = s[at + 1]
     s[x + SPAN_DIMENSIONS] = n
     stride = 1
     for i in range(n):
         j = n - 1 - i
-        size = s[at + 2 + j]
-        count = s[at + 2 + n + j]
+        size = s[at + 3 + j]
+        count = s[at + 3 + n + j]
         first = 0
         if s[a + A_DIMENSIONS] > 0:
             first = s[a + A_BOUNDS + 2 * j] // size

@@ -108,6 +108,9 @@ def allow(s, g, time, why):
     s[u + HOLDERS] -= 1
     if s[u + HOLDERS] > 0:
         return
+    if s[u + POOL] != NONE:
+        free_seat(s, g, time)
+        return
     since = s[launch_row(s, s[u + LAUNCH]) + BEGAN]
     if time > since:
         why = note(s, g, s[u + PC], BEGIN, NONE, since, time, why, 0, NONE, NONE, NONE)
@@ -119,7 +122,19 @@ def allow(s, g, time, why):
 
 @jit
 def over(s, g, time):
-    """An instance and all below it are over: its slot is free, and those behind it go on."""
+    """An instance and all below it are over: its slot is free, and those behind it go on, unless another of
+    its launch takes its place."""
+    pool = s[unit_row(s, g) + POOL]
+    if pool != NONE:
+        free_seat(s, g, time)
+        if s[pool_row(s, pool) + FIRST_WAITING] != NONE:
+            return
+    let_follow(s, g, time)
+
+
+@jit
+def let_follow(s, g, time):
+    """What waits for an instance or slot of an earlier launch has that less in its way."""
     u = unit_row(s, g)
     n = s[u + FOLLOWERS]
     s[u + FOLLOWERS] = NONE
@@ -130,8 +145,6 @@ def over(s, g, time):
         s[FREE_NODE] = n
         s[LIVE_NODES] -= 1
         n = after
-    if s[u + POOL] != NONE:
-        free_seat(s, g, time)
 
 
 @jit
@@ -234,6 +247,11 @@ def dispatch(s, pool, time):
         if s[u + OVER_AT] < time:
             why = s[unit_row(s, s[b + PARENT_ROW]) + CAUSE] if s[b + PARENT_ROW] != NONE else NONE
         start(s, g, number, time, why)
+    if s[p + FIRST_WAITING] == NONE:
+        for g in range(s[p + FIRST_SEAT], s[p + FIRST_SEAT] + s[p + ALL_SEATS]):
+            u = unit_row(s, g)
+            if s[u + FOLLOWERS] != NONE and s[u + PARTS] == 0 and s[u + OVER_AT] <= time:
+                let_follow(s, g, time)
 
 
 @jit
