@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from megatile.hda import HDA
-from megatile.plan.model import Level, Plan, PlanError
+from megatile.plan.model import Level, Plan, PlanError, once
 from megatile.plan.residency import copies
 from megatile.plan.statements import regions_of, statements
 
@@ -78,6 +78,7 @@ def _own_stream(plan: Plan, level: Level) -> dict[str, int]:
     return {name: next(iter(u)) for name, u in users.items() if len(u) == 1 and None not in u}  # type: ignore[misc]
 
 
+@once
 def check_memory(plan: Plan, hda: HDA) -> None:
     """The tiles and receive ranges of all units that are there at a time fit the memories they are in, or the
     slices of those; what has a fixed place lies inside."""

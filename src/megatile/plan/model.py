@@ -189,11 +189,12 @@ A resource serves first come, first served, as many at a time as it is wide.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, wraps
 from html import escape
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
+from weakref import ref
 
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
@@ -373,6 +374,14 @@ class Plan:
         return prod(self.grid)
 
     @cached_property
+    def facts(self) -> dict[Any, Any]:
+        """What was found out about the plan, which never changes; see `once`."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @cached_property
     def first(self) -> Level:
         return Level(self.scale, self.scale, self.grid, self.place)
 
@@ -467,6 +476,25 @@ class Plan:
     def digest(self) -> str:
         """A hash of the plan that is the same in every process and does not depend on source lines."""
         return str(FORMS["digest"](self))
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def once(function: Function) -> Function:
+    """A function of a plan, and of numbers and other things that never change: found out once for each."""
+
+    @wraps(function)
+    def known(plan: Plan, *others: Any) -> Any:
+        key = (function, *(other if isinstance(other, int) else id(other) for other in others))
+        there, value = plan.facts.get(key, ((), None))
+        things = [other for other in others if not isinstance(other, int)]
+        if key not in plan.facts or any(one() is not other for one, other in zip(there, things, strict=True)):
+            value = function(plan, *others)
+            plan.facts[key] = [ref(other) for other in things], value
+        return value
+
+    return known  # type: ignore[return-value]
 
 
 def require_plan(value: Any, word: str) -> None:

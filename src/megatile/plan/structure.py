@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from megatile.core.dtypes import itemsize
 from megatile.core.errors import did_you_mean
 from megatile.core.expr import constant
 from megatile.core.operations import OPERATIONS, REDUCTIONS
-from megatile.plan.model import ENGINES, ROLES, Level, Plan, PlanError, Stream, Tile
+from megatile.plan.model import ENGINES, ROLES, Level, Plan, PlanError, Stream, Tile, once
 from megatile.plan.names import check_names
 from megatile.plan.spec import having
 from megatile.plan.statements import (
@@ -29,24 +28,15 @@ from megatile.plan.text import statement_text
 COLLECTIVES = ("barrier", "all_reduce", "broadcast")
 
 
-_SOUND: WeakValueDictionary[int, Plan] = WeakValueDictionary()
-"""Plans that were looked at and found sound, by identity."""
-
-
 def one_level(plan: Plan, who: str) -> None:
     """Refuse a plan of several levels where only one is known."""
     if plan.levels:
         raise PlanError(f"plan '{plan.name}' has several levels, which {who} does not know yet")
 
 
+@once
 def check_structure(plan: Plan) -> None:
-    """Streams cover the units once; declarations are sound. A plan never changes, so once is enough."""
-    if _SOUND.get(id(plan)) is not plan:
-        _check(plan)
-        _SOUND[id(plan)] = plan
-
-
-def _check(plan: Plan) -> None:
+    """Streams cover the units once; declarations are sound."""
     if any(extent < 1 for extent in plan.grid):
         raise PlanError(f"plan '{plan.name}' has a grid of {plan.grid}: every extent must be at least 1")
     check_levels(plan)

@@ -136,6 +136,8 @@ class Answers:
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation, self.arena = simulation, simulation.arena
+        self._known: dict[tuple[Any, ...], Array] = {}
+        """The numbers of paths, by what was asked."""
 
     def answer(self, reason: int, asked: list[int]) -> None:
         getattr(self, _NAMES[reason])(*asked)
@@ -362,6 +364,9 @@ class Answers:
         return found
 
     def _numbered(self, view: Resources, a: Array, names: Any, b: Array, options: Any) -> Array:
+        key = (id(view), names, a.tobytes(), b.tobytes(), *options.items())
+        if key in self._known:
+            return self._known[key]
         paths, found = self.simulation.paths, np.empty(len(a), dtype=np.int64)
         for path, group in view.paths(a, names[0], b, names[1], **options):
 
@@ -370,6 +375,8 @@ class Answers:
                 return view.path(int(a[k]), names[0], int(b[k]), names[1], **options)
 
             found[group.pairs] = paths.numbers(path, group, view.fabric, each)
+        if len(a) <= MOST_GUESSED:
+            self._known[key] = found
         return found
 
     def _queue_path(self, way: int, memory: int, g: int) -> None:
@@ -421,12 +428,19 @@ class Answers:
 
     def busy(self, pc: int, flops: int, nbytes: int, who: int, g: int) -> None:
         _, _, view = self.simulation.view(g)
-        statement = self.simulation.rows.statements[pc]
-        busy = view.compute_ps(statement, flops, self._first(g))
-        work = statement.work
-        if who == NONE and constant(work.flops) is not None and constant(work.bytes) is not None:
-            self.arena.rows("code")[pc, st.F] = busy
-        self.remember(st.ASK_BUSY, pc, flops, nbytes, who, busy)
+        statements, code = self.simulation.rows.statements, self.arena.rows("code")
+        busy = view.compute_ps(statements[pc], flops, self._first(g))
+        work = statements[pc].work
+        if who != NONE or constant(work.flops) is None or constant(work.bytes) is None:
+            self.remember(st.ASK_BUSY, pc, flops, nbytes, who, busy)
+            return
+        # What else the stream does on this engine will be asked next.
+        end = pc + int(np.argmax(code[pc:, st.KIND] == st.END))
+        for i in (np.flatnonzero(code[pc:end, st.KIND] == st.WORK) + pc).tolist():
+            other, like = statements[i].work, statements[i].engine == statements[pc].engine
+            each = constant(other.flops)
+            if like and other.dtype == work.dtype and each is not None and constant(other.bytes) is not None:
+                code[i, st.F] = view.compute_ps(statements[i], each, self._first(g))
 
     def _first(self, g: int) -> int:
         """The unit of the first level that an instance is or belongs to."""

@@ -493,6 +493,7 @@ def choices(simulation: Simulation, launched: Launched) -> dict[Any, list[int]]:
     return found
 
 
+@pm.once
 def has_any(plan: pm.Plan) -> bool:
     """Whether a unit's course may depend on which message comes first."""
     return any(isinstance(s, pm.ReceiveAny) for stream in plan.streams for s in pm.statements(stream.body))

@@ -14,7 +14,7 @@ import numpy as np
 
 from megatile.plan import model as pm
 from megatile.sim import state as st
-from megatile.sim.answers import Alike, Answers
+from megatile.sim.answers import Alike
 from megatile.sim.state import NONE
 from megatile.timing.view import TimingError
 
@@ -94,7 +94,7 @@ def _messages(simulation: Simulation, launched: Launched) -> Iterator[Ends | Non
 
 def _copies(simulation: Simulation, launched: Launched) -> Iterator[Ends | None]:
     """The ends of all copies between instances."""
-    arena, answers = simulation.arena, Answers(simulation)
+    arena, answers = simulation.arena, simulation.answers
     region, lists = arena.rows("region"), arena.rows("lists")
     known: list[tuple[Any, ...]] = []
     for number, stream in enumerate(launched.plan.streams):

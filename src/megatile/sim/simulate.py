@@ -100,8 +100,6 @@ def simulate(
         Run(plan, hda, option, current_faults(), engine, installed, launch)
         for option in as_timing(timing).options(hda, plan.scale)
     ]
-    for run in runs:
-        run.resources()
     if capacity:
         check_memory(plan, hda)
     for run in runs:
@@ -148,6 +146,8 @@ class Run(Outcome):
         super().__init__(
             plan, hda, timing=timing, faults=faults, engine=engine, installed=installed, launch=launch
         )
+        self.resources = Resources(hda, plan, faults, installed=installed, timing=timing)
+        """The machine as the plan sees it; plans that need more units than there are are refused."""
         self.contended = contended
         """Whether commands wait for what others use; if not, the time is a lower bound."""
         self.simulation: Simulation | None = None
@@ -183,14 +183,10 @@ class Run(Outcome):
                     )
         self.run(records)
 
-    def resources(self) -> Resources:
-        """The machine as the plan sees it; plans that need more units than there are are refused."""
-        return Resources(self.hda, self.plan, self.faults, installed=self.installed, timing=self.timing)
-
     def run(self, records: int, operands: bool = False) -> None:
         """Simulate, recording at most so many commands; what they touch only if there are few, or with
         ``operands``."""
-        resources = self.resources()
+        resources = self.resources
         one = representative(self.plan, resources) if symmetric(self.plan, records) else None
         if one is not None:
             self._run_one(one, resources)

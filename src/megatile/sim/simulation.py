@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from math import prod
@@ -27,7 +28,7 @@ from megatile.sim.instances import Instances
 from megatile.sim.paths import Paths
 from megatile.sim.sharing import find_shared
 from megatile.sim.state import NONE, Arena
-from megatile.sim.table import PlanTable, Rows
+from megatile.sim.table import PlanTable, Rows, tabulated
 from megatile.timing.resources import Resources
 
 WARM_UP = 4000
@@ -51,6 +52,7 @@ LIVE = {"command": 3, "node": 16, "log": 12, "heap": 3, "todo": 2}
 """Rows of those for every instance that is there at a time, for the same reason."""
 
 
+@pm.once
 def commands(plan: pm.Plan, received: int = 1) -> int:
     """About how many commands a plan issues, as far as its loops say; a receive counts as so many."""
 
@@ -181,6 +183,7 @@ class Simulation:
         self.memoised = 0
         self.arena = arena = Arena()
         self.paths = Paths(arena, contended, everything_shared)
+        self.answers = Answers(self)
         for name, count in {**ROOM, "record": 1024 if record else 16}.items():
             arena.reserve(name, count)
         arena.rows("memo")[:] = NONE
@@ -242,7 +245,12 @@ class Simulation:
         key = id(plan), id(resources)
         table = self.tables.get(key)
         if table is None:
-            table = self.tables[key] = PlanTable(plan, self.rows)
+            if self.tables:
+                table = PlanTable(plan, self.rows)
+            else:
+                table = copy(tabulated(plan))
+                self.rows = table.rows.copy()
+            self.tables[key] = table
             self._tabulate()
             if resources.faults.straggler:
                 code = self.arena.rows("code")
@@ -677,7 +685,7 @@ class Simulation:
                 self._grow()
             else:
                 asked = self.arena.rows("ask")[0, 1:6].tolist()
-                Answers(self).answer(reason, asked)
+                self.answers.answer(reason, asked)
 
     @property
     def clock_ps(self) -> int:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,14 @@ class Rows:
         self.stream: list[tuple[int, int, int]] = []
         self._expressions: dict[Any, int] = {}
         self._tables: dict[tuple[int, ...], int] = {}
+
+    def copy(self) -> Rows:
+        """The same rows, to which others may be added."""
+        found = copy(self)
+        for name, value in vars(self).items():
+            if not isinstance(value, int):
+                setattr(found, name, copy(value))
+        return found
 
     def constant(self, value: int) -> int:
         return self._reference((st.CONSTANT, value))
@@ -320,6 +329,12 @@ class PlanTable:
         first = len(self.rows.code)
         compiler = _StreamCompiler(self, stream)
         return StreamTable(first, compiler.frame, self.rows.raw(compiler.frame))
+
+
+@pm.once
+def tabulated(plan: pm.Plan) -> PlanTable:
+    """The rows of a plan alone."""
+    return PlanTable(plan, Rows())
 
 
 class _StreamCompiler:

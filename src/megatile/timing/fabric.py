@@ -25,6 +25,10 @@ MAX_PIECES = 1024
 """A transfer is cut into at most so many granules, however long it is."""
 
 
+MOST_KNOWN = 1 << 10
+"""Up to so many groups of pairs are remembered, and up to so many pairs in each more than once."""
+
+
 def serialise_ps(amount: float, rate: float) -> int:
     """Picoseconds for ``amount`` (bytes, operations) at ``rate`` per second, rounded up."""
     if amount <= 0 or rate == float("inf"):
@@ -150,6 +154,7 @@ class Fabric:
         self._slow = faults.links_slow(hda)
         self._graphs: dict[str, Any] = {}
         self._grids: dict[str, Network | None] = {}
+        self._alike: dict[tuple[Any, ...], list[Alike]] = {}
 
     def resource(self, key: Hashable, width: int = 1) -> int:
         """The number of a resource; ``width`` transfers may use it at a time."""
@@ -226,6 +231,14 @@ class Fabric:
     def alike(self, level: str, a: Any, b: Any, lengths: bool = False) -> list[Alike]:
         """Pairs of units of a level (arrays of their numbers), in groups of equal routes; with ``lengths`` of
         routes that take equally long, shorter ones first."""
+        key = (level, a.tobytes(), b.tobytes(), lengths)
+        if key not in self._alike:
+            if len(self._alike) > MOST_KNOWN or len(a) > MOST_KNOWN:
+                self._alike.clear()
+            self._alike[key] = self._groups(level, a, b, lengths)
+        return self._alike[key]
+
+    def _groups(self, level: str, a: Any, b: Any, lengths: bool) -> list[Alike]:
         network, here = self.grid(level), a == b
         none = np.zeros(1, dtype=np.int64)
         found, rest = [], np.flatnonzero(~here)
@@ -289,5 +302,7 @@ def equal(numbers: Any) -> list[Any]:
     """The places of equal numbers, in groups."""
     if not len(numbers):
         return []
+    if (numbers == numbers[0]).all():
+        return [np.arange(len(numbers))]
     order = np.argsort(numbers, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)

@@ -94,6 +94,7 @@ class Operands(NamedTuple):
         return self.bytes[memory] * (flops / self.flops if self.flops else 1)
 
 
+@pm.once
 def operands(plan: pm.Plan) -> dict[int, Operands]:
     """The operands of every compute command of a plan, by the statement's identity."""
     found: dict[int, Operands] = {}
