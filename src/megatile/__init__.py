@@ -12,26 +12,27 @@ from typing import TYPE_CHECKING
 from megatile.core.public import PublicNames, add_names
 
 if TYPE_CHECKING:
-    from megatile.attention import hamilton_attention as hamilton_attention
-    from megatile.attention import shard_sequence as shard_sequence
-    from megatile.attention import unshard_sequence as unshard_sequence
+    from megatile.attention import (
+        hamilton_attention as hamilton_attention,
+        shard_sequence as shard_sequence,
+        unshard_sequence as unshard_sequence,
+    )
     from megatile.collectives.planner import collective as collective
     from megatile.core.errors import MegatileError as MegatileError
     from megatile.core.version import __version__ as __version__
-    from megatile.hda import HDA as HDA
-    from megatile.hda import ComputeUnit as ComputeUnit
-    from megatile.hda import HardwareAbstraction as HardwareAbstraction
-    from megatile.hda import HardwareSpecification as HardwareSpecification
-    from megatile.hda import Instance as Instance
-    from megatile.hda import ScaleView as ScaleView
-    from megatile.hda import Unit as Unit
-    from megatile.hda import machine as machine
-    from megatile.hda import machine_names as machine_names
+    from megatile.hda import (
+        HDA as HDA,
+        ComputeUnit as ComputeUnit,
+        HardwareAbstraction as HardwareAbstraction,
+        HardwareSpecification as HardwareSpecification,
+        Instance as Instance,
+        ScaleView as ScaleView,
+        Unit as Unit,
+        machine as machine,
+        machine_names as machine_names,
+    )
     from megatile.language.kernel.mock import run_kernel_in_mock as run_kernel_in_mock
-    from megatile.lower.calls import check as check
-    from megatile.lower.calls import execute as execute
-    from megatile.lower.calls import price as price
-    from megatile.lower.calls import simulate as simulate
+    from megatile.lower.calls import check as check, execute as execute, price as price, simulate as simulate
     from megatile.lower.lowered import lower as lower
     from megatile.parallel.comm_debug import comm_debug as comm_debug
     from megatile.plan.build import PlanBuilder as PlanBuilder
@@ -40,13 +41,11 @@ if TYPE_CHECKING:
     from megatile.runtime.host.replay import replay as replay
     from megatile.runtime.launch import launch as launch
     from megatile.runtime.measure import measure as measure
-    from megatile.sim import Session as Session
-    from megatile.sim import faults as faults
+    from megatile.sim import Session as Session, faults as faults
     from megatile.targets.compile import compile as compile
     from megatile.targets.export import export as export
     from megatile.targets.interpret.run import run as run
-    from megatile.timing.database import Database as Database
-    from megatile.timing.database import predict_kernel as predict_kernel
+    from megatile.timing.database import Database as Database, predict_kernel as predict_kernel
     from megatile.tune.machines import sweep as sweep
     from megatile.tune.search import tune as tune
 

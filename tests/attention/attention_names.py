@@ -26,8 +26,7 @@ from megatile.attention import (
     shard_sequence,
     unshard_sequence,
 )
-from megatile.compat import hamilton as forwards
-from megatile.compat import ring_flash
+from megatile.compat import hamilton as forwards, ring_flash
 
 
 def check_forwards(rank, m, u):

@@ -20,8 +20,7 @@ from attention_merges import (
     strided,
 )
 from attention_processes import run_ranks
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from megatile.attention import hamilton_attention
 from megatile.attention.fused_merge import INTERPRETED, TILE, merge_rows, runs_on

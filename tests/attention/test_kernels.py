@@ -12,8 +12,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
 
 import torch.nn.functional as F  # noqa: E402
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from hypothesis import (  # noqa: E402
+    given,
+    settings,
+    strategies as st,
+)
 
 from megatile.attention import _update_out_and_lse, flash, hamilton_attention  # noqa: E402
 from megatile.attention.engine import Engine  # noqa: E402

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from attention_matrix import executor_cases, long_case
 from attention_reference import attention, attention_gradients, visible
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from megatile.attention.plans import Divided, Problem, attention_plan
 from megatile.attention.plans.tables import Key, shortest

@@ -7,8 +7,7 @@ import re
 import numpy as np
 import pytest
 from attention_reference import Run, attention, attention_gradients, visible
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from megatile.attention.schedules import (
     CycleRoutes,

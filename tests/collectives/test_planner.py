@@ -6,11 +6,10 @@ import pytest
 
 import megatile as mt
 from megatile.collectives import ranking
-from megatile.collectives.effort import QUEUE, effort
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.planner import bus_factor, collective, predict
 from megatile.collectives.provenance import prove
-from megatile.collectives.ranking import rank
+from megatile.collectives.ranking import QUEUE, effort, rank
 from megatile.collectives.sweeps import count_wrong, small_twin
 from megatile.hda import machine
 from megatile.plan.check import check

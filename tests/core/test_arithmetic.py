@@ -1,8 +1,7 @@
 """The small arithmetic of machine files: right values, and nothing but arithmetic."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from megatile.core.arithmetic import LARGEST, LONGEST, Lambda, evaluate
 from megatile.core.errors import ArithmeticSyntaxError, MegatileError

@@ -3,8 +3,7 @@
 import inspect
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from megatile.core import errors
 from megatile.core.errors import MachineError, MegatileError, Place, QuantityError, did_you_mean

@@ -4,8 +4,7 @@ import contextlib
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from megatile.core.errors import MegatileError, QuantityError
 from megatile.core.quantities import (

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from megatile.core.errors import MachineError, MegatileError
 from megatile.hda.document import DEEPEST, LARGEST_FILE, parse_document, read_document

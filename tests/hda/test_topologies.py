@@ -5,8 +5,7 @@ from itertools import combinations, pairwise
 
 import networkx as nx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from megatile.core.errors import RouteError
 from megatile.hda.direct import Edges, FullMesh, Grid, Tree

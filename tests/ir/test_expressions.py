@@ -1,8 +1,7 @@
 """Expressions: folding, types, text."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from megatile.core.errors import MegatileError
 from megatile.core.expr import (

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import sys
+from collections.abc import Callable
+from functools import lru_cache, wraps
 from math import log2
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from megatile.attention.errors import AttentionError
 from megatile.attention.schedules import Schedule, make_schedule
-from megatile.attention.uncompiled import uncompiled
 from megatile.core.errors import MegatileError
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+
+
+def uncompiled(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
+    """``torch.compiler.disable``, without loading the compiler (seconds) where nothing is compiled."""
+    disabled: list[Callable[Given, Answer]] = []
+
+    @wraps(function)
+    def called(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
+        if "torch._dynamo" not in sys.modules:
+            return function(*args, **kwargs)
+        if not disabled:
+            disabled.append(torch.compiler.disable(function))
+        return disabled[0](*args, **kwargs)
+
+    return called
 
 
 @uncompiled

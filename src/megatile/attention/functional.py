@@ -20,7 +20,7 @@ from megatile.attention.arguments import (
     refuse_unsharded,
     to_inner,
 )
-from megatile.attention.choice import choose, machine_text, predicted
+from megatile.attention.choice import choose, machine_text, predicted, uncompiled
 from megatile.attention.communication import Communicator, choose_transport
 from megatile.attention.engine import Chunks, Engine
 from megatile.attention.errors import AttentionError
@@ -39,7 +39,6 @@ from megatile.attention.ownership import (
 from megatile.attention.profile import Profile, span
 from megatile.attention.schedules import Layout, Mask, Schedule, make_schedule
 from megatile.attention.schedules.division import is_dense
-from megatile.attention.uncompiled import uncompiled
 from megatile.runtime.agreement import Members
 
 

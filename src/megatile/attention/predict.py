@@ -16,15 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from megatile.attention.kernel_times import AttentionKernels
 from megatile.attention.plans import Divided, Problem, attention_plan
 from megatile.attention.schedules import Schedule, ScheduleError, make_schedule
-from megatile.attention.view import AttentionKernels
 from megatile.collectives.decompositions import DecompositionError
 from megatile.collectives.geometry import nearest_memory
 from megatile.core.progress import Listener, shown, tell
 from megatile.core.quantities import format_time
-from megatile.hda import HDA
-from megatile.hda import machine as find_machine
+from megatile.hda import HDA, machine as find_machine
 from megatile.plan.memory import blocks
 from megatile.plan.model import Plan
 from megatile.sim import simulate

@@ -240,8 +240,7 @@ TRACES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
 
 def _whole_elements(sizes: Iterable[int], dtype: str) -> list[int]:
     """As nccl-tests does, sizes are rounded down to whole elements; 0 stays, less than one is left out."""
-    from megatile.core.dtypes import dtype as dtype_name
-    from megatile.core.dtypes import itemsize
+    from megatile.core.dtypes import dtype as dtype_name, itemsize
 
     unit = itemsize(dtype_name(dtype))
     sizes = list(islice(sizes, MOST_SIZES + 1))

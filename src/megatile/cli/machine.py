@@ -1,4 +1,4 @@
-"""``megatile machines`` and ``megatile machine show|check|diff|route``."""
+"""``megatile machines``, ``megatile machine show|check|diff|route`` and ``megatile measure``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from megatile.core.quantities import format_rate, format_time
 
 if TYPE_CHECKING:
     from megatile.hda import HDA
+
 
 app = typer.Typer(help="Look at machine descriptions.", no_args_is_help=True)
 
@@ -237,3 +238,31 @@ def route(
         f"{a} to {b}: {found.hop_count} links, {format_time(found.latency_ps)}, "
         f"{format_rate(found.bandwidth)} at the narrowest"
     )
+
+
+def measure(
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write the machine file (.yaml); it extends 'cpu'.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Half the time, larger errors.")] = False,
+    db: Annotated[
+        Path | None,
+        typer.Option("--db", envvar="MEGATILE_PERFDB", help="Also keep times of products in this database."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Measure this computer: rates of vectors, products, special functions and copies, latencies, launches.
+
+    Example: megatile measure -o host.yaml
+    """
+    from megatile.runtime.measure import measure as measured
+
+    found = measured(output, quick=quick, database=db)
+    if json:
+        print_json("measure", found.json())
+    else:
+        print(found)
+    if output is not None:
+        print(
+            f"machine file written to {output}; use it as machine='{output}' or -m {output}", file=sys.stderr
+        )

@@ -13,11 +13,8 @@ from typer.core import TyperGroup
 from megatile.cli import (
     attention,
     bench,
-    check_kernel,
     collective,
-    export,
     machine,
-    measure,
     perfdb,
     plan,
     run,
@@ -49,8 +46,8 @@ app.command("machines")(machine.machines)
 app.add_typer(machine.app, name="machine")
 app.command("collective")(collective.collective)
 app.command("run")(run.run)
-app.command("export")(export.export)
-app.command("measure")(measure.measure)
+app.command("export")(run.export)
+app.command("measure")(machine.measure)
 app.command("bench")(bench.bench)
 app.add_typer(plan.app, name="plan")
 app.add_typer(attention.app, name="attention")
@@ -62,7 +59,7 @@ app.add_typer(perfdb.app, name="perfdb")
 app.command("tune")(tune.tune)
 app.command("sweep")(tune.sweep)
 app.command("check-kernel", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
-    check_kernel.check_kernel
+    run.check_kernel
 )
 
 

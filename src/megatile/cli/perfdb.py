@@ -171,8 +171,7 @@ def fit(
     from dataclasses import asdict
 
     from megatile.core.files import write_text
-    from megatile.timing.fit import fit as fit_
-    from megatile.timing.fit import machine_file
+    from megatile.timing.fit import fit as fit_, machine_file
 
     if not 0 <= held_out < 1:
         raise MegatileError(f"held-out is a part from 0 to below 1, not {held_out:g}")

@@ -1,4 +1,4 @@
-"""``megatile run``: a tile program verified, simulated and explained."""
+"""``megatile run``, ``export`` and ``check-kernel``: programs verified, simulated, explained and written."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from megatile.cli.machine import Json, Set, load
-from megatile.cli.output import print_json
+from megatile.cli.output import print_json, print_table
 from megatile.core.errors import MegatileError, did_you_mean
-from megatile.core.files import read_text
+from megatile.core.files import read_text, write_text
 
 if TYPE_CHECKING:
     from megatile.language.tile.program import ProgramFunction
     from megatile.lower.lowered import Lowered
+
 
 LARGEST = 16 << 20
 MOST_WORK = 4e9
@@ -226,3 +227,95 @@ def read_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
         raise MegatileError(
             f"'{text}' is no name and no call with numbers", advice="gemm(512, bK=64)"
         ) from None
+
+
+def export(
+    program: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py[:NAME]",
+            help="A Python file with a tile program (it is imported), and its name or a call of the function "
+            "that makes it: gemm.py:gemm(512, 512, 512, bK=64).",
+        ),
+    ],
+    to: Annotated[str, typer.Option("--to", help="tilelang, cuda or c.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="The file to write; without it, the text is printed."),
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option("-m", "--machine", help="What it is built for (c: this computer; else hgx-a100)."),
+    ] = None,
+    shapes: Annotated[
+        str | None, typer.Option(help="Shapes of the arguments, where extents are open: 512x64,64x32.")
+    ] = None,
+    settings: Set = None,
+) -> None:
+    """Write a tile program as TileLang, CUDA C++ or C. Nothing is compiled, and no GPU is needed.
+
+    Example: megatile export examples/21_gemm_block.py:gemm(512,512,512) --to cuda -o gemm.cu
+    """
+    from megatile.targets.export import export as write
+
+    prog = find_program(program)
+    hda = load(machine, settings) if machine is not None else None
+    text = write(prog, to, *read_shapes(shapes, prog), machine=hda)
+    if output is None:
+        print(text, end="")
+    else:
+        write_text(output, text)
+        print(f"written to {output}")
+
+
+def check_kernel(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="A Python file with TileLang kernels; it is run as a script.")],
+    machine: Annotated[
+        str, typer.Option("-m", "--machine", help="A shipped machine or a YAML file.")
+    ] = "dgx-h100",
+    at: Annotated[
+        str, typer.Option(help="Extents and arguments to predict at, e.g. M=4096,N=4096,K=4096.")
+    ] = "",
+    as_is: Annotated[bool, typer.Option("--as-is", help="Run it with its own sizes, however large.")] = False,
+    json: Json = False,
+) -> None:
+    """Run a file of TileLang kernels with its sizes made small: each is built for the machine, checked for
+    races, bounds and capacity, run, and predicted at the file's own sizes or ``--at`` others. Further
+    arguments are the file's.
+
+    Example: megatile check-kernel example_gemm.py -m dgx-h100
+    """
+    from megatile.compat.tilelang.check import check_file, grids
+
+    found, changed = check_file(file, context.args, machine, _extents(at), as_is)
+    if json:
+        print_json("check-kernel", {"kernels": [one.as_dict() for one in found], "made_small": changed})
+        return
+    rows = []
+    for one in found:
+        predicted = "by data" if one.predicted_us is None else f"{one.predicted_us:.4g}"
+        ran, timed = (" then ".join(map(str, grids(programs))) for programs in (one.programs, one.timed))
+        ms = f"{one.seconds * 1e3:.1f}" if one.runs else "-"
+        rows.append((one.name, ran, str(one.runs), ms, timed, predicted, f"{one.least_us:.3g}"))
+    head = ("kernel", "grid", "runs", "ms on this CPU", "predicted grid", f"us on {machine}", "us at least")
+    print_table(head, rows, left=2)
+    if changed:
+        sizes = ", ".join(f"{name} (there {size})" for name, size in changed.items())
+        print(f"Sizes of the file that were made small to run it: {sizes}; --as-is leaves them.")
+    for one in found:
+        for text in one.warnings:
+            print(f"warning: {text}")
+    print("No races, no access out of bounds, no missing data: every kernel ran with all checks on.")
+    print("'At least' is a bound (matrix products at peak, tensors moved once), not a prediction.")
+
+
+def _extents(text: str) -> dict[str, int]:
+    """``M=4096,N=64`` as numbers by name."""
+    found = {}
+    for part in filter(None, text.replace(" ", "").split(",")):
+        name, sign, number = part.partition("=")
+        if not name.isidentifier() or not sign or not number.isdecimal() or int(number) < 1:
+            raise MegatileError(f"--at {text}: '{part}' is no extent", advice="--at M=4096,N=4096")
+        found[name] = int(number)
+    return found

@@ -10,8 +10,7 @@ from megatile.collectives.algorithms import find_algorithm
 from megatile.collectives.job import CollectiveError
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import quantity, whole
-from megatile.hda import HDA
-from megatile.hda import machine as find_machine
+from megatile.hda import HDA, machine as find_machine
 from megatile.timing.library import PATHS
 
 FIELDS = ("reduction", "root", "peer", "in_place", "memory", "slot_memory")

@@ -13,8 +13,7 @@ from megatile.collectives.job import CollectiveError
 from megatile.collectives.mappers import resolve_mapper, resolve_validator
 from megatile.collectives.topologies import Floor, Neighbors, floor_of, resolve_topology
 from megatile.core.quantities import whole
-from megatile.hda import HDA
-from megatile.hda import machine as find_machine
+from megatile.hda import HDA, machine as find_machine
 from megatile.language.kernel.directions import OPPOSITE, TOPOLOGIES
 
 

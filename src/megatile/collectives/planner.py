@@ -21,8 +21,7 @@ from megatile.collectives.geometry import BUFFERS, Geometry, Ranks, buffer_memor
 from megatile.collectives.job import CollectiveError, Job, operation_name
 from megatile.collectives.libraries import LIBRARIES, offered
 from megatile.collectives.ranking import Floors, named, plan_of, rank, timing_of
-from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.dtypes import itemsize
+from megatile.core.dtypes import dtype as dtype_name, itemsize
 from megatile.core.progress import Listener, shown
 from megatile.hda import HDA
 from megatile.plan.model import Plan

@@ -14,8 +14,7 @@ from megatile.collectives.kernel_plans import kernel_plan
 from megatile.collectives.planner import Prediction, predict
 from megatile.collectives.ranking import Floors
 from megatile.collectives.reference import make_inputs, wrong_elements
-from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.dtypes import itemsize
+from megatile.core.dtypes import dtype as dtype_name, itemsize
 from megatile.hda import HDA
 from megatile.sim import simulate
 from megatile.timing.view import Timing

@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.basic_operations import OPERATIONS, Operation, OperationError
-from megatile.core.basic_operations import cast as cast_array
+from megatile.core.basic_operations import OPERATIONS, Operation, OperationError, cast as cast_array
 from megatile.core.dtypes import dtype, numpy_dtype
 from megatile.core.expr import DIVISIONS, OPERATORS, WEAK, Const, Expr, Symbol, known, substitute
 from megatile.core.expr.typing import Load, TypedReader, promote

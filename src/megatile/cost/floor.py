@@ -18,8 +18,7 @@ import numpy as np
 
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import Expr, constant, symbols
-from megatile.hda import HDA
-from megatile.hda import machine as find_machine
+from megatile.hda import HDA, machine as find_machine
 from megatile.plan import model as pm
 from megatile.plan.residency import copies
 from megatile.timing.fabric import serialise_ps

@@ -26,8 +26,7 @@ from megatile.core.errors import MegatileError
 from megatile.core.expr import constant
 from megatile.cost.extremes import Undecided, extreme
 from megatile.cost.floor import floor
-from megatile.hda import HDA
-from megatile.hda import machine as find_machine
+from megatile.hda import HDA, machine as find_machine
 from megatile.plan import model as pm
 from megatile.plan.model import Plan, require_plan
 from megatile.plan.statements import reads_of, write_of

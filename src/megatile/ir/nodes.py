@@ -37,14 +37,12 @@ class Dim:
     """One dimension of a region: ``extent`` elements from ``start``, or one index if ``extent`` is None.
 
     Anchored dimensions may reach over the edge: reads give zero there, writes are dropped. The edge is
-    that of the
-    named tile, or ``limit`` where a pass has replaced a view by its storage.
+    that of the named tile.
     """
 
     start: Expr
     extent: Expr | None = None
     anchored: bool = False
-    limit: Expr | None = None
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,6 @@ class Region:
             yield dim.start
             if dim.extent is not None:
                 yield dim.extent
-            if dim.limit is not None:
-                yield dim.limit
 
 
 def reads(**kwargs: Any) -> Any:

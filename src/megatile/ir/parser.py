@@ -203,8 +203,8 @@ class _Parser(TypedReader):
             assert tree.step is not None
             return n.Dim(self.expr(tree.lower), self.expr(tree.step))
         if isinstance(tree, ast.Call) and _name_of(tree) == "anchor":
-            start, extent, *limit = (self.expr(a) for a in tree.args)
-            return n.Dim(start, extent, True, limit[0] if limit else None)
+            start, extent = (self.expr(a) for a in tree.args)
+            return n.Dim(start, extent, True)
         return n.Dim(self.expr(tree))
 
     def along(self, call: ast.Call) -> n.Region:

@@ -23,8 +23,7 @@ def _dim(dim: n.Dim) -> str:
     if dim.extent is None:
         return dim.start.text()
     if dim.anchored:
-        limit = f", {dim.limit.text()}" if dim.limit is not None else ""
-        return f"anchor({dim.start.text()}, {dim.extent.text()}{limit})"
+        return f"anchor({dim.start.text()}, {dim.extent.text()})"
     return f"{dim.start.text()}::{dim.extent.text()}"
 
 

@@ -2,8 +2,7 @@
 
 from types import FunctionType
 
-from megatile.core.placement import Partial, Shard
-from megatile.core.placement import Replicate as Replica
+from megatile.core.placement import Partial, Replicate as Replica, Shard
 from megatile.core.public import PublicNames
 from megatile.language.tile.collectives import (
     all_to_all,
@@ -14,8 +13,8 @@ from megatile.language.tile.collectives import (
     reduce_scatter,
 )
 from megatile.language.tile.frames import without_frames
-from megatile.language.tile.functions import DTYPES as _DTYPES
 from megatile.language.tile.functions import (
+    DTYPES as _DTYPES,
     abs,
     cast,
     ceil,
@@ -43,12 +42,14 @@ from megatile.language.tile.loops import Parallel, Persistent, Pipelined, bounde
 from megatile.language.tile.memory import alloc, alloc_fragment, alloc_local, alloc_shared, dynamic, view
 from megatile.language.tile.operations import (
     GemmWarpPolicy,
+    breakpoint_ as breakpoint,
     clear,
     copy,
     cumsum,
     device_assert,
     fill,
     gemm,
+    print_ as print,
     read_scalar,
     reduce_absmax,
     reduce_abssum,
@@ -56,8 +57,6 @@ from megatile.language.tile.operations import (
     reduce_min,
     reduce_sum,
 )
-from megatile.language.tile.operations import breakpoint_ as breakpoint
-from megatile.language.tile.operations import print_ as print
 from megatile.language.tile.program import macro, program
 from megatile.language.tile.python_errors import WORDS as _WORDS
 from megatile.language.tile.scales import Kernel, Scale

@@ -11,20 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from megatile.cost.price import Price
-from megatile.cost.price import price as price_plan
+from megatile.cost.price import Price, price as price_plan
 from megatile.hda import HDA
 from megatile.ir.program import Program
 from megatile.language.tile.program import ProgramFunction
 from megatile.language.tile.tiles import InputArray
 from megatile.lower.lowered import ArgumentsError, Lowered, lower
-from megatile.plan.check import Checked
-from megatile.plan.check import check as check_plan
-from megatile.plan.execute import Results
-from megatile.plan.execute import execute as execute_plan
+from megatile.plan.check import Checked, check as check_plan
+from megatile.plan.execute import Results, execute as execute_plan
 from megatile.plan.model import Plan
-from megatile.sim import Result
-from megatile.sim import simulate as simulate_plan
+from megatile.sim import Result, simulate as simulate_plan
 
 
 def is_program(value: Any) -> bool:

@@ -12,10 +12,8 @@ import numpy as np
 from megatile.core.dtypes import numpy_dtype
 from megatile.core.errors import MegatileError
 from megatile.core.placement import cut
-from megatile.hda import HDA
-from megatile.hda import machine as find_machine
-from megatile.ir.passes.driver import Pass, Step, steps
-from megatile.ir.passes.simplify import Simplify
+from megatile.hda import HDA, machine as find_machine
+from megatile.ir.passes.driver import Pass, Simplify, Step, steps
 from megatile.ir.program import Program
 from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
 from megatile.lower import phases, statements

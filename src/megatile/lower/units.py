@@ -14,6 +14,7 @@ from megatile.core.expr import (
     Const,
     Expr,
     Symbol,
+    binary as make_binary,
     bounds,
     ceil_div,
     expr,
@@ -25,7 +26,6 @@ from megatile.core.expr import (
     select,
     simplify,
 )
-from megatile.core.expr import binary as make_binary
 from megatile.core.expr.tree import folded
 from megatile.ir.expr import Coord, Rank
 from megatile.ir.launch import Launch

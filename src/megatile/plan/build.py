@@ -23,8 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.dtypes import itemsize
+from megatile.core.dtypes import dtype as dtype_name, itemsize
 from megatile.core.errors import Place
 from megatile.core.expr import ZERO, Expr, IntLike, Symbol, constant, expr, unit
 from megatile.core.operations import OPERATIONS

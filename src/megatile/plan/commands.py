@@ -22,8 +22,7 @@ from megatile.plan.cohort import (
 from megatile.plan.control import ControlFlow
 from megatile.plan.memo import KEPT
 from megatile.plan.model import Plan, PlanError
-from megatile.plan.neighbours import nobody_there
-from megatile.plan.queues import Queues, Route
+from megatile.plan.queues import Queues, Route, nobody_there
 from megatile.plan.text import statement_text
 
 Value = Any

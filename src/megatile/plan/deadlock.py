@@ -11,7 +11,7 @@ from megatile.core.errors import MegatileError
 from megatile.plan.code import Instruction
 from megatile.plan.cohort import Actors, Cohort, spread, uniform
 from megatile.plan.model import Statement
-from megatile.plan.neighbours import InvalidDirection, nobody_there
+from megatile.plan.queues import InvalidDirection, nobody_there
 from megatile.plan.text import statement_text
 from megatile.trace import Pointers, Waiter, WaitGraph
 

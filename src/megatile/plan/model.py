@@ -201,8 +201,7 @@ from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.expr import ZERO, Expr, unit
 from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, KEYWORD, part
 from megatile.plan.statements import *  # noqa: F403
-from megatile.plan.statements import Statement
-from megatile.plan.statements import __all__ as _STATEMENTS
+from megatile.plan.statements import Statement, __all__ as _STATEMENTS
 
 __all__ = ["Channel", "Flag", "Group", "Level", "Plan", "PlanError", "Stream", "Tile"]
 __all__ += _STATEMENTS

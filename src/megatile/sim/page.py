@@ -11,8 +11,7 @@ import numpy as np
 from megatile.core.quantities import format_bytes, format_time
 from megatile.hda.routing import Link
 from megatile.report.page import LinkUse, Retiming, Roofline, page
-from megatile.sim import sensitivity
-from megatile.sim import state as st
+from megatile.sim import sensitivity, state as st
 from megatile.trace import Trace
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ import numpy as np
 
 from megatile.core.errors import MegatileError
 from megatile.core.quantities import format_time
-from megatile.hda import HDA
-from megatile.hda import machine as find_machine
+from megatile.hda import HDA, machine as find_machine
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan, ReadScalar
 from megatile.plan.structure import check_structure

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import did_you_mean
-from megatile.hda import HDA
-from megatile.hda import machine as find_machine
+from megatile.hda import HDA, machine as find_machine
 from megatile.plan import model as pm
 from megatile.plan.check import CountingWalk
 from megatile.plan.commands import chooser

@@ -11,8 +11,7 @@ from typing import Any
 from megatile.core.errors import MegatileError
 from megatile.core.progress import Listener, shown
 from megatile.core.quantities import format_time
-from megatile.hda import HDA
-from megatile.hda import machine as find_machine
+from megatile.hda import HDA, machine as find_machine
 from megatile.lower.calls import is_program
 from megatile.plan.model import Plan
 from megatile.tune.executors import workers_for

@@ -18,8 +18,7 @@ from typing import Any
 from megatile.core.errors import did_you_mean
 from megatile.core.progress import Listener, shown, tell
 from megatile.core.quantities import format_time
-from megatile.hda import HDA
-from megatile.hda import machine as find_machine
+from megatile.hda import HDA, machine as find_machine
 from megatile.plan.model import Plan
 from megatile.tune.executors import Workers, workers_for
 from megatile.tune.store import Store

@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.dtypes import is_float, numpy_dtype
+from megatile.core.dtypes import dtype as dtype_name, is_float, numpy_dtype
 from megatile.lower.lowered import lower
 from megatile.plan.execute import execute
 from megatile.plan.model import Plan
-from megatile.targets.interpret.verify import TOLERANCE
-from megatile.targets.interpret.verify import verify as verify_program
+from megatile.targets.interpret.verify import TOLERANCE, verify as verify_program
 from megatile.tune.work import Task, TuneError
 
 MOST_BYTES = 1 << 24

@@ -7,8 +7,7 @@ from itertools import permutations
 
 import networkx as nx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from megatile.collectives.decompositions import (
     DecompositionError,

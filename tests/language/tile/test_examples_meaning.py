@@ -8,10 +8,9 @@ from tests.language.tile.language_examples import NAMES, load, runs
 
 import megatile as mt
 from megatile.ir.parser import parse
-from megatile.ir.passes.driver import run_passes, steps
-from megatile.ir.passes.simplify import Simplify
-from megatile.ir.passes.views import ResolveViews
+from megatile.ir.passes.driver import steps
 from megatile.language.tile.errors import ProgramWarning
+from megatile.lower.lowered import PASSES
 
 NEEDS_FOUR_DEVICES = ("32_summa", "33_cannon")
 MACHINES = ("ahbm", "mi300x-8", "cerebras-wse2")
@@ -26,7 +25,8 @@ def test_text_parses_back_and_passes_keep_the_meaning(name: str, monkeypatch: py
     for prog, before, after in found:
         program = prog.build("dgx-h100")
         assert parse(str(program)) == program
-        lowered = run_passes(program, [ResolveViews(), Simplify()])
+        *_, last = steps(program, PASSES)
+        lowered = last.program
         assert parse(str(lowered)) == lowered
         again = tuple(a.copy() for a in before)
         mt.run(lowered, *again)
@@ -47,11 +47,3 @@ def test_the_same_program_on_other_machines(name: str, machine: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_schedule_gives_the_same(name: str, schedule: str) -> None:
     load(name).main("dgx-h100", schedule=schedule, seed=7)
-
-
-def test_steps_of_passes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    prog, _, _ = runs("22_gemm_split_k", monkeypatch)[0]
-    taken = list(steps(prog.build(), [Simplify(), ResolveViews()]))
-    assert [s.name for s in taken] == ["simplify", "views"]
-    assert "along(" in str(taken[0].program)
-    assert "along(" not in str(taken[1].program)

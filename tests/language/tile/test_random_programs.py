@@ -12,10 +12,9 @@ import megatile as mt
 from megatile.core.expr import OPERATORS, Applied, walk
 from megatile.ir import nodes as n
 from megatile.ir.parser import parse
-from megatile.ir.passes.driver import run_passes
-from megatile.ir.passes.simplify import Simplify
-from megatile.ir.passes.views import ResolveViews
+from megatile.ir.passes.driver import steps
 from megatile.language.tile.errors import ProgramWarning
+from megatile.lower.lowered import PASSES
 
 COUNT, BATCH = 400, 10
 
@@ -46,7 +45,8 @@ def test_text_and_passes(seed: int) -> None:
     case = random_program(seed)
     program = case.program.build()
     assert parse(str(program)) == program
-    lowered = run_passes(program, [ResolveViews(), Simplify()])
+    *_, last = steps(program, PASSES)
+    lowered = last.program
     before, after = case.arrays(), case.arrays()
     mt.run(program, *before, output=lambda text: None)
     mt.run(lowered, *after, output=lambda text: None)

@@ -8,8 +8,8 @@ import pytest
 import megatile as mt
 import megatile.language as T
 from megatile.ir import nodes as n
-from megatile.targets.interpret.batch import can_batch
 from megatile.targets.interpret.errors import DataRaceError, OutOfBoundsError
+from megatile.targets.interpret.independent import can_batch
 from megatile.targets.interpret.places import Places
 
 N = 1000

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from megatile.collectives.algorithms.ring import put_root_data
 from megatile.collectives.blocks import piece
-from megatile.collectives.phases.skips import rounds_of
+from megatile.collectives.phases.exchange import rounds_of
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer, is_rank
 from megatile.core.expr import Expr, eq, expr, member, minimum, select, unit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from megatile.collectives.blocks import piece
 from megatile.collectives.job import Job
-from megatile.collectives.phases.skips import Skips, rounds_of
+from megatile.collectives.phases.exchange import Skips, rounds_of
 from megatile.collectives.rank_groups import AllRanks
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
@@ -71,3 +71,14 @@ def _nth(number: Expr, bit: Expr) -> Expr:
     """The number-th of the numbers that have this bit."""
     width = expr(1) << bit
     return (number >> bit << (bit + 1)) + width + number % width
+
+
+@algorithm("dissemination", "barrier")
+def dissemination(w: Writer) -> None:
+    """In round k signal the rank 2**k ahead and wait for the one 2**k behind: log2(n) rounds."""
+    n = w.job.ranks
+    rounds = (n - 1).bit_length()
+    arrived = w.builder.flag("arrived", rounds)
+    with w.loop(0, rounds, "round") as step:
+        w.builder.signal(arrived, to=(unit + (expr(1) << step)) % n, member=step)
+        w.builder.wait(arrived, 1, member=step)

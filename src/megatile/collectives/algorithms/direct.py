@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatile.collectives.blocks import Blocks, piece
-from megatile.collectives.phases.direct import Direct
+from megatile.collectives.phases.exchange import Direct
 from megatile.collectives.rank_groups import AllRanks, beyond
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer, is_rank
@@ -120,3 +120,20 @@ def to_root(w: Writer) -> None:
                 w.reduce(total, total, w.receive(channel, mine, step))
 
     w.either(is_rank(root), collect, lambda: w.send(channel, mine, root, (unit - root - 1) % n))
+
+
+@algorithm("pairwise", "all_to_all")
+def pairwise(w: Writer) -> None:
+    """One partner at a time, so that no rank is sent to by two at once."""
+    n, blocks, arrivals = w.job.ranks, w.blocks, arriving(w)
+    channel = w.channel("pairs", (unit - 1 - member) % n, blocks.most, members=n - 1, slots=1)
+    kept = w.tile("kept", (max(1, w.job.count),)) if not w.out_of_place else w.own
+    if not w.out_of_place:
+        # What arrives would overwrite what is still to be sent.
+        w.copy(kept, w.own)
+    w.copy(arrivals.part(w.output, unit), blocks.part(kept, unit))
+    with w.loop(0, n - 1) as step:
+        to = (unit + 1 + step) % n
+        w.send(channel, blocks.part(kept, to), to, step)
+        place = arrivals.part(w.output, (unit - 1 - step) % n)
+        w.copy(place, w.receive(channel, place, step))

@@ -1,19 +1,16 @@
-"""Level by level: inside the smallest groups first, then between them, as the machine is nested."""
+"""Level by level, inside the smallest groups first, as the machine is nested, or a grid has dimensions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from megatile.collectives.algorithms.in_network import network_reduces
-from megatile.collectives.algorithms.in_network_tree import Messages
+from megatile.collectives.algorithms.in_network import Messages, network_reduces
 from megatile.collectives.algorithms.ring import put_root_data
 from megatile.collectives.blocks import Blocks, joined, piece
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.phases.chain import Tree, TreePhase, broadcast_down, reduce_up
-from megatile.collectives.phases.direct import Direct
-from megatile.collectives.phases.exchange import Exchange, power_below
+from megatile.collectives.phases.exchange import Direct, Exchange, Skips, power_below
 from megatile.collectives.phases.ring import Ring
-from megatile.collectives.phases.skips import Skips
 from megatile.collectives.rank_groups import BothWays, RankGroup, along
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
@@ -183,3 +180,9 @@ class Levels:
         """Whether this unit has the root's coordinates in all dimensions inside ``level``."""
         stride = self.groups[level].stride
         return eq(unit % stride, root % stride)
+
+
+@algorithm("by_dimension", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
+def by_dimension(w: Writer, chunks: int = 1, both_ways: bool = False) -> None:
+    """Rings along x, then y, … of the grid the ranks stand on (a mesh or a torus)."""
+    nested(w, w.job.grid, chunks=chunks, both_ways=both_ways)

@@ -1,12 +1,15 @@
-"""Reduction done by the switch itself (NVLS, SHARP)."""
+"""Reduction done by the switch itself (NVLS, SHARP), and in a pipeline with rings between nodes."""
 
 from __future__ import annotations
 
 from megatile.collectives.algorithms.ring import put_root_data
-from megatile.collectives.blocks import piece
+from megatile.collectives.blocks import Blocks, piece
 from megatile.collectives.job import Job
+from megatile.collectives.rank_groups import along
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
+from megatile.core.expr import Expr, IntLike, member, unit
+from megatile.plan.build import Handle, Part
 
 
 def network_reduces(job: Job, level: int) -> str | None:
@@ -44,3 +47,105 @@ def in_network(w: Writer) -> None:
         w.collective("broadcast", 0, everything, everything, job.root)
         return
     w.collective("all_reduce", 0, piece(w.own, 0, job.count), piece(w.sums, 0, job.count))
+
+
+@algorithm("in_network_tree", "all_reduce", unfit=reduces_inside, path="switch")
+def in_network_tree(w: Writer, chunks: int = 1) -> None:
+    """Each node's switch reduces a chunk while earlier chunks travel between nodes and spread inside them."""
+    Pipeline(w, chunks).write()
+
+
+class Pipeline:
+    """Round r reduces chunk r in the node, moves the chunks before it one step round the nodes, and spreads
+    the one that has come round. A rank looks after its own block of every chunk."""
+
+    lag = 0
+    """Rounds between a chunk's first commands and its first step between nodes."""
+
+    def __init__(self, w: Writer, chunks: int):
+        self.w, self.chunks = w, Blocks(w.job.count, chunks)
+        self.inside, self.across = along(w.job.nesting)
+        most = Blocks(self.chunks.most, self.inside.size).most
+        steps = 2 * (self.across.size - 1)
+        piece = Blocks(most, self.across.size).most
+        self.ring = w.channel("between", self.across.after(-1), piece, slots=2 * steps + 2)
+        source = self.inside.after(-1 - member)
+        self.spread = w.channel("spread", source, most, members=self.inside.size - 1, slots=2)
+
+    def write(self) -> None:
+        w, between = self.w, self.across.size - 1
+        with w.loop(0, self.chunks.parts + 2 * between + 2 + self.lag, "round") as now:
+            self._begin(now)
+            now = now - self.lag
+            with w.loop(0, between, "step") as step, w.when(self._due(now - 1 - step)):
+                place = self._piece(now - 1 - step, step + 2)
+                w.reduce(place, place, w.receive(self.ring, place))
+                self._send(place)
+            with w.loop(0, between, "step") as step, w.when(self._due(now - 1 - between - step)):
+                place = self._piece(now - 1 - between - step, step + 1)
+                message = w.receive(self.ring, place)
+                with w.when(step < between - 1):
+                    self._send(message)
+                w.copy(place, message)
+            with w.when(self._due(now - 1 - 2 * between)):
+                self._spread(now - 1 - 2 * between)
+            with w.when(self._due(now - 2 - 2 * between)):
+                self._collect(now - 2 - 2 * between)
+
+    def _begin(self, now: Expr) -> None:
+        w = self.w
+        with w.when(now < self.chunks.parts):
+            whole = self.chunks.part(w.sums, now)
+            w.collective("all_reduce", unit // self.inside.size, self.chunks.part(w.own, now), whole)
+            self._send(self._piece(now, 1))
+
+    def _due(self, chunk: Expr) -> Expr:
+        return (chunk >= 0) & (chunk < self.chunks.parts)
+
+    def _piece(self, chunk: IntLike, back: IntLike) -> Part:
+        """Of my block of a chunk: the part of the node ``back`` behind mine."""
+        block = self.chunks.inside(chunk, self.inside.size)
+        cut = block.inside(self.inside.me, self.across.size)
+        return cut.part(self.w.sums, (self.across.me - back) % self.across.size)
+
+    def _send(self, what: Part | Handle) -> None:
+        self.w.send(self.ring, what, self.across.after(1))
+
+    def _spread(self, chunk: IntLike) -> None:
+        w, me, size = self.w, self.inside.me, self.inside.size
+        mine = self.chunks.inside(chunk, size).part(w.sums, me)
+        with w.loop(0, size - 1, "peer") as peer:
+            w.send(self.spread, mine, self.inside.after(1 + peer), peer)
+
+    def _collect(self, chunk: IntLike) -> None:
+        w, size = self.w, self.inside.size
+        with w.loop(0, size - 1, "peer") as peer:
+            place = self.chunks.inside(chunk, size).part(w.sums, (self.inside.me - 1 - peer) % size)
+            w.copy(place, w.receive(self.spread, place, peer))
+
+
+class Messages(Pipeline):
+    """The same where no switch reduces: the ranks of a node send each other their blocks of a chunk, and
+    reduce them a round later."""
+
+    lag = 1
+
+    def __init__(self, w: Writer, chunks: int):
+        super().__init__(w, chunks)
+        source, size = self.inside.after(-1 - member), self.inside.size
+        most = Blocks(self.chunks.most, size).most
+        self.scatter = w.channel("scatter", source, most, members=size - 1, slots=2)
+
+    def _begin(self, now: Expr) -> None:
+        w, size = self.w, self.inside.size
+        with w.when(now < self.chunks.parts), w.loop(0, size - 1, "peer") as peer:
+            theirs = self.chunks.inside(now, size).part(w.own, (self.inside.me + 1 + peer) % size)
+            w.send(self.scatter, theirs, self.inside.after(1 + peer), peer)
+        with w.when(self._due(now - self.lag)):
+            block = self.chunks.inside(now - self.lag, size)
+            mine, total = (block.part(tile, self.inside.me) for tile in (w.own, w.sums))
+            w.reduce(total, mine, w.receive(self.scatter, mine, 0))
+            if size > 2:
+                with w.loop(1, size - 1, "peer") as peer:
+                    w.reduce(total, total, w.receive(self.scatter, mine, peer))
+            self._send(self._piece(now - self.lag, 1))

@@ -1,14 +1,18 @@
-"""Rings: bandwidth-optimal, one way or both ways, in chunks that follow one another."""
+"""Rings: bandwidth-optimal, one way, both ways or over every link, in chunks that follow one another."""
 
 from __future__ import annotations
 
 from megatile.collectives.blocks import Blocks, piece
+from megatile.collectives.decompositions import gen_hamilton_circle, most_rings, partial_rings
+from megatile.collectives.job import Job
 from megatile.collectives.phases.chain import Tree, TreePhase, broadcast_down, reduce_up
 from megatile.collectives.phases.ring import Ring
-from megatile.collectives.rank_groups import AllRanks, BothWays, RankGroup
+from megatile.collectives.rank_groups import AllRanks, BothWays, Cycles, RankGroup
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer, is_rank
 from megatile.core.expr import unit
+from megatile.plan.build import Part
+from megatile.plan.model import Channel
 
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "send_recv")
 
@@ -83,3 +87,46 @@ def shift(w: Writer) -> None:
         w.send(channel, everything, job.peer)
     with w.when(is_rank(job.peer)):
         w.copy(place, w.receive(channel, place))
+
+
+LARGEST = 128
+
+
+def _mesh_size(job: Job) -> str | None:
+    if len(job.nesting) > 1:
+        return "the ranks are not on one network"
+    return None if 3 <= job.ranks <= LARGEST else f"is for 3 to {LARGEST} ranks"
+
+
+@algorithm("hamilton", "all_reduce", "reduce_scatter", "all_gather", unfit=_mesh_size)
+def hamilton(w: Writer, chunks: int = 1) -> None:
+    """n-1 rings at once, each over its own links of a full mesh."""
+    write_rings(w, Cycles.of(gen_hamilton_circle(w.job.ranks)), chunks)
+
+
+@algorithm("multi_ring", "all_reduce", "reduce_scatter", "all_gather", unfit=_mesh_size)
+def multi_ring(w: Writer, rings: int = 2, chunks: int = 1) -> None:
+    """Several rings that share no link, each with its part of the data; at most as many as there are."""
+    write_rings(w, Cycles.of(partial_rings(w.job.ranks, min(rings, most_rings(w.job.ranks)))), chunks)
+
+
+@algorithm("ring_naive", "all_reduce")
+def ring_naive(w: Writer) -> None:
+    """Whole buffers go round; n-1 steps of the whole size."""
+    n, count = w.job.ranks, w.job.count
+    channel = w.channel("ring", (unit - 1) % n, count)
+    own, total = piece(w.own, 0, count), piece(w.sums, 0, count)
+    w.send(channel, own, (unit + 1) % n)
+    if n > 2:
+        _step(w, channel, own, total, n, True)
+    if n > 3:
+        with w.loop(1, n - 2):
+            _step(w, channel, total, total, n, True)
+    _step(w, channel, own if n == 2 else total, total, n, False)
+
+
+def _step(w: Writer, channel: Channel, mine: Part, total: Part, n: int, on: bool) -> None:
+    message = w.receive(channel, total)
+    if on:
+        w.send(channel, message, (unit + 1) % n)
+    w.reduce(total, mine, message)

@@ -6,7 +6,7 @@ beyond it in and out again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -14,7 +14,7 @@ from itertools import pairwise
 from megatile.collectives.blocks import Blocks, piece
 from megatile.collectives.rank_groups import RankGroup
 from megatile.collectives.writer import Writer
-from megatile.core.expr import IntLike, expr, member, select
+from megatile.core.expr import Expr, IntLike, expr, member, minimum, select
 from megatile.plan.build import Handle, Part
 from megatile.plan.model import Channel, Region
 
@@ -140,3 +140,103 @@ class Fold:
             w.send(back, total, self.group.unit_at(me + core))
         with w.when(me >= core):
             w.copy(total, w.receive(back, total))
+
+
+@dataclass(frozen=True)
+class Direct:
+    """Queue k of a position is fed by the position k+1 behind it."""
+
+    writer: Writer
+    group: RankGroup
+    blocks: Blocks
+    channel: Channel
+
+    @staticmethod
+    def over(writer: Writer, group: RankGroup, blocks: Blocks) -> Direct:
+        source = group.after(-1 - member)
+        channel = writer.channel("pairs", source, blocks.most, members=group.size - 1)
+        return Direct(writer, group, blocks, channel)
+
+    def reduce_scatter(self, own: Handle, sums: Handle, into: Handle | None = None) -> None:
+        w, me, size, channel = self.writer, self.group.me, self.group.size, self.channel
+        with w.loop(0, size - 1) as step:
+            to = (me + 1 + step) % size
+            w.send(channel, self.blocks.part(own, to), self.group.unit_at(to), step)
+        total = self.blocks.part(sums, me)
+        if into is not None:
+            total = piece(into, 0, self.blocks.length(me))
+        mine = self.blocks.part(own, me)
+        w.reduce(total, mine, w.receive(channel, mine, 0))
+        if size > 2:
+            with w.loop(1, size - 1) as step:
+                w.reduce(total, total, w.receive(channel, mine, step))
+
+    def all_gather(self, sums: Handle, own: Handle | None = None) -> None:
+        w, me, size, channel = self.writer, self.group.me, self.group.size, self.channel
+        mine = self.blocks.part(sums, me)
+        if own is not None:
+            mine = piece(own, 0, self.blocks.length(me))
+        with w.loop(0, size - 1) as step:
+            w.send(channel, mine, self.group.unit_at((me + 1 + step) % size), step)
+        with w.loop(0, size - 1) as step:
+            theirs = self.blocks.part(sums, (me - 1 - step) % size)
+            w.copy(theirs, w.receive(channel, theirs, step))
+
+
+def rounds_of(n: int) -> int:
+    """How often 1 must be doubled to reach n."""
+    return (n - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class Skips:
+    """``blocks`` has one block per position of the group."""
+
+    writer: Writer
+    group: RankGroup
+    blocks: Blocks
+
+    def _channel(self, name: str, towards: int) -> Channel:
+        source = self.group.after((expr(1) << member) * -towards)
+        most = self.blocks.most * max(1, self.group.size // 2)
+        return self.writer.channel(name, source, most, members=rounds_of(self.group.size), slots=2)
+
+    def _each_part(
+        self, first: IntLike, count: Expr, put: Callable[[Callable[[Handle], Part]], None]
+    ) -> None:
+        """``put`` the part up to the last block, then the rest from the first block on, if there is any."""
+        begin = expr(first) % self.group.size
+        here = minimum(count, self.group.size - begin)
+        put(lambda handle: piece(handle, *self.blocks.stretch(begin, here)))
+        with self.writer.when(count > here):
+            put(lambda handle: piece(handle, *self.blocks.stretch(0, count - here)))
+
+    def all_gather(self, sums: Handle) -> None:
+        """Everybody's blocks; mine is in ``sums``."""
+        w, me, n = self.writer, self.group.me, self.group.size
+        channel = self._channel("fetch", -1)
+        with w.loop(0, rounds_of(n), "round") as step:
+            width = expr(1) << step
+            count = minimum(width, n - width)
+            to = self.group.after(-width)
+            self._each_part(me, count, lambda part: w.send(channel, part(sums), to, step))
+            self._each_part(
+                me + width, count, lambda part: w.copy(part(sums), w.receive(channel, part(sums), step))
+            )
+
+    def reduce_scatter(self, sums: Handle) -> None:
+        """My block is reduced in the end; the others are used up."""
+        w, me, n = self.writer, self.group.me, self.group.size
+        channel = self._channel("hand_in", 1)
+        last = rounds_of(n) - 1
+        with w.loop(0, last + 1, "round") as step:
+            queue = last - step
+            width = expr(1) << queue
+            count = minimum(width, n - width)
+            to = self.group.after(width)
+            self._each_part(me + width, count, lambda part: w.send(channel, part(sums), to, queue))
+            self._each_part(
+                me,
+                count,
+                lambda part: w.reduce(part(sums), part(sums), w.receive(channel, part(sums), queue)),
+            )

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from megatile.compat.tilelang.buffers import TensorType
-from megatile.core.dtypes import dtype as short_name
-from megatile.core.dtypes import is_float, numpy_dtype
+from megatile.core.dtypes import dtype as short_name, is_float, numpy_dtype
 from megatile.core.errors import MegatileError
 
 

@@ -8,9 +8,7 @@ from typing import Any
 
 from megatile.compat.tilelang.dtypes import dtype as Dtype
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Const, difference, known, rebuild, simplify
-from megatile.core.expr import Symbol as Var
-from megatile.core.expr import expr as integer
+from megatile.core.expr import Const, Symbol as Var, difference, expr as integer, known, rebuild, simplify
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.ir.launch import ROOT

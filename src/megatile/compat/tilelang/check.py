@@ -13,8 +13,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from megatile.compat.tilelang import cpu_torch, source, takeover
-from megatile.compat.tilelang import kernel as kernels
+from megatile.compat.tilelang import cpu_torch, kernel as kernels, source, takeover
 from megatile.compat.tilelang.bound import least_time
 from megatile.compat.tilelang.small import Smaller, smaller
 from megatile.compat.tilelang.time import predicted_ms

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import DtypeError, itemsize
-from megatile.core.dtypes import dtype as short_name
+from megatile.core.dtypes import DtypeError, dtype as short_name, itemsize
 from megatile.language.tile.functions import cast
 
 _BITS = {

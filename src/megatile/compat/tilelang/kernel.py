@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from megatile.compat.tilelang import buffers as b
-from megatile.compat.tilelang import ranks
+from megatile.compat.tilelang import buffers as b, ranks
 from megatile.compat.tilelang.arrays import (
     TensorSupplyType,
     array_for,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from megatile.compat.tilelang import buffers as _buffers
 from megatile.compat.tilelang import (
+    buffers as _buffers,
     functions,
     hints,
     launch,
@@ -19,8 +19,7 @@ from megatile.compat.tilelang.dtypes import NAMES, dtype
 from megatile.compat.tilelang.reader import Macro
 from megatile.compat.tilelang.source import prim_func
 from megatile.core.errors import did_you_mean
-from megatile.language.tile import functions as base
-from megatile.language.tile import operations as tile_operations
+from megatile.language.tile import functions as base, operations as tile_operations
 from megatile.language.tile.errors import ProgramError
 
 

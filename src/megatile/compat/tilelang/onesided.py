@@ -16,8 +16,7 @@ from megatile.compat.tilelang.operations import atomic_add
 from megatile.compat.tilelang.simt import Pointer, _moved
 from megatile.compat.tilelang.threads import get_thread_binding
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Binary, Const, Expr, known, rebuild, simplify
-from megatile.core.expr import Symbol as Var
+from megatile.core.expr import Binary, Const, Expr, Symbol as Var, known, rebuild, simplify
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes

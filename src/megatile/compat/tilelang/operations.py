@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
-from megatile.core.expr import Binary, Expr, simplify
-from megatile.core.expr import Symbol as Var
+from megatile.core.expr import Binary, Expr, Symbol as Var, simplify
 from megatile.ir import nodes as n
-from megatile.language.tile import operations as ops
-from megatile.language.tile import synchronise
+from megatile.language.tile import operations as ops, synchronise
 from megatile.language.tile.builder import current
 from megatile.language.tile.functions import if_then_else
 from megatile.language.tile.operations import GemmWarpPolicy

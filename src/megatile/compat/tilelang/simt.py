@@ -10,9 +10,7 @@ from typing import Any
 from megatile.compat.tilelang import buffers as b
 from megatile.compat.tilelang.reader import Macro
 from megatile.compat.tilelang.threads import get_thread_binding
-from megatile.core.expr import Binary, simplify
-from megatile.core.expr import Symbol as Var
-from megatile.core.expr import expr as integer
+from megatile.core.expr import Binary, Symbol as Var, expr as integer, simplify
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.language.tile import operations as ops

@@ -16,8 +16,7 @@ from megatile.compat.tilelang.arrays import shape_for
 from megatile.compat.tilelang.ranks import world_size
 from megatile.compat.tilelang.reader import TileLangReader
 from megatile.core.errors import MegatileError
-from megatile.core.expr import Expr, linear
-from megatile.core.expr import Symbol as Var
+from megatile.core.expr import Expr, Symbol as Var, linear
 from megatile.hda import machine as find_machine
 from megatile.ir.program import Program
 from megatile.language.common.rewrite import bind

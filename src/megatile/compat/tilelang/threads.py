@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from megatile.compat.tilelang import buffers as b
-from megatile.core.expr import Binary, Expr, rebuild, simplify, symbols, walk
-from megatile.core.expr import Symbol as Var
-from megatile.core.expr import expr as integer
+from megatile.core.expr import Binary, Expr, Symbol as Var, expr as integer, rebuild, simplify, symbols, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank, has_loads
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
-from megatile.core.expr import Expr
-from megatile.ir.nodes import Dim, Merge, Node, Region, bodies
+from megatile.core.expr import Const, Expr, known, simplify
+from megatile.ir import nodes as n
+from megatile.ir.nodes import Dim, Node, Region, bodies
 from megatile.ir.program import Program
 from megatile.ir.verify import verify
 
@@ -35,13 +36,6 @@ def steps(program: Program, passes: Iterable[Pass]) -> Iterator[Step]:
         program = one.apply(program)
         verify(program)
         yield Step(one.name, program)
-
-
-def run_passes(program: Program, passes: Iterable[Pass]) -> Program:
-    """The Program after all passes."""
-    for step in steps(program, passes):
-        program = step.program
-    return program
 
 
 def rewrite_nodes(body: tuple[Node, ...], change: Callable[[Node], Node | None]) -> tuple[Node, ...]:
@@ -75,10 +69,39 @@ def _change(value: Any, change: Callable[[Expr], Expr]) -> Any:
         dims = tuple(_change(d, change) for d in value.dims)
         return Region(value.source, dims, value.along)
     if isinstance(value, Dim):
-        extent, limit = (None if e is None else change(e) for e in (value.extent, value.limit))
-        return Dim(change(value.start), extent, value.anchored, limit)
-    if isinstance(value, tuple) and not isinstance(value, str):
+        extent = None if value.extent is None else change(value.extent)
+        return Dim(change(value.start), extent, value.anchored)
+    if isinstance(value, tuple):
         return tuple(_change(v, change) for v in value)
-    if isinstance(value, Merge):
-        return value
     return value
+
+
+@dataclass(frozen=True)
+class Simplify:
+    """``x[k * 4 + k * 4 :: 2 + 2]`` → ``x[k * 8 :: 4]``; ``if 1 < 2: s`` → ``s``; an empty loop
+    disappears."""
+
+    name: str = "simplify"
+
+    def apply(self, program: Program) -> Program:
+        body = rewrite_nodes(program.body, lambda node: rewrite_expressions(node, simplify))
+        return replace(program, body=_settle(body))
+
+
+def _settle(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+    """Decided branches and empty loops."""
+    result: list[n.Node] = []
+    for node in body:
+        if isinstance(node, n.If) and isinstance(node.condition, Const):
+            result += _settle(node.body if node.condition.value else node.orelse)
+        elif isinstance(node, n.Loop) and _never_runs(node):
+            continue
+        else:
+            inner: dict[str, Any] = {name: _settle(part) for name, part in n.bodies(node)}
+            result.append(replace(node, **inner) if inner else node)
+    return tuple(result)
+
+
+def _never_runs(node: n.Loop) -> bool:
+    start, stop, step = (known(e) for e in (node.start, node.stop, node.step))
+    return start is not None and stop is not None and step is not None and step > 0 and start >= stop

@@ -7,8 +7,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from megatile.ir import nodes as n
-from megatile.ir.passes.hazards import accesses
 from megatile.ir.program import Program, bindings
+
+
+@dataclass(frozen=True)
+class Accesses:
+    """What a statement, with everything inside it, reads and writes: storages and their regions."""
+
+    reads: tuple[n.Region, ...]
+    writes: tuple[n.Region, ...]
+
+
+def accesses(node: n.Node) -> Accesses:
+    """All regions a statement touches, those in its body included."""
+    read: list[n.Region] = []
+    written: list[n.Region] = []
+    for inner in n.walk((node,)):
+        for kind, region in n.regions(inner):
+            if kind in ("read", "update"):
+                read.append(region)
+            if kind in ("write", "update"):
+                written.append(region)
+    return Accesses(tuple(read), tuple(written))
+
 
 Finding = tuple[str, "n.Span | None", str]
 

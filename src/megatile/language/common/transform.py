@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 
 from megatile.core.errors import MegatileError, Place
-from megatile.language.common.scopes import always_jumps, jumps, loaded, stored
 from megatile.language.common.syntax import (
     BINARY,
     COMPARE,
+    always_jumps,
     arguments_of,
     function_of,
+    jumps,
     load,
+    loaded,
     names_tuple,
     parameters_of,
+    stored,
     thunk,
     tuple_of,
     without_annotations,

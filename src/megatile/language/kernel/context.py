@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.dtypes import itemsize
+from megatile.core.dtypes import dtype as dtype_name, itemsize
 from megatile.core.expr import ONE, ZERO, Expr, divide, expr, simplify, split, symbols, unit
 from megatile.language.kernel.blocks import flat_region, pieces_of, shaped_as, sub_block
 from megatile.language.kernel.directions import Wiring

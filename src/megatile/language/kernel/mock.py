@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from greenlet import getcurrent, greenlet
 
-from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.dtypes import itemsize, numpy_dtype
+from megatile.core.dtypes import dtype as dtype_name, itemsize, numpy_dtype
 from megatile.core.errors import MegatileError, Place
 from megatile.core.expr import expr
 from megatile.core.operations import apply

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.dtypes import itemsize
+from megatile.core.dtypes import dtype as dtype_name, itemsize
 from megatile.language.common.hooks import Undefined
 from megatile.language.kernel.symbols import KernelError, Sym, to_expr, wrap
 from megatile.plan.build import Handle

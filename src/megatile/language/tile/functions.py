@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.dtypes import is_float, itemsize, numpy_dtype
+from megatile.core.dtypes import dtype as dtype_name, is_float, itemsize, numpy_dtype
 from megatile.core.expr import WEAK, applied
 from megatile.core.expr.typing import cast as cast_expr
 from megatile.language.tile.errors import ProgramError

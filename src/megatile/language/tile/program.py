@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from megatile.core.errors import MegatileError, Place, did_you_mean
-from megatile.hda import HDA
-from megatile.hda import machine as find_machine
+from megatile.hda import HDA, machine as find_machine
 from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT, Param
 from megatile.ir.passes.driver import rewrite_nodes

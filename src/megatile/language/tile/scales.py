@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from megatile.core.expr import Const, applied, simplify
-from megatile.ir.expr import Coord
-from megatile.ir.expr import Rank as RankExpr
+from megatile.ir.expr import Coord, Rank as RankExpr
 from megatile.language.tile.builder import LargerScale, current
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.launch import clusters_of, find_scale, instance_of, launch_of

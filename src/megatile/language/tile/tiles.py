@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.expr import Const, Expr, difference, known, simplify
-from megatile.core.expr import Symbol as SymbolExpr
+from megatile.core.expr import Const, Expr, Symbol as SymbolExpr, difference, known, simplify
 from megatile.core.placement import Layout
 from megatile.core.quantities import whole
 from megatile.ir.expr import Load

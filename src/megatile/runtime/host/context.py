@@ -44,8 +44,7 @@ from typing import Any
 from megatile.collectives.algorithms import algorithms
 from megatile.collectives.config import load_ccl_config, resolve_algorithm_config
 from megatile.core.quantities import whole
-from megatile.hda import HDA
-from megatile.hda import machine as find_machine
+from megatile.hda import HDA, machine as find_machine
 from megatile.runtime.host.allocators import Memory
 from megatile.runtime.host.ccl import CclAlgorithm
 from megatile.runtime.host.creation import Creation, HostError

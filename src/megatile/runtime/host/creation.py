@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.dtypes import itemsize, numpy_dtype
+from megatile.core.dtypes import dtype as dtype_name, itemsize, numpy_dtype
 from megatile.core.errors import MegatileError
 from megatile.hda.addresses import DeviceShape
 from megatile.runtime.host.allocators import AllocationError, Memory

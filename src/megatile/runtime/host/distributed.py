@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import whole
 from megatile.runtime.host.groups import Call, ProcessGroup, Work
-from megatile.runtime.host.messages import Messages, PointToPoint
+from megatile.runtime.host.messages import Messages, Objects, PointToPoint
 from megatile.runtime.host.namespace import missing
-from megatile.runtime.host.objects import Objects
 from megatile.runtime.host.tensor import ShapeMismatch, Tensor
 from megatile.runtime.host.workers import DistributedError, Stuck, call_site
 

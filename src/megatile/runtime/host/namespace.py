@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.dtypes import numpy_dtype
+from megatile.core.dtypes import dtype as dtype_name, numpy_dtype
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.runtime.host import ops
 from megatile.runtime.host.tensor import Device, Tensor

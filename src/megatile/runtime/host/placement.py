@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.dtypes import itemsize as size_of
+from megatile.core.dtypes import dtype as dtype_name, itemsize as size_of
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.placement import Mesh, Replicate, Shard, part
 from megatile.core.quantities import whole

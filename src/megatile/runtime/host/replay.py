@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.dtypes import numpy_dtype
+from megatile.core.dtypes import dtype as dtype_name, numpy_dtype
 from megatile.core.errors import MegatileError
 from megatile.core.files import read_text
 from megatile.core.operations import OPERATIONS, cast

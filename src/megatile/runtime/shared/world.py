@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.dtypes import numpy_dtype
+from megatile.core.dtypes import dtype as dtype_name, numpy_dtype
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import format_bytes
 from megatile.runtime.errors import LaunchError, PeerError

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.core.quantities import format_time
-from megatile.hda import HDA
-from megatile.hda import machine as find_machine
+from megatile.hda import HDA, machine as find_machine
 from megatile.hda.model import MemoryLayer
 from megatile.lower.calls import simulate
 from megatile.sim import Result

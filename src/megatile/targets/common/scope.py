@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from megatile.core.expr import Const, Expr, Symbol, binary, bounds, constant, minimum, rebuild, simplify
+from megatile.core.expr import Const, Expr, Symbol, binary, bounds, constant, rebuild, simplify
 from megatile.core.expr.tree import folded
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
@@ -261,8 +261,6 @@ class Scope:
         axes = []
         for d, (dim, share) in enumerate(zip(region.dims, shares, strict=True)):
             at, stride = simplify(self.own(dim.start)), storage.strides[d]
-            if dim.limit is not None:
-                share = Share(share.start, minimum(share.length, self.own(dim.limit)), share.table, share.row)
             if dim.extent is None:
                 place = self._index(region.source, d, share, at, stride, place, terms, guards)
                 continue
@@ -296,7 +294,7 @@ class Scope:
             f"{axis.high} = lmax(lmin({length} - ({start}), {size}), {axis.low});"
         )
         found = self.gen.storages.names[region.source]
-        if found.alloc is None or region.source in self.gen.padded or dim.limit is not None or moved:
+        if found.alloc is None or region.source in self.gen.padded or moved:
             return
         what = f"'{region.source}' has fewer elements than this region wants (it starts at {{}})"
         missing = (

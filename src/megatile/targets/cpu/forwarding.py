@@ -167,7 +167,7 @@ class _Forward:
         for dim, length in zip(region.dims, binding.shape, strict=True):
             size = 1 if dim.extent is None else constant(dim.extent) or 0
             found = bounds(rebuild(dim.start, self.named), self.ranges)
-            if dim.limit is not None or found is None or found[0] < 0 or found[1] + size > length:
+            if found is None or found[0] < 0 or found[1] + size > length:
                 return False
         return True
 

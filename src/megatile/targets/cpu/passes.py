@@ -208,7 +208,7 @@ def without_copies(program: Program) -> Program:
 def _is_dense(region: n.Region, whole: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     """Rows one after the other in the tensor, in steps that the tensor's extent is a multiple of."""
     *leading, rows, columns = region.dims
-    if any(d.extent is not None for d in leading) or rows.limit is not None or columns.limit is not None:
+    if any(d.extent is not None for d in leading):
         return False
     if columns.start != Const(0) or whole[-1] != shape[1] or whole[-2] % shape[0]:
         return False

@@ -189,7 +189,7 @@ def _operand(scope: Scope, region: n.Region, along: int, variable: str) -> Opera
     found = Operand(region, along, storage)
     steps, other = found.dim(along), found.dim(found.across)
     for dim in (steps, other):
-        if dim.extent is None or constant(dim.extent) is None or dim.limit is not None:
+        if dim.extent is None or constant(dim.extent) is None:
             return None
     if linear(steps.start) != ({Symbol(variable): _size(steps)}, 0):
         return None
@@ -223,7 +223,7 @@ def _is_output(scope: Scope, found: Product, node: n.Node) -> bool:
         for one in n.walk(scope.gen.program.body)
         for _, region in n.regions(one)
     )
-    return same and fits and rows.limit is None and columns.limit is None and uses == 3
+    return same and fits and uses == 3
 
 
 # --- writing --------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def statements(body: tuple[n.Node, ...], launch: Launch, depth: int = 0) -> Iter
 
 def is_whole(region: n.Region, shape: tuple[int, ...]) -> bool:
     return region.along is None and all(
-        constant(d.start) == 0 and d.extent is not None and constant(d.extent) == size and d.limit is None
+        constant(d.start) == 0 and d.extent is not None and constant(d.extent) == size
         for d, size in zip(region.dims, shape, strict=True)
     )
 

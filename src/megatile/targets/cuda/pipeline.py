@@ -71,7 +71,7 @@ def _in_background(scope: DeviceScope, node: n.Copy) -> bool:
     shares = storages.shares(node.source.source, scope.path)
     steps, first = [], None
     for share, dim, stride in zip(shares, node.source.dims, source.strides, strict=True):
-        if share.table is not None or dim.limit is not None:
+        if share.table is not None:
             return False
         factors, left = linear(simplify(binary("+", share.start, scope.own(dim.start))))
         steps += [f * stride for f in (*factors.values(), left)]

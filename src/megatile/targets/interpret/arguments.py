@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.dtypes import numpy_dtype
+from megatile.core.dtypes import dtype as dtype_name, numpy_dtype
 from megatile.hda import HDA
 from megatile.ir.program import Program
 from megatile.language.tile.program import ProgramFunction

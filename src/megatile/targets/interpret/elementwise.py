@@ -18,7 +18,6 @@ from megatile.core.expr import Const, Expr, Symbol, applied, linear, simplify, s
 from megatile.core.operations import cast
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load, has_loads
-from megatile.targets.interpret.batch import wording
 from megatile.targets.interpret.dependence import (
     ITERATIONS,
     Touch,
@@ -34,6 +33,7 @@ from megatile.targets.interpret.errors import (
 )
 from megatile.targets.interpret.expressions import unflatten
 from megatile.targets.interpret.history import ATOMIC, READ, WRITE
+from megatile.targets.interpret.independent import wording
 from megatile.targets.interpret.resolve import Target
 from megatile.targets.interpret.units import Unit, describe
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.elementwise import DIRECT
-from megatile.core.elementwise import operation as core_operation
+from megatile.core.elementwise import DIRECT, operation as core_operation
 from megatile.core.expr import WEAK, Applied, Const, Expr, Symbol
 from megatile.core.placement import coordinates
 from megatile.ir.expr import Coord, Load, Rank, has_loads

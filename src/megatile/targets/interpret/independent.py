@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 from megatile.core.expr import Expr, Symbol, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank, has_loads
-from megatile.targets.interpret.dependence import watched
+from megatile.ir.launch import Launch
+from megatile.targets.interpret.dependence import Wording, watched
 from megatile.targets.interpret.dispatch import MOST_INSTANCES
+from megatile.targets.interpret.errors import DataRaceError
+from megatile.targets.interpret.places import Name
 from megatile.targets.interpret.units import Unit
 
 if TYPE_CHECKING:
     from megatile.targets.interpret.machine import Interpreter
+
 
 FEWEST = 8
 """Units below which it is not worth while."""
@@ -91,7 +95,7 @@ def _region_fits(machine: Interpreter, region: n.Region, varying: set[str]) -> b
         return False
     private = machine.places.names[region.source].alloc is not None
     for dim in region.dims:
-        if dim.limit is not None or (dim.extent is not None and not _is_uniform(dim.extent, varying)):
+        if dim.extent is not None and not _is_uniform(dim.extent, varying):
             return False
         if private and not _is_uniform(dim.start, varying):
             return False
@@ -120,3 +124,41 @@ def _only_added(expr: Expr, name: str) -> bool:
         return False
     holding = [a for a in expr.args if any(isinstance(p, Symbol) and p.name == name for p in walk(a))]  # type: ignore[attr-defined]
     return len(holding) == 1 and _only_added(holding[0], name)
+
+
+_ELEMENTWISE = (n.Store, n.Atomic, n.Let, n.If, n.Loop, n.Check)
+
+
+def can_batch(node: n.Scale, depth: int, names: dict[str, Name], launch: Launch) -> bool:
+    """Whether the units of a region below a unit at ``depth`` can run together."""
+    inside = list(n.walk(node.body))
+    if not all(isinstance(inner, _ELEMENTWISE) and n.remote(inner) is None for inner in inside):
+        return False
+    touched = {name for inner in inside for _, name, _ in n.element_accesses(inner)}
+    if any(names[t].depth > depth or names[t].copy_depth > depth for t in touched):
+        return False  # every unit has its own: a tile, a share, or a copy
+    own = {inner.name for inner in inside if isinstance(inner, n.Let)}
+    bounds = [
+        e for inner in inside if isinstance(inner, n.Loop) for e in (inner.start, inner.stop, inner.step)
+    ]
+    return all(_is_shared(e, depth, own, launch) for e in bounds)
+
+
+def _is_shared(expr: Expr, depth: int, own: set[str], launch: Launch) -> bool:
+    """Whether all units see the same value."""
+    for part in walk(expr):
+        if isinstance(part, Load) or getattr(part, "name", None) in own:
+            return False
+        if isinstance(part, (Rank, Coord)) and launch.depth(part.scale) > depth:
+            return False
+    return True
+
+
+def wording(scale: str) -> Wording:
+    """How a conflict between units is reported."""
+    return Wording(
+        DataRaceError,
+        several=f"data race: several units of scale '{scale}' write",
+        one=f"data race: {scale} {{}}",
+        advice=f"let every {scale} write its own element, use T.atomic_add, or put a T.barrier() between",
+    )

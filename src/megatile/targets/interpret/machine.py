@@ -17,18 +17,16 @@ from megatile.ir.launch import ROOT
 from megatile.ir.program import Program
 from megatile.language.tile.errors import ProgramWarning
 from megatile.targets.interpret.access import Accessor
-from megatile.targets.interpret.batch import can_batch
 from megatile.targets.interpret.dispatch import WINDOW, Dispatcher, is_dispatched
 from megatile.targets.interpret.elementwise import Elementwise, Iterations
 from megatile.targets.interpret.errors import DataRaceError, DeadlockError, RunError
 from megatile.targets.interpret.expressions import Compiler, Evaluate, unflatten
 from megatile.targets.interpret.group import Group, word_of
-from megatile.targets.interpret.independent import can_run
+from megatile.targets.interpret.independent import can_batch, can_run
 from megatile.targets.interpret.lockstep import Lockstep
-from megatile.targets.interpret.places import Places
+from megatile.targets.interpret.places import Places, Sharing
 from megatile.targets.interpret.record import Recorder
 from megatile.targets.interpret.schedule import Schedule
-from megatile.targets.interpret.sharing import Sharing
 from megatile.targets.interpret.statements import HANDLERS, TURN, WAIT, LeaveBody
 from megatile.targets.interpret.units import Unit, describe
 

@@ -69,7 +69,6 @@ class Axis:
     start: Number
     extent: Number | None
     anchored: bool
-    limit: Number | None
 
 
 @dataclass(frozen=True)
@@ -149,8 +148,7 @@ class Resolver:
 
     def _prepared(self, number: int, dim: Dim) -> Axis:
         extent = None if dim.extent is None else self._number(dim.extent)
-        limit = None if dim.limit is None else self._number(dim.limit)
-        return Axis(number, self._number(dim.start), extent, dim.anchored, limit)
+        return Axis(number, self._number(dim.start), extent, dim.anchored)
 
     def _number(self, expr: Expr) -> Number:
         return int(expr.value) if isinstance(expr, Const) else self.machine.compile(expr)
@@ -161,8 +159,6 @@ class Resolver:
         """One dimension; ``moved`` is the part of a view that an anchor goes along with. The elements of
         iterations are no bulk copy: all of them must be inside."""
         length = share[1] - share[0] if isinstance(share, tuple) else len(share)
-        if axis.limit is not None:
-            length = min(length, _value(axis.limit, context))
         at = _value(axis.start, context)
         if axis.extent is None:
             if not 0 <= at < length and region.source in self.machine.padded:
@@ -174,7 +170,7 @@ class Resolver:
         if size < 0:
             raise RunError(f"a region of '{region.source}' has extent {size}", advice="check its bounds")
         # A view may have its part outside where the whole tile does not lie.
-        excused = axis.limit is not None or (moved is not None and 0 <= at < length)
+        excused = moved is not None and 0 <= at < length
         item: Any
         part: Any
         if moved is not None and not isinstance(moved, tuple):
@@ -234,7 +230,7 @@ def _fixed(name: Name, axes: tuple[Axis, ...]) -> tuple[list[Any], tuple[int, ..
         return None
     items: list[Any] = []
     for axis, length in zip(axes, name.binding.shape, strict=True):
-        if not isinstance(axis.start, int) or axis.limit is not None:
+        if not isinstance(axis.start, int):
             return None
         size = 1 if axis.extent is None else axis.extent
         if not isinstance(size, int) or axis.start < 0 or axis.start + size > length:

@@ -9,8 +9,7 @@ import numpy as np
 
 from megatile.core.expr import Expr
 from megatile.core.forkjoin import meet
-from megatile.core.operations import OPERATIONS, cast
-from megatile.core.operations import apply as apply_operation
+from megatile.core.operations import OPERATIONS, apply as apply_operation, cast
 from megatile.ir import nodes as n
 from megatile.targets.interpret.collectives import check_same, perform
 from megatile.targets.interpret.elementwise import ATOMICS, Iterations, filled
