@@ -29,7 +29,7 @@ with scale("device"):
     n = readscalar(f[0], bound=4)
     x = n + 1
     copy(t[0::8, 0::8], a[0::8, 0::8], dst=(rank("device", "launch") + 1) % 2, axis=0, impl="dma")
-    copy(t[0::8, 0::8], along(A[anchor(n * 8, 8), anchor(0, 8, 16)], b))
+    copy(t[0::8, 0::8], along(A[anchor(n * 8, 8), anchor(0, 8)], b))
     gemm(t[0::8, 0::8], t[0::8, 0::8], t[0::8, 0::8], transpose_b=True, clear=True, policy="FullRow")
     fill(t[0::4, 3], value=(-inf))
     reduce("max", a[0::8, 0::8], t[0, 0::8], clear=False)
@@ -92,6 +92,10 @@ def test_everything_parses_back() -> None:
         (
             "def p():\n    launch(block=1, dispatch='block')\n    for i in around(1):\n        pass",
             "unknown loop",
+        ),
+        (
+            "def p(A: f32[8]):\n    launch(block=1, dispatch='block')\n    fill(A[anchor(0, 4, 8)])",
+            "an anchor has a start and an extent",
         ),
     ],
 )

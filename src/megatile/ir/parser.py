@@ -203,8 +203,9 @@ class _Parser(TypedReader):
             assert tree.step is not None
             return n.Dim(self.expr(tree.lower), self.expr(tree.step))
         if isinstance(tree, ast.Call) and _name_of(tree) == "anchor":
-            start, extent = (self.expr(a) for a in tree.args)
-            return n.Dim(start, extent, True)
+            if len(tree.args) != 2:
+                raise _fail(tree, "an anchor has a start and an extent")
+            return n.Dim(self.expr(tree.args[0]), self.expr(tree.args[1]), True)
         return n.Dim(self.expr(tree))
 
     def along(self, call: ast.Call) -> n.Region:

@@ -12,9 +12,8 @@ import megatile as mt
 from megatile.core.expr import OPERATORS, Applied, walk
 from megatile.ir import nodes as n
 from megatile.ir.parser import parse
-from megatile.ir.passes.driver import steps
+from megatile.ir.passes.driver import Simplify, steps
 from megatile.language.tile.errors import ProgramWarning
-from megatile.lower.lowered import PASSES
 
 COUNT, BATCH = 400, 10
 
@@ -45,7 +44,7 @@ def test_text_and_passes(seed: int) -> None:
     case = random_program(seed)
     program = case.program.build()
     assert parse(str(program)) == program
-    *_, last = steps(program, PASSES)
+    *_, last = steps(program, [Simplify()])
     lowered = last.program
     before, after = case.arrays(), case.arrays()
     mt.run(program, *before, output=lambda text: None)
