@@ -68,3 +68,40 @@ def test_whole_blocks_in_turn_by_hand(blocks, turns):
 def test_it_is_near_where_engines_are_busy():
     low = mt.lower(gemm(1024, 1024, 512, bM=128, bN=128, bK=64, stages=3), machine="dgx-h100")
     assert floor(low.plan, low.machine) > 0.7 * mt.simulate(low.plan, machine=low.machine).time_ps
+
+
+def exchange(n, rounds=16, devices=4):
+    """Devices put a large tile into the memory of the next one, round after round."""
+
+    @T.program
+    def kernel(A: T.Tensor((devices * n, 1024), "f32")):
+        with T.Kernel(device=devices) as d:
+            mine = T.view(A, layout=T.Shard(0))
+            box = T.alloc((2, n, 1024), "f32", level="l2")
+            T.copy(box[0], mine)
+            T.barrier()
+            for s in T.serial(rounds):
+                T.copy(box[(s + 1) % 2], box[s % 2], dst=(d + 1) % devices)
+                T.barrier()
+            T.copy(mine, box[rounds % 2])
+
+    return kernel
+
+
+@pytest.mark.parametrize("machine", ["dgx-h100", "mi300x-8", "hgx-a100", "h100-cluster"])
+def test_links_bound_what_is_dominated_by_communication(machine):
+    low = mt.lower(exchange(8192), machine=machine)
+    bound, time = floor(low.plan, low.machine), mt.simulate(low, record=False).time_ps
+    assert 0.8 * time < bound <= time
+    assert mt.price(low).lower_ps <= time
+
+
+def test_cores_of_a_mesh_are_bounded_by_their_links():
+    b = PlanBuilder("row", scale="wafer", units=1)
+    level = b.level("core", scale="core", grid=32, parent="wafer")
+    x = b.tile("x", (2, 2048), "f32", memory="sram", level=level)
+    with b.stream(level=level):
+        b.copy(x[0:1, 0:2048].at(31), x[1:2, 0:2048])
+    plan, hda = b.finish(), mt.machine("cerebras-wse2", width=40, height=2)
+    link = 30 * 2048 * 4 / 4 / 1.1e9 * 1e12  # all but one pass the last link but one
+    assert link <= floor(plan, hda) <= mt.simulate(plan, machine=hda).time_ps

@@ -1,9 +1,11 @@
 """What no machine and no program may do: beat its bound, or lose where rates are doubled."""
 
+import warnings
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from tests.language.tile.random_programs import random_program
 from tests.tune.factories import gemm
 
 import megatile as mt
@@ -50,6 +52,23 @@ def test_no_program_beats_its_bound(program, machine) -> None:
     except mt.MegatileError:  # tiles that a core of the wafer has no room for
         return
     assert 0 < mt.price(low).lower_ps <= mt.simulate(low, record=False).time_ps
+
+
+@pytest.mark.parametrize("machine", ["dgx-h100", "mi300x-8", "hgx-a100", "cerebras-wse2", "ahbm", "cpu"])
+def test_no_random_program_beats_its_bounds(machine) -> None:
+    done = 0
+    for seed in range(16):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                low = mt.lower(random_program(seed).program, machine=machine)
+                time = mt.simulate(low, record=False).time_ps
+            except mt.MegatileError:  # more devices than there are, or values that only data say
+                continue
+        bounds = mt.price(low)
+        assert 0 < floor(low.plan, low.machine) <= bounds.lower_ps <= time <= bounds.upper_ps, seed
+        done += 1
+    assert done
 
 
 @QUICK

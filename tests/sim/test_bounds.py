@@ -5,11 +5,14 @@ from __future__ import annotations
 from statistics import median
 
 import pytest
+from random_cases import random_case
 from random_levels import random_levels
 from random_plans import random_plan
 from toys import ring, toy
 
+from megatile.core.errors import MegatileError
 from megatile.core.expr import member, unit
+from megatile.cost.floor import floor
 from megatile.cost.price import price
 from megatile.hda import machine
 from megatile.language import tl
@@ -94,3 +97,22 @@ def test_the_price_bounds_levels_and_slots() -> None:
             continue
         bounds = price(case.plan, case.hda)
         assert bounds.lower_ps <= time <= bounds.upper_ps, seed
+
+
+def test_the_price_bounds_copies_of_one_instance_that_meet_in_a_memory() -> None:
+    case = random_levels(801)
+    assert price(case.plan, case.hda).upper_ps >= simulate(case.plan, machine=case.hda).time_ps
+
+
+def test_no_random_case_beats_its_floor() -> None:
+    """Seeds 274, 441 and 559: units that share the memory at the other end reach it without links."""
+    for seed in (*range(40), 274, 441, 559):
+        case = random_case(seed)
+        try:
+            time = simulate(
+                case.plan, machine=case.hda, inputs=case.inputs, assume=case.assume, record=False
+            ).time_ps
+        except MegatileError:
+            continue
+        assert floor(case.plan, case.hda) <= time, seed
+        assert price(case.plan, case.hda).lower_ps <= time, seed

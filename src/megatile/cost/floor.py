@@ -1,7 +1,8 @@
 """``floor(plan, machine)``: a lower bound of a plan's time without running it, for plans with many instances.
 
 What the instances of a level keep an engine or a memory busy with, divided evenly over those that they may
-use; and, as an instance stays on its hardware unit, whole instances in turn on the busiest engine. Commands
+use; what goes through the busiest link; and, as an instance stays on its hardware unit, whole instances in
+turn on the busiest engine. Commands
 whose number is not known without running (data, or an outer loop's index, decides) count as none, work whose
 size is not known as a start-up. Of a memory behind caches, copies keep the nearest cache busy with all their
 bytes, and the memory with those that it must give or take at least once: distinct blocks that are read, and
@@ -10,21 +11,22 @@ distinct blocks that are written beyond what the caches hold at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Expr, constant, symbols
+from megatile.core.expr import constant
+from megatile.cost.links import busiest_link
+from megatile.cost.walk import Values, Walk, value_of
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan import model as pm
 from megatile.plan.residency import copies
 from megatile.timing.fabric import serialise_ps
 from megatile.timing.resources import Resources
 
-Values = Mapping[str, Any]
 Busy = dict[tuple[str, str], Any]
 """Picoseconds of every instance, by ("engine", kind) or ("memory", name)."""
 
@@ -53,7 +55,7 @@ def floor(plan: pm.Plan, machine: HDA | str, *, launch: bool = True) -> int:
             if level.slots is not None and what == "engine" and len(busy) == plan.instances(level.name) > 0:
                 turns = -(-level.count // max(1, servers // parents))
                 longest = max(longest, turns * int(busy.min()))
-    found = max(longest, int(max(loads.values(), default=0.0)), _behind_caches(whole))
+    found = max(longest, int(max(loads.values(), default=0.0)), _behind_caches(whole), busiest_link(whole))
     return whole.whole_ps(min((whole.start_ps(u) for u in (0,) if plan.units), default=0) + found, launch)
 
 
@@ -81,46 +83,24 @@ def _behind_caches(whole: Resources) -> int:
     return longest
 
 
-class Distinct:
+class Distinct(Walk):
     """Blocks of tiles that the copies of a stream read or write, counted once however often they are used."""
-
-    MOST = 1 << 20
-    """Pairs of unit and round that are looked at."""
 
     def __init__(self, plan: pm.Plan, stream: pm.Stream) -> None:
         self.tiles = {tile.name: tile for tile in plan.tiles}
         self.found: dict[tuple[str, bool], tuple[tuple[int, ...], Any]] = {}
-        units = np.fromiter(stream.unit_numbers(), np.int64)
-        self.block(stream.body, {"unit": units}, np.ones(len(units), bool))
+        super().__init__(stream)
 
-    def block(self, body: Iterable[Any], known: dict[str, Any], alive: Any) -> None:
-        for s in body:
-            if isinstance(s, pm.Compute) and s.engine == "dma":
-                self.copy(s.reads[:1], False, known, alive)
-                self.copy((s.write,), True, known, alive)
-            elif isinstance(s, pm.Loop):
-                start, stop, step = (_value(e, known) for e in (s.start, s.stop, s.step))
-                if start is None or stop is None or step is None or np.ndim(step) or step <= 0:
-                    continue
-                trips = int(np.max(-(-(stop - start) // step), initial=0))
-                if trips * len(alive) > self.MOST or s.carries:
-                    continue
-                turns = np.repeat(np.arange(trips), len(alive))
-                wide = {name: np.tile(np.broadcast_to(v, alive.shape), trips) for name, v in known.items()}
-                index = np.tile(np.broadcast_to(start, alive.shape), trips) + turns * step
-                inside = np.tile(alive, trips) & (index < np.tile(np.broadcast_to(stop, alive.shape), trips))
-                self.block(s.body, wide | {s.index: index}, inside)
-            elif isinstance(s, pm.If):
-                taken = _value(s.condition, known)
-                if taken is not None:
-                    self.block(s.body, known, alive & (taken != 0))
-                    self.block(s.orelse, known, alive & (taken == 0))
+    def command(self, s: Any, known: Values, times: Any) -> None:
+        if isinstance(s, pm.Compute) and s.engine == "dma":
+            self.copy(s.reads[:1], False, known, times > 0)
+            self.copy((s.write,), True, known, times > 0)
 
-    def copy(self, regions: Iterable[pm.Region], write: bool, known: dict[str, Any], alive: Any) -> None:
+    def copy(self, regions: Iterable[pm.Region], write: bool, known: Values, alive: Any) -> None:
         """Regions at multiples of one shape do not overlap; others are left out."""
         for region in regions:
             tile, shape = self.tiles.get(region.tile), tuple(constant(e) or 0 for e in region.shape)
-            starts = [_value(e, known) for e in region.start]
+            starts = [value_of(e, known) for e in region.start]
             if (
                 tile is None
                 or not shape
@@ -168,23 +148,23 @@ class _Count:
             if isinstance(s, pm.Compute):
                 self.work(s, known, times)
             elif isinstance(s, pm.Loop):
-                bounds = [_value(e, known) for e in (s.start, s.stop, s.step)]
+                bounds = [value_of(e, known) for e in (s.start, s.stop, s.step)]
                 if all(b is not None for b in bounds):
                     start, stop, step = (np.asarray(b) for b in bounds)
                     trips = np.maximum(0, -(-(stop - start) // np.where(step == 0, 1, step)))
                     inner = {n: v for n, v in known.items() if n != s.index}
                     self.block(s.body, inner, times * trips)
             elif isinstance(s, pm.If):
-                taken = _value(s.condition, known)
+                taken = value_of(s.condition, known)
                 if taken is not None:
                     self.block(s.body, known, np.where(taken != 0, times, 0))
                     self.block(s.orelse, known, np.where(taken != 0, 0, times))
 
     def work(self, s: pm.Compute, known: Values, times: Any) -> None:
         if s.engine == "dma":
-            self.copy(s, _value(s.work.bytes, known), times)
+            self.copy(s, value_of(s.work.bytes, known), times)
             return
-        flops = _value(s.work.flops, known)
+        flops = value_of(s.work.flops, known)
         sizes, which = np.unique(
             np.broadcast_to(0 if flops is None else flops, times.shape), return_inverse=True
         )
@@ -197,9 +177,8 @@ class _Count:
         sizes, which = np.unique(nbytes, return_inverse=True)
         rows = which.reshape(times.shape)
         held = np.array([dma.startup_ps + serialise_ps(int(b), dma.bandwidth) for b in sizes])
-        if self.view.engine_resource("dma", 0) is not None:
-            self.add("engine", "dma", times * held[rows])
-        for name in {self.memories.get(r.tile) for r in (*s.reads[:1], s.write)} - {None}:
+        self.add("engine", "dma", times * held[rows])
+        for name in {self.memories.get(r.tile) for r in (*s.reads[:1], s.write) if r.at is None} - {None}:
             assert name is not None
             caches = self.view.caches(name, 0)
             bandwidth = self.view.memory(caches[0].name if caches else name)[1]
@@ -209,10 +188,3 @@ class _Count:
     def add(self, what: str, name: str, busy: Any) -> None:
         key = (what, name)
         self.busy[key] = self.busy.get(key, 0) + busy
-
-
-def _value(expression: Any, known: Values) -> Any:
-    """The value for every instance; None where it depends on something that is not known."""
-    if not isinstance(expression, Expr):
-        return expression
-    return expression.evaluate(known) if symbols(expression) <= set(known) else None

@@ -7,8 +7,8 @@ longest chain of dependencies, and the lower bound (or the busiest resource, if 
 chain, time is lost only while some shared resource serves others, so the upper bound adds the busy time of
 every resource that more than one flow uses. A receive-from-any takes what comes first, which contention may
 change: then the busiest engine or resource bounds the time below, and all activities one after another above.
-So it is where instances take slots in turn: which slot one gets depends on who is ready first. Plans with
-many instances are bounded below by `floor`, without a run; the upper bound is found (and a deadlock reported)
+So it is where instances wait for slots: which slot one gets depends on who is ready first. Plans with many
+such instances are bounded below by `floor`, without a run; the upper bound is found (and a deadlock reported)
 when it is asked for. Caches have everything for the lower bound, and nothing for the upper one.
 """
 
@@ -29,6 +29,7 @@ from megatile.cost.floor import floor
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan import model as pm
 from megatile.plan.model import Plan, require_plan
+from megatile.plan.residency import copies, units_below
 from megatile.plan.statements import reads_of, write_of
 from megatile.plan.structure import check_structure
 from megatile.sim import state as st
@@ -115,7 +116,7 @@ def price(
     if not plan.levels or timing is not None:
         return bounds()
     least = floor(plan, machine, launch=launch)
-    if _takes_turns(plan, FEW) and not has_any(plan) and not _reads(plan):
+    if _takes_turns(plan, find_machine(machine), FEW) and not has_any(plan) and not _reads(plan):
         return Price.bounded(least, bounds)
     found = bounds()
     return replace(found, lower_ps=max(found.lower_ps, least), upper_ps=max(found.upper_ps, least))
@@ -127,7 +128,7 @@ def lower_bound(plan: Plan, machine: HDA | str, *, launch: bool = True, timing: 
     for run in _runs(plan, machine, timing, launch):
         if _reads(plan):
             return floor(plan, machine, launch=launch)
-        if _unordered(plan):
+        if _unordered(plan, find_machine(machine)):
             return price(plan, machine, launch=launch, timing=timing).lower_ps
         run.run(0)
         found.append(run.end_ps)
@@ -164,13 +165,24 @@ def _reading(assume: Mapping[str, int]) -> Any:
     return lambda statement, unit, count: int(assume.get(statement.name, statement.bound))
 
 
-def _unordered(plan: Plan) -> bool:
+def _unordered(plan: Plan, hda: HDA) -> bool:
     """Whether contention may change what comes first, and with it the course of the plan."""
-    return has_any(plan) or _takes_turns(plan)
+    return has_any(plan) or _takes_turns(plan, hda)
 
 
-def _takes_turns(plan: Plan, more_than: int = 0) -> bool:
-    return any(x.slots is not None and plan.instances(x.name) > more_than for x in plan.levels)
+def _takes_turns(plan: Plan, hda: HDA, more_than: int = 0) -> bool:
+    """Whether instances wait for slots of others: more than so many, and more than are there at a time."""
+    slotted = [x for x in plan.levels if x.slots is not None and plan.instances(x.name) > more_than]
+    if not slotted:
+        return False
+    places = copies(plan, hda)
+
+    def waits(level: pm.Level) -> bool:
+        above = places[level.parent][0] if level.parent else np.zeros(1, np.int64)
+        crowd = int(np.unique(above, return_counts=True)[1].max(initial=0))
+        return crowd * level.count > units_below(hda, level, plan) * (level.slots or 0)
+
+    return any(waits(level) for level in slotted)
 
 
 def _reads(plan: Plan) -> bool:
@@ -179,7 +191,7 @@ def _reads(plan: Plan) -> bool:
 
 def _price(least: Run, run: Run, assume: Mapping[str, int]) -> Price:
     """Bounds of a plan that has the least to do in one run and the most in the other."""
-    unordered = _unordered(run.plan)
+    unordered = _unordered(run.plan, run.hda)
     loads = []
     for one in (run,) if least is run else (least, run):
         one.scalars = _reading(assume)
@@ -207,6 +219,7 @@ class _Loads:
         users: dict[Any, set[Any]] = {}
         loads: dict[Any, int] = {}
         rounding: dict[Any, int] = {}
+        crowded: set[Any] = set()
         fabric = resources.fabric
         moved = rows[rows[:, st.R_PATH] != st.NONE]
         flows = np.where(moved[:, st.R_KIND] == st.SEND, moved[:, st.R_QUEUE], -1 - moved[:, st.R_WHO])
@@ -217,17 +230,20 @@ class _Loads:
             pieces = len(path.pieces(nbytes))
             for stage, busy in zip(path.stages, path.stage_ps(nbytes)[1], strict=True):
                 if stage.resource is not None:
-                    key = fabric.keys[stage.resource]
+                    key: Any = fabric.keys[stage.resource]
+                    if run.plan.levels and key[0] == "memory" and (count > 1 or flow in users.get(key, ())):
+                        crowded.add(key)
                     users.setdefault(key, set()).add(flow)
                     loads[key] = loads.get(key, 0) + count * busy
                     # A transfer cut into pieces rounds the time of every piece up.
                     rounding[key] = rounding.get(key, 0) + (count * 2 * pieces if pieces > 1 else 0)
         widths = dict(zip(fabric.keys, fabric.widths, strict=True))
         self._engines(rows, users, loads)
-        shared = [key for key, flows_of in users.items() if len(flows_of) > 1]
+        # Transfers of one flow follow each other on links, but may meet in a memory slower than these.
+        shared = [key for key, flows_of in users.items() if len(flows_of) > 1 or key in crowded]
         self.waiting_ps = sum(loads[key] + rounding.get(key, 0) for key in shared)
         least = {key: loads[key] - self.not_held.get(key, 0) for key in shared}
-        if _takes_turns(run.plan):
+        if _takes_turns(run.plan, run.hda):
             self.busiest_ps = max(self._evenly(least), self.own_ps)
         else:
             self.busiest_ps = max([least[key] // widths.get(key, 1) for key in shared] + [self.own_ps])

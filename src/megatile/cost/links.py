@@ -1,0 +1,141 @@
+"""What the links of a machine have to carry: the busiest one bounds a plan's time from below.
+
+The ends of a transfer are the hardware units of the instances that have its regions, as far as these stay
+where they are; of instances in slots it is the unit of those that they are in. Commands whose ends or bytes
+are not known without running count as none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from megatile.cost.walk import Values, Walk, value_of
+from megatile.hda.model import Unit
+from megatile.hda.routing import Link
+from megatile.plan import model as pm
+from megatile.plan.residency import copies
+from megatile.timing.fabric import Stage, serialise_ps
+from megatile.timing.resources import Resources
+
+MOST_HOPS = 1 << 24
+"""Links of routes that are looked at."""
+Pairs = tuple[Any, Any, Any]
+"""Where transfers begin and end, and how many bytes each has."""
+
+
+def busiest_link(whole: Resources) -> int:
+    """Picoseconds that the busiest link serves at least."""
+    moved: dict[str, list[Pairs]] = {}
+    for stream in whole.plan.streams:
+        for name, pairs in _Transfers(whole, stream).found.items():
+            moved.setdefault(name, []).extend(pairs)
+    busy, hops = dict[Any, float](), 0
+    for name, found in moved.items():
+        view = whole.of(name) if whole.plan.levels else whole
+        here, there, nbytes = (np.concatenate(part) for part in zip(*found, strict=True))
+        keys, which = np.unique(here * view.level.total + there, return_inverse=True)
+        amounts = np.bincount(which.reshape(-1), nbytes, len(keys))
+        here, there = np.divmod(keys, view.level.total)
+        for group in view.fabric.alike(view.level.name, here, there):
+            first = int(group.pairs[0])
+            ends = (Unit(view.level.name, int(end[first])) for end in (here, there))
+            stages = view.fabric.stages(*ends)
+            hops += len(stages) * len(group.pairs)
+            if hops > MOST_HOPS:
+                break
+            for stage in stages:
+                _count(busy, view, stage, group.shifts, amounts[group.pairs])
+    return int(max(busy.values(), default=0.0))
+
+
+def _count(busy: dict[Any, float], view: Resources, stage: Stage, shifts: Any, nbytes: Any) -> None:
+    """Transfers over a link, and over those that lie as far from it as the transfers from the first."""
+    if stage.resource is None:
+        return
+    key: Any = view.fabric.keys[stage.resource]
+    width = view.fabric.widths[stage.resource]
+    numbers, which = np.unique(shifts, return_inverse=True)
+    sums = np.bincount(which.reshape(-1), nbytes, len(numbers))
+    for shift, amount in zip(numbers.tolist(), sums.tolist(), strict=True):
+        other = key
+        if shift:
+            per = view.hda.network(key.network).topology.link_count
+            other = Link(key.network, *divmod(key.owner * per + key.number + shift, per))
+        busy[other] = busy.get(other, 0.0) + max(0, serialise_ps(amount, stage.bandwidth) - 1) / width
+
+
+class _End(NamedTuple):
+    """One end of a transfer: the level and the number of an instance, and in which memories it may lie."""
+
+    level: str
+    number: Any
+    memories: set[str]
+
+
+class _Transfers(Walk):
+    """The transfers of a stream between units that stay where they are, by the level of these."""
+
+    def __init__(self, whole: Resources, stream: pm.Stream) -> None:
+        self.plan, self.hda = whole.plan, whole.hda
+        self.own = self.plan.level(stream.level).name
+        self.tiles = {tile.name: tile for tile in self.plan.tiles}
+        self.channels = {channel.name: channel for channel in self.plan.channels}
+        self.places = copies(self.plan, whole.hda) if self.plan.levels else {self.own: (whole.spots, None)}
+        self.found: dict[str, list[Pairs]] = {}
+        super().__init__(stream)
+
+    def command(self, s: Any, known: Values, times: Any) -> None:
+        nbytes = value_of(s.work.bytes, known) if isinstance(s, (pm.Compute, pm.Send)) else None
+        if isinstance(s, pm.Send):
+            channel = self.channels[s.channel]
+            there = _End(self.plan.level(channel.level).name, value_of(s.to, known), {channel.memory})
+            self.transfer(self.end(s.read, known), there, nbytes, times)
+        elif isinstance(s, pm.Compute) and s.engine == "dma":
+            source = s.reads[0] if s.reads else s.write
+            if source.at is not None or s.write.at is not None:
+                self.transfer(self.end(source, known), self.end(s.write, known), nbytes, times)
+
+    def end(self, region: pm.Region, known: Values) -> _End:
+        """Who has a region, and where it lies: that of a message lies in the memory of some channel."""
+        tile = self.tiles.get(region.tile)
+        memories = {c.memory for c in self.plan.channels} if tile is None else {tile.memory}
+        if region.at is None or tile is None:
+            return _End(self.own, known["unit"], memories)
+        return _End(self.plan.level(tile.level).name, value_of(region.at, known), memories)
+
+    def transfer(self, here: _End, there: _End, nbytes: Any, times: Any) -> None:
+        level = self.outer(here.level, there.level)
+        if here.number is None or there.number is None or nbytes is None or level is None:
+            return
+        spots, apart, ends = self.places[level][0], times > 0, []
+        for end in (here, there):
+            around = self.plan.instances(end.level) // self.plan.instances(level)
+            number = np.broadcast_to(end.number, times.shape) // around
+            apart &= (number >= 0) & (number < len(spots))
+            ends.append(spots[np.clip(number, 0, len(spots) - 1)])
+        # Each reaches a memory that both share by itself.
+        total = self.hda.level(self.hda.scale(self.plan.level(level).scale).level).total
+        for name in here.memories | there.memories:
+            whole = min(total, self.hda.level(self.hda.memory(name).level).total)
+            apart &= ends[0] * whole // total != ends[1] * whole // total
+        if apart.any():
+            moved = np.broadcast_to(nbytes, times.shape) * times
+            pair = (ends[0][apart], ends[1][apart], moved[apart].astype(float))
+            self.found.setdefault(level, []).append(pair)
+
+    def outer(self, one: str, other: str) -> str | None:
+        """The innermost level around both whose instances stay where they are."""
+        around = self.around(other)
+        found = [name for name in self.around(one) if name in around]
+        return found[0] if found else None
+
+    def around(self, name: str) -> list[str]:
+        """The levels around one and itself, innermost first, from where all stay."""
+        found: list[str] = []
+        level: pm.Level | None = self.plan.level(name)
+        while level is not None:
+            found = [] if level.slots is not None else [*found, level.name]
+            level = self.plan.level(level.parent) if level.parent else None
+        return found
