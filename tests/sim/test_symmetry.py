@@ -11,20 +11,22 @@ import megatile as mt
 from megatile.core.expr import eq, table, unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
-from megatile.sim.simulate import Deadlock, Run, simulate
+from megatile.sim import Deadlock, simulate, symmetry
+from megatile.sim.result import Run
 from megatile.sim.symmetry import representative
-from megatile.timing.faults import Faults, faults
+from megatile.timing.faults import faults
 from megatile.timing.resources import Resources
-from megatile.timing.view import Timing
 
 
 def one_for_all(plan: Plan, hda) -> int | None:
-    resources = Resources(hda, plan)
-    one = representative(plan, resources)
-    if one is None:
+    """The time of a plan by the unit that stands for all, also where it is so short that none is sought."""
+    if representative(plan, Resources(hda, plan)) is None:
         return None
-    run = Run(plan, hda, Timing(), Faults(), None)
-    run._run_one(one, resources)
+    run = Run(plan, hda)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(symmetry, "LARGE", 0)
+        run.run(0)
+    assert run.simulation is None
     assert run.messages == simulate(plan, machine=hda).messages
     return run.end_ps
 

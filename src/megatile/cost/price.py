@@ -34,10 +34,9 @@ from megatile.plan.statements import reads_of, write_of
 from megatile.plan.structure import check_structure
 from megatile.sim import state as st
 from megatile.sim.record import Record, has_any
-from megatile.sim.simulate import Run
+from megatile.sim.result import Run
 from megatile.sim.table import DMA, ENGINES
 from megatile.timing.fabric import serialise_ps
-from megatile.timing.faults import Faults
 from megatile.timing.view import Timing, as_timing
 
 EVERYTHING = 1 << 40
@@ -145,7 +144,7 @@ def _runs(plan: Plan, machine: HDA | str, timing: Timing | None, launch: bool) -
     check_structure(plan)
     hda = find_machine(machine)
     return [
-        Run(plan, hda, option, Faults(), None, launch=launch, contended=False)
+        Run(plan, hda, option, launch=launch, contended=False)
         for option in as_timing(timing).options(hda, plan.scale)
     ]
 

@@ -5,7 +5,9 @@ from megatile.sim.install import InstallError
 from megatile.sim.launches import Launch, SessionError, TimeBudgetExceeded, Worker
 from megatile.sim.result import Result
 from megatile.sim.session import Session
-from megatile.sim.simulate import ENGINES, Deadlock, simulate
+from megatile.sim.simulate import simulate
+from megatile.sim.simulation import ENGINES
+from megatile.sim.stuck import Deadlock
 from megatile.timing.faults import FaultError, Faults, faults
 from megatile.timing.view import TimingError
 

@@ -28,7 +28,9 @@ Array = Any
 
 
 class QueueMisuse(Exception):
-    """Something about queues, flags or groups that no plan may do."""
+    """Something about queues, flags or groups that no plan may do. ``launch`` is the number of who did."""
+
+    launch = NONE
 
 
 def evaluate_all(arena: Arena, x: int, frame: int, units: Array) -> tuple[Array, bool]:

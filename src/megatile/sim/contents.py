@@ -47,7 +47,9 @@ class Block:
 class Contents:
     """The memories of one machine. ``tensors`` are known by name, ``blocks`` by address."""
 
-    def __init__(self) -> None:
+    def __init__(self, lasting: bool = True) -> None:
+        """``lasting=False``: those of a launch that leaves nothing, and finds only what it is given."""
+        self.lasting = lasting
         self.tensors: dict[str, Tensor] = {}
         self.blocks: list[Block] = []
 
@@ -80,13 +82,17 @@ class Contents:
         """What a plan finds in memory, with what the host gives."""
         found: dict[str, Any] = dict(given)
         for tile in plan.tiles:
-            if tile.role in ("input", "inout") and tile.name not in found:
-                found[tile.name] = self.raw(tile, plan) if is_raw(tile) else self.array(tile)
+            if tile.role not in ("input", "inout") or tile.name in found:
+                continue
+            if is_raw(tile) and self.lasting:
+                found[tile.name] = self.raw(tile, plan)
+            elif tile.name in self.tensors:
+                found[tile.name] = self.array(tile)
         return found
 
     def keep(self, plan: Plan, outputs: Mapping[str, Any] | None, present: Array) -> None:
         """What is in memory after a launch; without outputs nobody knows what a plan has written."""
-        for tile in plan.tiles:
+        for tile in plan.tiles if self.lasting else ():
             if tile.role == "local":
                 continue
             if is_raw(tile):

@@ -1,4 +1,4 @@
-"""Data beside time: integers that a plan reads at run time, and outputs in the order of the timed run."""
+"""Integers that a plan reads at run time: assumed, or as an execution has read them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 
 from megatile.plan import model as pm
-from megatile.plan.commands import chooser
-from megatile.plan.execute import Executor, Results, execute
 from megatile.timing.view import TimingError
 
 Scalars = Callable[[pm.ReadScalar, Any, Any], Any]
@@ -56,42 +54,17 @@ def assumed(assume: Mapping[str, Any] | None) -> Scalars:
     return value
 
 
-class Recorder(Executor):
-    """An execution that remembers what every unit read."""
-
-    def __init__(self, plan: pm.Plan, inputs: Mapping[str, Any], order: Any) -> None:
-        super().__init__(plan, inputs, order=order, races=False)
-        self.seen: dict[tuple[str, Any], list[int]] = {}
-
-    def on_read_scalar(self, cohort: Any, instruction: Any) -> Any:
-        values = super().on_read_scalar(cohort, instruction)
-        name = instruction.statement.name
-        each = np.broadcast_to(values, np.shape(cohort.units))
-        for unit, value in zip(np.asarray(cohort.units).tolist(), each.tolist(), strict=True):
-            self.seen.setdefault((name, chooser(cohort, unit)), []).append(int(value))
-        return values
-
-
-def observed(plan: pm.Plan, inputs: Mapping[str, Any], order: Any) -> tuple[Scalars, dict[Any, list[int]]]:
-    """Values for `ReadScalar` as an execution on the data reads them."""
-    run = Recorder(plan, inputs, order)
-    run.run()
-    seen = run.seen
-
-    def one(name: str, unit: Any, count: int) -> int:
-        values = seen.get((name, unit), [])
-        return values[count] if count < len(values) else 0
+def seen_values(seen: Mapping[tuple[str, Any], list[int]]) -> Scalars:
+    """Values for `ReadScalar` as an execution on the data has read them."""
 
     def value(statement: pm.ReadScalar, unit: Any, count: Any) -> Any:
+        def one(unit: Any, count: int) -> int:
+            values = seen.get((statement.name, unit), [])
+            return values[count] if count < len(values) else 0
+
         if not isinstance(unit, np.ndarray):
-            return one(statement.name, unit, count)
+            return one(unit, count)
         counts = np.broadcast_to(count, unit.shape).tolist()
-        found = [one(statement.name, u, c) for u, c in zip(unit.tolist(), counts, strict=True)]
-        return np.array(found, dtype=np.int64)
+        return np.array([one(u, c) for u, c in zip(unit.tolist(), counts, strict=True)], dtype=np.int64)
 
-    return value, seen
-
-
-def outputs(plan: pm.Plan, inputs: Mapping[str, Any], order: Any) -> Results:
-    """The plan's outputs, with every receive-from-any as the timed run decided it."""
-    return execute(plan, inputs, order=order)
+    return value

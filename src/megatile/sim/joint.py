@@ -17,21 +17,20 @@ from megatile.hda import HDA
 from megatile.plan.code import Code
 from megatile.plan.cohort import Cohort, highest, spread
 from megatile.plan.commands import chooser
-from megatile.plan.execute import Results
+from megatile.plan.execute import Executor, Results
 from megatile.plan.model import Plan, PlanError, ReadScalar
 from megatile.plan.residency import copies
 from megatile.plan.storage import alike
 from megatile.sim.contents import Contents, is_raw
-from megatile.sim.data import Recorder
 from megatile.sim.install import places_of
 
 Array = Any
 Mail = dict[tuple[Any, ...], "deque[tuple[Array, Any]]"]
 
 
-class LaunchData(Recorder):
+class LaunchData(Executor):
     """The execution of one launch; ``begun`` says which of its units the timed run has begun, ``chosen`` what
-    their receive-from-any took."""
+    their receive-from-any took. ``seen`` is what every unit has read."""
 
     def __init__(
         self,
@@ -45,7 +44,8 @@ class LaunchData(Recorder):
         code: list[Code] | None = None,
     ) -> None:
         self._code = code
-        super().__init__(plan, contents.inputs(plan, given), None)
+        super().__init__(plan, contents.inputs(plan, given))
+        self.seen: dict[tuple[str, Any], list[int]] = {}
         self.contents, self.mail, self.begun, self.chosen = contents, mail, begun, chosen
         self.level = hda.scale(plan.scale).level, hda.count(plan.scale)
         self.places = places_of(plan).tolist()
@@ -249,7 +249,15 @@ class LaunchData(Recorder):
         if instruction.statement.flag not in self.lasting_flags:  # of others nothing is known here
             super().on_wait(cohort, instruction, member, value)
 
-    # what the timed run decides
+    # what the timed run asks and decides
+
+    def on_read_scalar(self, cohort: Cohort, instruction: Any) -> Any:
+        values = super().on_read_scalar(cohort, instruction)
+        each = np.broadcast_to(values, np.shape(cohort.units))
+        for unit, value in zip(cohort.units.tolist(), each.tolist(), strict=True):
+            key = instruction.statement.name, chooser(cohort, unit)
+            self.seen.setdefault(key, []).append(int(value))
+        return values
 
     def forced(self, cohort: Cohort, instruction: Any, at: int) -> int | None:
         unit = chooser(cohort, int(cohort.units[at]))

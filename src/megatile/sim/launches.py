@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 from megatile.core.errors import MegatileError
@@ -12,12 +13,14 @@ from megatile.hda import HDA
 from megatile.plan.code import Code
 from megatile.plan.model import Plan
 from megatile.sim.contents import with_raw_kept
+from megatile.sim.data import Scalars, assumed
 from megatile.sim.joint import LaunchData
 from megatile.sim.record import Record
 from megatile.sim.result import Result
 from megatile.sim.simulation import Launched
 from megatile.timing.faults import Faults
 from megatile.timing.resources import Resources
+from megatile.timing.view import Timing
 from megatile.trace import Trace
 
 
@@ -39,34 +42,52 @@ class Entry:
     end_ps: int
     record: Record | None = None
     trace: Trace | None = None
-    alone: Result | None = None
-    """The time of a launch that had the machine for itself; its record is made when it is asked for."""
+    again: Result | None = None
+    """The result of a launch in which one unit stood for all; it is recorded when that is asked for."""
+    delay_ps: int = 0
+    """What kernels of a library spend before their first message."""
 
     def timeline(self) -> tuple[Record | None, Trace] | None:
         """Its events, and the records they are made of."""
-        record = self.record if self.alone is None else self.alone.record
+        record = self.record if self.again is None else self.again.record
         if record is not None:
-            return record, record.trace(0 if self.alone is None else self.alone.begin_ps)
+            return record, record.trace(self.delay_ps)
         return None if self.trace is None else (None, self.trace)
 
 
 class Prepared:
     """A plan as the session's machine sees it, for all its launches."""
 
-    def __init__(self, plan: Plan, hda: HDA, faults: Faults) -> None:
+    def __init__(self, plan: Plan, hda: HDA, faults: Faults, timing: Timing) -> None:
         self.plan = plan
         self.lasting = with_raw_kept(plan)
-        self.resources = Resources(hda, self.lasting, faults)
         self.code: list[list[Code]] = []
         """Its instructions for data, as far as no launch uses them."""
         self.checked: tuple[str, ...] | None = None
         """The tensors beside which it was found to fit."""
+        self._make = partial(Resources, hda, self.lasting, faults, timing=timing)
+        self.installed: Resources = self._make(installed=True)
+
+    @cached_property
+    def first(self) -> Resources:
+        """The same for a launch that brings its queues."""
+        return self._make()
 
 
 class Launch:
     """A plan that was submitted; `Session.wait` gives its `Result`."""
 
-    def __init__(self, number: int, plan: Plan, worker: Worker, submit_ps: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        plan: Plan,
+        worker: Worker,
+        submit_ps: int,
+        resources: Resources,
+        *,
+        turns: bool = True,
+        control: bool = True,
+    ) -> None:
         self.number = number
         self.plan = plan
         self.worker = worker
@@ -75,7 +96,9 @@ class Launch:
         """When it ended, as far as time has come."""
         self.result: Result | None = None
         self.cancelled = False
-        self._prepared: Prepared | None = None
+        self._resources, self._turns, self._control = resources, turns, control
+        self._scalars: Scalars = assumed(None)
+        self._code: list[list[Code]] | None = None
         self._launched: Launched | None = None
         self._data: LaunchData | None = None
         self._error: MegatileError | None = None
@@ -100,6 +123,8 @@ class Worker:
         """Launches that it has submitted and not yet waited for."""
         self.waits_for: list[Launch] = []
         self.waiting = False
+        self._ended = 0
+        """The first of those it waits for have ended."""
 
     def __repr__(self) -> str:
         return f"Worker({self.name}, {format_time(self.clock_ps)})"
@@ -107,7 +132,9 @@ class Worker:
     @property
     def blocked(self) -> bool:
         """Whether it waits for something that has not ended."""
-        return any(not launch.over for launch in self.waits_for)
+        while self._ended < len(self.waits_for) and self.waits_for[self._ended].over:
+            self._ended += 1
+        return self._ended < len(self.waits_for)
 
     def submit(self, plan: Plan, inputs: Mapping[str, Any] | None = None, **options: Any) -> Launch:
         """As `Session.submit`, at this worker's clock."""
@@ -124,16 +151,27 @@ class Worker:
 
     def block(self, *launches: Launch) -> None:
         """Wait for these (or for all that it has submitted) without letting time pass; see `advance`."""
-        self.waits_for, self.waiting = list(launches) or list(self.pending), True
+        self.session.check_launches(launches)
+        self.waits_for, self.waiting, self._ended = list(launches) or list(self.pending), True, 0
+
+    def give_up(self) -> list[Launch]:
+        """Wait no longer; what has not ended can be waited for again."""
+        late = [launch for launch in self.waits_for if not launch.over]
+        self.pending += [launch for launch in late if launch not in self.pending]
+        self.waits_for, self.waiting, self._ended = [], False, 0
+        return late
 
     def close(self) -> None:
         """It does nothing more: time need not wait for it."""
-        self.session.workers.remove(self)
+        if self in self.session.workers:
+            self.session.workers.remove(self)
 
     def results(self) -> list[Result]:
         """What it has waited for; its clock is then at the end of the last of them."""
-        waited, self.waits_for, self.waiting = self.waits_for, [], False
-        self.pending = [p for p in self.pending if p not in waited]
+        waited = self.waits_for
+        self.waits_for, self.waiting, self._ended = [], False, 0
+        over = {id(launch) for launch in waited}
+        self.pending = [p for p in self.pending if id(p) not in over]
         self.clock_ps = max([self.clock_ps, *(w.end_ps for w in waited if w.end_ps is not None)])
         for launch in waited:
             if launch._error is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -16,6 +16,7 @@ from megatile.hda import HDA
 from megatile.plan.model import Plan
 from megatile.sim.data import Scalars, assumed
 from megatile.sim.record import Record, Traffic, Usage
+from megatile.sim.simulation import EVERYTHING, Launched, Simulation
 from megatile.timing.faults import Faults
 from megatile.timing.origins import origin_lines
 from megatile.timing.resources import Resources
@@ -33,32 +34,57 @@ from megatile.trace import (
 TRACE_SWITCH = "MEGATILE_TRACE"
 
 
-@dataclass
-class Outcome:
-    """What is known of one run of a plan."""
+@dataclass(eq=False)
+class Run:
+    """One run of a plan: what was asked for, and what came out."""
 
-    runner: ClassVar[type[Any]]
-    """The kind of outcome that finds a plan's time; `simulate` says which."""
+    perform: ClassVar[Callable[..., None]]
+    """How a run has the machine for itself; `simulate` says it."""
     plan: Plan
     hda: HDA
-    end_ps: int = 0
-    begin_ps: int = 0
-    choices: dict[int, list[int]] = field(default_factory=dict)
-    messages: dict[str, dict[int, int]] = field(default_factory=dict)
     timing: Timing = field(default_factory=Timing)
     faults: Faults = field(default_factory=Faults)
     engine: str | None = None
     installed: bool = False
     launch: bool = True
+    contended: bool = True
+    """Whether commands wait for what others use; if not, the time is a lower bound."""
     scalars: Scalars = field(default_factory=lambda: assumed(None))
+    repeatable: bool = True
+    """Whether it had the machine for itself, so that it can be recorded when that is asked for."""
+    end_ps: int = 0
+    begin_ps: int = 0
+    choices: dict[Any, list[int]] = field(default_factory=dict)
+    messages: dict[str, dict[int, int]] = field(default_factory=dict)
+    outputs: Mapping[str, Any] | None = None
+    simulation: Simulation | None = None
+    launched: Launched | None = None
     record: Record | None = None
 
+    @cached_property
+    def resources(self) -> Resources:
+        """The machine as the plan sees it; plans that need more units than there are are refused."""
+        return Resources(self.hda, self.plan, self.faults, installed=self.installed, timing=self.timing)
+
+    def run(self, records: int, operands: bool = False, inputs: Mapping[str, Any] | None = None) -> None:
+        """Simulate, recording at most so many commands; what they touch only if there are few, or with
+        ``operands``. With ``inputs`` it computes its outputs too."""
+        self.perform(records, operands, inputs)
+
     def recorded(self, operands: bool = False) -> Record:
-        """What was recorded, with ``operands`` also what commands touch."""
-        if self.record is None:
+        """What was recorded; where nothing was, or it was too much, the run is repeated."""
+        if self.record is not None and self.record.operands >= operands:
+            return self.record
+        if not self.repeatable:
             raise TimingError(
                 f"the launch of '{self.plan.name}' was not recorded", advice="Session(…, record=…) keeps more"
             )
+        known = self.simulation
+        if known is None or not known.complete_record or not known.most_records or known.operands < operands:
+            self.run(EVERYTHING, operands)
+        assert self.simulation is not None
+        assert self.launched is not None
+        self.record = Record(self.simulation, self.launched)
         return self.record
 
 
@@ -69,7 +95,7 @@ class Result:
     nothing was, or it was too much, the run is repeated when they are first asked for.
     """
 
-    def __init__(self, run: Outcome, outputs: Mapping[str, Any] | None) -> None:
+    def __init__(self, run: Run, outputs: Mapping[str, Any] | None) -> None:
         self.plan = run.plan
         self.machine = run.hda
         self.time_ps = run.end_ps

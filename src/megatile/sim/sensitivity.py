@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from megatile.core.errors import MegatileError
@@ -47,16 +47,7 @@ def retime(result: Result, factors: Mapping[str, float]) -> int:
             raise MegatileError(
                 f"figure '{name}' cannot be multiplied by {factor!r}", advice="give a factor > 0"
             )
-    run = old.runner(
-        old.plan,
-        scaled(result.machine, factors),
-        old.timing,
-        old.faults,
-        old.engine,
-        old.installed,
-        old.launch,
-    )
-    run.scalars = old.scalars
+    run = replace(old, hda=scaled(result.machine, factors), simulation=None, launched=None, record=None)
     run.run(0)
     return int(run.end_ps)
 

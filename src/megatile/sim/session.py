@@ -24,23 +24,24 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import MegatileError
-from megatile.core.quantities import format_time
+from megatile.core.quantities import format_time, whole
 from megatile.hda import HDA, machine as find_machine
+from megatile.plan.code import Code
 from megatile.plan.memory import check_memory
-from megatile.plan.model import Plan, ReadScalar
+from megatile.plan.model import Plan
 from megatile.plan.structure import check_structure
 from megatile.sim import state as st
 from megatile.sim.answers import QueueMisuse
 from megatile.sim.contents import Contents
-from megatile.sim.data import Scalars, assumed, reads_scalars
+from megatile.sim.data import Scalars, assumed, reads_scalars, seen_values
 from megatile.sim.install import InstallError, Queues
 from megatile.sim.joint import Joint, LaunchData
 from megatile.sim.launches import Entry, Launch, Prepared, SessionError, TimeBudgetExceeded, Worker
 from megatile.sim.record import Record, choices, has_any
-from megatile.sim.result import Outcome, Result
-from megatile.sim.simulate import deadlock, engine_name, explain, simulate, symmetric
-from megatile.sim.simulation import MOST_RECORDS, NEVER, Launched, Simulation
-from megatile.sim.stuck import counts, wait_graph
+from megatile.sim.result import Result, Run
+from megatile.sim.simulation import MOST_RECORDS, NEVER, Launched, Simulation, engine_name
+from megatile.sim.stuck import counts, deadlock, explain, wait_graph
+from megatile.sim.symmetry import representative, symmetric
 from megatile.sim.timeline import install_trace, one_timeline
 from megatile.timing.faults import Faults, current_faults
 from megatile.timing.resources import Resources, place_names
@@ -48,6 +49,8 @@ from megatile.timing.view import Timing, as_timing
 from megatile.trace import Trace, WaitGraph, critical_path, text_table, why_slow
 
 INSTALL = "install"
+BETWEEN = 64
+"""Launches that end between looks for records that can be dropped while others are under way."""
 KEPT = 1 << 18
 """Commands of all launches that are kept for traces unless more are asked for."""
 LARGE = 1 << 22
@@ -60,11 +63,15 @@ class Session:
     ``record`` says how many commands are kept for traces; the oldest launches are forgotten first.
     """
 
+    alone = False
+    """Whether there is only one launch, which leaves nothing behind (`simulate`)."""
+
     def __init__(self, machine: HDA | str, *, engine: str | None = None, record: int = KEPT) -> None:
         if not isinstance(machine, (HDA, str)):
             raise SessionError(
                 f"a session takes a machine, not {type(machine).__name__}", advice='Session("ahbm")'
             )
+        _number("record", record)
         self.machine = find_machine(machine) if isinstance(machine, str) else machine
         self.launches: list[Entry] = []
         """Every launch that has ended: name, units, when it was submitted and when it ended."""
@@ -76,9 +83,13 @@ class Session:
         self._queues = Queues()
         self._contents = Contents()
         self._joint = Joint()
-        self._prepared: dict[tuple[int, Faults], Prepared] = {}
+        self._prepared: dict[tuple[int, Faults, Timing], Prepared] = {}
+        self._fastest: dict[tuple[int, Timing], Timing] = {}
         self._simulation = self._new()
         self._active: dict[int, Launch] = {}
+        """Launches that the engine has, by its number of them."""
+        self._held_back: Launch | None = None
+        """One that the engine need not have if nothing comes beside it: a unit may stand for all."""
         self._host_free_ps = 0
         self._kept = self._forgotten = 0
         self._count = 0
@@ -123,8 +134,8 @@ class Session:
         one install only: choose slots that serve every kernel (``n_slots``, ``slot_size`` of
         ``tl.read_kernel``).
         """
-        worker = worker or self.host
-        resources = self._prepare(plan).resources
+        worker = self._worker(worker)
+        resources = self._prepare(plan).installed
         if not plan.channels:
             raise SessionError(f"plan '{plan.name}' has no queues to install")
         chosen = sorted(set(range(plan.units) if units is None else units))
@@ -165,7 +176,7 @@ class Session:
 
     def launch(self, plan: Plan, inputs: Mapping[str, Any] | None = None, **options: Any) -> Result:
         """Submit a plan and wait for it; see `submit`. A `Result` counts times from when it was submitted."""
-        worker = options.get("worker") or self.host
+        worker = self._worker(options.get("worker"))
         return worker.wait(self.submit(plan, inputs, **options))
 
     def submit(
@@ -184,14 +195,14 @@ class Session:
 
         Inputs that are not given are those in memory. Where some are unknown, times alone are found out
         (``data=True`` makes that an error). Queues that nobody installed are installed first, as `simulate`
-        does. ``assume``, ``engine`` and ``timing`` are those of `simulate`; a library's ``timing`` needs the
-        machine for itself.
+        does. ``assume``, ``engine`` and ``timing`` are those of `simulate`.
         """
-        worker, prepared = worker or self.host, self._prepare(plan)
+        worker = self._worker(worker)
+        prepared = self._prepare(plan, timing)
         if worker.blocked:
             raise SessionError(f"{worker} waits and cannot submit anything")
         now = max(worker.clock_ps, self.now_ps)
-        if at is not None and at < now:
+        if at is not None and _number("at", at) < now:
             raise SessionError(
                 f"a launch cannot be submitted at {at} ps: it is {now} ps already", advice="leave at= out"
             )
@@ -202,107 +213,129 @@ class Session:
         with_data = data is not False and unknown is None
         if unknown is not None and (data or inputs):
             self._say_missing(plan, unknown)
-        launch = Launch(self._count, plan, worker, now if at is None else at)
         if engine is not None:
             self._simulation.engine = engine_name(engine)
-        if type(as_timing(timing)) is not Timing or self._by_symmetry(lasting):
-            self._alone(launch, prepared, given if with_data else None, not new, assume, timing)
-        else:
-            before = {name: replace(tensor) for name, tensor in self._contents.tensors.items()}
-            try:
-                self._contents.declare(lasting, with_data)
-                self._begin(launch, prepared, given if with_data else None, bool(new), assume)
-            except MegatileError:
-                self._contents.tensors = before
-                raise
+        before = {name: replace(tensor) for name, tensor in self._contents.tensors.items()}
+        try:
+            self._contents.declare(lasting, with_data)
+            launch = self.start(
+                prepared.first if new else prepared.installed,
+                plan,
+                at=now if at is None else at,
+                inputs=given if with_data else None,
+                scalars=assumed(assume),
+                contents=self._contents,
+                worker=worker,
+                code=prepared.code,
+            )
+        except MegatileError:
+            self._contents.tensors = before
+            raise
         if new:
             self._queues.add(plan)
+        return launch
+
+    def start(
+        self,
+        resources: Resources,
+        plan: Plan | None = None,
+        *,
+        at: int = 0,
+        inputs: Mapping[str, Any] | None = None,
+        scalars: Scalars | None = None,
+        contents: Contents | None = None,
+        turns: bool = True,
+        control: bool = True,
+        worker: Worker | None = None,
+        code: list[list[Code]] | None = None,
+    ) -> Launch:
+        """Begin a plan as these resources see the machine, whatever memories and queues hold; `submit` looks
+        after those.
+
+        With ``inputs`` it computes, in memories that are its own unless ``contents`` are given. Without
+        ``turns`` it goes on beside the launches on its units instead of after them. ``control=False`` leaves
+        out the host's part of a library's time.
+        """
+        worker = self._worker(worker)
+        launch = Launch(
+            self._count, plan or resources.plan, worker, at, resources, turns=turns, control=control
+        )
+        launch._scalars = scalars or assumed(None)
+        if inputs is not None:
+            kept = Contents(lasting=False) if contents is None else contents
+            launch._code = code
+            launch._data = self._data(launch, inputs, kept)
+            if reads_scalars(resources.plan):
+                launch._scalars = lambda *asked: self._joint.scalar(launch._data, *asked)  # type: ignore[arg-type]
+        if self._held_back is not None:
+            self._give(self._held_back)
+        if not self._active and symmetric(resources.plan, self._simulation.most_records):
+            self._held_back = launch
+        else:
+            self._give(launch)
         self._count += 1
         worker.pending.append(launch)
         return launch
 
-    def _begin(
-        self,
-        launch: Launch,
-        prepared: Prepared,
-        given: Mapping[str, Any] | None,
-        install: bool,
-        assume: Mapping[str, Any] | None,
-    ) -> None:
+    def _give(self, launch: Launch) -> None:
         """Give a launch to the engine."""
-        simulation, resources, plan = self._simulation, prepared.resources, prepared.lasting
-        scalars: Scalars = assumed(assume)
-        if given is not None:
-            launch._data = self._data(launch, plan, given, prepared)
-            if reads_scalars(plan):
-                scalars = lambda statement, unit, count: self._scalar(launch, statement, unit, count)  # noqa: E731
-        begin = launch.submit_ps + resources.control_ps() * (2 if install else 1)
-        launch._prepared = prepared
-        launch._launched = simulation.add(plan, resources, scalars, at=launch.submit_ps, begin=begin)
+        resources, simulation, at = launch._resources, self._simulation, launch.submit_ps
+        if has_any(resources.plan):
+            simulation.record_all()
+        self._held_back = None
+        launch._launched = simulation.add(
+            resources.plan,
+            resources,
+            launch._scalars,
+            at=at if launch._turns else None,
+            begin=at + resources.start_ps(0),
+        )
         self._active[launch._launched.number] = launch
         if launch._data is not None:
             self._joint.active.append(launch._data)
 
-    def _data(self, launch: Launch, plan: Plan, given: Mapping[str, Any], prepared: Prepared) -> LaunchData:
+    def _data(self, launch: Launch, given: Mapping[str, Any], contents: Contents) -> LaunchData:
+        plan = launch._resources.plan
+        known: tuple[int, dict[Any, list[int]]] = (-1, {})
+
         def begun() -> Any:
-            launched = launch._launched
-            assert launched is not None
-            first, count = self._simulation.table("launch")[launched.number, [st.FIRST, st.ROWS]].tolist()
-            free = self._simulation.table("unit")[first : first + count, st.STATE] != st.PENDING
+            launched, simulation = launch._launched, self._simulation
+            if launched is None:
+                return np.ones(plan.units, dtype=bool)
+            first, count = simulation.table("launch")[launched.number, [st.FIRST, st.ROWS]].tolist()
+            free = simulation.table("unit")[first : first + count, st.STATE] != st.PENDING
             return np.full(plan.units, bool(free.all())) if plan.levels else free
 
-        def chosen() -> dict[int, list[int]]:
-            assert launch._launched is not None
-            return choices(self._simulation, launch._launched)
+        def chosen() -> dict[Any, list[int]]:
+            nonlocal known
+            now = int(self._simulation.arena.memory[st.RECORDED])
+            if known[0] != now and launch._launched is not None:
+                known = now, choices(self._simulation, launch._launched)
+            return known[1]
 
-        code = prepared.code.pop() if prepared.code else None
-        data = LaunchData(plan, self.machine, given, self._contents, self._joint.mail, begun, chosen, code)
+        code = launch._code.pop() if launch._code else None
+        data = LaunchData(plan, self.machine, given, contents, self._joint.mail, begun, chosen, code)
         for flag in plan.flags:
             if flag.installed:
                 key = (data.level[0], flag.name)
                 data.flags[flag.name] = self._joint.flags.setdefault(key, data.flags[flag.name])
         return data
 
-    def _scalar(self, launch: Launch, statement: ReadScalar, unit: int, count: int) -> int:
-        assert launch._data is not None
-        return self._joint.scalar(launch._data, statement, unit, count)
-
-    def _by_symmetry(self, plan: Plan) -> bool:
-        return not self._active and symmetric(plan, 0) and not any(c.installed for c in plan.channels)
-
-    def _alone(
-        self,
-        launch: Launch,
-        prepared: Prepared,
-        given: Mapping[str, Any] | None,
-        installed: bool,
-        assume: Mapping[str, Any] | None,
-        timing: Timing | None,
-    ) -> None:
-        """A launch that has the machine for itself: `simulate` tells its time."""
-        if self._active:
+    def _worker(self, worker: Worker | None) -> Worker:
+        if worker is not None and (not isinstance(worker, Worker) or worker.session is not self):
             raise SessionError(
-                f"plan '{launch.plan.name}' with the timing of a library needs the machine for itself",
-                advice="wait() for the other launches first",
+                f"{worker!r} is no worker of this session", advice="worker=session.worker(name)"
             )
-        plan = prepared.lasting
-        found = None if given is None else self._contents.inputs(plan, given)
-        result = simulate(
-            plan, found, machine=self.machine, data=found is not None, engine=self.engine, assume=assume,
-            installed=installed, timing=timing,
-        )  # fmt: skip
-        self._contents.declare(plan, found is not None)
-        for name, array in (result.outputs or {}).items() if found is not None else ():
-            if name in self._contents.tensors:
-                self._contents.tensors[name].data = array
-        self._contents.keep(plan, result.outputs, np.arange(plan.units))
-        self._queues.count(plan, result.messages)
-        launch.result, launch.end_ps = result, launch.submit_ps + result.time_ps
-        self.now_ps = launch.end_ps
-        alone = Result(result._run, None)
-        self.launches.append(Entry(plan.name, plan.units, launch.submit_ps, launch.end_ps, alone=alone))
+        return worker or self.host
 
-    def _prepare(self, plan: Plan) -> Prepared:
+    def check_launches(self, launches: Iterable[Any]) -> None:
+        for launch in launches:
+            if not isinstance(launch, Launch) or launch.worker.session is not self:
+                raise SessionError(
+                    f"{launch!r} is no launch of this session", advice="wait for what submit() gave"
+                )
+
+    def _prepare(self, plan: Plan, timing: Timing | None = None) -> Prepared:
         """The machine as this plan sees it, if the session can go on and the plan fits it."""
         if self._over is not None:
             raise SessionError(f"this session is over: {self._over}", advice="begin a new Session")
@@ -311,17 +344,34 @@ class Session:
                 f"a session takes a Plan, not {type(plan).__name__}",
                 advice="read a kernel first: tl.read_kernel(kernel, arguments, world_size=…)",
             )
-        key = id(plan), current_faults()
+        faults, timing = current_faults(), as_timing(timing)
+        if len(timing.options(self.machine, plan.scale)) > 1:
+            timing = self._fastest_of(plan, timing, faults)
+        key = id(plan), faults, timing
         prepared = self._prepared.get(key)
         if prepared is None:
             check_structure(plan)
-            prepared = Prepared(plan, self.machine, key[1])
+            prepared = Prepared(plan, self.machine, faults, timing)
         beside = tuple(self._contents.tensors)
         if prepared.checked != beside:
             check_memory(self._beside(plan), self.machine)
             prepared.checked = beside
         self._prepared[key] = prepared
         return prepared
+
+    def _fastest_of(self, plan: Plan, timing: Timing, faults: Faults) -> Timing:
+        """Of several ways of a library, the one that is the fastest on an idle machine."""
+        key = id(plan), timing
+        if key not in self._fastest:
+            check_structure(plan)
+            runs = [
+                Run(plan, self.machine, option, faults, self.engine, installed=True)
+                for option in timing.options(self.machine, plan.scale)
+            ]
+            for run in runs:
+                run.run(0)
+            self._fastest[key] = min(runs, key=lambda run: run.end_ps).timing
+        return self._fastest[key]
 
     def _beside(self, plan: Plan) -> Plan:
         """The plan with the tensors that take room beside its own."""
@@ -339,19 +389,19 @@ class Session:
 
     def cancel(self, launch: Launch) -> None:
         """Withdraw a launch that has not begun on any unit."""
-        if (
-            launch.over
-            or launch._launched is None
-            or launch.number not in {a.number for a in self._active.values()}
-        ):
+        self.check_launches([launch])
+        if launch.over:
             raise SessionError(f"{launch} cannot be cancelled: it is over")
-        if not self._simulation.withdraw(launch._launched):
-            raise SessionError(f"{launch} cannot be cancelled: it has begun", advice="wait for it")
-        del self._active[launch._launched.number]
-        if launch._data is not None:
-            self._joint.active.remove(launch._data)
-            launch._data = None
-        launch._launched, launch.cancelled = None, True
+        if launch is self._held_back:
+            self._held_back = None
+        else:
+            launched = launch._launched
+            if launched is None or not self._simulation.withdraw(launched):
+                raise SessionError(f"{launch} cannot be cancelled: it has begun", advice="wait for it")
+            del self._active[launched.number]
+            if launch._data is not None:
+                self._joint.active.remove(launch._data)
+        launch._data, launch._launched, launch.cancelled = None, None, True
         if launch in launch.worker.pending:
             launch.worker.pending.remove(launch)
 
@@ -373,24 +423,27 @@ class Session:
         single = len(launches) == 1
         if not launches and worker is None:
             launches = tuple(p for w in self.workers for p in w.pending)
-        worker = worker or self.host
+        worker = self._worker(worker)
+        until = NEVER
+        if budget_ps is not None:
+            until = max(self.now_ps, worker.clock_ps) + _number("budget_ps", budget_ps)
+        deadline = None if seconds is None else monotonic() + _seconds(seconds)
         worker.block(*launches)
-        for launch in worker.waits_for:
-            if launch.worker is not worker and launch in launch.worker.pending:
-                launch.worker.pending.remove(launch)
-        until = NEVER if budget_ps is None else max(self.now_ps, worker.clock_ps) + budget_ps
-        deadline = None if seconds is None else monotonic() + seconds
-        while worker.blocked:
-            if not self._step(until, deadline):
-                worker.pending += [w for w in worker.waits_for if w not in worker.pending]
-                late = [w for w in worker.waits_for if not w.over]
-                worker.waits_for, worker.waiting = [], False
-                if budget_ps is not None and deadline is None:
-                    self.now_ps = max(self.now_ps, until)
-                    worker.clock_ps = max(worker.clock_ps, until)
-                raise TimeBudgetExceeded(
-                    f"{late[0]} has not ended within the time given", advice="wait for it again"
-                )
+        for other in {launch.worker for launch in worker.waits_for} - {worker}:
+            other.pending = [p for p in other.pending if p not in launches]
+        try:
+            while worker.blocked and self._step(until, deadline):
+                pass
+        except BaseException:
+            worker.give_up()
+            raise
+        if worker.blocked:
+            late = worker.give_up()
+            if budget_ps is not None and deadline is None:
+                self.now_ps = worker.clock_ps = max(self.now_ps, worker.clock_ps, until)
+            raise TimeBudgetExceeded(
+                f"{late[0]} has not ended within the time given", advice="wait for it again"
+            )
         results = worker.results()
         return results[0] if single else results
 
@@ -412,13 +465,19 @@ class Session:
         """Let the engine go on until a launch has ended; whether one has."""
         if self._over is not None:
             raise SessionError(f"this session is over: {self._over}", advice="begin a new Session")
+        if self._held_back is not None:
+            launch = self._held_back
+            if until == NEVER and self._one_for_all(launch):
+                self._held_back = None
+                return True
+            self._give(launch)
         simulation = self._simulation
         try:
             launched = simulation.run(until, deadline)
         except QueueMisuse as misuse:
-            launch = next(iter(self._active.values()))
+            launch = self._active.get(misuse.launch) or next(iter(self._active.values()))
             self._over = f"launch {launch.number} ('{launch.plan.name}') misused its queues"
-            explain(launch.plan, assumed(None), misuse)
+            explain(launch.plan, launch._scalars, misuse)
         self.now_ps = max(self.now_ps, simulation.clock_ps)
         if launched is None:
             if until == NEVER and (deadline is None or monotonic() < deadline):
@@ -431,57 +490,105 @@ class Session:
         return True
 
     def _stuck(self) -> None:
+        active = {} if self.alone else self._active
         graph = wait_graph(
-            self._simulation, {n: f"launch {x.number} '{x.plan.name}'" for n, x in self._active.items()}
+            self._simulation, {n: f"launch {x.number} '{x.plan.name}'" for n, x in active.items()}
         )
         assert graph is not None
-        names = ", ".join(f"launch {x.number} ('{x.plan.name}')" for x in self._active.values())
-        verb = "are" if len(self._active) > 1 else "is"
-        self._over = f"{names} {verb} deadlocked"
+        names = ", ".join(f"launch {x.number} ('{x.plan.name}')" for x in active.values())
+        names = names or f"plan '{next(iter(self._active.values())).plan.name}'"
+        self._over = f"{names} {'are' if len(active) > 1 else 'is'} deadlocked"
         raise deadlock(self._over, graph)
 
+    def _one_for_all(self, launch: Launch) -> bool:
+        """Find the time of a launch, which has the machine for itself, by the unit that stands for all; False
+        where none does."""
+        resources, plan = launch._resources, launch._resources.plan
+        one = representative(plan, resources)
+        if one is None:
+            return False
+        simulation = Simulation(record=0, engine=self.engine, contended=False)
+        begin = launch.submit_ps + resources.start_ps(0)
+        launched = simulation.add(one, resources, launch._scalars, begin=begin)
+        while simulation.run() is not None:
+            pass
+        graph = wait_graph(simulation)
+        if graph is not None:
+            raise deadlock(f"plan '{plan.name}' is deadlocked in every unit", graph)
+        sent = simulation.messages(launched)
+        messages = {
+            c.name: {u * c.members + m: n for m, n in sent[c.name].items() for u in range(plan.units)}
+            for c in plan.channels
+        }
+        if launch._data is not None:
+            self._joint.active.append(launch._data)
+        self.now_ps = max(self.now_ps, simulation.last_ps)
+        self._finish(launch, simulation.last_ps, messages, np.arange(plan.units))
+        return True
+
     def _ended(self, launch: Launch, launched: Launched) -> None:
-        """A launch has ended: what it leaves."""
-        simulation = self._simulation
-        launch.end_ps = simulation.last_of(launched)
-        plan = launched.plan
-        outputs, messages, present = None, {}, np.flatnonzero(launched.present)
+        """A launch has ended in the timed run."""
+        simulation, messages = self._simulation, {}
         try:
             messages = simulation.messages(launched)
-            if launch._data is not None:
-                outputs = self._joint.finish(launch._data)
-            else:
-                self._contents.keep(plan, None, present)
-        except MegatileError as error:
-            launch._error = error
-            self._contents.keep(plan, None, present)
         except QueueMisuse as misuse:
             try:
-                explain(plan, launched.scalars, misuse)
+                explain(launched.plan, launched.scalars, misuse)
             except MegatileError as error:
                 launch._error = error
             self._joint.active = [d for d in self._joint.active if d is not launch._data]
-        self._queues.count(plan, messages)
-        record = Record(simulation, launched, launch.submit_ps) if self.most_records else None
-        entry = Entry(
-            plan.name, plan.units if plan.levels else len(present), launch.submit_ps, launch.end_ps, record
-        )
-        self.launches.append(entry)
-        taken = choices(simulation, launched) if has_any(plan) else {}
-        took = launch.end_ps - launch.submit_ps
-        outcome = Outcome(
-            launch.plan, self.machine, took, 0, taken, messages, faults=launched.resources.faults,
-            engine=self.engine, installed=True, scalars=launched.scalars, record=record,
+        self._finish(launch, simulation.last_of(launched), messages, np.flatnonzero(launched.present))
+        if not self.alone:
+            launch._launched = None
+            self._clear_up(launched)
+
+    def _finish(
+        self, launch: Launch, last_ps: int, messages: dict[str, dict[int, int]], present: Any
+    ) -> None:
+        """What a launch leaves: data, counts of messages, a line of the history, a result."""
+        resources, launched, data = launch._resources, launch._launched, launch._data
+        plan, outputs, spent = resources.plan, None, last_ps - launch.submit_ps
+        took = resources.whole_ps(spent, launch._control)
+        launch.end_ps, delay = launch.submit_ps + took, max(0, took - spent)
+        if launch._error is None and data is not None:
+            try:
+                outputs = self._joint.finish(data)
+            except MegatileError as error:
+                launch._error = error
+        contents = self._contents if data is None else data.contents
+        if outputs is None and not self.alone:
+            contents.keep(plan, None, present)
+        if data is not None:
+            launch._scalars = seen_values(data.seen)
+            if launch._code is not None:
+                launch._code.append(data.programs)
+        run = Run(
+            launch.plan, self.machine, resources.timing, resources.faults, self.engine, resources.installed,
+            launch._control, scalars=launch._scalars, repeatable=self.alone or launched is None, end_ps=took,
+            begin_ps=delay, messages=messages,
         )  # fmt: skip
-        launch.result = Result(outcome, outputs)
-        if launch._data is not None and launch._prepared is not None:
-            launch._prepared.code.append(launch._data.programs)
-        launch._data = launch._prepared = launch._launched = None
-        simulation.release(launched)
-        active = [a._launched for a in self._active.values() if a._launched is not None]
-        simulation.forget_records(active)
+        if launched is not None:
+            run.choices = choices(self._simulation, launched) if has_any(plan) else {}
+        launch.result, launch._data = Result(run, outputs), None
+        if self.alone:
+            return
+        self._queues.count(plan, messages)
+        units = plan.units if plan.levels else len(present)
+        entry = Entry(plan.name, units, launch.submit_ps, launch.end_ps, delay_ps=delay)
+        if launched is None:
+            entry.again = Result(run, None)
+        elif self.most_records:
+            entry.record = run.record = Record(self._simulation, launched, launch.submit_ps)
+        self.launches.append(entry)
         self._keep_at_most()
-        if not active and simulation.arena.words > LARGE:
+
+    def _clear_up(self, launched: Launched) -> None:
+        """The engine's memory of a launch is used again; when nothing is under way, much of it is freed."""
+        simulation = self._simulation
+        simulation.release(launched)
+        if not self._active or len(self.launches) % BETWEEN == 0:
+            simulation.forget_records([a._launched for a in self._active.values() if a._launched is not None])
+        if not self._active and simulation.arena.words > LARGE:
             self._simulation = self._new()
             self._simulation.continue_from(simulation)
             self._prepared.clear()
@@ -547,3 +654,17 @@ class Session:
         cells = [(e.name, e.units, format_time(e.begin_ps), format_time(e.end_ps - e.begin_ps)) for e in rows]
         table = text_table(("launch", "units", "begins", "takes"), cells)
         return f"{self.machine.name}: {len(self.launches)} launches, {format_time(self.time_ps)}\n{table}"
+
+
+def _number(name: str, value: Any) -> int:
+    """A whole number that is not negative."""
+    found = whole(value)
+    if found is None or found < 0:
+        raise SessionError(f"{name}={value!r} is no whole number from 0 on")
+    return found
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise SessionError(f"seconds={value!r} is no time from 0 on")
+    return value

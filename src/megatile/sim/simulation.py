@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from bisect import bisect_right
 from copy import copy
 from dataclasses import replace
@@ -13,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from megatile.core.dtypes import itemsize
+from megatile.core.errors import did_you_mean
 from megatile.core.expr import constant
 from megatile.plan import model as pm
 from megatile.plan.residency import copies, units_below
@@ -30,11 +33,17 @@ from megatile.sim.sharing import find_shared
 from megatile.sim.state import NONE, Arena
 from megatile.sim.table import PlanTable, Rows, tabulated
 from megatile.timing.resources import Resources
+from megatile.timing.view import TimingError
 
+ENGINES = ("compiled", "plain")
+"""How the engine runs: as machine code, or as the Python that it is translated from."""
+OLD_ENGINES = ("run-ahead", "arrays", "bucket")
 WARM_UP = 4000
 """Instructions that a process runs uncompiled before it loads the compiled engine."""
 RUN_AHEAD = 3
 """Unfinished commands from which on an instance need not run further ahead."""
+EVERYTHING = 1 << 40
+"""More commands than any run records."""
 MOST_RECORDS = 1 << 20
 """Commands that are recorded unless more are asked for."""
 BETWEEN_LOOKS = 1 << 15
@@ -70,6 +79,22 @@ def commands(plan: pm.Plan, received: int = 1) -> int:
         return found
 
     return sum(stream.unit_count() * count(stream.body) for stream in plan.streams)
+
+
+def engine_name(engine: str | None) -> str | None:
+    """The engine that is meant; those of earlier releases are all the same one now."""
+    if engine in OLD_ENGINES:
+        caller, depth = sys._getframe(1), 2
+        while caller.f_back is not None and caller.f_globals.get("__name__", "").startswith("megatile."):
+            caller, depth = caller.f_back, depth + 1
+        text = f"engine='{engine}': there is one engine now, which this name no longer chooses"
+        warnings.warn(text, DeprecationWarning, stacklevel=depth)
+        return None
+    if engine is not None and engine not in ENGINES:
+        raise TimingError(
+            f"there is no engine '{engine}'", advice=did_you_mean(str(engine), ENGINES, what="engines")
+        )
+    return engine
 
 
 class Launched:
@@ -168,6 +193,8 @@ class Simulation:
         self.holders: dict[str, dict[int, list[int]]] = {}
         """By level and hardware unit, the instances of the last launch there."""
         self._flows = self._serial = 0
+        self._long = False
+        """Whether a plan has so many commands that the compiled engine is worth loading at once."""
         self.tensors: dict[tuple[Any, ...], int] = {}
         """Numbers in caches of what outlives launches."""
         self._tensors = 1 << 20
@@ -215,6 +242,13 @@ class Simulation:
                 self.complete_record = False
                 self._forget_causes()
             arena.reserve("record", 2 * arena.size("record"))
+
+    def record_all(self) -> None:
+        """Record what every instance does, also where that was not asked for: what a receive-from-any took is
+        found there."""
+        if not self.most_records:
+            self.most_records = EVERYTHING
+            self.arena.memory[st.RECORDING] = 1
 
     def _forget_causes(self) -> None:
         """Too much was recorded: what is known so far is dropped, and numbers of records mean nothing."""
@@ -279,6 +313,7 @@ class Simulation:
         for view in launched.views:
             self.paths.use(view.fabric.grid(view.level.name), view.hda, launched.offsets[-1])
         self.arena.make_room(self._words(launched, units))
+        self._long |= table.commands >= WARM_UP
         for name, each in LIVE.items():
             self.arena.reserve(name, each * units)
         self._declare(launched)
@@ -661,8 +696,7 @@ class Simulation:
 
     def run(self, until: int = NEVER, deadline: float | None = None) -> Launched | None:
         """Go on until a launch has ended (it is returned), nothing can go on, or the time is over."""
-        long = any(launched.table.commands >= WARM_UP for launched in self.launches)
-        soon = self.engine == "compiled" or (self.engine is None and (long or is_compiled()))
+        soon = self.engine == "compiled" or (self.engine is None and (self._long or is_compiled()))
         engine: Any = compiled() if soon else plain
         while True:
             memory = self.arena.memory
@@ -685,7 +719,13 @@ class Simulation:
                 self._grow()
             else:
                 asked = self.arena.rows("ask")[0, 1:6].tolist()
-                self.answers.answer(reason, asked)
+                try:
+                    self.answers.answer(reason, asked)
+                except QueueMisuse as misuse:
+                    last = int(memory[st.READIES]) - 1  # whoever issued it
+                    who = int(self.arena.rows("ready")[last]) if last >= 0 else 0
+                    misuse.launch = int(self.arena.rows("unit")[who, st.LAUNCH])
+                    raise
 
     @property
     def clock_ps(self) -> int:

@@ -1,4 +1,4 @@
-"""When nothing can proceed and something waits: who waits for whom, and every queue's pointers."""
+"""Why a run cannot go on: who waits for whom, every queue's pointers, and what is wrong with a plan."""
 
 from __future__ import annotations
 
@@ -8,11 +8,25 @@ from typing import Any
 
 import numpy as np
 
+from megatile.plan import model as pm
+from megatile.plan.check import CountingWalk
+from megatile.plan.commands import chooser
+from megatile.plan.follow import PlanDeadlock
 from megatile.sim import state as st
+from megatile.sim.answers import QueueMisuse
+from megatile.sim.data import Scalars
 from megatile.sim.install import both_ends
 from megatile.sim.record import source_of
 from megatile.sim.simulation import Simulation
+from megatile.timing.view import TimingError
 from megatile.trace import Pointers, Waiter, WaitGraph
+
+
+class Deadlock(PlanDeadlock):
+    """Nothing can proceed and something waits. ``graph`` holds the dump, also as ``graph.dot()``."""
+
+    def __init__(self, message: str, graph: WaitGraph, **options: Any) -> None:
+        super().__init__(message, [], graph, **options)
 
 
 def wait_graph(simulation: Simulation, names: Mapping[int, str] | None = None) -> WaitGraph | None:
@@ -110,3 +124,35 @@ def counts(simulation: Simulation, number: int) -> tuple[int, int, int]:
         sent - int(np.count_nonzero(last[:, c] == st.UNKNOWN)) for c in (st.ARRIVED, st.RETURNED)
     )
     return sent, landed, freed
+
+
+def deadlock(what: str, graph: WaitGraph) -> Deadlock:
+    first = (graph.cycle() or graph.waiters or (None,))[0]
+    advice = f"look at {first.source}" if first is not None and first.source else None
+    return Deadlock(f"{what}\n{graph.text()}", graph, advice=advice)
+
+
+class _Explanation(CountingWalk):
+    """The walk of `check` with the integers that the timed run reads."""
+
+    def __init__(self, plan: pm.Plan, scalars: Scalars) -> None:
+        super().__init__(plan, {})
+        self.scalars = scalars
+        self.reads: dict[tuple[str, Any], int] = {}
+
+    def on_read_scalar(self, cohort: Any, instruction: Any) -> Any:
+        statement: pm.ReadScalar = instruction.statement
+        values = []
+        for unit in (chooser(cohort, u) for u in cohort.units.tolist()):
+            count = self.reads.get((statement.name, unit), 0)
+            self.reads[statement.name, unit] = count + 1
+            values.append(int(self.scalars(statement, unit, count)))
+        return np.array(values, dtype=np.int64)
+
+
+def explain(plan: pm.Plan, scalars: Scalars, misuse: QueueMisuse) -> None:
+    """Raise the error that ``check`` gives for a plan that misuses its queues."""
+    walk = _Explanation(plan, scalars)
+    walk.run()
+    walk.check_left_over()
+    raise TimingError(f"plan '{plan.name}': {misuse}", advice="look at what check(plan) says")

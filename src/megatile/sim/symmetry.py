@@ -20,9 +20,24 @@ import numpy as np
 from megatile.core.expr import ZERO, Binary, Expr, Symbol, bounds, constant, from_linear, linear, symbols
 from megatile.plan import model as pm
 from megatile.plan.statements import regions_of, write_of
+from megatile.sim.simulation import MOST_RECORDS, commands
 from megatile.timing.resources import Resources
 
 MOST_QUEUES = 1 << 15
+
+
+LARGE = 1 << 18
+"""Commands from which on a run that records nothing looks for a unit that stands for all."""
+
+
+def symmetric(plan: pm.Plan, records: int) -> bool:
+    """Whether it is worth while to look for symmetry: nothing would be recorded anyway."""
+    return (
+        plan.units > 1
+        and not plan.levels
+        and records <= MOST_RECORDS
+        and commands(plan) > max(records, LARGE)
+    )
 
 
 def representative(plan: pm.Plan, resources: Resources) -> pm.Plan | None:

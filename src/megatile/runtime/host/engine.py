@@ -9,7 +9,6 @@ not change it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,11 +20,10 @@ from megatile.hda.addresses import DeviceShape
 from megatile.plan.execute import execute
 from megatile.plan.model import Plan
 from megatile.runtime.host.oplog import Binding, OpLog
-from megatile.sim.data import assumed, reads_scalars
-from megatile.sim.record import Record
-from megatile.sim.result import Result, wants_communication_trace
-from megatile.sim.simulate import run_all, simulate
-from megatile.sim.simulation import MOST_RECORDS, Launched, Simulation
+from megatile.sim import Launch as SessionLaunch, Result, Session, simulate
+from megatile.sim.data import reads_scalars
+from megatile.sim.result import wants_communication_trace
+from megatile.sim.simulation import MOST_RECORDS
 from megatile.timing.fabric import serialise_ps
 from megatile.timing.faults import current_faults
 from megatile.timing.resources import Resources
@@ -240,9 +238,8 @@ class Engine:
     def _print(self, launch: Launch) -> None:
         """One line per message on stderr, at the time of the machine."""
         if launch.together:
-            found = dict(zip(launch.together, self._simulated(launch.together, MOST_RECORDS), strict=True))
-            lines = Record(*found[launch][:2]).message_lines(launch.together[0].start_ps)
-            print(*lines, sep="\n", file=sys.stderr)
+            found = dict(zip(launch.together, self._together(launch.together, MOST_RECORDS), strict=True))
+            found[launch].result.print_communication(launch.start_ps)  # type: ignore[union-attr]
         elif launch.timed is not None:
             launch.timed.result.print_communication(launch.start_ps)
 
@@ -254,40 +251,23 @@ class Engine:
         base = group[0].start_ps
         key = tuple((id(w.plan), id(w.timed), w.start_ps - base) for w in group)
         if key not in self._joint:
-            self._joint[key] = [end - base for _, _, _, end in self._simulated(group, 0)]
+            self._joint[key] = [w.end_ps or 0 for w in self._together(group, 0)]
         return [base + end for end in self._joint[key]]
 
-    def _simulated(
-        self, group: Sequence[Launch], record: int
-    ) -> list[tuple[Simulation, Launched, Resources, int]]:
-        """Run some launches together: where each is recorded, and when it ends."""
-        simulation = Simulation(everything_shared=True, record=record)
-        base, added = group[0].start_ps, []
+    def _together(self, group: Sequence[Launch], record: int) -> list[SessionLaunch]:
+        """Run some launches beside each other in a session that begins with the first of them."""
+        session, base = Session(self.machine, record=record), group[0].start_ps
         crowded = len({w.plan.scale for w in group if w.plan}) == 1
         for launch in group:
-            plan, timed = launch.plan, launch.timed
-            assert plan is not None
-            assert timed is not None
-            resources = timed.resources(plan)
+            assert launch.plan is not None
+            assert launch.timed is not None
+            resources = launch.timed.resources(launch.plan)
             if crowded:
                 resources.crowded = True  # engines of one unit are shared with the other launches there
-            begin = launch.start_ps - base
-            added.append(
-                (
-                    resources,
-                    simulation.add(plan, resources, assumed(None), begin=begin + resources.start_ps(0)),
-                )
-            )
-        run_all(simulation)
-        return [
-            (
-                simulation,
-                one,
-                resources,
-                launch.start_ps + resources.whole_ps(simulation.last_of(one) - launch.start_ps + base),
-            )
-            for launch, (resources, one) in zip(group, added, strict=True)
-        ]
+            session.start(resources, at=launch.start_ps - base, turns=False)
+        found = list(session.host.pending)
+        session.wait()
+        return found
 
     def free_ps(self, device: int) -> int:
         """When a device has done all its work."""
@@ -308,10 +288,10 @@ class Engine:
         done: dict[int, tuple[int, Trace]] = {}
         for launch in self.launches:
             if launch.together and id(launch) not in done:
-                found = self._simulated(launch.together, MOST_RECORDS)
-                for member, (simulation, one, _, _) in zip(launch.together, found, strict=True):
-                    if member.together == launch.together:
-                        done[id(member)] = (launch.together[0].start_ps, Record(simulation, one).trace())
+                found = self._together(launch.together, MOST_RECORDS)
+                for member, run in zip(launch.together, found, strict=True):
+                    if member.together == launch.together and run.result is not None:
+                        done[id(member)] = (member.start_ps, run.result.trace)
         parts = [done.get(id(w)) or (w.start_ps, self.trace_of(w)) for w in self.launches]
         return join_traces(sorted(parts, key=lambda part: part[0]), self.machine.name)
 

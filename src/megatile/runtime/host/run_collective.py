@@ -18,7 +18,7 @@ from megatile.runtime.host.groups import Call, ProcessGroup
 from megatile.runtime.host.oplog import Binding, Rows, blocks, pieces, shard_rows
 from megatile.runtime.host.watch import Communicated, tell
 from megatile.runtime.host.workers import DistributedError
-from megatile.sim.simulate import Deadlock
+from megatile.sim import Deadlock
 
 if TYPE_CHECKING:
     from megatile.runtime.host.context import RuntimeContext
