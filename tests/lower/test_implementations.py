@@ -88,9 +88,67 @@ def test_every_implementation_gives_the_same(forced) -> None:
 def test_slower_implementations_take_longer() -> None:
     size = {"M": 128, "N": 128, "K": 128}
     usual = mt.simulate(gemm(**size)).time_ps
-    for forced in ({"impl": "vector"}, {"copy": "lsu"}, {"reduce": "shared"}):
+    for forced in ({"impl": "vector"}, {"reduce": "shared"}):
         assert mt.simulate(gemm(**forced, **size)).time_ps > usual, forced
     assert mt.simulate(gemm(copy="tma", **size)).time_ps == usual
+
+
+def stream(copy: str | None, blocks: int = 8, steps: int = 32):
+    """Tiles of a tensor that blocks go through, the next ones on their way while they work on one."""
+
+    @T.program
+    def kernel(X: T.Tensor((blocks * steps * 64, 64), "f32"), Y: T.Tensor((blocks * 64, 64), "f32")):
+        with T.Kernel(block=blocks, threads=128) as bx:
+            x = T.alloc((64, 64), "f32", level="l1")
+            y = T.alloc((64, 64), "f32")
+            T.clear(y)
+            for k in T.Pipelined(steps, num_stages=3):
+                T.copy(x, X[(bx * steps + k) * 64, 0], impl=copy)
+                for i, j in T.Parallel(64, 64):
+                    y[i, j] = y[i, j] * x[i, j] + x[i, j] * 3.0 + 1.0
+            T.copy(Y[bx * 64, 0], y)
+
+    return kernel
+
+
+def test_lanes_that_carry_copies_do_nothing_else() -> None:
+    """A bulk engine has more latency, but runs ahead; loads by the lanes keep them from their work."""
+    usual, lanes = (mt.simulate(stream(copy)).time_ps for copy in (None, "lsu"))
+    assert mt.simulate(stream("tma")).time_ps == usual < 0.9 * lanes
+
+
+def test_times_of_single_copies_are_those_of_the_machine_file() -> None:
+    """A copy of 16 KiB: start-up, latency and bandwidth of the engine, with the memories' latencies."""
+    text = """plan("p", scale="block", grid=(1,))
+X = tile(f32, (4096,), memory="hbm", role="inout")
+s = tile(f32, (4096,), memory="shared")
+with units((0, 1, 1)):
+    s <- copy(X, bytes=16384, by="{}")
+"""
+    times = {
+        by: mt.simulate(mt.Plan.from_text(text.format(by)), machine=H100).time_ps
+        for by in ("tma", "lsu", "copy_engine", "", "no such engine")
+    }
+    cycle = 1e12 / 1.83e9
+    assert times["tma"] == times[""] == times["no such engine"]
+    assert times["tma"] - times["lsu"] == pytest.approx((170 - 20) * cycle, abs=3)
+    slower = 16384 / (396e9 * 2) * 1e12 - 16384 / (128 / cycle * 1e12) * 1e12
+    assert times["copy_engine"] - times["tma"] == pytest.approx(2e6 - 170 * cycle + max(0, slower), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        (request(memories=("hbm", "registers")), {"lsu"}),  # bulk copies do not reach registers
+        (request(memories=("hbm", "shared"), row=100), {"lsu"}),  # nor take rows of 100 bytes
+        (request(memories=("hbm", "shared"), row=112), {"tma", "lsu"}),
+        (request(memories=("hbm", "registers"), hda=mt.machine("mi300x-8")), {"tma", "lsu"}),
+        (request(memories=("shared", "hbm"), reach="node", hda=CLUSTER), {"nic"}),
+        (request(memories=("shared", "shared"), reach="block", paired=True), {"dsmem", "software_channel"}),
+    ],
+)
+def test_when_copies_apply(asked: Request, names: set[str]) -> None:
+    assert set(prices(asked)) == names
 
 
 def test_explanations_name_the_choice_and_the_others() -> None:

@@ -56,7 +56,7 @@ with units((0, 6, 1), level="block"):
         a <- fresh.copy(A[unit // 3 * 64:+64, k * 32:+32], bytes=4096, dtype="f16")
         b <- fresh.copy(B[k * 32:+32, unit % 3 * 64:+64], bytes=4096, dtype="f16")
         c <- gemm_add(a, b, c, flops=262144, dtype="f16")
-    C[unit // 3 * 64:+64, unit % 3 * 64:+64] <- copy(c, bytes=16384)"""
+    C[unit // 3 * 64:+64, unit % 3 * 64:+64] <- copy(c, bytes=16384, by="lsu")"""
 
 
 def test_a_product_in_full() -> None:

@@ -646,12 +646,19 @@ class Unit:
         return Transfer(self.reader, path, nbytes, flow, number, jitter, read, written)
 
     def copy(
-        self, record: Record, source: Block, reads: list[Block], write: Block, nbytes: int, arrived: Any
+        self,
+        record: Record,
+        source: Block,
+        reads: list[Block],
+        write: Block,
+        nbytes: int,
+        arrived: Any,
+        by: str = "",
     ) -> None:
-        """A copy by the DMA engine: the engine is free when the source is, the copy ends on arrival."""
+        """A copy by a DMA engine: the engine is free when the source is, the copy ends on arrival."""
         same = source.holder == write.holder
         ends = (source.unit, source.memory, write.unit, write.memory)
-        path = self.machine.path(*ends, same=same, caches=True)
+        path = self.machine.path(*ends, same=same, caches=True, by=by)
         read, written = self.blocks(path.reads, source), self.blocks(path.writes, write)
         flow, number = len(self.reader.queues) + self.index, self.copies
         self.copies += 1
@@ -700,7 +707,7 @@ def _compute(u: Unit, s: pm.Compute) -> Process:
             write.array[...] = result
 
     if s.engine == "dma":
-        u.copy(record, reads[0] if reads else write, reads, write, u.value(s.work.bytes), put)
+        u.copy(record, reads[0] if reads else write, reads, write, u.value(s.work.bytes), put, s.by)
         return
     slow = u.number if u.plan.per(u.level.name, None) is None else u.above(None)
     busy = u.machine.compute_ps(s, u.value(s.work.flops), slow)

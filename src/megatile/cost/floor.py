@@ -172,7 +172,7 @@ class _Count:
         self.add("engine", s.engine, times * each[which.reshape(times.shape)])
 
     def copy(self, s: pm.Compute, size: Any, times: Any) -> None:
-        dma = self.view.dma
+        dma = self.view.mover(s.by)
         nbytes = np.broadcast_to(0 if size is None else size, times.shape)
         sizes, which = np.unique(nbytes, return_inverse=True)
         rows = which.reshape(times.shape)

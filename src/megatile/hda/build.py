@@ -319,6 +319,10 @@ class _Builder(Figures):
             self.share(e.sustained, (*key_path, "sustained")),
             e.shares,
             e.prefetch,
+            e.copies,
+            e.lanes,
+            self.bytes(e.least, (*key_path, "least")) if e.least else 1,
+            e.slots,
         )
 
     def build_control(self) -> Control | None:

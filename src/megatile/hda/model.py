@@ -203,6 +203,14 @@ class Engine:
     """Engines of a unit that share something, by its name, take turns."""
     prefetch: bool = False
     """Whether copies do not wait for the latency of memories."""
+    copies: tuple[str, ...] = ()
+    """The implementations of copies that this engine does; none named: those that no other does."""
+    lanes: bool = False
+    """Whether the lanes that ask for a copy carry it, through their registers."""
+    least: int = 1
+    """Rows of a copy are whole multiples of so many bytes."""
+    slots: int = 2
+    """Slots of the queues of a software channel, each of ``chunk`` bytes."""
 
     def rate(self, dtype: str) -> float | None:
         """Operations per second for a dtype; ``f8`` stands for both 8-bit floats, ``any`` for the rest."""

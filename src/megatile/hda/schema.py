@@ -274,6 +274,10 @@ class EngineSpec(_Part):
     sustained: Share | None = None
     shares: Name | None = None
     prefetch: bool = False
+    copies: tuple[Name, ...] = ()
+    lanes: bool = False
+    least: Size | None = None
+    slots: Count = 2
 
 
 class HostLinkSpec(_Part):

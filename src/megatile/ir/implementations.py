@@ -45,6 +45,10 @@ class Request:
     """The scale whose units a put or get goes between; None: it stays with the unit."""
     inside: bool = False
     """Whether these are units inside one instance, which share its memories."""
+    row: int = 0
+    """Bytes of the rows of a copy, and of what they are apart, in common; 0: any."""
+    paired: bool = False
+    """Whether every unit that sends also receives: a put or get could be a message."""
 
     @property
     def nbytes(self) -> int:
@@ -66,7 +70,17 @@ class Request:
 
     def engine(self, kind: str, dtype: str | None = None) -> tuple[Engine, int] | None:
         """The engine of a kind nearest to the scale, and how many of them a unit has."""
-        found = [e for e in self.machine.engines if e.kind == kind and (not dtype or e.rate(dtype))]
+        return self.nearest(
+            [e for e in self.machine.engines if e.kind == kind and (not dtype or e.rate(dtype))]
+        )
+
+    def mover(self, name: str) -> tuple[Engine, int] | None:
+        """The DMA engine for copies of a name: one whose ``copies`` say so, else one that says nothing."""
+        every = [e for e in self.machine.engines if e.kind == "dma"]
+        named = [e for e in every if name in e.copies]
+        return self.nearest(named or [e for e in every if not e.copies])
+
+    def nearest(self, found: list[Engine]) -> tuple[Engine, int] | None:
         if not found:
             return None
         level = self.machine.level
@@ -224,14 +238,14 @@ def _vector(request: Request, _: str) -> int | None:
 # --- copies ---------------------------------------------------------------------------------------
 
 
-def transfer_ps(request: Request, part: float = 1.0) -> int:
+def transfer_ps(request: Request, part: float = 1.0, by: str = "tma") -> int:
     """A part of the bytes over the slowest of DMA engine, memories and network, with their latencies."""
     hda, count = request.machine, request.machine.count(request.scale)
     rates, latency = [], 0
-    found = request.engine("dma")
+    found = request.mover(by) or request.engine("dma")
     if found is not None:
         engine, many = found
-        latency += engine.startup_ps + engine.latency_ps
+        latency += engine.startup_ps  # not its latency: it already works on the next
         rates.append((engine.bandwidth or float("inf")) * engine.efficiency * many)
     for name in request.memories:
         layer = hda.memory(name)
@@ -251,28 +265,80 @@ def _carrier(request: Request) -> str:
     return BY_SCALE[(reach >= hda.scale("device").position) + (reach >= hda.scale("node").position)]
 
 
-@candidate("Copy", "tma", "lsu", *BY_SCALE, "software_channel")
-def _copy(request: Request, name: str) -> int | None:
-    """Bulk copies are the DMA engine's; the lanes' own loads and stores go through registers. Between units
-    it depends on what connects them; those inside an instance may pass through the memory they share."""
-    hda = request.machine
-    device = request.position >= hda.level(hda.scale("device").level).position
+def _fits(request: Request, name: str) -> bool:
+    """Whether the engine for copies of a name takes these rows, between memories that it reaches."""
+    found = request.mover(name)
+    if found is None:
+        return False
+    engine = found[0]
+    registers = request.in_registers and request.machine.memory("l0") is not request.machine.memory("l1")
+    return request.row % engine.least == 0 and not (registers and engine.copies and not engine.lanes)
+
+
+def lanes_ps(request: Request, each: int) -> int | None:
+    """The lanes' own time for ``each`` operations on every element."""
+    return _engine(replace(request, operations=each * request.elements), "vector")
+
+
+@candidate("Copy", "lsu")
+def _lsu(request: Request, _: str) -> int | None:
+    """The lanes' loads and stores: of the unit's own memories, and through registers of those above it and of
+    other devices in its node."""
     apart = request.reach is not None and not request.inside
-    if name == "software_channel":
-        lanes = _engine(replace(request, operations=2 * request.elements), "vector")
-        return lanes if request.reach is not None and request.inside else None
-    if name == "lsu":
-        lanes = _engine(replace(request, operations=request.elements), "vector")
-        if device or lanes is None or (apart and _carrier(request) == "dsmem"):
-            return None
-        if not request.far and not apart:
-            return lanes
-        return transfer_ps(request) + (0 if request.in_registers else lanes)
-    if device or (apart and _carrier(request) == "dsmem"):
-        wanted = _carrier(request) if apart else "copy_engine"
-        return transfer_ps(request) if name == wanted else None
-    return transfer_ps(request) if name == "tma" and (request.far or apart) else None
+    if _at_device(request) or (apart and _carrier(request) != "copy_engine"):
+        return None
+    if not request.far and not apart:
+        return lanes_ps(request, 1)
+    lanes = lanes_ps(request, 2)
+    if lanes is None or not _fits(request, "lsu"):
+        return None
+    return transfer_ps(request, by="lsu") + (0 if request.in_registers else lanes + _near_ps(request))
 
 
-for _name in ("planner", "in_network", "shared", "shuffle", "software_channel"):
+def _near_ps(request: Request) -> int:
+    """What storing out of registers adds: the latency of the unit's own memory."""
+    hda = request.machine
+    near = [m for m in request.memories if hda.level(hda.memory(m).level).position <= request.position]
+    return max((hda.memory(m).latency_ps for m in near), default=0)
+
+
+@candidate("Copy", "tma", *BY_SCALE)
+def _bulk(request: Request, name: str) -> int | None:
+    """Bulk copies by a DMA engine: between a unit's memory and one above it or another device's (tma), blocks
+    of a device (dsmem), memories of a node (copy_engine), nodes (nic)."""
+    apart = request.reach is not None and not request.inside
+    wanted = "copy_engine" if _at_device(request) else "tma"
+    if apart and (_at_device(request) or _carrier(request) != "copy_engine"):
+        wanted = _carrier(request)
+    moves = _at_device(request) or request.far or apart
+    return transfer_ps(request, by=name) if name == wanted and moves and _fits(request, name) else None
+
+
+@candidate("Copy", "software_channel")
+def _channel(request: Request, _: str) -> int | None:
+    """Messages through a queue with slots in the receiver's memory: every unit sends its part and takes out
+    what is sent to it."""
+    if request.reach is None or not request.paired:
+        return None
+    hda = request.machine
+    credit = sum(n.latency_ps for n in hda.networks[:1])
+    pieces = -(-request.nbytes // (channel_of(request)[1] or max(1, request.nbytes)))
+    direct = [_lsu(request, "lsu"), *(_bulk(request, name) for name in ("tma", *BY_SCALE))]
+    there = min((p for p in direct if p is not None), default=transfer_ps(request))
+    out = transfer_ps(replace(request, reach=None), by="software_channel")
+    return there + out + max(0, pieces - channel_of(request)[0]) * credit
+
+
+def channel_of(request: Request) -> tuple[int, int]:
+    """Slots of a software channel's queues, and the bytes of one (0: whatever a message has)."""
+    found = request.mover("software_channel") or request.engine("dma")
+    return (found[0].slots, found[0].chunk or 0) if found is not None else (2, 0)
+
+
+def _at_device(request: Request) -> bool:
+    hda = request.machine
+    return request.position >= hda.level(hda.scale("device").level).position
+
+
+for _name in ("planner", "in_network", "multicast", "shared", "shuffle", "software_channel"):
     CANDIDATES.setdefault("Collective", {})[_name] = Candidate(_name, lambda request: None)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 
-from megatile.core.errors import MegatileError, Place
+from megatile.core.dtypes import itemsize
+from megatile.core.errors import MegatileError, Place as Source
 from megatile.core.expr import bounds, known, simplify
 from megatile.ir.implementations import Request, choose
 from megatile.lower.errors import LoweringError
 from megatile.lower.regions import Block
 from megatile.lower.streams import Frame
+from megatile.lower.units import Place
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Choice:
     name: str
     forced: bool
     prices: Mapping[str, int]
-    source: Place | None
+    source: Source | None
 
 
 def chosen(frame: Frame, request: Request, forced: str | None) -> str:
@@ -47,15 +50,41 @@ def count(frame: Frame, block: Block) -> int:
     return int(found[1]) if found is not None else 0
 
 
-def copy_request(frame: Frame, target: Block, source: Block, between: bool = False) -> Request:
-    """``between``: units put or get, also where both are inside one instance."""
+def copy_request(
+    frame: Frame, target: Block, source: Block, between: str | None = None, paired: bool = False
+) -> Request:
+    """``between``: the scale whose units put or get, also where both are inside one instance."""
     lowering = frame.lowering
     away = next((block for block in (target, source) if block.at is not None), None)
-    reach = None
-    if away is not None or between:
-        depth = away.home.depth if away is not None else frame.group[1]
-        reach = lowering.launch.scales[max(depth, 1) - 1].name
+    reach = between
+    if away is not None and between is None:
+        reach = lowering.launch.scales[max(away.home.depth, 1) - 1].name
     return Request(
         "Copy", lowering.hda, frame.level.scale, source.home.dtype, count(frame, target),
         memories=(source.home.memory, target.home.memory), reach=reach, inside=away is None,
+        row=gcd(_row(source), _row(target)), paired=paired,
     )  # fmt: skip
+
+
+def reach_of(frame: Frame, peer: Place) -> str:
+    """The largest scale at which a peer is, or is in, another unit than this one."""
+    launch, mine = frame.place.launch, frame.place.path
+    apart = (
+        s.name for s, a, b in zip(launch.scales, mine, peer.path, strict=False) if a != b and s.count > 1
+    )
+    return next(apart, launch.scales[frame.group[1] - 1].name)
+
+
+def _row(block: Block) -> int:
+    """Bytes that the rows of a block, and what lies between their beginnings, have in common; 0: they follow
+    each other without a gap, or only the run tells."""
+    width, found = itemsize(block.home.dtype), 0
+    run = width
+    for axis, whole in reversed(list(zip(block.axes, block.home.extents, strict=True))):
+        size = known(axis.size)
+        if size is None or found:
+            return found
+        run *= size
+        if size != whole:
+            found = gcd(run, width * block.home.extents[-1])
+    return found or run

@@ -93,6 +93,8 @@ def between_units(frame: Frame, node: n.Collective) -> None:
     if size > 1:
         if any(n.remote(m) is not None for m in n.walk(frame.lowering.program.body)):
             meet()  # what was put before is visible after
+        if node.impl == "multicast" and _by_network(member, group):
+            return
         if inlined(frame, node, size, member.me, _buffers(frame, node)):
             if node.kind == "scatter_view":
                 mine = frame.regions.block(node.source[0])
@@ -149,6 +151,8 @@ def _by_network(member: Member, group: str) -> bool:
     """Let the network spread what a root has that only the run tells."""
     node, frame = member.node, member.frame
     if node.kind != "broadcast" or node.algorithm is not None:
+        if node.impl == "multicast":
+            raise cannot(f"T.{node.kind} with impl='multicast', which only spreads what one unit has,", node)
         return False
     source, target = frame.regions.block(node.source[0]), frame.regions.block(node.to[0], True)
     if source.cut or target.cut:

@@ -8,6 +8,7 @@ from typing import Any
 
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import ZERO, Const, Expr, constant, known, simplify
+from megatile.ir.implementations import Request
 from megatile.lower.choice import chosen, copy_request
 from megatile.lower.regions import Block, product
 from megatile.lower.streams import Frame
@@ -16,14 +17,14 @@ from megatile.plan import model as pm
 
 def compute(
     frame: Frame, operation: str, write: Block, reads: list[Block], attributes: dict[str, Any] | None = None,
-    engine: str = "vector", flops: Expr = ZERO, dtype: str = "f32", fresh: bool = False,
+    engine: str = "vector", flops: Expr = ZERO, dtype: str = "f32", fresh: bool = False, by: str = "",
 ) -> None:  # fmt: skip
     size = bytes_moved(frame, reads[0] if reads else write, write) if engine == "dma" else ZERO
     given = tuple(sorted((attributes or {}).items()))
     frame.emit(
         pm.Compute(
             operation, write.region(), tuple(r.region() for r in reads), given, engine,
-            pm.Work(simplify(flops), size, dtype), fresh,
+            pm.Work(simplify(flops), size, dtype), fresh, by=by,
         )
     )  # fmt: skip
 
@@ -60,32 +61,62 @@ def rounded(frame: Frame, block: Block, width: int) -> tuple[float, Expr]:
 
 
 def copy_block(
-    frame: Frame, target: Block, source: Block, forced: str | None = None, between: bool = False
+    frame: Frame,
+    target: Block,
+    source: Block,
+    forced: str | None = None,
+    between: str | None = None,
+    paired: bool = False,
 ) -> None:
-    """The elements of one block to another; what is outside is zero, or not written. ``between``: from one
-    unit to another."""
-    request = copy_request(frame, target, source, between)
+    """The elements of one block to another; what is outside is zero, or not written. ``between``: the scale
+    of units from one of which to another it goes."""
+    request = copy_request(frame, target, source, between, paired)
     name = chosen(frame, request, forced)
-    lanes = name == "lsu" and (request.far or not request.inside) and not request.in_registers
-    if lanes or name == "software_channel" or (source.cut and target.cut):
-        middle = between_blocks(frame, source, "l1" if name == "software_channel" else "l0")
+    through = name == "lsu" and (request.far or not request.inside) and not request.in_registers
+    if through and _in_registers(frame, source):
+        middle = between_blocks(frame, source, "l0")
+        _moved(frame, middle, source, name, 2)
+        _moved(frame, target, middle, name, 2)
+    elif source.cut and target.cut:
+        middle = between_blocks(frame, source, "l0")
         copy_block(frame, middle, source)
         copy_block(frame, target, middle)
-        return
+    else:
+        _moved(frame, target, source, name)
+
+
+def _moved(frame: Frame, target: Block, source: Block, name: str, each: int = 1) -> None:
+    """One command of a copy: by the lanes between memories of the unit (``each`` operations on an element),
+    or by a DMA engine."""
+    request = copy_request(frame, target, source)
+    near = not request.far and request.inside and frame.level is not frame.lowering.first
     fresh = target.home.name in frame.fresh
     frame.fresh.discard(target.home.name)
-    bulk = request.far or not request.inside or frame.level is frame.lowering.first
-    engine = "dma" if bulk else "vector"
-    flops = target.elements if engine == "vector" else ZERO
+    engine, flops = ("vector", target.elements * each) if near else ("dma", ZERO)
+    by = "" if near else _by(request, name)
     if source.cut:
         attributes: dict[str, Any] = {}
         for d, axis in enumerate(source.axes):
             attributes |= {f"at{d}": plain(axis.offset), f"n{d}": plain(axis.size)}
-        compute(frame, "pad", target, [source], attributes, engine, flops, fresh=fresh)
+        compute(frame, "pad", target, [source], attributes, engine, flops, fresh=fresh, by=by)
         return
     if target.cut:
         source = source.inner(target)
-    compute(frame, "copy", target, [source], None, engine, flops, target.home.dtype, fresh)
+    compute(frame, "copy", target, [source], None, engine, flops, target.home.dtype, fresh, by)
+
+
+def _by(request: Request, name: str) -> str:
+    """The DMA engine of an implementation, where it is not the nearest one anyway."""
+    found, nearest = request.mover(name), request.engine("dma")
+    return found[0].name if found is not None and nearest is not None and found[0] != nearest[0] else ""
+
+
+def _in_registers(frame: Frame, block: Block) -> bool:
+    """Whether there is room for a block in registers: an eighth of them; larger ones go in pieces, which are
+    one command all the same."""
+    sizes = [known(axis.size) for axis in block.axes]
+    room = frame.lowering.hda.memory("l0").size // 8
+    return None not in sizes and math.prod(s or 0 for s in sizes) * itemsize(block.home.dtype) <= room
 
 
 def between_blocks(frame: Frame, source: Block, level: str) -> Block:

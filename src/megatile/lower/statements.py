@@ -23,11 +23,12 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.ir.implementations import Request
 from megatile.lower import nests
-from megatile.lower.choice import chosen, count
+from megatile.lower.choice import chosen, count, reach_of
 from megatile.lower.collectives import between_units
 from megatile.lower.commands import between_blocks, compute, copy_block, key_of, plain
 from megatile.lower.errors import cannot
 from megatile.lower.loops import branch, loop_frame
+from megatile.lower.messages import by_messages
 from megatile.lower.nests import read_number
 from megatile.lower.regions import Block
 from megatile.lower.streams import Frame, rule
@@ -129,11 +130,15 @@ def _read_scalar(frame: Frame, node: n.ReadScalar) -> None:
 @rule(n.Copy)
 def _copy(frame: Frame, node: n.Copy) -> None:
     regions = frame.regions
+    paired = (node.dst is not None or node.src is not None) and by_messages(frame, node)
+    if paired and node.impl == "software_channel":
+        return
     there = None if node.src is None else frame.peer(frame.whole(node.src), node.axis, node.scale)
     peer = None if node.dst is None else frame.peer(frame.whole(node.dst), node.axis, node.scale)
     source = regions.block(node.source, peer=there)
+    between = None if peer is None and there is None else reach_of(frame, peer or there or frame.place)
     for target in regions.blocks(node.to, True, peer):
-        copy_block(frame, target, source, node.impl, peer is not None or there is not None)
+        copy_block(frame, target, source, node.impl, between, paired)
 
 
 @rule(n.Gemm)

@@ -57,7 +57,7 @@ class Compute:
     """Apply ``operation`` (of ``core.operations``) to ``reads`` and put the result in ``write``.
 
     Copies, casts and fills are operations too (``copy`` on engine ``dma``). ``attributes`` are sorted by
-    name.
+    name. ``by`` names one of the machine's DMA engines, whose figures a copy takes (else the nearest one's).
     """
 
     word: ClassVar[str] = "compute"
@@ -69,6 +69,7 @@ class Compute:
     work: Work = part("work", KEYWORD, Work())
     fresh: bool = part("fresh", HIDDEN, False)
     source: Place | None = _source()
+    by: str = part("text", KEYWORD, "")
 
 
 @dataclass(frozen=True)

@@ -287,7 +287,8 @@ class Answers:
             return
         here = int(self.arena.rows("unit")[g, st.PLACE])
         ends = [here if end == NONE else end for end in (source, target)]
-        path = view.path(ends[0], names[0], ends[1], names[1], same=bool(way & 1), caches=True)
+        by = launched.table.movers[way // 2 // st.MOVERS]
+        path = view.path(ends[0], names[0], ends[1], names[1], same=bool(way & 1), caches=True, by=by)
         number = self.simulation.paths.number(path, view.fabric)
         self.remember(st.ASK_PATH, way, memories, source, target, number)
 
@@ -301,7 +302,8 @@ class Answers:
         chosen = np.flatnonzero(possible)
         if not always and len(chosen) > MOST_GUESSED:
             return False
-        numbers = self._numbers(alike.view, here[chosen], names, there[chosen], (one == other)[chosen])
+        by = alike.launched.table.movers[way // 2 // st.MOVERS]
+        numbers = self._numbers(alike.view, here[chosen], names, there[chosen], (one == other)[chosen], by)
         if always:
             self._site(alike.pc, alike, chosen, numbers)
         else:
@@ -354,14 +356,14 @@ class Answers:
         return np.where(mine, alike.places, seen[0]), held, seen[1], always
 
     def _numbers(
-        self, view: Resources, here: Array, names: tuple[str, str], there: Array, same: Array
+        self, view: Resources, here: Array, names: tuple[str, str], there: Array, same: Array, by: str
     ) -> Array:
         """The numbers of many paths."""
         found = np.empty(len(here), dtype=np.int64)
         for flag in (False, True):
             chosen = np.flatnonzero(same == flag)
             if len(chosen):
-                options: Any = {"same": flag, "caches": True}
+                options: Any = {"same": flag, "caches": True, "by": by}
                 found[chosen] = self._numbered(view, here[chosen], names, there[chosen], options)
         return found
 

@@ -101,6 +101,8 @@ A_STORAGE, A_OWNER, A_WRITE, A_DIMENSIONS, A_VISIBLE, A_TRACKED, A_BOUNDS = rang
 CLASSES = 31
 CLASS = (1 << CLASSES) - 1
 """The number of a path: its row, and from this bit on the server from which its stages count theirs."""
+MOVERS = 1 << 20
+"""More levels than there are: in questions for paths the DMA engine counts from here on."""
 # Columns of `path`, `stage` and `server`; rates are floats. STAGE_SHARED: NONE where a stage has no server.
 (
     FIRST_STAGE, STAGES, STARTUP, LATENCY, EXTRA, BEFORE, FIRST_SERVER, GRANULE, CONTENDED, LAST_SIZE,

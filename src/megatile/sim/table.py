@@ -10,7 +10,7 @@ queues) or places in the frame that hold one. Nothing here knows a machine or ti
     BRANCH  condition, where to else        JUMP    where to
     MERGE   names bound, integers set, names ended                          FREE, END  names ended
     WORK    engine, regions (read, then written), version begun, flops, bytes, busy, -, flow
-    COPY    engine, regions, version begun, -, bytes
+    COPY    engine, regions, version begun, -, bytes, -, the DMA engine that it names
     SEND    channel, to, member, region, bytes, per
     RECEIVE channel, member, name, region to copy into, bytes, version begun, -, per
     ANY     channel, members, name, region, bytes, version begun, member taken, per
@@ -224,6 +224,8 @@ class PlanTable:
         self.base: list[int] = []
         self.memories: list[str] = []
         """The memories that are named, by number."""
+        self.movers: list[str] = [""]
+        """The DMA engines that copies name, by number."""
         numbers: dict[str, int] = {}
         described: list[tuple[int, int, pm.Tile | None]] = []
 
@@ -483,8 +485,11 @@ class _StreamCompiler:
         kind = st.COPY if s.engine == "dma" else st.WORK
         engine = self.queue(s.engine)
         flops, nbytes = self.value(s.work.flops, ints), self.value(s.work.bytes, ints)
-        row = self.rows.list(regions)
-        self.emit(s, kind, engine, row, self.begun(s), flops, nbytes, NONE, 0, self.plan.actors)
+        row, movers = self.rows.list(regions), self.plan.movers
+        if s.by not in movers:
+            movers.append(s.by)
+        by = movers.index(s.by) if kind == st.COPY else 0
+        self.emit(s, kind, engine, row, self.begun(s), flops, nbytes, NONE, by, self.plan.actors)
 
     def on_send(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
         to, member, nbytes = (self.value(e, ints) for e in (s.to, s.member, s.work.bytes))

@@ -287,7 +287,11 @@ class Resources:
 
     @cached_property
     def dma(self) -> Dma:
-        engine = self.engine("dma")
+        return self.mover("")
+
+    def mover(self, name: str) -> Dma:
+        """The DMA engine of a name; the nearest one where the machine has none."""
+        engine = next((e for e in self.view.engines if e.name == name), self.engine("dma"))
         if engine is None:
             return Dma()
         bandwidth = engine.bandwidth or float("inf")
@@ -400,9 +404,10 @@ class Resources:
         chunk: int | None = None,
         same: bool | None = None,
         caches: bool = False,
+        by: str = "",
     ) -> Path:
         """The path of a transfer out of one unit's memory into another's (or its own: ``same``); ``caches``:
-        through the caches in front of memories that the unit reaches by itself.
+        through the caches in front of memories that the unit reaches by itself; ``by``: a DMA engine.
 
         A memory that both units share is reached by each through its own port, not through the other.
         ``chunk``: bytes after which others may go first on shared links, besides the links' own granules.
@@ -410,7 +415,7 @@ class Resources:
         same = unit == peer if same is None else same
         apart = self.places[unit] != self.places[peer]
         caches = caches and not apart
-        key = (unit, memory, peer, peer_memory, chunk, same, caches)
+        key = (unit, memory, peer, peer_memory, chunk, same, caches, by)
         if key not in self._paths:
             read, write = ((self.caches(name, unit) if caches else ()) for name in (memory, peer_memory))
             stages = self._memory_stages(read[0].name if read else memory, unit)
@@ -418,7 +423,7 @@ class Resources:
                 stages += self.fabric.stages(self.hardware(unit), self.hardware(peer))
             if not (memory == peer_memory and same):
                 stages += self._memory_stages(write[0].name if write else peer_memory, peer)
-            self._paths[key] = made = self._made(tuple(stages), chunk)
+            self._paths[key] = made = self._made(tuple(stages), chunk, by)
             made.reads, made.writes, made.memories = read, write, (memory, peer_memory)
         return self._paths[key]
 
@@ -431,6 +436,7 @@ class Resources:
         chunk: int | None = None,
         same: bool | None = None,
         caches: bool = False,
+        by: str = "",
     ) -> Iterator[tuple[Path, Alike]]:
         """The paths of many transfers at once (arrays of units), in groups that are alike: the path of the
         first of each."""
@@ -444,7 +450,7 @@ class Resources:
             for part in equal(key[group.pairs]):
                 pairs, shifts = group.pairs[part], group.shifts[part] - group.shifts[part[0]]
                 ends = int(units[pairs[0]]), int(peers[pairs[0]])
-                path = self.path(ends[0], memory, ends[1], peer_memory, chunk, same, caches)
+                path = self.path(ends[0], memory, ends[1], peer_memory, chunk, same, caches, by)
                 yield path, Alike(group.network, pairs, shifts)
 
     def _told_apart(self, memory: str) -> tuple[MemoryLayer, ...]:
@@ -514,11 +520,12 @@ class Resources:
             self._paths[key] = self._made(near + between + far if write else far + between + near, chunk)
         return self._paths[key]
 
-    def _made(self, stages: tuple[Stage, ...], chunk: int | None) -> Path:
-        if self.dma.latency_ps:  # at the end: it holds up nobody else
+    def _made(self, stages: tuple[Stage, ...], chunk: int | None, by: str = "") -> Path:
+        dma = self.mover(by) if by else self.dma
+        if dma.latency_ps:  # at the end: it holds up nobody else
             last = stages[-1]
-            stages = (*stages[:-1], last._replace(latency_ps=last.latency_ps + self.dma.latency_ps))
-        made = Path(stages, self.dma.startup_ps, self.dma.bandwidth)
+            stages = (*stages[:-1], last._replace(latency_ps=last.latency_ps + dma.latency_ps))
+        made = Path(stages, dma.startup_ps, dma.bandwidth)
         if chunk is not None:
             made.granule = min(chunk, made.granule or chunk)
         return made

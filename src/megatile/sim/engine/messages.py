@@ -163,7 +163,7 @@ def take(s, g, pc, q, kind):
         if s[code + F] != NONE:
             s[s[T_FRAME] + frame + s[code + F]] += 1
         look(s, g, into, 1, 0)
-        p = copy_path(s, g, 1, 0) - 1
+        p = copy_path(s, g, 1, 0, 0) - 1
         if p != NONE:
             delay = delay_of(s, s[u + FLOW], s[u + COPIES], p, nbytes)
         if p == NONE or delay == UNKNOWN:

@@ -40,8 +40,8 @@ def site(s, g, own):
 
 
 @jit
-def copy_path(s, g, source, target):
-    """1 + the path between two accesses, or 0 where the machine has to be asked."""
+def copy_path(s, g, source, target, by):
+    """1 + the path between two accesses by a DMA engine, or 0 where the machine has to be asked."""
     x = storage_row(s, g, s[access_row(s, source) + A_STORAGE])
     y = storage_row(s, g, s[access_row(s, target) + A_STORAGE])
     one = holder(s, g, source)
@@ -59,7 +59,7 @@ def copy_path(s, g, source, target):
     if one != NONE or other != NONE or s[x + PRIVATE] == 0 or s[y + PRIVATE] == 0:
         here = spot(s, g, one)
         there = spot(s, g, other)
-    way = 2 * s[unit_row(s, g) + LEVEL] + (1 if one == other else 0)
+    way = 2 * (by * MOVERS + s[unit_row(s, g) + LEVEL]) + (1 if one == other else 0)
     memories = s[x + MEMORY] * (1 << 24) + s[y + MEMORY]
     h = find(s, ASK_PATH, way, memories, here, there)
     if h == NONE:
@@ -128,7 +128,7 @@ def do_copy(s, g, pc):
     code = code_row(s, pc)
     frame = s[unit_row(s, g) + FRAME]
     n = look_all(s, g, code)
-    p = copy_path(s, g, 0, n - 1) - 1
+    p = copy_path(s, g, 0, n - 1, s[code + G]) - 1
     nbytes = evaluate(s, s[code + E], frame)
     number = s[unit_row(s, g) + COPIES]
     flow = s[unit_row(s, g) + FLOW]
