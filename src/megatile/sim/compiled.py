@@ -53,8 +53,9 @@ class _Compiled:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         machine = llvm.Target.from_default_triple().create_target_machine(
-            cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, jit=True
-        )
+            cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, jit=True,
+            codemodel="small", reloc="pic",
+        )  # fmt: skip
         sources = [_text(path) for path in sorted(Path(plain.__file__ or "").parent.glob("*.py"))]
         host = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), llvm.llvm_version_info
         parts = (*sources, _text(state.__file__), _text(__file__), *map(str, host), __version__)

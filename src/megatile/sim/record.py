@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,7 +115,8 @@ class Record:
         chosen = np.flatnonzero(mine & (rows[:, st.R_KIND] != st.RELEASE))
         self.numbers = chosen + max(base, launched.first_record)
         """Of every record, its number among those of all launches."""
-        self.rows = rows[chosen]
+        # Where that is all and times stay as they are, a look at them is enough.
+        self.rows = rows if len(chosen) == len(rows) and origin_ps is None else rows[chosen]
         self.caches = [
             (name, *ends) for (name, _), ends in zip(self._paths.caches, self._paths.behind, strict=True)
         ]
@@ -326,7 +328,7 @@ class Record:
         spent: dict[Any, int] = {}
         moved: dict[Any, int] = {}
         keys = self.launched.resources.fabric.keys
-        for path, nbytes, count in self._moved():
+        for path, nbytes, count in self._moved:
             described = self.path(path)
             for stage, busy in zip(described.stages, described.stage_ps(nbytes)[1], strict=True):
                 if stage.resource is not None:
@@ -345,7 +347,7 @@ class Record:
         def add(name: str, *counts: int) -> None:
             found[name] = [a + b for a, b in zip(found.get(name, [0] * 4), (*counts, 0, 0), strict=False)]
 
-        for path, nbytes, count in self._moved():
+        for path, nbytes, count in self._moved:
             described = self.path(path)
             for write, (name, caches) in enumerate(
                 zip(described.memories, (described.reads, described.writes), strict=True)
@@ -360,6 +362,7 @@ class Record:
             add(behind, row[st.CACHE_FILLED], row[st.CACHE_EVICTED])
         return {name: Traffic(*counts) for name, counts in found.items()}
 
+    @cached_property
     def _moved(self) -> list[tuple[int, int, int]]:
         """How many transfers of each size went over each path."""
         used = self.rows[:, st.R_PATH] != NONE

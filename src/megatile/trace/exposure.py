@@ -61,9 +61,14 @@ def covered_ps(unit: Any, start: Any, end: Any, units: int) -> Any:
         low, high = unit < half, unit >= half
         parts = covered_ps(unit[low], start[low], end[low], half), unit[high] - half, start[high], end[high]
         return np.concatenate([parts[0], covered_ps(*parts[1:], units - half)])
-    order = np.argsort(unit * span + start, kind="stable")
-    first = unit[order] * span + start[order]
-    reach = np.maximum.accumulate(unit[order] * span + end[order])
-    before = np.concatenate([first[:1], reach[:-1]])
-    length = np.maximum(0, unit[order] * span + end[order] - np.maximum(before, first))
-    return np.bincount(unit[order], length, units).astype(np.int64)
+    # With starts and ends each in order, nothing is under way between the end of one number and the next start.
+    first, last = np.sort(unit * span + start), np.sort(unit * span + end)
+    counts = np.bincount(unit, minlength=units)
+    there = counts > 0
+    after = np.cumsum(counts[there])
+    before = after - counts[there]
+    idle = np.append(np.maximum(0, first[1:] - last[:-1]), 0)
+    idle[after - 1] = 0
+    found = np.zeros(units, dtype=np.int64)
+    found[there] = last[after - 1] - first[before] - np.add.reduceat(idle, before)
+    return found

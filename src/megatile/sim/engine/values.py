@@ -57,6 +57,12 @@ def evaluate(s, x, frame):
         return at
     if kind == SYMBOL:
         return s[s[T_FRAME] + frame + at]
+    return compute(s, at, frame)
+
+
+@jit
+def compute(s, at, frame):
+    """The value of bytecode."""
     top = s[T_SCRATCH] - 1
     while True:
         op = s[bytecode_row(s, at)]
