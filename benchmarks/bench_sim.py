@@ -126,6 +126,12 @@ def rings() -> Iterator[Row]:
     rival = min(seconds(lambda: readme_ring_in_simpy(plan, 254, hda)) for _ in range(2))
     name = "kernel of README example 3, 128 units, 254 rounds"
     yield Row(name, 128 * 254 / took, "messages/s", 128 * 254 / rival, "SimPy", ratio_at_least(80))
+    plan, hda = ring(128), box(128)
+    times = {
+        each: best_of(lambda r=each: simulate(plan, machine=hda, record=r), 12) for each in (True, False)
+    }
+    name = "ring of 128, everything recorded"
+    yield Row(name, times[True], "s", times[False], "nothing recorded", ratio_at_most(1.3))
     large, hda = ring(4096), box(4096)
     yield Row("ring of 4096 ranks", best_of(lambda: simulate(large, machine=hda), 2), "s", bar=at_most(1))
     peak = peak_memory(lambda: simulate(ring(4096), machine=box(4096)))
@@ -281,6 +287,10 @@ def waves_of_blocks() -> Iterator[Row]:
         return best_of(lambda: simulate(plan, machine=hda, record=False), 2)
 
     yield from growth("waves of blocks of 32 steps", measure, 1, bar=ratio_at_most(13))
+    plan = blocks_of_a_product(4, 128)
+    times = {each: best_of(lambda r=each: simulate(plan, machine=hda, record=r), 6) for each in (True, False)}
+    name = "132 SMs x 4 waves, everything recorded"
+    yield Row(name, times[True], "s", times[False], "nothing recorded", ratio_at_most(1.3))
     plans = [blocks_of_a_product(n, 32) for n in (10, 100)]
     peaks = [peak_memory(lambda p=plan: simulate(p, machine=hda, record=False)) for plan in plans]
     yield Row("100 waves, memory", peaks[1], "B", peaks[0], "10 waves", ratio_at_most(1.5))

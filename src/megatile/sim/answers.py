@@ -39,9 +39,14 @@ def evaluate_all(arena: Arena, x: int, frame: int, units: Array) -> tuple[Array,
     kind, at = arena.rows("expr")[x].tolist()
     if kind == st.CONSTANT:
         return np.full(len(units), at), True
-    integers, constants, own = arena.rows("frame")[frame:], arena.rows("constants"), True
     if kind == st.SYMBOL:
-        return (np.full(len(units), integers[at]), False) if at else (units, True)
+        return (np.full(len(units), arena.rows("frame")[frame + at]), False) if at else (units, True)
+    at += kind == st.KEPT
+    return _computed(arena, at, frame, units)
+
+
+def _computed(arena: Arena, at: int, frame: int, units: Array) -> tuple[Array, bool]:
+    integers, constants, own = arena.rows("frame")[frame:], arena.rows("constants"), True
     stack: list[Array] = []
     bytecode = arena.rows("bytecode")
     while True:
@@ -53,6 +58,10 @@ def evaluate_all(arena: Arena, x: int, frame: int, units: Array) -> tuple[Array,
         elif op == st.LOAD:
             own &= value == 0
             stack.append(integers[value] if value else units)
+        elif op == st.NESTED:
+            inner, alone = _computed(arena, value + 1, frame, units)
+            own &= alone
+            stack.append(inner)
         elif op == st.LOOKUP:
             index = np.clip(stack.pop(), 0, constants[value] - 1)
             stack.append(constants[value + 1 + index])

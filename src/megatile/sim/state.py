@@ -170,8 +170,10 @@ HELD, HELD_QUEUE, HELD_MESSAGE, HELD_CREDIT = range(4)
 OVERS, BEGINS, SIGNALS, DISPATCH, DECISIONS, REQUESTS, HOSTS = range(7)
 PHASE = 1 << 58
 
-# Expressions: a constant, an integer of the frame, or bytecode.
-CONSTANT, SYMBOL, BYTECODE = range(3)
+# Expressions: a constant, an integer of the frame, or bytecode. The value of KEPT bytecode stays in the frame
+# as long as no loop goes on whose index it needs: its first row names the place of the value (beside it the
+# round for which it holds) and the place that counts the rounds of the loop.
+CONSTANT, SYMBOL, BYTECODE, KEPT = range(4)
 OPERATORS = (
     "+",
     "-",
@@ -192,7 +194,7 @@ OPERATORS = (
     "min",
     "max",
 )
-PUSH, LOAD, SELECT, LOOKUP, STOP = range(32, 37)
+PUSH, LOAD, SELECT, LOOKUP, STOP, NESTED = range(32, 38)
 
 # Entries of `total`.
 (

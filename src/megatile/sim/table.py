@@ -86,24 +86,25 @@ class Rows:
             self.expr.append(key)
         return known
 
-    def expression(self, node: Expr, names: dict[str, int]) -> int:
+    def expression(self, node: Expr, names: dict[str, int], kept: Kept) -> int:
         """The number of an expression whose symbols lie at ``names`` in the frame."""
         if isinstance(node, Const):
             return self.constant(node.value)
         if isinstance(node, Symbol):
             return self._reference((st.SYMBOL, names[node.name]))
         code: list[tuple[int, int]] = []
-        if self._emit(node, names, code, 0) > DEEPEST:
+        if self._emit(node, names, code, 0, kept) > DEEPEST:
             raise pm.PlanError(f"an expression is nested more than {DEEPEST} deep")
-        key = tuple(code)
+        first = kept.place(tuple(code), self, 2)
+        key = tuple(code) if first is None else (st.KEPT, first)
         known = self._expressions.get(key)
         if known is None:
             known = self._expressions[key] = len(self.expr)
-            self.expr.append((st.BYTECODE, len(self.bytecode)))
-            self.bytecode += [*code, (st.STOP, 0)]
+            self.expr.append((st.BYTECODE, len(self.bytecode)) if first is None else (st.KEPT, first))
+            self.bytecode += [] if first is not None else [*code, (st.STOP, 0)]
         return known
 
-    def _emit(self, node: Expr, names: dict[str, int], code: list[tuple[int, int]], depth: int) -> int:
+    def _emit(self, node: Expr, names: dict[str, int], code: Code, depth: int, kept: Kept) -> int:
         """Bytecode that leaves the value of ``node`` on the stack; how deep the stack becomes."""
         if isinstance(node, Const):
             code.append((st.PUSH, node.value))
@@ -119,7 +120,15 @@ class Rows:
         else:
             assert isinstance(node, Table)
             parts, last = (node.index,), (st.LOOKUP, self._table(node.values))
-        deepest = max(self._emit(part, names, code, depth + i) for i, part in enumerate(parts))
+        deepest = 0
+        codes: list[Code] = [[] for _ in parts]
+        for i, part in enumerate(parts):
+            deepest = max(deepest, self._emit(part, names, codes[i], depth + i, kept))
+        scopes = [kept.scope(part) for part in codes]
+        for own, scope in zip(codes, scopes, strict=True):
+            # What stays the same in more rounds than the whole, or takes long, is kept by itself.
+            first = kept.place(tuple(own), self, 1 if scope < max(scopes) else 3)
+            code += own if first is None else [(st.NESTED, first)]
         code.append(last)
         return deepest
 
@@ -142,6 +151,52 @@ class Rows:
     def raw(self, numbers: Iterable[int]) -> int:
         at = len(self.lists)
         self.lists.extend(numbers)
+        return at
+
+
+Code = list[tuple[int, int]]
+MOST_KEPT = 64
+"""Expressions of a stream whose values every instance keeps."""
+
+
+class Kept:
+    """Places in the frame of a stream for values of expressions, as long as they stay the same."""
+
+    def __init__(self, frame: list[int]) -> None:
+        self.frame = frame
+        self.loops: dict[int, tuple[float, int]] = {0: (0, 1)}
+        """By the place of a loop's index (and of the unit's number): how many loops are around its body, and
+        the place that counts its rounds."""
+        self.within = 0
+        """How many loops are around the statement at hand."""
+        frame.append(1)
+        self._known: dict[tuple[Any, ...], int] = {}
+        self._scopes: dict[int, tuple[float, int]] = {}
+
+    def scope(self, code: Any) -> tuple[float, int]:
+        """How many loops are around what decides the value of bytecode (infinity where that is something
+        else), and the place that counts the rounds for which it holds."""
+        found: tuple[float, int] = (0, 1)
+        for op, value in code:
+            if op == st.LOAD:
+                found = max(found, self.loops.get(value, (float("inf"), 0)))
+            elif op == st.NESTED:
+                found = max(found, self._scopes[value])
+        return found
+
+    def place(self, code: tuple[Any, ...], rows: Rows, least: int) -> int | None:
+        """Where bytecode begins whose value is kept; None where that is not worth while: outside of loops,
+        and of fewer operations than ``least`` (or one, if this loop does not change it)."""
+        scope, operations = self.scope(code), sum(op not in (st.LOAD, st.PUSH) for op, _ in code)
+        least = 1 if scope[0] < self.within else least
+        if code in self._known or not self.within or operations < least or scope[0] > self.within:
+            return self._known.get(code)
+        if len(self._known) == MOST_KEPT:
+            return None
+        at = self._known[code] = len(rows.bytecode)
+        self._scopes[at] = scope
+        rows.bytecode += [(len(self.frame), scope[1]), *code, (st.STOP, 0)]
+        self.frame += [0, 0]
         return at
 
 
@@ -345,6 +400,7 @@ class _StreamCompiler:
         self.level = stream.level
         self.rows = plan.rows
         self.frame = [0]
+        self.kept = Kept(self.frame)
         self.handles: list[int] = []
         self.versions: dict[str, int] = {}
         self.written = self._written(stream)
@@ -411,7 +467,7 @@ class _StreamCompiler:
         return len(self.rows.code) - 1
 
     def value(self, node: Expr, ints: dict[str, int]) -> int:
-        return self.rows.expression(node, ints)
+        return self.rows.expression(node, ints, self.kept)
 
     def region(self, region: pm.Region, ints: dict[str, int], names: dict[str, int]) -> int:
         rows, plan = self.rows, self.plan
@@ -590,13 +646,16 @@ class _StreamCompiler:
         ints.update({c.name: place for c, place in numbers})
         index = self.place(0)
         self.place(0), self.place(1)
+        self.kept.loops[index] = (self.kept.within + 1, self.place(0))
         frees = self.rows.list(names[n] for n in s.frees if n in names)
         self.emit(s, st.ENTER, index, *bounds, moves, initial, frees)
         test = self.emit(s, st.TEST, index)
         inner_ints, inner_names = {**ints, s.index: index}, dict(names)
+        self.kept.within += 1
         self.block(s.body, inner_ints, inner_names)
         again = self.moves([(names[c.name], c.next) for c in tiles], inner_names)
         steps = self.integers([(place, c.next) for c, place in numbers], inner_ints)
+        self.kept.within -= 1
         queues = self.rows.list(self.queue(kind) for kind in self.limits.get(id(s), ())) or NONE
         self.emit(s, st.AGAIN, index, test, again, steps, self.ended(inner_names, names), queues)
         self.rows.code[test][st.B] = len(self.rows.code)

@@ -61,7 +61,7 @@ def covered_ps(unit: Any, start: Any, end: Any, units: int) -> Any:
         low, high = unit < half, unit >= half
         parts = covered_ps(unit[low], start[low], end[low], half), unit[high] - half, start[high], end[high]
         return np.concatenate([parts[0], covered_ps(*parts[1:], units - half)])
-    # With starts and ends each in order, nothing is under way between the end of one number and the next start.
+    # With starts and ends each in order, nothing is under way between the i-th end and the next start.
     first, last = np.sort(unit * span + start), np.sort(unit * span + end)
     counts = np.bincount(unit, minlength=units)
     there = counts > 0

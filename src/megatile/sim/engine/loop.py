@@ -32,6 +32,7 @@ def control(s, g, pc):
         end_names(s, g, s[code + E])
         i = frame + s[code + A]
         s[s[T_FRAME] + i] += s[s[T_FRAME] + i + 2]
+        s[s[T_FRAME] + i + 3] += 1
         return s[code + B]
     if kind == BRANCH:
         return pc + 1 if evaluate(s, s[code + A], frame) != 0 else s[code + B]
@@ -47,6 +48,7 @@ def control(s, g, pc):
         start = evaluate(s, s[code + B], frame)
         stop = evaluate(s, s[code + C], frame)
         s[s[T_FRAME] + i + 2] = evaluate(s, s[code + D], frame)
+        s[s[T_FRAME] + i + 3] += 1
         s[s[T_FRAME] + i + 1] = stop
         s[s[T_FRAME] + i] = start
         end_names(s, g, s[code + G])

@@ -57,13 +57,25 @@ def evaluate(s, x, frame):
         return at
     if kind == SYMBOL:
         return s[s[T_FRAME] + frame + at]
-    return compute(s, at, frame)
+    if kind == KEPT:
+        return remembered(s, at, frame, s[T_SCRATCH] - 1)
+    return compute(s, at, frame, s[T_SCRATCH] - 1)
 
 
 @jit
-def compute(s, at, frame):
-    """The value of bytecode."""
-    top = s[T_SCRATCH] - 1
+def remembered(s, at, frame, top):
+    """The value of bytecode that is kept, for the round of the loop that it depends on."""
+    place = s[T_FRAME] + frame + s[bytecode_row(s, at)]
+    turn = s[s[T_FRAME] + frame + s[bytecode_row(s, at) + 1]]
+    if s[place + 1] != turn:
+        s[place] = compute(s, at + 1, frame, top)
+        s[place + 1] = turn
+    return s[place]
+
+
+@jit
+def compute(s, at, frame, top):
+    """The value of bytecode, on a stack above ``top``."""
     while True:
         op = s[bytecode_row(s, at)]
         if op == STOP:
@@ -74,6 +86,10 @@ def compute(s, at, frame):
         elif op == LOAD:
             top += 1
             s[top] = s[s[T_FRAME] + frame + s[bytecode_row(s, at) + 1]]
+        elif op == NESTED:
+            value = remembered(s, s[bytecode_row(s, at) + 1], frame, top)
+            top += 1
+            s[top] = value
         elif op == LOOKUP:
             first = s[bytecode_row(s, at) + 1]
             index = min(max(s[top], 0), s[s[T_CONSTANTS] + first] - 1)
