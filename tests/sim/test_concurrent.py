@@ -151,12 +151,12 @@ def test_messages_stay_in_their_queue_between_launches() -> None:
     s = Session(toy(2))
     s.launch(sender(), {"x": x})
     ends = {p.direction: p for p in s.pointers().pointers}
-    assert (ends["->c.0"].my_head, ends["c.0"].peer_head_cache, ends["c.0"].my_tail) == (3, 3, 0)
+    assert (ends["->c[0]"].my_head, ends["c[0]"].peer_head_cache, ends["c[0]"].my_tail) == (3, 3, 0)
     s.launch(receiver(1), data=True), s.launch(receiver(2), data=True)
     np.testing.assert_array_equal(s.read("y1")[1], x[0, :1])
     np.testing.assert_array_equal(s.read("y2")[1], x[0, 1:])
     ends = {p.direction: p for p in s.pointers().pointers}
-    assert (ends["->c.0"].peer_tail_cache, ends["c.0"].my_tail) == (3, 3)
+    assert (ends["->c[0]"].peer_tail_cache, ends["c[0]"].my_tail) == (3, 3)
 
 
 def test_three_launches_that_wait_for_each_other_are_a_deadlock() -> None:

@@ -260,9 +260,9 @@ def test_the_pointers_of_queues_count_on() -> None:
             (p.unit, p.direction): (p.my_head, p.my_tail, p.peer_head_cache, p.peer_tail_cache)
             for p in pointers
         }
-        assert ends["core0", "->ring.0"] == (expected, 0, 0, expected)
-        assert ends["core1", "ring.0"] == (0, expected, expected, 0)
-    assert "ring.0" in s.pointers().text()
+        assert ends["core0", "->ring[0]"] == (expected, 0, 0, expected)
+        assert ends["core1", "ring[0]"] == (0, expected, expected, 0)
+    assert "ring[0]" in s.pointers().text()
 
 
 def test_the_summary_names_installs_and_launches() -> None:

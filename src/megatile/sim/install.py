@@ -125,10 +125,10 @@ class Queues:
         have arrived and are freed where that goes on from launch to launch."""
         for place, families in self._at.items():
             for name, installed in families.items():
-                for direction, source in installed.by_direction().items():
+                for member, (direction, source) in enumerate(installed.by_direction().items()):
                     if source < 0:
                         continue
-                    label, slots = f"{name}.{direction}", installed.channel.slots
+                    label, slots = installed.channel.label(member), installed.channel.slots
                     counts = live(place, name, direction) or (self._sent[place, name, direction],) * 3
                     yield from both_ends(label, names(place), names((place[0], source)), *counts, slots)
 

@@ -58,8 +58,8 @@ class Entry:
 class Prepared:
     """A plan as the session's machine sees it, for all its launches."""
 
-    def __init__(self, plan: Plan, hda: HDA, faults: Faults, timing: Timing) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, hda: HDA, faults: Faults, timing: Timing, delay_ps: int | None) -> None:
+        self.plan, self.delay_ps = plan, delay_ps
         self.lasting = with_raw_kept(plan)
         self.code: list[list[Code]] = []
         """Its instructions for data, as far as no launch uses them."""
@@ -87,6 +87,7 @@ class Launch:
         *,
         turns: bool = True,
         control: bool = True,
+        delay: int | None = None,
     ) -> None:
         self.number = number
         self.plan = plan
@@ -96,7 +97,7 @@ class Launch:
         """When it ended, as far as time has come."""
         self.result: Result | None = None
         self.cancelled = False
-        self._resources, self._turns, self._control = resources, turns, control
+        self._resources, self._turns, self._control, self._delay = resources, turns, control, delay
         self._scalars: Scalars = assumed(None)
         self._code: list[list[Code]] | None = None
         self._launched: Launched | None = None

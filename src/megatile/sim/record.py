@@ -136,7 +136,8 @@ class Record:
             for part in (self.rows, self.releases):
                 for column in (st.R_START, st.R_END, st.R_ARRIVED):
                     part[:, column] = np.where(part[:, column] >= 0, part[:, column] - origin_ps, NONE)
-            first = max(self.first_aux, launched.first_aux)
+            used = self.rows[self.rows[:, st.R_AUX] >= 0, st.R_AUX]
+            first = max(self.first_aux, int(used.min()) if len(used) else launched.first_aux)
             last = int(simulation.arena.memory[st.AUX])
             self.aux, self.first_aux = self.aux[first - self.first_aux : last].copy(), first
 

@@ -84,7 +84,6 @@ class Session:
         self._contents = Contents()
         self._joint = Joint()
         self._prepared: dict[tuple[int, Faults, Timing], Prepared] = {}
-        self._fastest: dict[tuple[int, Timing], Timing] = {}
         self._simulation = self._new()
         self._active: dict[int, Launch] = {}
         """Launches that the engine has, by its number of them."""
@@ -227,6 +226,7 @@ class Session:
                 contents=self._contents,
                 worker=worker,
                 code=prepared.code,
+                delay=prepared.delay_ps,
             )
         except MegatileError:
             self._contents.tensors = before
@@ -248,17 +248,26 @@ class Session:
         control: bool = True,
         worker: Worker | None = None,
         code: list[list[Code]] | None = None,
+        delay: int | None = None,
     ) -> Launch:
         """Begin a plan as these resources see the machine, whatever memories and queues hold; `submit` looks
         after those.
 
         With ``inputs`` it computes, in memories that are its own unless ``contents`` are given. Without
         ``turns`` it goes on beside the launches on its units instead of after them. ``control=False`` leaves
-        out the host's part of a library's time.
+        out the host's part of a library's time; what that adds comes on top at the end, unless ``delay`` says
+        what goes before the first message.
         """
         worker = self._worker(worker)
         launch = Launch(
-            self._count, plan or resources.plan, worker, at, resources, turns=turns, control=control
+            self._count,
+            plan or resources.plan,
+            worker,
+            at,
+            resources,
+            turns=turns,
+            control=control,
+            delay=delay,
         )
         launch._scalars = scalars or assumed(None)
         if inputs is not None:
@@ -288,7 +297,7 @@ class Session:
             resources,
             launch._scalars,
             at=at if launch._turns else None,
-            begin=at + resources.start_ps(0),
+            begin=at + resources.start_ps(0) + (launch._delay or 0),
         )
         self._active[launch._launched.number] = launch
         if launch._data is not None:
@@ -344,14 +353,11 @@ class Session:
                 f"a session takes a Plan, not {type(plan).__name__}",
                 advice="read a kernel first: tl.read_kernel(kernel, arguments, world_size=…)",
             )
-        faults, timing = current_faults(), as_timing(timing)
-        if len(timing.options(self.machine, plan.scale)) > 1:
-            timing = self._fastest_of(plan, timing, faults)
-        key = id(plan), faults, timing
+        key = id(plan), current_faults(), as_timing(timing)
         prepared = self._prepared.get(key)
         if prepared is None:
             check_structure(plan)
-            prepared = Prepared(plan, self.machine, faults, timing)
+            prepared = Prepared(plan, self.machine, *self._fastest(plan, *key[1:]))
         beside = tuple(self._contents.tensors)
         if prepared.checked != beside:
             check_memory(self._beside(plan), self.machine)
@@ -359,19 +365,19 @@ class Session:
         self._prepared[key] = prepared
         return prepared
 
-    def _fastest_of(self, plan: Plan, timing: Timing, faults: Faults) -> Timing:
-        """Of several ways of a library, the one that is the fastest on an idle machine."""
-        key = id(plan), timing
-        if key not in self._fastest:
-            check_structure(plan)
-            runs = [
-                Run(plan, self.machine, option, faults, self.engine, installed=True)
-                for option in timing.options(self.machine, plan.scale)
-            ]
-            for run in runs:
-                run.run(0)
-            self._fastest[key] = min(runs, key=lambda run: run.end_ps).timing
-        return self._fastest[key]
+    def _fastest(self, plan: Plan, faults: Faults, timing: Timing) -> tuple[Faults, Timing, int | None]:
+        """Of several ways of a library, the one that is the fastest on an idle machine, with what its kernels
+        spend before the first message."""
+        if type(timing) is Timing:
+            return faults, timing, None
+        runs = [
+            Run(plan, self.machine, option, faults, self.engine, installed=True)
+            for option in timing.options(self.machine, plan.scale)
+        ]
+        for run in runs:
+            run.run(0)
+        best = min(runs, key=lambda run: run.end_ps)
+        return faults, best.timing, best.begin_ps or None
 
     def _beside(self, plan: Plan) -> Plan:
         """The plan with the tensors that take room beside its own."""
@@ -397,7 +403,8 @@ class Session:
         else:
             launched = launch._launched
             if launched is None or not self._simulation.withdraw(launched):
-                raise SessionError(f"{launch} cannot be cancelled: it has begun", advice="wait for it")
+                why = "it has begun" if not launch.plan.levels else "plans with levels cannot be withdrawn"
+                raise SessionError(f"{launch} cannot be cancelled: {why}", advice="wait for it")
             del self._active[launched.number]
             if launch._data is not None:
                 self._joint.active.remove(launch._data)
@@ -508,7 +515,7 @@ class Session:
         if one is None:
             return False
         simulation = Simulation(record=0, engine=self.engine, contended=False)
-        begin = launch.submit_ps + resources.start_ps(0)
+        begin = launch.submit_ps + resources.start_ps(0) + (launch._delay or 0)
         launched = simulation.add(one, resources, launch._scalars, begin=begin)
         while simulation.run() is not None:
             pass
@@ -548,7 +555,7 @@ class Session:
         """What a launch leaves: data, counts of messages, a line of the history, a result."""
         resources, launched, data = launch._resources, launch._launched, launch._data
         plan, outputs, spent = resources.plan, None, last_ps - launch.submit_ps
-        took = resources.whole_ps(spent, launch._control)
+        took = spent if launch._delay is not None else resources.whole_ps(spent, launch._control)
         launch.end_ps, delay = launch.submit_ps + took, max(0, took - spent)
         if launch._error is None and data is not None:
             try:

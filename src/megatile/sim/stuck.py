@@ -43,7 +43,9 @@ def wait_graph(simulation: Simulation, names: Mapping[int, str] | None = None) -
         for g in waiting
         for w in _waiters(simulation, g)
     )
-    return WaitGraph(waiters + outside, tuple(_pointers(simulation)), simulation.last_ps)
+    return WaitGraph(
+        waiters + outside, tuple(_pointers(simulation)), max(simulation.last_ps, simulation.clock_ps)
+    )
 
 
 def _outside(simulation: Simulation) -> Iterator[Waiter]:
