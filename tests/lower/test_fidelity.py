@@ -12,6 +12,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from bench_programs import (
     ALLOWED,
     ALLOWED_ATTENTION,
+    Attention,
     flash_attention,
     measured,
     measured_attention,
@@ -26,13 +27,23 @@ def test_a_product_on_an_h100_is_predicted(k: str) -> None:
 
 
 def test_attention_on_an_h100_is_predicted() -> None:
-    figure = measured_attention()[0]
+    figure = measured_attention()[0][0]
     assert figure.predicted_us() == pytest.approx(figure.us, rel=ALLOWED_ATTENTION)
 
 
-def test_the_predicted_attention_computes_attention() -> None:
+@pytest.mark.parametrize(
+    ("shape", "us"),
+    [((1, 12, 12, 256, 64), 17.9), ((2, 4, 2, 512, 128), 21.0), ((16, 24, 2, 128, 64), 22.5)],
+)
+def test_short_calls_are_three_kernels(shape: tuple[int, ...], us: float) -> None:
+    """Rows of attention_prefill_h100: most of their time is launches and the cache."""
+    assert Attention(*shape, us, "vLLM").predicted_us() == pytest.approx(us, rel=ALLOWED_ATTENTION)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_the_predicted_attention_computes_attention(ragged: bool) -> None:
     batch, heads, kv_heads, seq, dim = 1, 2, 1, 160, 16
-    kernel = flash_attention(batch, heads, kv_heads, seq, dim, rows=16)
+    kernel = flash_attention(batch, heads, kv_heads, seq, dim, rows=16, ragged=ragged)
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((batch, n, seq, dim)).astype("f2") for n in (heads, kv_heads, kv_heads))
     o = np.zeros_like(q)

@@ -91,13 +91,12 @@ def test_times_of_several_devices_hold_for_the_same_links(database, tmp_path):
         tmp_path, "{name: b, extends: dgx-h100, engines: [{name: tensor_core, remove: true}]}", "b.yaml"
     )
     for other in (machine("dgx-h100", **{"networks.nvlink.bandwidth": "1 GB/s"}), HDA.from_yaml(bare)):
-        with pytest.raises(mt.MegatileError, match="nothing was measured near"):
-            found(other)
+        assert found(other).origin.kind == "rule"
     database.add([Measurement("b", "all_reduce", "f16", "", shape, 8.0)])
     assert found(HDA.from_yaml(bare)).time_us == 8
 
 
-def test_an_operation_without_a_formula_is_interpolated(database):
+def test_a_collective_is_interpolated_between_sizes(database):
     rows = [
         Measurement(
             "dgx-h100", "all_reduce", "f16", "", {"ranks": 8, "bytes": 2**i}, 0.5 * 2 ** (i / 2), "log"

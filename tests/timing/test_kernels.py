@@ -1,13 +1,17 @@
 """Times of library kernels by formula: against sums by hand, against bounds, inherited, and of bad input."""
 
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
 import megatile as mt
 from megatile.core.errors import MegatileError
 from megatile.hda import HDA, machine
+from megatile.timing.fit import fit
+from megatile.timing.measurements import read_measurements
 
 H100 = {"peak": 132 * 4 * 1024 * 1.83e9, "bandwidth": 3350e9}
 FIGURES = {
@@ -114,7 +118,8 @@ def test_figures_are_inherited_and_say_where_they_come_from(tmp_path):
         ({"m": 1, "n": 1, "k": 1, "l": 1}, "no extent 'l'"),
         ({"m": 1, "n": 1, "k": 1, "dtype": "f17"}, "dtype 'f17' is unknown"),
         ({"operation": "moe"}, "moe needs tokens"),
-        ({"operation": "all_reduce", "ranks": 8, "bytes": 8}, "no formula for all_reduce"),
+        ({"operation": "all_reduce", "ranks": 8}, "all_reduce needs bytes"),
+        ({"operation": "all_reduce", "ranks": 2, "bytes": 8, "machine": "cpu"}, "no network between devices"),
         ({"operation": None}, "not among the operations"),
     ],
 )
@@ -131,3 +136,57 @@ def test_a_machine_without_a_tensor_engine_is_named(tmp_path):
     )
     with pytest.raises(MegatileError, match="no tensor engine"):
         predict(machine=HDA.from_yaml(file), m=1, n=1, k=1)
+
+
+KERNELS = Path(__file__).parents[2] / "benchmarks" / "data" / "kernels"
+
+
+@pytest.mark.parametrize(
+    ("kind", "rounds"), [("all_gather", 1), ("reduce_scatter", 1), ("all_reduce", 2), ("broadcast", 1)]
+)
+def test_a_ring_in_closed_form(kind, rounds):
+    """On hgx-a100 (no switch that reduces): start, steps, bytes over what a port reaches."""
+    hda = mt.machine("hgx-a100")
+    (link,) = (n for n in hda.networks if n.name == "nvlink")
+    size, n, p = 1 << 34, 8, hda.protocol
+    rate = link.bandwidth * link.efficiency * p.share
+    part = size if kind == "broadcast" else rounds * (n - 1) / n * size
+    expected = (p.start_ps + rounds * (n - 1) * p.step_ps) / 1e6 + part / rate * 1e6
+    found = predict(operation=kind, ranks=n, bytes=size, machine=hda)
+    assert found.time_us == pytest.approx(expected, rel=0.02)
+    assert found.origin.kind == "rule"
+
+
+def test_collectives_grow_with_bytes_and_are_near_what_was_measured():
+    for on, file in (("dgx-h100", "nccl_h100"), ("hgx-a100", "nccl_a100")):
+        rows = read_measurements(KERNELS / f"{file}.csv.gz", on)
+        times = [predict(operation=r.operation, machine=on, **r.shape).time_us for r in rows]
+        errors = [abs(t / r.time_us - 1) for t, r in zip(times, rows, strict=True)]
+        assert float(np.median(errors)) < 0.2
+    for kind in ("all_reduce", "all_to_all", "broadcast", "send_recv"):
+        for name in ("dgx-h100", "h100-cluster", "mi300x-8", "ahbm"):
+            each = [
+                predict(operation=kind, machine=name, ranks=4, bytes=b).time_us for b in (1, 1 << 20, 1 << 30)
+            ]
+            assert each == sorted(each)
+            alone = [predict(operation=kind, machine=name, ranks=1, bytes=b).time_us for b in (8, 1 << 30)]
+            assert 0 < alone[0] == alone[1]
+
+
+def test_experts_that_no_token_meets_cost_nothing():
+    layer = {"hidden": 4096, "inner": 2048, "topk": 8, "tensor_parallel": 1, "expert_parallel": 1}
+    few = predict(operation="moe", tokens=1, experts=256, **layer)
+    all_of_them = predict(operation="moe", tokens=4096, experts=256, **layer)
+    weights = 8 * 3 * 4096 * 2048 * 2 / 3.35e12 * 1e6
+    assert weights < few.time_us < 4 * weights
+    assert all_of_them.time_us > 256 * 3 * 4096 * 2048 * 2 / 3.35e12 * 1e6
+    halves = predict(operation="moe", tokens=4096, experts=256, **layer | {"expert_parallel": 2})
+    assert halves.time_us < 0.6 * all_of_them.time_us
+
+
+def test_figures_of_experts_are_fitted():
+    rows = read_measurements(KERNELS / "deepep_h100.csv.gz", "dgx-h100")
+    hda = mt.machine("hgx-a100")  # has no figures for them
+    for found in fit(hda, rows, held_out=0.3):
+        assert found.after.median < min(0.15, found.before.median)
+        assert found.after.rows > 40

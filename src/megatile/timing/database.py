@@ -4,8 +4,8 @@
         database.add(read_measurements("gemm.csv", machine="dgx-h100"))
         database.predict(...)                       # or predict_kernel(..., database="perf.sqlite")
 
-Between measured shapes the ratio of measured time to the formula's is interpolated (the time itself where an
-operation has no formula): a weighted local plane through the nearest shapes, over the logarithms of extents.
+Between measured shapes the ratio of measured time to the formula's is interpolated: a weighted local plane
+through the nearest shapes, over the logarithms of extents.
 The error bar is what the same interpolation misses at those shapes when each is left out.
 """
 
@@ -26,7 +26,7 @@ from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.errors import MegatileError, Place
 from megatile.hda import HDA, machine as find_machine, machine_names
 from megatile.timing.kernels import OPERATIONS, Device, KernelTime, Operation, hardware
-from megatile.timing.view import Origin, TimingError
+from megatile.timing.view import Origin
 
 NEAREST = 12
 FARTHEST = 3.0
@@ -220,8 +220,7 @@ class _Table:
         self._errors: dict[int, float | None] = {}
 
     def _formula(self, columns: Any) -> Any:
-        formula = self.operation.formula
-        return formula(Device.of(self.hda), columns, self.dtype) if formula else 1.0
+        return self.operation.formula(Device.of(self.hda), columns, self.dtype)
 
     def _points(self, columns: Any) -> np.ndarray[Any, Any]:
         """Logarithms of extents; 0 (no window, nothing cached) is far from every extent."""
@@ -254,11 +253,10 @@ class _Table:
         return self._errors[index]
 
     def leave_one_out(self) -> np.ndarray[Any, Any]:
-        """Where nothing else is near, the formula answers (an operation without one has no answer there)."""
-        far = np.exp(-self.values) - 1 if self.operation.formula else np.full(len(self.rows), np.nan)
+        """Where nothing else is near, the formula answers."""
+        far = np.exp(-self.values) - 1
         found = [self._error(i) for i in range(len(self.rows))]
-        errors = np.array([f if e is None else e for e, f in zip(found, far, strict=True)])
-        return errors[~np.isnan(errors)]
+        return np.array([f if e is None else e for e, f in zip(found, far, strict=True)])
 
     def _interpolate(self, point: Any, without: int | None) -> tuple[float, Any] | None:
         """The value at a point and the rows it comes from, the nearest first."""
@@ -279,10 +277,8 @@ class _Table:
         spread = offsets - centre
         square = (spread * weights[:, None]).T @ spread + RIDGE * np.eye(len(centre))
         slopes = np.linalg.solve(square, (spread * weights[:, None]).T @ (values - middle))
-        value = middle - centre @ slopes
-        if self.operation.formula is not None:  # a ratio to the formula stays among those measured
-            value = np.clip(value, values.min(), values.max())
-        return float(value), near
+        # The ratio to the formula stays among those measured.
+        return float(np.clip(middle - centre @ slopes, values.min(), values.max())), near
 
 
 def _arrays(shape: dict[str, int]) -> dict[str, Any]:
@@ -337,10 +333,5 @@ def predict_kernel(
             known = measured.predict(found, hda, kind, shape, implementation)
         if known is not None:
             return known
-    if found.formula is None:
-        advice = "give database= a file that 'megatile perfdb import' has filled"
-        raise TimingError(
-            f"there is no formula for {operation}, and nothing was measured near", advice=advice
-        )
     device = Device.of(hda)
     return KernelTime(float(found.formula(device, shape, kind)), device.origin(found.kernels(shape, kind)))

@@ -22,6 +22,10 @@ FREE = {
     "quantise": ("bandwidth", "wave_us"),
     "prefill": ("softmax", "bandwidth", "start_us", "wave_us"),
     "decode": ("softmax", "bandwidth", "start_us", "wave_us", "split_us"),
+    "moe": ("share", "bandwidth", "start_us", "wave_us", "exposed"),
+    "moe_f8": ("share", "bandwidth", "start_us", "wave_us", "exposed"),
+    "dispatch": ("share", "start_us", "wave_us"),
+    "combine": ("share", "start_us", "wave_us"),
 }
 """What is fitted of a kernel; a constant that it does not have (no split) is left out."""
 SHARES = ("share", "bandwidth", "exposed")
@@ -94,11 +98,11 @@ def fit(hda: HDA, measurements: Sequence[Measurement], *, held_out: float = 0.2)
     groups: dict[tuple[str, str, tuple[str, ...]], list[Measurement]] = {}
     for m in measurements:
         operation = OPERATIONS.find(m.operation)
-        if operation.formula is not None:
-            shape = operation.shape(m.shape)
-            groups.setdefault((m.operation, m.dtype, operation.kernels(shape, m.dtype)), []).append(m)
+        kernels = operation.kernels(operation.shape(m.shape), m.dtype)
+        if kernels:
+            groups.setdefault((m.operation, m.dtype, kernels), []).append(m)
     if not groups:
-        raise DatabaseError("there is nothing to fit: no measurements of gemm or attention")
+        raise DatabaseError("there is nothing to fit: no measurements of gemm, attention or experts")
     return [_fit(hda, *key, rows, held_out) for key, rows in sorted(groups.items())]
 
 
@@ -118,7 +122,6 @@ def _fit(
     free = [(n, f) for n in kernels for f in FREE[n] if getattr(base[n], f)]
 
     def errors(figures: dict[str, KernelFigures], chosen: Any) -> Any:
-        assert found.formula is not None
         part = {name: column[chosen] for name, column in columns.items()}
         return found.formula(Device.of(hda, figures), part, dtype) / times[chosen] - 1
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,10 +23,8 @@ from megatile.core.errors import MissingDescriptionError, did_you_mean
 from megatile.core.registry import Registry
 from megatile.hda import HDA
 from megatile.hda.model import Engine, KernelFigures
+from megatile.timing.exchanges import between_experts, collective
 from megatile.timing.view import Origin, TimingError
-
-if TYPE_CHECKING:
-    pass
 
 Shape = Mapping[str, Any]
 """Extents by name: numbers, or arrays of the same length."""
@@ -40,10 +39,13 @@ ASSUMED = {
         KernelFigures("quantise", 1, 1, bandwidth=0.8, start_us=3, wave_us=0.9, exposed=1),
         KernelFigures("prefill", 1, 128, bandwidth=0.6, start_us=11, wave_us=1.2, exposed=1, softmax=54),
         KernelFigures("decode", 1, 128, bandwidth=0.9, start_us=8.4, wave_us=3, softmax=35, split_us=2.2),
+        KernelFigures("moe", 0.6, 64, columns=128, bandwidth=0.6, start_us=10, exposed=0.5),
+        KernelFigures("dispatch", 0.1, 1, start_us=25, wave_us=0.12),
+        KernelFigures("combine", 0.07, 1, start_us=35, wave_us=0.15),
     )
 }
 """Where a machine file says nothing: figures near those measured on H100."""
-FALLBACKS = {"gemm_f8": "gemm"}
+FALLBACKS = {"gemm_f8": "gemm", "moe_f8": "moe"}
 
 
 class KernelTime(NamedTuple):
@@ -60,7 +62,7 @@ class Operation:
 
     name: str
     extents: Mapping[str, int | None]
-    formula: Formula | None = None
+    formula: Formula
     kernels: Callable[[Shape, str], tuple[str, ...]] = lambda shape, dtype: ()
     """The kernels whose figures the formula takes, the main one first."""
     dtype: str = "bf16"
@@ -101,8 +103,8 @@ class Device:
     @classmethod
     def of(cls, hda: HDA, figures: Mapping[str, KernelFigures] | None = None) -> Device:
         level = hda.level(hda.scale("device").level)
-        engine = tensor_engine(hda)
-        units = max(1, hda.level(engine.level).total // level.total)
+        engine = next((e for e in hda.engines if e.kind == "tensor"), None)
+        units = max(1, hda.level(engine.level).total // level.total) if engine else 1
         memories = [m.bandwidth for m in hda.memories if m.level == level.name and not m.cache]
         return cls(hda, units, max(memories, default=float("inf")), figures or {})
 
@@ -113,6 +115,11 @@ class Device:
     def origin(self, names: tuple[str, ...]) -> Origin:
         """Where the time of kernels comes from: figures of the machine file, or what is assumed of all."""
         specs = {k.name: k for k in self.hda.spec.kernels}
+        if not names:
+            protocol = self.hda.spec.protocol
+            if protocol is None:
+                return Origin("assumed", f"{self.hda.name} has no protocol: the wires alone count")
+            return Origin("rule", f"protocol: {_text(protocol.source)}")
         unknown = [n for n in names if n not in specs and FALLBACKS.get(n) not in specs]
         if unknown:
             return Origin("assumed", f"{self.hda.name} has no figures for kernel '{unknown[0]}'")
@@ -222,18 +229,53 @@ def _attention_kernels(shape: Shape, dtype: str) -> tuple[str, ...]:
     return ("decode",) if np.all(_is_decode(shape)) else ("prefill",)
 
 
+def moe(device: Device, shape: Shape, dtype: str) -> Any:
+    """A layer of experts on one device: two products (gate and up, then down) over the experts that some
+    token of the device's part goes to, 16-bit activations, tokens spread evenly."""
+    tokens, hidden, inner, topk, experts, tensor, expert = (np.asarray(shape[name], float) for name in _MOE)
+    figures, size = device.kernel(_moe_kernels(shape, dtype)[0]), itemsize(dtype)
+    rate = device.rate(dtype) * figures.share
+    own, pairs, inner = experts / expert, tokens * topk / expert, inner / tensor
+    met = np.maximum(1, own * (1 - (1 - 1 / np.maximum(experts, 2)) ** (tokens * topk)))
+    time = 0.0
+    for columns, depth in ((2 * inner, hidden), (hidden, inner)):
+        groups = met * np.ceil(pairs / met / figures.rows) * np.ceil(columns / figures.columns)
+        group = 2 * figures.rows * figures.columns * depth / rate * 1e6
+        moved = met * columns * depth * size + pairs * (columns + depth) * 2
+        time = time + device.time(figures.name, groups, group, moved)
+    return time
+
+
+def _moe_kernels(shape: Shape, dtype: str) -> tuple[str, ...]:
+    return ("moe_f8",) if dtype.startswith("f8") else ("moe",)
+
+
+def _collective(kind: str, device: Device, shape: Shape, dtype: str) -> Any:
+    return collective(device.hda, kind, shape["ranks"], shape["bytes"])
+
+
+def _experts(kind: str, device: Device, shape: Shape, dtype: str) -> Any:
+    extents = (shape[name] for name in ("nodes", "hidden", "tokens", "topk", "sms"))
+    return between_experts(device.hda, device.kernel(kind), dtype, *extents)
+
+
 _ATTENTION = {"batch": 1, "queries": None, "context": 0, "heads": None, "kv_heads": 0, "head_dim": 128}
 _MOE = ("tokens", "hidden", "inner", "topk", "experts", "tensor_parallel", "expert_parallel")
 for _operation in (
     Operation("gemm", {"m": None, "n": None, "k": None, "quantised": 0}, gemm, _gemm_kernels),
     Operation("attention", {**_ATTENTION, "window": 0}, attention, _attention_kernels),
-    Operation("moe", dict.fromkeys(_MOE)),
+    Operation("moe", dict.fromkeys(_MOE), moe, _moe_kernels),
     *(
-        Operation(name, {"ranks": None, "bytes": None}, dtype="f16")
+        Operation(name, {"ranks": None, "bytes": None}, partial(_collective, name), dtype="f16")
         for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
     ),
     *(
-        Operation(f"moe_{name}", dict.fromkeys(("nodes", "hidden", "tokens", "topk", "experts", "sms")))
+        Operation(
+            f"moe_{name}",
+            dict.fromkeys(("nodes", "hidden", "tokens", "topk", "experts", "sms")),
+            partial(_experts, name),
+            lambda shape, dtype, name=name: (name,),  # type: ignore[misc]
+        )
         for name in ("dispatch", "combine")
     ),
 ):
