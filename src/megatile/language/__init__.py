@@ -60,6 +60,7 @@ from megatile.language.tile.operations import (
 from megatile.language.tile.program import macro, program
 from megatile.language.tile.python_errors import WORDS as _WORDS
 from megatile.language.tile.scales import Kernel, Scale
+from megatile.language.tile.symmetric import Symmetric
 from megatile.language.tile.synchronise import (
     atomic_add,
     atomic_cas,
@@ -90,6 +91,7 @@ __all__ = [
     "Replica",
     "Scale",
     "Shard",
+    "Symmetric",
     "Tensor",
     "abs",
     "all_to_all",

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from megatile.core.expr import (
     ONE,
     ZERO,
@@ -17,13 +19,14 @@ from megatile.core.expr import (
     maximum,
     minimum,
     simplify,
+    symbols,
     table,
 )
 from megatile.core.placement import Layout, Mesh, Owner, Shard, is_whole, share_length
 from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT
 from megatile.ir.program import Binding
-from megatile.lower.errors import cannot
+from megatile.lower.errors import LoweringError, cannot
 from megatile.lower.storage import Home
 from megatile.lower.units import Place, Ranges, at_least, clamp, tidy
 from megatile.plan import model as pm
@@ -233,8 +236,35 @@ class Regions:
             if moved and d >= spare:
                 start = simplify(start + moved[d - spare][0])
             axes.append(self.axis(dim, start, share, home, moved != [] and d >= spare))
+        if peer is None and home.views and binding.views[: len(home.views)] != home.views:
+            self.check_own(home, axes)
         at = frame.owner(home, peer) if peer is not None else None
         return [Block(home, (*lead, *axes), at) for lead in self.leads(home, place, write)]
+
+    def check_own(self, home: Home, axes: list[Axis]) -> None:
+        """A divided tensor by its own name: what is touched must lie in the unit's own part."""
+        frame = self.frame
+        if scattered(home) or all(is_whole(v.layout) for v in home.views):
+            return
+        env = {"unit": frame.stream.units}
+        mine = np.broadcast_to(frame.place.rank(0, home.depth).evaluate(env), env["unit"].shape)
+        parts = self.homes.parts(tuple(int(e) for e in self.homes.program.param(home.name).shape), home.views)
+        for dim, axis in enumerate(axes):
+            if not symbols(axis.start) | symbols(axis.extent) <= {"unit"}:
+                continue
+            low, size = (np.broadcast_to(e.evaluate(env), mine.shape) for e in (axis.start, axis.extent))
+            ends = np.array([p[dim][1] - p[dim][0] for p in parts])[mine]
+            for at in np.flatnonzero((size > 0) & ((low < 0) | (low + size > ends)))[:1]:
+                index = low[at] + parts[mine[at]][dim][0] + (0 if low[at] < 0 else max(0, ends[at] - low[at]))
+                owner = next((r for r, p in enumerate(parts) if p[dim][0] <= index < p[dim][1]), None)
+                scale = home.views[-1].scale
+                raise LoweringError(
+                    f"{scale} {mine[at]} touches '{home.name}' at {index} of dimension {dim}, in the part of "
+                    f"another {scale} ({scale} {owner})",
+                    place=frame.node.span.place() if frame.node is not None and frame.node.span else None,
+                    advice="T.copy(..., src=rank) gets from another's view, dst=rank puts into it, and "
+                    "T.allgather makes all parts visible",
+                )
 
     def axis(self, dim: n.Dim, start: Expr, share: Cut, home: Home, moved: bool) -> Axis:
         low, length = share

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,6 +80,10 @@ class ProgramBuilder:
         self.asked: set[tuple[str, str]] = set()
         """Views without a layout so far, and those of them whose shape the kernel has asked for."""
         self.symbols: list[str] = []
+        self.symmetric: list[Any] = []
+        """Arguments of which every device has its own copy."""
+        self.begun: Callable[[ProgramBuilder], None] | None = None
+        """What is done when the launch is known."""
         self.bound: dict[str, int] = {}
         self.regions = 0
         self.left = ""
@@ -113,7 +117,13 @@ class ProgramBuilder:
         """The launch of ``with instance:`` (made by ``HDA.instantiate``) around the statements."""
         instance = Instance.current()
         if instance is not None:
-            self.instance, self.machine, self.launch = instance, instance.hda, launch_of(instance)
+            self.begin(instance)
+
+    def begin(self, instance: Instance) -> None:
+        """The launch is known from here on."""
+        self.instance, self.machine, self.launch = instance, instance.hda, launch_of(instance)
+        if self.begun is not None:
+            self.begun(self)
 
     def follow(self, function: Any, *arguments: Any) -> Any:
         """Call a user's function, read like the kernel itself."""

@@ -28,7 +28,8 @@ from megatile.language.tile.memory import UNKNOWN
 from megatile.language.tile.python_errors import PYTHON_ERRORS, translated
 from megatile.language.tile.reader import Reader
 from megatile.language.tile.scalars import Value
-from megatile.language.tile.tiles import Symbol, Tensor, Tile
+from megatile.language.tile.symmetric import RANKS, share_out, shared_out
+from megatile.language.tile.tiles import OwnCopy, Symbol, Tensor, Tile
 
 DEFAULT_MACHINE = "dgx-h100"
 
@@ -47,7 +48,7 @@ class ProgramFunction:
     def symbols(self) -> tuple[str, ...]:
         """Names of the symbolic extents, in order of appearance."""
         found = [e.name for t in self.tensors.values() for e in t.shape if isinstance(e, Symbol)]
-        return tuple(dict.fromkeys(found))
+        return tuple(name for name in dict.fromkeys(found) if name != RANKS)
 
     def bind_symbols(self, shapes: list[tuple[int, ...]]) -> dict[str, int]:
         """Values of the symbolic extents that shapes of arguments give."""
@@ -86,19 +87,20 @@ class ProgramFunction:
         builder.inferred = inferred
         builder.reader = Reader(builder)
         builder.bound = dict(symbols)
-        unknown = set(symbols) - set(self.symbols)
+        unknown = set(symbols) - {*self.symbols, RANKS}
         if unknown:
             raise ProgramError(
                 f"'{sorted(unknown)[0]}' is no symbolic extent of '{self.__name__}'",
                 advice=did_you_mean(sorted(unknown)[0], self.symbols, what="symbolic extents"),
             )
         params, arguments = self._parameters(builder, symbols)
+        builder.begun = share_out
         try:
             with builder.active():
                 bind(self.function, builder.reader)(*arguments)
                 builder.close_implied()
                 check_views(builder)
-                program = finished(builder, params)
+                program = finished(builder, shared_out(builder, params))
         except MegatileError as error:
             check_views(builder)
             raise located(error, builder.place).with_traceback(None) from None
@@ -110,8 +112,9 @@ class ProgramFunction:
 
     def _parameters(
         self, builder: ProgramBuilder, symbols: Mapping[str, int]
-    ) -> tuple[tuple[Param, ...], list[Tile]]:
-        params, tiles = [], []
+    ) -> tuple[tuple[Param, ...], list[Any]]:
+        params: list[Param] = []
+        tiles: list[Any] = []
         for name, tensor in self.tensors.items():
             shape = tuple(symbols.get(e.name, e) if isinstance(e, Symbol) else e for e in tensor.shape)
             for extent in shape:
@@ -121,7 +124,9 @@ class ProgramFunction:
             builder.names.add(name)
             tile = Tile(builder, name, shape, bound, tensor.dtype, ROOT, "tensor")
             builder.tiles[name] = tile
-            tiles.append(tile)
+            if tensor.symmetric:
+                builder.symmetric.append(OwnCopy(builder, tile))
+            tiles.append(builder.symmetric[-1] if tensor.symmetric else tile)
             params.append(
                 Param(
                     name,

@@ -9,7 +9,7 @@ from megatile.core.expr import Expr, known
 from megatile.ir.nodes import Dim, Region
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.scalars import as_value
-from megatile.language.tile.tiles import Ref, Tile, shape_text, whole_dims
+from megatile.language.tile.tiles import OwnCopy, Ref, Tile, shape_text, whole_dims
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ def extents_text(extents: tuple[Expr, ...]) -> str:
 
 def operand(value: Any, what: str) -> Operand:
     """The operand a user wrote; ``what`` names it in errors."""
+    if isinstance(value, OwnCopy):
+        value = value[...]
     if isinstance(value, Tile):
         return Operand(value, whole_dims(value), True)
     if isinstance(value, Ref):

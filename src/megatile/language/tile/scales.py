@@ -8,7 +8,7 @@ from megatile.core.expr import Const, applied, simplify
 from megatile.ir.expr import Coord, Rank as RankExpr
 from megatile.language.tile.builder import LargerScale, current
 from megatile.language.tile.errors import ProgramError
-from megatile.language.tile.launch import clusters_of, find_scale, instance_of, launch_of
+from megatile.language.tile.launch import clusters_of, find_scale, instance_of
 from megatile.language.tile.scalars import Coordinate, Rank, Value
 
 
@@ -33,10 +33,9 @@ class Kernel:
         if builder.launch is not None:
             raise ProgramError("a second T.Kernel in one program", advice="use T.Scale inside the first")
         scales, size = clusters_of(self.scales)
-        builder.instance = instance_of(builder.machine, scales)
-        builder.launch = launch_of(builder.instance)
-        dispatch = builder.launch.dispatch
-        axes = range(len(builder.launch.extents(dispatch)))
+        builder.begin(instance_of(builder.machine, scales))
+        dispatch = builder.plan.dispatch
+        axes = range(len(builder.plan.extents(dispatch)))
         if size:
             cluster = find_scale(builder.machine, "cluster", what="T.Kernel").name
             coords = tuple(Value(Coord(cluster, a)) * size[a] + Value(Coord(dispatch, a)) for a in axes)

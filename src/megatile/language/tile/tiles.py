@@ -48,8 +48,9 @@ class Tensor:
     shape: tuple[Any, ...]
     dtype: str
     is_input: bool = False
+    symmetric: bool = False
 
-    def __init__(self, shape: Any, dtype: Any = "f32", is_input: bool = False):
+    def __init__(self, shape: Any, dtype: Any = "f32", is_input: bool = False, symmetric: bool = False):
         shape = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
         for extent in shape:
             if not isinstance(extent, Value) and whole(extent) is None:
@@ -59,6 +60,7 @@ class Tensor:
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", dtype_name(dtype))
         object.__setattr__(self, "is_input", is_input)
+        object.__setattr__(self, "symmetric", symmetric)
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,51 @@ class Ref(Value):
 
     def __repr__(self) -> str:
         return show_region(Region(self.tile.name, self.dims))
+
+
+@dataclass(eq=False)
+class OwnCopy:
+    """This device's copy of a symmetric argument."""
+
+    builder: ProgramBuilder
+    tile: Tile
+    part: Tile | None = None
+
+    @property
+    def name(self) -> str:
+        return self.tile.name
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return self.tile.shape[1:]
+
+    @property
+    def dtype(self) -> str:
+        return self.tile.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def mine(self) -> Tile:
+        if self.part is None:
+            raise ProgramError(
+                f"'{self.name}' is symmetric, and the launch has not begun",
+                advice="use it under 'with T.Kernel(device=...):'",
+            )
+        return self.part
+
+    def _index(self, index: Any) -> tuple[Any, ...]:
+        return (0, *(index if isinstance(index, tuple) else (index,)))
+
+    def __getitem__(self, index: Any) -> Ref:
+        return self.mine()[self._index(index)]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.mine()[self._index(index)] = value
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}] on every device"
 
 
 def _dims(tile: Tile, index: Any) -> tuple[Dim, ...]:

@@ -130,11 +130,22 @@ class Resolver:
                 low, high = (item[0], item[1]) if isinstance(item, tuple) else (item[0], item[-1] + 1)
                 raise RemoteAccessError(
                     f"{describe(unit, self.machine.launch)} touches '{target.name.name}' at {low}:{high} of "
-                    f"dimension {d}, in the part of another {mine.binding.scale}",
+                    f"dimension {d}, in the part of another {mine.binding.scale}{self._owner(mine, d, low)}",
                     advice=f"'{mine.name}' is its own part; T.copy(..., src=rank) gets from another's view, "
                     "dst=rank puts into it, and T.allgather makes all parts visible",
                 )
         return target
+
+    def _owner(self, mine: Name, dim: int, index: int) -> str:
+        """Whose part an index of a dimension is in, as words."""
+        launch = self.machine.launch
+        scales = launch.scales[: mine.depth]
+        for path in np.ndindex(*(s.count for s in scales)):
+            share = self.machine.places._composed(mine, path[mine.owner_depth :])[dim]
+            if _inside((index, index + 1), share):
+                words = [f"{s.name} {i}" for s, i in zip(scales, path, strict=True) if s.count > 1]
+                return f" ({', '.join(words)})"
+        return ""
 
     def _prepare(self, region: Region) -> RegionPlan:
         names = self.machine.places.names
