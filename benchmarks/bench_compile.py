@@ -36,12 +36,12 @@ def example(name: str) -> ModuleType:
 
 def in_turns(ours: Callable[[], object], rival: Callable[[], object], repeat: int) -> tuple[float, float]:
     """The shortest runs of two functions, several of one and then several of the other: threads of one that
-    still wait for work do not meet those of the other."""
+    still wait for work do not meet those of the other (OpenBLAS lets them spin for 2^28 cycles)."""
     best = [float("inf"), float("inf")]
     ours(), rival()
     for _ in range(4):
         for which, function in enumerate((ours, rival)):
-            time.sleep(0.05)
+            time.sleep(0.2)
             for _ in range(repeat):
                 start = time.perf_counter()
                 function()

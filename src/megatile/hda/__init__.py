@@ -1,6 +1,6 @@
 """YAML → HDA: the one description of a machine that everything else reads."""
 
-from megatile.hda.catalog import machine, machine_names, problems
+from megatile.hda.catalog import divided, machine, machine_names, problems
 from megatile.hda.hda import HDA
 from megatile.hda.instance import Instance, Seat
 from megatile.hda.model import (
@@ -34,6 +34,7 @@ __all__ = [
     "Seat",
     "Unit",
     "UnitRange",
+    "divided",
     "machine",
     "machine_names",
     "problems",

@@ -14,7 +14,7 @@ from megatile.hda.kernbench import is_topology
 from megatile.hda.load import FOLDER, find, machine_names, resolve, schema_problems
 from megatile.hda.probe import probed
 
-__all__ = ["machine", "machine_names", "problems"]
+__all__ = ["divided", "machine", "machine_names", "problems"]
 
 
 def problems(path: str | Path) -> list[MegatileError]:
@@ -55,3 +55,16 @@ def machine(name_or_path: str | Path | HDA, **overrides: Any) -> HDA:
             f"there is no machine '{name}'", advice=did_you_mean(name, machine_names(), what="machines")
         )
     return HDA.from_yaml(path, **overrides)
+
+
+@cache
+def divided(hda: HDA, devices: int) -> HDA:
+    """The machine with that many devices, where their number is for a program to choose (``devices`` is a
+    parameter, as of ``cpu``): they share its cores. Other machines have the devices they have."""
+    if devices <= hda.count("device") or "devices" not in hda.parameters:
+        return hda
+    groups = {
+        "hw_spec.pe_groups.host.num_units": devices,
+        "hw_spec.pe_groups.socket.num_units": max(1, hda.count("block") // devices),
+    }
+    return machine(hda, **groups)

@@ -51,6 +51,10 @@ class Launch:
         """Whether tiles of a scale end with the dispatched instance they are in."""
         return not self.resident and self.depth(scale) >= self.depth(self.dispatch)
 
+    @property
+    def devices(self) -> int:
+        return self.count("device") if any(s.name == "device" for s in self.scales) else 1
+
     def depth(self, scale: str) -> int:
         """How many scales down: the whole launch is 0."""
         if scale == ROOT:

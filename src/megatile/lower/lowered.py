@@ -12,7 +12,7 @@ import numpy as np
 from megatile.core.dtypes import numpy_dtype
 from megatile.core.errors import MegatileError
 from megatile.core.placement import cut
-from megatile.hda import HDA, machine as find_machine
+from megatile.hda import HDA, divided, machine as find_machine
 from megatile.ir.passes.driver import Pass, Simplify, Step, steps
 from megatile.ir.program import Program
 from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
@@ -144,6 +144,7 @@ def build(
 def lower(prog: ProgramFunction | Program, *given: Any, machine: str | HDA | None = None) -> Lowered:
     """A program with arrays or shapes on a machine, lowered: ``print(lower(p))``, ``lower(p).plan``."""
     program, hda = build(prog, given, machine)
+    hda = divided(hda, program.launch.devices)
     try:
         return _lower(program, hda)
     except MegatileError as error:

@@ -110,3 +110,49 @@ def test_a_kernel_says_what_does_its_statements_elsewhere():
     (line,) = (x for x in text.splitlines() if x.startswith("gemm "))
     assert "tensor" in line or "vector" in line
     assert "test_compare.py:" in line
+
+
+def all_reduce(devices, count):
+    @T.program
+    def kernel(X: T.Tensor((devices, count), "f32"), Y: T.Tensor((count,), "f32")):
+        with T.Kernel(device=devices), T.Scale("device"):
+            mine, total = T.view(X, layout=T.Shard(0)), T.view(Y, layout=T.Replica)
+            T.copy(total[0:count], mine[0, 0:count])
+            T.allreduce(total, op="sum")
+
+    return kernel
+
+
+def test_collectives_of_several_devices_are_predicted_beside_measured(tmp_path):
+    """A program gets as many devices of this computer as it asks for."""
+    program, x, y = all_reduce(3, 4096), np.ones((3, 4096), np.float32), np.zeros(4096, np.float32)
+    found = mt.compile(program, threads=2).compare(x, y, repeat=5, trace=tmp_path / "both.json")
+    assert found.machine.count("device") == 3
+    assert len(found.phases) == 1
+    assert 0 < found.phases[0].measured <= found.total.measured
+    units = {e.unit for e in read_trace(tmp_path / "both.json")}
+    assert {"measured", "predicted/socket0", "predicted/socket2"} <= units
+    elsewhere = mt.compile(program, threads=1).compare(x, y, seconds=1.0)
+    assert elsewhere.total.measured == 1.0
+
+
+def test_more_work_for_a_collective_takes_longer_in_the_prediction():
+    def seconds(devices, count, threads):
+        hda = as_called(mt.machine("cpu", cores=4), 8 * devices * count, threads, devices)
+        return mt.simulate(all_reduce(devices, count), (devices, count), (count,), machine=hda).time_ns
+
+    assert seconds(2, 1 << 14, 2) < seconds(2, 1 << 16, 2) < seconds(2, 1 << 16, 1)
+    assert seconds(4, 1 << 16, 4) < seconds(4, 1 << 16, 2)
+
+
+def test_devices_of_this_computer_share_its_cores():
+    from megatile.hda import divided
+
+    host = mt.machine("cpu", cores=8)
+    assert host.count("device") == 1
+    assert divided(host, 1) is host
+    four = divided(host, 4)
+    assert (four.count("device"), four.count("block", within="device")) == (4, 2)
+    assert divided(host, 16).count("block", within="device") == 1
+    fixed = mt.machine("dgx-h100")
+    assert divided(fixed, 64) is fixed

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from megatile.core.errors import MegatileError, did_you_mean
-from megatile.hda import HDA, Instance, Scale, ScaleView
+from megatile.hda import HDA, Instance, Scale, ScaleView, divided
 from megatile.hda.model import STANDARD_SCALES
 from megatile.ir.launch import ROOT, Launch, LaunchScale
 from megatile.language.tile.errors import ProgramError
@@ -34,8 +34,9 @@ def instance_of(machine: HDA, wanted: Mapping[str, Any]) -> Instance:
     scale_views = [
         ScaleView(scale.name, instance_num=e if len(e) > 1 else e[0], is_flatten=True) for scale, e in ordered
     ]
+    asked = math.prod(math.prod(extents) for scale, extents in ordered if scale.position >= device.position)
     try:
-        return machine.instantiate(scale_views)
+        return divided(machine, asked).instantiate(scale_views)
     except MegatileError as error:
         advice = error.advice or f"launch fewer, or run it on a machine with more than '{machine.name}'"
         raise ProgramError(error.message, advice=advice) from None

@@ -19,10 +19,11 @@ float read_all(const floats *x, long lines, long rounds) {
   return all[0];
 }
 
-// Twelve chains of fused multiplications and additions: more than any pipeline is deep.
+// Twelve chains of fused multiplications and additions: more than any pipeline is deep. They begin with
+// different numbers: equal ones would be computed once.
 #define CHAINS(name, vector, scalar)                                              \
   scalar name(long steps, scalar factor, scalar term) {                           \
-    vector a = {0}, b = a, c = a, d = a, e = a, f = a, g = a, h = a, i = a, j = a, k = a, l = a; \
+    vector a = {0}, b = a + 1, c = a + 2, d = a + 3, e = a + 4, f = a + 5, g = a + 6, h = a + 7, i = a + 8, j = a + 9, k = a + 10, l = a + 11; \
     vector x = a + factor, y = a + term;                                          \
     for (; steps > 0; steps--) {                                                  \
       a = a * x + y, b = b * x + y, c = c * x + y, d = d * x + y;                 \

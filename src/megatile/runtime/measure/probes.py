@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
@@ -35,6 +36,8 @@ TILE = (40, 96)
 """Of elementwise work: it fits the first cache."""
 PRODUCT = (112, 96, 80)
 DTYPES = ("f32", "f64", "bf16", "f16", "f8e4m3", "i8")
+OFTEN, ROUNDS = 64 << 20, 5
+"""Bytes of copies that are timed in several rounds."""
 BLOCK = 24 << 10
 """Bytes that a block copies."""
 
@@ -58,16 +61,25 @@ class Host:
     def copies(self) -> dict[int, Sample]:
         """Seconds for each byte in copies by one core, by bytes of both arrays."""
         sizes = {self.l2 // 2, 4 * self.l2, 2 * LARGEST}
-        step = 2 if self.quick else 1
-        sizes |= {2**e for e in range((8 * self.l2).bit_length(), (2 * LARGEST).bit_length(), step)}
-        return {size: self.copying(size, 1) for size in sorted(sizes)}
+        more = {8 * self.l2 * 2**e for e in range((LARGEST // self.l2 // 4).bit_length())}
+        more |= set() if self.quick else {size * 3 // 2 for size in more}
+        sizes |= {size for size in more if size < 2 * LARGEST}
+        calls = {size: _call(programs.copies(size // 8, BLOCK // 4)) for size in sizes if size <= OFTEN}
+        found = {size: self.copying(size, 1) for size in sorted(sizes) if size > OFTEN}
+        for _ in range(ROUNDS):  # others who use the last cache come and go
+            for size, call in calls.items():
+                once = self.copying(size, 1, call, ROUNDS)
+                found[size] = min(once, found.get(size, once), key=lambda s: s.seconds)
+        return found
 
-    def copying(self, both: int, threads: int, block: int = BLOCK) -> Sample:
+    def copying(
+        self, both: int, threads: int, call: Callable[[], object] | None = None, rounds: int = 1
+    ) -> Sample:
         count = both // 8
-        call = _call(programs.copies(count, block // 4), threads)
-        runs = self.runs * (1 if threads == 1 else 4) // (1 if both <= 8 << 20 else 3)
+        call = call or _call(programs.copies(count, BLOCK // 4), threads)
+        runs = self.runs * (1 if threads == 1 else 4) // (rounds if both <= OFTEN else 3)
         call_s = self.call.seconds if threads == 1 else self.wakeup.seconds + self.call.seconds
-        return timed(call, runs, alone=threads == 1).less(call_s, 8 * count)
+        return timed(call, max(1, runs), alone=threads == 1).less(call_s, 8 * count)
 
     @cached_property
     def wakeup(self) -> Sample:
@@ -80,15 +92,19 @@ class Host:
     @cached_property
     def l3(self) -> tuple[int, float, Sample, Sample]:
         """Bytes of the last cache that this computer really has for itself, with what they are uncertain by;
-        copies in it and behind it. A cache that others use too is smaller than the system says: it ends where
-        copies take as long as halfway, by ratio, between those in it and those behind."""
-        sizes = sorted(self.copies)
-        inside, behind = self.copies[4 * self.l2], self.copies[sizes[-1]]
-        middle = math.sqrt(inside.seconds * behind.seconds)
-        within = [size for size in sizes if self.copies[size].seconds <= middle]
-        last = max([4 * self.l2, *within])
-        after = min((size for size in sizes if size > last), default=2 * last)
-        return last, (after / last - 1) / 2, inside, behind
+        copies in it and behind it. A cache that others use too is smaller than the system says. Arrays up to
+        its size are in it, and less and less of them up to twice that (as `k.compare` has it): every copy
+        that is neither as fast as in it nor as slow as behind it says where it ends."""
+        inside, behind = self.copies[4 * self.l2], self.copies[max(self.copies)]
+        slower = behind.seconds - inside.seconds
+        parts = {size: (s.seconds - inside.seconds) / slower for size, s in sorted(self.copies.items())}
+        ends = [size / (1 + part) for size, part in parts.items() if size > 4 * self.l2 and 0.1 < part < 0.9]
+        if slower <= 0 or not ends:
+            within = max(size for size, part in parts.items() if slower <= 0 or part <= 0.5)
+            return max(4 * self.l2, within), 0.5, inside, behind
+        middle = statistics.median(ends)
+        spread = (max(ends) - min(ends)) / 2 / middle
+        return max(4 * self.l2, round(middle)), max(spread, 0.1), inside, behind
 
 
 Probe = Callable[[Host], Iterator[Figure]]
@@ -172,6 +188,10 @@ def memories(host: Host) -> Iterator[Figure]:
     how = "copies through tiles, both arrays together {:.0f} MiB"
     for name in ("memory.scratch.bandwidth", "engines.load_store.bandwidth"):
         yield rate(name, 1, "B/s", near, how.format(host.l2 / 2 / 2**20))
+    count = host.l2 // 16
+    direct = timed(_call(programs.moving(count)), host.runs).less(host.call.seconds)
+    how_much = f"an array of {count // 256} KiB copied at once"
+    yield rate("engines.memcpy.bandwidth", 4 * count, "B/s", direct, how_much)
     yield Figure("memory.l3_cache.size", size, "B", uncertain, 1, "where copies become slower")
     rows = ("l3_cache", inside, 4 * host.l2), ("ram", behind, max(host.copies))
     for name, sample, both in rows:
@@ -232,6 +252,29 @@ def peaks(host: Host) -> Iterator[Figure]:
         yield rate(
             f"peak {dtype}", 24 * wide * steps, "FLOP/s", found, "chains of multiply-adds in registers"
         )
+
+
+MESSAGES = 4
+"""Links that an all-reduce waits for, one after the other: to the memory and back, twice."""
+
+
+@probe("devices")
+def devices(host: Host) -> Iterator[Figure]:
+    """What devices that are threads hand each other through the memory they share: each reads its share of
+    what all have, and writes the result to all."""
+    if host.cores == 1:
+        return
+    count, steps = host.l2 // 16, 20
+
+    def step(count: int, steps: int) -> Sample:
+        call = _call(programs.reducing(count, steps), 2)
+        return timed(call, 4 * host.runs, alone=False).less(host.call.seconds + host.wakeup.seconds, steps)
+
+    tiny, how = step(1, 10 * steps), "an all-reduce by two devices of "
+    each = Sample(tiny.seconds / MESSAGES, tiny.error, tiny.runs)
+    yield duration("networks.shared_memory.latency", each, how + "one element")
+    work = step(count, steps).less(tiny.seconds)
+    yield rate("networks.shared_memory.bandwidth", 8 * count, "B/s", work, how + f"{count // 256} KiB")
 
 
 @probe("processes")

@@ -110,3 +110,27 @@ def nothing(blocks: int) -> Any:
             T.copy(X[bx], x)
 
     return kernel
+
+
+def reducing(count: int, steps: int) -> Any:
+    """Two devices that find the larger of their elements, again and again."""
+
+    @T.program
+    def kernel(X: T.Tensor((2, count), "f32")):
+        with T.Kernel(device=2), T.Scale("device"):
+            x = T.view(X, layout=T.FullRow)
+            for _ in T.serial(steps):
+                T.allreduce(x, op="max")
+
+    return kernel
+
+
+def moving(count: int) -> Any:
+    """An array into another at once."""
+
+    @T.program
+    def kernel(X: T.Tensor((count,), "f32"), Y: T.Tensor((count,), "f32")):
+        with T.Kernel(device=1), T.Scale("device"):
+            T.copy(Y[0:count], X[0:count])
+
+    return kernel

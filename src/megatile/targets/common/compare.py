@@ -19,10 +19,14 @@ from megatile.trace import Trace, TraceBuilder, join_traces, text_table, write_p
 from megatile.trace.exposure import covered_ps
 
 if TYPE_CHECKING:
-    from megatile.targets.common.kernel import Profile
+    from megatile.targets.common.kernel import Code, Profile
 
 CACHES = ("scratch", "l3_cache")
 """Of the machine of a CPU, where arrays stay between calls, the nearest first; behind them is ``ram``."""
+
+
+Rates = tuple[float, ...]
+"""Bytes per second."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +95,16 @@ class Comparison:
 
 
 def compared(
-    prog: Any, name: str, arrays: tuple[Any, ...], machine: str | HDA, threads: int, profile: Profile,
-    trace: str | Path | None,
+    prog: Any, name: str, arrays: tuple[Any, ...], code: Code, machine: str | HDA, threads: int,
+    profile: Profile, elsewhere: bool, trace: str | Path | None,
 ) -> Comparison:  # fmt: skip
     """Predict what was measured."""
-    size = sum(int(np.prod(a.shape)) * a.dtype.itemsize for a in arrays)
-    hda = as_called(find_machine(machine), size, threads)
+    sizes = zip(arrays, code.copies, strict=True)
+    size = sum(int(np.prod(a.shape)) * a.dtype.itemsize * copies for a, copies in sizes)
+    hda, devices = find_machine(machine), code.program.launch.devices
+    if elsewhere:  # a process for each device, as far as there are cores
+        threads = max(threads, min(devices, hda.count("block", within="device")))
+    hda = as_called(hda, size, threads, devices)
     result = simulate(prog, *arrays, machine=hda, data=False)
     lines, measured = _phases(profile.phases)
     phases = tuple(
@@ -109,29 +117,67 @@ def compared(
     return found
 
 
-def as_called(hda: HDA, nbytes: int, threads: int) -> HDA:
-    """The machine of a CPU as repeated calls see it: with as many cores as threads, and with arrays that fit
-    a cache in that cache. Of arrays up to twice its size, a part is. Other machines stay as they are."""
+def as_called(hda: HDA, nbytes: int, threads: int, devices: int = 1) -> HDA:
+    """The machine of a CPU as repeated calls see it: with the cores of its threads divided among the devices
+    of the program, and with arrays that fit a cache in that cache. Of arrays up to twice its size, a part is.
+    Devices that share a core have a part of its time each. Other machines stay as they are."""
     names = {m.name for m in hda.memories}
     if not {"socket", "core"} <= {level.name for level in hda.levels} or not {*CACHES, "ram"} <= names:
         return hda
     own, shared, ram = (hda.memory(m) for m in (*CACHES, "ram"))
-    rates = _rates(ram, 1)
-    for cache, units in ((shared, 1), (own, threads)):
-        held = min(1.0, max(0.0, 2 - nbytes / cache.size))
-        pairs = zip(_rates(cache, units), rates, strict=True)
-        rates = tuple(1 / (held / here + (1 - held) / behind) for here, behind in pairs)
-    changed = {
+    behind = _partly(nbytes, shared, _rates(shared, 1), _rates(ram, 1))
+    rates = _partly(nbytes, own, _rates(own, threads), behind)
+    time, busy = min(1.0, threads / devices), min(threads, devices)
+    rates = rates[0] / devices, min(rates[1], rates[0] / busy) * time
+    changed: dict[str, Any] = {
         f"memory.{m}.{key}": f"{rate:.6g} B/s"
         for m in ("l3_cache", "ram")
         for key, rate in zip(("bandwidth", "unit_bandwidth"), rates, strict=True)
     }
     if threads == 1:
         changed["control.launch.thread_wakeup.overhead"] = "0 ns"
-    return find_machine(hda, **changed, **{"hw_spec.pe_groups.socket.num_units": threads})
+    slower = min(1.0, rates[1] / _rates(own, 1)[1])
+    for engine in hda.engines:
+        if engine.level == "socket" and engine.bandwidth:
+            changed[f"engines.{engine.name}.bandwidth"] = f"{engine.bandwidth * slower:.6g} B/s"
+    changed["hw_spec.pe_groups.socket.num_units"] = max(1, threads // devices)
+    if devices > 1:
+        (link,) = (network for network in hda.networks if network.connects == "socket")
+        far = min(behind[1], behind[0] / busy)
+        changed |= {
+            "hw_spec.pe_groups.host.num_units": devices,
+            f"networks.{link.name}.bandwidth": f"{min(link.bandwidth, far) * time:.6g} B/s",
+            f"networks.{link.name}.latency": f"{link.latency_ps / time * (threads > 1):.6g} ps",
+            **_slower(hda, time),
+        }
+    return find_machine(hda, **changed)
 
 
-def _rates(memory: MemoryLayer, units: int) -> tuple[float, ...]:
+def _partly(nbytes: float, cache: MemoryLayer, here: Rates, behind: Rates) -> Rates:
+    """Rates of arrays of which a cache holds all up to its size, and less and less up to twice that."""
+    held = min(1.0, max(0.0, 2 - nbytes / cache.size))
+    return tuple(1 / (held / a + (1 - held) / b) for a, b in zip(here, behind, strict=True))
+
+
+def _slower(hda: HDA, time: float) -> dict[str, str]:
+    """The rates of a core that a device has for a part of the time."""
+    if time == 1:
+        return {}
+    changed = {
+        f"memory.{m.name}.bandwidth": f"{m.bandwidth * time:.6g} B/s"
+        for m in hda.memories
+        if m.level == "core"
+    }
+    for engine in hda.engines:
+        unit = "OP/s" if engine.kind == "scalar" else "FLOP/s"
+        for dtype, done in engine.throughput.items():
+            changed[f"engines.{engine.name}.throughput.{dtype}"] = f"{done * time:.6g} {unit}"
+        if engine.bandwidth and engine.level == "core":
+            changed[f"engines.{engine.name}.bandwidth"] = f"{engine.bandwidth * time:.6g} B/s"
+    return changed
+
+
+def _rates(memory: MemoryLayer, units: int) -> Rates:
     """Bytes per second that all cores and that one core gets."""
     whole = memory.effective_bandwidth
     return whole * units, memory.unit_bandwidth or whole

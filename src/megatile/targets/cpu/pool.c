@@ -1,5 +1,6 @@
-/* Threads that take the instances of a phase, in any order. One pool serves all kernels of a process. Each
-   thread keeps to a processor of its own, none to the caller's: a scheduler that sees threads which sleep
+/* Threads that take the instances of a phase: each those of its own part first, so that in the next phase and
+   the next call it finds its data in its caches, then what others have left. One pool serves all kernels of a
+   process. Each thread keeps to a processor of its own, none to the caller's: a scheduler that sees threads which sleep
    between phases may leave them all on one. */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -9,6 +10,7 @@
 
 typedef void body_t(void *, long, long);
 struct pool { long threads; void (*run)(struct pool *, body_t *, void *, long); };
+struct part { _Alignas(64) long next; };
 struct shared {
   struct pool pool; /* first: kernels see only this */
   pthread_mutex_t lock;
@@ -16,13 +18,20 @@ struct shared {
   pid_t owner;
   body_t *body;
   void *here;
-  long count, next, busy, turn, sleeping;
+  long count, busy, turn, sleeping;
+  struct part *parts;
   pthread_t *workers;
   int *processors, processor_count, home; /* those this process may use; where the workers keep away from */
 };
 
 static void take(struct shared *p, long worker, body_t *body, void *here, long count) {
-  for (long i; (i = __atomic_fetch_add(&p->next, 1, __ATOMIC_RELAXED)) < count;) body(here, worker, i);
+  const long threads = p->pool.threads;
+  for (long k = 0; k < threads; k++) {
+    const long whose = (worker + k) % threads, end = (whose + 1) * count / threads;
+    long *const next = &p->parts[whose].next;
+    /* the last one of another is left to it: its data would have to come from that thread's caches */
+    for (long i; (!k || __atomic_load_n(next, __ATOMIC_RELAXED) + 1 < end) && (i = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < end;) body(here, worker, i);
+  }
 }
 
 static inline void rest(void) {
@@ -91,7 +100,8 @@ static void run(struct pool *pool, body_t *body, void *here, long count) {
   if (p->processor_count && sched_getcpu() != p->home) place(p, sched_getcpu());
 #endif
   p->body = body, p->here = here, p->count = count;
-  __atomic_store_n(&p->next, 0, __ATOMIC_RELAXED);
+  for (long worker = 0; worker < p->pool.threads; worker++)
+    __atomic_store_n(&p->parts[worker].next, worker * count / p->pool.threads, __ATOMIC_RELAXED);
   __atomic_store_n(&p->busy, p->pool.threads - 1, __ATOMIC_RELAXED);
   pthread_mutex_lock(&p->lock);
   __atomic_fetch_add(&p->turn, 1, __ATOMIC_RELEASE);
@@ -110,6 +120,7 @@ struct pool *megatile_pool(long threads) {
   pthread_mutex_init(&p->lock, 0);
   pthread_cond_init(&p->begin, 0);
   p->workers = calloc(threads, sizeof *p->workers);
+  if (!(p->parts = aligned_alloc(64, threads * sizeof *p->parts))) return 0;
   for (long worker = 1; p->workers && worker < threads; worker++) {
     struct start *start = malloc(sizeof *start);
     if (!start) break;

@@ -2,7 +2,14 @@
 enum { DONE, WAITS, MOVED, TURN };
 struct meeting { long arrived, generation; };
 typedef int step_t(void *frame, void *here, long worker);
-struct round { step_t *step; char *frames; long size; void *here; long left, moved; };
+struct round { step_t *step; char *frames; long size; void *here; long left, moved, patience; };
+INLINE void rest(void) {
+#if defined(__x86_64__)
+  __asm__ volatile("pause");
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
 
 /* Memory for units that wait for each other: of all processes where they are in several. */
 static void *room(u64 bytes) {
@@ -36,12 +43,17 @@ static void one_round(void *argument, long worker, long index) {
   struct round *const r = argument;
   char *const frame = r->frames + index * r->size;
   if (*(int *)frame < 0) return;
-  int now = TURN;
+  int now = TURN, moved = 0;
   if (procs.size) procs.inside++;
-  for (int turns = 0; turns < 64 && now == TURN; turns++) now = r->step(frame, r->here, worker);
+  for (long turns = 64, patience = r->patience; turns && patience >= 0;) {
+    now = r->step(frame, r->here, worker);
+    if (now != WAITS) moved = 1;
+    if (now == DONE) break;
+    if (now == TURN) turns--; else patience--, rest(); /* the others are at work: they come soon */
+  }
   if (procs.size) procs.inside--;
   if (now == DONE) { *(int *)frame = -1; __atomic_fetch_sub(&r->left, 1, __ATOMIC_RELAXED); }
-  if (now != WAITS) __atomic_store_n(&r->moved, 1, __ATOMIC_RELAXED);
+  if (moved) __atomic_store_n(&r->moved, 1, __ATOMIC_RELAXED);
 }
 
 /* All units of a group, in turn, until none is left. Their frames begin with the place to go on from. */
@@ -57,7 +69,7 @@ static void together(struct run *run, step_t *step, long size, void *here, long 
   const long low = own_first(count), high = own_after(count);
   for (long i = low; i < high; i++) ((long *)(memory + size * i))[1] = i;
   meet();
-  struct round r = {step, memory, size, here, high - low, 0};
+  struct round r = {step, memory, size, here, high - low, 0, pool && count <= pool->threads ? 20000 : 0};
   while (r.left) {
     r.moved = 0;
     if (pool && count > 1) pool->run(pool, one_round, &r, count);
