@@ -30,9 +30,10 @@ static unsigned char *small(struct world *w, uint32_t turn, uint32_t rank) {
 long mt_world_bytes(long members) { return sizeof(struct world) + 2 * members * SMALL; }
 long mt_most_members(void) { return MOST; }
 
-void mt_world_begin(struct world *w, long members, long cores) {
+/* `parent` is the process without which no member goes on, 0 for none. */
+void mt_world_begin(struct world *w, long members, long cores, long parent) {
   memset(w, 0, sizeof *w);
-  w->members = members, w->parent = getpid(), w->spins = members <= cores ? 4000 : 0;
+  w->members = members, w->parent = parent, w->spins = members <= cores ? 4000 : 0;
 }
 
 static inline void rest(void) {
@@ -44,8 +45,8 @@ static inline void rest(void) {
 }
 
 static int gone(struct world *w) {
-  uint32_t me = getpid();
-  return __atomic_load_n(&w->lost, __ATOMIC_RELAXED) || (w->parent != me && w->parent != (uint32_t)getppid());
+  const uint32_t parent = w->parent;
+  return __atomic_load_n(&w->lost, __ATOMIC_RELAXED) || (parent && parent != (uint32_t)getpid() && parent != (uint32_t)getppid());
 }
 
 static void sleep_on(uint32_t *word, uint32_t value) {

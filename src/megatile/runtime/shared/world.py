@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -24,7 +25,7 @@ KINDS = {"f32": 0, "f64": 1, "i32": 2, "i64": 3, "f16": 4, "bf16": 5, "i8": 6, "
 OPERATIONS = {"sum": 0, "max": 1, "min": 2, "prod": 3}
 _LINE = 64
 _ARGUMENTS = {
-    "world_bytes": "l", "world_begin": "pll", "barrier": "p", "signal": "ppl", "wait": "ppl", "lose": "pl",
+    "world_bytes": "l", "world_begin": "plll", "barrier": "p", "signal": "ppl", "wait": "ppl", "lose": "pl",
     "all_reduce": "plplii", "reduce_scatter": "plpplii", "all_gather": "plppl", "all_to_all": "plppl",
     "broadcast": "plpll", "lost": "p",
 }  # fmt: skip
@@ -45,12 +46,13 @@ def library() -> ctypes.CDLL:
 class Heap:
     """Shared memory without a name: it is gone with the last process that maps it, however that ends."""
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, given: int | None = None) -> None:
+        """``given`` is a file to be used; it stays open."""
         self.nbytes = max(mmap.PAGESIZE, nbytes)
         try:
             if self.nbytes > _available():
                 raise OSError(f"{format_bytes(_available())} of memory are free")
-            handle = _unnamed()
+            handle = unnamed() if given is None else given
             try:
                 os.ftruncate(handle, self.nbytes)
                 if hasattr(os, "posix_fallocate"):
@@ -58,13 +60,20 @@ class Heap:
                     os.posix_fallocate(handle, 0, self.nbytes)
                 self.map = mmap.mmap(handle, self.nbytes)
             finally:
-                os.close(handle)
+                if given is None:
+                    os.close(handle)
         except (OSError, ValueError, OverflowError) as problem:
             raise LaunchError(
                 f"there is no room for {format_bytes(self.nbytes)} of shared memory ({problem})",
                 advice="use smaller arrays, or enlarge /dev/shm",
             ) from None
         self.bytes = np.frombuffer(self.map, np.uint8)
+
+    def close(self) -> None:
+        """Give the memory back now, unless somebody still looks at it."""
+        del self.bytes
+        with contextlib.suppress(BufferError):
+            self.map.close()
 
     def address(self, offset: int) -> int:
         return int(self.bytes.ctypes.data) + offset
@@ -79,7 +88,8 @@ def _available() -> int:
         return 1 << 62
 
 
-def _unnamed() -> int:
+def unnamed() -> int:
+    """A file of shared memory without a name."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("megatile", os.MFD_CLOEXEC)
     handle, name = tempfile.mkstemp(prefix="megatile-")
@@ -139,7 +149,7 @@ class World:
         part = _aligned(part_bytes)
         heap = Heap(_aligned(int(library().mt_world_bytes(size))) + size * part)
         world = cls(heap, size, part)
-        library().mt_world_begin(world._world, size, os.cpu_count() or 1)
+        library().mt_world_begin(world._world, size, os.cpu_count() or 1, os.getpid())
         return world
 
     def part(self, rank: int) -> int:

@@ -45,12 +45,12 @@ class CpuCode(Code):
     def _prepare(self, options: tuple[str, ...]) -> None:
         self.source = generated(self.program)
         making = Making(self.source.text, options)
-        shared = self.source.collectives and _collectives(self.source.collectives, options)
+        self.collectives = self.source.collectives and _collectives(self.source.collectives, options)
         pool = _pool(self.threads) if self.threads > 1 else 0
         self.pool = ctypes.c_void_p(pool or None)
         self.library = making.load()
-        if shared:
-            self.library.megatile_collectives(*shared)
+        if self.collectives:
+            self.library.megatile_collectives(*self.collectives)
         self.function = self.library.megatile_run
         self.function.argtypes = [ctypes.c_void_p] * 4
 
