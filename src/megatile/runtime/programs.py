@@ -11,6 +11,8 @@ import math
 from typing import Any
 
 from megatile.core.quantities import whole
+from megatile.ir.program import Program
+from megatile.language.tile.tiles import InputArray
 from megatile.runtime.errors import LaunchError, PeerError
 from megatile.runtime.hosts.ranks import started as on_ranks
 from megatile.runtime.processes import Started
@@ -19,6 +21,9 @@ from megatile.runtime.shared import World, run
 from megatile.runtime.shared.world import library
 from megatile.targets.compile import compile as compile_program
 from megatile.targets.cpu.kernel import CpuCode
+from megatile.targets.interpret.arguments import as_array, built
+
+MOST_CODES = 16
 
 
 def launch_program(
@@ -61,12 +66,29 @@ def launch_program(
     return float(seconds)
 
 
+_codes: dict[int, CpuCode] = {}
+"""The programs that were launched last, by identity."""
+
+
+def _code(program: Program) -> CpuCode:
+    """A program is compiled once, however often it is launched."""
+    found = _codes.get(id(program))
+    if found is None or found.program is not program:
+        made = compile_program(program, threads=1).code_for(())
+        assert isinstance(made, CpuCode)
+        if len(_codes) >= MOST_CODES:
+            _codes.clear()
+        found = _codes[id(program)] = made
+    return found
+
+
 def _prepared(
     prog: Any, arrays: tuple[Any, ...], machine: Any, processes: int | None
 ) -> tuple[ProgramMemory, int]:
     """The compiled program with its memory, and the number of processes."""
-    code = compile_program(prog, threads=1, machine=machine).code_for(arrays)
-    assert isinstance(code, CpuCode)
+    code = _code(
+        built(prog, [as_array(a.array if isinstance(a, InputArray) else a) for a in arrays], machine)
+    )
     scales = code.program.launch.scales
     units = max(1, math.prod(s.count for s in scales))
     count = processes

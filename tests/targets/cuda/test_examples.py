@@ -9,7 +9,7 @@ import megatile as mt
 from megatile.core.errors import MegatileError
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-ONE_DEVICE = ("20", "21", "22", "23", "25", "26", "27", "28", "37", "39")
+ONE_DEVICE = ("20", "21", "22", "23", "25", "26", "27", "28", "37", "38", "39")
 
 
 def example(number: str):
@@ -41,16 +41,8 @@ def test_flash_mla_on_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     module.main()
 
 
-@pytest.mark.parametrize(
-    ("number", "said"),
-    [("24", "runs on 4 units of scale 'device'"), ("38", "make blocks wait for each other")],
-)
-def test_what_cannot_be_written_is_said_with_its_line(
-    number: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = example(number)
+def test_what_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = example("24")
     monkeypatch.setattr(module.mt, "run", as_cuda)
-    with pytest.raises(MegatileError, match=said) as raised:
+    with pytest.raises(MegatileError, match="runs on 4 units of scale 'device'"):
         module.main()
-    if number == "38":
-        assert raised.value.place.line > 1

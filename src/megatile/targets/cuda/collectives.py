@@ -15,18 +15,25 @@ from megatile.targets.cuda.scope import DeviceScope, Hazards
 _NUMBER = {"f": "float", "d": "double", "l": "long"}
 
 
-def inside_block(scope: DeviceScope, what: str) -> None:
-    if scope.group[0] < scope.gen.kernel.instance:
+def between_blocks(scope: DeviceScope, what: str) -> bool:
+    """Whether the units that act together are blocks; units of several blocks cannot."""
+    kernel = scope.gen.kernel
+    if scope.group[0] >= kernel.instance:
+        return False
+    if not kernel.together or scope.group[1] != kernel.instance:
         raise CompileError(
-            f"{what} would make blocks wait for each other, which CUDA source does not do yet",
-            advice="use target='cpu', or several launches",
+            f"{what} would make parts of several blocks wait for each other, which CUDA source does not do",
+            advice="let whole blocks wait, or use target='cpu'",
         )
+    return True
 
 
-def meet(scope: DeviceScope) -> None:
-    """All units of the group, that is, all threads of the unit above them."""
-    sync = scope.gen.team(scope.group[0]).sync
-    if sync:
+def meet(scope: DeviceScope, axis: int | None = None) -> None:
+    """All units of the group, that is, all threads of the unit above them; or those of a line of blocks."""
+    if scope.group[0] < scope.gen.kernel.instance:
+        first, _, count = line(scope, axis)
+        scope.text.add(f"blocks_meet({scope.gen.meeting(axis)} + {first}, {count});")
+    elif sync := scope.gen.team(scope.group[0]).sync:
         scope.text.add(sync)
     scope.hazards = Hazards()
 
@@ -36,6 +43,7 @@ def collective(scope: DeviceScope, node: n.Collective) -> None:
     word = KINDS.get(node.kind)
     if node.kind != "gather_view" and (word is None or (len(node.source) > 1 and node.fn is None)):
         raise CompileError(f"T.{node.kind} cannot be written as CUDA yet", advice="copy with dst=")
+    between_blocks(scope, f"T.{node.kind}")
     meet(scope)
     if node.kind == "gather_view":
         return

@@ -42,13 +42,36 @@ template <int groups> INLINE void cp_async_wait(void) { asm volatile("cp.async.w
 /* Some warps of the block meet. */
 INLINE void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 INLINE void take_turns(void) {}
-INLINE void wait_until(const int *flag, long value) { while (*(const volatile int *)flag < value) __nanosleep(20); __threadfence_block(); }
-INLINE void wait_phase(const int *flag, long count, long parity) { while (*(const volatile int *)flag / count % 2 == parity % 2) __nanosleep(20); __threadfence_block(); }
+/* Blocks that are all there at once (a cooperative launch) meet; `meeting` is in global memory, first zero. */
+struct meeting { int arrived, generation; };
+INLINE void blocks_meet(struct meeting *m, int blocks) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const int seen = *(volatile int *)&m->generation;
+    __threadfence();
+    if (atomicAdd(&m->arrived, 1) == blocks - 1) {
+      *(volatile int *)&m->arrived = 0;
+      __threadfence();
+      atomicAdd(&m->generation, 1);
+    } else while (*(volatile int *)&m->generation == seen) __nanosleep(40);
+    __threadfence();
+  }
+  __syncthreads();
+}
+INLINE void wait_until(const int *flag, long value) { while (*(const volatile int *)flag < value) __nanosleep(20); __threadfence(); }
+INLINE void wait_phase(const int *flag, long count, long parity) { while (*(const volatile int *)flag / count % 2 == parity % 2) __nanosleep(20); __threadfence(); }
 #ifndef __CUDACC_RTC__
 #include <cuda_runtime.h>
 #define LAUNCH(kernel, blocks, threads, bytes, deadlock, ...) do {                                             \
     if ((bytes) > 48 * 1024) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes); \
     kernel<<<blocks, threads, bytes>>>(__VA_ARGS__); } while (0)
+/* All blocks at once; cudaErrorCooperativeLaunchTooLarge (cudaGetLastError) if the GPU does not hold so many. */
+template <class... P, class... G> static void launch_together(void (*kernel)(P...), int blocks, int threads, int bytes, G... given) {
+  if (bytes > 48 * 1024) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  [&](P... each) { void *all[] = {(void *)&each...}; cudaLaunchCooperativeKernel((void *)kernel, blocks, threads, all, bytes, 0); }(given...);
+}
+#define LAUNCH_TOGETHER(kernel, blocks, threads, bytes, deadlock, ...) launch_together(kernel, blocks, threads, bytes, __VA_ARGS__)
+#define CLEAR(at, bytes) cudaMemsetAsync(at, 0, bytes, 0)
 #endif
 #else
 #include "emulate.h"

@@ -1,5 +1,5 @@
 /* The meaning of what kernels use of a GPU, on a CPU: every thread of a block is a fibre, and blocks run one
-   after the other. A fibre gives way where threads meet (barriers, shuffles, mma, waits); what was copied in the
+   after the other, or all at once where they wait for each other (a cooperative launch). A fibre gives way where threads meet (barriers, shuffles, mma, waits); what was copied in the
    background arrives when it is waited for, and shared memory begins as NaN, so that what was forgotten shows. */
 #include <math.h>
 #include <stdlib.h>
@@ -9,11 +9,14 @@
 #define KERNEL static void
 #define TABLE static const long
 #define SHARED char *const shared = emulated.shared
-#define __syncthreads() emulated.meet(&emulated.block, emulated.threads)
+#define __syncthreads() emulated.meet(&emulated.here->all, emulated.threads)
 #define __syncwarp(mask) emulated.sync_lanes(mask)
 #define __threadfence() __atomic_thread_fence(__ATOMIC_SEQ_CST)
 #define LAUNCH(kernel, blocks, threads, bytes, deadlock, ...) \
-  emulated.run([&] { kernel(__VA_ARGS__); }, blocks, threads, bytes, failure, deadlock)
+  emulated.run([&] { kernel(__VA_ARGS__); }, blocks, threads, bytes, 1, failure, deadlock)
+#define LAUNCH_TOGETHER(kernel, blocks, threads, bytes, deadlock, ...) \
+  emulated.run([&] { kernel(__VA_ARGS__); }, blocks, threads, bytes, blocks, failure, deadlock)
+#define CLEAR(at, bytes) memset(at, 0, bytes)
 
 static struct { unsigned x; } threadIdx, blockIdx;
 INLINE float float_of(u32 x) { float f; memcpy(&f, &x, 4); return f; }
@@ -53,18 +56,18 @@ static struct Emulated {
   struct Lanes { u32 mask; Meeting meeting; u64 slot[2][32]; u32 operand[2][32][6]; };
   struct Copy { char *to; const char *from; int bytes, size; long group; };
   struct Thread { Fibre fibre; bool done; const int *watched; int seen; long group; std::vector<Copy> copies; };
+  struct Block { Meeting all, named[16]; std::vector<Thread> each; std::vector<std::vector<Lanes *>> warps; };
   static const size_t STACK = 1 << 18;
-  std::vector<Thread> all;
-  std::vector<std::vector<Lanes *>> warps;
+  std::vector<Block> blocks;
+  Block *here = 0; /* the block whose turn it is */
   Fibre home;
   char *stacks = 0, *shared = 0;
   size_t stacks_of = 0;
   int threads = 0;
-  Meeting block, named[16];
   void (*body)(void *);
   void *closure;
 
-  Thread &self() { return all[threadIdx.x]; }
+  Thread &self() { return here->each[threadIdx.x]; }
   void give_way(const int *watched) {
     Thread &me = self();
     me.watched = watched, me.seen = watched ? __atomic_load_n(watched, __ATOMIC_ACQUIRE) : 0;
@@ -75,7 +78,7 @@ static struct Emulated {
     else give_way(&m->generation);
   }
   Lanes *lanes(u32 mask) {
-    auto &known = warps[threadIdx.x / 32];
+    auto &known = here->warps[threadIdx.x / 32];
     for (Lanes *one : known) if (one->mask == mask) return one;
     Lanes *made = new Lanes();
     made->mask = mask;
@@ -104,39 +107,42 @@ static struct Emulated {
   }
 
   static void begin();
-  template <class Body> void run(Body one, long blocks, int count, size_t bytes, struct failure *failure, int deadlock) {
+  /* `together` blocks at a time. */
+  template <class Body> void run(Body one, long count, int each, size_t bytes, long together, struct failure *failure, int deadlock) {
     body = [](void *c) { (*(Body *)c)(); };
     closure = &one;
-    threads = count;
-    if (stacks_of < (size_t)count) { free(stacks); stacks = (char *)malloc(count * STACK); stacks_of = count; }
-    shared = (char *)aligned_alloc(128, (bytes + 255) / 128 * 128);
-    all.clear();
-    all.resize(count);
-    warps.resize((count + 31) / 32);
-    for (long index = 0; index < blocks && !failure->site; index++) {
-      blockIdx.x = index;
-      memset(shared, 0xff, bytes);
-      block = Meeting();
-      for (auto &m : named) m = Meeting();
-      for (int t = 0; t < count; t++) {
-        all[t].done = false, all[t].watched = 0, all[t].group = 0, all[t].copies.clear();
-        all[t].fibre.prepare(stacks + t * STACK, STACK, begin);
-      }
-      for (long left = count; left;) {
-        bool moved = false;
-        for (int t = 0; t < count; t++) {
-          Thread &one = all[t];
-          if (one.done || (one.watched && __atomic_load_n(one.watched, __ATOMIC_ACQUIRE) == one.seen)) continue;
-          moved = true;
-          threadIdx.x = t;
-          change(home, one.fibre);
-          left -= one.done;
+    threads = each;
+    const size_t fibres = (size_t)each * together, room = (bytes + 255) / 128 * 128;
+    if (stacks_of < fibres) { free(stacks); stacks = (char *)malloc(fibres * STACK); stacks_of = fibres; }
+    char *const memory = (char *)aligned_alloc(128, room * together);
+    for (long first = 0; first < count && !failure->site; first += together) {
+      memset(memory, 0xff, room * together);
+      blocks.clear();
+      blocks.resize(together);
+      for (long b = 0; b < together; b++) {
+        blocks[b].each.resize(each), blocks[b].warps.resize((each + 31) / 32);
+        for (int t = 0; t < each; t++) {
+          Thread &thread = blocks[b].each[t];
+          thread.done = false, thread.watched = 0, thread.group = 0;
+          thread.fibre.prepare(stacks + (b * each + t) * STACK, STACK, begin);
         }
+      }
+      for (long left = fibres; left;) {
+        bool moved = false;
+        for (long b = 0; b < together; b++)
+          for (int t = 0; t < each; t++) {
+            Thread &thread = blocks[b].each[t];
+            if (thread.done || (thread.watched && __atomic_load_n(thread.watched, __ATOMIC_ACQUIRE) == thread.seen)) continue;
+            moved = true;
+            here = &blocks[b], blockIdx.x = first + b, threadIdx.x = t, shared = memory + b * room;
+            change(home, thread.fibre);
+            left -= thread.done;
+          }
         if (!moved) { failure->site = deadlock, failure->value = left; break; }
       }
-      for (auto &w : warps) { for (Lanes *l : w) delete l; w.clear(); }
+      for (Block &b : blocks) for (auto &w : b.warps) for (Lanes *l : w) delete l;
     }
-    free(shared);
+    free(memory);
   }
 } emulated;
 void Emulated::begin() {
@@ -161,7 +167,17 @@ template <class T> INLINE T atomicCAS(T *at, T expected, T value) {
 }
 INLINE int atomicAdd(int *at, int value) { return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST); }
 INLINE float atomicAdd(float *at, float value) { const float old = *at; *at = old + value; return old; }
-INLINE void named_sync(int id, int threads) { emulated.meet(emulated.named + id, threads); }
+INLINE void named_sync(int id, int threads) { emulated.meet(emulated.here->named + id, threads); }
+struct meeting { int arrived, generation; };
+INLINE void blocks_meet(struct meeting *m, int blocks) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const int seen = m->generation;
+    if (atomicAdd(&m->arrived, 1) == blocks - 1) m->arrived = 0, m->generation++;
+    else while (m->generation == seen) emulated.give_way(&m->generation);
+  }
+  __syncthreads();
+}
 INLINE void take_turns(void) { emulated.give_way(0); }
 INLINE void wait_until(const int *flag, long value) { while (*(const volatile int *)flag < value) emulated.give_way(flag); }
 INLINE void wait_phase(const int *flag, long count, long parity) { while (*(const volatile int *)flag / count % 2 == parity % 2) emulated.give_way(flag); }

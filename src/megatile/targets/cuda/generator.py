@@ -58,6 +58,8 @@ class _Kernel:
     instance: int
     threads: int
     shared: int
+    together: bool
+    """Whether its blocks wait for each other."""
     reserve: int = 0
 
 
@@ -76,6 +78,18 @@ class DeviceWriter(Writer):
                 )
         self.kernels: list[str] = []
         self.kernel: _Kernel | None = None
+        self.meetings: dict[int | None, tuple[int, int]] = {}
+        """Where blocks meet, along an axis or all: places of the launch's memory, and bytes."""
+
+    def meeting(self, axis: int | None) -> str:
+        """The meetings of blocks, one for each that may be the first of its line."""
+        assert self.kernel is not None
+        if axis not in self.meetings:
+            count = math.prod(s.count for s in self.launch.scales[: self.kernel.instance])
+            size = -(-8 * count // 128) * 128
+            self.meetings[axis] = self.storages.launch_bytes, size
+            self.storages.launch_bytes += size
+        return f"(struct meeting *)(launch + {self.meetings[axis][0]})"
 
     def placed(self, program: Program) -> DeviceStorages:
         return DeviceStorages(program)
@@ -89,11 +103,8 @@ class DeviceWriter(Writer):
         with self.variables(scope, self.program.body, fresh=True):
             self.statements(scope, self.program.body)
         tables = [f"TABLE {t}[] = {{{', '.join(map(str, v))}}};" for v, t in self.tables.items()]
-        if self.flags("launch"):
-            raise CompileError(
-                "flags of the whole launch make blocks wait for each other, which CUDA source cannot do yet",
-                advice="use target='cpu'",
-            )
+        flags = [f"  CLEAR(launch + {s.offset}, {s.bytes(self.launch)});" for s in self.flags("launch")]
+        flags += [f"  CLEAR(launch + {at}, {size});" for at, size in self.meetings.values()]
         given = [
             f"  {self.storages.table[p.name].c_type} *const {self.name(p.name)} = "
             f"({self.storages.table[p.name].c_type} *)arguments[{i}]; (void){self.name(p.name)};"
@@ -106,6 +117,7 @@ class DeviceWriter(Writer):
             f"{self.storages.launch_bytes} bytes, on the device. */",
             'extern "C" void megatile_launch(void **arguments, char *launch, struct failure *failure) {',
             *given,
+            *flags,
             *text.lines,
             "}",
             "#endif",
@@ -198,7 +210,9 @@ class DeviceWriter(Writer):
         low, high = scope.depth, self.launch.depth(node.scale)
         if self.kernel is None and is_dispatched(self.launch, low, high):
             instance = min(high, self.launch.depth(self.launch.dispatch))
-            self._dispatched(scope, node, (low, instance, high), self.storages.sizes.get(id(node), 0))
+            key = id(node)
+            shared, together = self.storages.sizes.get(key, 0), key in self.storages.together
+            self._dispatched(scope, node, (low, instance, high), shared, together)
             return
         count = math.prod(s.count for s in self.launch.scales[low:high])
         if self.kernel is None:
@@ -215,16 +229,21 @@ class DeviceWriter(Writer):
     def _alone(self, scope: DeviceScope, node: n.Node) -> None:
         """A statement of the device itself: a kernel of one block."""
         body = n.Scale(self.launch.host, (node,), span=node.span)
-        self._dispatched(scope, body, (scope.depth, scope.depth, scope.depth), 0)
+        self._dispatched(scope, body, (scope.depth, scope.depth, scope.depth))
 
     def _dispatched(
-        self, scope: DeviceScope, node: n.Scale, depths: tuple[int, int, int], shared: int
+        self,
+        scope: DeviceScope,
+        node: n.Scale,
+        depths: tuple[int, int, int],
+        shared: int = 0,
+        together: bool = False,
     ) -> None:
         """The instances of a region are CUDA blocks."""
         low, instance, high = depths
         alone = low == high
         name = self.fresh("alone_" if alone else f"{self.name(self.program.name)}_")
-        self.kernel = _Kernel(instance, 256 if alone else threads(self.launch, instance), shared)
+        self.kernel = _Kernel(instance, 256 if alone else threads(self.launch, instance), shared, together)
         if self.kernel.threads > MOST_THREADS:
             raise CompileError(
                 f"a block of {self.kernel.threads} threads is more than a GPU has ({MOST_THREADS})",
@@ -234,7 +253,7 @@ class DeviceWriter(Writer):
         fields = self.captured(scope, inner, node)
         with self.units(inner, low, instance, rank="blockIdx.x") as unit:
             assert isinstance(unit, DeviceScope)
-            unit.team = self.team(instance)
+            unit.team, unit.rank = self.team(instance), "(long)blockIdx.x"
             self._flags(unit, node)
             if instance < high:
                 self.region(unit, replace(node, scale=self.launch.scales[high - 1].name))
@@ -267,7 +286,8 @@ class DeviceWriter(Writer):
         )
         values = [plain for plain, _ in tensors] + ["launch", "failure", *(value for _, _, value in fields)]
         sizes = f"{count}, {made.threads}, {made.shared + made.reserve}"
-        scope.text.add(f"LAUNCH({name}, {sizes}, {site}, {', '.join(values)});")
+        launched = "LAUNCH_TOGETHER" if together else "LAUNCH"
+        scope.text.add(f"{launched}({name}, {sizes}, {site}, {', '.join(values)});")
 
     def reserve(self, size: int) -> str:
         """Shared memory for one statement, after the tiles."""

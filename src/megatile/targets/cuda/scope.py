@@ -14,6 +14,7 @@ from megatile.ir.launch import Launch
 from megatile.ir.program import Program
 from megatile.targets.common.elements import NARROW, Value
 from megatile.targets.common.errors import CompileError
+from megatile.targets.common.scalars import own_statements
 from megatile.targets.common.scope import Peer, Scope
 from megatile.targets.common.storages import Storage, Storages
 from megatile.targets.cuda.fragments import Fragments
@@ -68,7 +69,8 @@ class DeviceStorages(Storages):
         self.reached = _reached(program)
         self.sizes: dict[int, int] = {}
         """Bytes of shared memory of each dispatched region, by its place in the program."""
-        self.regions = _regions(program)
+        self.regions, self.together = _regions(program)
+        """The dispatched region of every tile, and the regions whose blocks wait for each other."""
         super().__init__(program)
 
     def team_size(self, depth: int) -> int:
@@ -84,6 +86,8 @@ class DeviceStorages(Storages):
     def _tile(self, alloc: n.Alloc, instance: int | None, free: bool) -> None:
         name = self.names[alloc.name]
         inside = instance is not None and name.owner_depth >= instance
+        if inside and name.owner_depth == instance and alloc.name in self.reached:
+            inside = self.regions[alloc.name] not in self.together
         low = instance if inside and instance is not None else 0
         above = tuple(s.name for s in self.launch.scales[low : name.owner_depth])
         made = Storage(alloc.name, alloc.dtype, alloc.shape, name.copies, "instance", above)
@@ -119,9 +123,10 @@ def _reached(program: Program) -> set[str]:
     return found
 
 
-def _regions(program: Program) -> dict[str, int]:
-    """For every tile inside a dispatched region: which."""
+def _regions(program: Program) -> tuple[dict[str, int], set[int]]:
+    """For every tile inside a dispatched region, which; and the regions whose blocks wait for each other."""
     found: dict[str, int] = {}
+    together: set[int] = set()
 
     def look(body: tuple[n.Node, ...], depth: int, region: int | None) -> None:
         for node in body:
@@ -130,13 +135,22 @@ def _regions(program: Program) -> dict[str, int]:
             if isinstance(node, n.Scale):
                 high = program.launch.depth(node.scale)
                 starts = region is None and is_dispatched(program.launch, depth, high)
+                if starts and any(_waits(one) for one in own_statements(node.body)):
+                    together.add(id(node))
                 look(node.body, high, id(node) if starts else region)
             else:
                 for _, part in n.bodies(node):
                     look(part, depth, region)
 
     look(program.body, 0, None)
-    return found
+    return found, together
+
+
+def _waits(node: n.Node) -> bool:
+    """Whether units that do this wait for others, or reach into their tiles."""
+    if isinstance(node, n.Copy):
+        return node.dst is not None or node.src is not None
+    return isinstance(node, (n.Barrier, n.Collective, n.Signal, n.Wait))
 
 
 @dataclass

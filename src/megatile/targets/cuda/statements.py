@@ -10,7 +10,7 @@ from megatile.targets.common.expressions import write
 from megatile.targets.common.peers import peer
 from megatile.targets.common.scalars import Scalars, simplify_whole
 from megatile.targets.common.statements import Rules, registrar
-from megatile.targets.cuda.collectives import collective, inside_block, meet
+from megatile.targets.cuda.collectives import between_blocks, collective, meet
 from megatile.targets.cuda.elements import atomic_region, copy, fill, parallel
 from megatile.targets.cuda.pipeline import pipelined
 from megatile.targets.cuda.products import gemm
@@ -30,7 +30,7 @@ def _copy(scope: DeviceScope, node: n.Copy) -> None:
     if node.dst is None and node.src is None:
         copy(scope, node)
         return
-    inside_block(scope, "a copy between blocks")
+    between_blocks(scope, "a copy to another unit")
     with scope.text.block():
         rank, path = peer(scope, node.dst if node.dst is not None else node.src, node.axis)
         one = (rank, path)
@@ -99,17 +99,17 @@ def _fence(scope: DeviceScope, node: n.Fence) -> None:
 
 @rule(n.Barrier)
 def _barrier(scope: DeviceScope, node: n.Barrier) -> None:
-    inside_block(scope, "this barrier")
-    if node.axis is not None or node.group is not None or node.units is not None:
+    blocks = between_blocks(scope, "this barrier")
+    if (node.axis is not None and not blocks) or node.group is not None or node.units is not None:
         raise CompileError(
             "a barrier of some of the units cannot be written as CUDA yet", advice="let all units meet"
         )
-    meet(scope)
+    meet(scope, node.axis)
 
 
 @rule(n.Signal)
 def _signal(scope: DeviceScope, node: n.Signal) -> None:
-    inside_block(scope, "this signal")
+    between_blocks(scope, "this signal")
     scope.sync()
     with scope.text.block(f"if ({scope.crew.index} == 0)" if scope.crew.size > 1 else ""):
         at = peer(scope, node.dst, node.axis) if node.dst is not None else None
@@ -119,7 +119,7 @@ def _signal(scope: DeviceScope, node: n.Signal) -> None:
 
 @rule(n.Wait)
 def _wait(scope: DeviceScope, node: n.Wait) -> None:
-    inside_block(scope, "this wait")
+    between_blocks(scope, "this wait")
     _, pointer, _ = scope.element(node.flag, node.index)
     value = scope.whole(node.value)
     call = (
@@ -133,5 +133,4 @@ def _wait(scope: DeviceScope, node: n.Wait) -> None:
 
 @rule(n.Collective)
 def _collective(scope: DeviceScope, node: n.Collective) -> None:
-    inside_block(scope, f"T.{node.kind}")
     collective(scope, node)
