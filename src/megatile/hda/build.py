@@ -323,6 +323,7 @@ class _Builder(Figures):
             e.lanes,
             self.bytes(e.least, (*key_path, "least")) if e.least else 1,
             e.slots,
+            e.fetch,
         )
 
     def build_control(self) -> Control | None:

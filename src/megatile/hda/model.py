@@ -211,6 +211,8 @@ class Engine:
     """Rows of a copy are whole multiples of so many bytes."""
     slots: int = 2
     """Slots of the queues of a software channel, each of ``chunk`` bytes."""
+    fetch: tuple[int, int] | None = None
+    """Rows, and bytes of each, that are read at once from an operand's banks; None: it lies as suits."""
 
     def rate(self, dtype: str) -> float | None:
         """Operations per second for a dtype; ``f8`` stands for both 8-bit floats, ``any`` for the rest."""

@@ -278,6 +278,7 @@ class EngineSpec(_Part):
     lanes: bool = False
     least: Size | None = None
     slots: Count = 2
+    fetch: tuple[Count, Count] | None = None
 
 
 class HostLinkSpec(_Part):

@@ -37,6 +37,19 @@ def degree(
     return max(len(words) for words in wanted.values())
 
 
+def fetch_turns(memory: MemoryLayer, extents: Sequence[int], width: int, fetch: tuple[int, int]) -> int:
+    """How many times longer rows of a tile take, read together for a product, than from different banks."""
+    rows, size = min(fetch[0], extents[-2] if len(extents) > 1 else 1), fetch[1]
+    pitch, banks = extents[-1] * width, memory.banks or 1
+    wanted: dict[int, set[int]] = {}
+    for row in range(rows):
+        first = row * pitch // memory.bank
+        for word in range(first, first + max(1, size // memory.bank)):
+            wanted.setdefault(word % banks, set()).add(word)
+    least = -(-rows * size // (memory.bank * banks))
+    return max(len(words) for words in wanted.values()) // max(1, least)
+
+
 def _plain(part: Expr) -> Expr:
     """Numbers that are the same for all iterations shift all lanes alike."""
     return part if isinstance(part, (Const, Symbol)) or part.children() else Const(0)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import ZERO, Const, Expr, constant, known, simplify
+from megatile.core.expr import ONE, ZERO, Const, Expr, Symbol, constant, known, simplify
 from megatile.ir.implementations import Request
+from megatile.lower.banks import degree
 from megatile.lower.choice import chosen, copy_request
 from megatile.lower.regions import Block, product
+from megatile.lower.storage import Home
 from megatile.lower.streams import Frame
 from megatile.plan import model as pm
 
@@ -18,8 +21,10 @@ from megatile.plan import model as pm
 def compute(
     frame: Frame, operation: str, write: Block, reads: list[Block], attributes: dict[str, Any] | None = None,
     engine: str = "vector", flops: Expr = ZERO, dtype: str = "f32", fresh: bool = False, by: str = "",
+    banked: Expr = ZERO,
 ) -> None:  # fmt: skip
-    size = bytes_moved(frame, reads[0] if reads else write, write) if engine == "dma" else ZERO
+    """``banked``: bytes through the banks of a memory where lanes take turns there, each turn counted."""
+    size = bytes_moved(frame, reads[0] if reads else write, write) if engine == "dma" else banked
     given = tuple(sorted((attributes or {}).items()))
     frame.emit(
         pm.Compute(
@@ -102,7 +107,36 @@ def _moved(frame: Frame, target: Block, source: Block, name: str, each: int = 1)
         return
     if target.cut:
         source = source.inner(target)
-    compute(frame, "copy", target, [source], None, engine, flops, target.home.dtype, fresh, by)
+    banked = lane_turns(frame, (source, target)) if near else ZERO
+    compute(frame, "copy", target, [source], None, engine, flops, target.home.dtype, fresh, by, banked)
+
+
+def lane_turns(frame: Frame, blocks: Sequence[Block]) -> Expr:
+    """Bytes through banks of a copy by lanes, neighbours of which have neighbouring elements."""
+    turns, most = 0, 1
+    for block in blocks:
+        home, memory = block.home, frame.lowering.hda.memory(block.home.memory)
+        width = itemsize(home.dtype)
+        if memory.banks:
+            loops = [(f"d{d}", axis.extent) for d, axis in enumerate(block.axes) if axis.extent != ONE]
+            index = [Symbol(f"d{d}") if axis.extent != ONE else ZERO for d, axis in enumerate(block.axes)]
+            here = (
+                1
+                if home.name in frame.lowering.arranged
+                else degree(memory, home.extents, index, width, loops)
+            )
+            note_turns(frame, home, here)
+            turns, most = turns + here * max(width, memory.bank), max(most, here)
+    return simplify(blocks[-1].elements * turns) if most > 1 else ZERO
+
+
+def note_turns(frame: Frame, home: Home, turns: int) -> None:
+    """Keep the line whose lanes meet in a bank, for the result."""
+    if turns > 1 and frame.node is not None and frame.node.span:
+        place, memory = frame.node.span.place(), frame.lowering.hda.memory(home.memory)
+        line = f"{place.file}:{place.line}"
+        if turns > frame.lowering.conflicts.get(line, ("", "", 1))[2]:
+            frame.lowering.conflicts[line] = (memory.name, home.name, turns)
 
 
 def _by(request: Request, name: str) -> str:

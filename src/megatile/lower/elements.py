@@ -31,6 +31,7 @@ from megatile.core.expr.typing import Load
 from megatile.core.operations import OPERATIONS
 from megatile.ir import nodes as n
 from megatile.lower.banks import degree
+from megatile.lower.commands import note_turns
 from megatile.lower.errors import cannot
 from megatile.lower.regions import Axis, Block, inside, product
 from megatile.lower.storage import Home
@@ -303,9 +304,8 @@ class Command:
                 continue
             here = 1 if home.name in lowering.arranged else degree(memory, home.extents, index, width, loops)
             turns += here * max(width, memory.bank)
-            if here > most and frame.node is not None and frame.node.span:
-                most, place = here, frame.node.span.place()
-                lowering.conflicts[f"{place.file}:{place.line}"] = (memory.name, home.name, here)
+            most = max(most, here)
+            note_turns(frame, home, here)
         return simplify(product(e for _, e in loops) * turns) if most > 1 else ZERO
 
     def text(self, expr: Expr, numbering: dict[str, str]) -> str:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from megatile.core.dtypes import itemsize
 from megatile.core.expr import (
     ZERO,
     Const,
@@ -23,9 +24,10 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.ir.implementations import Request
 from megatile.lower import nests
+from megatile.lower.banks import fetch_turns
 from megatile.lower.choice import chosen, count, reach_of
 from megatile.lower.collectives import between_units
-from megatile.lower.commands import between_blocks, compute, copy_block, key_of, plain
+from megatile.lower.commands import between_blocks, compute, copy_block, key_of, note_turns, plain
 from megatile.lower.errors import cannot
 from megatile.lower.loops import branch, loop_frame
 from megatile.lower.messages import by_messages
@@ -155,7 +157,24 @@ def _gemm(frame: Frame, node: n.Gemm) -> None:
     for c in regions.blocks(node.c, True):
         reads = [a, b] if node.clear else [a, b, read_c]
         name = "gemm" if node.clear else "gemm_add"
-        compute(frame, name, c, reads, attributes, engine, c.elements * inner * 2, a.home.dtype)
+        banked = fetched(frame, (a, b)) if engine == "tensor" else ZERO
+        flops = c.elements * inner * 2
+        compute(frame, name, c, reads, attributes, engine, flops, a.home.dtype, banked=banked)
+
+
+def fetched(frame: Frame, operands: tuple[Block, ...]) -> Expr:
+    """Bytes of a product's operands through their banks, where rows that the engine reads at once meet."""
+    engines = [e for e in frame.lowering.hda.engines if e.kind == "tensor" and e.fetch]
+    total, most = ZERO, 1
+    for block in operands if engines else ():
+        home, memory = block.home, frame.lowering.hda.memory(block.home.memory)
+        width = itemsize(home.dtype)
+        plain = memory.banks and home.name not in frame.lowering.arranged
+        turns = fetch_turns(memory, home.extents, width, engines[0].fetch or (1, 1)) if plain else 1
+        if memory.banks:
+            total, most = total + block.elements * width * turns, max(most, turns)
+            note_turns(frame, home, turns)
+    return simplify(total) if most > 1 else ZERO
 
 
 def gemm_engine(frame: Frame, node: n.Gemm, a: Block, c: Block, inner: Expr) -> str:

@@ -44,6 +44,8 @@ class Command:
         return self.engine.startup_ps
 
 
+BANKED = frozenset({"nest", "gemm", "gemm_add", "copy", "pad"})
+"""Commands whose bytes are those that lanes take turns for in banks."""
 Rule = Callable[[Command], int]
 RULES: Registry[Rule] = Registry("timing rules")
 
@@ -120,7 +122,7 @@ def _walk(plan: pm.Plan, body: Any, names: dict[str, Any], found: dict[int, Oper
         elif isinstance(s, pm.Compute) and s.engine != "dma":
             shape = s.write.shape or names.get(s.write.tile, ("", (), ""))[1]
             extents = tuple(_sample(extent) for extent in shape)
-            banked = _sample(s.work.bytes) if s.operation == "nest" else 0
+            banked = _sample(s.work.bytes) if s.operation in BANKED else 0
             found[id(s)] = Operands(_sizes(s, names), _sample(s.work.flops), extents, banked)
 
 
