@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from megatile.core.errors import MegatileError, Place, did_you_mean
 
@@ -51,6 +51,10 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         return self.find(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Without looking for similar names where there is none."""
+        return self._things.get(name, default)
 
     def __contains__(self, name: object) -> bool:
         return name in self._things

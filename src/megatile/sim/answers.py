@@ -147,8 +147,6 @@ class Answers:
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation, self.arena = simulation, simulation.arena
-        self._known: dict[tuple[Any, ...], Array] = {}
-        """The numbers of paths, by what was asked."""
 
     def answer(self, reason: int, asked: list[int]) -> None:
         getattr(self, _NAMES[reason])(*asked)
@@ -177,14 +175,14 @@ class Answers:
             left[free[first]] = False
             rows, h = rows[left], (h[left] + 1) & (len(memo) - 1)
 
-    def _site(self, pc: int, alike: Alike, chosen: Array, values: Array) -> None:
-        """The figures that some instances always need at an instruction."""
+    def _site(self, pc: int, count: int, rows: Array, values: Array) -> None:
+        """The figures that some of the rows of a level always need at an instruction."""
         code = self.arena.rows("code")
         at = int(code[pc, st.SITE])
         if at == NONE:
-            at = self.arena.extend("site", len(alike.rows), NONE)
+            at = self.arena.extend("site", count, NONE)
             self.arena.rows("code")[pc, st.SITE] = at
-        self.arena.rows("site")[at + alike.units[chosen]] = values
+        self.arena.rows("site")[at + rows] = values
 
     # queues
 
@@ -303,18 +301,23 @@ class Answers:
 
     def _paths_at(self, way: int, memories: int, names: tuple[str, str], g: int) -> bool:
         """Find the paths of a copy for all instances of a stream; False where that cannot be said."""
-        alike, arena = Alike.to(self.simulation, g), self.arena
-        ends = self.copy_ends(alike)
-        if ends is None or arena.rows("code")[alike.pc, st.SITE] != NONE:
+        launched, _, view = self.simulation.view(g)
+        pc = int(self.arena.rows("unit")[g, st.PC])
+        if pc not in launched.ends:
+            alike = Alike.to(self.simulation, g)
+            count, units, ends = len(alike.rows), alike.units, self.copy_ends(alike)
+        else:
+            count, units, ends = launched.ends[pc]
+        if ends is None or self.arena.rows("code")[pc, st.SITE] != NONE:
             return False
         (here, one), (there, other), possible, always = ends
         chosen = np.flatnonzero(possible)
         if not always and len(chosen) > MOST_GUESSED:
             return False
-        by = alike.launched.table.movers[way // 2 // st.MOVERS]
-        numbers = self._numbers(alike.view, here[chosen], names, there[chosen], (one == other)[chosen], by)
+        by = launched.table.movers[way // 2 // st.MOVERS]
+        numbers = self._numbers(view, here[chosen], names, there[chosen], (one == other)[chosen], by)
         if always:
-            self._site(alike.pc, alike, chosen, numbers)
+            self._site(pc, count, units[chosen], numbers)
         else:
             rows = np.empty((len(chosen), 6), dtype=np.int64)
             rows[:, 0], rows[:, 2] = st.ASK_PATH, memories
@@ -378,8 +381,8 @@ class Answers:
 
     def _numbered(self, view: Resources, a: Array, names: Any, b: Array, options: Any) -> Array:
         key = (id(view), names, a.tobytes(), b.tobytes(), *options.items())
-        if key in self._known:
-            return self._known[key]
+        if key in self.simulation.paths.asked:
+            return self.simulation.paths.asked[key]
         paths, found = self.simulation.paths, np.empty(len(a), dtype=np.int64)
         for path, group in view.paths(a, names[0], b, names[1], **options):
 
@@ -389,7 +392,7 @@ class Answers:
 
             found[group.pairs] = paths.numbers(path, group, view.fabric, each)
         if len(a) <= MOST_GUESSED:
-            self._known[key] = found
+            paths.asked[key] = found
         return found
 
     def _queue_path(self, way: int, memory: int, g: int) -> None:
@@ -493,7 +496,7 @@ class Answers:
                 here, there = alike.places[chosen], seen[0][chosen]
                 delays = view.messages_ps(here, there)
                 if always:
-                    self._site(alike.pc, alike, chosen, delays)
+                    self._site(alike.pc, len(alike.rows), alike.units[chosen], delays)
                 else:
                     rows = np.zeros((len(chosen), 6), dtype=np.int64)
                     rows[:, 0], rows[:, 1] = st.ASK_MESSAGE, level

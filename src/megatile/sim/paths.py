@@ -49,6 +49,8 @@ class Paths:
         """Of every cache, the name and the key of what is behind it."""
         self._kept: dict[tuple[str, int], Any] = {}
         """What caches hold that have no row yet, the block used longest ago first."""
+        self.asked: dict[tuple[Any, ...], Any] = {}
+        """The numbers of many paths at once, by what was asked."""
         self._classes: dict[tuple[Any, ...], int] = {}
         self._described: list[tuple[Path, list[int | None]]] = []
         """Of every class: a path and the servers of its stages, counted from the first."""

@@ -63,8 +63,14 @@ class Run:
 
     @cached_property
     def resources(self) -> Resources:
-        """The machine as the plan sees it; plans that need more units than there are are refused."""
-        return Resources(self.hda, self.plan, self.faults, installed=self.installed, timing=self.timing)
+        """The machine as the plan sees it; plans that need more units than there are are refused. What was
+        found out about the last machine is kept with the plan."""
+        kept, how = self.plan.facts.get(Resources), (self.faults, self.installed, self.timing)
+        if kept is None or kept[0].hda is not self.hda or kept[1] != how:
+            made = Resources(self.hda, self.plan, self.faults, installed=self.installed, timing=self.timing)
+            self.plan.facts[Resources] = kept = made, how
+        found: Resources = kept[0]
+        return found
 
     def run(self, records: int, operands: bool = False, inputs: Mapping[str, Any] | None = None) -> None:
         """Simulate, recording at most so many commands; what they touch only if there are few, or with

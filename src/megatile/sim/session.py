@@ -53,7 +53,7 @@ BETWEEN = 64
 """Launches that end between looks for records that can be dropped while others are under way."""
 KEPT = 1 << 18
 """Commands of all launches that are kept for traces unless more are asked for."""
-LARGE = 1 << 22
+LARGE = 1 << 23
 """Numbers in the engine's memory from which on it is given back when nothing is under way."""
 
 

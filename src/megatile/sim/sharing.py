@@ -14,7 +14,7 @@ import numpy as np
 
 from megatile.plan import model as pm
 from megatile.sim import state as st
-from megatile.sim.answers import Alike
+from megatile.sim.answers import Alike, Answers
 from megatile.sim.state import NONE
 from megatile.timing.view import TimingError
 
@@ -94,7 +94,7 @@ def _messages(simulation: Simulation, launched: Launched) -> Iterator[Ends | Non
 
 def _copies(simulation: Simulation, launched: Launched) -> Iterator[Ends | None]:
     """The ends of all copies between instances."""
-    arena, answers = simulation.arena, simulation.answers
+    arena, answers = simulation.arena, Answers(simulation)
     region, lists = arena.rows("region"), arena.rows("lists")
     known: list[tuple[Any, ...]] = []
     for number, stream in enumerate(launched.plan.streams):
@@ -110,6 +110,7 @@ def _copies(simulation: Simulation, launched: Launched) -> Iterator[Ends | None]
                 if found is None or not found[3]:
                     yield None
                     return
+                launched.ends[pc] = len(alike.rows), alike.units, found
                 (here, _), (there, _), possible, _ = found
                 chosen = np.flatnonzero(possible & (here != there))
                 memories = tuple(arena.rows("region")[r, [st.MODE, st.TILE]].tolist() for r in ends)

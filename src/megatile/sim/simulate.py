@@ -118,6 +118,7 @@ def _perform(run: Run, records: int, operands: bool, inputs: Mapping[str, Any] |
     run.simulation, run.launched = (
         (session._simulation, launch._launched) if launch._launched else (None, None)
     )
+    vars(session).clear()  # it and its workers know each other: the engine's memory goes with the result
 
 
 Run.perform = _perform

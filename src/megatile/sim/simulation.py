@@ -31,7 +31,7 @@ from megatile.sim.instances import Instances
 from megatile.sim.paths import Paths
 from megatile.sim.sharing import find_shared
 from megatile.sim.state import NONE, Arena
-from megatile.sim.table import PlanTable, Rows, tabulated
+from megatile.sim.table import TABLES, PlanTable, Rows, tabulated
 from megatile.timing.resources import Resources
 from megatile.timing.view import TimingError
 
@@ -49,10 +49,8 @@ MOST_RECORDS = 1 << 20
 BETWEEN_LOOKS = 1 << 15
 """Instructions between looks at the clock on the wall."""
 NEVER = 1 << 62
-TABLES = ("code", "expr", "bytecode", "constants", "lists", "region", "tile", "alias", "stream")
-"""Tables that grow with every plan."""
 ROOM = {
-    "command": 1 << 14, "node": 1 << 16, "log": 1 << 15, "span": 1 << 12, "heap": 1 << 14, "todo": 1 << 14,
+    "command": 1 << 15, "node": 1 << 17, "log": 1 << 16, "span": 1 << 12, "heap": 1 << 15, "todo": 1 << 15,
     "aux": 1 << 14, "ask": 1, "memo": 256,
 }  # fmt: skip
 """Rows of tables that the engine fills for which there is room from the beginning: what is not used costs
@@ -128,6 +126,8 @@ class Launched:
         self.queue_ends: dict[int, tuple[int, int, int]] = {}
         """Channel, receiver and member of the queues that it uses."""
         self.own_queues: list[int] = []
+        self.ends: dict[int, tuple[int, Any, Any]] = {}
+        """By instruction: how many rows its level has, those that come to it, the ends of their copies."""
         self.sources = [c.source.compile() for c in self.plan.channels]
         self.senders = [c.source.compile() for c in resources.plan.channels]
         """Who feeds a queue on the machine: another unit, also where one unit stands for all."""
@@ -210,7 +210,6 @@ class Simulation:
         self.memoised = 0
         self.arena = arena = Arena()
         self.paths = Paths(arena, contended, everything_shared)
-        self.answers = Answers(self)
         for name, count in {**ROOM, "record": 1024 if record else 16}.items():
             arena.reserve(name, count)
         arena.rows("memo")[:] = NONE
@@ -330,7 +329,7 @@ class Simulation:
         launched.first_aux = int(arena.memory[st.AUX_BASE] + arena.memory[st.AUX])
         if self.most_records:
             room = min(self.most_records, launched.table.commands + 4096)
-            arena.reserve("record", int(arena.memory[st.RECORDED]) + room)
+            arena.reserve("record", int(arena.memory[st.RECORDED]) + room + min(2 * room, ROOM["command"]))
             if self.operands:
                 arena.reserve("aux", int(arena.memory[st.AUX]) + 12 * room + 8192)
 
@@ -502,10 +501,11 @@ class Simulation:
         """The tables of all plans as arrays."""
         rows, arena = self.rows, self.arena
         for name in TABLES:
-            values = np.asarray(getattr(rows, name)[arena.used[name] :], dtype=np.int64)
-            first = arena.extend(name, len(values))
-            if len(values):
-                arena.rows(name)[first : first + len(values)] = values
+            used, count = arena.used[name], len(getattr(rows, name))
+            made = rows.made.pop(name, None)
+            if used < count:
+                arena.extend(name, count - used)
+                arena.rows(name)[used:count] = getattr(rows, name)[used:] if made is None else made
         at = arena.extend("memory_of", rows.memories - arena.used["memory_of"])
         if rows.memory_of:
             described, times = zip(*rows.memory_of, strict=True)
@@ -720,7 +720,7 @@ class Simulation:
             else:
                 asked = self.arena.rows("ask")[0, 1:6].tolist()
                 try:
-                    self.answers.answer(reason, asked)
+                    Answers(self).answer(reason, asked)
                 except QueueMisuse as misuse:
                     last = int(memory[st.READIES]) - 1  # whoever issued it
                     who = int(self.arena.rows("ready")[last]) if last >= 0 else 0

@@ -43,9 +43,9 @@ DMA = 5
 # at BELOW; CHAIN links those who wait for one thing. LATEST_BY and OVER_BY are the
 # records of the times LATEST and OVER_AT.
 (
-    NOW, PC, STATE, CAUSE, FRAME, STORE, HOLD, ENGINES, NUMBER, COPIES, SHARED, WAITS, SINCE, NEXT,
-    LAUNCH, LATEST, FLOW, OPEN, HOLDERS, FOLLOWERS, ACTOR, LEVEL, PLACE, PARENT, PARTS, OVER_AT, POOL, BELOW,
-    BELOWS, CHAIN, NEEDS, LATEST_BY, OVER_BY,
+    NOW, PC, STATE, CAUSE, FRAME, STORE, ENGINES, LAUNCH, LEVEL, NUMBER, ACTOR, SHARED, OPEN, LATEST,
+    LATEST_BY, SINCE, WAITS, NEXT, CHAIN, NEEDS, HOLD, COPIES, FLOW, PLACE, PARENT, PARTS, OVER_AT, OVER_BY,
+    POOL, BELOW, BELOWS, HOLDERS, FOLLOWERS,
 ) = range(33)  # fmt: skip
 # States of an instance; a blocked one names what it waits for in WAITS. One that is DONE has issued
 # everything, one that is OVER has finished it; one that is AHEAD has issued enough for now.
@@ -81,12 +81,13 @@ FIRST_BELOW, POOL_BELOW, COUNT_BELOW, NEXT_NUMBER, LEFT_OVER, NEXT_WAITING, PARE
 # Columns of `ring`: the last messages of every queue, one row per slot.
 ARRIVED, ARRIVED_BY, RETURNED, RETURNED_BY, SIZE = range(5)
 
-# Columns of `command`: commands whose times are not all known yet. The servers of PATH are counted from BASE.
+# Columns of `command`: commands whose times are not all known yet; what all of them need comes first. The
+# servers of PATH are counted from BASE.
 (
-    WHAT, WHO, AT, RECORD, READY_AT, WHY, NEED, WAITERS, LEFT_WAITERS, START, LEFT, FINISH, TAIL_OF,
-    PATH, BYTES, FLOW_OF, ORDER, DELAY, MESSAGE_QUEUE, MESSAGE, BUSY, SERVER_OF, STAGE, HEAD, TAIL,
-    WAITED, PIECES_LEFT, TAILS_LEFT, PARENT_OF, ENTRIES, SHARED_NEXT, SHARED_LAST, AMOUNT, REST,
-    PIECE_BYTES, SPAN_READ, SPAN_WRITTEN, BASE,
+    WHAT, WHO, READY_AT, WHY, NEED, WAITERS, LEFT_WAITERS, RECORD, AT, START, LEFT, FINISH, TAIL_OF, BUSY,
+    SERVER_OF, ENTRIES, SHARED_LAST, SHARED_NEXT, DELAY, PARENT_OF, PIECES_LEFT, SPAN_READ, SPAN_WRITTEN,
+    MESSAGE_QUEUE, PATH, BYTES, FLOW_OF, ORDER, BASE, HEAD, TAIL, STAGE, WAITED, MESSAGE, AMOUNT, REST,
+    TAILS_LEFT, PIECE_BYTES,
 ) = range(38)  # fmt: skip
 
 # Columns of `log`: unfinished accesses, in one list per instance and storage.
@@ -313,7 +314,7 @@ class Arena:
 
     def __init__(self) -> None:
         # Pages that nothing touches cost nothing; moving all tables because one grows does.
-        self.memory = _memory(1 << 22)
+        self.memory = _memory(1 << 23)
         self.memory[:HEADER] = 0
         self._end = HEADER
         self.used = dict.fromkeys(WIDTHS, 0)

@@ -42,6 +42,8 @@ channels of the DMA engine follow."""
 DMA = st.DMA
 assert len(ENGINES) == DMA
 MOST_QUEUES = 1 << 31
+TABLES = ("code", "expr", "bytecode", "constants", "lists", "region", "tile", "alias", "stream")
+"""Tables that grow with every plan."""
 DEEPEST = 200
 
 
@@ -65,6 +67,8 @@ class Rows:
         self.dimensions = 1
         self.accesses = 2
         self.stream: list[tuple[int, int, int]] = []
+        self.made: dict[str, Any] = {}
+        """Tables as arrays, where rows were made before."""
         self._expressions: dict[Any, int] = {}
         self._tables: dict[tuple[int, ...], int] = {}
 
@@ -391,7 +395,9 @@ class PlanTable:
 @pm.once
 def tabulated(plan: pm.Plan) -> PlanTable:
     """The rows of a plan alone."""
-    return PlanTable(plan, Rows())
+    table = PlanTable(plan, Rows())
+    table.rows.made = {name: np.asarray(getattr(table.rows, name), dtype=np.int64) for name in TABLES}
+    return table
 
 
 class _StreamCompiler:
