@@ -13,7 +13,6 @@ from megatile.core.expr import (
     ZERO,
     Const,
     Expr,
-    ceil_div,
     expr,
     known,
     maximum,
@@ -22,8 +21,9 @@ from megatile.core.expr import (
     symbols,
     table,
 )
-from megatile.core.placement import Layout, Mesh, Owner, Shard, is_whole, share_length
+from megatile.core.placement import Layout, Owner, Shard, is_whole, share_length
 from megatile.ir import nodes as n
+from megatile.ir.divisions import Cut, divided, divisions
 from megatile.ir.launch import ROOT
 from megatile.ir.program import Binding
 from megatile.lower.errors import LoweringError, cannot
@@ -33,9 +33,6 @@ from megatile.plan import model as pm
 
 if TYPE_CHECKING:
     from megatile.lower.streams import Frame
-
-Cut = tuple[Expr, Expr]
-"""Start and length of a unit's part of a dimension."""
 
 
 @dataclass(frozen=True)
@@ -132,14 +129,8 @@ def cuts(
     if isinstance(layout, Owner):
         return [_owned(layout, d, start, rank, node) for d, (start, _) in enumerate(parts)]
     result = list(parts)
-    for dim, units, number in _divisions(layout, grid, rank):
-        start, length = result[dim]
-        size = ceil_div(length, units)
-        if known(length) is not None and (known(length) or 0) % units == 0:
-            result[dim] = (simplify(start + number * size), size)
-        else:
-            low, high = minimum(number * size, length), minimum((number + 1) * size, length)
-            result[dim] = (start + low, high - low)
+    for dim, units, number in divisions(layout, grid, rank):
+        result[dim] = divided(result[dim], units, number)
     if isinstance(layout, Shard) and layout.order != "contiguous":
         raise cannot(f"a view in '{layout.order}' order below its home", node)
     return result
@@ -150,23 +141,6 @@ def _owned(layout: Owner, dim: int, start: Expr, rank: Expr, node: n.Node | None
     if any(s and s[-1] - s[0] + 1 != len(s) for s in sets):
         raise cannot("a view whose owner function scatters indices, inside its home", node)
     return start + table([s[0] if s else 0 for s in sets], rank), table([len(s) for s in sets], rank)
-
-
-def _divisions(layout: Layout, grid: tuple[int, ...], rank: Expr) -> list[tuple[int, int, Expr]]:
-    """(dimension, units that share it, this unit's number among them)."""
-
-    def along(axis: int) -> Expr:
-        whole = rank // math.prod(grid[:axis])
-        return whole if axis == len(grid) - 1 else whole % grid[axis]
-
-    if isinstance(layout, Shard):
-        if layout.axis is None:
-            return [(layout.dim, math.prod(grid), rank)]
-        return [(layout.dim, grid[layout.axis], along(layout.axis))]
-    if isinstance(layout, Mesh):
-        axes = enumerate(layout.axes)
-        return [(one.dim, grid[a], along(a)) for a, one in axes if isinstance(one, Shard)]
-    return []
 
 
 class Regions:

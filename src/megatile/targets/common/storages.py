@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Const, Expr, binary, constant, maximum, minimum, simplify
+from megatile.core.expr import Const, Expr, binary
 from megatile.core.placement import Mesh, Shard, is_whole, share_length
 from megatile.ir import nodes as n
+from megatile.ir.divisions import divided, divisions
 from megatile.ir.launch import Launch
 from megatile.ir.program import Program
 from megatile.targets.common.elements import c_type, held
@@ -151,8 +152,9 @@ class Storages:
                 if not _is_cut(view.layout):
                     return self._listed(found, path)
                 rank = self._flat(self._between(within, view.scale), path)
-                for dim, units, place in cuts(view, self.launch.grid(view.scale, within), rank):
-                    result[dim] = _cut(result[dim], units, place)
+                grid = self.launch.grid(view.scale, within)
+                for dim, units, number in divisions(view.layout, grid, rank):
+                    result[dim] = Share(*divided((result[dim].start, result[dim].length), units, number))
             within = view.scale
         return result
 
@@ -200,29 +202,3 @@ def _is_cut(layout: object) -> bool:
     if isinstance(layout, Mesh):
         return all(not isinstance(a, Shard) or a.order == "contiguous" for a in layout.axes)
     return isinstance(layout, Shard) and layout.order == "contiguous"
-
-
-def cuts(view: n.View, grid: tuple[int, ...], rank: Expr) -> list[tuple[int, int, Expr]]:
-    """(dimension, units that share it, this unit's number among them)."""
-
-    def along(axis: int) -> Expr:
-        return binary("%", binary("//", rank, math.prod(grid[:axis])), grid[axis])
-
-    layout = view.layout
-    if isinstance(layout, Shard):
-        if layout.axis is None:
-            return [(layout.dim, math.prod(grid), rank)]
-        return [(layout.dim, grid[layout.axis], along(layout.axis))]
-    assert isinstance(layout, Mesh)
-    return [(one.dim, grid[a], along(a)) for a, one in enumerate(layout.axes) if isinstance(one, Shard)]
-
-
-def _cut(share: Share, units: int, rank: Expr) -> Share:
-    length = constant(share.length)
-    if length is not None and length % units == 0:
-        size = length // units
-        return Share(simplify(binary("+", share.start, binary("*", rank, size))), Const(size))
-    piece = binary("//", binary("+", share.length, units - 1), units)
-    low = minimum(binary("*", rank, piece), share.length)
-    high = minimum(binary("*", binary("+", rank, 1), piece), share.length)
-    return Share(binary("+", share.start, low), maximum(binary("-", high, low), 0))
