@@ -16,7 +16,7 @@ from megatile.sim.contents import with_raw_kept
 from megatile.sim.data import Scalars, assumed
 from megatile.sim.joint import LaunchData
 from megatile.sim.record import Record
-from megatile.sim.result import Result
+from megatile.sim.result import Result, Run
 from megatile.sim.simulation import Launched
 from megatile.timing.faults import Faults
 from megatile.timing.resources import Resources
@@ -40,19 +40,22 @@ class Entry:
     units: int
     begin_ps: int
     end_ps: int
-    record: Record | None = None
     trace: Trace | None = None
-    again: Result | None = None
-    """The result of a launch in which one unit stood for all; it is recorded when that is asked for."""
-    delay_ps: int = 0
-    """What kernels of a library spend before their first message."""
+    run: Run | None = None
+    """Of a launch: its times, as long as they are kept."""
+
+    @property
+    def rows(self) -> int:
+        """How many commands of it are kept."""
+        return len(self.run.record.rows) if self.run is not None and self.run.record is not None else 0
 
     def timeline(self) -> tuple[Record | None, Trace] | None:
         """Its events, and the records they are made of."""
-        record = self.record if self.again is None else self.again.record
-        if record is not None:
-            return record, record.trace(self.delay_ps)
-        return None if self.trace is None else (None, self.trace)
+        run = self.run
+        if run is None or (run.record is None and not run.repeatable):
+            return None if self.trace is None else (None, self.trace)
+        record = run.recorded()
+        return record, record.trace(run.begin_ps)
 
 
 class Prepared:

@@ -18,30 +18,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from time import monotonic
 from typing import Any
 
 import numpy as np
 
 from megatile.core.errors import MegatileError
-from megatile.core.quantities import format_time, whole
-from megatile.hda import HDA, machine as find_machine
-from megatile.plan.code import Code
+from megatile.core.quantities import format_time
+from megatile.hda import HDA
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan
 from megatile.plan.structure import check_structure
-from megatile.sim import state as st
-from megatile.sim.answers import QueueMisuse
 from megatile.sim.contents import Contents
-from megatile.sim.data import Scalars, assumed, reads_scalars, seen_values
+from megatile.sim.data import assumed
 from megatile.sim.install import InstallError, Queues
-from megatile.sim.joint import Joint, LaunchData
-from megatile.sim.launches import Entry, Launch, Prepared, SessionError, TimeBudgetExceeded, Worker
-from megatile.sim.record import Record, choices, has_any
+from megatile.sim.launcher import Launcher, whole_number
+from megatile.sim.launches import Entry, Launch, Prepared, SessionError, Worker
+from megatile.sim.record import Record
 from megatile.sim.result import Result, Run
-from megatile.sim.simulation import MOST_RECORDS, NEVER, Launched, Simulation, engine_name
-from megatile.sim.stuck import counts, deadlock, explain, wait_graph
-from megatile.sim.symmetry import representative, symmetric
+from megatile.sim.simulation import MOST_RECORDS, Launched, Simulation, engine_name
+from megatile.sim.stuck import counts
 from megatile.sim.timeline import install_trace, one_timeline
 from megatile.timing.faults import Faults, current_faults
 from megatile.timing.resources import Resources, place_names
@@ -57,44 +52,23 @@ LARGE = 1 << 23
 """Numbers in the engine's memory from which on it is given back when nothing is under way."""
 
 
-class Session:
+class Session(Launcher):
     """One machine and what it remembers between launches.
 
     ``record`` says how many commands are kept for traces; the oldest launches are forgotten first.
     """
 
-    alone = False
-    """Whether there is only one launch, which leaves nothing behind (`simulate`)."""
-
     def __init__(self, machine: HDA | str, *, engine: str | None = None, record: int = KEPT) -> None:
-        if not isinstance(machine, (HDA, str)):
-            raise SessionError(
-                f"a session takes a machine, not {type(machine).__name__}", advice='Session("ahbm")'
-            )
-        _number("record", record)
-        self.machine = find_machine(machine) if isinstance(machine, str) else machine
+        self.most_records = whole_number("record", record)
+        super().__init__(machine, engine=engine)
         self.launches: list[Entry] = []
         """Every launch that has ended: name, units, when it was submitted and when it ended."""
-        self.now_ps = 0
-        """How far time has come; nothing can be submitted before it."""
-        self.engine = engine_name(engine)
-        self.most_records = record
         self._installs: list[Entry] = []
         self._queues = Queues()
         self._contents = Contents()
-        self._joint = Joint()
         self._prepared: dict[tuple[int, Faults, Timing], Prepared] = {}
-        self._simulation = self._new()
-        self._active: dict[int, Launch] = {}
-        """Launches that the engine has, by its number of them."""
-        self._held_back: Launch | None = None
-        """One that the engine need not have if nothing comes beside it: a unit may stand for all."""
         self._host_free_ps = 0
         self._kept = self._forgotten = 0
-        self._count = 0
-        self._over: str | None = None
-        self.workers: list[Worker] = []
-        self.host = self.worker("host")
 
     def __enter__(self) -> Session:
         return self
@@ -114,11 +88,6 @@ class Session:
     @property
     def time_ns(self) -> float:
         return self.time_ps / 1000
-
-    def worker(self, name: str | None = None) -> Worker:
-        """Another thread of the host; its clock begins now."""
-        self.workers.append(Worker(self, name or f"worker {len(self.workers)}"))
-        return self.workers[-1]
 
     def _new(self) -> Simulation:
         most = max(MOST_RECORDS, self.most_records) if self.most_records else 0
@@ -201,7 +170,7 @@ class Session:
         if worker.blocked:
             raise SessionError(f"{worker} waits and cannot submit anything")
         now = max(worker.clock_ps, self.now_ps)
-        if at is not None and _number("at", at) < now:
+        if at is not None and whole_number("at", at) < now:
             raise SessionError(
                 f"a launch cannot be submitted at {at} ps: it is {now} ps already", advice="leave at= out"
             )
@@ -234,115 +203,6 @@ class Session:
         if new:
             self._queues.add(plan)
         return launch
-
-    def start(
-        self,
-        resources: Resources,
-        plan: Plan | None = None,
-        *,
-        at: int = 0,
-        inputs: Mapping[str, Any] | None = None,
-        scalars: Scalars | None = None,
-        contents: Contents | None = None,
-        turns: bool = True,
-        control: bool = True,
-        worker: Worker | None = None,
-        code: list[list[Code]] | None = None,
-        delay: int | None = None,
-    ) -> Launch:
-        """Begin a plan as these resources see the machine, whatever memories and queues hold; `submit` looks
-        after those.
-
-        With ``inputs`` it computes, in memories that are its own unless ``contents`` are given. Without
-        ``turns`` it goes on beside the launches on its units instead of after them. ``control=False`` leaves
-        out the host's part of a library's time; what that adds comes on top at the end, unless ``delay`` says
-        what goes before the first message.
-        """
-        worker = self._worker(worker)
-        launch = Launch(
-            self._count,
-            plan or resources.plan,
-            worker,
-            at,
-            resources,
-            turns=turns,
-            control=control,
-            delay=delay,
-        )
-        launch._scalars = scalars or assumed(None)
-        if inputs is not None:
-            kept = Contents(lasting=False) if contents is None else contents
-            launch._code = code
-            launch._data = self._data(launch, inputs, kept)
-            if reads_scalars(resources.plan):
-                launch._scalars = lambda *asked: self._joint.scalar(launch._data, *asked)  # type: ignore[arg-type]
-        if self._held_back is not None:
-            self._give(self._held_back)
-        if not self._active and symmetric(resources.plan, self._simulation.most_records):
-            self._held_back = launch
-        else:
-            self._give(launch)
-        self._count += 1
-        worker.pending.append(launch)
-        return launch
-
-    def _give(self, launch: Launch) -> None:
-        """Give a launch to the engine."""
-        resources, simulation, at = launch._resources, self._simulation, launch.submit_ps
-        if has_any(resources.plan):
-            simulation.record_all()
-        self._held_back = None
-        launch._launched = simulation.add(
-            resources.plan,
-            resources,
-            launch._scalars,
-            at=at if launch._turns else None,
-            begin=at + resources.start_ps(0) + (launch._delay or 0),
-        )
-        self._active[launch._launched.number] = launch
-        if launch._data is not None:
-            self._joint.active.append(launch._data)
-
-    def _data(self, launch: Launch, given: Mapping[str, Any], contents: Contents) -> LaunchData:
-        plan = launch._resources.plan
-        known: tuple[int, dict[Any, list[int]]] = (-1, {})
-
-        def begun() -> Any:
-            launched, simulation = launch._launched, self._simulation
-            if launched is None:
-                return np.ones(plan.units, dtype=bool)
-            first, count = simulation.table("launch")[launched.number, [st.FIRST, st.ROWS]].tolist()
-            free = simulation.table("unit")[first : first + count, st.STATE] != st.PENDING
-            return np.full(plan.units, bool(free.all())) if plan.levels else free
-
-        def chosen() -> dict[Any, list[int]]:
-            nonlocal known
-            now = int(self._simulation.arena.memory[st.RECORDED])
-            if known[0] != now and launch._launched is not None:
-                known = now, choices(self._simulation, launch._launched)
-            return known[1]
-
-        code = launch._code.pop() if launch._code else None
-        data = LaunchData(plan, self.machine, given, contents, self._joint.mail, begun, chosen, code)
-        for flag in plan.flags:
-            if flag.installed:
-                key = (data.level[0], flag.name)
-                data.flags[flag.name] = self._joint.flags.setdefault(key, data.flags[flag.name])
-        return data
-
-    def _worker(self, worker: Worker | None) -> Worker:
-        if worker is not None and (not isinstance(worker, Worker) or worker.session is not self):
-            raise SessionError(
-                f"{worker!r} is no worker of this session", advice="worker=session.worker(name)"
-            )
-        return worker or self.host
-
-    def check_launches(self, launches: Iterable[Any]) -> None:
-        for launch in launches:
-            if not isinstance(launch, Launch) or launch.worker.session is not self:
-                raise SessionError(
-                    f"{launch!r} is no launch of this session", advice="wait for what submit() gave"
-                )
 
     def _prepare(self, plan: Plan, timing: Timing | None = None) -> Prepared:
         """The machine as this plan sees it, if the session can go on and the plan fits it."""
@@ -393,205 +253,28 @@ class Session:
             f"tensor '{name}' of plan '{plan.name}' {problem}", advice=f"launch(plan, {{'{name}': …}})"
         )
 
-    def cancel(self, launch: Launch) -> None:
-        """Withdraw a launch that has not begun on any unit."""
-        self.check_launches([launch])
-        if launch.over:
-            raise SessionError(f"{launch} cannot be cancelled: it is over")
-        if launch is self._held_back:
-            self._held_back = None
-        else:
-            launched = launch._launched
-            if launched is None or not self._simulation.withdraw(launched):
-                why = "it has begun" if not launch.plan.levels else "plans with levels cannot be withdrawn"
-                raise SessionError(f"{launch} cannot be cancelled: {why}", advice="wait for it")
-            del self._active[launched.number]
-            if launch._data is not None:
-                self._joint.active.remove(launch._data)
-        launch._data, launch._launched, launch.cancelled = None, None, True
-        if launch in launch.worker.pending:
-            launch.worker.pending.remove(launch)
-
-    # waiting
-
-    def wait(
-        self,
-        *launches: Launch,
-        worker: Worker | None = None,
-        budget_ps: int | None = None,
-        seconds: float | None = None,
-    ) -> Any:
-        """Let time pass until these launches have ended: the `Result` of one, a list for several or (without
-        arguments) for all that were submitted and not waited for.
-
-        ``budget_ps`` of simulated time or ``seconds`` on the wall that do not suffice raise
-        `TimeBudgetExceeded`.
-        """
-        single = len(launches) == 1
-        if not launches and worker is None:
-            launches = tuple(p for w in self.workers for p in w.pending)
-        worker = self._worker(worker)
-        until = NEVER
-        if budget_ps is not None:
-            until = max(self.now_ps, worker.clock_ps) + _number("budget_ps", budget_ps)
-        deadline = None if seconds is None else monotonic() + _seconds(seconds)
-        worker.block(*launches)
-        for other in {launch.worker for launch in worker.waits_for} - {worker}:
-            other.pending = [p for p in other.pending if p not in launches]
-        try:
-            while worker.blocked and self._step(until, deadline):
-                pass
-        except BaseException:
-            worker.give_up()
-            raise
-        if worker.blocked:
-            late = worker.give_up()
-            if budget_ps is not None and deadline is None:
-                self.now_ps = worker.clock_ps = max(self.now_ps, worker.clock_ps, until)
-            raise TimeBudgetExceeded(
-                f"{late[0]} has not ended within the time given", advice="wait for it again"
-            )
-        results = worker.results()
-        return results[0] if single else results
-
-    def advance(self) -> list[Worker]:
-        """Let time pass until the first worker can go on; those that can. All workers must be blocked."""
-        while True:
-            woken = [w for w in self.workers if w.waiting and not w.blocked]
-            if woken or not any(w.waiting for w in self.workers):
-                return woken
-            for worker in self.workers:
-                if not worker.waiting and (worker is not self.host or worker.pending):
-                    raise SessionError(
-                        f"{worker} is not blocked, so time cannot pass",
-                        advice="block() it, or close() it when it has ended",
-                    )
-            self._step(NEVER, None)
-
-    def _step(self, until: int, deadline: float | None) -> bool:
-        """Let the engine go on until a launch has ended; whether one has."""
-        if self._over is not None:
-            raise SessionError(f"this session is over: {self._over}", advice="begin a new Session")
-        if self._held_back is not None:
-            launch = self._held_back
-            if until == NEVER and self._one_for_all(launch):
-                self._held_back = None
-                return True
-            self._give(launch)
-        simulation = self._simulation
-        try:
-            launched = simulation.run(until, deadline)
-        except QueueMisuse as misuse:
-            launch = self._active.get(misuse.launch) or next(iter(self._active.values()))
-            self._over = f"launch {launch.number} ('{launch.plan.name}') misused its queues"
-            explain(launch.plan, launch._scalars, misuse)
-        self.now_ps = max(self.now_ps, simulation.clock_ps)
-        if launched is None:
-            if until == NEVER and (deadline is None or monotonic() < deadline):
-                self._stuck()
-            return False
-        if launched.number in self._active:
-            self._ended(self._active.pop(launched.number), launched)
-        else:
-            simulation.release(launched)  # it was withdrawn
-        return True
-
-    def _stuck(self) -> None:
-        active = {} if self.alone else self._active
-        graph = wait_graph(
-            self._simulation, {n: f"launch {x.number} '{x.plan.name}'" for n, x in active.items()}
-        )
-        assert graph is not None
-        names = ", ".join(f"launch {x.number} ('{x.plan.name}')" for x in active.values())
-        names = names or f"plan '{next(iter(self._active.values())).plan.name}'"
-        self._over = f"{names} {'are' if len(active) > 1 else 'is'} deadlocked"
-        raise deadlock(self._over, graph)
-
-    def _one_for_all(self, launch: Launch) -> bool:
-        """Find the time of a launch, which has the machine for itself, by the unit that stands for all; False
-        where none does."""
-        resources, plan = launch._resources, launch._resources.plan
-        one = representative(plan, resources)
-        if one is None:
-            return False
-        simulation = Simulation(record=0, engine=self.engine, contended=False)
-        begin = launch.submit_ps + resources.start_ps(0) + (launch._delay or 0)
-        launched = simulation.add(one, resources, launch._scalars, begin=begin)
-        while simulation.run() is not None:
-            pass
-        graph = wait_graph(simulation)
-        if graph is not None:
-            raise deadlock(f"plan '{plan.name}' is deadlocked in every unit", graph)
-        sent = simulation.messages(launched)
-        messages = {
-            c.name: {u * c.members + m: n for m, n in sent[c.name].items() for u in range(plan.units)}
-            for c in plan.channels
-        }
-        if launch._data is not None:
-            self._joint.active.append(launch._data)
-        self.now_ps = max(self.now_ps, simulation.last_ps)
-        self._finish(launch, simulation.last_ps, messages, np.arange(plan.units))
-        return True
-
-    def _ended(self, launch: Launch, launched: Launched) -> None:
-        """A launch has ended in the timed run."""
-        simulation, messages = self._simulation, {}
-        try:
-            messages = simulation.messages(launched)
-        except QueueMisuse as misuse:
-            try:
-                explain(launched.plan, launched.scalars, misuse)
-            except MegatileError as error:
-                launch._error = error
-            self._joint.active = [d for d in self._joint.active if d is not launch._data]
-        self._finish(launch, simulation.last_of(launched), messages, np.flatnonzero(launched.present))
-        if not self.alone:
-            launch._launched = None
-            self._clear_up(launched)
-
-    def _finish(
-        self, launch: Launch, last_ps: int, messages: dict[str, dict[int, int]], present: Any
-    ) -> None:
-        """What a launch leaves: data, counts of messages, a line of the history, a result."""
-        resources, launched, data = launch._resources, launch._launched, launch._data
-        plan, outputs, spent = resources.plan, None, last_ps - launch.submit_ps
-        took = spent if launch._delay is not None else resources.whole_ps(spent, launch._control)
-        launch.end_ps, delay = launch.submit_ps + took, max(0, took - spent)
-        if launch._error is None and data is not None:
-            try:
-                outputs = self._joint.finish(data)
-            except MegatileError as error:
-                launch._error = error
-        contents = self._contents if data is None else data.contents
-        if outputs is None and not self.alone:
-            contents.keep(plan, None, present)
-        if data is not None:
-            launch._scalars = seen_values(data.seen)
-            if launch._code is not None:
-                launch._code.append(data.programs)
-        run = Run(
-            launch.plan, self.machine, resources.timing, resources.faults, self.engine, resources.installed,
-            launch._control, scalars=launch._scalars, repeatable=self.alone or launched is None, end_ps=took,
-            begin_ps=delay, messages=messages,
-        )  # fmt: skip
-        if launched is not None:
-            run.choices = choices(self._simulation, launched) if has_any(plan) else {}
-        launch.result, launch._data = Result(run, outputs), None
-        if self.alone:
-            return
-        self._queues.count(plan, messages)
+    def _keep(self, launch: Launch, run: Run, present: Any) -> None:
+        """Counts of messages, a line of the history; what a launch without data wrote is not known."""
+        plan, launched, result = launch._resources.plan, launch._launched, launch.result
+        if result is None or result.outputs is None:
+            self._contents.keep(plan, None, present)
+        self._queues.count(plan, run.messages)
         units = plan.units if plan.levels else len(present)
-        entry = Entry(plan.name, units, launch.submit_ps, launch.end_ps, delay_ps=delay)
-        if launched is None:
-            entry.again = Result(run, None)
-        elif self.most_records:
-            entry.record = run.record = Record(self._simulation, launched, launch.submit_ps)
+        entry = Entry(plan.name, units, launch.submit_ps, launch.submit_ps + run.end_ps, run=run)
+        if launched is not None:
+            run.repeatable = False
+            if self.most_records:
+                run.record = Record(self._simulation, launched, launch.submit_ps)
         self.launches.append(entry)
-        self._keep_at_most()
+        self._kept += entry.rows
+        while self._kept > self.most_records and self._forgotten < len(self.launches) - 1:
+            oldest = self.launches[self._forgotten]
+            self._kept -= oldest.rows
+            self._forgotten, oldest.run = self._forgotten + 1, None
 
-    def _clear_up(self, launched: Launched) -> None:
+    def _clear_up(self, launch: Launch, launched: Launched) -> None:
         """The engine's memory of a launch is used again; when nothing is under way, much of it is freed."""
-        simulation = self._simulation
+        simulation, launch._launched = self._simulation, None
         simulation.release(launched)
         if not self._active or len(self.launches) % BETWEEN == 0:
             simulation.forget_records([a._launched for a in self._active.values() if a._launched is not None])
@@ -599,15 +282,6 @@ class Session:
             self._simulation = self._new()
             self._simulation.continue_from(simulation)
             self._prepared.clear()
-
-    def _keep_at_most(self) -> None:
-        """Forget the records of the oldest launches when there are too many in all."""
-        record = self.launches[-1].record
-        self._kept += 0 if record is None else len(record.rows)
-        while self._kept > self.most_records and self._forgotten < len(self.launches) - 1:
-            entry = self.launches[self._forgotten]
-            self._kept -= 0 if entry.record is None else len(entry.record.rows)
-            self._forgotten, entry.record = self._forgotten + 1, None
 
     # memory
 
@@ -661,17 +335,3 @@ class Session:
         cells = [(e.name, e.units, format_time(e.begin_ps), format_time(e.end_ps - e.begin_ps)) for e in rows]
         table = text_table(("launch", "units", "begins", "takes"), cells)
         return f"{self.machine.name}: {len(self.launches)} launches, {format_time(self.time_ps)}\n{table}"
-
-
-def _number(name: str, value: Any) -> int:
-    """A whole number that is not negative."""
-    found = whole(value)
-    if found is None or found < 0:
-        raise SessionError(f"{name}={value!r} is no whole number from 0 on")
-    return found
-
-
-def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        raise SessionError(f"seconds={value!r} is no time from 0 on")
-    return value

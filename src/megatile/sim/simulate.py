@@ -15,10 +15,11 @@ from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan, require_plan
 from megatile.plan.structure import check_structure
 from megatile.sim.data import assumed, reads_scalars
+from megatile.sim.launcher import Launcher
 from megatile.sim.record import has_any
 from megatile.sim.result import Result, Run, wants_communication_trace
-from megatile.sim.session import Session
 from megatile.sim.simulation import EVERYTHING, MOST_RECORDS, Simulation, commands, engine_name
+from megatile.sim.stuck import deadlock, wait_graph
 from megatile.timing.faults import current_faults
 from megatile.timing.view import Timing, TimingError, as_timing
 
@@ -89,27 +90,29 @@ def simulate(
     return result
 
 
-class OneLaunch(Session):
+class OneLaunch(Launcher):
     """The machine of one run: nothing comes beside its launch, so that only what its own units share has to
     be waited for, and what was recorded stays where it is."""
 
-    alone = True
-
     def __init__(self, run: Run, records: int, operands: bool) -> None:
-        count = commands(run.plan)
-        self._records = records, count <= records, operands or count <= MANY
-        self._run = run
-        super().__init__(run.hda, engine=run.engine, record=records)
+        self._run, self._records, self._operands = run, records, operands
+        super().__init__(run.hda, engine=run.engine)
 
     def _new(self) -> Simulation:
-        most, fits, operands = self._records
+        run, count = self._run, commands(self._run.plan)
         # What a receive-from-any took is found in the records.
-        keep = max(most if fits else 0, EVERYTHING if has_any(self._run.plan) else 0)
-        return Simulation(record=keep, engine=self.engine, contended=self._run.contended, operands=operands)
+        keep = max(self._records if count <= self._records else 0, EVERYTHING if has_any(run.plan) else 0)
+        operands = self._operands or count <= MANY
+        return Simulation(record=keep, engine=self.engine, contended=run.contended, operands=operands)
+
+    def _stuck(self) -> None:
+        graph = wait_graph(self._simulation)
+        assert graph is not None
+        raise deadlock(f"plan '{self._run.plan.name}' is deadlocked", graph)
 
 
 def _perform(run: Run, records: int, operands: bool, inputs: Mapping[str, Any] | None) -> None:
-    """Run a plan alone: a session with one launch."""
+    """Run a plan alone."""
     session = OneLaunch(run, records, operands)
     launch = session.start(run.resources, inputs=inputs, scalars=run.scalars, turns=False, control=run.launch)
     found = session.wait(launch)

@@ -1,0 +1,370 @@
+"""Launches on one machine as time passes: they are started, waited for, and end with a result.
+
+`Session` remembers what they leave; `simulate` is one launch that has the machine for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from megatile.core.errors import MegatileError
+from megatile.core.quantities import whole
+from megatile.hda import HDA, machine as find_machine
+from megatile.plan.code import Code
+from megatile.plan.model import Plan
+from megatile.sim import state as st
+from megatile.sim.answers import QueueMisuse
+from megatile.sim.contents import Contents
+from megatile.sim.data import Scalars, assumed, reads_scalars, seen_values
+from megatile.sim.joint import Joint, LaunchData
+from megatile.sim.launches import Launch, SessionError, TimeBudgetExceeded, Worker
+from megatile.sim.record import choices, has_any
+from megatile.sim.result import Result, Run
+from megatile.sim.simulation import NEVER, Launched, Simulation, engine_name
+from megatile.sim.stuck import deadlock, explain, wait_graph
+from megatile.sim.symmetry import representative, symmetric
+from megatile.timing.resources import Resources
+
+
+class Launcher:
+    """A machine, what is under way on it, and the workers of its host."""
+
+    def __init__(self, machine: HDA | str, *, engine: str | None = None) -> None:
+        if not isinstance(machine, (HDA, str)):
+            raise SessionError(
+                f"a session takes a machine, not {type(machine).__name__}", advice='Session("ahbm")'
+            )
+        self.machine = find_machine(machine) if isinstance(machine, str) else machine
+        self.now_ps = 0
+        """How far time has come; nothing can be submitted before it."""
+        self.engine = engine_name(engine)
+        self._joint = Joint()
+        self._simulation = self._new()
+        self._active: dict[int, Launch] = {}
+        """Launches that the engine has, by its number of them."""
+        self._held_back: Launch | None = None
+        """One that the engine need not have if nothing comes beside it: a unit may stand for all."""
+        self._count = 0
+        self._over: str | None = None
+        self.workers: list[Worker] = []
+        self.host = self.worker("host")
+
+    def worker(self, name: str | None = None) -> Worker:
+        """Another thread of the host; its clock begins now."""
+        self.workers.append(Worker(self, name or f"worker {len(self.workers)}"))
+        return self.workers[-1]
+
+    def _new(self) -> Simulation:
+        """An engine that has done nothing yet."""
+        return Simulation(engine=self.engine, everything_shared=True)
+
+    def start(
+        self,
+        resources: Resources,
+        plan: Plan | None = None,
+        *,
+        at: int = 0,
+        inputs: Mapping[str, Any] | None = None,
+        scalars: Scalars | None = None,
+        contents: Contents | None = None,
+        turns: bool = True,
+        control: bool = True,
+        worker: Worker | None = None,
+        code: list[list[Code]] | None = None,
+        delay: int | None = None,
+    ) -> Launch:
+        """Begin a plan as these resources see the machine, whatever memories and queues hold; `submit` looks
+        after those.
+
+        With ``inputs`` it computes, in memories that are its own unless ``contents`` are given. Without
+        ``turns`` it goes on beside the launches on its units instead of after them. ``control=False`` leaves
+        out the host's part of a library's time; what that adds comes on top at the end, unless ``delay`` says
+        what goes before the first message.
+        """
+        worker = self._worker(worker)
+        launch = Launch(
+            self._count,
+            plan or resources.plan,
+            worker,
+            at,
+            resources,
+            turns=turns,
+            control=control,
+            delay=delay,
+        )
+        launch._scalars = scalars or assumed(None)
+        if inputs is not None:
+            kept = Contents(lasting=False) if contents is None else contents
+            launch._code = code
+            launch._data = self._data(launch, inputs, kept)
+            if reads_scalars(resources.plan):
+                launch._scalars = lambda *asked: self._joint.scalar(launch._data, *asked)  # type: ignore[arg-type]
+        if self._held_back is not None:
+            self._give(self._held_back)
+        if not self._active and symmetric(resources.plan, self._simulation.most_records):
+            self._held_back = launch
+        else:
+            self._give(launch)
+        self._count += 1
+        worker.pending.append(launch)
+        return launch
+
+    def _give(self, launch: Launch) -> None:
+        """Give a launch to the engine."""
+        resources, simulation, at = launch._resources, self._simulation, launch.submit_ps
+        if has_any(resources.plan):
+            simulation.record_all()
+        self._held_back = None
+        launch._launched = simulation.add(
+            resources.plan,
+            resources,
+            launch._scalars,
+            at=at if launch._turns else None,
+            begin=at + resources.start_ps(0) + (launch._delay or 0),
+        )
+        self._active[launch._launched.number] = launch
+        if launch._data is not None:
+            self._joint.active.append(launch._data)
+
+    def _data(self, launch: Launch, given: Mapping[str, Any], contents: Contents) -> LaunchData:
+        plan = launch._resources.plan
+        known: tuple[int, dict[Any, list[int]]] = (-1, {})
+
+        def begun() -> Any:
+            launched, simulation = launch._launched, self._simulation
+            if launched is None:
+                return np.ones(plan.units, dtype=bool)
+            first, count = simulation.table("launch")[launched.number, [st.FIRST, st.ROWS]].tolist()
+            free = simulation.table("unit")[first : first + count, st.STATE] != st.PENDING
+            return np.full(plan.units, bool(free.all())) if plan.levels else free
+
+        def chosen() -> dict[Any, list[int]]:
+            nonlocal known
+            now = int(self._simulation.arena.memory[st.RECORDED])
+            if known[0] != now and launch._launched is not None:
+                known = now, choices(self._simulation, launch._launched)
+            return known[1]
+
+        code = launch._code.pop() if launch._code else None
+        data = LaunchData(plan, self.machine, given, contents, self._joint.mail, begun, chosen, code)
+        for flag in plan.flags:
+            if flag.installed:
+                key = (data.level[0], flag.name)
+                data.flags[flag.name] = self._joint.flags.setdefault(key, data.flags[flag.name])
+        return data
+
+    def _worker(self, worker: Worker | None) -> Worker:
+        if worker is not None and (not isinstance(worker, Worker) or worker.session is not self):
+            raise SessionError(
+                f"{worker!r} is no worker of this session", advice="worker=session.worker(name)"
+            )
+        return worker or self.host
+
+    def check_launches(self, launches: Iterable[Any]) -> None:
+        for launch in launches:
+            if not isinstance(launch, Launch) or launch.worker.session is not self:
+                raise SessionError(
+                    f"{launch!r} is no launch of this session", advice="wait for what submit() gave"
+                )
+
+    def cancel(self, launch: Launch) -> None:
+        """Withdraw a launch that has not begun on any unit."""
+        self.check_launches([launch])
+        if launch.over:
+            raise SessionError(f"{launch} cannot be cancelled: it is over")
+        if launch is self._held_back:
+            self._held_back = None
+        else:
+            launched = launch._launched
+            if launched is None or not self._simulation.withdraw(launched):
+                why = "it has begun" if not launch.plan.levels else "plans with levels cannot be withdrawn"
+                raise SessionError(f"{launch} cannot be cancelled: {why}", advice="wait for it")
+            del self._active[launched.number]
+            if launch._data is not None:
+                self._joint.active.remove(launch._data)
+        launch._data, launch._launched, launch.cancelled = None, None, True
+        if launch in launch.worker.pending:
+            launch.worker.pending.remove(launch)
+
+    def wait(
+        self,
+        *launches: Launch,
+        worker: Worker | None = None,
+        budget_ps: int | None = None,
+        seconds: float | None = None,
+    ) -> Any:
+        """Let time pass until these launches have ended: the `Result` of one, a list for several or (without
+        arguments) for all that were submitted and not waited for.
+
+        ``budget_ps`` of simulated time or ``seconds`` on the wall that do not suffice raise
+        `TimeBudgetExceeded`.
+        """
+        single = len(launches) == 1
+        if not launches and worker is None:
+            launches = tuple(p for w in self.workers for p in w.pending)
+        worker = self._worker(worker)
+        until = NEVER
+        if budget_ps is not None:
+            until = max(self.now_ps, worker.clock_ps) + whole_number("budget_ps", budget_ps)
+        deadline = None if seconds is None else monotonic() + _seconds(seconds)
+        worker.block(*launches)
+        for other in {launch.worker for launch in worker.waits_for} - {worker}:
+            other.pending = [p for p in other.pending if p not in launches]
+        try:
+            while worker.blocked and self._step(until, deadline):
+                pass
+        except BaseException:
+            worker.give_up()
+            raise
+        if worker.blocked:
+            late = worker.give_up()
+            if budget_ps is not None and deadline is None:
+                self.now_ps = worker.clock_ps = max(self.now_ps, worker.clock_ps, until)
+            raise TimeBudgetExceeded(
+                f"{late[0]} has not ended within the time given", advice="wait for it again"
+            )
+        results = worker.results()
+        return results[0] if single else results
+
+    def advance(self) -> list[Worker]:
+        """Let time pass until the first worker can go on; those that can. All workers must be blocked."""
+        while True:
+            woken = [w for w in self.workers if w.waiting and not w.blocked]
+            if woken or not any(w.waiting for w in self.workers):
+                return woken
+            for worker in self.workers:
+                if not worker.waiting and (worker is not self.host or worker.pending):
+                    raise SessionError(
+                        f"{worker} is not blocked, so time cannot pass",
+                        advice="block() it, or close() it when it has ended",
+                    )
+            self._step(NEVER, None)
+
+    def _step(self, until: int, deadline: float | None) -> bool:
+        """Let the engine go on until a launch has ended; whether one has."""
+        if self._over is not None:
+            raise SessionError(f"this session is over: {self._over}", advice="begin a new Session")
+        if self._held_back is not None:
+            launch = self._held_back
+            if until == NEVER and self._one_for_all(launch):
+                self._held_back = None
+                return True
+            self._give(launch)
+        simulation = self._simulation
+        try:
+            launched = simulation.run(until, deadline)
+        except QueueMisuse as misuse:
+            launch = self._active.get(misuse.launch) or next(iter(self._active.values()))
+            self._over = f"launch {launch.number} ('{launch.plan.name}') misused its queues"
+            explain(launch.plan, launch._scalars, misuse)
+        self.now_ps = max(self.now_ps, simulation.clock_ps)
+        if launched is None:
+            if until == NEVER and (deadline is None or monotonic() < deadline):
+                self._stuck()
+            return False
+        if launched.number in self._active:
+            self._ended(self._active.pop(launched.number), launched)
+        else:
+            simulation.release(launched)  # it was withdrawn
+        return True
+
+    def _stuck(self) -> None:
+        """Nothing can go on: say who waits for what."""
+        graph = wait_graph(
+            self._simulation, {n: f"launch {x.number} '{x.plan.name}'" for n, x in self._active.items()}
+        )
+        assert graph is not None
+        names = ", ".join(f"launch {x.number} ('{x.plan.name}')" for x in self._active.values())
+        self._over = f"{names} {'are' if len(self._active) > 1 else 'is'} deadlocked"
+        raise deadlock(self._over, graph)
+
+    def _one_for_all(self, launch: Launch) -> bool:
+        """Find the time of a launch, which has the machine for itself, by the unit that stands for all; False
+        where none does."""
+        resources, plan = launch._resources, launch._resources.plan
+        one = representative(plan, resources)
+        if one is None:
+            return False
+        simulation = Simulation(record=0, engine=self.engine, contended=False)
+        begin = launch.submit_ps + resources.start_ps(0) + (launch._delay or 0)
+        launched = simulation.add(one, resources, launch._scalars, begin=begin)
+        while simulation.run() is not None:
+            pass
+        graph = wait_graph(simulation)
+        if graph is not None:
+            raise deadlock(f"plan '{plan.name}' is deadlocked in every unit", graph)
+        sent = simulation.messages(launched)
+        messages = {
+            c.name: {u * c.members + m: n for m, n in sent[c.name].items() for u in range(plan.units)}
+            for c in plan.channels
+        }
+        if launch._data is not None:
+            self._joint.active.append(launch._data)
+        self.now_ps = max(self.now_ps, simulation.last_ps)
+        self._finish(launch, simulation.last_ps, messages, np.arange(plan.units))
+        return True
+
+    def _ended(self, launch: Launch, launched: Launched) -> None:
+        """A launch has ended in the timed run."""
+        simulation, messages = self._simulation, {}
+        try:
+            messages = simulation.messages(launched)
+        except QueueMisuse as misuse:
+            try:
+                explain(launched.plan, launched.scalars, misuse)
+            except MegatileError as error:
+                launch._error = error
+            self._joint.active = [d for d in self._joint.active if d is not launch._data]
+        self._finish(launch, simulation.last_of(launched), messages, np.flatnonzero(launched.present))
+        self._clear_up(launch, launched)
+
+    def _finish(
+        self, launch: Launch, last_ps: int, messages: dict[str, dict[int, int]], present: Any
+    ) -> None:
+        """A launch has ended: its data, and its result."""
+        resources, launched, data = launch._resources, launch._launched, launch._data
+        outputs, spent = None, last_ps - launch.submit_ps
+        took = spent if launch._delay is not None else resources.whole_ps(spent, launch._control)
+        launch.end_ps = launch.submit_ps + took
+        if launch._error is None and data is not None:
+            try:
+                outputs = self._joint.finish(data)
+            except MegatileError as error:
+                launch._error = error
+        if data is not None:
+            launch._scalars = seen_values(data.seen)
+            if launch._code is not None:
+                launch._code.append(data.programs)
+        run = Run(
+            launch.plan, self.machine, resources.timing, resources.faults, self.engine, resources.installed,
+            launch._control, scalars=launch._scalars, end_ps=took, begin_ps=max(0, took - spent),
+            messages=messages,
+        )  # fmt: skip
+        if launched is not None and has_any(resources.plan):
+            run.choices = choices(self._simulation, launched)
+        launch.result, launch._data = Result(run, outputs), None
+        self._keep(launch, run, present)
+
+    def _keep(self, launch: Launch, run: Run, present: Any) -> None:
+        """What a launch leaves behind, and of which units."""
+
+    def _clear_up(self, launch: Launch, launched: Launched) -> None:
+        """What the engine knows of a launch that has ended."""
+
+
+def whole_number(name: str, value: Any) -> int:
+    """A whole number that is not negative."""
+    found = whole(value)
+    if found is None or found < 0:
+        raise SessionError(f"{name}={value!r} is no whole number from 0 on")
+    return found
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise SessionError(f"seconds={value!r} is no time from 0 on")
+    return value
