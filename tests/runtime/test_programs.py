@@ -50,6 +50,26 @@ def test_ring_attention(processes: int, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @T.program
+def counted(count: T.Tensor((3,), "i32"), highest: T.Tensor((1,), "f32"), tickets: T.Tensor((4, 200), "i32")):
+    """All devices change the same elements; the old values of one of them are tickets."""
+    with T.Kernel(device=4), T.Scale("device") as (rank, _):
+        mine = T.view(tickets, layout=T.Shard(0))
+        for k in T.serial(200):
+            T.atomic_add(count[k % 2], 1)
+            T.atomic_max(highest[0], T.cast(rank * 200 + k, "f32"))
+            before = T.atomic_add(count[2], 1, return_prev=True)
+            mine[0, k] = before
+
+
+def test_atomics_of_processes() -> None:
+    count, highest, tickets = np.zeros(3, "i4"), np.zeros(1, "f4"), np.zeros((4, 200), "i4")
+    mt.launch(counted, count, highest, tickets, machine="dgx-h100")
+    assert count.tolist() == [400, 400, 800]
+    assert highest == 799
+    assert sorted(tickets.reshape(-1).tolist()) == list(range(800))
+
+
+@T.program
 def circle(x: T.Tensor((4, 8), "f32")):
     """Every device waits for a signal that none sends."""
     with T.Kernel(device=4), T.Scale("device"):

@@ -100,8 +100,9 @@ def test_errors_name_what_does_not_fit() -> None:
         shared.run(lambda w: None, 0)
 
 
-def fails(world: shared.World, how: str, who: int) -> None:
-    world.barrier()
+def fails(world: shared.World, how: str, who: int, when: str = "middle") -> None:
+    if when != "start":
+        world.barrier()
     if world.rank == who:
         if how == "raise":
             raise ValueError("no good")
@@ -113,7 +114,7 @@ def fails(world: shared.World, how: str, who: int) -> None:
             np.zeros(1 << 28)
         os.kill(os.getpid(), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
     x = world.symmetric(4096)
-    while True:
+    while when != "end":
         world.all_reduce(x)
 
 
@@ -124,14 +125,16 @@ def fails(world: shared.World, how: str, who: int) -> None:
      ("kill", "rank 2: ended by signal SIGKILL"), ("stop", "rank 2 was stopped")],
 )  # fmt: skip
 def test_a_lost_rank_is_named_soon(how: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start, when others wait for it, and when they have ended."""
     monkeypatch.setattr("megatile.runtime.shared.group.STOPPED_SECONDS", 0.5)
-    pids: list[int] = []
-    begun = time.monotonic()
-    with pytest.raises(LaunchError, match=said) as found:
-        shared.run(fails, 4, args=(how, 2), started=pids.extend)
-    assert time.monotonic() - begun < 5
-    assert found.value.units == (2,)
-    assert not any(alive(pid) for pid in pids)
+    for when in ("start", "middle", "end"):
+        pids: list[int] = []
+        begun = time.monotonic()
+        with pytest.raises(LaunchError, match=said) as found:
+            shared.run(fails, 4, args=(how, 2, when), started=pids.extend)
+        assert time.monotonic() - begun < 5
+        assert found.value.units == (2,)
+        assert not any(alive(pid) for pid in pids)
 
 
 def alive(pid: int) -> bool:
@@ -182,7 +185,8 @@ def test_runs_leave_nothing_behind() -> None:
     assert_no_more(before, state())
 
 
-def test_ranks_end_with_the_process_that_began_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_ranks_end_with_the_process_that_began_them(by: signal.Signals) -> None:
     script = (
         "import sys, time\nfrom megatile.runtime import shared\n"
         "def told(pids):\n    print(*pids, flush=True)\n"
@@ -191,14 +195,15 @@ def test_ranks_end_with_the_process_that_began_them(tmp_path: Path) -> None:
     )
     environment: dict[str, Any] = {**os.environ, "PYTHONPATH": str(Path(shared.__file__).parents[3])}
     parent = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment, text=True
-    )
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True,
+    )  # fmt: skip
     assert parent.stdout is not None
     pids = [int(pid) for pid in parent.stdout.readline().split()]
     assert len(pids) == 3
-    parent.kill()
-    parent.wait()
     until = time.monotonic() + 3
+    parent.send_signal(by)
+    parent.wait()
     while time.monotonic() < until and any(map(alive, pids)):
         time.sleep(0.05)
     assert not any(map(alive, pids))

@@ -194,7 +194,8 @@ int mt_all_reduce(struct world *w, long rank, unsigned char **buffers, long coun
     return 0;
   }
   unsigned char block[BLOCK];
-  long low, high, most = BLOCK / size;
+  /* So many that what was read of all members is still in the first cache when it is written. */
+  long low, high, most = (BLOCK / w->members + LINE - 1) / LINE * LINE / size;
   if (mt_barrier(w)) return -1;
   share(count, w->members, rank, LINE / size, &low, &high);
   for (long at = low; at < high; at += most) {
