@@ -131,3 +131,5 @@ def _report(folder: Path, unit: int, error: BaseException) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), sys.argv[2])
+    sys.stdout.flush()
+    os._exit(0)  # at once: what torch does at the end of a process takes a while
