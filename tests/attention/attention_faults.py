@@ -244,7 +244,9 @@ def dies_in_the_middle(rank, schedule, victim, causal, backward):
     x = torch.randn(1, 16, 4, 8, requires_grad=backward)
 
     def attend():
-        out = hamilton_attention(x, x, x, schedule=schedule, causal=causal)
+        out = hamilton_attention(
+            x, x, x, schedule=schedule, causal=causal, layout=make_schedule(schedule, 4).layout(causal)
+        )
         if backward:
             out.sum().backward()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise, product
@@ -91,27 +90,32 @@ def _check_tags(cases, rank):
         other = "zigzag" if layout != "zigzag" else "striped"
         cases.refuses("put together", AttentionError, told, unshard_sequence, out, layout=other)
         cases.compare("put together", [unshard_sequence(out, layout=layout)], exact[:1])
-        with environment(MEGATILE_ATTENTION_DEBUG="1"):
-            told = "nothing says that q, k and v are divided in"
-            cases.refuses("debug", AttentionError, told, hamilton_attention, *plain, **options)
-            hamilton_attention(*plain, layout=layout, **options)
     _check_slices(cases, [x[0] for x in (q, k, v)], boundaries)
 
 
 def _check_computed(cases):
-    """What is computed from shards carries no layout: a warning where all shards so long have another one."""
+    """What is computed from shards carries no layout: refused unless all shards so long have the expected
+    one, or it is said."""
     (q,) = tensors(3, (1, 50 * dist.get_world_size(), 2, 4))
+    computed = [q.tensor_split(dist.get_world_size(), 1)[dist.get_rank()] * f for f in (1.0, 2.0, 3.0)]
+    told = "it has 50 tokens and no layout, of shards so long shard_sequence made none, and"
+    for schedule in ("ring", "zigzag"):
+        options = {"causal": True, "schedule": schedule}
+        cases.refuses("plain", AttentionError, told, hamilton_attention, *computed, **options)
+    hamilton_attention(*computed, schedule="zigzag")  # without a mask it does not matter
     own = shard_sequence(q, causal=True, schedule="ring")
-    for schedule, expected in (("ring", 0), ("zigzag", 1), ("hamilton", 1)):
-        computed = [own * factor for factor in (1.0, 2.0, 3.0)]
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            hamilton_attention(*computed, causal=True, schedule=schedule)
-            hamilton_attention(*computed, causal=True, schedule=schedule, layout="contiguous")
-        words = [str(w.message) for w in said if "has 50 tokens and no layout" in str(w.message)]
-        cases.count += 1
-        if len(words) != expected:
-            cases.failures.append(f"{schedule} after shards of ring warned: {words}")
+    computed = [own * factor for factor in (1.0, 2.0, 3.0)]
+    right = hamilton_attention(*computed, causal=True, schedule="ring")
+    for schedule in ("zigzag", "hamilton"):
+        told = "shard_sequence divided others in contiguous layout over"
+        options = {"causal": True, "schedule": schedule}
+        cases.refuses("computed", AttentionError, told, hamilton_attention, *computed, **options)
+        said = hamilton_attention(*computed, layout="contiguous", **options)
+        cases.compare(f"computed and said {schedule}", [said], [right.double()])
+    shard_sequence(q, causal=True, schedule="zigzag")
+    told = "divided others in zigzag layout over"
+    options = {"causal": True, "schedule": "ring"}
+    cases.refuses("both", AttentionError, told, hamilton_attention, *computed, **options)
 
 
 def _check_slices(cases, whole, boundaries):
@@ -188,7 +192,7 @@ def _check_differences(cases, wrong):
     refuses("division of one", message="disagree on division: contiguous, ", schedule=other, **options)
     boundaries = [0, 2 * ranks, 4 * ranks]
     packed = np.array(boundaries) if wrong else torch.tensor(boundaries)
-    one = hamilton_attention(x[0], x[0], x[0], cu_seqlens=packed)
+    one = hamilton_attention(x[0], x[0], x[0], cu_seqlens=packed, layout="contiguous")
     cases.compare("boundaries of all kinds", [one.isfinite().all()], [torch.tensor(1.0)])
     empty = x.to("meta") if wrong else x
     refuses("meta", message="device 'meta' have", function=hamilton_attention, q=empty, k=empty, v=empty)

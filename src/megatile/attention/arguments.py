@@ -247,6 +247,13 @@ def refuse_unsharded(records: Sequence[Record]) -> None:
             )
 
 
+def refuse_unknown(records: Sequence[Record]) -> None:
+    """Raise if one rank cannot know that its tokens are those that the schedule expects."""
+    for rank, record in enumerate(records):
+        if record.get("unknown"):
+            raise AttentionError(f"rank {rank}: {record['unknown']}")
+
+
 def agreed(
     members: Members, record: Record, problem: str | None, x: Any, same: tuple[str, ...] = SAME
 ) -> list[Record]:

@@ -17,6 +17,7 @@ from megatile.attention.arguments import (
     mask_text,
     problem_between_ranks,
     read_layout,
+    refuse_unknown,
     refuse_unsharded,
     to_inner,
 )
@@ -35,6 +36,7 @@ from megatile.attention.ownership import (
     sequence_lengths,
     set_shard_tag,
     shard_tag,
+    unknown_division,
 )
 from megatile.attention.profile import Profile, span
 from megatile.attention.schedules import Layout, Mask, Schedule, make_schedule
@@ -127,19 +129,23 @@ def _divided(q: Tensor, k: Tensor, v: Tensor, call: _Call) -> tuple[Tensor, Tens
     packed, causal, record, problem = call.cu_seqlens is not None, False, {}, call.problem
     if members.size > 1:
         problem = problem or problem_between_ranks(q, k, v)
-    schedule, mask = call.schedule or make_schedule("auto", 1), Mask()
+    schedule, mask, matters = call.schedule or make_schedule("auto", 1), Mask(), False
     if problem is None:
         q, k, v = (to_inner(x, call.order, packed) for x in (q, k, v))
         causal = bool(call.causal)
         mask = Mask.of(causal, call.window_size)
         matters = packed or not mask.none or options.slopes is not None
-        tokens = [x.shape[1] for x in (q, k, v)]
-        problem = layout_problem(schedule, call.division, causal, tags, call.cu_seqlens, matters, tokens)
+        problem = layout_problem(schedule, call.division, causal, tags, call.cu_seqlens, matters)
     if problem is None:
         schedule = laid_out(schedule, call.division)
         record = make_record(q, k, v, mask_text(causal, call.window_size), schedule, options, call.cu_seqlens)
         record["gradient"] = _wants_gradient(q, k, v)  # all ranks take part in the backward pass, or none
         record["machine"] = machine_text(call.machine)
+        if matters:
+            tokens = [x.shape[1] for x in (q, k, v)]
+            record["unknown"] = unknown_division(
+                schedule, call.division, causal, tags, call.cu_seqlens, tokens
+            )
     records = agreed(members, record, problem, q)
     refuse_unsharded(records)
     cut = sequence_lengths(records, call.cu_seqlens)
@@ -148,6 +154,7 @@ def _divided(q: Tensor, k: Tensor, v: Tensor, call: _Call) -> tuple[Tensor, Tens
         schedule = laid_out(found, call.division)
     biased = options.slopes is not None
     ownership = Ownership.of(schedule, mask, causal, biased, *cut, *own_lengths(records))
+    refuse_unknown(records)
     with torch.autocast(q.device.type, enabled=False):  # what is merged and summed in f32 stays there
         out, lse = _attend(q, k, v, members, ownership, options, call.profile)
     if packed:

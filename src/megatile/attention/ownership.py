@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -12,7 +11,6 @@ from typing import Any, NamedTuple
 
 from megatile.attention.errors import AttentionError
 from megatile.attention.schedules import Division, Layout, Mask, Schedule, division_for
-from megatile.attention.settings import setting
 from megatile.core.errors import MegatileError
 from megatile.core.placement import Piece, Pieces, local_length
 from megatile.runtime.agreement import Record
@@ -104,26 +102,14 @@ def set_shard_tag(x: Any, tag: ShardTag | None) -> Any:
 
 
 _MADE: dict[int, set[ShardTag]] = {}
-"""The tags of shards that were made here, by their number of tokens."""
+"""The tags of shards that were made here, by their number of tokens, those made last at the end."""
 _MOST_MADE = 1024
 
 
 def remember_shard(tokens: int, tag: ShardTag) -> None:
-    if len(_MADE) >= _MOST_MADE:
-        _MADE.clear()
-    _MADE.setdefault(tokens, set()).add(tag)
-
-
-def warn_of_other_shards(tokens: int, layout: Layout, packed: Lengths | None, name: str) -> None:
-    """Warn if all shards of so many tokens were divided otherwise: what is computed from one has no tag."""
-    made = _MADE.get(tokens, set())
-    if made and (layout, packed) not in made:
-        warnings.warn(
-            f"{name} has {tokens} tokens and no layout; shard_sequence divided as many in "
-            f"{' and '.join(sorted(map(str, made)))}, and {ShardTag(layout, packed)} is expected: use the "
-            f"same schedule, causal and cu_seqlens, or say layout='{layout.name}' if {name} is divided so",
-            stacklevel=6,
-        )
+    _MADE[tokens] = {*_MADE.pop(tokens, ()), tag}
+    if len(_MADE) > _MOST_MADE:
+        del _MADE[next(iter(_MADE))]
 
 
 def laid_out(schedule: Schedule, division: str | Layout | None) -> Schedule:
@@ -149,7 +135,6 @@ def layout_problem(
     tags: Sequence[ShardTag | None],
     cu_seqlens: Any,
     matters: bool,
-    tokens: Sequence[int] = (),
 ) -> str | None:
     """Why the tokens of q, k and v cannot be what the schedule expects, or None.
 
@@ -169,14 +154,33 @@ def layout_problem(
                 f"{name} was divided in {tag}{other}, schedule '{schedule.name}' expects "
                 f"{ShardTag(layout, packed)}: use the same schedule, causal and cu_seqlens, or say layout="
             )
-    if division is None:
-        unknown = next((i for i, tag in enumerate(tags) if tag is None and tokens), None)
-        if unknown is not None:
-            warn_of_other_shards(tokens[unknown], layout, lengths[min(unknown, 1)], "qkv"[unknown])
-    if division is None and None in tags and setting("DEBUG") == "1":
+    return None
+
+
+def unknown_division(
+    schedule: Schedule,
+    division: str | Layout | None,
+    causal: bool,
+    tags: Sequence[ShardTag | None],
+    cu_seqlens: Any,
+    tokens: Sequence[int],
+) -> str | None:
+    """What is missing to know that q, k and v are divided as the schedule expects, or None. What is computed
+    from a shard has no tag, but as many tokens: all shards of that many must have been divided so."""
+    layout = schedule.layout(causal)
+    if division is not None or layout.ranks == 1:
+        return None
+    lengths = (None, None) if cu_seqlens is None else packed_lengths(cu_seqlens)
+    for name, tag, count, packed in zip("qkv", tags, tokens, (*lengths, lengths[1]), strict=True):
+        made, expected = _MADE.get(count, set()), ShardTag(layout, packed)
+        if tag is not None or (expected in made and {other.layout for other in made} == {layout}):
+            continue
+        shown = sorted({str(ShardTag(other.layout, None)) for other in made - {expected}})
+        known = "made none" if not made else f"divided others in {' and '.join(shown[:3])}"
         return (
-            f"nothing says that q, k and v are divided in {ShardTag(layout, lengths[0])}: "
-            f"say layout='{layout.name}', or whatever it is"
+            f"nothing says how {name} is divided: it has {count} tokens and no layout, of shards so long "
+            f"shard_sequence {known}, and {expected} is expected: use the same schedule, causal and "
+            f"cu_seqlens, or say layout='{layout.name}' if {name} is divided so"
         )
     return None
 

@@ -43,7 +43,8 @@ def shard_sequence(
     The layout follows from ``schedule`` and ``causal`` as in :func:`hamilton_attention`, or is named by
     ``layout``. ``rank`` and ``ranks`` answer for a rank of a group that does not exist (yet). The result
     carries its layout: given to an attention that expects another one it is refused. What is computed from
-    it carries none, but attention warns if all shards of that length were divided otherwise.
+    it carries none; attention takes it where all shards so long were divided as it expects, and otherwise
+    asks for ``layout=``.
     """
     problem = _problem(x, dim)
     if problem:
