@@ -12,6 +12,7 @@ from tests.lower import unusual
 from tests.lower.machines import user_machine
 
 import megatile as mt
+import megatile.language as T
 
 PROGRAMS = [
     make for name, make in inspect.getmembers(unusual, inspect.isfunction)
@@ -47,3 +48,25 @@ def test_an_unusual_program(make: Any, tmp_path: Path) -> None:
                 mt.lower(prog, *arrays, machine=where)
             continue
         judged(prog, arrays, where)
+
+
+def overlapping(rows: int, condition: bool):
+    @T.program
+    def kernel(Y: T.Tensor((12, 4), "f32")):
+        with T.Kernel(block=2, threads=32) as b:
+            for i, j in T.Parallel(rows, 4):
+                if condition:
+                    if i + b * 5 < 12:
+                        Y[b * 5 + i, j] = 1.0 * b
+                else:
+                    Y[b * 5 + i, j] = 1.0 * b
+
+    return kernel
+
+
+@pytest.mark.parametrize("condition", [False, True])
+def test_blocks_that_write_the_same_rows_still_race(condition: bool) -> None:
+    y = np.zeros((12, 4), "f4")
+    with pytest.raises(mt.MegatileError, match="race on tile 'Y'"):
+        mt.execute(overlapping(6, condition), y, machine="dgx-h100")
+    assert set(mt.execute(overlapping(5, condition), y)["Y"][:, 0]) == {0.0, 1.0}

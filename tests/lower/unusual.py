@@ -788,3 +788,374 @@ def scan_blocks():  # decoupled: block b waits for block b-1
             T.copy(Y[b * t], y)
 
     return k, [nrm(n_ * t), z(n_ * t)]
+
+
+def scatter_rows():
+    n, D = 12, 5
+
+    @T.program
+    def k(X: T.Tensor((n, D), "f32"), P: T.Tensor((n,), "i32"), Y: T.Tensor((n, D), "f32")):
+        with T.Kernel(block=3, threads=32) as b:
+            x = T.alloc((4, D), "f32", level="l1")
+            T.copy(x, X[b * 4, 0])
+            for i in T.serial(4):
+                at = T.read_scalar(P[b * 4 + i], bound=n - 1)
+                T.copy(Y[at, 0:D], x[i, 0:D])
+
+    return k, [nrm(n, D), R.permutation(n).astype("i4"), z(n, D)]
+
+
+def scatter_elementwise():
+    n, D = 12, 5
+
+    @T.program
+    def k(X: T.Tensor((n, D), "f32"), P: T.Tensor((n,), "i32"), Y: T.Tensor((n, D), "f32")):
+        with T.Kernel(block=3, threads=32) as b:
+            for i, j in T.Parallel(4, D):
+                Y[P[b * 4 + i], j] = X[b * 4 + i, j] * 2.0
+
+    return k, [nrm(n, D), R.permutation(n).astype("i4"), z(n, D)]
+
+
+def gather_elementwise():
+    n, D = 13, 5
+
+    @T.program
+    def k(
+        X: T.Tensor((n, D), "f32"),
+        P: T.Tensor((n,), "i32"),
+        W: T.Tensor((n,), "f32"),
+        Y: T.Tensor((n, D), "f32"),
+    ):
+        with T.Kernel(block=T.ceildiv(n, 4), threads=32) as b:
+            for i, j in T.Parallel(4, D):
+                if b * 4 + i < n:
+                    Y[b * 4 + i, j] = X[P[b * 4 + i], j] * W[b * 4 + i]
+
+    return k, [nrm(n, D), R.integers(0, n, n).astype("i4"), nrm(n), z(n, D)]
+
+
+def moe_topk():  # route, expert gemm by masked, combine with atomics
+    tok, D, F, E, K = 10, 8, 6, 4, 2
+
+    @T.program
+    def k(
+        X: T.Tensor((tok, D), "f32"),
+        W: T.Tensor((E, D, F), "f32"),
+        Id: T.Tensor((tok, K), "i32"),
+        P: T.Tensor((tok, K), "f32"),
+        Y: T.Tensor((tok, F), "f32"),
+    ):
+        with T.Kernel(block=E, threads=32) as e:
+            x = T.alloc((tok, D), "f32", level="l1")
+            w = T.alloc((D, F), "f32", level="l1")
+            y = T.alloc((tok, F), "f32")
+            g = T.alloc((tok,), "f32")
+            T.copy(x, X)
+            T.copy(w, W[e, 0, 0])
+            T.gemm(x, w, y, clear_accum=True)
+            T.clear(g)
+            for s in T.serial(K):
+                for i in T.Parallel(tok):
+                    if Id[i, s] == e:
+                        g[i] = g[i] + P[i, s]
+            for i, j in T.Parallel(tok, F):
+                y[i, j] = y[i, j] * g[i]
+            T.atomic_add(Y[0, 0], y)
+
+    ids = np.stack([R.permutation(3)[:2] for _ in range(tok)]).astype("i4")  # expert 3 is empty
+    return k, [nrm(tok, D), nrm(E, D, F), ids, np.abs(nrm(tok, K)), z(tok, F)]
+
+
+def moe_ep3():  # expert parallel: counts per device, all_to_all, grouped gemm by blocks, back
+    n, tok, D = 3, 8, 4
+
+    @T.program
+    def k(
+        X: T.Tensor((n * tok, D), "f32"),
+        C: T.Tensor((n * n,), "i32"),
+        W: T.Tensor((n, D, D), "f32"),
+        Y: T.Tensor((n * tok, D), "f32"),
+    ):
+        with T.Kernel(device=n, block=3, threads=32) as b, T.Scale("device") as (_r, _m):
+            x = T.view(X, layout=T.FullRow)
+            c = T.view(C, layout=T.FullRow)
+            w = T.view(W, layout=T.FullRow)
+            y = T.view(Y, layout=T.FullRow)
+            got = T.alloc((n * tok, D), "f32", level="l2")
+            out = T.alloc((n * tok, D), "f32", level="l2")
+            rec = T.alloc((n,), "i32", level="l2")
+            rec2 = T.alloc((n,), "i32", level="l2")
+            T.clear(got)
+            T.all_to_all(got, x, c, rec)
+            with T.Scale("block"):
+                t = T.alloc((8, D), "f32", level="l1")
+                ww = T.alloc((D, D), "f32", level="l1")
+                o = T.alloc((8, D), "f32")
+                T.copy(t, got[b * 8, 0])
+                T.copy(ww, w[0])
+                T.gemm(t, ww, o, clear_accum=True)
+                T.copy(out[b * 8, 0], o)
+            T.all_to_all(y, out, rec, rec2)
+
+    c = np.array([[3, 5, 0], [0, 8, 0], [1, 0, 7]], "i4").reshape(-1)
+    return k, [nrm(n * tok, D), c, nrm(n, D, D), z(n * tok, D)]
+
+
+def split_kv_decode():
+    H, S, D, parts, t = 4, 50, 8, 3, 10
+    per = -(-S // (parts * t))
+
+    @T.program
+    def k(
+        Q: T.Tensor((H, D), "f32"),
+        K: T.Tensor((S, D), "f32"),
+        V: T.Tensor((S, D), "f32"),
+        PO: T.Tensor((parts, H, D), "f32"),
+        PM: T.Tensor((parts, H), "f32"),
+        PL: T.Tensor((parts, H), "f32"),
+        Out: T.Tensor((H, D), "f32"),
+    ):
+        with T.Kernel(device=1, block=parts, threads=32) as b:
+            with T.Scale("block"):
+                q = T.alloc((H, D), "f32", level="l1")
+                kk = T.alloc((t, D), "f32", level="l1")
+                v = T.alloc((t, D), "f32", level="l1")
+                s = T.alloc((H, t), "f32")
+                o = T.alloc((H, D), "f32")
+                m = T.alloc((H,), "f32")
+                m0 = T.alloc((H,), "f32")
+                den = T.alloc((H,), "f32")
+                p = T.alloc((H,), "f32")
+                T.copy(q, Q)
+                T.clear(o)
+                T.clear(den)
+                T.fill(m, -1e30)
+                for i in T.Pipelined(per, num_stages=2):
+                    T.copy(kk, K[(b * per + i) * t, 0])
+                    T.copy(v, V[(b * per + i) * t, 0])
+                    T.gemm(q, kk, s, transpose_B=True, clear_accum=True)
+                    for h, j in T.Parallel(H, t):
+                        s[h, j] = T.if_then_else((b * per + i) * t + j < S, s[h, j], -1e30)
+                    T.copy(m0, m)
+                    T.reduce_max(s, m, dim=1, clear=False)
+                    for h, j in T.Parallel(H, t):
+                        s[h, j] = T.if_then_else((b * per + i) * t + j < S, T.exp(s[h, j] - m[h]), 0.0)
+                    T.reduce_sum(s, p, dim=1)
+                    for h in T.Parallel(H):
+                        den[h] = den[h] * T.exp(m0[h] - m[h]) + p[h]
+                    for h, d in T.Parallel(H, D):
+                        o[h, d] *= T.exp(m0[h] - m[h])
+                    T.gemm(s, v, o)
+                T.copy(PO[b, 0:H, 0:D], o)
+                T.copy(PM[b, 0:H], m)
+                T.copy(PL[b, 0:H], den)
+            with T.Scale("block"):
+                if b == 0:
+                    po = T.alloc((parts, H, D), "f32")
+                    pm = T.alloc((parts, H), "f32")
+                    pl = T.alloc((parts, H), "f32")
+                    out = T.alloc((H, D), "f32")
+                    tot = T.alloc((H,), "f32")
+                    top = T.alloc((H,), "f32")
+                    T.copy(po, PO)
+                    T.copy(pm, PM)
+                    T.copy(pl, PL)
+                    T.reduce_max(pm, top, dim=0)
+                    T.clear(out)
+                    T.clear(tot)
+                    for i in T.serial(parts):
+                        for h in T.Parallel(H):
+                            tot[h] = tot[h] + pl[i, h] * T.exp(pm[i, h] - top[h])
+                        for h, d in T.Parallel(H, D):
+                            out[h, d] = out[h, d] + po[i, h, d] * T.exp(pm[i, h] - top[h])
+                    for h, d in T.Parallel(H, D):
+                        out[h, d] /= tot[h]
+                    T.copy(Out, out)
+
+    return k, [nrm(H, D), nrm(S, D), nrm(S, D), z(parts, H, D), z(parts, H), z(parts, H), z(H, D)]
+
+
+def varlen_attention():
+    B, H, D, maxs, bM = 3, 2, 8, 16, 8
+    lens = np.array([5, 16, 9], "i4")
+    off = np.array([0, 5, 21], "i4")
+    tot = 30
+
+    @T.program
+    def k(
+        Q: T.Tensor((tot, H, D), "f32"),
+        K: T.Tensor((tot, H, D), "f32"),
+        V: T.Tensor((tot, H, D), "f32"),
+        L: T.Tensor((B,), "i32"),
+        S: T.Tensor((B,), "i32"),
+        Out: T.Tensor((tot, H, D), "f32"),
+    ):
+        with T.Kernel(block=(T.ceildiv(maxs, bM), H, B), threads=32) as (bx, h, b):
+            q = T.alloc((bM, D), "f32", level="l1")
+            kk = T.alloc((maxs, D), "f32", level="l1")
+            v = T.alloc((maxs, D), "f32", level="l1")
+            s = T.alloc((bM, maxs), "f32")
+            o = T.alloc((bM, D), "f32")
+            m = T.alloc((bM,), "f32")
+            den = T.alloc((bM,), "f32")
+            n = T.read_scalar(L[b], bound=maxs)
+            st = T.read_scalar(S[b], bound=tot)
+            T.copy(q, Q[st + bx * bM : st + bx * bM + bM, h, 0:D])
+            T.copy(kk, K[st : st + maxs, h, 0:D])
+            T.copy(v, V[st : st + maxs, h, 0:D])
+            T.gemm(q, kk, s, transpose_B=True, clear_accum=True)
+            for i, j in T.Parallel(bM, maxs):
+                s[i, j] = T.if_then_else(j < n, s[i, j], -1e30)
+            T.reduce_max(s, m, dim=1)
+            for i, j in T.Parallel(bM, maxs):
+                s[i, j] = T.exp(s[i, j] - m[i])
+            T.reduce_sum(s, den, dim=1)
+            T.gemm(s, v, o, clear_accum=True)
+            for i, j in T.Parallel(bM, D):
+                if bx * bM + i < n:
+                    Out[st + bx * bM + i, h, j] = o[i, j] / den[i]
+
+    return k, [nrm(tot, H, D), nrm(tot, H, D), nrm(tot, H, D), lens, off, z(tot, H, D)]
+
+
+def ticket_gemm():
+    M, N, K, t, blocks = 50, 40, 30, 16, 3
+    gm, gn = -(-M // t), -(-N // t)
+
+    @T.program
+    def k(
+        A: T.Tensor((M, K), "f32"),
+        B: T.Tensor((K, N), "f32"),
+        Q: T.Tensor((1,), "i32"),
+        C: T.Tensor((M, N), "f32"),
+    ):
+        with T.Kernel(block=blocks, threads=32):
+            a = T.alloc((t, K), "f32", level="l1")
+            b = T.alloc((K, t), "f32", level="l1")
+            c = T.alloc((t, t), "f32")
+            w = T.atomic_add(Q[0], 1, return_prev=True)
+            while T.bounded(w < gm * gn, 64):
+                T.copy(a, A[w // gn * t, 0])
+                T.copy(b, B[0, w % gn * t])
+                T.gemm(a, b, c, clear_accum=True)
+                T.copy(C[w // gn * t, w % gn * t], c)
+                w = T.atomic_add(Q[0], 1, return_prev=True)
+
+    return k, [nrm(M, K), nrm(K, N), z(1, dt="i4"), z(M, N)]
+
+
+def summa_2x3():
+    px, py, t = 3, 2, 6
+    M, N, K = py * t, px * t, 6 * t
+
+    @T.program
+    def k(A: T.Tensor((M, K), "f32"), B: T.Tensor((K, N), "f32"), C: T.Tensor((M, N), "f32")):
+        with T.Kernel(device=(px, py), block=1, threads=32), T.Scale("device") as rank:
+            x, y = rank.coords
+            Am = T.view(A, layout=(T.Shard(1), T.Shard(0)))
+            Bm = T.view(B, layout=(T.Shard(1), T.Shard(0)))
+            Cm = T.view(C, layout=(T.Shard(1), T.Shard(0)))
+            a = T.alloc((t, t), "f32", level="l2")
+            b = T.alloc((t, t), "f32", level="l2")
+            T.fill(Cm, 0)
+            for i in T.serial(6):
+                if x == i // 2:
+                    T.copy(a, Am[0, (i % 2) * t])
+                if y == i // 3:
+                    T.copy(b, Bm[(i % 3) * t, 0])
+                T.broadcast(a, root=i // 2, axis=0)
+                T.broadcast(b, root=i // 3, axis=1)
+                T.gemm(a, b, Cm)
+
+    return k, [nrm(M, K), nrm(K, N), z(M, N)]
+
+
+def cta_cluster_gemm():
+    M, N, K = 64, 96, 32
+
+    @T.program
+    def k(A: T.Tensor((M, K), "f16"), B: T.Tensor((K, N), "f16"), C: T.Tensor((M, N), "f32")):
+        with T.Kernel(cta_cluster=2, block=(6, 4), threads=64) as (bx, by):
+            a = T.alloc((16, K), "f16", level="l1")
+            b = T.alloc((K, 16), "f16", level="l1")
+            c = T.alloc((16, 16), "f32")
+            T.copy(a, A[by * 16, 0])
+            T.copy(b, B[0, bx * 16])
+            T.gemm(a, b, c, clear_accum=True)
+            T.copy(C[by * 16, bx * 16], c)
+
+    return k, [nrm(M, K, dt="f2"), nrm(K, N, dt="f2"), z(M, N)]
+
+
+def multicast_impl():
+    @T.program
+    def k(B: T.Tensor((24, 48), "f32"), C: T.Tensor((4, 24, 48), "f32")):
+        with T.Kernel(cluster=3, block=4, threads=64), T.Scale("cluster") as cx, T.Scale("block") as (b, _):
+            s = T.alloc((24, 16), "f32", level="l1")
+            T.clear(s)
+            if b == 1:
+                T.copy(s, B[0, cx * 16])
+            T.broadcast(s, root=1, impl="multicast")
+            T.copy(C[b, 0:24, cx * 16 : cx * 16 + 16], s)
+
+    return k, [nrm(24, 48), z(4, 24, 48)]
+
+
+def rs_ag_rows3():
+    n, M, N = 3, 9, 4
+
+    @T.program
+    def k(X: T.Tensor((n * M, N), "f32"), Y: T.Tensor((n * M, N), "f32")):
+        with T.Kernel(device=n, block=1, threads=32), T.Scale("device") as (_r, _m):
+            x = T.view(X, layout=T.FullRow)
+            y = T.view(Y, layout=T.FullRow)
+            p = T.alloc((M // n, N), "f32", level="l2")
+            q = T.alloc((M, N), "f32", level="l2")
+            T.reduce_scatter(p, x)
+            T.allgather(q, p)
+            T.copy(y, q)
+
+    return k, [nrm(n * M, N), z(n * M, N)]
+
+
+def conv1d_halo3():
+    n, L = 3, 7
+
+    @T.program
+    def k(X: T.Symmetric((L + 2,), "f32"), Y: T.Symmetric((L,), "f32")):
+        with T.Kernel(device=n, block=1, threads=32), T.Scale("device") as (r, m):
+            if r + 1 < m:
+                T.copy(X[0:1], X[L : L + 1], dst=r + 1)
+            if r > 0:
+                T.copy(X[L + 1 : L + 2], X[1:2], dst=r - 1)
+            T.barrier()
+            for i in T.Parallel(L):
+                Y[i] = 0.25 * X[i] + 0.5 * X[i + 1] + 0.25 * X[i + 2]
+
+    x = nrm(n, L + 2)
+    x[0, 0] = 0
+    x[-1, -1] = 0
+    return k, [x, z(n, L)]
+
+
+def wafer_gemv():
+    p, q, h, w = 3, 4, 5, 6
+
+    @T.program
+    def k(A: T.Tensor((q * h, p * w), "f32"), X: T.Tensor((p * w,), "f32"), Y: T.Tensor((q * h,), "f32")):
+        with T.Kernel(block=(p, q), threads=32) as (x, y):
+            a = T.alloc((h, w), "f32", level="l1")
+            v = T.alloc((w,), "f32", level="l1")
+            s = T.alloc((h,), "f32", level="l1")
+            t = T.alloc((h, w), "f32", level="l1")
+            T.copy(a, A[y * h, x * w])
+            T.copy(v, X[x * w])
+            for i, j in T.Parallel(h, w):
+                t[i, j] = a[i, j] * v[j]
+            T.reduce_sum(t, s, dim=1)
+            T.allreduce(s, axis=0)
+            if x == 0:
+                T.copy(Y[y * h], s)
+
+    return k, [nrm(q * h, p * w), nrm(p * w), z(q * h)]

@@ -234,7 +234,7 @@ class _Lanes:
         units = [np.broadcast_to(np.arange(old.shape[0]).reshape((-1,) + (1,) * rank), shape)] if lead else []
         where = tuple(i[wanted] for i in (*units, *index))
         values = cast_array(np.broadcast_to(value, shape)[wanted], dtype(old.dtype))
-        if combine:
+        if combine and combine != PUT:
             ATOMICS[combine].at(old, where, values)
         else:
             old[where] = values
@@ -246,6 +246,10 @@ def _loads(nest: Nest) -> list[Load]:
 
     every = (nest.value, *nest.index, *nest.guards)
     return [part for e in every for part in walk(e) if isinstance(part, Load)]
+
+
+PUT = "put"
+"""How elements are combined that are only stored, each by one unit: which ones, the run tells."""
 
 
 def _run(*operands: Array, code: str, combine: str = "", padded: bool = False, **numbers: int) -> Array:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megatile.core.dtypes import itemsize
-from megatile.core.elementwise import OPERATION_NAMES
+from megatile.core.elementwise import OPERATION_NAMES, PUT
 from megatile.core.expr import (
     ONE,
     WEAK,
@@ -254,6 +254,9 @@ class Command:
                 for axis, i in zip(target.axes, index, strict=True)
             )
         )
+        named = [t.name for i in index for t in linear(i)[0] if isinstance(t, Symbol)]
+        exact = sorted(named) == sorted(v for v, e in scope.vars if e != ONE or v in named)
+        exact = exact and all(_runs(i) for i in index)
         operands = list(self.operands)
         word, remote = "w", target.at is not None and bool(operands)
         if not box:
@@ -277,6 +280,8 @@ class Command:
             attributes["padded"] = True
         if not box and (target.home.depth < frame.level.depth or target.at is not None):
             attributes["each"] = unit  # one unit after the other: all change the same tile
+            if not combine and not (exact and not guards):
+                attributes["combine"] = PUT  # of its region only elements that conditions or data tell
         work = _work((value, *guards), scope.vars, frame.lowering)
         dtype = value.dtype if value.dtype not in WEAK and value.dtype != "bool" else "f32"
         reads = tuple(b.region() for b in operands)
@@ -320,6 +325,12 @@ class Command:
             return part
 
         return rebuild(expr, named).text()
+
+
+def _runs(index: Expr) -> bool:
+    """Whether an index is one of the iterations, moved by a number: a run of elements."""
+    terms, _ = linear(index)
+    return all(isinstance(t, Number) or (isinstance(t, Symbol) and terms[t] == 1) for t in terms)
 
 
 def _plus(left: Expr, right: Expr) -> Expr:

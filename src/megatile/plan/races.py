@@ -69,6 +69,8 @@ class RaceWatch:
         handle = cohort.handles[code.tile]
         if not isinstance(handle, TileHandle) or handle.tile not in self.seen:
             return
+        if 0 in found.shape:
+            return  # a region without elements conflicts with nothing
         count = len(cohort)
         owners, buffers = (spread(v, count) for v in found.lead)
         starts = [spread(s, count) for s in found.start] or [np.zeros(count, dtype=np.int64)] * len(
