@@ -2,7 +2,7 @@
 enum { DONE, WAITS, MOVED, TURN };
 struct meeting { long arrived, generation; };
 typedef int step_t(void *frame, void *here, long worker);
-struct round { step_t *step; char *frames; long size; void *here; long left, moved, patience; };
+struct round { step_t *step; char *frames; long size; void *here; long left, moved, low, count, lanes, patience; };
 INLINE void rest(void) {
 #if defined(__x86_64__)
   __asm__ volatile("pause");
@@ -39,21 +39,32 @@ INLINE void release(struct meeting *m) {
 }
 INLINE int passed(struct meeting *m, long seen) { return __atomic_load_n(&m->generation, __ATOMIC_ACQUIRE) != seen; }
 
-static void one_round(void *argument, long worker, long index) {
-  struct round *const r = argument;
+/* One step of a unit; whether it moved. */
+static int stepped(struct round *r, long index, long worker) {
   char *const frame = r->frames + index * r->size;
-  if (*(int *)frame < 0) return;
   int now = TURN, moved = 0;
   if (procs.size) procs.inside++;
-  for (long turns = 64, patience = r->patience; turns && patience >= 0;) {
-    now = r->step(frame, r->here, worker);
-    if (now != WAITS) moved = 1;
-    if (now == DONE) break;
-    if (now == TURN) turns--; else patience--, rest(); /* the others are at work: they come soon */
-  }
+  for (int turns = 0; turns < 64 && now == TURN; turns++) moved |= (now = r->step(frame, r->here, worker)) != WAITS;
   if (procs.size) procs.inside--;
   if (now == DONE) { *(int *)frame = -1; __atomic_fetch_sub(&r->left, 1, __ATOMIC_RELAXED); }
-  if (moved) __atomic_store_n(&r->moved, 1, __ATOMIC_RELAXED);
+  return moved;
+}
+
+/* The units of a lane, in turn, until all are done or wait for others who do not come soon. */
+static void lane(void *argument, long worker, long index) {
+  struct round *const r = argument;
+  const long first = r->low + index * r->count / r->lanes, after = r->low + (index + 1) * r->count / r->lanes;
+  for (long patience = r->patience; patience >= 0;) {
+    int moved = 0, left = 0;
+    for (long i = first; i < after; i++) {
+      if (*(int *)(r->frames + i * r->size) < 0) continue;
+      left = 1;
+      moved |= stepped(r, i, worker);
+    }
+    if (moved) __atomic_store_n(&r->moved, 1, __ATOMIC_RELAXED);
+    if (!left) return;
+    if (moved && r->patience) patience = r->patience; else patience--, rest();
+  }
 }
 
 /* All units of a group, in turn, until none is left. Their frames begin with the place to go on from. */
@@ -69,11 +80,12 @@ static void together(struct run *run, step_t *step, long size, void *here, long 
   const long low = own_first(count), high = own_after(count);
   for (long i = low; i < high; i++) ((long *)(memory + size * i))[1] = i;
   meet();
-  struct round r = {step, memory, size, here, high - low, 0, pool && count <= pool->threads ? 20000 : 0};
+  const long lanes = pool && count > 1 ? lmin(count, pool->threads) : 1;
+  struct round r = {step, memory, size, here, high - low, 0, low, high - low, lanes, lanes > 1 ? lmax(20000 * lanes / count, 1) : 0};
   while (r.left) {
     r.moved = 0;
-    if (pool && count > 1) pool->run(pool, one_round, &r, count);
-    else for (long i = low; i < high; i++) one_round(&r, worker, i);
+    if (lanes > 1) pool->run(pool, lane, &r, lanes);
+    else lane(&r, worker, 0);
     if (!r.moved && outer) { if (procs.idle(procs.world)) procs.lost = 1; }
     else if (!r.moved) fail(run->failure, site, r.left);
     if (procs.lost) break;
