@@ -302,3 +302,13 @@ def test_autotune():
         T.autotune({"bM": [16]}, machin="dgx-h100")
     with pytest.raises(TuneError, match="choices are missing"):
         T.autotune(gemm)
+
+
+def test_results_of_other_code_do_not_count(tmp_path, monkeypatch):
+    store = tmp_path / "s.sqlite"
+    first = mt.tune(adding, CHOICES, workers=1, store=store, **FAST)
+    before = kept(store)
+    monkeypatch.setattr("megatile.tune.work.code_digest", lambda: "the engine was mended")
+    again = mt.tune(adding, CHOICES, workers=1, store=store, **FAST)
+    assert again.best == first.best
+    assert len(kept(store)) == 2 * len(before)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import product
 from math import prod
+from pathlib import Path
 from typing import Any
 
+import megatile
 from megatile.core.errors import MegatileError
-from megatile.core.version import __version__
 from megatile.cost.floor import floor
 from megatile.cost.price import lower_bound
 from megatile.hda import HDA
@@ -22,6 +24,8 @@ from megatile.sim import simulate
 from megatile.sim.result import Result
 
 MOST_POINTS = 1_000_000
+TIMING_CODE = ("hda", "plan", "sim", "timing")
+"""Folders whose code decides how long a plan takes on a machine."""
 Choice = Mapping[str, Any]
 Objective = Callable[[Result], float]
 
@@ -71,7 +75,7 @@ class Task:
         except self.refuses as problem:
             return Outcome(index, why=_first_line(problem))
         kind = "time" if self.objective is None else _name(self.objective)
-        text = f"{__version__} {plan.digest} {hda.fingerprint()} {kind}"
+        text = f"{code_digest()} {plan.digest} {hda.fingerprint()} {kind}"
         return Outcome(index, hashlib.sha256(text.encode()).hexdigest(), bound)
 
     def measure(self, index: int) -> float:
@@ -79,6 +83,16 @@ class Task:
         plan, hda = self.plan(index)
         result = simulate(plan, machine=hda, record=self.objective is not None)
         return float(result.time_ps if self.objective is None else self.objective(result))
+
+
+@lru_cache(maxsize=1)
+def code_digest() -> str:
+    """What tells one state of the code that times plans from another, within a release too."""
+    found = hashlib.sha256()
+    for folder in TIMING_CODE:
+        for file in sorted((Path(megatile.__file__).parent / folder).rglob("*.py")):
+            found.update(f"{folder}/{file.name}\0".encode() + file.read_bytes())
+    return found.hexdigest()
 
 
 def plan_of(made: Any, hda: HDA, arguments: tuple[Any, ...] = ()) -> Plan:
