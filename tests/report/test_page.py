@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.report.browser import SCREENSHOTS, chromium, errors, wait_for
+from tests.tune.factories import gemm
 
+import megatile as mt
 from megatile.collectives import predict
 from megatile.core.errors import MegatileError
 from megatile.hda import machine
@@ -20,7 +22,7 @@ from megatile.hda.vary import figures, scaled
 from megatile.report import page as pages
 from megatile.report.page import LinkUse, page
 from megatile.sim import simulate
-from megatile.sim.page import link_use, memory_bytes
+from megatile.sim.page import link_use, memory_bytes, result_page
 from megatile.trace import TraceBuilder
 
 
@@ -175,6 +177,11 @@ def test_the_page_works_in_a_browser(result: Any, tmp_path: Path) -> None:
         browser.find_element("id", "search").send_keys("send")
         sends = len(result.trace.select(operation="send"))
         assert browser.find_element("id", "found").text == f"{sends} events"
+        canvas.send_keys("nn")
+        said = browser.find_element("id", "picked").text
+        assert said.startswith("send on ")
+        canvas.send_keys("p")
+        assert browser.find_element("id", "picked").text != said
         retimed = lambda: float(browser.find_element("id", "retimed").get_attribute("data-ps"))  # noqa: E731
         assert retimed() == pytest.approx(result.time_ps)
         slider = "const s = document.getElementById('s0'); s.value = %s; s.dispatchEvent(new Event('input'))"
@@ -186,6 +193,38 @@ def test_the_page_works_in_a_browser(result: Any, tmp_path: Path) -> None:
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         assert browser.save_screenshot(str(SCREENSHOTS / "report.png"))
         browser.set_window_size(420, 900)
-        wide = browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth + 1")
-        assert wide, "the page is wider than a narrow window"
-        assert not errors(browser)
+        program = mt.simulate(gemm(256, 256, 64), machine="dgx-h100").report(tmp_path / "program.html")
+        for one in (file, program):
+            browser.get(one.as_uri())
+            wait_for(browser, lambda b: b.execute_script("return document.body.dataset.ready"))
+            fits = browser.execute_script("return document.documentElement.scrollWidth <= innerWidth + 1")
+            assert fits, "the page is wider than a narrow window"
+            assert not errors(browser)
+
+
+def test_many_blocks_share_the_rows_of_their_unit() -> None:
+    low = mt.lower(gemm(256, 256, 64, bM=16, bN=16, bK=32), machine="dgx-h100")
+    data = data_of(result_page(mt.simulate(low), retime=False))
+    timeline = data["timeline"]
+    assert len(timeline["instances"]) > 256  # the device, its blocks
+    assert len(timeline["units"]) <= 1 + 132
+    assert all("block" not in name for name in timeline["units"])
+    row, start, length = (
+        column(data, n, k) for n, k in (("row", "<i4"), ("start", "<f8"), ("length", "<f8"))
+    )
+    same = np.diff(row) == 0
+    assert (start[1:][same] >= start[:-1][same] + length[:-1][same]).all()
+    control = [r for r in timeline["rows"] if r["kind"] == "control"]
+    assert {r["name"] for r in control} == {"control"}  # launches of blocks that start together are one
+    for i, unit in zip(column(data, "instance", "<i4"), row, strict=True):
+        name = timeline["units"][timeline["rows"][unit]["unit"]]
+        assert timeline["instances"][i].startswith(name)
+
+
+def test_the_roofline_is_that_of_the_units_in_use() -> None:
+    hda = mt.machine("dgx-h100")
+    data = data_of(result_page(mt.simulate(gemm(2048, 2048, 256, bM=64, bN=64), machine=hda), retime=False))
+    (hbm,) = (m["rate"] for m in data["roofline"]["memories"] if m["name"] == "hbm")
+    assert hbm == pytest.approx(hda.memory("hbm").effective_bandwidth)  # of one device of eight
+    (point,) = (p for p in data["roofline"]["points"] if p["name"].endswith(" of hbm"))
+    assert point["rate"] <= hbm * point["intensity"]  # what caches give counts as theirs

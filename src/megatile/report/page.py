@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,14 @@ from megatile.core.quantities import format_time
 from megatile.hda import HDA
 from megatile.trace import Trace, critical_groups
 from megatile.trace.critical import critical_events
+from megatile.trace.exposure import WAITING, engine_kind
 from megatile.trace.lanes import rows_of
 
 MOST_EVENTS = 1_000_000
 MOST_LINKS = 1500
 MOST_NETWORKS = 12
+MOST_UNITS = 200
+"""Up to so many instances have rows of their own; beyond, those of one hardware unit share its rows."""
 MOST_DRAWN = 256
 """Endpoints up to which the links that carried nothing are drawn too."""
 _SOURCE_LIMIT = 1 << 20
@@ -139,11 +143,52 @@ def write_page(path: str | Path, text: str) -> Path:
 # the timeline
 
 
-def _timeline(trace: Trace) -> dict[str, Any]:
-    every, row = rows_of(trace)
+def _together(trace: Trace) -> Trace:
+    """A trace whose many instances (``gpu0/sm3/block1700``) stand in the rows of their hardware unit."""
+    if len(trace.units) <= MOST_UNITS:
+        return trace
+    names = [name.rpartition("/")[0] or name for name in trace.units]
+    units = dict.fromkeys(names)
+    if len(units) == len(names):
+        return trace
+    number = {name: i for i, name in enumerate(sorted(units, key=_natural))}
+    places = np.array([number[name] for name in names], dtype=np.int64)
+    columns = {**trace.columns, "unit": places[trace.columns["unit"]]}
+    return replace(trace, units=tuple(number), columns=columns)
+
+
+def _once(trace: Trace) -> np.ndarray:
+    """The events, of those that wait for the same thing at the same time on one unit only the first."""
+    waits = np.array([engine_kind(name) in WAITING for name in trace.engines], dtype=bool)
+    waiting = waits[trace.columns["engine"]]
+    at = np.flatnonzero(waiting)
+    same = [trace.columns[name][at] for name in ("unit", "engine", "operation", "start_ps", "end_ps")]
+    _, first = np.unique(np.stack(same), axis=1, return_index=True)
+    return np.sort(np.concatenate([np.flatnonzero(~waiting), at[first]]))
+
+
+def _part(trace: Trace, kept: np.ndarray) -> Trace:
+    """Some events of a trace, without what leads from one to another."""
+    if len(kept) == len(trace):
+        return trace
+    columns = {name: column[kept] for name, column in trace.columns.items()}
+    columns["cause"] = np.full(len(kept), -1, dtype=np.int64)
+    return replace(trace, columns=columns, flows=np.zeros((0, 2), dtype=np.int64), counters=())
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """``sm2`` before ``sm10``."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _timeline(alone: Trace) -> dict[str, Any]:
+    trace = _together(alone)
+    kept = np.arange(len(trace)) if trace is alone else _once(trace)
+    row = np.full(len(trace), -1, dtype=np.int64)
+    every, row[kept] = rows_of(_part(trace, kept))
     critical = np.zeros(len(trace), dtype=np.uint8)
     critical[critical_events(trace)] = 1
-    order = np.lexsort((trace.columns["start_ps"], row)) if len(trace) else np.zeros(0, dtype=np.int64)
+    order = kept[np.lexsort((trace.columns["start_ps"][kept], row[kept]))]
     left_out = ""
     if len(order) > MOST_EVENTS:
         cut = int(row[order[MOST_EVENTS]])
@@ -163,10 +208,12 @@ def _timeline(trace: Trace) -> dict[str, Any]:
         "cause": place[columns["cause"]].astype(np.int32),
         "row": row[order].astype(np.int32),
         "critical": critical[order],
+        "instance": alone.columns["unit"][order].astype(np.int32),
         **{name: columns[name].astype(np.int32) for name in ("operation", "source", "operand")},
     }
     return {
         "units": list(trace.units),
+        "instances": list(alone.units),
         "operations": list(trace.operations),
         "sources": list(trace.sources),
         "operands": list(trace.operands),

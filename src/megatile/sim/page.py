@@ -64,20 +64,28 @@ def _rate(value: float, unit: str) -> str:
 
 
 def _traffic(result: Result) -> list[tuple[str, str, str, str]]:
-    rows = [(f"memory {n}", format_bytes(count), "", "") for n, count in memory_bytes(result.trace).items()]
-    rows += [
-        (f"cache {n}", format_bytes(t.read_bytes + t.written_bytes), "", t.hit_text)
-        for n, t in result.traffic.items()
-        if t.hit_text
-    ]
+    """Every memory layer with its bytes, the busiest of its memories and its hits; then the busiest links."""
+    layers = memory_bytes(result.trace)
     moved = result.usage.bytes_on
-    for kind, table in (("shared memory", result.memories), ("link", result.links)):
-        ranked = sorted(table.items(), key=lambda item: (-item[1], item[0]))
-        names = [(n.removeprefix("memory "), n, share) for n, share in ranked]
-        rows += [(f"{kind} {s}", format_bytes(moved[n]), f"{share:.1%}", "") for s, n, share in names[:12]]
-        if len(names) > 12:
-            rest = sum(moved[n] for _, n, _ in names[12:])
-            rows.append((f"… {len(names) - 12} more", format_bytes(rest), "", ""))
+    shares: dict[str, float] = {}
+    served: dict[str, int] = {}
+    for name, share in result.memories.items():
+        layer = name.removeprefix("memory ").partition("[")[0]
+        shares[layer] = max(shares.get(layer, 0.0), share)
+        served[layer] = served.get(layer, 0) + moved[name]
+    rows = []
+    for layer in (*layers, *(name for name in result.traffic if name not in layers)):
+        traffic = result.traffic.get(layer)
+        hits = traffic.hit_text.removesuffix(" hits") if traffic is not None else ""
+        through = traffic.read_bytes + traffic.written_bytes if traffic is not None and hits else 0
+        nbytes = through or served.get(layer) or layers.get(layer, 0)
+        busy = f"{shares[layer]:.1%}" if layer in shares else ""
+        rows.append((f"{'cache' if hits else 'memory'} {layer}", format_bytes(nbytes), busy, hits))
+    ranked = sorted(result.links.items(), key=lambda item: (-item[1], item[0]))
+    rows += [(n.removeprefix("link "), format_bytes(moved[n]), f"{use:.1%}", "") for n, use in ranked[:8]]
+    if len(ranked) > 8:
+        rest = sum(moved[n] for n, _ in ranked[8:])
+        rows.append((f"… {len(ranked) - 8} more links", format_bytes(rest), "", ""))
     return rows
 
 
@@ -147,6 +155,8 @@ def _roofline(result: Result) -> Roofline:
         layer = hda.memory(name)
         count = hda.level(layer.level).total * result.share_of_machine
         memories[name] = layer.effective_bandwidth * max(1.0, count)
+        behind = result.traffic.get(name)  # what caches before it left to it
+        nbytes = behind.read_bytes + behind.written_bytes if behind is not None else nbytes
         if nbytes:
             points[f"{_rate(flops / seconds, 'FLOP/s')} at {flops / nbytes:.3g} per byte of {name}"] = (
                 flops / nbytes,

@@ -11,9 +11,12 @@ from html import escape
 from pathlib import Path as FilePath
 from typing import Any, ClassVar
 
+import numpy as np
+
 from megatile.core.quantities import format_bytes, format_time
 from megatile.hda import HDA
 from megatile.plan.model import Plan
+from megatile.plan.residency import copies
 from megatile.sim.data import Scalars, assumed
 from megatile.sim.record import Record, Traffic, Usage
 from megatile.sim.simulation import EVERYTHING, Launched, Simulation
@@ -206,7 +209,8 @@ class Result:
     def share_of_machine(self) -> float:
         """The part of the machine's units that the plan runs on."""
         resources = self.record.launched.resources
-        return len(set(resources.places)) / max(1, resources.level.total)
+        first, _ = copies(self.plan, self.machine)[self.plan.level(None).name]
+        return len(np.unique(first)) / max(1, resources.level.total)
 
     def retime(self, factors: Mapping[str, float]) -> int:
         """Picoseconds with figures of the machine multiplied: ``{"memory.hbm.bandwidth": 2}``."""
