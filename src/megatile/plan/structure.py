@@ -144,15 +144,16 @@ def check_streams(plan: Plan, level: Level) -> None:
     if not streams and plan.levels:
         return
     word, count = ("unit" if level is plan.first else level.name), plan.instances(level.name)
-    covered = np.zeros(count, dtype=np.int64)
-    for run in (run for stream in streams for run in stream.units):
+    runs = [run for stream in streams for run in stream.units]
+    covered = np.zeros(count, dtype=np.min_scalar_type(len(runs)))
+    for run in runs:
         if not run[2]:
             raise PlanError(f"units {run} of a stream have step 0")
         numbers = range(*run)
         outside = next((i for i in (*numbers[:1], *numbers[-1:]) if not 0 <= i < count), None)
         if outside is not None:
             raise PlanError(f"stream of {word} {outside}, but there are {count} {word}s")
-        covered[np.arange(*run)] += 1
+        covered[slice(*run) if run[2] > 0 else np.arange(*run)] += 1
     least = 0 if plan.partial else 1
     if (wrong := (covered < least) | (covered > 1)).any():
         at = int(np.argmax(wrong))

@@ -167,7 +167,7 @@ class Instances:
         slots, engines = table.storages - table.first_slot, table.lanes(view.dma.channels)
         streams = table.stream_of[i]
         sizes = np.array([len(s.frame) for s in table.streams] + [0], dtype=np.int64)
-        used = sizes[streams] if rows.fixed else np.full(count, sizes[streams].max(initial=0))
+        used = sizes[streams] if rows.fixed else np.full(count, sizes[np.unique(streams)].max(initial=0))
         frames = arena.extend("frame", int(used.sum()))
         heads = arena.extend("heads", table.storages * count, NONE)
         rows.held = arena.extend("held", slots * count), slots

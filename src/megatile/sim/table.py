@@ -254,17 +254,19 @@ class PlanTable:
         self.level_lists: list[tuple[int, int, int]] = []
         """Per level: its list of streams (NONE: all have the same), that stream, its list of places."""
         for level in plan.all_levels:
-            found = np.full(plan.instances(level.name), NONE, dtype=np.int64)
+            # There may be many instances: the smallest integers that can count the streams will do.
+            kind = np.min_scalar_type(-1 - len(plan.streams))
+            found = np.full(plan.instances(level.name), NONE, dtype=kind)
             mine = [n for n, s in enumerate(plan.streams) if plan.level(s.level) is level]
             for n in mine:
                 for run in plan.streams[n].units:
-                    found[np.arange(*run)] = n
+                    found[slice(*run) if run[2] > 0 else np.arange(*run)] = n
             self.stream_of.append(found)
             streams, one, places = NONE, NONE, NONE
             if len(mine) == 1:
                 one = self.stream_base + mine[0]
             elif mine:
-                streams = rows.raw((found + self.stream_base).tolist())
+                streams = rows.raw((found.astype(np.int64) + self.stream_base).tolist())
             if plan.levels and level.slots is None:
                 index = np.arange(level.count, dtype=np.int64)
                 where = np.broadcast_to(level.place.evaluate({"unit": index}), index.shape)
