@@ -9,6 +9,7 @@
 * ``streams.py``: levels, streams, and the frame in which statements are lowered;
 * ``regions.py``: a region of a view as a block of its home, with origins put in and cut at its edges;
 * ``commands.py``, ``loops.py``, ``collectives.py``, ``statements.py``: rules of statements;
+* ``gathered.py``: views that scatter indices; ``messages.py``: puts as messages;
 * ``elements.py``, ``nests.py``: elementwise code;
 * ``phases.py``, ``flags.py``: regions of further levels, the flags between them, and regions inside an
   instance;

@@ -16,7 +16,7 @@ from megatile.hda import HDA, divided, machine as find_machine
 from megatile.ir.passes.driver import Pass, Simplify, Step, steps
 from megatile.ir.program import Program
 from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
-from megatile.lower import phases, statements
+from megatile.lower import gathered, phases, statements
 from megatile.lower.residency import placed
 from megatile.lower.storage import Home
 from megatile.lower.streams import Level, Lowering
@@ -25,6 +25,7 @@ from megatile.plan import model as pm
 from megatile.plan.statements import regions_of, write_of
 
 assert phases.rule is statements.rule  # both add to the table of rules
+assert gathered.AROUND  # as does this
 PASSES: tuple[Pass, ...] = (WithoutJumps(), Simplify())
 """What is done to a Program before it becomes a Plan."""
 

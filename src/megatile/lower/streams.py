@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,6 +35,8 @@ from megatile.plan import model as pm
 Rule = Callable[["Frame", Any], None]
 RULES: dict[type[n.Node], Rule] = {}
 """What each kind of statement becomes in a stream."""
+AROUND: dict[str, Callable[[Frame, n.Node], AbstractContextManager[None]]] = {}
+"""What is done before and after a ``statement``."""
 NUMBERS: dict[str, Callable[[Frame, Expr, int, str], Expr]] = {}
 """How a whole number comes from an expression on ``data``."""
 
@@ -233,7 +235,8 @@ class Frame:
             if rule is None:
                 raise cannot(f"'{type(node).__name__}'", node)
             try:
-                rule(self, node)
+                with AROUND["statement"](self, node):
+                    rule(self, node)
             except LoweringError as error:
                 if error.place is None and node.span:
                     error.place = node.span.place()
