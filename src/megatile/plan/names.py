@@ -31,6 +31,26 @@ from megatile.plan.statements import (
 from megatile.plan.text import statement_text
 
 
+class OutsideError(PlanError):
+    """An access to elements that a tile does not have: the first unit that does it, whose copy, where."""
+
+    def __init__(
+        self, message: str, unit: int = 0, owner: int = 0, start: tuple[int, ...] = (), place: Any = None
+    ) -> None:
+        super().__init__(message, place=place)
+        self.unit, self.owner, self.start = unit, owner, start
+
+    def by(self, unit: int, region: Region) -> OutsideError:
+        """The same with the unit, as far as the region depends on nothing else."""
+
+        def value(expression: Expr, otherwise: int = 0) -> int:
+            return int(expression.evaluate({"unit": unit})) if symbols(expression) <= {"unit"} else otherwise
+
+        self.unit, self.owner = unit, unit if region.at is None else value(region.at, unit)
+        self.start = tuple(map(value, region.start))
+        return self
+
+
 def check_names(plan: Plan) -> None:
     for level in plan.all_levels:
         _known(level.place, {"unit"}, f"the place of level '{level.name}'")
@@ -42,7 +62,8 @@ def check_names(plan: Plan) -> None:
         _known(group.key, {"unit"}, f"the key of group '{group.name}'")
     declared: dict[str, Shape] = {tile.name: tile.shape for tile in plan.tiles}
     for stream in plan.streams:
-        _block(stream.body, Scope({"unit"}, dict(declared), frozenset(declared)))
+        first = next(iter(stream.unit_numbers()), 0)
+        _block(stream.body, Scope({"unit"}, dict(declared), frozenset(declared), first=first))
 
 
 def _known(value: Expr, names: set[str], where: str, place: Any = None) -> None:
@@ -60,18 +81,18 @@ Shape = tuple[int | None, ...]
 @dataclass
 class Scope:
     """The integers known at a point, and the tiles with their shapes; ``ended`` are tiles no longer known.
-    ``certain``: every unit of the stream comes here."""
+    ``certain``: every unit of the stream comes here, its ``first`` one too."""
 
     ints: set[str]
     tiles: dict[str, Shape]
     declared: frozenset[str]
     ended: set[str] = field(default_factory=set)
     certain: bool = True
+    first: int = 0
 
     def inner(self, certain: bool) -> Scope:
-        return Scope(
-            set(self.ints), dict(self.tiles), self.declared, set(self.ended), certain and self.certain
-        )
+        known = certain and self.certain
+        return Scope(set(self.ints), dict(self.tiles), self.declared, set(self.ended), known, self.first)
 
     def shape(self, name: str, statement: Statement) -> Shape:
         """The shape of a tile that is known here."""
@@ -130,7 +151,8 @@ def _block(body: tuple[Statement, ...], scope: Scope) -> None:
     for statement in body:
         where = statement_text(statement)
         for region in regions_of(statement):
-            _inside(region, scope.shape(region.tile, statement), scope.certain, where, statement.source)
+            shape = scope.shape(region.tile, statement)
+            _inside(region, shape, scope.certain, where, statement.source, scope.first)
         for value in _expressions(statement):
             _known(value, scope.ints, where, statement.source)
         if isinstance(statement, Loop):
@@ -146,7 +168,7 @@ def _block(body: tuple[Statement, ...], scope: Scope) -> None:
             scope.bind(name, None, statement)
 
 
-def _inside(region: Region, extents: Shape, certain: bool, where: str, place: Any) -> None:
+def _inside(region: Region, extents: Shape, certain: bool, where: str, place: Any, unit: int) -> None:
     """A region has the rank of its tile, and as far as constants tell it lies inside it."""
     if region.start and len(region.start) != len(extents):
         raise PlanError(
@@ -159,10 +181,8 @@ def _inside(region: Region, extents: Shape, certain: bool, where: str, place: An
         if first is None or count is None or extent is None:
             continue
         if first < 0 or count < 0 or first + count > extent:
-            raise PlanError(
-                f"'{region.tile}' of extents {extents} has no elements {first}:{first + count}: {where}",
-                place=place,
-            )
+            text = f"'{region.tile}' of extents {extents} has no elements {first}:{first + count}: {where}"
+            raise OutsideError(text, place=place).by(unit, region)
 
 
 def _loop(loop: Loop, scope: Scope, where: str) -> None:

@@ -18,6 +18,7 @@ from megatile.core.dtypes import is_float, itemsize, numpy_dtype
 from megatile.plan.code import RegionCode
 from megatile.plan.cohort import Cohort, SlotHandle, TileHandle, Value, lowest, numbers, pick, spread
 from megatile.plan.model import Channel, Plan, PlanError, Tile
+from megatile.plan.names import OutsideError
 
 Array = Any
 ALIGNMENT = 16
@@ -227,14 +228,6 @@ def owner_of(plan: Plan, cohort: Cohort, code: RegionCode, tile: Tile) -> Array:
             int(owner[at]),
         )
     return owner
-
-
-class OutsideError(PlanError):
-    """An access to elements that a tile does not have: the first unit that does it, whose copy, where."""
-
-    def __init__(self, message: str, unit: int, owner: int, start: tuple[int, ...] = ()) -> None:
-        super().__init__(message)
-        self.unit, self.owner, self.start = unit, owner, start
 
 
 def _outside(
