@@ -1,17 +1,25 @@
 """What no machine and no program may do: beat its bound, or lose where rates are doubled."""
 
+import random
+import sys
 import warnings
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings, strategies as st
 from tests.language.tile.random_programs import random_program
+from tests.lower.test_kinds import KINDS
 from tests.tune.factories import gemm
 
 import megatile as mt
 import megatile.language as T
 from megatile.cost.floor import floor
 from megatile.hda.vary import RATES, figures, scaled
+from megatile.plan import model as pm
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from bench_programs import flash_attention
 
 H100 = mt.machine("dgx-h100")
 RATE_NAMES = sorted(n for n in figures(H100) if n.rsplit(".", 1)[1] in RATES and not n.endswith(".size"))
@@ -111,3 +119,59 @@ def test_more_stages_are_faster_until_bandwidth_binds() -> None:
 def test_the_bound_of_a_large_product_is_near_its_time() -> None:
     low = mt.lower(gemm(2048, 2048, 2048, bM=128, bN=128, bK=64, stages=3), machine=H100)
     assert mt.price(low).lower_ps == pytest.approx(mt.simulate(low, record=False).time_ps, rel=0.35)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_doubling_a_rate_never_hurts_programs_of_any_kind(kind) -> None:
+    program, arrays = kind(2)
+    low = mt.lower(program, *arrays, machine=H100)
+    if any(isinstance(s, pm.ReadScalar) for stream in low.plan.streams for s in pm.statements(stream.body)):
+        return  # data decide what it does
+    before, bound = mt.simulate(low.plan, machine=H100, record=False).time_ps, mt.price(low).lower_ps
+    for name in random.Random(kind.__name__).sample(RATE_NAMES, 4):
+        faster = scaled(H100, {name: 2.0})
+        after, least = mt.simulate(low.plan, machine=faster, record=False), mt.price(low.plan, machine=faster)
+        assert least.lower_ps <= bound, name
+        assert least.lower_ps <= after.time_ps <= 1.03 * before, name
+
+
+def sends_and_works(rounds: int, work: int):
+    """Devices put tiles into the next one's memory while blocks compute on what they have."""
+
+    @T.program
+    def kernel(X: T.Tensor((4 * 256, 1024), "f32"), Y: T.Tensor((4 * 256, 1024), "f32")):
+        with T.Kernel(device=4, block=16, threads=128), T.Scale("device") as (d, _):
+            mine = T.view(X, layout=T.Shard(0))
+            out = T.view(Y, layout=T.Shard(0))
+            box = T.alloc((256, 1024), "f32", level="l2")
+            for _ in T.serial(rounds):
+                T.copy(box, mine, dst=(d + 1) % 4)
+            with T.Scale("block") as (b, _):
+                x = T.alloc((16, 1024), "f32")
+                T.copy(x, mine[b * 16, 0])
+                for _ in T.serial(work):
+                    for i, j in T.Parallel(16, 1024):
+                        x[i, j] = T.exp2(x[i, j])
+                T.copy(out[b * 16, 0], x)
+
+    return kernel
+
+
+@pytest.mark.parametrize("machine", ["dgx-h100", "mi300x-8"])
+def test_overlapping_devices_never_beat_the_longer_part(machine) -> None:
+    def time(*parts: int) -> int:
+        return mt.simulate(sends_and_works(*parts), machine=machine, record=False).time_ps
+
+    for rounds, work in ((1, 1), (4, 20), (16, 4)):
+        both, sending, working = time(rounds, work), time(rounds, 0), time(0, work)
+        assert max(sending, working) <= both <= 1.03 * (sending + working)
+
+
+def test_a_larger_cache_never_adds_traffic_of_attention() -> None:
+    low = mt.lower(flash_attention(1, 4, 2, 512, 64), machine=H100)
+    read = []
+    for factor in (1 / 12800, 1 / 1600, 1 / 200, 1):
+        hda = scaled(H100, {"memory.l2_cache.size": factor})
+        read.append(mt.simulate(low.plan, machine=hda).traffic["hbm"].read_bytes)
+    assert read == sorted(read, reverse=True)
+    assert read[0] > read[-1]
