@@ -177,7 +177,7 @@ def check_names(rank):
 
     parts = [shard_sequence(x, causal=True) for x in (q, k, v)]
     before = F.scaled_dot_product_attention
-    with sequence_parallel_attention(layout="zigzag"):
+    with sequence_parallel_attention():
         local = with_gradients(through_torch, parts, shard_sequence(d_out, causal=True))
         cases.refuses(
             "mask", AttentionError, "attn_mask", F.scaled_dot_product_attention, q, k, v, attn_mask=q

@@ -7,7 +7,6 @@ import torch.distributed as dist
 from attention_cases import Cases, shards, single_device, tensors
 
 from megatile.attention import AttentionError, hamilton_attention, shard_sequence
-from megatile.attention.schedules import make_schedule
 
 # One takes torch's own attention on one rank, the others our engine and its plain kernel.
 OPTIONS = (
@@ -26,8 +25,6 @@ def check_torch(rank):
         causal = options.get("causal", False)
         place = {"causal": causal, "schedule": options.get("schedule", "auto")}
         parts = [shard_sequence(x, **place) for x in whole]
-        if ranks > 1:
-            options = {**options, "layout": make_schedule(place["schedule"], ranks).layout(causal)}
         for check in (_check_autocast, _check_second_derivatives, _check_functions, _check_compile):
             check(cases, parts, options)
         exact = single_device(

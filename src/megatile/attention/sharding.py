@@ -43,8 +43,8 @@ def shard_sequence(
     The layout follows from ``schedule`` and ``causal`` as in :func:`hamilton_attention`, or is named by
     ``layout``. ``rank`` and ``ranks`` answer for a rank of a group that does not exist (yet). The result
     carries its layout: given to an attention that expects another one it is refused. What is computed from
-    it carries none; attention takes it where all shards so long were divided as it expects, and otherwise
-    asks for ``layout=``.
+    it carries none; attention refuses it where shards so long were made, but none of them divided as it
+    expects, until ``layout=`` says how.
     """
     problem = _problem(x, dim)
     if problem:
