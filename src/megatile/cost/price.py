@@ -92,7 +92,8 @@ def price(
 
     Values read by ``ReadScalar`` are taken to be ``assume[name]``, or anything up to their bound: the lower
     bound then is that of the least work they allow and the upper one that of the most. Where they decide
-    something else (a peer, say), an error asks for ``assume``. ``timing`` and ``launch`` are those of
+    something else (a peer, say), an error asks for ``assume`` (programs with ``while`` have a lower bound all
+    the same). ``timing`` and ``launch`` are those of
     ``simulate``.
     """
     runs = _runs(plan, machine, timing, launch)
@@ -117,7 +118,10 @@ def price(
     least = floor(plan, machine, launch=launch)
     if _takes_turns(plan, find_machine(machine), FEW) and not has_any(plan) and not _reads(plan):
         return Price.bounded(least, bounds)
-    found = bounds()
+    try:
+        found = bounds()
+    except Undecided:  # the lower bound holds all the same; who asks for the upper one gets the reason
+        return Price.bounded(least, bounds)
     return replace(found, lower_ps=max(found.lower_ps, least), upper_ps=max(found.upper_ps, least))
 
 
