@@ -77,6 +77,34 @@ def test_the_largest_blocks_of_halving_doubling_stay_inside_nodes():
     assert found.time_ps * 1e-12 <= 1.35 * (far + near)
 
 
+@pytest.mark.parametrize("operation", ["reduce_scatter", "all_gather"])
+@pytest.mark.parametrize("ranks", [2, 4, 16, 32])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_blocks_that_go_to_the_nearest_partner_first_come_home(operation, ranks, in_place):
+    hda, options = mt.machine("h100-cluster"), {"ranks": ranks, "in_place": in_place}
+    job, _ = make_job(operation, machine=hda, nbytes=12 * ranks, **options)
+    prove(find_algorithm("halving_doubling").plan(job, near=True), job)
+    uneven, _ = make_job(operation, machine=hda, nbytes=12 * ranks + 4, **options)
+    with pytest.raises(CollectiveError, match="needs blocks of one size"):
+        find_algorithm("halving_doubling").plan(uneven, near=True)
+
+
+@pytest.mark.parametrize("operation", ["reduce_scatter", "all_gather"])
+def test_large_blocks_to_near_partners_are_chosen_between_nodes(operation):
+    hda, nbytes = mt.machine("h100-cluster", nodes=2), 4 << 20
+    far = predict(operation, machine=hda, nbytes=nbytes, algorithm="halving_doubling")
+    found = predict(operation, machine=hda, nbytes=nbytes)
+    assert found.candidate.label == "halving_doubling(near=True)"
+    assert found.time_ps < 0.6 * far.time_ps
+    # Also where the copies of the blocks cost time of their own.
+    plans = [
+        mt.collective(operation, machine=hda, nbytes=nbytes, algorithm="halving_doubling", settings=settings)
+        for settings in ({}, {"near": True})
+    ]
+    times = [mt.simulate(plan, machine=hda).time_ps for plan in plans]
+    assert times[1] < 0.65 * times[0]
+
+
 @pytest.mark.parametrize("path", ["bulk", "small", "switch"])
 def test_the_share_of_nvlink_is_not_that_of_network_cards(path):
     hda = mt.machine("h100-cluster", **{"protocol.share": "50 %", "protocol.switch_share": "50 %"})

@@ -40,6 +40,7 @@ def test_what_is_not_there_has_the_place_around_it() -> None:
         ("- 1\n- 2\n", 1, "holds a sequence, not keys and values"),
         ("just text", 1, "holds a scalar"),
         ("a: 1\n? [x, y]\n: 2\n", 2, "a key must be a plain name"),
+        ("a: 1\nb${1}: 2\n", 2, "a key must be a plain name"),
         ("a: 1\nb: !!python/name:os.system x\n", 2, "not a plain value"),
         ("a: !custom 3\n", 1, "not a plain value"),
         ("a: !!int x\n", 1, "not a plain value"),

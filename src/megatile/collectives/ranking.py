@@ -276,6 +276,8 @@ def variants(known: Algorithm, job: Job, library: bool = False) -> Iterator[dict
         yield {"both_ways": True}
     if "overlap" in known.options and job.operation == "all_reduce" and len(job.nesting) == 2:
         yield from ({"overlap": True, "chunks": n} for n in ((16,) if job.nbytes >= LARGE else ()))
+    if "near" in known.options and job.operation != "all_reduce" and len(job.nesting) > 1:
+        yield from ({"near": True} for _ in range(job.count % job.ranks == 0))
     if "inner" in known.options:
         yield {"inner": "direct"}
         wanted = "sum" if job.reduction == "avg" else job.reduction

@@ -135,7 +135,9 @@ class _Builder:
     def mapping(self, node: yaml.MappingNode, key_path: KeyPath) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
+            if (
+                not isinstance(key_node, yaml.ScalarNode) or "${" in key_node.value
+            ):  # values are computed only
                 raise self.error(key_node, "a key must be a plain name", key_path)
             key = key_node.value
             if key in result:

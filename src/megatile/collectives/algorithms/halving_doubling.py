@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatile.collectives.blocks import Blocks, piece
-from megatile.collectives.job import Job
+from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.phases.exchange import Exchange, Fold, power_below
 from megatile.collectives.rank_groups import AllRanks, NearestLast
 from megatile.collectives.registry import algorithm
@@ -24,13 +24,16 @@ def _power_of_two_unless_all_reduce(job: Job) -> str | None:
     "all_gather",
     unfit=_power_of_two_unless_all_reduce,
 )
-def halving_doubling(w: Writer) -> None:
+def halving_doubling(w: Writer, near: bool = False) -> None:
     """Halve the data, then back: 2 log2(n) rounds, as few bytes as a ring.
 
     In an all-reduce the largest blocks go to the nearest partner; where every rank must end with its own
-    block, they go to the farthest.
+    block, they go to the farthest, or with ``near`` to the nearest, at the price of a copy of all blocks.
     """
     n = w.job.ranks
+    if near and w.job.operation != "all_reduce":
+        _with_a_copy(w)
+        return
     core = power_below(n)
     whole = w.job.operation == "all_reduce"
     group = NearestLast(n, core=core) if whole and n > 2 else AllRanks(n)
@@ -45,6 +48,34 @@ def halving_doubling(w: Writer) -> None:
         with Fold(w, AllRanks(n), piece(w.sums, 0, w.job.count), w.job.count).around(w.own, w.sums) as source:
             exchange.reduce_scatter(source, w.sums)
             exchange.all_gather(w.sums)
+
+
+def _with_a_copy(w: Writer) -> None:
+    """Blocks in the order of positions lie side by side in a buffer of their own: copied there before they
+    are reduced, or back after they are gathered."""
+    job, blocks = w.job, w.blocks
+    n = job.ranks
+    if job.count % n:
+        raise CollectiveError(
+            f"halving_doubling(near=True) needs blocks of one size, and {n} ranks share {job.count} elements"
+        )
+    group, scatters = NearestLast(n, core=n), job.operation == "reduce_scatter"
+    ordered = w.sums if scatters and w.out_of_place else w.tile("ordered", (job.count,))
+    exchange = Exchange.over(w, group, blocks)
+    if scatters:
+        # Those that are sent first are copied first.
+        first = (group.me ^ (n // 2)) // max(1, n // 2) * (n // 2)
+        with w.loop(0, n, "block") as k:
+            place = (first + k) % n
+            w.copy(blocks.part(ordered, place), blocks.part(w.own, group.unit_at(place)))
+        exchange.reduce_scatter(ordered, ordered, w.output if w.out_of_place else None)
+        if not w.out_of_place:
+            w.copy(blocks.part(w.own, unit), blocks.part(ordered, group.me))
+        return
+    w.copy(blocks.part(ordered, group.me), w.contribution())
+    exchange.all_gather(ordered)
+    with w.loop(0, n, "block") as k:
+        w.copy(blocks.part(w.output, group.unit_at(k)), blocks.part(ordered, k))
 
 
 @algorithm("recursive_doubling", "all_reduce")
