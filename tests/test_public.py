@@ -37,6 +37,11 @@ def test_none_is_one_clear_error(name: str) -> None:
     assert len(str(caught.value)) > 20
 
 
+def test_a_database_of_none_is_one_clear_error() -> None:
+    with pytest.raises(MegatileError, match="a database is a file, not NoneType"):
+        mt.Database(None)  # type: ignore[arg-type]
+
+
 def test_a_collective_says_how_many_bytes() -> None:
     with pytest.raises(MegatileError, match="all_reduce of how many bytes"):
         mt.collective("all_reduce", machine="dgx-h100")

@@ -67,6 +67,11 @@ class Database:
     """Measured times by machine, operation, element type, implementation and shape."""
 
     def __init__(self, path: str | Path, *, create: bool = True) -> None:
+        if not isinstance(path, (str, Path)):
+            raise DatabaseError(
+                f"a database is a file, not {type(path).__name__}",
+                advice='Database("times.sqlite"), or ":memory:"',
+            )
         self.path = Path(path)
         self._tables: dict[tuple[str, ...], _Table] = {}
         if not create and not self.path.is_file():
