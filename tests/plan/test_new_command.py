@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -13,9 +13,11 @@ from megatile.core.expr import ONE, Expr
 from megatile.plan import parse
 from megatile.plan.check import check
 from megatile.plan.execute import Executor
-from megatile.plan.model import Plan, PlanError, Region
+from megatile.plan.model import Compute, Plan, PlanError, Region
 from megatile.plan.spec import ARGUMENT, KEYWORD, TARGET, part
 from megatile.plan.statements import COMMANDS
+from megatile.sim import simulate
+from megatile.sim.table import _StreamCompiler
 
 TEXT = """plan("new", scale="pe", grid=(2,))
 x = tile(f32, (4,), memory="tcm", role="inout")
@@ -61,6 +63,20 @@ def test_text_and_data():
     run = WithZero(plan, {"x": np.ones((2, 4), "f4")})
     run.run()
     assert np.array_equal(run.outputs()["x"], [[0, 0, 1, 1]] * 2)
+
+
+def on_zero(self, s, ints, names):
+    self.on_compute(Compute("fill", s.write, source=s.source), ints, names)
+
+
+def test_time(monkeypatch):
+    monkeypatch.setattr(_StreamCompiler, "on_zero", on_zero, raising=False)
+    plan = Plan.from_text(TEXT)
+    (stream,) = plan.streams
+    signal, loop = stream.body
+    filled = replace(loop, body=(Compute("fill", loop.body[0].write),))
+    alike = replace(plan, streams=(replace(stream, body=(signal, filled)),))
+    assert simulate(plan, machine="ahbm").time_ps == simulate(alike, machine="ahbm").time_ps > 0
 
 
 @pytest.mark.parametrize(

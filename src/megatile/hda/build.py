@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from megatile.core.arithmetic import Lambda
 from megatile.core.errors import did_you_mean
@@ -217,32 +216,7 @@ class _Builder(Figures):
                 key_path,
                 f"call it '{bad}_cache'",
             )
-        return MemoryLayer(
-            m.name,
-            m.level,
-            size,
-            self.per_second(m.bandwidth, level, (*key_path, "bandwidth"), "bytes/s"),
-            self.picoseconds(m.latency, level, (*key_path, "latency")),
-            m.shared,
-            m.cache,
-            m.aliases,
-            reserved,
-            m.slices,
-            self.bytes(m.page, (*key_path, "page")) if m.page else None,
-            self.share(m.efficiency, (*key_path, "efficiency")),
-            m.roofline,
-            self.bytes(m.per_thread, (*key_path, "per_thread")) if m.per_thread else None,
-            m.of,
-            self.bytes(m.block, (*key_path, "block")) if m.block else None,
-            self.per_second(m.fill, level, (*key_path, "fill"), "bytes/s") if m.fill else None,
-            m.write,
-            self.per_second(m.unit_bandwidth, level, (*key_path, "unit_bandwidth"), "bytes/s")
-            if m.unit_bandwidth
-            else None,
-            self.bytes(m.sector, (*key_path, "sector")) if m.sector else None,
-            m.banks,
-            self.bytes(m.bank, (*key_path, "bank")) if m.bank else 4,
-        )
+        return self.resolved(MemoryLayer, m, level, key_path, reserved=reserved)
 
     # networks
 
@@ -270,21 +244,15 @@ class _Builder(Figures):
                 f"gateway {n.gateway} is not among the {topology.size} units of '{n.name}'",
                 (*key_path, "gateway"),
             )
-        return Network(
-            n.name,
-            n.level,
-            ends.name,
-            topology,
-            self.per_second(n.bandwidth, owner, (*key_path, "bandwidth"), "bytes/s"),
-            max(1, self.picoseconds(n.latency, owner, (*key_path, "latency"))),
-            self.picoseconds(n.hop_overhead, owner, (*key_path, "hop_overhead")),
-            n.duplex == "full",
-            n.virtual_channels,
-            self.bytes(n.granule, (*key_path, "granule")) if n.granule else None,
-            n.gateway,
-            n.in_network_reduction,
-            self.share(n.efficiency, (*key_path, "efficiency")),
-            self.share(n.share, (*key_path, "share")),
+        return self.resolved(
+            Network,
+            n,
+            owner,
+            key_path,
+            connects=ends.name,
+            topology=topology,
+            latency_ps=max(1, self.picoseconds(n.latency, owner, (*key_path, "latency"))),
+            duplex=n.duplex == "full",
         )
 
     # engines, control, channels
@@ -299,32 +267,7 @@ class _Builder(Figures):
             self.fail(
                 f"a {e.kind} engine needs its throughput", key_path, "add throughput: {f16: 1024 FLOP/cycle}"
             )
-        throughput = {
-            str(dtype): self.per_second(q, level, (*key_path, "throughput", dtype), "ops/s")
-            for dtype, q in (e.throughput or {}).items()
-        }
-        return Engine(
-            e.name,
-            e.kind,
-            e.level,
-            e.count,
-            Frozen(throughput),
-            self.per_second(e.bandwidth, level, (*key_path, "bandwidth"), "bytes/s") if e.bandwidth else None,
-            self.picoseconds(e.startup, level, (*key_path, "startup")),
-            e.tile,
-            e.channels,
-            self.bytes(e.chunk, (*key_path, "chunk")) if e.chunk else None,
-            self.share(e.efficiency, (*key_path, "efficiency")),
-            self.picoseconds(e.latency, level, (*key_path, "latency")),
-            self.share(e.sustained, (*key_path, "sustained")),
-            e.shares,
-            e.prefetch,
-            e.copies,
-            e.lanes,
-            self.bytes(e.least, (*key_path, "least")) if e.least else 1,
-            e.slots,
-            e.fetch,
-        )
+        return self.resolved(Engine, e, level, key_path)
 
     def build_control(self) -> Control | None:
         control = self.spec.control
@@ -346,57 +289,29 @@ class _Builder(Figures):
             stations.append(Station(stop.name or stop.level, stop.level, overhead))
         host = control.host_link
         top = list(self.levels.values())[-1]
-        at: KeyPath = ("control", "host_link")
-        sizes = {
-            name: self.bytes(getattr(control, name), ("control", name))
-            for name in ("message", "credit", "signal")
-            if getattr(control, name) is not None
-        }
-        if host is None:
-            return Control(None, tuple(stations), **sizes)
-        bandwidth = self.per_second(host.bandwidth, top, (*at, "bandwidth"), "bytes/s")
-        latency = self.picoseconds(host.latency, top, (*at, "latency"))
-        return Control(HostLink(bandwidth, latency), tuple(stations), **sizes)
+        link = None if host is None else self.resolved(HostLink, host, top, ("control", "host_link"))
+        return self.resolved(Control, control, top, ("control",), host_link=link, launch=tuple(stations))
 
     def build_channels(self) -> tuple[ChannelQueues, ...]:
         self.unique((c.name for c in self.spec.channels), lambda i: ("channels", i, "name"), "channel")
         return tuple(
-            ChannelQueues(
-                c.name,
-                self.level(c.level, ("channels", i, "level")).name,
-                c.directions,
-                round(c.credit.value) if c.credit else 0,
+            self.resolved(
+                ChannelQueues,
+                c,
+                self.level(c.level, ("channels", i, "level")),
+                ("channels", i),
+                credit=round(c.credit.value) if c.credit else 0,
             )
             for i, c in enumerate(self.spec.channels)
         )
 
     def build_protocol(self) -> Protocol | None:
         spec, top = self.spec.protocol, list(self.levels.values())[-1]
-        if spec is None:
-            return None
-        steps = ("launch", "start", "step", "small_step", "far_step", "switch_step")
-        times = {
-            f"{name}_ps": self.picoseconds(getattr(spec, name), top, ("protocol", name)) for name in steps
-        }
-        shares: dict[str, Any] = {
-            name: self.share(getattr(spec, name), ("protocol", name))
-            for name in ("share", "small_share", "switch_share")
-            if getattr(spec, name) is not None
-        }
-        return Protocol(**times, **shares)
+        return None if spec is None else self.resolved(Protocol, spec, top, ("protocol",))
 
     def build_library(self) -> LibraryFigures:
-        spec = self.spec.library
-        if spec is None:
-            return LibraryFigures()
-        wires = {
-            name: self.share(getattr(spec, name), ("library", name))
-            for name in ("small_wire", "line_wire")
-            if getattr(spec, name) is not None
-        }
-        steps = {name: Frozen(getattr(spec, name)) for name in ("line_step", "line_far_step")}
-        figures: dict[str, Any] = {**wires, **steps}
-        return LibraryFigures(filling=spec.filling, queues=spec.queues, line_start=spec.line_start, **figures)
+        spec, top = self.spec.library, list(self.levels.values())[-1]
+        return LibraryFigures() if spec is None else self.resolved(LibraryFigures, spec, top, ("library",))
 
     def build_kernels(self) -> tuple[KernelFigures, ...]:
         self.unique((k.name for k in self.spec.kernels), lambda i: ("kernels", i, "name"), "kernel")
@@ -404,27 +319,8 @@ class _Builder(Figures):
 
     def build_kernel(self, k: schema.KernelSpec, key_path: KeyPath) -> KernelFigures:
         top = list(self.levels.values())[-1]
-        times = {
-            name: self.picoseconds(value, top, (*key_path, name))
-            for name in ("interval", "start", "wave", "split")
-            if (value := getattr(k, name)) is not None
-        }
         exposed = k.exposed.value if k.exposed is not None else 0.0
         if not 0 <= exposed <= 1:
             self.fail(f"what is exposed is from 0 to 1, not {k.exposed}", (*key_path, "exposed"))
-        return KernelFigures(
-            k.name,
-            self.share(k.share, (*key_path, "share")),
-            k.rows,
-            k.ramp,
-            times.get("interval"),
-            (k.channels.peer, k.channels.most),
-            k.merge,
-            k.columns,
-            self.share(k.bandwidth, (*key_path, "bandwidth")),
-            times.get("start", 0) / 1e6,
-            times.get("wave", 0) / 1e6,
-            exposed,
-            k.softmax,
-            times["split"] / 1e6 if "split" in times else None,
-        )
+        held = (k.channels.peer, k.channels.most)
+        return self.resolved(KernelFigures, k, top, key_path, exposed=exposed, channels=held)

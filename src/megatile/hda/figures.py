@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 from megatile.core.errors import did_you_mean
+from megatile.core.frozen import Frozen
 from megatile.core.quantities import Quantity
 from megatile.hda import schema
 from megatile.hda.document import Document, KeyPath
 from megatile.hda.model import Level
 
+T = TypeVar("T")
 LARGEST_MACHINE = 10**15
 LONGEST_TIME = 10**18  # picoseconds: eleven days
 
@@ -74,9 +76,35 @@ class Figures:
 
     # quantities
 
-    def per_second(self, q: Quantity, level: Level, key_path: KeyPath, base: str) -> float:
+    def resolved(self, part: type[T], spec: Any, level: Level, key_path: KeyPath, **given: Any) -> T:
+        """A part of the machine whose fields have the names of its description's keys, with numbers in plain
+        units (``latency_ps`` and ``start_us`` are the keys ``latency`` and ``start``). What is not written
+        there is as the part declares it; ``given`` are fields that mean something else than they say."""
+        for f in fields(part):  # type: ignore[arg-type]
+            key = f.name.removesuffix("_ps").removesuffix("_us")
+            value = getattr(spec, key, None)
+            if f.name not in given and value is not None:
+                number = self.plain(value, level, (*key_path, key))
+                given[f.name] = number / 1e6 if f.name.endswith("_us") else number
+        return part(**given)
+
+    def plain(self, value: Any, level: Level, key_path: KeyPath) -> Any:
+        """A quantity in plain units; anything else as it is, but frozen."""
+        if isinstance(value, dict):
+            return Frozen({str(k): self.plain(v, level, (*key_path, k)) for k, v in value.items()})
+        if not isinstance(value, Quantity):
+            return value
+        if value.dimension in ("time", "cycles"):
+            return self.picoseconds(value, level, key_path)
+        if value.dimension == "share":
+            return self.share(value, key_path)
+        if value.dimension == "bytes":
+            return self.bytes(value, key_path)
+        return self.per_second(value, level, key_path)
+
+    def per_second(self, q: Quantity, level: Level, key_path: KeyPath) -> float:
         value = q.value
-        if q.dimension != base:
+        if not q.dimension.endswith("/s"):
             value *= self.clock(q, level, key_path)
         if value <= 0:
             self.fail(f"'{q}' must be more than zero", key_path)
@@ -84,9 +112,7 @@ class Figures:
             self.fail(f"'{q}' is beyond any machine", key_path)
         return value
 
-    def picoseconds(self, q: Quantity | None, level: Level, key_path: KeyPath) -> int:
-        if q is None:
-            return 0
+    def picoseconds(self, q: Quantity, level: Level, key_path: KeyPath) -> int:
         value = q.value
         if q.dimension == "cycles":
             value *= 1e12 / self.clock(q, level, key_path)
@@ -102,9 +128,7 @@ class Figures:
             self.fail("a clock must tick", ("clocks",))
         return level.clock_hz
 
-    def share(self, q: Quantity | None, key_path: KeyPath) -> float:
-        if q is None:
-            return 1.0
+    def share(self, q: Quantity, key_path: KeyPath) -> float:
         if not 0 < q.value <= 1:
             self.fail(f"an efficiency is above 0 and at most 1, not {q}", key_path)
         return q.value
