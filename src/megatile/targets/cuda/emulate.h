@@ -95,7 +95,8 @@ static struct Emulated {
     const int side = l->meeting.generation & 1;
     l->slot[side][threadIdx.x % 32] = value;
     meet(&l->meeting, present(mask));
-    return l->slot[side][lane & 31];
+    /* Who asks without being named, or asks one who is not, gets anything on a GPU: here NaN. */
+    return mask >> threadIdx.x % 32 & mask >> (lane & 31) & 1 ? l->slot[side][lane & 31] : ~0ul;
   }
   void arrive(long groups) {
     Thread &me = self();

@@ -1,0 +1,98 @@
+"""The header that gives CUDA its meaning on the CPU, against other sources than its own: the fragments of
+m16n8k16 as CuTe's tables have them, groups of cp.async as the PTX manual counts them, masks of lanes."""
+
+import ctypes
+
+import numpy as np
+
+from megatile.targets.common.toolchain import Making
+from megatile.targets.cuda.generator import DEVICE, EMULATE
+
+# CuTe, SM80_16x8x16_F32F16F16F32_TN: of thread (t0 of 4, t1 of 8) and value (v0, v1, v2), strides into the
+# column-major tile; A is 16 by 16 (rows, depth), B 8 by 16 (columns, depth), C 16 by 8 (rows, columns).
+A_STRIDES, B_STRIDES, C_STRIDES = ((32, 1), (16, 8, 128)), ((16, 1), (8, 64)), ((32, 1), (16, 8))
+
+PROBE = """
+KERNEL probe(const u16 *a, const u16 *b, float *c, int bf16) {
+  u32 x[4], y[2];
+  float d[4] = {1, 1, 1, 1};
+  for (int r = 0; r < 4; r++) x[r] = a[threadIdx.x * 8 + 2 * r] | (u32)a[threadIdx.x * 8 + 2 * r + 1] << 16;
+  for (int r = 0; r < 2; r++) y[r] = b[threadIdx.x * 4 + 2 * r] | (u32)b[threadIdx.x * 4 + 2 * r + 1] << 16;
+  if (bf16) mma_bf16(d, x, y); else mma_f16(d, x, y);
+  for (int r = 0; r < 4; r++) c[threadIdx.x * 4 + r] = d[r];
+}
+KERNEL lanes_of(float *out) {
+  const float mine = threadIdx.x;
+  out[threadIdx.x] = __shfl_xor_sync(lanes(8), mine, 3);
+  out[32 + threadIdx.x] = __shfl_xor_sync(lanes(8), mine, 8);
+}
+KERNEL groups(const float *in, float *out) {
+  SHARED;
+  float *const tile = (float *)shared;
+  for (int g = 0; g < 3; g++) { cp_async16(tile + 4 * g, in + 4 * g, g == 2 ? 8 : 16); if (g < 2) cp_async_commit(); }
+  cp_async_wait<1>();
+  for (int i = 0; i < 12; i++) out[i] = tile[i];
+  cp_async_wait<0>();
+  for (int i = 0; i < 12; i++) out[12 + i] = tile[i];
+  cp_async_commit();
+  cp_async_wait<0>();
+  for (int i = 0; i < 12; i++) out[24 + i] = tile[i];
+}
+extern "C" void run_probe(const u16 *a, const u16 *b, float *c, int bf16, struct failure *failure) { LAUNCH(probe, 1, 32, 0, 1, a, b, c, bf16); }
+extern "C" void run_lanes(float *out, struct failure *failure) { LAUNCH(lanes_of, 1, 32, 0, 1, out); }
+extern "C" void run_groups(const float *in, float *out, struct failure *failure) { LAUNCH(groups, 1, 1, 256, 1, in, out); }
+"""  # noqa: E501
+
+
+def header() -> ctypes.CDLL:
+    text = DEVICE.replace('#include "emulate.h"', EMULATE) + PROBE
+    return Making(text, ("-O1", "-fno-strict-aliasing"), "c++").load()
+
+
+def table(strides: tuple[tuple[int, ...], tuple[int, ...]]) -> np.ndarray:
+    """Where each value of each thread is in the column-major tile: [thread, value]."""
+    (low, high), values = strides
+    thread = np.arange(32)
+    found = (thread % 4 * low + thread // 4 * high)[:, None]
+    number = np.arange(2 ** len(values))
+    return found + sum((number >> bit & 1) * stride for bit, stride in enumerate(values))[None, :]
+
+
+def pointer(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def test_fragments_are_where_cute_has_them() -> None:
+    random, library = np.random.default_rng(0), header()
+    import ml_dtypes
+
+    for bf16, kind in ((0, np.float16), (1, ml_dtypes.bfloat16)):
+        a, b = (random.integers(-8, 9, s).astype(kind) for s in ((16, 16), (8, 16)))
+        # Column-major: element (i, k) of a tile of n rows is at i + k * n.
+        mine, theirs = (x.T.reshape(-1)[table(s)] for x, s in ((a, A_STRIDES), (b, B_STRIDES)))
+        out, failure = np.zeros((32, 4), "f4"), np.zeros(4, "i8")
+        library.run_probe(
+            pointer(np.ascontiguousarray(mine)), pointer(np.ascontiguousarray(theirs)), pointer(out), bf16,
+            pointer(failure),
+        )  # fmt: skip
+        c = np.zeros(128, "f4")
+        c[table(C_STRIDES)] = out
+        wanted = 1 + a.astype("f4") @ b.astype("f4").T
+        np.testing.assert_array_equal(c.reshape(8, 16).T, wanted)
+
+
+def test_lanes_outside_a_mask_have_no_value() -> None:
+    out, failure = np.zeros((2, 32), "f4"), np.zeros(4, "i8")
+    header().run_lanes(pointer(out), pointer(failure))
+    np.testing.assert_array_equal(out[0], np.arange(32) ^ 3)
+    assert np.isnan(out[1]).all()
+
+
+def test_copies_arrive_with_their_group() -> None:
+    """wait_group N leaves the last N groups that were committed; what is not committed is not waited for."""
+    given, out, failure = np.arange(12, dtype="f4"), np.zeros((3, 12), "f4"), np.zeros(4, "i8")
+    header().run_groups(pointer(given), pointer(out), pointer(failure))
+    nothing = np.full(4, np.nan)
+    np.testing.assert_array_equal(out[0], np.concatenate([given[:4], nothing, nothing]))
+    np.testing.assert_array_equal(out[1], np.concatenate([given[:8], nothing]))
+    np.testing.assert_array_equal(out[2], np.concatenate([given[:10], [0, 0]]))
