@@ -167,7 +167,8 @@ def unknown_division(
     tokens: Sequence[int],
 ) -> str | None:
     """Why q, k and v seem to be divided otherwise than the schedule expects, or None. What is computed from a
-    shard has no tag, but as many tokens: if shards of that many were made, one of them was divided so.
+    shard has no tag, but as many tokens: if shards of that many (of these sequences, where they are packed)
+    were made, one of them was divided so.
     Tensors of which nothing is known are taken, but not in debug mode."""
     layout = schedule.layout(causal)
     if division is not None or layout.ranks == 1:
@@ -175,7 +176,7 @@ def unknown_division(
     strict = setting("DEBUG") == "1"
     lengths = (None, None) if cu_seqlens is None else packed_lengths(cu_seqlens)
     for name, tag, count, packed in zip("qkv", tags, tokens, (*lengths, lengths[1]), strict=True):
-        made, expected = _MADE.get(count, set()), ShardTag(layout, packed)
+        made, expected = {t for t in _MADE.get(count, ()) if t.packed == packed}, ShardTag(layout, packed)
         sure = expected in made and {other.layout for other in made} == {layout}
         if tag is not None or sure or (not strict and (not made or expected in made)):
             continue
