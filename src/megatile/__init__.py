@@ -9,7 +9,7 @@ Names are loaded when first used, so that importing the package stays light.
 
 from typing import TYPE_CHECKING
 
-from megatile.core.public import PublicNames, add_names
+from megatile.core.public import PublicNames, extend
 
 if TYPE_CHECKING:
     from megatile.attention import (
@@ -91,8 +91,9 @@ _WHERE = {
 
 __all__ = list(_WHERE)
 __getattr__ = PublicNames(__name__, _WHERE)
-add_names("megatile.attention", "megatile.compat.attention_names")
-add_names("megatile.language", "megatile.tune")
+extend("megatile.attention", "megatile.compat.attention_names")
+extend("megatile.hda.load", "megatile.compat.kernbench")
+extend("megatile.language", "megatile.tune")
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from megatile.core.public import PublicNames, add_names
+from megatile.core.public import PublicNames, extend
 
 
 def test_names_load_when_asked_for_and_others_may_add_to_them(monkeypatch):
@@ -19,7 +19,7 @@ def test_names_load_when_asked_for_and_others_may_add_to_them(monkeypatch):
     names = PublicNames("some_module", {"pi": "math"})
     with pytest.raises(AttributeError, match="'some_module' has no attribute 'sqrt'"):
         names("sqrt")
-    add_names("some_module", "some_provider")
+    extend("some_module", "some_provider")
     assert names("sqrt")(9) == module.sqrt(9) == 3
     assert names("pi") > 3  # a module's own names come first
     assert names("__all__") == ["pi", "sqrt"]

@@ -1,16 +1,16 @@
-"""Public names that are loaded when first used; a folder above may add names to a public module.
+"""Public names that are loaded when first used; a folder above may add to a module below.
 
 A module says what it has, and asks for the rest:
 
     __getattr__ = PublicNames(__name__, {"make_schedule": "megatile.attention.schedules"})
 
 ``megatile`` itself, which lies outside the stack of folders, names the modules that add to others
-(:func:`add_names`): other people's spelling of functions stays in ``compat``, and nothing below imports it.
+(:func:`extend`): other people's names and formats stay in ``compat``, and nothing below imports it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from sys import modules
 from types import ModuleType
@@ -19,10 +19,15 @@ from typing import Any
 _ADDED: dict[str, list[str]] = {}
 
 
-def add_names(module: str, provider: str) -> None:
-    """Let the public module ``module`` also have the names in ``NAMES`` (name → module) of ``provider``."""
-    if provider not in _ADDED.setdefault(module, []):
-        _ADDED[module].append(provider)
+def extend(module: str, extension: str) -> None:
+    """Let the module ``extension`` add to ``module``: to a public one, its ``NAMES`` (name → module)."""
+    if extension not in _ADDED.setdefault(module, []):
+        _ADDED[module].append(extension)
+
+
+def extensions(module: str) -> Iterator[Any]:
+    """The modules that add to ``module``, each loaded when it is its turn."""
+    return map(import_module, _ADDED.get(module, ()))
 
 
 class PublicNames:
@@ -33,7 +38,7 @@ class PublicNames:
 
     def places(self) -> dict[str, str]:
         """All names, with those that others add."""
-        added = [import_module(provider).NAMES for provider in _ADDED.get(self.module, ())]
+        added = [extension.NAMES for extension in extensions(self.module)]
         return {name: place for names in (*added, self._own) for name, place in names.items()}
 
     def __call__(self, name: str) -> Any:

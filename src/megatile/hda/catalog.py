@@ -10,8 +10,7 @@ from megatile.core.errors import MachineError, MegatileError, did_you_mean
 from megatile.core.files import exists
 from megatile.hda.document import read_document
 from megatile.hda.hda import HDA
-from megatile.hda.kernbench import is_topology
-from megatile.hda.load import FOLDER, find, machine_names, resolve, schema_problems
+from megatile.hda.load import FOLDER, find, machine_names, other_form, resolve, schema_problems
 from megatile.hda.probe import probed
 
 __all__ = ["divided", "machine", "machine_names", "problems"]
@@ -21,7 +20,7 @@ def problems(path: str | Path) -> list[MegatileError]:
     """Everything found wrong with a machine file; an empty list means it loads."""
     try:
         document = resolve(read_document(path), {})
-        found: list[MegatileError] = [] if is_topology(document.data) else list(schema_problems(document))
+        found: list[MegatileError] = [] if other_form(document.data) else list(schema_problems(document))
         if not found:
             HDA.from_yaml(path)
     except MegatileError as problem:

@@ -26,7 +26,7 @@ from megatile.core.errors import MachineError, MissingDescriptionError, RouteErr
 from megatile.core.files import write_text
 from megatile.core.frozen import Frozen
 from megatile.core.quantities import Quantity
-from megatile.hda import kernbench, load
+from megatile.hda import load
 from megatile.hda.build import Parts, build
 from megatile.hda.document import DEEPEST, Document, read_document
 from megatile.hda.model import (
@@ -111,8 +111,9 @@ class HDA(Places):
         document = load.resolve(document, overrides or {})
         if document.file:
             document.data.setdefault("name", Path(document.file).stem)
-        if kernbench.is_topology(document.data):
-            document = kernbench.to_hda(document)
+        form = load.other_form(document.data)
+        if form is not None:
+            document = form.to_hda(document)
         hda = cls.__new__(cls)
         hda._set(load.validate(document), document)
         return hda

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from megatile.core.arithmetic import evaluate
 from megatile.core.errors import MachineError, MegatileError, did_you_mean
 from megatile.core.files import exists
+from megatile.core.public import extensions
 from megatile.hda import schema
 from megatile.hda.document import Document, KeyPath, read_document
 from megatile.hda.probe import probed
@@ -38,6 +39,12 @@ def resolve(document: Document, overrides: Mapping[str, Any]) -> Document:
     _override(document, overrides)
     _parameters(document)
     return document
+
+
+def other_form(data: Mapping[str, Any]) -> Any:
+    """The module above that reads a description of this form (``reads``, ``to_hda``); None for our own."""
+    forms = () if "hw_spec" in data else extensions(__name__)
+    return next((form for form in forms if form.reads(data)), None)
 
 
 # extends

@@ -23,6 +23,7 @@ from pydantic import (
 
 from megatile.core.errors import did_you_mean
 from megatile.hda.document import Document, KeyPath
+from megatile.hda.load import describe
 from megatile.hda.schema import Count, Frequency, Name, Rate, Size, Time
 
 SECTIONS = ("system", "sip", "cube", "pe")
@@ -154,9 +155,9 @@ class _Topology(_Part):
     pe: _Pe
 
 
-def is_topology(data: dict[str, Any]) -> bool:
-    """Whether a description has the KernBench form."""
-    return "hw_spec" not in data and any(section in data for section in SECTIONS)
+def reads(data: dict[str, Any]) -> bool:
+    """Whether a description without ``hw_spec`` has the KernBench form."""
+    return any(section in data for section in SECTIONS)
 
 
 def to_hda(document: Document) -> Document:
@@ -188,8 +189,6 @@ def _origins(data: dict[str, Any]) -> Iterator[tuple[KeyPath, KeyPath]]:
 
 
 def _problem(document: Document, failed: ValidationError) -> Exception:
-    from megatile.hda.load import describe
-
     found = failed.errors(include_url=False)
     return describe(document, min(found, key=lambda error: error["type"] == "missing"), _keys_at)
 
