@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
 from importlib.util import find_spec
 
 import numpy as np
@@ -35,6 +36,12 @@ def test_none_is_one_clear_error(name: str) -> None:
     with pytest.raises(MegatileError) as caught:
         thing(*positional, **named)
     assert len(str(caught.value)) > 20
+
+
+@pytest.mark.parametrize("folder", ["collectives", "tune", "language"])
+def test_every_name_of_a_folder_is_there(folder: str) -> None:
+    module = import_module(f"megatile.{folder}")
+    assert {name for name in module.__all__ if getattr(module, name, None) is None} == set()
 
 
 def test_a_database_of_none_is_one_clear_error() -> None:

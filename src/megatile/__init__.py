@@ -92,8 +92,11 @@ _WHERE = {
 __all__ = list(_WHERE)
 __getattr__ = PublicNames(__name__, _WHERE)
 extend("megatile.attention", "megatile.compat.attention_names")
+extend("megatile.collectives", "megatile.compat.ccl")
+extend("megatile.collectives.sweeps", "megatile.compat.ccl.kernel_plans")
 extend("megatile.hda.load", "megatile.compat.kernbench")
 extend("megatile.language", "megatile.tune")
+extend("megatile.runtime.host.context", "megatile.compat.ccl.host")
 
 
 def __dir__() -> list[str]:

@@ -208,7 +208,7 @@ def run_trace(case: tuple[str, bytes]) -> None:
 
 @cache
 def ccl_texts() -> list[str]:
-    text = (ROOT / "src" / "megatile" / "collectives" / "ccl.yaml").read_text(encoding="utf-8")
+    text = (ROOT / "src" / "megatile" / "compat" / "ccl" / "ccl.yaml").read_text(encoding="utf-8")
     entry = (
         "algorithms:\n  a:\n    module: megatile.collectives.kernels.ring_allreduce\n    topology: ring_1d\n"
     )

@@ -113,8 +113,8 @@ def collective(
 
     Example: megatile collective all_reduce -m dgx-h100 -b 8 -e 1GiB -f 4 -a ring,tree,auto --plot out.png
     """
-    from megatile.collectives.config import load_ccl_config
     from megatile.collectives.sweeps import sizes, sweep
+    from megatile.compat.ccl.config import load_ccl_config
 
     hda = load(machine, settings)
     if not 1 < factor < float("inf"):

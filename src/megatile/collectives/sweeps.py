@@ -7,17 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from megatile.collectives.algorithms import find_algorithm
-from megatile.collectives.candidates import Candidate
-from megatile.collectives.config import resolve_algorithm_config
-from megatile.collectives.job import CollectiveError, Job, operation_name
-from megatile.collectives.kernel_plans import kernel_plan
+from megatile.collectives.job import Job
 from megatile.collectives.planner import Prediction, predict
 from megatile.collectives.ranking import Floors
 from megatile.collectives.reference import make_inputs, wrong_elements
-from megatile.core.dtypes import dtype as dtype_name, itemsize
+from megatile.core.dtypes import itemsize
+from megatile.core.public import extension
 from megatile.hda import HDA
-from megatile.sim import simulate
-from megatile.timing.view import Timing
 
 VERIFIED = 1 << 24
 """Bytes over all ranks that are verified; a larger size is verified at a smaller one that is cut alike."""
@@ -70,41 +66,14 @@ def sweep(
     for size in sizes_:
         for name in algorithms:
             if kernels is not None and name in kernels["algorithms"]:
-                found = predict_kernel(
-                    operation, resolve_algorithm_config(kernels, name), machine, size, trust=trust, **fields
-                )
+                kernel = extension(__name__).predict_kernel
+                found = kernel(operation, kernels, name, machine, size, trust=trust, **fields)
             else:
                 found = predict(
                     operation, machine=machine, nbytes=size, algorithm=name, floors=floors[name], **fields
                 )
             wrong = count_wrong(found) if verify else None
             yield _line(found, name, wrong), found
-
-
-def predict_kernel(
-    operation: str,
-    config: Mapping[str, Any],
-    machine: HDA,
-    nbytes: int,
-    *,
-    dtype: str = "f16",
-    reduction: str = "sum",
-    launch: bool = True,
-    trust: bool = False,
-    **_: Any,
-) -> Prediction:
-    """The time of a kernel of ``ccl.yaml`` whose participants hold ``nbytes`` each."""
-    name = str(config["algorithm"])
-    if operation_name(operation) != "all_reduce":
-        raise CollectiveError(f"{name} is a kernel of ccl.yaml, which does all_reduce only")
-    element = dtype_name(dtype)
-    settings = {**config, "dtype": element, "reduce_op": reduction}
-    plan = kernel_plan(settings, machine, n_elem=max(1, nbytes // itemsize(element)), trust=trust)
-    job = Job(
-        "all_reduce", plan.units, plan.tile("t").elements, element, reduction, in_place=True, scale="pe"
-    )
-    time_ps = simulate(plan, machine=machine, launch=launch).time_ps
-    return Prediction(plan, job, time_ps, Candidate(name, path="kernel", time_ps=time_ps), Timing())
 
 
 def _line(found: Prediction, asked: str, wrong: int | None) -> Line:

@@ -30,6 +30,11 @@ def extensions(module: str) -> Iterator[Any]:
     return map(import_module, _ADDED.get(module, ()))
 
 
+def extension(module: str) -> Any:
+    """The one module that adds to ``module``."""
+    return next(extensions(module))
+
+
 class PublicNames:
     """A module's ``__getattr__``: ``places`` says which module has which name."""
 

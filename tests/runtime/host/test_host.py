@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import megatile as mt
 from megatile.cli.bench import benches, load
 from megatile.cli.main import app
-from megatile.collectives.config import load_ccl_config
+from megatile.compat.ccl.config import load_ccl_config
 from megatile.core.errors import MegatileError
 from megatile.runtime.host.allocators import AllocationError
 from megatile.runtime.host.context import DeviceSelector, HostError

@@ -42,11 +42,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from megatile.collectives.algorithms import algorithms
-from megatile.collectives.config import load_ccl_config, resolve_algorithm_config
+from megatile.core.public import extension
 from megatile.core.quantities import whole
 from megatile.hda import HDA, machine as find_machine
 from megatile.runtime.host.allocators import Memory
-from megatile.runtime.host.ccl import CclAlgorithm
 from megatile.runtime.host.creation import Creation, HostError
 from megatile.runtime.host.distributed import Distributed
 from megatile.runtime.host.engine import Engine, Launch
@@ -104,7 +103,9 @@ class RuntimeContext(Creation, Launches, Namespace):
         self.shape = engine.shape
         self.memory = Memory(self.machine)
         self.workers = Workers()
-        self.ccl = CclAlgorithm(ccl, self.machine, self.memory, trust) if ccl else None
+        self.ccl: Any = (
+            extension(__name__).CclAlgorithm(ccl, self.machine, self.memory, trust) if ccl else None
+        )
         self.communications: list[Communication] = []
         """Every collective and message so far, in the order in which they began."""
         self.collectives = Collectives(self, algorithm)
@@ -307,15 +308,6 @@ class RuntimeContext(Creation, Launches, Namespace):
         return {"total_ns": total, "pe_exec_ns": busy, "network_ns": total - busy, "bound_ns": least}
 
 
-def _ccl_config(ccl: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
-    if isinstance(ccl, Mapping):
-        return ccl
-    if not isinstance(ccl, (str, Path)):
-        raise HostError(f"ccl is a file or a configuration, not {type(ccl).__name__}")
-    own = str(ccl) == "ccl.yaml" and not Path(ccl).exists()
-    return load_ccl_config(None if own else ccl)
-
-
 def host(
     machine: HDA | str | Path,
     ccl: str | Path | Mapping[str, Any] | None = None,
@@ -336,18 +328,9 @@ def host(
     only, ``log`` keeps an op log (`mt.replay`). ``trust`` allows import paths in ``ccl``.
     """
     hda = find_machine(machine, **overrides)
-    chosen = None
-    library = algorithm or "auto"
-    nested = {"sip", "cube", "pe"} <= {level.name for level in hda.levels}
-    if ccl is not None and nested:
-        chosen = resolve_algorithm_config(_ccl_config(ccl), algorithm)
-    if ccl is not None:
-        library = "auto"
-    elif algorithm is not None and algorithm != "auto" and algorithm not in algorithms():
-        config = load_ccl_config()
-        if nested or algorithm not in config["algorithms"]:
-            chosen = resolve_algorithm_config(config, algorithm)
-        library = "auto"
+    chosen, library = None, algorithm or "auto"
+    if ccl is not None or library not in ("auto", *algorithms()):
+        chosen, library = extension(__name__).choose(hda, ccl, algorithm), "auto"
     return RuntimeContext(
         Engine(hda, data, log=OpLog(hda.name) if log else None),
         target_device,

@@ -6,15 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from megatile.collectives.config import check_values, given, kernel_module
-from megatile.collectives.install import SipInstallPlan, build_install_plans, topology_of
-from megatile.collectives.topologies import direction_names, floor_of
+from megatile.collectives.candidates import Candidate
+from megatile.collectives.job import CollectiveError, Job, operation_name
+from megatile.collectives.planner import Prediction
+from megatile.compat.ccl.config import check_values, given, kernel_module, resolve_algorithm_config
+from megatile.compat.ccl.install import SipInstallPlan, build_install_plans, topology_of
+from megatile.compat.ccl.topologies import direction_names, floor_of
+from megatile.core.dtypes import dtype as dtype_name, itemsize
 from megatile.core.expr import table, unit
 from megatile.hda import HDA
 from megatile.language.kernel.directions import from_neighbors
 from megatile.language.kernel.to_plan import read_kernel
 from megatile.language.kernel.values import Tensor
 from megatile.plan.model import Plan
+from megatile.sim import simulate
+from megatile.timing.view import Timing
 
 
 def kernel_plan(
@@ -125,4 +131,30 @@ def _maps(installs: list[SipInstallPlan]) -> list[dict[str, int]]:
     ]
 
 
-__all__ = ["kernel_plan", "plan_of_module", "read_installed"]
+def predict_kernel(
+    operation: str,
+    kernels: Mapping[str, Any],
+    name: str,
+    machine: HDA,
+    nbytes: int,
+    *,
+    dtype: str = "f16",
+    reduction: str = "sum",
+    launch: bool = True,
+    trust: bool = False,
+    **_: Any,
+) -> Prediction:
+    """The time of a kernel of ``kernels`` (``load_ccl_config``) whose participants hold ``nbytes`` each."""
+    if operation_name(operation) != "all_reduce":
+        raise CollectiveError(f"{name} is a kernel of ccl.yaml, which does all_reduce only")
+    element = dtype_name(dtype)
+    settings = {**resolve_algorithm_config(kernels, name), "dtype": element, "reduce_op": reduction}
+    plan = kernel_plan(settings, machine, n_elem=max(1, nbytes // itemsize(element)), trust=trust)
+    job = Job(
+        "all_reduce", plan.units, plan.tile("t").elements, element, reduction, in_place=True, scale="pe"
+    )
+    time_ps = simulate(plan, machine=machine, launch=launch).time_ps
+    return Prediction(plan, job, time_ps, Candidate(name, path="kernel", time_ps=time_ps), Timing())
+
+
+__all__ = ["kernel_plan", "plan_of_module", "predict_kernel", "read_installed"]

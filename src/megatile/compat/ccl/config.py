@@ -73,7 +73,7 @@ def load_ccl_config(path: str | Path | None = None) -> dict[str, Any]:
     if path is None and exists("ccl.yaml"):
         path = "ccl.yaml"
     if path is None:
-        text = resources.files("megatile.collectives").joinpath("ccl.yaml").read_text(encoding="utf-8")
+        text = resources.files("megatile.compat.ccl").joinpath("ccl.yaml").read_text(encoding="utf-8")
         name = "ccl.yaml"
     else:
         name = str(path)

@@ -8,19 +8,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from megatile.collectives.config import load_ccl_config, resolve_algorithm_config
-from megatile.collectives.install import (
+from megatile.collectives.job import CollectiveError
+from megatile.collectives.kernels import hello_send
+from megatile.compat.ccl.config import load_ccl_config, resolve_algorithm_config
+from megatile.compat.ccl.install import (
     NeighborTableEntry,
     PeInstallSpec,
     build_install_plans,
     check_disjoint,
     configure_sfr_intercube_multisip,
 )
-from megatile.collectives.job import CollectiveError
-from megatile.collectives.kernel_plans import kernel_plan, plan_of_module
-from megatile.collectives.kernels import hello_send
-from megatile.collectives.mappers import resolve_mapper, resolve_validator
-from megatile.collectives.topologies import Floor, floor_of, resolve_topology
+from megatile.compat.ccl.kernel_plans import kernel_plan, plan_of_module
+from megatile.compat.ccl.mappers import resolve_mapper, resolve_validator
+from megatile.compat.ccl.topologies import Floor, floor_of, resolve_topology
 from megatile.core.errors import MegatileError
 from megatile.hda import machine
 from megatile.plan.execute import execute
@@ -145,8 +145,8 @@ def test_names_that_no_module_has(name):
 
 
 def test_import_paths():
-    assert resolve_mapper("megatile.collectives.mappers.all_pes", trust=True) is resolve_mapper("all_pes")
-    assert resolve_validator("megatile.collectives.mappers:multi_pe_sip_local", trust=True)
+    assert resolve_mapper("megatile.compat.ccl.mappers.all_pes", trust=True) is resolve_mapper("all_pes")
+    assert resolve_validator("megatile.compat.ccl.mappers:multi_pe_sip_local", trust=True)
 
 
 def test_install_plans_are_printable_and_point_back():

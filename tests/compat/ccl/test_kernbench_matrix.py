@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from megatile.collectives.config import load_ccl_config, resolve_algorithm_config
-from megatile.collectives.kernel_plans import kernel_plan
 from megatile.collectives.provenance import over_integers
+from megatile.compat.ccl.config import load_ccl_config, resolve_algorithm_config
+from megatile.compat.ccl.kernel_plans import kernel_plan
 from megatile.hda import machine
 from megatile.plan.check import check
 from megatile.plan.execute import execute

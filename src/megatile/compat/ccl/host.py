@@ -5,19 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from megatile.collectives.install import NeighborTableEntry, SipInstallPlan, build_install_plans
-from megatile.collectives.kernel_plans import kernel_plan
-from megatile.collectives.mappers import resolve_validator
-from megatile.collectives.topologies import floor_of
+from megatile.compat.ccl.config import load_ccl_config, resolve_algorithm_config
+from megatile.compat.ccl.install import NeighborTableEntry, SipInstallPlan, build_install_plans
+from megatile.compat.ccl.kernel_plans import kernel_plan
+from megatile.compat.ccl.mappers import resolve_validator
+from megatile.compat.ccl.topologies import floor_of
 from megatile.core.errors import MegatileError
 from megatile.hda import HDA
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan
 from megatile.runtime.host.allocators import Memory
+from megatile.runtime.host.creation import HostError
 from megatile.runtime.host.placement import PlacedShard
 from megatile.runtime.host.workers import DistributedError
+
+
+def choose(
+    machine: HDA, ccl: str | Path | Mapping[str, Any] | None, algorithm: str | None
+) -> Mapping[str, Any] | None:
+    """The kernel for ``mt.host``'s all_reduce; None for one that this machine cannot install."""
+    config = load_ccl_config() if ccl is None else None
+    nested = {"sip", "cube", "pe"} <= {level.name for level in machine.levels}
+    if nested or (config is not None and algorithm not in config["algorithms"]):
+        return resolve_algorithm_config(config or _config(ccl), algorithm)
+    return None
+
+
+def _config(ccl: Any) -> Mapping[str, Any]:
+    if isinstance(ccl, Mapping):
+        return ccl
+    if not isinstance(ccl, (str, Path)):
+        raise HostError(f"ccl is a file or a configuration, not {type(ccl).__name__}")
+    own = str(ccl) == "ccl.yaml" and not Path(ccl).exists()
+    return load_ccl_config(None if own else ccl)
 
 
 class CclAlgorithm:

@@ -8,7 +8,7 @@ from typing import Any
 
 from megatile.collectives.job import CollectiveError
 from megatile.collectives.registry import by_import_path
-from megatile.collectives.topologies import Floor
+from megatile.compat.ccl.topologies import Floor
 from megatile.core.errors import did_you_mean
 from megatile.core.registry import Registry
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from megatile.collectives.config import STANDARD, check_reduction, check_values, given, kernel_module
 from megatile.collectives.job import CollectiveError
-from megatile.collectives.mappers import resolve_mapper, resolve_validator
-from megatile.collectives.topologies import Floor, Neighbors, floor_of, resolve_topology
+from megatile.compat.ccl.config import STANDARD, check_reduction, check_values, given, kernel_module
+from megatile.compat.ccl.mappers import resolve_mapper, resolve_validator
+from megatile.compat.ccl.topologies import Floor, Neighbors, floor_of, resolve_topology
 from megatile.core.quantities import whole
 from megatile.hda import HDA, machine as find_machine
 from megatile.language.kernel.directions import OPPOSITE, TOPOLOGIES

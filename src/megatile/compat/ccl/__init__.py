@@ -1,0 +1,19 @@
+"""KernBench's collective kernels: ``ccl.yaml``, what each PE installs, and the Plans that come of it.
+
+Light: the names of ``megatile.collectives`` that are defined here.
+"""
+
+_NAMES = {
+    "config": ("load_ccl_config", "resolve_algorithm_config"),
+    "install": (
+        "NeighborTableEntry",
+        "PeInstallSpec",
+        "SipInstallPlan",
+        "build_install_plans",
+        "configure_sfr_intercube_multisip",
+    ),
+    "kernel_plans": ("kernel_plan", "plan_of_module"),
+    "mappers": ("resolve_mapper", "resolve_validator"),
+    "topologies": ("resolve_topology",),
+}
+NAMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
