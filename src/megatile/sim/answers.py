@@ -19,7 +19,7 @@ from megatile.sim.state import NONE, Arena
 from megatile.sim.table import DMA
 
 if TYPE_CHECKING:
-    from megatile.sim.simulation import Launched, Simulation
+    from megatile.sim.simulation import EngineLaunch, Simulation
     from megatile.timing.resources import Resources
 
 MOST_GUESSED = 1 << 16
@@ -91,7 +91,7 @@ class Alike:
     one of them."""
 
     def __init__(
-        self, simulation: Simulation, launched: Launched, level: int, stream: int, pc: int, frame: int = 0
+        self, simulation: Simulation, launched: EngineLaunch, level: int, stream: int, pc: int, frame: int = 0
     ) -> None:
         self.arena, self.launched, self.level = simulation.arena, launched, level
         self.view, self.pc, self.frame = launched.views[level], pc, frame
@@ -232,7 +232,7 @@ class Answers:
         return found
 
     def _make_queues(
-        self, launched: Launched, channel: int, level: int, receivers: Array, members: Array, fixed: bool
+        self, launched: EngineLaunch, channel: int, level: int, receivers: Array, members: Array, fixed: bool
     ) -> None:
         simulation, arena, plan = self.simulation, self.arena, launched.plan
         described, view = plan.channels[channel], launched.views[level]
@@ -283,23 +283,23 @@ class Answers:
 
     # paths
 
-    def path(self, way: int, memories: int, source: int, target: int, g: int) -> None:
+    def path(self, mover: int, memories: int, source: int, target: int, g: int) -> None:
         if source == -2:
-            self._queue_path(way, memories, g)
+            self._queue_path(mover, memories, g)
             return
         launched, _, view = self.simulation.view(g)
         named = launched.table.memories
         names = named[memories >> 24], named[memories & ((1 << 24) - 1)]
-        if (source, target) != (NONE, NONE) and self._paths_at(way, memories, names, g):
+        if (source, target) != (NONE, NONE) and self._paths_at(mover, memories, names, g):
             return
         here = int(self.arena.rows("unit")[g, st.PLACE])
         ends = [here if end == NONE else end for end in (source, target)]
-        by = launched.table.movers[way // 2 // st.MOVERS]
-        path = view.path(ends[0], names[0], ends[1], names[1], same=bool(way & 1), caches=True, by=by)
+        by = launched.table.movers[mover // 2 // st.MOVERS]
+        path = view.path(ends[0], names[0], ends[1], names[1], same=bool(mover & 1), caches=True, by=by)
         number = self.simulation.paths.number(path, view.fabric)
-        self.remember(st.ASK_PATH, way, memories, source, target, number)
+        self.remember(st.ASK_PATH, mover, memories, source, target, number)
 
-    def _paths_at(self, way: int, memories: int, names: tuple[str, str], g: int) -> bool:
+    def _paths_at(self, mover: int, memories: int, names: tuple[str, str], g: int) -> bool:
         """Find the paths of a copy for all instances of a stream; False where that cannot be said."""
         launched, _, view = self.simulation.view(g)
         pc = int(self.arena.rows("unit")[g, st.PC])
@@ -314,14 +314,14 @@ class Answers:
         chosen = np.flatnonzero(possible)
         if not always and len(chosen) > MOST_GUESSED:
             return False
-        by = launched.table.movers[way // 2 // st.MOVERS]
+        by = launched.table.movers[mover // 2 // st.MOVERS]
         numbers = self._numbers(view, here[chosen], names, there[chosen], (one == other)[chosen], by)
         if always:
             self._site(pc, count, units[chosen], numbers)
         else:
             rows = np.empty((len(chosen), 6), dtype=np.int64)
             rows[:, 0], rows[:, 2] = st.ASK_PATH, memories
-            rows[:, 1] = (way & -2) + (one == other)[chosen]
+            rows[:, 1] = (mover & -2) + (one == other)[chosen]
             rows[:, 3], rows[:, 4], rows[:, 5] = here[chosen], there[chosen], numbers
             self.remember_all(rows)
         return True
@@ -395,13 +395,13 @@ class Answers:
             paths.asked[key] = found
         return found
 
-    def _queue_path(self, way: int, memory: int, g: int) -> None:
+    def _queue_path(self, queue: int, memory: int, g: int) -> None:
         """The paths of messages out of a memory: of all queues of the channel at once."""
         launched, arena = self.simulation.launch_of(g), self.arena
-        channel = max(i for i, first in enumerate(launched.first_queues) if first <= way)
+        channel = max(i for i, first in enumerate(launched.first_queues) if first <= queue)
         described = launched.plan.channels[channel]
         level = launched.table.levels[launched.plan.level(described.level).name]
-        view, asked = launched.views[level], int(arena.rows("queue_of")[way, st.QUEUE_NUMBER]) - 1
+        view, asked = launched.views[level], int(arena.rows("queue_of")[queue, st.QUEUE_NUMBER]) - 1
         first = arena.rows("queue")[asked, st.QFROM] == NONE and not described.installed
         numbers = np.array([asked])
         if first:
@@ -420,7 +420,7 @@ class Answers:
             rows = arena.rows("queue")
             rows[numbers, st.QFROM], rows[numbers, st.QPATH] = memory, paths
         else:
-            self.remember(st.ASK_PATH, way, memory, -2, -2, int(paths[0]))
+            self.remember(st.ASK_PATH, queue, memory, -2, -2, int(paths[0]))
 
     def route(self, channel: int, memory: int, source: int, target: int, g: int) -> None:
         launched, _, view = self.simulation.view(g)

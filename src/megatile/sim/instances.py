@@ -19,10 +19,10 @@ from megatile.sim.state import NONE
 from megatile.sim.table import ENGINES
 
 if TYPE_CHECKING:
-    from megatile.sim.simulation import Launched, Simulation
+    from megatile.sim.simulation import EngineLaunch, Simulation
 
 
-class Rows:
+class LevelRows:
     """The rows of one level: the first, how many; per row its place and the row of its parent."""
 
     def __init__(
@@ -45,12 +45,12 @@ class Rows:
 class Instances:
     """The rows of a launch; they serve again when it has ended."""
 
-    def __init__(self, simulation: Simulation, launched: Launched) -> None:
+    def __init__(self, simulation: Simulation, launched: EngineLaunch) -> None:
         self.arena, self.launched = simulation.arena, launched
         self.beside = simulation.paths.everything_shared
         self.plan, self.table = launched.plan, launched.table
         self.arena.extend("place", launched.offsets[-1], NONE)
-        self.levels: dict[str, Rows] = {}
+        self.levels: dict[str, LevelRows] = {}
         self.children: dict[str, list[pm.Level]] = {level.name: [] for level in self.plan.all_levels}
         self.pools = range(self.arena.used["pool"], self.arena.used["pool"])
         self.first = self.arena.used["unit"]
@@ -125,11 +125,11 @@ class Instances:
             arena.rows("seats")[at : at + len(free)] = free
             row[st.FREE_SEATS] = len(free)
 
-    def _rows(self, level: pm.Level) -> Rows:
+    def _rows(self, level: pm.Level) -> LevelRows:
         plan, arena = self.plan, self.arena
         if not plan.levels:
             places = np.arange(plan.units)
-            return Rows(arena.extend("unit", plan.units), places, np.full(plan.units, NONE), None, True)
+            return LevelRows(arena.extend("unit", plan.units), places, np.full(plan.units, NONE), None, True)
         below = units_below(self.launched.resources.hda, level, plan)
         above = self.levels[level.parent] if level.parent is not None else None
         outer = np.zeros(1, dtype=np.int64) if above is None else above.places * below
@@ -141,7 +141,7 @@ class Instances:
             if above is not None:
                 parents = np.repeat(np.arange(above.first, above.first + len(above)), level.count)
             fixed = above is None or above.fixed
-            return Rows(arena.extend("unit", len(places)), places, parents, None, fixed)
+            return LevelRows(arena.extend("unit", len(places)), places, parents, None, fixed)
         bases, crowd = np.unique(outer, return_counts=True)
         seats = np.minimum(below * level.slots, crowd * level.count)
         if level.parent is None and self.beside:  # other launches may have the first ones
@@ -158,9 +158,9 @@ class Instances:
         rows[:, st.SEATS_AT] = heap + np.cumsum(seats) - seats
         arena.memory[st.SEATS] += len(bases) + len(places)
         pool_of = first_pool + np.searchsorted(bases, outer)
-        return Rows(first, places, np.full(len(places), NONE), first_pool + pools, False, pool_of)
+        return LevelRows(first, places, np.full(len(places), NONE), first_pool + pools, False, pool_of)
 
-    def _fill(self, simulation: Simulation, i: int, rows: Rows) -> None:
+    def _fill(self, simulation: Simulation, i: int, rows: LevelRows) -> None:
         """Frames, lists of accesses, queues of engines; who has a stream and waits for the launch."""
         arena, table, launched = self.arena, self.table, self.launched
         count, view = len(rows), launched.views[i]

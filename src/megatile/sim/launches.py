@@ -17,7 +17,7 @@ from megatile.sim.data import Scalars, assumed
 from megatile.sim.joint import LaunchData
 from megatile.sim.record import Record
 from megatile.sim.result import Result, Run
-from megatile.sim.simulation import Launched
+from megatile.sim.simulation import EngineLaunch
 from megatile.timing.faults import Faults
 from megatile.timing.resources import Resources
 from megatile.timing.view import Timing
@@ -103,7 +103,7 @@ class Launch:
         self._resources, self._turns, self._control, self._delay = resources, turns, control, delay
         self._scalars: Scalars = assumed(None)
         self._code: list[list[Code]] | None = None
-        self._launched: Launched | None = None
+        self._launched: EngineLaunch | None = None
         self._data: LaunchData | None = None
         self._error: MegatileError | None = None
 

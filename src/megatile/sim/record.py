@@ -14,7 +14,7 @@ from megatile.core.quantities import format_bytes, format_time
 from megatile.hda.routing import Link
 from megatile.plan import model as pm
 from megatile.sim import state as st
-from megatile.sim.simulation import Launched, Simulation
+from megatile.sim.simulation import EngineLaunch, Simulation
 from megatile.sim.state import NONE
 from megatile.sim.table import DMA, ENGINES
 from megatile.timing.fabric import Path
@@ -92,7 +92,7 @@ class Record:
     memory is used later.
     """
 
-    def __init__(self, simulation: Simulation, launched: Launched, origin_ps: int | None = None) -> None:
+    def __init__(self, simulation: Simulation, launched: EngineLaunch, origin_ps: int | None = None) -> None:
         self.launched = launched
         self.statements = simulation.rows.statements
         self._paths, self._known = simulation.paths, dict[int, Path]()
@@ -486,7 +486,7 @@ def _counter(name: str, steps: list[tuple[Any, int]]) -> Counter:
     return Counter(name, moments[last], levels[last])
 
 
-def choices(simulation: Simulation, launched: Launched) -> dict[Any, list[int]]:
+def choices(simulation: Simulation, launched: EngineLaunch) -> dict[Any, list[int]]:
     """Per unit, the members its receive-from-any took."""
     found: dict[Any, list[int]] = {}
     rows = simulation.table("record")

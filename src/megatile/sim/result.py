@@ -19,7 +19,7 @@ from megatile.plan.model import Plan
 from megatile.plan.residency import copies
 from megatile.sim.data import Scalars, assumed
 from megatile.sim.record import Record, Traffic, Usage
-from megatile.sim.simulation import EVERYTHING, Launched, Simulation
+from megatile.sim.simulation import EVERYTHING, EngineLaunch, Simulation
 from megatile.timing.faults import Faults
 from megatile.timing.origins import origin_lines
 from megatile.timing.resources import Resources
@@ -61,7 +61,7 @@ class Run:
     messages: dict[str, dict[int, int]] = field(default_factory=dict)
     outputs: Mapping[str, Any] | None = None
     simulation: Simulation | None = None
-    launched: Launched | None = None
+    launched: EngineLaunch | None = None
     record: Record | None = None
 
     @cached_property

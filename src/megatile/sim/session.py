@@ -31,11 +31,11 @@ from megatile.plan.structure import check_structure
 from megatile.sim.contents import Contents
 from megatile.sim.data import assumed
 from megatile.sim.install import InstallError, Queues
-from megatile.sim.launcher import Launcher, whole_number
 from megatile.sim.launches import Entry, Launch, Prepared, SessionError, Worker
 from megatile.sim.record import Record
 from megatile.sim.result import Result, Run
-from megatile.sim.simulation import MOST_RECORDS, Launched, Simulation, engine_name
+from megatile.sim.running import RunningMachine, whole_number
+from megatile.sim.simulation import MOST_RECORDS, EngineLaunch, Simulation, engine_name
 from megatile.sim.stuck import counts
 from megatile.sim.timeline import install_trace, one_timeline
 from megatile.timing.faults import Faults, current_faults
@@ -52,7 +52,7 @@ LARGE = 1 << 23
 """Numbers in the engine's memory from which on it is given back when nothing is under way."""
 
 
-class Session(Launcher):
+class Session(RunningMachine):
     """One machine and what it remembers between launches.
 
     ``record`` says how many commands are kept for traces; the oldest launches are forgotten first.
@@ -272,7 +272,7 @@ class Session(Launcher):
             self._kept -= oldest.rows
             self._forgotten, oldest.run = self._forgotten + 1, None
 
-    def _clear_up(self, launch: Launch, launched: Launched) -> None:
+    def _clear_up(self, launch: Launch, launched: EngineLaunch) -> None:
         """The engine's memory of a launch is used again; when nothing is under way, much of it is freed."""
         simulation, launch._launched = self._simulation, None
         simulation.release(launched)

@@ -19,7 +19,7 @@ from megatile.sim.state import NONE
 from megatile.timing.view import TimingError
 
 if TYPE_CHECKING:
-    from megatile.sim.simulation import Launched, Simulation
+    from megatile.sim.simulation import EngineLaunch, Simulation
 
 MOST_QUEUES = 1 << 20
 """Up to so many queues it is found out beforehand which links only one of them uses."""
@@ -29,7 +29,7 @@ Ends = tuple[int, Any, Any, Any]
 """Level (counted in the plan), where transfers begin and end, and what tells their flows apart."""
 
 
-def find_shared(simulation: Simulation, launched: Launched) -> None:
+def find_shared(simulation: Simulation, launched: EngineLaunch) -> None:
     """Count the flows on every link that a launch may use."""
     paths = simulation.paths
     if paths.everything_shared or not paths.contended:
@@ -62,7 +62,7 @@ def find_shared(simulation: Simulation, launched: Launched) -> None:
                 paths.count(view.fabric, stages, group, flows, users)
 
 
-def _messages(simulation: Simulation, launched: Launched) -> Iterator[Ends | None]:
+def _messages(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends | None]:
     """The ends of all queues into which something is sent; None where they are not always the same."""
     plan, table = launched.plan, launched.table
     used: dict[str, set[Any]] = {}
@@ -92,7 +92,7 @@ def _messages(simulation: Simulation, launched: Launched) -> Iterator[Ends | Non
             yield level, places[sources[receivers]], places[receivers], flow
 
 
-def _copies(simulation: Simulation, launched: Launched) -> Iterator[Ends | None]:
+def _copies(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends | None]:
     """The ends of all copies between instances."""
     arena, answers = simulation.arena, Answers(simulation)
     region, lists = arena.rows("region"), arena.rows("lists")

@@ -15,9 +15,9 @@ from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan, require_plan
 from megatile.plan.structure import check_structure
 from megatile.sim.data import assumed, reads_scalars
-from megatile.sim.launcher import Launcher
 from megatile.sim.record import has_any
 from megatile.sim.result import Result, Run, wants_communication_trace
+from megatile.sim.running import RunningMachine
 from megatile.sim.simulation import EVERYTHING, MOST_RECORDS, Simulation, commands, engine_name
 from megatile.sim.stuck import deadlock, wait_graph
 from megatile.timing.faults import current_faults
@@ -90,7 +90,7 @@ def simulate(
     return result
 
 
-class OneLaunch(Launcher):
+class OneLaunch(RunningMachine):
     """The machine of one run: nothing comes beside its launch, so that only what its own units share has to
     be waited for, and what was recorded stays where it is."""
 

@@ -31,7 +31,7 @@ from megatile.sim.instances import Instances
 from megatile.sim.paths import Paths
 from megatile.sim.sharing import find_shared
 from megatile.sim.state import NONE, Arena
-from megatile.sim.table import TABLES, PlanTable, Rows, tabulated
+from megatile.sim.table import TABLES, CommandTable, Rows, tabulated
 from megatile.timing.resources import Resources
 from megatile.timing.view import TimingError
 
@@ -95,10 +95,10 @@ def engine_name(engine: str | None) -> str | None:
     return engine
 
 
-class Launched:
+class EngineLaunch:
     """One plan that was submitted: its instances, and how the machine answers for it."""
 
-    def __init__(self, table: PlanTable, resources: Resources, number: int, first: int) -> None:
+    def __init__(self, table: CommandTable, resources: Resources, number: int, first: int) -> None:
         self.table = table
         self.plan = table.plan
         self.resources = resources
@@ -185,10 +185,10 @@ class Simulation:
     ) -> None:
         """``record``: how many commands, with ``operands`` or without what they touch."""
         self.rows = Rows()
-        self.tables: dict[tuple[int, int], PlanTable] = {}
-        self.launches: list[Launched] = []
+        self.tables: dict[tuple[int, int], CommandTable] = {}
+        self.launches: list[EngineLaunch] = []
         self.instances: dict[int, Instances] = {}
-        self.idle: dict[int, list[Launched]] = {}
+        self.idle: dict[int, list[EngineLaunch]] = {}
         """By table, launches that have ended: their rows are used again."""
         self.holders: dict[str, dict[int, list[int]]] = {}
         """By level and hardware unit, the instances of the last launch there."""
@@ -271,7 +271,7 @@ class Simulation:
         *,
         at: int | None = None,
         begin: int | None = None,
-    ) -> Launched:
+    ) -> EngineLaunch:
         """Submit a plan. Its instances are ready at their start; with ``at`` (when it was submitted, in the
         time of the machine) and ``begin`` (when it reaches the units) after those before them on the same
         units of the hardware."""
@@ -279,7 +279,7 @@ class Simulation:
         table = self.tables.get(key)
         if table is None:
             if self.tables:
-                table = PlanTable(plan, self.rows)
+                table = CommandTable(plan, self.rows)
             else:
                 table = copy(tabulated(plan))
                 self.rows = table.rows.copy()
@@ -304,9 +304,9 @@ class Simulation:
         self.at(begin + min(starts) - starts[0], st.BEGINS, launched.number)
         return launched
 
-    def _allocate(self, table: PlanTable, resources: Resources) -> Launched:
+    def _allocate(self, table: CommandTable, resources: Resources) -> EngineLaunch:
         """Rows for a launch that no other uses."""
-        launched = Launched(table, resources, self.arena.used["launch"], self.arena.used["place"])
+        launched = EngineLaunch(table, resources, self.arena.used["launch"], self.arena.used["place"])
         self.launches.append(launched)
         units = self._resident(launched)
         for view in launched.views:
@@ -322,7 +322,7 @@ class Simulation:
         self.arena.memory[st.JITTER] |= int(resources.faults.jitter is not None)
         return launched
 
-    def _room(self, launched: Launched) -> None:
+    def _room(self, launched: EngineLaunch) -> None:
         """Room for what a launch will record."""
         arena = self.arena
         launched.first_record = int(arena.memory[st.RECORD_BASE] + arena.memory[st.RECORDED])
@@ -333,7 +333,7 @@ class Simulation:
             if self.operands:
                 arena.reserve("aux", int(arena.memory[st.AUX]) + 12 * room + 8192)
 
-    def _ready(self, launched: Launched) -> None:
+    def _ready(self, launched: EngineLaunch) -> None:
         """All instances may go on at once, unit 0 first."""
         arena = self.arena
         rows = int(self.table("launch")[launched.number, st.FIRST]) + np.flatnonzero(launched.present)
@@ -343,7 +343,7 @@ class Simulation:
         arena.memory[st.READIES] = ready + len(rows)
         arena.rows("unit")[rows, st.STATE] = st.READY
 
-    def _queue_up(self, launched: Launched, at: int) -> None:
+    def _queue_up(self, launched: EngineLaunch, at: int) -> None:
         """Every instance or slot without a parent waits for those before it on its unit of the hardware."""
         arena, instances = self.arena, self.instances[launched.number]
         unit, before = arena.rows("unit"), list[tuple[int, int]]()
@@ -413,7 +413,7 @@ class Simulation:
         memory[st.SEQUENCE] += 1
         push(memory, time, phase, what, int(memory[st.SEQUENCE]), what)
 
-    def withdraw(self, launched: Launched) -> bool:
+    def withdraw(self, launched: EngineLaunch) -> bool:
         """A launch shall do nothing: each instance ends as soon as those before it are over. False where one
         has begun."""
         arena = self.arena
@@ -454,7 +454,7 @@ class Simulation:
             self.installed[key] = self.arena.append("queue", queue)
             self.labels.append(other.label(number))
 
-    def release(self, launched: Launched) -> None:
+    def release(self, launched: EngineLaunch) -> None:
         """A launch has ended: its rows may be used by another of the same plan, its records are dropped."""
         self.idle.setdefault(id(launched.table), []).append(launched)
         memo, flows, units = self.arena.rows("memo"), launched.flows, launched.offsets[-1]
@@ -463,7 +463,7 @@ class Simulation:
         delay &= (memo[:, 1] >= flows.start) & (memo[:, 1] < flows.stop)
         memo[value | delay, 0] = st.GONE
 
-    def forget_records(self, active: list[Launched]) -> None:
+    def forget_records(self, active: list[EngineLaunch]) -> None:
         """Drop the records before those of launches under way, when they are most of all."""
         memory = self.arena.memory
         for name, base, used, starts in (
@@ -479,7 +479,7 @@ class Simulation:
                 memory[used] = count - gone
 
     @staticmethod
-    def _resident(launched: Launched) -> int:
+    def _resident(launched: EngineLaunch) -> int:
         """How many instances of a launch are there at a time."""
         plan = launched.plan
         if not plan.levels:
@@ -487,7 +487,7 @@ class Simulation:
         resident = copies(plan, launched.resources.hda)
         return sum(min(plan.instances(n), int(k.sum())) for n, (_, k) in resident.items())
 
-    def _words(self, launched: Launched, units: int) -> int:
+    def _words(self, launched: EngineLaunch, units: int) -> int:
         """About how much memory a launch takes."""
         table, widths = launched.table, self.arena.widths
         frame = max((len(s.frame) for s in table.streams), default=1)
@@ -516,7 +516,7 @@ class Simulation:
         frames = max((len(s.frame) for t in self.tables.values() for s in t.streams), default=1)
         arena.reserve("scratch", st.BINDS + 2 * frames)
 
-    def _declare(self, launched: Launched) -> None:
+    def _declare(self, launched: EngineLaunch) -> None:
         """The channels, flags and meetings of a launch."""
         plan, table, arena = launched.plan, launched.table, self.arena
         launched.channels = arena.extend("channel", len(plan.channels))
@@ -562,7 +562,7 @@ class Simulation:
             launched.levels, table.storages, arena.used["unit"], 0, 0, 0, 0, 0, 0, 0,
         ))  # fmt: skip
 
-    def _levels(self, launched: Launched) -> None:
+    def _levels(self, launched: EngineLaunch) -> None:
         """The levels of a launch, and what is private to their units."""
         plan, table, arena, hda = launched.plan, launched.table, self.arena, launched.resources.hda
         for i, (level, view) in enumerate(zip(plan.all_levels, launched.views, strict=True)):
@@ -581,7 +581,7 @@ class Simulation:
                 rows[:, st.PRIVATE] = private[rows[:, st.MEMORY]]
                 self._bricks(launched, view, memory)
 
-    def _bricks(self, launched: Launched, view: Resources, memory: int) -> None:
+    def _bricks(self, launched: EngineLaunch, view: Resources, memory: int) -> None:
         """The blocks of tiles in front of whose memory a level sees caches."""
         table, found = launched.table, list[tuple[int, int, int]]()
         for name in table.memories:
@@ -599,7 +599,7 @@ class Simulation:
         for first, versions, at in found:
             self.arena.rows("memory_of")[first : first + versions, st.BRICKS] = at
 
-    def _kept(self, launched: Launched, tile: pm.Tile, shape: tuple[int, ...]) -> int | None:
+    def _kept(self, launched: EngineLaunch, tile: pm.Tile, shape: tuple[int, ...]) -> int | None:
         """The number of a tensor whose blocks outlive its launch in caches: whoever means the same memory and
         cuts it into blocks alike finds them again."""
         if tile.role == "local":
@@ -618,7 +618,7 @@ class Simulation:
         first, self._tensors = self._tensors, self._tensors + versions
         return first
 
-    def _restart(self, launched: Launched, begin: int) -> None:
+    def _restart(self, launched: EngineLaunch, begin: int) -> None:
         """All rows of a launch as they are before it begins."""
         plan, arena = launched.plan, self.arena
         counts = [plan.instances(c.level) * c.members for c in plan.channels]
@@ -653,10 +653,10 @@ class Simulation:
         if not count:
             self.at(begin, st.HOSTS, launched.number)
 
-    def launch_of(self, g: int) -> Launched:
+    def launch_of(self, g: int) -> EngineLaunch:
         return self.launches[int(self.arena.rows("unit")[g, st.LAUNCH])]
 
-    def places(self, launched: Launched) -> Any:
+    def places(self, launched: EngineLaunch) -> Any:
         """The hardware units of all instances of a launch (NONE: it has not begun)."""
         return self.arena.rows("place")[launched.first : launched.first + launched.offsets[-1]]
 
@@ -672,13 +672,13 @@ class Simulation:
         launched = next(k for k in reversed(self.launches) if k.first <= actor)
         return launched.name(*launched.which(actor), int(self.arena.rows("place")[actor]))
 
-    def view(self, g: int) -> tuple[Launched, int, Resources]:
+    def view(self, g: int) -> tuple[EngineLaunch, int, Resources]:
         """The launch of an instance, its level there, and the machine as that sees it."""
         launched = self.launch_of(g)
         level = int(self.arena.rows("unit")[g, st.LEVEL]) - launched.levels
         return launched, level, launched.views[level]
 
-    def messages(self, launched: Launched) -> dict[str, dict[int, int]]:
+    def messages(self, launched: EngineLaunch) -> dict[str, dict[int, int]]:
         """Per channel, how many messages were sent to each queue (receiver * members + member)."""
         found: dict[str, dict[int, int]] = {c.name: {} for c in launched.plan.channels}
         queues, places = self.table("queue"), self.table("queue_of")
@@ -694,7 +694,7 @@ class Simulation:
 
     # running
 
-    def run(self, until: int = NEVER, deadline: float | None = None) -> Launched | None:
+    def run(self, until: int = NEVER, deadline: float | None = None) -> EngineLaunch | None:
         """Go on until a launch has ended (it is returned), nothing can go on, or the time is over."""
         soon = self.engine == "compiled" or (self.engine is None and (self._long or is_compiled()))
         engine: Any = compiled() if soon else plain
@@ -732,7 +732,7 @@ class Simulation:
         """The time of the last event; whatever comes from outside comes later."""
         return int(self.arena.memory[st.CLOCK])
 
-    def last_of(self, launched: Launched) -> int:
+    def last_of(self, launched: EngineLaunch) -> int:
         """When the last thing of a launch ends."""
         return int(self.table("launch")[launched.number, st.LAUNCH_LAST])
 

@@ -214,7 +214,7 @@ class StreamTable:
         """Where the frame stands in the lists."""
 
 
-class PlanTable:
+class CommandTable:
     """A plan's rows among those of others; what is numbered per launch is numbered from 0 here."""
 
     def __init__(self, plan: pm.Plan, rows: Rows) -> None:
@@ -395,15 +395,15 @@ class PlanTable:
 
 
 @pm.once
-def tabulated(plan: pm.Plan) -> PlanTable:
+def tabulated(plan: pm.Plan) -> CommandTable:
     """The rows of a plan alone."""
-    table = PlanTable(plan, Rows())
+    table = CommandTable(plan, Rows())
     table.rows.made = {name: np.asarray(getattr(table.rows, name), dtype=np.int64) for name in TABLES}
     return table
 
 
 class _StreamCompiler:
-    def __init__(self, plan: PlanTable, stream: pm.Stream) -> None:
+    def __init__(self, plan: CommandTable, stream: pm.Stream) -> None:
         self.plan = plan
         self.level = stream.level
         self.rows = plan.rows

@@ -7,7 +7,7 @@ finished, and all below it are over."""
 from __future__ import annotations
 
 from megatile.sim.engine.events import push
-from megatile.sim.engine.records import note
+from megatile.sim.engine.notes import note
 from megatile.sim.engine.rows import (
     below_row,
     jit,

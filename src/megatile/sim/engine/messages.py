@@ -7,9 +7,9 @@ from megatile.sim.engine.caches import touch_caches
 from megatile.sim.engine.commands import after_visible, behind_tail, new_command
 from megatile.sim.engine.instances import block, seen_from
 from megatile.sim.engine.names import bind
+from megatile.sim.engine.notes import note
 from megatile.sim.engine.operations import copy_path
 from megatile.sim.engine.queues import channel_of, offer, queue_number, queue_place, receiver_of
-from megatile.sim.engine.records import note
 from megatile.sim.engine.rows import (
     access_row,
     channel_row,

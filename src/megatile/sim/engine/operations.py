@@ -7,7 +7,7 @@ from megatile.sim.engine.caches import touch_caches
 from megatile.sim.engine.commands import after_visible, behind_tail, free_command, new_command, soon
 from megatile.sim.engine.endings import end_known
 from megatile.sim.engine.instances import block, ended, seen_from
-from megatile.sim.engine.records import keep_accesses, note, note_accesses
+from megatile.sim.engine.notes import keep_accesses, note, note_accesses
 from megatile.sim.engine.rows import (
     access_row,
     code_row,
@@ -59,11 +59,11 @@ def copy_path(s, g, source, target, by):
     if one != NONE or other != NONE or s[x + PRIVATE] == 0 or s[y + PRIVATE] == 0:
         here = spot(s, g, one)
         there = spot(s, g, other)
-    way = 2 * (by * MOVERS + s[unit_row(s, g) + LEVEL]) + (1 if one == other else 0)
+    mover = 2 * (by * MOVERS + s[unit_row(s, g) + LEVEL]) + (1 if one == other else 0)
     memories = s[x + MEMORY] * (1 << 24) + s[y + MEMORY]
-    h = find(s, ASK_PATH, way, memories, here, there)
+    h = find(s, ASK_PATH, mover, memories, here, there)
     if h == NONE:
-        ask(s, ASK_PATH, way, memories, here, there, g)
+        ask(s, ASK_PATH, mover, memories, here, there, g)
         return 0
     return s[memo_row(s, h) + 5] + 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from megatile.sim.engine.events import push
 from megatile.sim.engine.instances import wake_all
-from megatile.sim.engine.records import note
+from megatile.sim.engine.notes import note
 from megatile.sim.engine.rows import (
     channel_row,
     code_row,

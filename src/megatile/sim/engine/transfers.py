@@ -7,8 +7,8 @@ from megatile.sim.engine.commands import free_command, new_command, soon
 from megatile.sim.engine.endings import end_known, finished, has_left
 from megatile.sim.engine.events import push, serve
 from megatile.sim.engine.instances import ended
+from megatile.sim.engine.notes import note_accesses
 from megatile.sim.engine.queues import arrive, give_back
-from megatile.sim.engine.records import note_accesses
 from megatile.sim.engine.rows import (
     command_row,
     jit,

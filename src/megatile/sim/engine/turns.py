@@ -8,8 +8,8 @@ from megatile.sim.engine.commands import free_command
 from megatile.sim.engine.endings import end_known, finished, has_left
 from megatile.sim.engine.events import push, serve
 from megatile.sim.engine.instances import ended, wake
+from megatile.sim.engine.notes import note
 from megatile.sim.engine.queues import give_back
-from megatile.sim.engine.records import note
 from megatile.sim.engine.rows import (
     command_row,
     counter_row,

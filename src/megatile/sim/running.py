@@ -24,13 +24,13 @@ from megatile.sim.joint import Joint, LaunchData
 from megatile.sim.launches import Launch, SessionError, TimeBudgetExceeded, Worker
 from megatile.sim.record import choices, has_any
 from megatile.sim.result import Result, Run
-from megatile.sim.simulation import NEVER, Launched, Simulation, engine_name
+from megatile.sim.simulation import NEVER, EngineLaunch, Simulation, engine_name
 from megatile.sim.stuck import deadlock, explain, wait_graph
 from megatile.sim.symmetry import representative, symmetric
 from megatile.timing.resources import Resources
 
 
-class Launcher:
+class RunningMachine:
     """A machine, what is under way on it, and the workers of its host."""
 
     def __init__(self, machine: HDA | str, *, engine: str | None = None) -> None:
@@ -308,7 +308,7 @@ class Launcher:
         self._finish(launch, simulation.last_ps, messages, np.arange(plan.units))
         return True
 
-    def _ended(self, launch: Launch, launched: Launched) -> None:
+    def _ended(self, launch: Launch, launched: EngineLaunch) -> None:
         """A launch has ended in the timed run."""
         simulation, messages = self._simulation, {}
         try:
@@ -352,7 +352,7 @@ class Launcher:
     def _keep(self, launch: Launch, run: Run, present: Any) -> None:
         """What a launch leaves behind, and of which units."""
 
-    def _clear_up(self, launch: Launch, launched: Launched) -> None:
+    def _clear_up(self, launch: Launch, launched: EngineLaunch) -> None:
         """What the engine knows of a launch that has ended."""
 
 
