@@ -130,15 +130,40 @@ def test_overlapped_levels_are_right(nodes, chunks, in_place):
 def test_overlapped_levels_take_the_time_of_the_longer():
     hda, nbytes = mt.machine("h100-cluster", nodes=4), 256 << 20
     asked = {"machine": hda, "nbytes": nbytes, "algorithm": "hierarchical", "path": "bulk"}
-    one_by_one = predict("all_reduce", **asked).time_ps
-    overlapped = predict("all_reduce", **asked, settings={"overlap": True, "chunks": 16}).time_ps
+    one_by_one = predict("all_reduce", **asked, settings={"overlap": False}).time_ps
+    overlapped = predict("all_reduce", **asked).time_ps
     inside = 2 * nbytes * 7 / 8 / hda.network("nvlink").effective_bandwidth * 1e12
     between = 2 * nbytes / 8 * 3 / 4 / NIC * 1e12
     assert max(inside, between) <= overlapped <= 1.3 * max(inside, between)
     assert one_by_one >= inside + between
 
 
+@pytest.mark.parametrize("nodes", [2, 4, 16])
+@pytest.mark.parametrize("megabytes", [16, 64, 1024])
+def test_a_large_all_reduce_overlaps_its_levels_without_being_asked(nodes, megabytes):
+    asked = {"machine": mt.machine("h100-cluster", nodes=nodes), "nbytes": megabytes << 20}
+    every = [
+        predict("all_reduce", algorithm="hierarchical", **asked, settings=settings).time_ps
+        for settings in ({}, {"overlap": False}, {"inner": "direct"}, {"overlap": True, "chunks": 8})
+    ]
+    assert every[0] < 0.9 * min(every[1:3])
+    assert every[0] < 1.12 * every[3]
+
+
+@pytest.mark.parametrize("settings", [{"inner": "ring"}, {"outer": "messages"}, {"overlap": False}])
+def test_a_named_way_inside_or_between_nodes_goes_level_by_level(settings):
+    hda = mt.machine("h100-cluster", nodes=2)
+    job, _ = make_job("all_reduce", machine=hda, nbytes=32 << 20)
+    plan = find_algorithm("hierarchical").plan
+    assert plan(job, **settings) == plan(job, overlap=False) != plan(job)
+    assert plan(job) == plan(job, overlap=True, chunks=8) == plan(job, chunks=8)
+
+
 def test_what_cannot_be_overlapped_is_said():
     asked = {"machine": "h100-cluster", "nbytes": 64, "algorithm": "hierarchical"}
+    with pytest.raises(CollectiveError, match="overlaps direct exchange inside groups with messages"):
+        mt.collective("all_reduce", **asked, settings={"overlap": True, "inner": "ring"})
+    with pytest.raises(CollectiveError, match=r"overlap='yes' makes no sense .*use True or False"):
+        mt.collective("all_reduce", **asked, settings={"overlap": "yes"})
     with pytest.raises(CollectiveError, match="an all_reduce over two levels, not all_gather over 2"):
         mt.collective("all_gather", **asked, settings={"overlap": True})

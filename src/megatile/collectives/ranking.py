@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from megatile.collectives.algorithms import algorithms, find_algorithm
+from megatile.collectives.algorithms.hierarchical import OVERLAPPED_FROM, two_levels
 from megatile.collectives.candidates import Candidate
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.libraries import RING_PIECE, channels_in_use, reason_against, steps_saved
@@ -190,7 +191,11 @@ def _guessed_options(name: str, job: Job) -> dict[str, Any]:
         return {"lag": 2}
     if name == "in_network_tree" and job.nbytes >= CHUNKED_FROM:
         return {"chunks": 16}
-    if name == "hierarchical" and job.ranks <= FEW:
+    if (
+        name == "hierarchical"
+        and job.ranks <= FEW
+        and not (two_levels(job) and job.nbytes >= OVERLAPPED_FROM)
+    ):
         return {"inner": "direct"}
     return {}
 
@@ -214,7 +219,7 @@ def _priced_variants(
     enough = timed[0].time_ps if timed else None
     before: int | None = None
     for options in variants(known, job, library is not None):
-        alike = "chunks" in options and "overlap" not in options
+        alike = "chunks" in options
         if alike and before == DEARER:
             continue
         candidate = Candidate(known.name, tuple(sorted(options.items())), path)
@@ -267,15 +272,16 @@ def variants(known: Algorithm, job: Job, library: bool = False) -> Iterator[dict
     start = CHUNKED_FROM >> 4 if known.name == "node_tree" else CHUNKED_FROM
     if library and known.name == "ring":
         start = job.ranks * RING_PIECE
-    if "chunks" in known.options and job.nbytes >= start and known.name not in LANED:
+    overlaps = "overlap" in known.options and two_levels(job) and job.nbytes >= OVERLAPPED_FROM
+    if "chunks" in known.options and job.nbytes >= start and not overlaps and known.name not in LANED:
         deep = known.name in DEEP or job.operation in ("broadcast", "reduce")
         yield from ({"chunks": n} for n in ((4, 16, 64) if deep else (4,)))
     if "lag" in known.options and job.operation == "all_reduce":
         yield {"lag": 2}
     if "both_ways" in known.options and any(job.wrap):
         yield {"both_ways": True}
-    if "overlap" in known.options and job.operation == "all_reduce" and len(job.nesting) == 2:
-        yield from ({"overlap": True, "chunks": n} for n in ((16,) if job.nbytes >= LARGE else ()))
+    if overlaps:
+        yield {"overlap": False}
     if "near" in known.options and job.operation != "all_reduce" and len(job.nesting) > 1:
         yield from ({"near": True} for _ in range(job.count % job.ranks == 0))
     if "inner" in known.options:

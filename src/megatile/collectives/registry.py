@@ -79,10 +79,11 @@ FEW_CHUNKS = 64
 
 
 def _check_option(algorithm: str, name: str, value: Any, default: Any) -> None:
-    """An option's value must be like its default; numbers count something, so they are at least 1 (or it)."""
+    """An option's value must be like its default (None: yes, no or as the algorithm decides); numbers count
+    something, so they are at least 1 (or it)."""
     said = f"{name}={value!r} makes no sense for {algorithm}"
-    if isinstance(default, bool):
-        if not isinstance(value, bool):
+    if default is None or isinstance(default, bool):
+        if not isinstance(value, bool) and value is not default:
             raise CollectiveError(said, advice="use True or False")
     elif isinstance(default, int):
         least = min(1, default)

@@ -20,7 +20,11 @@ from megatile.plan.build import Handle
 
 LARGEST_RING = 64
 """A level with more members than this is crossed by the network itself if it can, else in log2(n) rounds."""
-INNER = ("ring", "direct")
+OVERLAPPED_FROM = 16 << 20
+"""Bytes from which an all-reduce overlaps its levels without being asked."""
+CHUNK = 4 << 20
+"""Bytes of a chunk then; there are 4 to 32."""
+INNER = ("auto", "ring", "direct")
 OUTER = ("auto", "messages", "in_network")
 
 
@@ -28,35 +32,51 @@ def _one_level(job: Job) -> str | None:
     return None if len(job.nesting) > 1 else "the ranks are not nested in equal groups"
 
 
+def two_levels(job: Job) -> bool:
+    """Whether the levels of a job can overlap."""
+    return job.operation == "all_reduce" and len(job.nesting) == 2
+
+
 @algorithm(
     "hierarchical", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", unfit=_one_level
 )
 def hierarchical(
-    w: Writer, chunks: int = 1, inner: str = "ring", outer: str = "auto", overlap: bool = False
+    w: Writer, chunks: int = 0, inner: str = "auto", outer: str = "auto", overlap: bool | None = None
 ) -> None:
     """Reduce-scatter inside each group, all-reduce between groups, all-gather inside; any number of levels.
 
     ``inner``: ring or direct; ``outer``: messages, in_network (the outermost network reduces), or auto: that
     is in_network between many groups where the network can, else messages. ``overlap`` (all-reduce over two
-    levels): chunks travel between groups while others are exchanged inside them.
+    levels): chunks travel between groups while others are exchanged directly inside them; by itself from
+    16 MiB on, or where ``chunks`` are asked for, unless ``inner`` or ``outer`` is named. ``chunks=0``: by
+    size.
     """
-    if overlap:
-        if w.job.operation != "all_reduce" or len(w.job.nesting) != 2:
-            raise CollectiveError(
-                "hierarchical overlaps an all_reduce over two levels, "
-                f"not {w.job.operation} over {len(w.job.nesting)}"
-            )
-        Messages(w, chunks).write()
-        return
+    job = w.job
     for name, value, known in (("inner", inner, INNER), ("outer", outer, OUTER)):
         if value not in known:
             raise CollectiveError(
                 f"hierarchical has no {name}='{value}'", advice=did_you_mean(value, known, what=f"{name}s")
             )
+    if overlap and not two_levels(job):
+        raise CollectiveError(
+            "hierarchical overlaps an all_reduce over two levels, "
+            f"not {job.operation} over {len(job.nesting)}"
+        )
+    if overlap and (inner == "ring" or outer == "in_network"):
+        raise CollectiveError(
+            "hierarchical overlaps direct exchange inside groups with messages between them",
+            advice="leave out inner= and outer=, or use overlap=False",
+        )
+    if overlap is None:
+        free = inner == outer == "auto" and two_levels(job) and job.nesting[-1] <= LARGEST_RING
+        overlap = free and (chunks > 1 or job.nbytes >= OVERLAPPED_FROM)
+    if overlap:
+        Messages(w, chunks or min(32, max(4, job.nbytes // CHUNK))).write()
+        return
     if outer == "auto":
-        far = w.job.nesting[-1] > LARGEST_RING and network_reduces(w.job, -1) is None
+        far = job.nesting[-1] > LARGEST_RING and network_reduces(job, -1) is None
         outer = "in_network" if far else "messages"
-    nested(w, w.job.nesting, chunks=chunks, inner=inner, outer=outer)
+    nested(w, job.nesting, chunks=max(1, chunks), inner=inner, outer=outer)
 
 
 def nested(
