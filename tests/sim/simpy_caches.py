@@ -42,8 +42,7 @@ class Caches:
 
         def process() -> Any:
             if stage.resource is not None:
-                keys, widths = fabric.keys, fabric.widths
-                yield from self.servers.serve(keys[stage.resource], widths[stage.resource], busy)
+                yield from self.servers.serve(stage.resource, fabric.widths[stage.resource], busy)
             else:
                 yield self.env.timeout(0)
             return self.env.now, self.env.now + busy

@@ -77,10 +77,10 @@ class Servers:
         self.later(REQUEST).callbacks.append(self._next)
         yield mine
 
-    def turn(self, fabric: Any, resource: int, key: tuple[int, ...], busy_ps: int) -> Process:
+    def turn(self, fabric: Any, resource: Any, key: tuple[int, ...], busy_ps: int) -> Process:
         """Ask for a server and return when it is got; it is given back after ``busy_ps`` by itself."""
         yield from self.order(key)
-        yield from self.serve(fabric.keys[resource], fabric.widths[resource], busy_ps)
+        yield from self.serve(resource, fabric.widths[resource], busy_ps)
 
     def serve(self, name: Any, width: int, busy_ps: int) -> Process:
         """The same without waiting for one's place."""

@@ -200,15 +200,14 @@ class Reader:
         """Take a hardware unit until an event; what has to end there before."""
         return self.servers.take(here, self.launch, over, self.hda)
 
-    def turn(self, resource: int, key: tuple[int, ...], busy_ps: int) -> Process:
+    def turn(self, resource: Any, key: tuple[int, ...], busy_ps: int) -> Process:
         yield from self.servers.turn(self.fabric, resource, (self.launch, *key), busy_ps)
 
     def order(self, key: tuple[int, ...]) -> Process:
         yield from self.servers.order((self.launch, *key))
 
-    def take(self, resource: int, busy_ps: int) -> Process:
-        keys, widths = self.fabric.keys, self.fabric.widths
-        yield from self.servers.serve(keys[resource], widths[resource], busy_ps)
+    def take(self, resource: Any, busy_ps: int) -> Process:
+        yield from self.servers.serve(resource, self.fabric.widths[resource], busy_ps)
 
     def found(self) -> Run:
         if self.failed:
@@ -603,9 +602,8 @@ class Unit:
         record.end = self.env.now
         self.reader.note(self.env.now)
 
-    def shared_engine(self, kind: str) -> int | None:
-        key = self.machine.engine_resource(kind, self.spot)
-        return None if key is None else self.machine.fabric.resource(key)
+    def shared_engine(self, kind: str) -> Any:
+        return self.machine.engine_resource(kind, self.spot)
 
     def blocks(self, caches: Any, block: Block) -> Any:
         """The blocks of a region that caches hold, and the bytes of each."""

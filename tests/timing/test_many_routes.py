@@ -63,10 +63,10 @@ def test_routes_in_groups_are_those_of_single_pairs(topology: str, extents: list
     per = hda.network("net").topology.link_count
     seen = np.zeros(len(a), dtype=int)
     for group in fabric.alike("core", a, b):
-        first = [fabric.keys[s.resource] for s in routes(fabric, a, b, group.pairs[0])]
+        first = [s.resource for s in routes(fabric, a, b, group.pairs[0])]
         for pair, shift in zip(group.pairs.tolist(), group.shifts.tolist(), strict=True):
             seen[pair] += 1
-            links = [fabric.keys[s.resource] for s in routes(fabric, a, b, pair)]
+            links = [s.resource for s in routes(fabric, a, b, pair)]
             moved = [(k.network, *divmod(k.owner * per + k.number + shift, per)) for k in first]
             assert links == (moved if shift else first)
     assert (seen == 1).all()

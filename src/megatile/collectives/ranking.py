@@ -83,35 +83,33 @@ def rank(
 ) -> list[Candidate]:
     """All candidates: simulated ones by time, then priced ones, then the unfit with their reason."""
     known_prices: dict[tuple[str, str], int] = {}
-    guess = None
+    search, guess = _Search(hda, job, among, launch, library, path), None
     if floors is not None and floors.best is not None and floors.nbytes <= job.nbytes:
         guess, known_prices = floors.best, floors.prices
-        if _refused(library, guess.algorithm, guess.path, job, launch):
+        if search.refused(guess.algorithm, guess.path):
             guess = None
-    large = _too_large(hda, job, among, path, library)
-    guess = guess or _first_guess(hda, job, among, launch, library, path, large)
-    first = [_timed(hda, job, guess, launch, library)] if guess else []
+    search.find_too_large()
+    guess = guess or search.first_guess()
+    first = [search.timed(guess)] if guess else []
     timed = [c for c in first if c.why_not is None]
     priced: list[Candidate] = []
     unfit = [c for c in first if c.why_not is not None]
     for number, known in enumerate(algorithms().values()):
-        if among is not None and known.name not in among:
+        if not search.asked_for(known.name):
             continue
         tell(f"pricing {known.name}", number, len(algorithms()))
         reason = known.reason_against(job)
         if reason is None:
-            for each in _paths(hda, job, known, path):
-                refused = _refused(library, known.name, each, job, launch)
+            for each in search.paths(known):
+                refused = search.refused(known.name, each)
                 if refused is None:
-                    priced += _priced_variants(
-                        hda, job, known, each, launch, timed, known_prices, library, large
-                    )
+                    priced += search.priced_variants(known, each, timed, known_prices)
                 elif not any((c.algorithm, c.why_not) == (known.name, refused) for c in unfit):
                     unfit.append(Candidate(known.name, path=each, why_not=refused))
         elif job.operation in known.operations:
             unfit.append(Candidate(known.name, why_not=reason))
-    if large:
-        left_out = ", ".join(dict.fromkeys(label.partition("(")[0] for label, _ in large))
+    if search.too_large:
+        left_out = ", ".join(dict.fromkeys(label.partition("(")[0] for label, _ in search.too_large))
         warnings.warn(
             f"{job.operation} over {job.ranks} ranks: not all variants of {left_out} were tried, as they "
             "take long to simulate; name one to wait for it",
@@ -125,7 +123,7 @@ def rank(
         raise CollectiveError(
             f"no algorithm can do {job.operation} here ({reasons or 'none that was allowed does it'})",
             advice="name one of those that are too large, and wait; or ask for fewer ranks"
-            if large
+            if search.too_large
             else None,
         )
     prices = {(c.label, c.path): c.price_ps for c in usable}
@@ -138,7 +136,7 @@ def rank(
         fastest = min((c.time_ps or 0 for c in timed), default=1 << 62)
         if (candidate.label, candidate.path) not in done and (candidate.price_ps or 0) <= fastest:
             tell(f"simulating {candidate.label}", number, len(finalists))
-            found = _timed(hda, job, candidate, launch, library)
+            found = search.timed(candidate)
             (timed if found.why_not is None else unfit).append(found)
             done.add((candidate.label, candidate.path))
     if not timed:
@@ -151,39 +149,124 @@ def rank(
     return ranking
 
 
-def _refused(library: str | None, name: str, path: str, job: Job, launch: bool) -> str | None:
-    return reason_against(library, name, path, job, captured=not launch) if library else None
+@dataclass
+class _Search:
+    """What is asked for, and what is known on the way. Plans are kept for other paths, and with them what was
+    found out about the machine, as far as there are few ranks."""
 
+    hda: HDA
+    job: Job
+    among: Sequence[str] | None
+    launch: bool
+    library: str | None
+    path: str | None
+    too_large: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Why candidates are not tried, by label and path."""
+    plans: dict[str, Plan] = field(default_factory=dict)
 
-def _paths(hda: HDA, job: Job, known: Algorithm, path: str | None) -> tuple[str, ...]:
-    """The paths of an algorithm, or the one that was asked for if it has it."""
-    return tuple(each for each in paths(hda, known.path, job.scale, known.name) if path in (None, each))
+    def asked_for(self, name: str) -> bool:
+        return self.among is None or name in self.among
 
+    def refused(self, name: str, path: str) -> str | None:
+        return reason_against(self.library, name, path, self.job, not self.launch) if self.library else None
 
-def _first_guess(
-    hda: HDA,
-    job: Job,
-    among: Sequence[str] | None,
-    launch: bool,
-    library: str | None,
-    path: str | None,
-    too_large: Mapping[tuple[str, str], str],
-) -> Candidate | None:
-    """A candidate that is rarely bad: what must take longer than it need not be priced to the end."""
-    large = job.nbytes >= LARGE and job.ranks <= FEW
-    for name in ("rail_rings", *GUESSES) if large else GUESSES:
-        if name not in algorithms() or (among is not None and name not in among):
-            continue
-        possible = _paths(hda, job, algorithms()[name], path)
-        if not possible or algorithms()[name].reason_against(job):
-            continue
-        guess = Candidate(name, tuple(_guessed_options(name, job).items()), possible[0])
-        if (
-            not _refused(library, name, possible[0], job, launch)
-            and (guess.label, possible[0]) not in too_large
-        ):
-            return guess
-    return None
+    def paths(self, known: Algorithm) -> tuple[str, ...]:
+        """The paths of an algorithm, or the one that was asked for if it has it."""
+        every = paths(self.hda, known.path, self.job.scale, known.name)
+        return tuple(each for each in every if self.path in (None, each))
+
+    def first_guess(self) -> Candidate | None:
+        """A candidate that is rarely bad: what must take longer than it need not be priced to the end."""
+        large = self.job.nbytes >= LARGE and self.job.ranks <= FEW
+        for name in ("rail_rings", *GUESSES) if large else GUESSES:
+            if name not in algorithms() or not self.asked_for(name):
+                continue
+            possible = self.paths(algorithms()[name])
+            if not possible or algorithms()[name].reason_against(self.job):
+                continue
+            guess = Candidate(name, tuple(_guessed_options(name, self.job).items()), possible[0])
+            if not self.refused(name, possible[0]) and (guess.label, possible[0]) not in self.too_large:
+                return guess
+        return None
+
+    def priced_variants(
+        self,
+        known: Algorithm,
+        path: str,
+        timed: Sequence[Candidate],
+        known_prices: Mapping[tuple[str, str], int],
+    ) -> Iterator[Candidate]:
+        """An algorithm's option sets with prices; more chunks are tried as long as they make it cheaper.
+
+        A price above the time of the first guess need not be exact: what cost more than that at a smaller
+        size keeps its price. A guess of several lanes has more messages than all others together: it is left
+        without.
+        """
+        enough = timed[0].time_ps if timed else None
+        before: int | None = None
+        for options in variants(known, self.job, self.library is not None):
+            alike = "chunks" in options
+            if alike and before == DEARER:
+                continue
+            candidate = Candidate(known.name, tuple(sorted(options.items())), path)
+            if known.name in LANED and any((c.label, c.path) == (candidate.label, path) for c in timed):
+                continue
+            if (candidate.label, path) in self.too_large:
+                yield replace(candidate, why_not=self.too_large[candidate.label, path])
+                continue
+            floor = known_prices.get((candidate.label, path))
+            if floor is not None and enough is not None and floor > enough:
+                found = replace(candidate, price_ps=floor)
+            else:
+                found = self.priced(candidate)
+            yield found
+            if alike:
+                dearer = before is not None and found.price_ps is not None and found.price_ps > before
+                before = DEARER if dearer else found.price_ps
+
+    def find_too_large(self) -> None:
+        """With many ranks, the candidates that are cheapest to simulate are tried, as far as a few seconds
+        go."""
+        if self.job.ranks <= FEW:
+            return
+        efforts: list[tuple[int, str, str]] = []
+        for known in algorithms().values():
+            if not self.asked_for(known.name) or known.reason_against(self.job):
+                continue
+            for options in variants(known, self.job, self.library is not None):
+                candidate = Candidate(known.name, tuple(sorted(options.items())))
+                try:
+                    needed = effort(plan_of(candidate, self.job))
+                except MegatileError:
+                    continue  # it is refused with its reason when it is priced
+                efforts += [(needed, candidate.label, each) for each in self.paths(known)]
+        spent = 0
+        for needed, label, path in sorted(efforts):
+            if needed > MOST or spent + needed > MOST_IN_ALL:
+                self.too_large[label, path] = (
+                    f"too large: about {needed / 1e6:.3g} million commands to simulate"
+                )
+            else:
+                spent += needed
+
+    def plan(self, candidate: Candidate) -> Plan:
+        label = candidate.label
+        if label not in self.plans:
+            if self.job.ranks > FEW:
+                self.plans.clear()
+            self.plans[label] = plan_of(candidate, self.job)
+        return self.plans[label]
+
+    def priced(self, candidate: Candidate) -> Candidate:
+        try:
+            timing = timing_of(candidate, self.job, self.library)
+            least = lower_bound(self.plan(candidate), self.hda, launch=self.launch, timing=timing)
+        except MegatileError as problem:
+            return replace(candidate, why_not=problem.message)
+        return replace(candidate, price_ps=least)
+
+    def timed(self, candidate: Candidate) -> Candidate:
+        return _timed(self.hda, self.job, candidate, self.plan(candidate), self.launch, self.library)
 
 
 def _guessed_options(name: str, job: Job) -> dict[str, Any]:
@@ -198,72 +281,6 @@ def _guessed_options(name: str, job: Job) -> dict[str, Any]:
     ):
         return {"inner": "direct"}
     return {}
-
-
-def _priced_variants(
-    hda: HDA,
-    job: Job,
-    known: Algorithm,
-    path: str,
-    launch: bool,
-    timed: Sequence[Candidate],
-    known_prices: Mapping[tuple[str, str], int],
-    library: str | None,
-    too_large: Mapping[tuple[str, str], str],
-) -> Iterator[Candidate]:
-    """An algorithm's option sets with prices; more chunks are tried as long as they make it cheaper.
-
-    A price above the time of the first guess need not be exact: what cost more than that at a smaller size
-    keeps its price. A guess of several lanes has more messages than all others together: it is left without.
-    """
-    enough = timed[0].time_ps if timed else None
-    before: int | None = None
-    for options in variants(known, job, library is not None):
-        alike = "chunks" in options
-        if alike and before == DEARER:
-            continue
-        candidate = Candidate(known.name, tuple(sorted(options.items())), path)
-        if known.name in LANED and any((c.label, c.path) == (candidate.label, path) for c in timed):
-            continue
-        if (candidate.label, path) in too_large:
-            yield replace(candidate, why_not=too_large[candidate.label, path])
-            continue
-        floor = known_prices.get((candidate.label, path))
-        if floor is not None and enough is not None and floor > enough:
-            found = replace(candidate, price_ps=floor)
-        else:
-            found = _priced(hda, job, candidate, launch, library)
-        yield found
-        if alike:
-            dearer = before is not None and found.price_ps is not None and found.price_ps > before
-            before = DEARER if dearer else found.price_ps
-
-
-def _too_large(
-    hda: HDA, job: Job, among: Sequence[str] | None, path: str | None, library: str | None
-) -> dict[tuple[str, str], str]:
-    """Why candidates are not tried, by label and path: with many ranks, the cheapest to simulate are, as far
-    as a few seconds go."""
-    if job.ranks <= FEW:
-        return {}
-    efforts: list[tuple[int, str, str]] = []
-    for known in algorithms().values():
-        if (among is not None and known.name not in among) or known.reason_against(job):
-            continue
-        for options in variants(known, job, library is not None):
-            candidate = Candidate(known.name, tuple(sorted(options.items())))
-            try:
-                needed = effort(plan_of(candidate, job))
-            except MegatileError:
-                continue  # it is refused with its reason when it is priced
-            efforts += [(needed, candidate.label, each) for each in _paths(hda, job, known, path)]
-    found, spent = {}, 0
-    for needed, label, way_path in sorted(efforts):
-        if needed > MOST or spent + needed > MOST_IN_ALL:
-            found[label, way_path] = f"too large: about {needed / 1e6:.3g} million commands to simulate"
-        else:
-            spent += needed
-    return found
 
 
 def variants(known: Algorithm, job: Job, library: bool = False) -> Iterator[dict[str, Any]]:
@@ -291,21 +308,12 @@ def variants(known: Algorithm, job: Job, library: bool = False) -> Iterator[dict
             yield {"outer": "in_network"}
 
 
-def _priced(hda: HDA, job: Job, candidate: Candidate, launch: bool, library: str | None) -> Candidate:
-    try:
-        timing = timing_of(candidate, job, library)
-        least = lower_bound(plan_of(candidate, job), hda, launch=launch, timing=timing)
-    except MegatileError as problem:
-        return replace(candidate, why_not=problem.message)
-    return replace(candidate, price_ps=least)
-
-
 def _timed(
-    hda: HDA, job: Job, candidate: Candidate, launch: bool = True, library: str | None = None
+    hda: HDA, job: Job, candidate: Candidate, plan: Plan, launch: bool, library: str | None = None
 ) -> Candidate:
     timing = timing_of(candidate, job, library)
     try:
-        found = simulate(plan_of(candidate, job), machine=hda, launch=launch, timing=timing, record=False)
+        found = simulate(plan, machine=hda, launch=launch, timing=timing, record=False)
     except PlanError as problem:  # its queues do not fit the memory
         return replace(candidate, why_not=problem.message)
     return replace(candidate, time_ps=found.time_ps)
@@ -330,7 +338,8 @@ def named(
     tried = possible if path is None else (path,)
     if len(tried) == 1:
         return [Candidate(known.name, options, tried[0])]
-    every = [_timed(hda, job, Candidate(known.name, options, each), launch) for each in tried]
+    plan = known.plan(job, **settings)
+    every = [_timed(hda, job, Candidate(known.name, options, each), plan, launch) for each in tried]
     if every[0].why_not is not None:
         raise PlanError(every[0].why_not)
     return sorted(every, key=lambda c: c.time_ps or 0)

@@ -52,10 +52,10 @@ def busiest_link(whole: Resources) -> int:
 
 def _count(busy: dict[Any, float], view: Resources, stage: Stage, shifts: Any, nbytes: Any) -> None:
     """Transfers over a link, and over those that lie as far from it as the transfers from the first."""
-    if stage.resource is None:
+    key = stage.resource
+    if key is None:
         return
-    key: Any = view.fabric.keys[stage.resource]
-    width = view.fabric.widths[stage.resource]
+    width = view.fabric.widths[key]
     numbers, which = np.unique(shifts, return_inverse=True)
     sums = np.bincount(which.reshape(-1), nbytes, len(numbers))
     for shift, amount in zip(numbers.tolist(), sums.tolist(), strict=True):

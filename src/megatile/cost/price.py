@@ -223,7 +223,6 @@ class _Loads:
         loads: dict[Any, int] = {}
         rounding: dict[Any, int] = {}
         crowded: set[Any] = set()
-        fabric = resources.fabric
         moved = rows[rows[:, st.R_PATH] != st.NONE]
         flows = np.where(moved[:, st.R_KIND] == st.SEND, moved[:, st.R_QUEUE], -1 - moved[:, st.R_WHO])
         keys = np.stack([moved[:, st.R_PATH], moved[:, st.R_BYTES], flows], axis=1)
@@ -232,15 +231,13 @@ class _Loads:
             path = record.path(number)
             pieces = len(path.pieces(nbytes))
             for stage, busy in zip(path.stages, path.stage_ps(nbytes)[1], strict=True):
-                if stage.resource is not None:
-                    key: Any = fabric.keys[stage.resource]
+                if (key := stage.resource) is not None:
                     if run.plan.levels and key[0] == "memory" and (count > 1 or flow in users.get(key, ())):
                         crowded.add(key)
                     users.setdefault(key, set()).add(flow)
                     loads[key] = loads.get(key, 0) + count * busy
                     # A transfer cut into pieces rounds the time of every piece up.
                     rounding[key] = rounding.get(key, 0) + (count * 2 * pieces if pieces > 1 else 0)
-        widths = dict(zip(fabric.keys, fabric.widths, strict=True))
         self._engines(rows, users, loads)
         # Transfers of one flow follow each other on links, but may meet in a memory slower than these.
         shared = [key for key, flows_of in users.items() if len(flows_of) > 1 or key in crowded]
@@ -249,7 +246,9 @@ class _Loads:
         if _takes_turns(run.plan, run.hda):
             self.busiest_ps = max(self._evenly(least), self.own_ps)
         else:
-            self.busiest_ps = max([least[key] // widths.get(key, 1) for key in shared] + [self.own_ps])
+            self.busiest_ps = max(
+                [least[key] // resources.fabric.widths[key] for key in shared] + [self.own_ps]
+            )
         self.shared = tuple(sorted(str(key) for key in shared))
         missing = self._missing(rows)
         self.waiting_ps += missing

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
@@ -50,6 +50,7 @@ from megatile.hda.schema import HardwareAbstraction, HardwareSpecification, Mach
 if TYPE_CHECKING:
     from megatile.hda.instance import Instance
 
+Found = TypeVar("Found")
 _MISSING_KEYS = {
     "memory": "memory",
     "networks": "networks",
@@ -84,6 +85,7 @@ class HDA(Places):
             _parts=parts,
             _levels={level.name: level for level in parts.levels},
             _named={},
+            _facts={},
             _router=Router(parts.levels, parts.networks),
         )
 
@@ -102,6 +104,15 @@ class HDA(Places):
         _levels: dict[str, Level]
         _named: dict[str, Level]  # names of units seen so far, as questions come by the million
         _router: Router
+        _facts: dict[Any, Any]
+
+    def fact(self, function: Callable[..., Found], *arguments: Any) -> Found:
+        """What a function says about this machine, found out once; it gets the machine first."""
+        key = (function, *arguments)
+        if key not in self._facts:
+            self._facts[key] = function(self, *arguments)
+        found: Found = self._facts[key]
+        return found
 
     # making and writing
 

@@ -109,7 +109,6 @@ def link_use(result: Result, bins: int = BINS) -> list[LinkUse]:
     edges = np.linspace(0, result.time_ps, bins + 1)
     span = result.time_ps / bins
     busy: dict[Any, np.ndarray] = {}
-    fabric = record.launched.resources.fabric
     keys, inverse = np.unique(rows[:, [st.R_PATH, st.R_BYTES]], axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
     order = np.argsort(inverse, kind="stable")
@@ -117,9 +116,9 @@ def link_use(result: Result, bins: int = BINS) -> list[LinkUse]:
     for number, (path, nbytes) in enumerate(keys.tolist()):
         described = record.path(path)
         stages = [
-            (fabric.keys[stage.resource], ps)
+            (stage.resource, ps)
             for stage, ps in zip(described.stages, described.stage_ps(nbytes)[1], strict=True)
-            if stage.resource is not None and isinstance(fabric.keys[stage.resource], Link)
+            if isinstance(stage.resource, Link)
         ]
         if not stages:
             continue
@@ -130,7 +129,7 @@ def link_use(result: Result, bins: int = BINS) -> list[LinkUse]:
         share = np.diff(done) / span
         for key, ps in stages:
             busy[key] = busy.get(key, 0) + share * ps
-    widths = dict(zip(fabric.keys, fabric.widths, strict=True))
+    widths = record.launched.resources.fabric.widths
     return [
         LinkUse(key.network, key.owner or 0, key.number, np.minimum(1, use / widths[key]).tolist())
         for key, use in busy.items()

@@ -103,7 +103,7 @@ class Paths:
         """Flows (by the number of a pair) use the links of a group of routes, the first of which is given;
         ``users``: some flow of every link that is not counted in a grid."""
         for stage in stages:
-            key: Any = None if stage.resource is None else fabric.keys[stage.resource]
+            key = stage.resource
             grid = self.grids.get(key.network) if isinstance(key, Link) else None
             if grid is not None:
                 np.add.at(grid[2], key.owner * grid[1] + key.number + group.shifts, 1)
@@ -123,8 +123,8 @@ class Paths:
         servers: list[int | None] = []
         shared = []
         for stage in path.stages:
-            key = None if stage.resource is None else fabric.keys[stage.resource]
-            servers.append(None if key is None else self.server(key, fabric.widths[stage.resource or 0]))
+            key = stage.resource
+            servers.append(None if key is None else self.server(key, fabric.widths[key]))
             shared.append(key is not None and self.is_shared(key))
         return self._packed(path, fabric, servers, shared)
 
@@ -134,7 +134,7 @@ class Paths:
         grid = None if group.network is None else self.grids.get(group.network.name)
         if group.network is None or count == 1:
             return np.full(count, self.number(path, fabric))
-        keys = [None if s.resource is None else fabric.keys[s.resource] for s in path.stages]
+        keys = [stage.resource for stage in path.stages]
         links = [i for i, key in enumerate(keys) if isinstance(key, Link)]
         others = any(key is not None and not isinstance(key, Link) for key in keys)
         if not links and not others:
@@ -191,11 +191,10 @@ class Paths:
         first = number >> st.CLASSES
         stages = []
         for stage, server in zip(path.stages, relative, strict=True):
-            resource = None
+            key = None if server is None else self.key(first + server)
             if server is not None:
-                row = self.arena.rows("server")[first + server]
-                resource = fabric.resource(self.key(first + server), int(row[st.WIDTH]))
-            stages.append(stage._replace(resource=resource))
+                fabric.widths.setdefault(key, int(self.arena.rows("server")[first + server, st.WIDTH]))
+            stages.append(stage._replace(resource=key))
         made = Path(tuple(stages), path.startup_ps, path.dma_bandwidth)
         for name in ("granule", "reads", "writes", "memories"):
             setattr(made, name, getattr(path, name))
@@ -212,12 +211,12 @@ class Paths:
                 stage, arena = cache.behind, self.arena
                 server = NONE
                 if stage.resource is not None:
-                    server = self.server(fabric.keys[stage.resource], fabric.widths[stage.resource])
+                    server = self.server(stage.resource, fabric.widths[stage.resource])
                 self.caches[key] = arena.append("cache", (
                     cache.blocks, 0, NONE, NONE, int(cache.writes_back), row, server, stage.latency_ps,
                     as_bits(stage.bandwidth), *[0] * 9,
                 ))  # fmt: skip
-                self.behind.append((cache.of, fabric.keys[stage.resource or 0]))
+                self.behind.append((cache.of, stage.resource))
                 arena.used["block"] = blocks = arena.used["block"] + cache.blocks
                 arena.reserve("block", blocks)
                 if blocks > arena.size("bucket"):

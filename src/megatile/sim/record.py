@@ -328,12 +328,10 @@ class Record:
         """Busy time and bytes of every link and memory on a path, by its key."""
         spent: dict[Any, int] = {}
         moved: dict[Any, int] = {}
-        keys = self.launched.resources.fabric.keys
         for path, nbytes, count in self._moved:
             described = self.path(path)
             for stage, busy in zip(described.stages, described.stage_ps(nbytes)[1], strict=True):
-                if stage.resource is not None:
-                    key = keys[stage.resource]
+                if (key := stage.resource) is not None:
                     spent[key] = spent.get(key, 0) + busy * count
                     moved[key] = moved.get(key, 0) + nbytes * count
         for row, (_, _, key) in zip(self.cached.tolist(), self.caches, strict=True):
@@ -408,8 +406,7 @@ class Record:
 
     def usage(self, whole_ps: int) -> Usage:
         spent, moved = self.resources()
-        fabric = self.launched.resources.fabric
-        widths = dict(zip(fabric.keys, fabric.widths, strict=True))
+        widths = self.launched.resources.fabric.widths
         tables: tuple[dict[str, float], dict[str, float]] = ({}, {})
         named: dict[str, int] = {}
         for key, time in spent.items():

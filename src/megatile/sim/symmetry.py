@@ -201,7 +201,7 @@ def _alike_on_the_machine(plan: pm.Plan, resources: Resources) -> bool:
         return False
     if plan.units * sum(channel.members for channel in plan.channels) > MOST_QUEUES:
         return False
-    used: set[int] = set()
+    used: set[Any] = set()
     for channel in plan.channels:
         for member in range(channel.members):
             figures = set()

@@ -7,10 +7,12 @@ the head moves on at g_i + latency_i. The tail has arrived when every stage has 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
 from itertools import pairwise
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from megatile.hda.direct import Grid
 from megatile.hda.model import Network, Unit
 from megatile.hda.routing import Link
 from megatile.timing.faults import Faults
+from megatile.timing.view import View
 
 MAX_PIECES = 1024
 """A transfer is cut into at most so many granules, however long it is."""
@@ -37,9 +40,10 @@ def serialise_ps(amount: float, rate: float) -> int:
 
 
 class Stage(NamedTuple):
-    """One stretch of a way. ``resource`` is None where nothing can be in the way."""
+    """One stretch of a way. ``resource``: the link or memory that others may be in, None where nothing can be
+    in the way."""
 
-    resource: int | None
+    resource: Any
     latency_ps: int
     bandwidth: float
     granule: int | None = None
@@ -140,30 +144,36 @@ class Path:
 
 
 class Fabric:
-    """The networks of a machine as numbered resources; faults change routes and speeds."""
+    """The networks of a machine as resources; faults change routes and speeds. Plans that see the machine
+    alike have one `between` them."""
 
-    def __init__(self, hda: HDA, faults: Faults, networks: Mapping[str, Network] | None = None) -> None:
+    _shared: ClassVar[WeakValueDictionary[tuple[int, int], Fabric]] = WeakValueDictionary()
+
+    @classmethod
+    def between(cls, hda: HDA, faults: Faults, view: View) -> Fabric:
+        """The fabric of a machine as a view shows it: the one that is in use, if there is one."""
+        if faults:
+            return cls(hda, faults, view)
+        # It holds both: while it is there, no others have their numbers.
+        return cls._shared.get((id(hda), id(view))) or cls._shared.setdefault(
+            (id(hda), id(view)), cls(hda, faults, view)
+        )
+
+    def __init__(self, hda: HDA, faults: Faults, view: View | None = None) -> None:
         self.hda = hda
         self.faults = faults
-        self._networks = networks or {}
-        self.keys: list[Hashable] = []
-        self.widths: list[int] = []
-        self._numbers: dict[Hashable, int] = {}
+        self.view = view
+        self._networks = view.networks if view else {}
+        self.widths: defaultdict[Hashable, int] = defaultdict(lambda: 1)
+        """How many transfers may use a resource at a time."""
+        self.known: dict[Any, Any] = {}
+        """What plans that see the machine alike found out about it."""
         self._stages: dict[tuple[Unit, Unit], tuple[Stage, ...]] = {}
         self._down = faults.links_down(hda)
         self._slow = faults.links_slow(hda)
         self._graphs: dict[str, Any] = {}
         self._grids: dict[str, Network | None] = {}
         self._alike: dict[tuple[Any, ...], list[Alike]] = {}
-
-    def resource(self, key: Hashable, width: int = 1) -> int:
-        """The number of a resource; ``width`` transfers may use it at a time."""
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = len(self.keys)
-            self.keys.append(key)
-            self.widths.append(width)
-        return number
 
     def stages(self, a: Unit, b: Unit) -> tuple[Stage, ...]:
         """The stages between two units of the hardware; a shared memory where no network joins them."""
@@ -193,9 +203,9 @@ class Fabric:
         key: Hashable = link
         if not network.duplex:
             key = (network.name, link.owner, *sorted(network.topology.ends(link.number)))
-        number = self.resource(key, network.topology.width(link.number))
+        self.widths.setdefault(key, network.topology.width(link.number))
         return Stage(
-            number,
+            key,
             max(1, network.latency_ps + overhead),
             network.effective_bandwidth / speed,
             network.granule,
@@ -209,8 +219,7 @@ class Fabric:
                 advice="describe a network that joins them",
             )
         owner = self.hda.parent(a, layer.level).index
-        number = self.resource(("memory", layer.name, owner))
-        return Stage(number, max(1, layer.latency_ps), layer.effective_bandwidth)
+        return Stage(("memory", layer.name, owner), max(1, layer.latency_ps), layer.effective_bandwidth)
 
     # many at once
 

@@ -14,7 +14,6 @@ wires alone.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from megatile.core.errors import did_you_mean
 from megatile.hda import HDA
@@ -48,7 +47,14 @@ class Library(Timing):
         return tuple(replace(self, path=path) for path in paths(hda, self.path, scale, self.algorithm))
 
     def view(self, hda: HDA, scale: str) -> View:
-        return _view(self, hda, scale)
+        if protocol_of(hda, scale) is None:
+            return hda.fact(_wires, scale)
+        path = "bulk" if self.path == AUTO else self.path
+        paid = costs(hda, path, self.algorithm)
+        share = paid.share
+        if self.channels is not None and hda.library.filling:
+            share = min(share, paid.wire * self.channels / hda.library.filling)
+        return hda.fact(_kernels, scale, path, paid, share)
 
     def whole_ps(self, hda: HDA, scale: str, messages_ps: int, launch: bool = True) -> int:
         """Collectives follow one another; the host's launch runs beside the one before, so it shows only
@@ -112,19 +118,16 @@ def moving_kernel(hda: HDA, scale: str) -> Engine:
     return Engine("collective_kernel", "dma", level, channels=1 + hda.library.queues)
 
 
-@lru_cache(maxsize=128)
-def _view(library: Library, hda: HDA, scale: str) -> View:
-    bare = View(hda.engines)
-    if hda.protocol is None:
-        return bare
-    moved = bare.with_engine(moving_kernel(hda, scale))
-    if protocol_of(hda, scale) is None:
-        return replace(moved, roofline=False)
-    path = "bulk" if library.path == AUTO else library.path
-    paid = costs(hda, path, library.algorithm)
-    near_share = paid.share
-    if library.channels is not None and hda.library.filling:
-        near_share = min(near_share, paid.wire * library.channels / hda.library.filling)
+def _wires(hda: HDA, scale: str) -> View:
+    """Where no protocol says what kernels add."""
+    return View(hda.engines) if hda.protocol is None else _moved(hda, scale)
+
+
+def _moved(hda: HDA, scale: str) -> View:
+    return replace(View(hda.engines).with_engine(moving_kernel(hda, scale)), roofline=False)
+
+
+def _kernels(hda: HDA, scale: str, path: str, paid: Costs, near_share: float) -> View:
     level = hda.level(hda.scale(scale).level)
     outside = [n for n in hda.networks if hda.level(n.level).position > level.position]
     nearest = min((hda.level(n.level).position for n in outside), default=0)
@@ -145,7 +148,7 @@ def _view(library: Library, hda: HDA, scale: str) -> View:
     source = str(spec.source) if spec is not None and spec.source else "protocol"
     fitted = Origin("measured", f"fitted: {source}")
     origins = {"messages": fitted, "launch": fitted}
-    return replace(moved, networks=networks, counted=counted, origins=origins, roofline=False)
+    return replace(_moved(hda, scale), networks=networks, counted=counted, origins=origins)
 
 
 def links_of(network: Network) -> int:

@@ -2,7 +2,7 @@
 
 Everything is integer picoseconds. A *resource* is whatever only one transfer or command can use at a
 time (a link, a port of a switch, a memory that several units share, an engine that several units
-share); resources are numbered, and `Flows` finds out which of them more than one flow uses.
+share).
 """
 
 from __future__ import annotations
@@ -93,11 +93,13 @@ class Resources:
         self.places = self._places()
         self.views: dict[str, Resources] = {} if beside is None else beside.views
         self.views[plan.level(level).name] = self
-        own = Fabric(hda, self.faults, self.view.networks) if beside is None else None
-        self.fabric: Fabric = own or beside.fabric  # type: ignore[union-attr]
+        self.fabric: Fabric = beside.fabric if beside else Fabric.between(hda, self.faults, self.view)
+        # Without levels inside it, a plan decides nothing about paths between places.
+        known = {} if plan.levels else self.fabric.known.setdefault(self.level.name, {})
         self._crowds: dict[tuple[str, str | None], int] = {}
-        self._paths: dict[tuple[Any, ...], Path] = {}
-        self._messages: dict[tuple[int, int, int], int] = {}
+        self._paths: dict[tuple[Any, ...], Path] = known.setdefault("paths", {})
+        self._messages: dict[tuple[int, int, int], int] = known.setdefault("messages", {})
+        self._ports: dict[tuple[int, int], int | None] = known.setdefault("ports", {})
         self._memories: dict[str, tuple[MemoryLayer, float, bool]] = {}
         self._engines: dict[str, Engine | None] = {}
         self._durations: dict[tuple[int, int], int] = {}
@@ -311,7 +313,12 @@ class Resources:
         others = self.dma.channels - 1
         if channel is None or others < 2:
             return 0 if channel is None else others
-        port = None if unit is None or peer is None else self.port(unit, peer)
+        port = None
+        if unit is not None and peer is not None:
+            key = self.places[unit], self.places[peer]
+            port = (
+                self._ports[key] if key in self._ports else self._ports.setdefault(key, self.port(unit, peer))
+            )
         if port is None:
             port = next(i for i, c in enumerate(self.plan.channels) if c.name == channel)
         return 1 + port % others
@@ -371,7 +378,7 @@ class Resources:
             instance = self._instance(name, unit)
         key = ("memory", layer.name, instance) if contended or layer.cache or shared else None
         latency_ps = 0 if layer.name in self.view.counted else layer.latency_ps
-        return Stage(None if key is None else self.fabric.resource(key), latency_ps, bandwidth)
+        return Stage(key, latency_ps, bandwidth)
 
     def _memory_stages(self, name: str, unit: int) -> list[Stage]:
         """The memory itself, and what one unit alone gets of it."""
@@ -415,7 +422,7 @@ class Resources:
         same = unit == peer if same is None else same
         apart = self.places[unit] != self.places[peer]
         caches = caches and not apart
-        key = (unit, memory, peer, peer_memory, chunk, same, caches, by)
+        key = (self.places[unit], memory, self.places[peer], peer_memory, chunk, same, caches, by)
         if key not in self._paths:
             read, write = ((self.caches(name, unit) if caches else ()) for name in (memory, peer_memory))
             stages = self._memory_stages(read[0].name if read else memory, unit)
@@ -505,7 +512,7 @@ class Resources:
     ) -> Path:
         """The path between a unit and one memory of a layer, by the number of the level's unit that has it:
         into the unit's memory ``local`` (a read), or out of it (``write``). No other unit stands between."""
-        key = ("memory", unit, memory, instance, write, local, chunk)
+        key = ("memory", self.places[unit], memory, instance, write, local, chunk)
         if key not in self._paths:
             level = self.hda.level(self.memory(memory)[0].level)
             there, here = Unit(level.name, instance), self.hardware(unit)

@@ -59,12 +59,17 @@ class Timing:
         return (self,)
 
     def view(self, hda: HDA, scale: str) -> View:
-        ahead = any(e.prefetch for e in hda.engines)
-        return View(hda.engines, counted=frozenset(m.name for m in hda.memories) if ahead else frozenset())
+        """What it changes; of plans with the same view one may use what was found out for the other."""
+        return hda.fact(_plain)
 
     def whole_ps(self, hda: HDA, scale: str, messages_ps: int, launch: bool = True) -> int:
         """The time of a plan whose commands take ``messages_ps``; ``launch=False`` as in captured graphs."""
         return messages_ps
+
+
+def _plain(hda: HDA) -> View:
+    ahead = any(e.prefetch for e in hda.engines)
+    return View(hda.engines, counted=frozenset(m.name for m in hda.memories) if ahead else frozenset())
 
 
 def as_timing(timing: Timing | None) -> Timing:
