@@ -218,10 +218,26 @@ def test_the_text_reads_back() -> None:
         assert parse(str(program)) == program
 
 
-def test_the_compiled_target_says_that_it_cannot() -> None:
-    for program in (passed_on(), added()):
-        with pytest.raises(CompileError, match="from a smaller scale cannot be compiled yet"):
-            mt.compile(program, target="cpu", machine="dgx-h100")
+@pytest.mark.parametrize("way", [1, 2, "processes"])
+def test_compiled(way: int | str) -> None:
+    for program, out in ((passed_on(), rows()), (added(), np.zeros((DEVICES, N), "f4"))):
+        x, wanted, got = rows(), np.zeros_like(out), np.zeros_like(out)
+        mt.run(program, x, wanted)
+        if isinstance(way, int):
+            mt.compile(program, machine="dgx-h100", threads=way)(x, got)
+        else:
+            mt.launch(program, x, got, machine="dgx-h100", processes=3)
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_compiled_blocks_that_wait_for_ever() -> None:
+    with pytest.raises(DeadlockError, match="4 units wait for each other"):
+        mt.compile(passed_on(waits=2), machine="dgx-h100", threads=2)(rows(), rows())
+
+
+def test_the_cuda_target_says_that_it_cannot() -> None:
+    with pytest.raises(CompileError, match="runs on 4 units of scale 'device'"):
+        mt.compile(passed_on(), target="cuda", machine="dgx-h100")
 
 
 def one_put(distance: int, elements: int) -> Any:

@@ -50,6 +50,23 @@ def test_ring_attention(processes: int, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @T.program
+def turned(y: T.Tensor((2, 3), "f32")):
+    """Warps of each block meet, in whichever process the block is."""
+    with T.Kernel(block=2, warp=3), T.Scale("block") as (b, _), T.Scale("warp") as (w, n):
+        inbox, mine = (T.alloc((1,), "f32", level="l1") for _ in range(2))
+        T.fill(mine, 10 * b + w)
+        T.copy(inbox, mine, dst=(w + 1) % n)
+        T.barrier()
+        T.copy(y[b, w : w + 1], inbox)
+
+
+def test_what_is_inside_a_block_is_not_divided() -> None:
+    y = np.zeros((2, 3), "f4")
+    mt.launch(turned, y, processes=2)
+    assert y.tolist() == [[2, 0, 1], [12, 10, 11]]
+
+
+@T.program
 def counted(count: T.Tensor((3,), "i32"), highest: T.Tensor((1,), "f32"), tickets: T.Tensor((4, 200), "i32")):
     """All devices change the same elements; the old values of one of them are tickets."""
     with T.Kernel(device=4), T.Scale("device") as (rank, _):

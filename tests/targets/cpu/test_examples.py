@@ -1,4 +1,5 @@
-"""Every example of the tile language, compiled: each compares its results with NumPy itself."""
+"""Every example of the tile language, compiled, in threads and in processes: each compares its results with
+NumPy itself."""
 
 import importlib.util
 from pathlib import Path
@@ -8,12 +9,16 @@ import pytest
 import megatile as mt
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-NAMES = sorted(path.stem for path in EXAMPLES.glob("[23][0-9]_*.py"))
+NAMES = sorted(
+    path.stem
+    for path in EXAMPLES.glob("[0-9]*.py")
+    if "import megatile.language as T" in path.read_text("utf-8")
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("threads", [1, 2])
-def test_example(name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", [1, 2, "processes"])
+def test_example(name: str, way: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -21,7 +26,10 @@ def test_example(name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> No
     spec.loader.exec_module(module)
 
     def compiled(prog, *arrays, machine, **_):
-        mt.compile(prog, threads=threads, machine=machine)(*arrays)
+        if isinstance(way, int):
+            mt.compile(prog, threads=way, machine=machine)(*arrays)
+        else:
+            mt.launch(prog, *arrays, machine=machine, processes=2)
 
     monkeypatch.setattr(module.mt, "run", compiled)
     module.main()

@@ -1,5 +1,5 @@
-"""Random programs at four scales, compiled: equal to NumPy with one thread and with two, and what the
-sanitizers for addresses and undefined behaviour find in them is nothing.
+"""Random programs at four scales, compiled: equal to NumPy with one thread, with two and in processes, and
+what the sanitizers for addresses and undefined behaviour find in them is nothing.
 
 ``MEGATILE_RANDOM_PROGRAMS=300`` tries more of them.
 """
@@ -8,11 +8,14 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from tests.language.tile.random_programs import random_program
+from tests.language.tile.random_programs import RandomProgram, random_program
+from tests.language.tile.random_reach import reaching_program
 
 import megatile as mt
 from megatile.language.tile.errors import ProgramWarning
@@ -23,20 +26,34 @@ SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 def check(seed: int, options: tuple[str, ...] = ()) -> None:
-    case = random_program(seed)
-    expected = case.expected()
-    for threads in (1, 2):
-        arrays = case.arrays()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ProgramWarning)
-            mt.compile(case.program, machine="dgx-h100", threads=threads, options=options)(*arrays)
-        for got, wanted in zip(arrays[4:], expected, strict=True):
-            np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-4, err_msg=str(case.steps))
+    for case in (random_program(seed), reaching_program(seed)):
+        for threads in (1, 2):
+            equal(case, lambda *a, t=threads, p=case.program: compiled(p, t, options)(*a))
+
+
+def compiled(program: Any, threads: int, options: tuple[str, ...]) -> Any:
+    return mt.compile(program, machine="dgx-h100", threads=threads, options=options)
+
+
+def equal(case: RandomProgram, run: Callable[..., Any]) -> None:
+    arrays = case.arrays()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ProgramWarning)
+        run(*arrays)
+    for got, wanted in zip(arrays[4:], case.expected(), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-4, err_msg=str(case.steps))
 
 
 @pytest.mark.parametrize("seed", range(COUNT))
 def test_random_program(seed: int) -> None:
     check(seed)
+
+
+@pytest.mark.parametrize("seed", range(COUNT))
+def test_random_program_in_processes(seed: int) -> None:
+    for case in (random_program(seed), reaching_program(seed)):
+        count = min(2, case.config.units)
+        equal(case, lambda *a, c=count, p=case.program: mt.launch(p, *a, machine="dgx-h100", processes=c))
 
 
 def sanitized(code: str) -> subprocess.CompletedProcess[str]:

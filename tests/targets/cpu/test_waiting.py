@@ -56,6 +56,40 @@ def test_puts_signals_and_barriers(units: int, threads: int) -> None:
         np.testing.assert_array_equal(b, np.roll(a, 1, axis=0))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_a_unit_has_copied_others_may_change(threads: int) -> None:
+    """One block puts a tile, the other copies it, says so, and multiplies its copy when the next has come."""
+
+    @T.program
+    def kernel(
+        X: T.Tensor((3, 16, 16), "f32"), B: T.Tensor((16, 16), "f32"), Y: T.Tensor((2, 16, 16), "f32")
+    ):
+        with T.Kernel(block=2, threads=32), T.Scale("block") as (r, n):
+            inbox, a, b = (T.alloc((16, 16), "f32", level="l1") for _ in range(3))
+            full, free = (T.alloc((1,), "i32", level="l1") for _ in range(2))
+            c = T.alloc((16, 16), "f32")
+            if r == 0:
+                for k in T.serial(3):
+                    T.wait(free, k)
+                    T.copy(inbox, X[k, 0, 0], dst=1)
+                    T.signal(full, dst=1)
+            else:
+                T.copy(b, B)
+                for k in T.serial(2):
+                    T.wait(full, k + 1)
+                    T.copy(a, inbox)
+                    T.signal(free, dst=0)
+                    T.wait(full, k + 2)
+                    T.gemm(a, b, c, clear_accum=True)
+                    T.copy(Y[k, 0, 0], c)
+            T.barrier()
+
+    x, b = np.random.default_rng(0).standard_normal((2, 3, 16, 16), dtype=np.float32)
+    y = np.zeros((2, 16, 16), np.float32)
+    mt.compile(kernel, threads=threads)(x, b[0], y)
+    np.testing.assert_allclose(y, x[:2] @ b[0], rtol=1e-5, atol=1e-5)
+
+
 def test_a_signal_that_never_comes_is_a_deadlock() -> None:
     k = mt.compile(exchange(4, broken=True), threads=2)
     with pytest.raises(DeadlockError, match="4 units wait for each other, and none can go on"):
@@ -86,7 +120,7 @@ def test_a_peer_that_does_not_exist() -> None:
             T.barrier()
             T.copy(A[r, 0], inbox)
 
-    with pytest.raises(RunError, match="there is no unit 4: ranks go from 0 to 3"):
+    with pytest.raises(RunError, match="there is no block 4: ranks go from 0 to 3"):
         mt.compile(kernel, threads=1)(np.zeros((4, 8), np.float32))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from megatile.core.expr import Expr
 from megatile.ir import nodes as n
 from megatile.targets.common.elements import Value, converted, kind
-from megatile.targets.common.scope import Scope
+from megatile.targets.common.scope import Peer, Scope
 
 NOTHING = {"sum": "0", "abssum": "0", "max": "-__builtin_inff()", "absmax": "0", "min": "__builtin_inff()"}
 _INFIX = {"sum": "+", "add": "+", "prod": "*"}
@@ -31,9 +31,9 @@ def changed(op: str, dtype: str, old: str, new: str) -> Value:
     return converted(Value(f"({combined(op, of, old, new)})", _RAW[of]), dtype)
 
 
-def atomic(scope: Scope, node: n.Atomic, value: Callable[[Expr], Value]) -> None:
-    """One element; ``value`` writes the expressions of the statement."""
-    storage, pointer, guard = scope.element(node.target, node.index)
+def atomic(scope: Scope, node: n.Atomic, value: Callable[[Expr], Value], at: Peer | None = None) -> None:
+    """One element, of another unit perhaps; ``value`` writes the expressions of the statement."""
+    storage, pointer, guard = scope.element(node.target, node.index, at)
     new = converted(value(node.value), storage.dtype)
     wanted = None if node.expected is None else converted(value(node.expected), storage.dtype)
     result = scope.vars[node.result].text if node.result is not None else None

@@ -99,8 +99,13 @@ class Frame:
         return "".join(f" {c_type} {name};" for c_type, name in self.fields)
 
 
-Peer = tuple[str, Path]
-"""The C of another unit's rank in the group, and its path."""
+@dataclass
+class Peer:
+    """Another unit: its path, down to ``depth``; where its instance's memory begins, if it has its own."""
+
+    path: Path
+    depth: int
+    instance: str = ""
 
 
 @dataclass
@@ -119,11 +124,11 @@ class Scope:
     """Whether it runs inside a dispatched instance."""
     frame: Frame | None = None
     """Where variables are that must outlive a wait."""
-    spread: str = ""
-    """The memory of the instance of unit ``{}``, where each unit of the group has its own."""
+    spread: tuple[int, str] = (0, "")
+    """At which depth units have each an instance's memory, and the C of it for the one of rank ``{}``."""
     once: set[str] = field(default_factory=set)
     """Variables that are set in one place only."""
-    rank: str = "f->rank"
+    rank: str = "f->is.rank"
     """This unit's number in its group, where its units meet."""
 
     # --- expressions ------------------------------------------------------------------------------
@@ -185,8 +190,8 @@ class Scope:
         """The storage, the pointer to an element, and the condition under which a padded one exists."""
         storages = self.gen.storages
         storage = storages.storage(name)
-        path = peer[1] if peer is not None else self.path
-        start, _, _ = storages.place(name, path, self.depth)
+        path, depth = (peer.path, peer.depth) if peer is not None else (self.path, self.depth)
+        start, _, _ = storages.place(name, path, depth)
         place = start
         terms: list[str] = []
         guards: list[str] = []
@@ -242,17 +247,18 @@ class Scope:
     def pointer(self, storage: Storage, place: Expr, terms: list[str], peer: Peer | None = None) -> str:
         offset = [] if place == Const(0) else [whole(simplify(place), self)]
         base = self.gen.base(storage)
-        if peer is not None and self.spread and storage.home == "instance":
-            base = f"(({storage.c_type} *)({self.spread.format(peer[0])} + {storage.offset}))"
+        if peer is not None and peer.instance and storage.home == "instance":
+            base = f"(({storage.c_type} *)({peer.instance} + {storage.offset}))"
         return " + ".join([base, *offset, *terms])
 
     # --- regions ----------------------------------------------------------------------------------
 
     def box(self, region: n.Region, peer: Peer | None = None) -> Box:
         """Where a region is for this unit; with ``peer``, in the tiles of another."""
-        storages, home = self.gen.storages, peer[1] if peer is not None else self.path
+        storages = self.gen.storages
+        home, depth = (peer.path, peer.depth) if peer is not None else (self.path, self.depth)
         storage = storages.storage(region.source)
-        place, copies, copy_stride = storages.place(region.source, home, self.depth)
+        place, copies, copy_stride = storages.place(region.source, home, depth)
         shares = storages.shares(region.source, home)
         origin = storages.shares(region.along, self.path) if region.along else None
         spare = len(region.dims) - len(region.extents)

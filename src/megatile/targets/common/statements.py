@@ -45,7 +45,9 @@ def _left_out(scope: Scope, node: n.Node) -> None:
 
 @rule(n.Scale)
 def _region(scope: Scope, node: n.Scale) -> None:
+    scope.gen.around.append((scope.depth, scope.gen.launch.depth(node.scale)))
     scope.gen.region(scope, node)
+    scope.gen.around.pop()
 
 
 @rule(n.Let)
@@ -89,7 +91,7 @@ def _loop(scope: Scope, node: n.Loop) -> None:
     with scope.text.block(head), scope.known(node.var, Value(name, "int"), limits):
         if node.kind == "bounded" and scope.frame is not None:
             scope.frame.states += 1
-            scope.text.add(f"f->state = {scope.frame.states}; return TURN; case {scope.frame.states}:;")
+            scope.text.add(f"f->is.state = {scope.frame.states}; return TURN; case {scope.frame.states}:;")
         gen.statements(scope, node.body)
     if node.kind == "bounded":
         site = scope.site("while", "a 'while' has not ended after {} turns")

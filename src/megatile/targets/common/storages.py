@@ -124,16 +124,16 @@ class Storages:
         """The element at which the copy of a unit begins; how many copies the unit reaches, and from one to
         the next."""
         found, storage = self.names[name], self.storage(name)
-        unit = self._flat(storage.above, path)
+        unit = self.flat(storage.above, path)
         mine = self.launch.scales[found.owner_depth : min(depth, found.copy_depth)]
         inside = math.prod(found.counts[len(mine) :])
-        copy = binary("*", self._flat(tuple(s.name for s in mine), path), inside)
+        copy = binary("*", self.flat(tuple(s.name for s in mine), path), inside)
         if found.copies == 1:
             copy, inside = Const(0), 1
         start = binary("*", binary("+", binary("*", unit, storage.copies), copy), storage.size)
         return start, inside, storage.size
 
-    def _flat(self, scales: tuple[str, ...], path: Path) -> Expr:
+    def flat(self, scales: tuple[str, ...], path: Path) -> Expr:
         result: Expr = Const(0)
         for scale in scales:
             result = binary(
@@ -151,7 +151,7 @@ class Storages:
             if not is_whole(view.layout):
                 if not _is_cut(view.layout):
                     return self._listed(found, path)
-                rank = self._flat(self._between(within, view.scale), path)
+                rank = self.flat(self._between(within, view.scale), path)
                 grid = self.launch.grid(view.scale, within)
                 for dim, units, number in divisions(view.layout, grid, rank):
                     result[dim] = Share(*divided((result[dim].start, result[dim].length), units, number))
@@ -173,7 +173,7 @@ class Storages:
                 advice="use T.Shard, which needs no table",
             )
         parts = [self.places._composed(found, unflatten(rank, counts)) for rank in range(units)]
-        rank = self._flat(scales, path)
+        rank = self.flat(scales, path)
         result = []
         for dim in range(len(found.binding.shape)):
             column = [p[dim] for p in parts]

@@ -68,6 +68,8 @@ class Writer:
         self._label = ""
         self.functions: list[str] = []
         self.merges: dict[n.Merge, str] = {}
+        self.around: list[tuple[int, int]] = []
+        """The regions around what is being written: the depths between which their units are."""
 
     def placed(self, program: Program) -> Storages:
         raise NotImplementedError
@@ -200,7 +202,7 @@ class Writer:
         """A loop over the units between two depths (or the one unit ``rank``), as a scope."""
         inner = replace(
             scope, path=dict(scope.path), depth=high, vars=dict(scope.vars), ranges=dict(scope.ranges),
-            group=(low, high), frame=None, spread="", once=set(),
+            group=(low, high), frame=None, once=set(),
         )  # fmt: skip
         scales = [s for s in self.launch.scales[low:high] if s.count > 1]
         if not scales:

@@ -10,6 +10,7 @@ from megatile.targets.common.combining import changed
 from megatile.targets.common.elements import Value, converted, held, kind, loaded, stored
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.expressions import whole
+from megatile.targets.common.peers import peer
 from megatile.targets.common.scope import Scope
 from megatile.targets.common.storages import Storage
 from megatile.targets.cpu.moving import dense, over
@@ -54,7 +55,8 @@ def change(
 def atomic_region(scope: Scope, node: n.AtomicRegion) -> None:
     """Every element of a region with its element of another."""
     with scope.text.block():
-        source, to = dense(scope, scope.box(node.source)), scope.box(node.to)
+        at = peer(scope, node.dst, node.axis, node.scale) if node.dst is not None else None
+        source, to = dense(scope, scope.box(node.source)), scope.box(node.to, at)
         pairs = matched(scope, to, source)
         pointer, conditions = single(to)
         with over(scope, conditions, to) as shift, ExitStack() as stack:

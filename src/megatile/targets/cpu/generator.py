@@ -12,7 +12,6 @@ from typing import Any
 from megatile.core.expr import Const
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
-from megatile.targets.common.peers import check_peer
 from megatile.targets.common.scope import Box, Scope, Text
 from megatile.targets.common.writer import NUMBERS, Source, Writer
 from megatile.targets.cpu import fusing, products, waiting
@@ -59,6 +58,11 @@ class Generator(Writer):
         touched = (r for node in n.walk(program.body) for kind, r in n.regions(node) if kind != "read")
         written = {self.storages.names[r.source].base for r in touched}
         self.constant = {p.name for p in program.params} - written
+        statements = list(n.walk(program.body))
+        flags = {s.flag for s in statements if isinstance(s, n.Signal) and s.dst is not None}
+        reached = flags.union(filter(None, map(n.remote, statements)))
+        self.reached = {self.storages.names[name].base for name in reached}
+        """What units touch in others."""
 
     def placed(self, program: Program) -> CpuStorages:
         return CpuStorages(program, self.words)
@@ -168,7 +172,6 @@ class Generator(Writer):
                     self._comments(scope.text, (found.reduce,))
                     fusing.fused(scope, found)
                 else:
-                    check_peer(node)
                     STATEMENTS[type(node)](scope, node)
             at += found.used if found is not None else 1
 
@@ -198,7 +201,7 @@ class Generator(Writer):
         low, high = scope.depth, self.launch.depth(node.scale)
         count = math.prod(s.count for s in self.launch.scales[low:high])
         dispatched = not scope.instance and is_dispatched(self.launch, low, high)
-        if waiting.must_wait(self, node, count, high):
+        if waiting.must_wait(self, node, count, low, high):
             waiting.region(self, scope, node, low, high, dispatched)
         elif dispatched:
             self._dispatched(scope, node, low, high)
@@ -283,7 +286,10 @@ static inline double now(void) { long t[2]; clock_gettime(1, t); return t[0] + t
 static void parallel(struct run *run, void (*body)(void *, long, long), void *here, long count, int phase) {
   const double start = run->times ? now() : 0;
   if (divided()) {
-    for (long i = own_first(count), last = own_after(count); i < last; i++) body(here, 0, i);
+    const long first = own_first(count), last = own_after(count);
+    procs.inside++; /* what is inside an instance is not divided */
+    for (long i = first; i < last; i++) body(here, 0, i);
+    procs.inside--;
     meet();
   } else if (count == 1 || !run->pool) for (long i = 0; i < count; i++) body(here, 0, i);
   else run->pool->run(run->pool, body, here, count);

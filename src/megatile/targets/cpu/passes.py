@@ -151,6 +151,7 @@ def without_copies(program: Program) -> Program:
             if kind != "read":
                 written[region.source] = written.get(region.source, 0) + 1
     params = {p.name: p for p in program.params}
+    reached = set(filter(None, map(n.remote, n.walk(program.body))))
 
     def plain(region: n.Region) -> bool:
         binding = table[region.source]
@@ -159,6 +160,8 @@ def without_copies(program: Program) -> Program:
     def may(node: n.Copy, rest: tuple[n.Node, ...]) -> bool:
         to, source = node.to, node.source
         if node.dst is not None or node.src is not None or not plain(to) or not plain(source):
+            return False
+        if source.source in reached:  # others may change it once this unit has its copy
             return False
         shape = table[to.source].shape
         if (
@@ -269,7 +272,7 @@ def is_invariant(region: n.Region, loop: n.Loop) -> bool:
         for kind, touched in n.regions(node):
             if kind != "read" and touched.source == region.source:
                 return False
-        if isinstance(node, (n.View, n.Reshape, n.Scale, n.Collective)):
+        if isinstance(node, (n.View, n.Reshape, n.Scale, n.Collective, n.Wait, n.Barrier)):
             return False
     if any(symbols(e) & changed for e in region.expressions()):
         return False

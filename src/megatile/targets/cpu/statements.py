@@ -7,6 +7,7 @@ from megatile.targets.common import statements as common
 from megatile.targets.common.combining import atomic
 from megatile.targets.common.elements import converted
 from megatile.targets.common.expressions import write
+from megatile.targets.common.peers import peer
 from megatile.targets.common.scalars import simplify_whole
 from megatile.targets.common.scope import Scope
 from megatile.targets.common.statements import registrar
@@ -43,7 +44,9 @@ def _store(scope: Scope, node: n.Store) -> None:
 
 @rule(n.Atomic)
 def _atomic(scope: Scope, node: n.Atomic) -> None:
-    atomic(scope, node, lambda expr: write(simplify_whole(scope.own(expr)), scope))
+    with scope.text.block():
+        at = peer(scope, node.dst, node.axis, node.scale) if node.dst is not None else None
+        atomic(scope, node, lambda expr: write(simplify_whole(scope.own(expr)), scope), at)
 
 
 @rule(n.Check)

@@ -2,7 +2,9 @@
 enum { DONE, WAITS, MOVED, TURN };
 struct meeting { long arrived, generation; };
 typedef int step_t(void *frame, void *here, long worker);
-struct round { step_t *step; char *frames; long size; void *here; long left, moved, low, count, lanes, patience; };
+struct round { step_t *step; char *frames; long size; struct here *here; struct pool *pool; long left, moved, low, count, lanes, patience; };
+struct unit { int state; long rank; struct round *inner; }; /* a frame begins so; inner: of a region in which units wait for others than each other */
+struct here { struct run *run; char *work; struct group group; };
 INLINE void rest(void) {
 #if defined(__x86_64__)
   __asm__ volatile("pause");
@@ -39,14 +41,15 @@ INLINE void release(struct meeting *m) {
 }
 INLINE int passed(struct meeting *m, long seen) { return __atomic_load_n(&m->generation, __ATOMIC_ACQUIRE) != seen; }
 
+INLINE struct unit *frame(struct round *r, long index) { return (struct unit *)(r->frames + index * r->size); }
+
 /* One step of a unit; whether it moved. */
 static int stepped(struct round *r, long index, long worker) {
-  char *const frame = r->frames + index * r->size;
   int now = TURN, moved = 0;
   if (procs.size) procs.inside++;
-  for (int turns = 0; turns < 64 && now == TURN; turns++) moved |= (now = r->step(frame, r->here, worker)) != WAITS;
+  for (int turns = 0; turns < 64 && now == TURN; turns++) moved |= (now = r->step(frame(r, index), r->here, worker)) != WAITS;
   if (procs.size) procs.inside--;
-  if (now == DONE) { *(int *)frame = -1; __atomic_fetch_sub(&r->left, 1, __ATOMIC_RELAXED); }
+  if (now == DONE) { frame(r, index)->state = -1; __atomic_fetch_sub(&r->left, 1, __ATOMIC_RELAXED); }
   return moved;
 }
 
@@ -57,7 +60,7 @@ static void lane(void *argument, long worker, long index) {
   for (long patience = r->patience; patience >= 0;) {
     int moved = 0, left = 0;
     for (long i = first; i < after; i++) {
-      if (*(int *)(r->frames + i * r->size) < 0) continue;
+      if (frame(r, i)->state < 0) continue;
       left = 1;
       moved |= stepped(r, i, worker);
     }
@@ -66,30 +69,65 @@ static void lane(void *argument, long worker, long index) {
     if (moved && r->patience) patience = r->patience; else patience--, rest();
   }
 }
+static void one_turn(struct round *r, long worker, int phase) {
+  double *const times = phase < 0 ? 0 : r->here->run->times, start = times ? now() : 0;
+  r->moved = 0;
+  if (r->lanes > 1) r->pool->run(r->pool, lane, r, r->lanes);
+  else lane(r, worker, 0);
+  if (times) times[phase] += now() - start;
+}
 
-/* All units of a group, in turn, until none is left. Their frames begin with the place to go on from. */
-static void together(struct run *run, step_t *step, long size, void *here, long count, long keys, struct group *group,
-                     int site, long worker, struct pool *pool) {
+/* Frames of all units of a group, the places where they meet, and of those that have some their own memory. */
+static int opened(struct round *r, step_t *step, long size, long count, long keys, u64 works, struct here *here, struct pool *pool) {
   const u64 frames = (u64)size * count, meetings = sizeof(struct meeting) * keys * count;
-  const int outer = divided(); /* this process has only some of the units */
-  char *const memory = room(frames + meetings + sizeof(void *) * count);
-  if (!memory) { fail(run->failure, site, -1); return; }
-  group->count = count;
-  group->meetings = (struct meeting *)(memory + frames);
-  group->posts = (struct post **)(memory + frames + meetings);
-  const long low = own_first(count), high = own_after(count);
-  for (long i = low; i < high; i++) ((long *)(memory + size * i))[1] = i;
+  const u64 before = (frames + meetings + sizeof(void *) * count + 63) / 64 * 64;
+  char *const memory = room(before + works);
+  if (!memory) return 0;
+  here->group = (struct group){count, (struct meeting *)(memory + frames), (struct post **)(memory + frames + meetings)};
+  if (works) here->work = memory + before;
+  const long low = own_first(count), high = own_after(count), lanes = pool && count > 1 ? lmin(count, pool->threads) : 1;
+  *r = (struct round){step, memory, size, here, pool, high - low, 0, low, high - low, lanes, 0};
+  for (long i = low; i < high; i++) frame(r, i)->rank = i;
   meet();
-  const long lanes = pool && count > 1 ? lmin(count, pool->threads) : 1;
-  struct round r = {step, memory, size, here, high - low, 0, low, high - low, lanes, lanes > 1 ? lmax(20000 * lanes / count, 1) : 0};
+  return 1;
+}
+static void closed(struct round *r) {
+  for (long i = r->low; i < r->low + r->count; i++)
+    if (frame(r, i)->inner) { closed(frame(r, i)->inner); free(frame(r, i)->inner); }
+  given_back(r->frames);
+}
+
+/* Inside a unit that waits: it takes a turn of its units at each of its own; whether they have ended. */
+static struct round *begun(step_t *step, long size, long count, long keys, u64 works, struct here *here, struct pool *pool) {
+  struct round *const r = calloc(1, sizeof *r);
+  if (r && !opened(r, step, size, count, keys, works, here, pool)) { free(r); return 0; }
+  return r;
+}
+static int ended(struct round **inner, long worker, int phase, int *moved) {
+  struct round *const r = *inner;
+  if (!r) return 1;
+  one_turn(r, worker, phase);
+  *moved |= r->moved;
+  if (r->left) return 0;
+  closed(r);
+  free(r);
+  *inner = 0;
+  return 1;
+}
+
+/* All units of a group, in turn, until none is left. */
+static void together(step_t *step, long size, long count, long keys, u64 works, struct here *here, struct pool *pool, int site, long worker, int phase) {
+  struct failure *const failure = here->run->failure;
+  const int outer = divided(); /* this process has only some of the units */
+  struct round r;
+  if (!opened(&r, step, size, count, keys, works, here, pool)) { fail(failure, site, -1); return; }
+  r.patience = r.lanes > 1 ? lmax(20000 * r.lanes / count, 1) : 0;
   while (r.left) {
-    r.moved = 0;
-    if (lanes > 1) pool->run(pool, lane, &r, lanes);
-    else lane(&r, worker, 0);
+    one_turn(&r, worker, phase);
     if (!r.moved && outer) { if (procs.idle(procs.world)) procs.lost = 1; }
-    else if (!r.moved) fail(run->failure, site, r.left);
+    else if (!r.moved) fail(failure, site, r.left);
     if (procs.lost) break;
-    if (__atomic_load_n(&run->failure->site, __ATOMIC_RELAXED)) break;
+    if (__atomic_load_n(&failure->site, __ATOMIC_RELAXED)) break;
   }
-  given_back(memory);
+  closed(&r);
 }

@@ -30,27 +30,38 @@ _CODES = {
 _CODES |= {"bool": _CODES["u8"], "tf32": _CODES["f32"]}
 
 
-def must_wait(gen: Generator, node: n.Scale, count: int, depth: int) -> bool:
-    """Whether the units of a region meet, or reach into each other's tiles."""
+def must_wait(gen: Generator, node: n.Scale, count: int, low: int, high: int) -> bool:
+    """Whether the units of a region meet, reach into each other's tiles, or wait for what others do, be it in
+    regions inside them."""
     for one in own_statements(node.body):
-        if isinstance(one, (n.Collective, n.Wait, n.Signal)) or (isinstance(one, n.Barrier) and count > 1):
+        if isinstance(one, (n.Collective, n.Wait)) or (isinstance(one, n.Barrier) and count > 1):
             return True
-        if isinstance(one, n.Copy) and (one.dst is not None or one.src is not None):
+        if _reaches(one, None) or (isinstance(one, n.Scale) and waits_beyond(gen, one, high)):
             return True
-        if (
-            isinstance(one, n.Loop)
-            and one.kind == "bounded"
-            and count > 1
-            and _looks_outside(gen, one, depth)
-        ):
+        if count > 1 and any(gen.storages.names[name].owner_depth < high for name in _watched(one)):
             return True
-    return False
+    return waits_beyond(gen, node, low) or any(_reaches(one, node.scale) for one in n.walk(node.body))
 
 
-def _looks_outside(gen: Generator, loop: n.Loop, depth: int) -> bool:
+def waits_beyond(gen: Generator, node: n.Scale, depth: int) -> bool:
+    """Whether units of a region, or inside them, wait for what others do than those of the unit at ``depth``
+    around them."""
     names = gen.storages.names
-    touched = {r.source for one in n.walk(loop.body) for kind, r in n.regions(one)}
-    return any(names[t].owner_depth < depth for t in touched)
+    found = (names[name] for one in n.walk(node.body) for name in _watched(one))
+    return any(x.owner_depth < depth or (x.owner_depth == depth > 0 and x.base in gen.reached) for x in found)
+
+
+def _reaches(node: n.Node, scale: str | None) -> bool:
+    """Whether a statement is for other units, of a scale (None: of the innermost region)."""
+    found = n.remote(node) is not None or isinstance(node, n.Signal)
+    return found and getattr(node, "scale", None) == scale
+
+
+def _watched(node: n.Node) -> set[str]:
+    """What a unit looks at until it changes."""
+    if isinstance(node, n.Loop) and node.kind == "bounded":
+        return {r.source for one in n.walk(node.body) for _, r in n.regions(one)}
+    return {node.flag} if isinstance(node, n.Wait) else set()
 
 
 # --- peers ----------------------------------------------------------------------------------------
@@ -60,16 +71,14 @@ def copy_to_peer(scope: Scope, node: n.Copy) -> None:
     """A put, or a get."""
     with scope.text.block():
         if node.dst is not None:
-            rank, path = peer(scope, node.dst, node.axis)
-            copy_statement(scope, node, (rank, path), None)
+            copy_statement(scope, node, peer(scope, node.dst, node.axis, node.scale), None)
         else:
-            rank, path = peer(scope, node.src, node.axis)
-            copy_statement(scope, node, None, (rank, path))
+            copy_statement(scope, node, None, peer(scope, node.src, node.axis, node.scale))
 
 
 def signal(scope: Scope, node: n.Signal) -> None:
     with scope.text.block():
-        at = peer(scope, node.dst, node.axis) if node.dst is not None else None
+        at = peer(scope, node.dst, node.axis, node.scale) if node.dst is not None else None
         _, pointer, _ = scope.element(node.flag, node.index, at)
         scope.text.add(f"__atomic_fetch_add({pointer}, {scope.whole(node.amount)}, __ATOMIC_SEQ_CST);")
 
@@ -83,7 +92,7 @@ def _state(scope: Scope, passed: str) -> None:
     scope.frame.states += 1
     number = scope.frame.states
     scope.text.add(
-        f"moved = 1, f->state = {number};",
+        f"moved = 1, f->is.state = {number};",
         f"case {number}: if (!({passed})) return moved ? MOVED : WAITS;",
         "moved = 1;",
     )
@@ -102,7 +111,7 @@ def _meeting(scope: Scope, key: Any, first: str) -> str:
     assert scope.frame is not None
     keys = scope.frame.keys
     number = keys.setdefault(key, len(keys))
-    return f"(here->group.meetings + {number} * here->group.count + {first})"
+    return f"(here->in.group.meetings + {number} * here->in.group.count + {first})"
 
 
 def barrier(scope: Scope, node: n.Barrier) -> None:
@@ -115,9 +124,9 @@ def barrier(scope: Scope, node: n.Barrier) -> None:
     elif node.units is not None:
         ranks = [r for r in node.units if r < count]
         needed = len(ranks)
-        mine = " || ".join(f"f->rank == {first} + {r * stride}" for r in ranks) or "0"
+        mine = " || ".join(f"f->is.rank == {first} + {r * stride}" for r in ranks) or "0"
         site = scope.site("barrier", "a unit comes to a barrier that is not for it")
-        scope.text.add(f"if (!({mine})) fail(failure, {site}, f->rank);")
+        scope.text.add(f"if (!({mine})) fail(failure, {site}, f->is.rank);")
     if node.group is not None:
         if node.axis is not None:
             raise CompileError(
@@ -141,12 +150,12 @@ def collective(scope: Scope, node: n.Collective) -> None:
             scope.text.add(f"f->post = {post};")
         else:
             _post(scope, node)
-        scope.text.add("here->group.posts[f->rank] = &f->post;")
+        scope.text.add("here->in.group.posts[f->is.rank] = &f->post;")
         site = scope.site("collective", f"T.{node.kind}: units that meet must do the same, with equal shapes")
-        members = f"&(struct line){{&here->group, {first}, {stride}, {count}}}"
+        members = f"&(struct line){{&here->in.group, {first}, {stride}, {count}}}"
         if node.fn is None and KINDS.get(node.kind) == "ALLREDUCE" and node.source == node.to:
             _meet(scope, meeting, count)
-            scope.text.add(f"own_share({members}, (f->rank - {first}) / {stride}, failure, {site});")
+            scope.text.add(f"own_share({members}, (f->is.rank - {first}) / {stride}, failure, {site});")
             _meet(scope, meeting, count)
         else:
             last = "" if node.kind == "gather_view" else f"collective({members}, failure, {site});"
@@ -193,39 +202,53 @@ def _post(scope: Scope, node: n.Collective) -> None:
 
 
 def region(gen: Generator, scope: Scope, node: n.Scale, low: int, high: int, dispatched: bool) -> None:
-    """All units of a region together."""
+    """All units of a region together; those that wait for others than each other take turns with these."""
     name = gen.fresh(f"{node.scale}_")
     frame = Frame(name)
-    inner = Scope(gen, Text(2), dict(scope.path), low, {}, dict(scope.ranges), (low, high), scope.instance)
+    spread = scope.spread
+    inner = Scope(
+        gen,
+        Text(2),
+        dict(scope.path),
+        low,
+        {},
+        dict(scope.ranges),
+        (low, high),
+        scope.instance,
+        spread=spread,
+    )
     fields = gen.captured(scope, inner, node)
     head = Text(1)
     instance = min(high, gen.launch.depth(gen.launch.dispatch))
     count = math.prod(s.count for s in gen.launch.scales[low:high])
     inner.instance = scope.instance or dispatched
+    inside = math.prod(s.count for s in gen.launch.scales[instance:high]) if dispatched else 1
+    if dispatched:
+        inner.spread = high, f"instances + {{}} / {inside} * INSTANCE"
+    elif spread[1]:
+        fields.append(("u64", "instances", "instances"))
     body_text, inner.text = inner.text, head
-    with gen.units(inner, low, high, rank="f->rank") as unit:
+    with gen.units(inner, low, high, rank="f->is.rank") as unit:
         unit.text, unit.frame = body_text, frame
-        inside = math.prod(s.count for s in gen.launch.scales[instance:high]) if dispatched else 1
-        if dispatched:
-            unit.spread = f"here->work + ({{}}) / {inside} * INSTANCE"
         with gen.variables(unit, node.body):
             gen.statements(unit, node.body)
-    work = f"here->work + f->rank / {inside} * INSTANCE" if dispatched else "here->work"
+    work = f"here->in.work + f->is.rank / {inside} * INSTANCE" if dispatched else "here->in.work"
     struct = "".join(f" {kind} {field};" for kind, field, _ in fields)
     gen.functions += [
-        f"struct {name} {{ int state; long rank, seen;{frame.struct()} struct post post; }};",
-        f"struct {name}_here {{ struct run *run; char *work; struct group group;{struct} }};",
+        f"struct {name} {{ struct unit is; long seen;{frame.struct()} struct post post; }};",
+        f"struct {name}_here {{ struct here in;{struct} }};",
         f"static int {name}(void *frame, void *argument, long worker) {{",
         f"  struct {name} *const f = frame;",
         f"  struct {name}_here *const here = argument;",
-        "  struct run *const run = here->run;",
+        "  struct run *const run = here->in.run;",
         "  struct failure *const failure = run->failure;",
         f"  char *const work = {work}, *const scratch = run->scratch + worker * SCRATCH;",
         "  int moved = 0; (void)work, (void)scratch, (void)moved;",
+        *(["  const u64 instances = (u64)here->in.work; (void)instances;"] if dispatched else []),
         *(f"  const {kind} {field} = here->{field};" for kind, field, _ in fields),
         *gen.arrays(node.body, instance=inner.instance),
         *head.lines,
-        "  switch (f->state) {",
+        "  switch (f->is.state) {",
         "    case 0:;",
         *body_text.lines,
         "  }",
@@ -233,39 +256,32 @@ def region(gen: Generator, scope: Scope, node: n.Scale, low: int, high: int, dis
         "}",
         "",
     ]
-    _call(
-        gen,
-        scope,
-        node,
-        name,
-        (count, count // inside if dispatched else 0),
-        len(frame.keys),
-        fields,
-    )
+    _call(gen, scope, node, (name, low, count, count // inside if dispatched else 0, len(frame.keys)), fields)
 
 
 def _call(
-    gen: Generator, scope: Scope, node: n.Scale, name: str, sizes: tuple[int, int], keys: int,
+    gen: Generator, scope: Scope, node: n.Scale, what: tuple[str, int, int, int, int],
     fields: list[tuple[str, str, str]],
 ) -> None:  # fmt: skip
-    count, memory = sizes
+    """Begin, in the C of the unit around them; ``instances`` of them have memory of their own."""
+    name, low, count, instances, keys = what
     site = scope.site("deadlock", "deadlock: {} units wait for each other, and none can go on")
-    values = "".join(f", {value}" for _, _, value in fields)
+    work = "0" if instances or not scope.instance else "work"
+    values = f"{{{{run, {work}, {{0}}}}{''.join(f', {value}' for _, _, value in fields)}}}"
+    if instances:
+        gen.phases.append(f"{name} line {node.span.line}" if node.span else name)
+    phase, pool = (len(gen.phases) - 1, "run->pool") if instances else (-1, "0")
+    sizes = f"{name}, sizeof(struct {name}), {count}, {max(keys, 1)}, (u64){instances} * INSTANCE"
     with scope.text.block():
-        if memory:
-            gen.phases.append(f"{name} line {node.span.line}" if node.span else name)
+        if scope.frame is not None and low and waits_beyond(gen, node, low):
+            here = scope.frame.add(f"struct {name}_here", f"{name}_in")
             scope.text.add(
-                f"char *const works = room((u64){memory} * INSTANCE);",
-                "const double start = run->times ? now() : 0;",
+                f"{here} = (struct {name}_here){values};",
+                f"if (!(f->is.inner = begun({sizes}, &{here}.in, {pool}))) fail(failure, {site}, -1);",
             )
-            scope.text.add(f"if (!works) fail(failure, {site}, -1); else {{")
-        own = "works" if memory else "work" if scope.instance else "0"
-        scope.text.add(
-            f"struct {name}_here here_ = {{run, {own}, {{0}}{values}}};",
-            f"together(run, {name}, sizeof(struct {name}), &here_, {count}, {max(keys, 1)}, &here_.group, "
-            f"{site}, worker, {'run->pool' if memory else '0'});",
-        )
-        if memory:
+            _state(scope, f"ended(&f->is.inner, worker, {phase}, &moved)")
+        else:
             scope.text.add(
-                f"}} given_back(works); if (run->times) run->times[{len(gen.phases) - 1}] += now() - start;"
+                f"struct {name}_here here_ = {values};",
+                f"together({sizes}, &here_.in, {pool}, {site}, worker, {phase});",
             )

@@ -16,7 +16,6 @@ from megatile.core.expr import Const
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
 from megatile.targets.common.errors import CompileError
-from megatile.targets.common.peers import check_peer
 from megatile.targets.common.scope import Scope, Text
 from megatile.targets.common.writer import NUMBERS, Source, Writer
 from megatile.targets.cuda.elements import change
@@ -145,7 +144,7 @@ class DeviceWriter(Writer):
                         f"{type(node).__name__} cannot be written as CUDA yet", advice="use target='cpu'"
                     )
                 for one in n.walk((node,)) if isinstance(node, n.Parallel) else (node,):
-                    check_peer(one)
+                    _check_peer(one)
                 self.ordered(scope, node)
                 rule(scope, node)
 
@@ -356,3 +355,15 @@ _HEAD = """// CUDA C++ of the tile program '{name}', built for machine '{machine
 def generate_cuda(program: Program) -> CudaSource:
     """The CUDA C++ of a Program."""
     return DeviceWriter(program).source()
+
+
+def _check_peer(node: n.Node) -> None:
+    """Blocks reach into blocks; not smaller units into larger ones, and not by atomics."""
+    atomic = isinstance(node, (n.Atomic, n.AtomicRegion))
+    if (atomic and n.remote(node)) or (
+        (atomic or isinstance(node, (n.Copy, n.Signal))) and getattr(node, "scale", None)
+    ):
+        raise CompileError(
+            "one-sided communication from a smaller scale cannot be written as CUDA yet",
+            advice="use target='cpu'",
+        )

@@ -32,8 +32,7 @@ def _copy(scope: DeviceScope, node: n.Copy) -> None:
         return
     between_blocks(scope, "a copy to another unit")
     with scope.text.block():
-        rank, path = peer(scope, node.dst if node.dst is not None else node.src, node.axis)
-        one = (rank, path)
+        one = peer(scope, node.dst if node.dst is not None else node.src, node.axis)
         copy(scope, node, *((one, None) if node.dst is not None else (None, one)))
 
 
