@@ -27,7 +27,7 @@ import torch.distributed
 
 import megatile as mt
 import megatile.language as T
-import megatile.runtime.hosts.service
+import megatile.runtime.computers.service
 from megatile.core.errors import MegatileError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))

@@ -126,7 +126,7 @@ def fails(world: shared.World, how: str, who: int, when: str = "middle") -> None
 )  # fmt: skip
 def test_a_lost_rank_is_named_soon(how: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the start, when others wait for it, and when they have ended."""
-    monkeypatch.setattr("megatile.runtime.shared.group.STOPPED_SECONDS", 0.5)
+    monkeypatch.setattr("megatile.runtime.shared.forked.STOPPED_SECONDS", 0.5)
     for when in ("start", "middle", "end"):
         pids: list[int] = []
         begun = time.monotonic()

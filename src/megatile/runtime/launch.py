@@ -42,7 +42,7 @@ def launch(plan: Any, *arguments: Any, **options: Any) -> Any:
     processes=n)`` leaves results in the arrays and gives the seconds.
     """
     if isinstance(plan, (ProgramFunction, Program)):
-        from megatile.runtime.programs import launch_program
+        from megatile.runtime.launch_program import launch_program
 
         return launch_program(plan, *arguments, **options)
     return launch_plan(plan, *arguments, **options)

@@ -18,9 +18,9 @@ from megatile.compat.ccl.config import load_ccl_config
 from megatile.core.errors import MegatileError
 from megatile.runtime.host.allocators import AllocationError
 from megatile.runtime.host.context import DeviceSelector, HostError
-from megatile.runtime.host.kernels import LaunchError
 from megatile.runtime.host.placement import DPPolicy, PlacementError
 from megatile.runtime.host.tensor import ShapeMismatch, TensorError
+from megatile.runtime.host.tl_kernels import LaunchError
 from megatile.runtime.host.workers import DistributedError, SpawnException
 
 MACHINES = [name for name in mt.machine_names() if mt.machine(name).count("device") >= 2]

@@ -49,12 +49,12 @@ from megatile.runtime.host.allocators import Memory
 from megatile.runtime.host.creation import Creation, HostError
 from megatile.runtime.host.distributed import Distributed
 from megatile.runtime.host.engine import Engine, Launch
-from megatile.runtime.host.kernels import Kernels
 from megatile.runtime.host.launches import Launches
 from megatile.runtime.host.namespace import Names, Namespace
 from megatile.runtime.host.oplog import OpLog
 from megatile.runtime.host.run_collective import Collectives, Communication
 from megatile.runtime.host.tensor import Device
+from megatile.runtime.host.tl_kernels import KernelCache
 from megatile.runtime.host.workers import DistributedError, SpawnException, Workers
 from megatile.trace import Trace
 
@@ -110,7 +110,7 @@ class RuntimeContext(Creation, Launches, Namespace):
         """Every collective and message so far, in the order in which they began."""
         self.collectives = Collectives(self, algorithm)
         self.distributed = Distributed(self)
-        self.kernels = Kernels(self.machine, self.shape)
+        self.kernels = KernelCache(self.machine, self.shape)
         self.installed = False
         engine.horizon = self._horizon
         self._clock_ps = 0

@@ -11,11 +11,11 @@ from megatile.plan.model import PlanError
 from megatile.runtime.host.allocators import Memory
 from megatile.runtime.host.engine import Engine, Launch
 from megatile.runtime.host.groups import Call
-from megatile.runtime.host.kernels import Kernel, Kernels, explained
 from megatile.runtime.host.oplog import Binding, OpLog, shard_rows
 from megatile.runtime.host.relayout import Move
 from megatile.runtime.host.run_collective import Collectives
 from megatile.runtime.host.tensor import Tensor, TensorError
+from megatile.runtime.host.tl_kernels import Kernel, KernelCache, explained
 from megatile.runtime.host.watch import tell_kernel
 
 MOST_PAIRS = 1 << 11
@@ -30,7 +30,7 @@ class Launches:
         machine: HDA
         memory: Memory
         shape: DeviceShape
-        kernels: Kernels
+        kernels: KernelCache
         collectives: Collectives
         empty: Callable[..., Tensor]
 

@@ -21,7 +21,7 @@ import numpy as np
 from megatile.core.dtypes import numpy_dtype
 from megatile.hda import HDA, machine
 from megatile.hda.probe import vector_bits
-from megatile.runtime.measure import programs
+from megatile.runtime.measure import samples
 from megatile.runtime.measure.figures import Figure, Sample, duration, rate, sampled, timed
 from megatile.runtime.shared import World, run
 from megatile.runtime.shared.world import library
@@ -55,7 +55,7 @@ class Host:
     @cached_property
     def call(self) -> Sample:
         """A call of a program that does next to nothing."""
-        return timed(_call(programs.nothing(1)), 4 * self.runs)
+        return timed(_call(samples.nothing(1)), 4 * self.runs)
 
     @cached_property
     def copies(self) -> dict[int, Sample]:
@@ -64,7 +64,7 @@ class Host:
         more = {8 * self.l2 * 2**e for e in range((LARGEST // self.l2 // 4).bit_length())}
         more |= set() if self.quick else {size * 3 // 2 for size in more}
         sizes |= {size for size in more if size < 2 * LARGEST}
-        calls = {size: _call(programs.copies(size // 8, BLOCK // 4)) for size in sizes if size <= OFTEN}
+        calls = {size: _call(samples.copies(size // 8, BLOCK // 4)) for size in sizes if size <= OFTEN}
         found = {size: self.copying(size, 1) for size in sorted(sizes) if size > OFTEN}
         for _ in range(ROUNDS):  # others who use the last cache come and go
             for size, call in calls.items():
@@ -76,7 +76,7 @@ class Host:
         self, both: int, threads: int, call: Callable[[], object] | None = None, rounds: int = 1
     ) -> Sample:
         count = both // 8
-        call = call or _call(programs.copies(count, BLOCK // 4), threads)
+        call = call or _call(samples.copies(count, BLOCK // 4), threads)
         runs = self.runs * (1 if threads == 1 else 4) // (rounds if both <= OFTEN else 3)
         call_s = self.call.seconds if threads == 1 else self.wakeup.seconds + self.call.seconds
         return timed(call, max(1, runs), alone=threads == 1).less(call_s, 8 * count)
@@ -86,7 +86,7 @@ class Host:
         """What a call takes longer with threads for all cores."""
         if self.cores == 1:
             return Sample(1e-9, 0, 1)
-        both = timed(_call(programs.nothing(self.cores), self.cores), 4 * self.runs, alone=False)
+        both = timed(_call(samples.nothing(self.cores), self.cores), 4 * self.runs, alone=False)
         return both.less(self.call.seconds)
 
     @cached_property
@@ -135,7 +135,7 @@ def calls(host: Host) -> Iterator[Figure]:
         "control.launch.thread_wakeup.overhead", host.wakeup, "the same with a thread on every core"
     )
     blocks = 4096
-    each = timed(_call(programs.nothing(blocks)), host.runs).less(host.call.seconds, 2 * blocks)
+    each = timed(_call(samples.nothing(blocks)), host.runs).less(host.call.seconds, 2 * blocks)
     yield duration(
         "engines.load_store.startup", each, "blocks that do nothing, for each of their two commands"
     )
@@ -145,18 +145,18 @@ def calls(host: Host) -> Iterator[Figure]:
 def vectors(host: Host) -> Iterator[Figure]:
     elements, steps = math.prod(TILE), 100
     shape = "×".join(map(str, TILE))
-    plain = timed(_call(programs.scaling(*TILE, steps)), host.runs).less(host.call.seconds, steps)
+    plain = timed(_call(samples.scaling(*TILE, steps)), host.runs).less(host.call.seconds, steps)
     how = f"elements of a {shape} tile read and written"
     yield rate("memory.registers.bandwidth", 8 * elements, "B/s", plain, how)
-    tiny = timed(_call(programs.scaling(1, 16, 20 * steps)), host.runs).less(host.call.seconds, 20 * steps)
+    tiny = timed(_call(samples.scaling(1, 16, 20 * steps)), host.runs).less(host.call.seconds, 20 * steps)
     yield duration("engines.simd.startup", tiny, "elementwise work on 16 elements")
     for dtype, key in (("f32", "any"), ("f64", "f64")):
-        found = timed(_call(programs.polynomial(*TILE, steps, dtype)), host.runs).less(
+        found = timed(_call(samples.polynomial(*TILE, steps, dtype)), host.runs).less(
             host.call.seconds, steps
         )
         how = f"a polynomial in {dtype} on a {shape} tile"
-        yield rate(f"engines.simd.throughput.{key}", programs.POLYNOMIAL * elements, "FLOP/s", found, how)
-    found = timed(_call(programs.exponentials(*TILE, steps)), host.runs).less(host.call.seconds, steps)
+        yield rate(f"engines.simd.throughput.{key}", samples.POLYNOMIAL * elements, "FLOP/s", found, how)
+    found = timed(_call(samples.exponentials(*TILE, steps)), host.runs).less(host.call.seconds, steps)
     how = f"exp on a {shape} tile"
     yield rate("engines.special_functions.throughput.any", elements, "OP/s", found, how)
 
@@ -166,7 +166,7 @@ def matrix_products(host: Host) -> Iterator[Figure]:
     flops, steps = 2 * math.prod(PRODUCT), 20
     for dtype in DTYPES[:4] if host.quick else DTYPES:
         try:
-            call = _call(programs.products(*PRODUCT, steps, dtype))
+            call = _call(samples.products(*PRODUCT, steps, dtype))
         except CompileError:
             continue
         found = timed(call, host.runs).less(host.call.seconds, steps)
@@ -175,7 +175,7 @@ def matrix_products(host: Host) -> Iterator[Figure]:
         yield rate(f"engines.fma.throughput.{key}", flops, "FLOP/s", found, how)
         if dtype == "f32":
             small = (14, 32, 16)
-            tiny = timed(_call(programs.products(*small, 10 * steps)), host.runs)
+            tiny = timed(_call(samples.products(*small, 10 * steps)), host.runs)
             work = found.seconds * math.prod(small) / math.prod(PRODUCT)
             tiny = tiny.less(host.call.seconds, 10 * steps).less(work)
             yield duration("engines.fma.startup", tiny, "a product of 14×32×16, less its work")
@@ -189,7 +189,7 @@ def memories(host: Host) -> Iterator[Figure]:
     for name in ("memory.scratch.bandwidth", "engines.load_store.bandwidth"):
         yield rate(name, 1, "B/s", near, how.format(host.l2 / 2 / 2**20))
     count = host.l2 // 16
-    direct = timed(_call(programs.moving(count)), host.runs).less(host.call.seconds)
+    direct = timed(_call(samples.moving(count)), host.runs).less(host.call.seconds)
     how_much = f"an array of {count // 256} KiB copied at once"
     yield rate("engines.memcpy.bandwidth", 4 * count, "B/s", direct, how_much)
     yield Figure("memory.l3_cache.size", size, "B", uncertain, 1, "where copies become slower")
@@ -267,7 +267,7 @@ def devices(host: Host) -> Iterator[Figure]:
     count, steps = host.l2 // 16, 20
 
     def step(count: int, steps: int) -> Sample:
-        call = _call(programs.reducing(count, steps), 2)
+        call = _call(samples.reducing(count, steps), 2)
         return timed(call, 4 * host.runs, alone=False).less(host.call.seconds + host.wakeup.seconds, steps)
 
     tiny, how = step(1, 10 * steps), "an all-reduce by two devices of "

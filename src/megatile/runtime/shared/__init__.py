@@ -14,7 +14,7 @@ Ranks are forked from the calling process, so functions and arrays need no pickl
 comes back as JSON. A rank that dies, stops or raises ends the others, and the error names it.
 """
 
-from megatile.runtime.shared.group import run
+from megatile.runtime.shared.forked import run
 from megatile.runtime.shared.world import Symmetric, World
 
 __all__ = ["Symmetric", "World", "run"]

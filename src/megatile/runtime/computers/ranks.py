@@ -75,7 +75,7 @@ no_more = _over.append
 def library() -> ctypes.CDLL:
     """The handler of page faults, as machine code of this computer."""
     structs = files("megatile.targets.cpu").joinpath("collectives.h").read_text(encoding="utf-8")
-    text = files("megatile.runtime.hosts").joinpath("pages.c").read_text(encoding="utf-8")
+    text = files("megatile.runtime.computers").joinpath("pages.c").read_text(encoding="utf-8")
     made = Making(f"typedef unsigned long u64; struct failure;\n{structs}\n{text}").load()
     long, pointer, number = ctypes.c_long, ctypes.c_void_p, ctypes.c_int
     made.mt_pages_allow.argtypes = [long, long, number]

@@ -62,7 +62,7 @@ class Kernel:
         return self._placed[device]
 
 
-class Kernels:
+class KernelCache:
     """Kernels that were read, by function, arguments and placement."""
 
     def __init__(self, machine: HDA, shape: DeviceShape) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import MegatileError
+from megatile.runtime.computers.ranks import Meeting, Ranks, library
 from megatile.runtime.errors import LaunchError, PeerError
-from megatile.runtime.hosts.ranks import Meeting, Ranks, library
 from megatile.runtime.program_memory import ProgramMemory, aligned
 from megatile.runtime.shared import world as shared
 
@@ -51,7 +51,7 @@ def launch_on_ranks(
 
 
 def _run(ranks: Ranks, memory: ProgramMemory, head: int, timeout: float) -> float:
-    from megatile.runtime.hosts.service import Service
+    from megatile.runtime.computers.service import Service
 
     code, pages = memory.code, library()
     page = 4096

@@ -13,8 +13,8 @@ from typing import Any
 from megatile.core.quantities import whole
 from megatile.ir.program import Program
 from megatile.language.tile.tiles import InputArray
+from megatile.runtime.computers.ranks import started as on_ranks
 from megatile.runtime.errors import LaunchError, PeerError
-from megatile.runtime.hosts.ranks import started as on_ranks
 from megatile.runtime.processes import Started
 from megatile.runtime.program_memory import ProgramMemory
 from megatile.runtime.shared import World, run
@@ -41,7 +41,7 @@ def launch_program(
     and the `LaunchError` names it.
     """
     if processes is None and on_ranks():
-        from megatile.runtime.hosts.launch import launch_on_ranks
+        from megatile.runtime.computers.launch import launch_on_ranks
 
         return launch_on_ranks(lambda count: _prepared(prog, arrays, machine, count)[0], timeout, started)
     memory, count = _prepared(prog, arrays, machine, processes)

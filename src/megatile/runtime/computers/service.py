@@ -21,8 +21,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from megatile.runtime.computers.ranks import SILENT_SECONDS, Ranks, library, no_more, talk_group
 from megatile.runtime.errors import LaunchError
-from megatile.runtime.hosts.ranks import SILENT_SECONDS, Ranks, library, no_more, talk_group
 
 PING_SECONDS = 0.3
 HOLD_SECONDS, PATIENCE_SECONDS = 0.001, 0.1
