@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from megatile.cli.collective import read_ranks, read_size
 from megatile.cli.main import app
-from megatile.collectives import choices, ranking
+from megatile.collectives import choice_table, ranking
 from megatile.collectives.planner import collective, predict
 from megatile.core.errors import MegatileError
 
@@ -93,7 +93,7 @@ def test_a_table_file_is_used_again(tmp_path, monkeypatch):
 
 def test_a_table_of_another_version_is_told(tmp_path, megatile, monkeypatch):
     table = tmp_path / "t.json"
-    monkeypatch.setattr(choices, "__version__", "0.0.1")
+    monkeypatch.setattr(choice_table, "__version__", "0.0.1")
     lines("-b", 64, "-e", 128, "--among", "ring", "--table", table)
     monkeypatch.undo()
     done = megatile(

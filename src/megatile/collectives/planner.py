@@ -16,7 +16,7 @@ from typing import Any, Literal, overload
 from megatile.collectives.algorithms import find_algorithm
 from megatile.collectives.asked import check_choice, check_fields, read_bytes, read_machine
 from megatile.collectives.candidates import Candidate, Explanation, in_network
-from megatile.collectives.choices import Choices, Table
+from megatile.collectives.choice_table import Choices, Table
 from megatile.collectives.geometry import BUFFERS, Geometry, Ranks, buffer_memory, survey
 from megatile.collectives.job import CollectiveError, Job, operation_name
 from megatile.collectives.libraries import LIBRARIES, offered

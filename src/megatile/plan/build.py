@@ -52,7 +52,7 @@ from megatile.plan.model import (
     Work,
     runs,
 )
-from megatile.plan.scopes import BranchScope, LoopScope, carry_of
+from megatile.plan.nesting import BranchScope, LoopScope, carry_of
 
 __all__ = ["Handle", "Part", "PlanBuilder"]
 

@@ -54,14 +54,14 @@ __all__ = ["RewriteError", "bind", "can_rewrite"]
 
 
 @dataclass(frozen=True)
-class Code:
+class Rewritten:
     """A rewritten function before it is bound to hooks; kept once per original function."""
 
     code: types.CodeType
     places: tuple[Place, ...]
 
 
-_CACHE: dict[types.CodeType, Code] = {}
+_CACHE: dict[types.CodeType, Rewritten] = {}
 
 
 def bind(function: Callable[..., Any], hooks: Any) -> Callable[..., Any]:
@@ -97,7 +97,7 @@ def can_rewrite(function: Any) -> bool:
     return True
 
 
-def _rewrite(function: types.FunctionType) -> Code:
+def _rewrite(function: types.FunctionType) -> Rewritten:
     try:
         lines, first = inspect.getsourcelines(function)
     except (OSError, TypeError) as error:
@@ -114,7 +114,7 @@ def _rewrite(function: types.FunctionType) -> Code:
     definition = rewriter.function(node)
     ast.increment_lineno(definition, first - 1)
     free = [*function.__code__.co_freevars, HOOKS, PLACES]
-    return Code(_compile(definition, free, file), tuple(rewriter.places))
+    return Rewritten(_compile(definition, free, file), tuple(rewriter.places))
 
 
 def _definition(source: str, name: str, file: str, first: int) -> ast.FunctionDef:

@@ -19,7 +19,7 @@ from megatile.trace import Trace, TraceBuilder, join_traces, text_table, write_p
 from megatile.trace.exposure import covered_ps
 
 if TYPE_CHECKING:
-    from megatile.targets.common.kernel import Code, Profile
+    from megatile.targets.common.kernel import MachineCode, Profile
 
 CACHES = ("scratch", "l3_cache")
 """Of the machine of a CPU, where arrays stay between calls, the nearest first; behind them is ``ram``."""
@@ -95,7 +95,7 @@ class Comparison:
 
 
 def compared(
-    prog: Any, name: str, arrays: tuple[Any, ...], code: Code, machine: str | HDA, threads: int,
+    prog: Any, name: str, arrays: tuple[Any, ...], code: MachineCode, machine: str | HDA, threads: int,
     profile: Profile, elsewhere: bool, trace: str | Path | None,
 ) -> Comparison:  # fmt: skip
     """Predict what was measured."""

@@ -68,7 +68,7 @@ class Profile:
         return "\n".join(lines)
 
 
-class Code:
+class MachineCode:
     """Machine code for one binding of a program's symbolic extents."""
 
     source: Source
@@ -192,21 +192,21 @@ def _error(site: Site, value: int) -> RunError:
 class Kernel:
     """A compiled program. ``k(*arrays)`` runs it: results are in the arrays afterwards."""
 
-    code: ClassVar[type[Code]]
+    code: ClassVar[type[MachineCode]]
 
     def __init__(
         self, prog: ProgramFunction | Program, machine: str | HDA, threads: int, options: tuple[str, ...]
     ):
         self.prog, self.machine, self.threads, self.options = prog, machine, threads, options
-        self._codes: dict[Any, Code] = {}
-        self._only: Code | None = None
+        self._codes: dict[Any, MachineCode] = {}
+        self._only: MachineCode | None = None
         if isinstance(prog, Program) or not prog.symbols:
             self._only = self._code(prog if isinstance(prog, Program) else prog.build(machine))
 
-    def _code(self, program: Program) -> Code:
+    def _code(self, program: Program) -> MachineCode:
         return self.code(program, self.threads, self.options)
 
-    def code_for(self, arrays: tuple[Any, ...]) -> Code:
+    def code_for(self, arrays: tuple[Any, ...]) -> MachineCode:
         if self._only is not None:
             return self._only
         views = [as_array(a.array if isinstance(a, InputArray) else a) for a in arrays]

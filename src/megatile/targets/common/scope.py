@@ -11,10 +11,10 @@ from megatile.core.expr import Const, Expr, Symbol, binary, bounds, constant, re
 from megatile.core.expr.tree import folded
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
+from megatile.targets.common.allocation import Path, Share, Storage
 from megatile.targets.common.elements import Value, loaded
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.expressions import whole
-from megatile.targets.common.storages import Path, Share, Storage
 
 
 class Text:

@@ -16,11 +16,11 @@ from megatile.core.expr import Symbol, symbols
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
 from megatile.language.tile.errors import ProgramWarning
+from megatile.targets.common.allocation import Allocation, Storage
 from megatile.targets.common.elements import Value, converted, kind
 from megatile.targets.common.expressions import write
 from megatile.targets.common.scalars import C_NUMBER, lets, simplify_whole
 from megatile.targets.common.scope import Scope, Text
-from megatile.targets.common.storages import Storage, Storages
 
 NUMBERS = (File(__file__).parent / "numbers.c").read_text(encoding="utf-8")
 _AXES = "xyzw"
@@ -52,7 +52,7 @@ class Source:
 class Writer:
     """Writes the statements of one Program; what each becomes is the target's."""
 
-    storages: Storages
+    storages: Allocation
 
     def __init__(self, program: Program, taken: set[str]):
         self.program, self.launch, self.taken = program, program.launch, taken
@@ -71,7 +71,7 @@ class Writer:
         self.around: list[tuple[int, int]] = []
         """The regions around what is being written: the depths between which their units are."""
 
-    def placed(self, program: Program) -> Storages:
+    def placed(self, program: Program) -> Allocation:
         raise NotImplementedError
 
     def statements(self, scope: Scope, body: tuple[n.Node, ...]) -> None:

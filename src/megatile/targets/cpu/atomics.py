@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from megatile.ir import nodes as n
+from megatile.targets.common.allocation import Storage
 from megatile.targets.common.boxes import matched, offset, single
 from megatile.targets.common.combining import changed
 from megatile.targets.common.elements import Value, converted, held, kind, loaded, stored
@@ -12,7 +13,6 @@ from megatile.targets.common.errors import CompileError
 from megatile.targets.common.expressions import whole
 from megatile.targets.common.peers import peer
 from megatile.targets.common.scope import Scope
-from megatile.targets.common.storages import Storage
 from megatile.targets.cpu.moving import dense, over
 
 _BITS = {"float": "u32", "int": "u32", "long": "u64", "double": "u64", "short": "u16", "signed char": "u8"}

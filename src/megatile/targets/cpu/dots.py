@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from megatile.core.expr import Const, constant
+from megatile.targets.common.allocation import Storage
 from megatile.targets.common.elements import Value, held
 from megatile.targets.common.expressions import whole
 from megatile.targets.common.scope import Axis, Box, Scope
-from megatile.targets.common.storages import Storage
 from megatile.targets.cpu.moving import copy, dense, fill, scratch
 
 

@@ -15,12 +15,12 @@ from megatile.ir.program import Program
 from megatile.targets.common.scope import Box, Scope, Text
 from megatile.targets.common.writer import NUMBERS, Source, Writer
 from megatile.targets.cpu import fusing, products, waiting
+from megatile.targets.cpu.allocation import LINE, CpuAllocation
 from megatile.targets.cpu.atomics import change
 from megatile.targets.cpu.dots import Dot
 from megatile.targets.cpu.forwarding import forwarded
 from megatile.targets.cpu.gemm import gemm, micro_kernel
 from megatile.targets.cpu.passes import flops, hoisted, without_copies
-from megatile.targets.cpu.storages import LINE, CpuStorages
 from megatile.targets.interpret.dispatch import is_dispatched
 
 PRELUDE, POSTS, TOGETHER, COLLECTIVES = (
@@ -64,8 +64,8 @@ class Generator(Writer):
         self.reached = {self.storages.names[name].base for name in reached}
         """What units touch in others."""
 
-    def placed(self, program: Program) -> CpuStorages:
-        return CpuStorages(program, self.words)
+    def placed(self, program: Program) -> CpuAllocation:
+        return CpuAllocation(program, self.words)
 
     # --- functions and memory ---------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from megatile.hda.probe import host_flags, vector_bits
 from megatile.ir.program import Program
-from megatile.targets.common.kernel import Code, Failure, Kernel
+from megatile.targets.common.kernel import Failure, Kernel, MachineCode
 from megatile.targets.common.toolchain import Making
 from megatile.targets.common.writer import Source
 from megatile.targets.cpu.dots import words_of
@@ -39,7 +39,7 @@ def generated(program: Program) -> Source:
     return generate(program, max(bits // 32, 4), {512: 14, 256: 6}.get(bits, 6), words_of(host_flags()))
 
 
-class CpuCode(Code):
+class CpuCode(MachineCode):
     """Compiled C."""
 
     def _prepare(self, options: tuple[str, ...]) -> None:

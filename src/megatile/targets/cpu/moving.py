@@ -8,12 +8,12 @@ from contextlib import ExitStack, contextmanager
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import Const, Expr, constant
 from megatile.ir import nodes as n
+from megatile.targets.common.allocation import Storage, row_major
 from megatile.targets.common.boxes import Pair, matched, offset, refuse_parts, single
 from megatile.targets.common.elements import LANES, Value, c_type, converted, held, loaded, stored
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.expressions import whole, write
 from megatile.targets.common.scope import Axis, Box, Peer, Scope
-from megatile.targets.common.storages import Storage, row_major
 
 
 def in_lanes(source: str, target: str) -> bool:

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from megatile.core.dtypes import accumulator
 from megatile.core.expr import ZERO, Const, Expr, Symbol, binary, constant, linear, simplify, symbols
 from megatile.ir import nodes as n
+from megatile.targets.common.allocation import Storage, row_major
 from megatile.targets.common.elements import Value
 from megatile.targets.common.expressions import whole
 from megatile.targets.common.scope import Axis, Box, Scope, Text
-from megatile.targets.common.storages import Storage, row_major
+from megatile.targets.cpu.allocation import LINE
 from megatile.targets.cpu.dots import WEAVES, Dot, as_words, dot_of, weave
 from megatile.targets.cpu.gemm import strips
 from megatile.targets.cpu.moving import copy, scratch
-from megatile.targets.cpu.storages import LINE
 
 CHUNK = 2048
 """Steps of k between two visits of a piece of the result."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import Const, Expr, constant, simplify, symbols
 from megatile.ir import nodes as n
+from megatile.targets.common.allocation import Storage
 from megatile.targets.common.boxes import Pair, matched, offset, refuse_parts, single
 from megatile.targets.common.combining import changed
 from megatile.targets.common.elements import NARROW, Value, converted, held, loaded, stored
@@ -17,7 +18,6 @@ from megatile.targets.common.errors import CompileError
 from megatile.targets.common.expressions import whole, write
 from megatile.targets.common.scalars import C_NUMBER, Scalars, lets, meets_itself, range_of
 from megatile.targets.common.scope import Axis, Box, Peer
-from megatile.targets.common.storages import Storage
 from megatile.targets.cuda.layouts import Layout, unflattened
 from megatile.targets.cuda.scope import DeviceScope
 

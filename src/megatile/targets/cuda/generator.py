@@ -20,7 +20,7 @@ from megatile.targets.common.scope import Scope, Text
 from megatile.targets.common.writer import NUMBERS, Source, Writer
 from megatile.targets.cuda.elements import change
 from megatile.targets.cuda.layouts import WARP, Team
-from megatile.targets.cuda.scope import SHARED_LIMIT, DeviceScope, DeviceStorages, Hazards, threads
+from megatile.targets.cuda.scope import SHARED_LIMIT, DeviceAllocation, DeviceScope, Hazards, threads
 from megatile.targets.cuda.staging import Staged
 from megatile.targets.interpret.dispatch import is_dispatched
 
@@ -64,7 +64,7 @@ class _Kernel:
 
 class DeviceWriter(Writer):
     change = staticmethod(change)
-    storages: DeviceStorages
+    storages: DeviceAllocation
 
     def __init__(self, program: Program):
         super().__init__(program, _TAKEN)
@@ -90,8 +90,8 @@ class DeviceWriter(Writer):
             self.storages.launch_bytes += size
         return f"(struct meeting *)(launch + {self.meetings[axis][0]})"
 
-    def placed(self, program: Program) -> DeviceStorages:
-        return DeviceStorages(program)
+    def placed(self, program: Program) -> DeviceAllocation:
+        return DeviceAllocation(program)
 
     # --- the whole --------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from megatile.targets.common.errors import CompileError
-from megatile.targets.common.kernel import Code, Failure, Kernel, Profile
+from megatile.targets.common.kernel import Failure, Kernel, MachineCode, Profile
 from megatile.targets.common.toolchain import Making
 from megatile.targets.cuda.generator import EMULATE, generate_cuda
 
@@ -17,7 +17,7 @@ _ONE_AT_A_TIME = threading.Lock()
 _FLAGS = ("-O1", "-fno-strict-aliasing", "-ffp-contract=off")
 
 
-class CudaCode(Code):
+class CudaCode(MachineCode):
     """One binding of a program's symbolic extents; compiled for the CPU when it is first called."""
 
     def _prepare(self, options: tuple[str, ...]) -> None:

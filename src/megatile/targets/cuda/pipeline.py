@@ -5,9 +5,9 @@ from __future__ import annotations
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import Const, binary, constant, linear, simplify
 from megatile.ir import nodes as n
+from megatile.targets.common.allocation import Storage
 from megatile.targets.common.elements import Value
 from megatile.targets.common.scalars import loop_range
-from megatile.targets.common.storages import Storage
 from megatile.targets.cuda.elements import Side, copy, pairs_of, shared_out
 from megatile.targets.cuda.scope import DeviceScope
 from megatile.targets.cuda.staging import Staged

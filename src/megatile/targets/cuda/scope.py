@@ -12,11 +12,11 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.ir.launch import Launch
 from megatile.ir.program import Program
+from megatile.targets.common.allocation import Allocation, Storage
 from megatile.targets.common.elements import NARROW, Value
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.scalars import own_statements
 from megatile.targets.common.scope import Peer, Scope
-from megatile.targets.common.storages import Storage, Storages
 from megatile.targets.cuda.fragments import Fragments
 from megatile.targets.cuda.layouts import Layout, Team
 from megatile.targets.cuda.staging import staged
@@ -56,7 +56,7 @@ class Hazards:
         return Hazards(set(self.read), set(self.written))
 
 
-class DeviceStorages(Storages):
+class DeviceAllocation(Allocation):
     """Tiles in registers, in shared memory, in a thread's own memory, or (of the launch) in global memory."""
 
     def __init__(self, program: Program):

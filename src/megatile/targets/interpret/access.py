@@ -19,7 +19,7 @@ from megatile.targets.interpret.group import END_ADVICE
 from megatile.targets.interpret.history import ATOMIC, READ, WRITE, Conflict
 from megatile.targets.interpret.places import Name
 from megatile.targets.interpret.resolve import Resolver, Target
-from megatile.targets.interpret.storage import Storage
+from megatile.targets.interpret.storage import StoredArray
 from megatile.targets.interpret.units import Unit, describe
 
 _DONE = {READ: "read", WRITE: "written", ATOMIC: "changed atomically"}
@@ -213,7 +213,7 @@ class Accessor(Resolver):
         )
 
 
-def assembled(storage: Storage, name: Name, copies: range, index: Any = ...) -> np.ndarray:
+def assembled(storage: StoredArray, name: Name, copies: range, index: Any = ...) -> np.ndarray:
     """A tile whose copies hold parts of it, put together; where several hold an element of ``index`` they
     must agree."""
     whole = np.zeros(storage.shape, storage.array.dtype)

@@ -21,7 +21,7 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.targets.interpret.errors import RunError
 from megatile.targets.interpret.statements import COMBINE
-from megatile.targets.interpret.storage import Storage
+from megatile.targets.interpret.storage import StoredArray
 from megatile.targets.interpret.windows import Doubt, GridIndex, Tile, Watch, products, put_at, window_of
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Lockstep:
             return False
         return True
 
-    def _tensors(self) -> Iterator[tuple[str, Storage]]:
+    def _tensors(self) -> Iterator[tuple[str, StoredArray]]:
         places = self.machine.places
         return ((p.name, places.frame[p.name, ()]) for p in self.machine.program.params)
 
@@ -210,7 +210,7 @@ class Lockstep:
         tile = self.tiles.get(name)
         return tile.dtype if tile is not None else self._storage(name).dtype
 
-    def _storage(self, name: str) -> Storage:
+    def _storage(self, name: str) -> StoredArray:
         return self.machine.places.frame[name, ()]
 
     def _extents(self, region: n.Region) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT
 from megatile.ir.program import Binding, Program, bindings, placements
 from megatile.targets.interpret.expressions import flatten, unflatten
-from megatile.targets.interpret.storage import Storage
+from megatile.targets.interpret.storage import StoredArray
 from megatile.targets.interpret.units import Unit
 
 
@@ -69,11 +69,11 @@ class Places:
         self.names = {
             name: Name(program, b, layouts.get(b.base, {}), allocs.get(b.base)) for name, b in table.items()
         }
-        self.frame: dict[Any, Storage] = {}
+        self.frame: dict[Any, StoredArray] = {}
         self.sharded = {n.base: n for n in reversed(self.names.values()) if self._divides_devices(n)}
         """Tensors whose parts lie on different devices: the view that says so."""
         self.parts: dict[Any, Part | None] = {}
-        self.made: dict[Any, Storage] | None = None
+        self.made: dict[Any, StoredArray] | None = None
         """All tiles that were made, by name and owner, if somebody wants to know."""
         valid = {base: self._valid_parts(base) for base in layouts}
         for one in self.names.values():
@@ -97,12 +97,12 @@ class Places:
                 return [_index(self._composed(name, path)) for path in paths]
         return None
 
-    def storage(self, name: Name, unit: Unit) -> Storage:
+    def storage(self, name: Name, unit: Unit) -> StoredArray:
         found = (unit.frame if name.private else self.frame).get((name.base, unit.path[: name.owner_depth]))
         found = self.renew(name, unit, keep=False) if found is None else found
         return found if name.reshaped is None else found.reshaped(*name.reshaped)
 
-    def renew(self, name: Name, unit: Unit, keep: bool) -> Storage:
+    def renew(self, name: Name, unit: Unit, keep: bool) -> StoredArray:
         """A new tile in which nothing is written; with ``keep``, the one there is."""
         key = (name.base, unit.path[: name.owner_depth])
         frame = unit.frame if name.private else self.frame
@@ -110,7 +110,7 @@ class Places:
             return frame[key]
         alloc = name.alloc
         assert alloc is not None
-        made = Storage.tile(name.base, alloc.shape, alloc.dtype, name.copies, zero=alloc.flag)
+        made = StoredArray.tile(name.base, alloc.shape, alloc.dtype, name.copies, zero=alloc.flag)
         frame[key] = made
         if self.made is not None:
             self.made[key] = made

@@ -16,7 +16,7 @@ from megatile.targets.interpret.units import Unit, describe
 
 if TYPE_CHECKING:
     from megatile.targets.interpret.machine import Interpreter
-    from megatile.targets.interpret.storage import Storage
+    from megatile.targets.interpret.storage import StoredArray
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Recorder:
     def __init__(self, machine: Interpreter) -> None:
         self.writes: list[Write] = []
         self.machine = machine
-        self.tiles: dict[tuple[str, tuple[int, ...]], Storage] = {}
+        self.tiles: dict[tuple[str, tuple[int, ...]], StoredArray] = {}
         """Tensors and tiles, by name and the path of the unit they belong to."""
         self.scalars: dict[str, dict[tuple[int, ...], Write]] = {}
         self._last: tuple[int, int] = (-1, -1)
@@ -85,7 +85,7 @@ class Recorder:
         counts = [scale.count for scale in self.machine.launch.scales[: len(path)]]
         return unit is None or flatten(path, counts) == unit
 
-    def last_write(self, storage: Storage, index: tuple[int, ...], copy: int = 0) -> Write | None:
+    def last_write(self, storage: StoredArray, index: tuple[int, ...], copy: int = 0) -> Write | None:
         """The last write of an element; None if the run did not write it."""
         if len(index) == 1 and isinstance(index[0], tuple):
             index = index[0]

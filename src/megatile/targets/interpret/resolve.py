@@ -12,7 +12,7 @@ from megatile.core.expr import Const, Expr
 from megatile.ir.nodes import Dim, Region
 from megatile.targets.interpret.errors import OutOfBoundsError, RemoteAccessError, RunError
 from megatile.targets.interpret.places import Name
-from megatile.targets.interpret.storage import Storage
+from megatile.targets.interpret.storage import StoredArray
 from megatile.targets.interpret.units import Unit, describe
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Target:
     """A region resolved for one unit: where in the storage, and which part of the region that is."""
 
     name: Name
-    storage: Storage
+    storage: StoredArray
     copies: tuple[int, int]
     items: list[Any]
     """Per dimension of the storage: (start, stop) or an array of indices."""

@@ -23,7 +23,7 @@ from megatile.targets.interpret.group import word_of
 from megatile.targets.interpret.machine import Interpreter
 from megatile.targets.interpret.record import Recorder, Write
 from megatile.targets.interpret.schedule import Schedule, schedule_of
-from megatile.targets.interpret.storage import Storage
+from megatile.targets.interpret.storage import StoredArray
 
 
 @dataclass(repr=False)
@@ -102,7 +102,7 @@ def _run(
     tensors = {}
     for param, array in zip(program.params, views, strict=True):
         copies = interpreter.places.names[param.name].copies
-        storage = Storage.tensor(param.name, array, param.dtype, copies)
+        storage = StoredArray.tensor(param.name, array, param.dtype, copies)
         tensors[param.name] = interpreter.places.frame[param.name, ()] = storage
         if interpreter.recorder is not None:
             interpreter.recorder.tiles[param.name, ()] = storage
@@ -125,7 +125,7 @@ def _check_inputs(interpreter: Interpreter, written: list[str]) -> None:
                 )
 
 
-def _result(interpreter: Interpreter, param: Param, storage: Storage) -> np.ndarray:
+def _result(interpreter: Interpreter, param: Param, storage: StoredArray) -> np.ndarray:
     """The tensor at the end: copies must agree, partial terms must have been reduced."""
     name = interpreter.places.names[param.name]
     if storage.scattered is not None or name.valid is not None:
@@ -155,7 +155,7 @@ def _result(interpreter: Interpreter, param: Param, storage: Storage) -> np.ndar
 
 
 def _disagreement(
-    interpreter: Interpreter, param: Param, storage: Storage, differing: list[int]
+    interpreter: Interpreter, param: Param, storage: StoredArray, differing: list[int]
 ) -> MegatileError:
     name = interpreter.places.names[param.name]
     first = storage.array[0]

@@ -16,7 +16,7 @@ from megatile.targets.interpret.elementwise import ATOMICS, Iterations, filled
 from megatile.targets.interpret.errors import DeviceAssertionError, RunError, StaleSignalError
 from megatile.targets.interpret.group import Group
 from megatile.targets.interpret.record import UnitView
-from megatile.targets.interpret.storage import Flags, Storage
+from megatile.targets.interpret.storage import Flags, StoredArray
 from megatile.targets.interpret.units import Unit, describe
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ def _collective(machine: Interpreter, node: n.Collective, unit: Unit) -> Task:
 
 def _flags(
     machine: Interpreter, name: str, index: tuple[Any, ...], unit: Unit, home: Unit
-) -> tuple[Storage, Any]:
+) -> tuple[StoredArray, Any]:
     found = machine.places.names[name]
     storage = machine.places.storage(found, home)
     shares = machine.places.share(found, home)

@@ -31,7 +31,7 @@ class Flags:
                 rest -= amount
 
 
-class Storage:
+class StoredArray:
     """``array[copy, ...]``; ``written`` marks initialised elements (None when all are)."""
 
     def __init__(self, name: str, array: np.ndarray, written: np.ndarray | None, dtype: str):
@@ -47,7 +47,7 @@ class Storage:
         """Whether its partial terms have been reduced into another tile."""
         self.scattered: list[Any] | None = None
         """Per copy, the part that is valid after a reduce-scatter of a Partial view."""
-        self.others: dict[Any, Storage] = {}
+        self.others: dict[Any, StoredArray] = {}
         """The same elements with other shapes and dtypes."""
         self.flags: dict[tuple[int, ...], Flags] = {}
         self.ordered: dict[tuple[int, ...], dict[int, int]] = {}
@@ -55,7 +55,9 @@ class Storage:
         self.writers: np.ndarray | None = None
 
     @classmethod
-    def tile(cls, name: str, shape: tuple[int, ...], dtype: str, copies: int, zero: bool = False) -> Storage:
+    def tile(
+        cls, name: str, shape: tuple[int, ...], dtype: str, copies: int, zero: bool = False
+    ) -> StoredArray:
         """A new tile: NaN in floats, so that a missed check shows, and nothing written."""
         full = (copies, *shape)
         kind = numpy_dtype(dtype)
@@ -67,17 +69,17 @@ class Storage:
         return cls(name, array, np.zeros(full, bool), dtype)
 
     @classmethod
-    def tensor(cls, name: str, array: np.ndarray, dtype: str, copies: int) -> Storage:
+    def tensor(cls, name: str, array: np.ndarray, dtype: str, copies: int) -> StoredArray:
         full = array[None] if copies == 1 else np.repeat(array[None], copies, axis=0)
         return cls(name, np.array(full), None, dtype)
 
-    def reshaped(self, shape: tuple[int, ...], dtype: str) -> Storage:
+    def reshaped(self, shape: tuple[int, ...], dtype: str) -> StoredArray:
         """The same elements with another shape or dtype."""
         if (shape, dtype) not in self.others:
             array = self.array.reshape(self.copies, -1).view(numpy_dtype(dtype)).reshape(self.copies, *shape)
             same = self.written is not None and array.size == self.array.size
             written = self.written.reshape(array.shape) if same and self.written is not None else None
-            self.others[shape, dtype] = Storage(self.name, array, written, dtype)
+            self.others[shape, dtype] = StoredArray(self.name, array, written, dtype)
         return self.others[shape, dtype]
 
     @property

@@ -88,7 +88,7 @@ def tiles(
                 yield from tiles(inside, launch, depth, instance)
 
 
-class Storages:
+class Allocation:
     """All storages of a program, and the shares that views give units."""
 
     def __init__(self, program: Program):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
+from megatile.targets.common.allocation import Allocation, Storage
 from megatile.targets.common.elements import NARROW
-from megatile.targets.common.storages import Storage, Storages
 from megatile.targets.cpu.passes import by_columns, operands
 
 LINE = 64
 
 
-class CpuStorages(Storages):
+class CpuAllocation(Allocation):
     def __init__(self, program: Program, words: frozenset[str]):
         self.by_columns, self.operands = by_columns(program), operands(program)
         self.words = words

@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 import megatile as mt
-from megatile.collectives import choices, ranking
+from megatile.collectives import choice_table, ranking
 from megatile.collectives.job import CollectiveError
 from megatile.collectives.planner import predict
 from megatile.hda import machine
@@ -51,7 +51,7 @@ def test_another_description_of_the_machine_is_chosen_anew_with_a_word(file):
 
 
 def test_another_version_is_chosen_anew_with_a_word(file, monkeypatch):
-    monkeypatch.setattr(choices, "__version__", "0.0.1")
+    monkeypatch.setattr(choice_table, "__version__", "0.0.1")
     predict("all_reduce", table=file, **ASKED)
     monkeypatch.undo()
     with pytest.warns(UserWarning, match=r"made by megatile 0\.0\.1"):
