@@ -11,7 +11,6 @@ from megatile.core.expr import select, unit
 from megatile.hda import HDA
 from megatile.plan.build import PlanBuilder
 from megatile.sim import simulate, state
-from megatile.sim.answers import evaluate_all
 from megatile.sim.data import assumed
 from megatile.sim.engine.values import evaluate
 from megatile.sim.simulation import Simulation
@@ -111,7 +110,8 @@ def test_expressions_of_many_units_are_those_of_each() -> None:
     memory, rows = simulation.arena.memory, simulation.arena.rows("unit")
     found = 0
     for x_number in range(simulation.arena.used["expr"]):
-        values, always = evaluate_all(simulation.arena, x_number, int(rows[0, state.FRAME]), np.arange(n))
+        frame = simulation.arena.rows("frame")[int(rows[0, state.FRAME]) :]
+        values, always = simulation.rows.meanings[x_number].of_all(np.arange(n), frame)
         if always:
             found += 1
             each = [int(evaluate(memory, x_number, int(rows[u, state.FRAME]))) for u in range(n)]

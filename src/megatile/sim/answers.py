@@ -15,7 +15,7 @@ from megatile.core.expr import constant, symbols
 from megatile.sim import state as st
 from megatile.sim.engine.instances import where
 from megatile.sim.engine.values import memo_hash
-from megatile.sim.state import NONE, Arena
+from megatile.sim.state import NONE
 from megatile.sim.table import DMA
 
 if TYPE_CHECKING:
@@ -33,59 +33,6 @@ class QueueMisuse(Exception):
     launch = NONE
 
 
-def evaluate_all(arena: Arena, x: int, frame: int, units: Array) -> tuple[Array, bool]:
-    """The value of an expression for many instances, which have the integers of one of them but for their
-    numbers; and whether it depends on nothing but these."""
-    kind, at = arena.rows("expr")[x].tolist()
-    if kind == st.CONSTANT:
-        return np.full(len(units), at), True
-    if kind == st.SYMBOL:
-        return (np.full(len(units), arena.rows("frame")[frame + at]), False) if at else (units, True)
-    at += kind == st.KEPT
-    return _computed(arena, at, frame, units)
-
-
-def _computed(arena: Arena, at: int, frame: int, units: Array) -> tuple[Array, bool]:
-    integers, constants, own = arena.rows("frame")[frame:], arena.rows("constants"), True
-    stack: list[Array] = []
-    bytecode = arena.rows("bytecode")
-    while True:
-        op, value = bytecode[at].tolist()
-        if op == st.STOP:
-            return np.broadcast_to(stack.pop(), units.shape).astype(np.int64), own
-        if op == st.PUSH:
-            stack.append(np.int64(value))
-        elif op == st.LOAD:
-            own &= value == 0
-            stack.append(integers[value] if value else units)
-        elif op == st.NESTED:
-            inner, alone = _computed(arena, value + 1, frame, units)
-            own &= alone
-            stack.append(inner)
-        elif op == st.LOOKUP:
-            index = np.clip(stack.pop(), 0, constants[value] - 1)
-            stack.append(constants[value + 1 + index])
-        elif op == st.SELECT:
-            orelse, then, condition = stack.pop(), stack.pop(), stack.pop()
-            stack.append(np.where(condition, then, orelse))
-        else:
-            b, a = stack.pop(), stack.pop()
-            stack.append(_OPERATIONS[st.OPERATORS[op]](a, b))
-        at += 1
-
-
-def _divided(operation: Any) -> Any:
-    return lambda a, b: np.where(b == 0, 0, operation(a, np.where(b == 0, 1, b)))
-
-
-_OPERATIONS: dict[str, Any] = {
-    "+": np.add, "-": np.subtract, "*": np.multiply, "//": _divided(np.floor_divide), "%": _divided(np.mod),
-    "&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor, "<<": np.left_shift, ">>": np.right_shift,
-    "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "==": np.equal,
-    "!=": np.not_equal, "min": np.minimum, "max": np.maximum,
-}  # fmt: skip
-
-
 class Alike:
     """The rows of a level that have one stream, and where they are; at an instruction, with the integers of
     one of them."""
@@ -95,6 +42,7 @@ class Alike:
     ) -> None:
         self.arena, self.launched, self.level = simulation.arena, launched, level
         self.view, self.pc, self.frame = launched.views[level], pc, frame
+        self.meanings = simulation.rows.meanings
         self.described = simulation.arena.rows("level")
         self.all_rows = list(simulation.instances[launched.number].levels.values())
         self.rows = self.all_rows[level]
@@ -123,7 +71,7 @@ class Alike:
                 self.units = self.units[(taken != 0) == (self.pc < orelse)]
 
     def value(self, x: int) -> tuple[Array, bool]:
-        return evaluate_all(self.arena, x, self.frame, self.units)
+        return self.meanings[x].of_all(self.units, self.arena.rows("frame")[self.frame :])
 
     def seen(self, level: int, numbers: Array) -> tuple[Array, Array] | None:
         """Where they reach instances of a level (counted in the plan), and which of these there are; None
@@ -192,7 +140,7 @@ class Answers:
         units = plan.instances(described.level)
         if not (0 <= receiver < units and 0 <= member < described.members):
             raise QueueMisuse(f"there is no queue {member} of channel '{described.name}' at unit {receiver}")
-        if not 0 <= self._senders(launched.plan, channel, receiver, member) < units:
+        if not 0 <= self._senders(launched.sources[channel], receiver, member) < units:
             raise QueueMisuse(f"queue {described.label(member)} of unit {receiver} is fed by nobody")
         level = launched.table.levels[plan.level(described.level).name]
         fixed = bool(self.arena.rows("level")[launched.levels + level, st.FIXED])
@@ -202,15 +150,14 @@ class Answers:
             numbers = np.unique(np.append(found, receiver * described.members + member))
             there = self.arena.rows("queue_of")[launched.first_queues[channel] + numbers, st.QUEUE_NUMBER]
             receivers, members = np.divmod(numbers[there == 0], described.members)
-            senders = self._senders(plan, channel, receivers, members)
+            senders = self._senders(launched.sources[channel], receivers, members)
             fed = (senders >= 0) & (senders < units)
             receivers, members = receivers[fed], members[fed]
         self._make_queues(launched, channel, level, receivers, members, fixed)
 
     @staticmethod
-    def _senders(plan: Any, channel: int, receivers: Any, members: Any) -> Any:
-        source = plan.channels[channel].source.evaluate({"unit": receivers, "member": members})
-        return np.broadcast_to(source, np.shape(receivers))
+    def _senders(source: Any, receivers: Any, members: Any) -> Any:
+        return np.broadcast_to(source({"unit": receivers, "member": members}), np.shape(receivers))
 
     def _queues_at(self, pc: int, g: int, units: int, members: int) -> Array:
         """The queues that an instruction of a stream means, for all its instances."""
@@ -237,10 +184,10 @@ class Answers:
         simulation, arena, plan = self.simulation, self.arena, launched.plan
         described, view = plan.channels[channel], launched.views[level]
         count, first = len(receivers), launched.first + launched.offsets[level]
-        senders = self._senders(plan, channel, receivers, members)
+        senders = self._senders(launched.sources[channel], receivers, members)
         credit = lane = np.zeros(count, dtype=np.int64)
         if fixed:
-            peers = self._senders(launched.resources.plan, channel, receivers, members)
+            peers = self._senders(launched.senders[channel], receivers, members)
             places = simulation.places(launched)[launched.offsets[level] : launched.offsets[level + 1]]
             ends = (peers, receivers) if not plan.levels else (places[peers], places[receivers])
             credit = view.messages_ps(ends[1], ends[0], view.credit_bytes(described))
@@ -410,7 +357,7 @@ class Answers:
             numbers = numbers[arena.rows("queue")[numbers, st.QFROM] == NONE]
         found = np.array([launched.queue_ends[q] for q in numbers.tolist()])
         receivers, members = found[:, 1], found[:, 2]
-        senders = self._senders(launched.resources.plan, channel, receivers, members)
+        senders = self._senders(launched.senders[channel], receivers, members)
         if launched.plan.levels:
             places = self.simulation.places(launched)[launched.offsets[level] :]
             senders, receivers = places[senders], places[receivers]

@@ -25,11 +25,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from copy import copy
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from megatile.core.expr import Binary, Const, Expr, Select, Symbol, Table, constant
+from megatile.core.expr import Binary, Const, Expr, Select, Symbol, Table, constant, symbols
 from megatile.plan import model as pm
 from megatile.plan.memory import aliases
 from megatile.plan.statements import reads_of, regions_of, write_of
@@ -55,6 +56,8 @@ class Rows:
         self.statements: list[Any] = []
         """The statement of every row of code."""
         self.expr: list[tuple[int, int]] = []
+        self.meanings: list[Meaning] = []
+        """What every row of ``expr`` stands for."""
         self.bytecode: list[tuple[int, int]] = []
         self.constants: list[int] = []
         self.lists = array("q", [0])
@@ -81,13 +84,14 @@ class Rows:
         return found
 
     def constant(self, value: int) -> int:
-        return self._reference((st.CONSTANT, value))
+        return self._row((st.CONSTANT, value), (st.CONSTANT, value), Const(value), {})
 
-    def _reference(self, key: tuple[int, int]) -> int:
+    def _row(self, key: Any, row: tuple[int, int], node: Expr, names: dict[str, int]) -> int:
         known = self._expressions.get(key)
         if known is None:
             known = self._expressions[key] = len(self.expr)
-            self.expr.append(key)
+            self.expr.append(row)
+            self.meanings.append(Meaning(node, {name: names[name] for name in symbols(node)}))
         return known
 
     def expression(self, node: Expr, names: dict[str, int], kept: Kept) -> int:
@@ -95,18 +99,16 @@ class Rows:
         if isinstance(node, Const):
             return self.constant(node.value)
         if isinstance(node, Symbol):
-            return self._reference((st.SYMBOL, names[node.name]))
+            return self._row((st.SYMBOL, names[node.name]), (st.SYMBOL, names[node.name]), node, names)
         code: list[tuple[int, int]] = []
         if self._emit(node, names, code, 0, kept) > DEEPEST:
             raise pm.PlanError(f"an expression is nested more than {DEEPEST} deep")
         first = kept.place(tuple(code), self, 2)
-        key = tuple(code) if first is None else (st.KEPT, first)
-        known = self._expressions.get(key)
-        if known is None:
-            known = self._expressions[key] = len(self.expr)
-            self.expr.append((st.BYTECODE, len(self.bytecode)) if first is None else (st.KEPT, first))
-            self.bytecode += [] if first is not None else [*code, (st.STOP, 0)]
-        return known
+        if first is not None:
+            return self._row((st.KEPT, first), (st.KEPT, first), node, names)
+        at, key = len(self.bytecode), tuple(code)
+        self.bytecode += [] if key in self._expressions else [*code, (st.STOP, 0)]
+        return self._row(key, (st.BYTECODE, at), node, names)
 
     def _emit(self, node: Expr, names: dict[str, int], code: Code, depth: int, kept: Kept) -> int:
         """Bytecode that leaves the value of ``node`` on the stack; how deep the stack becomes."""
@@ -156,6 +158,24 @@ class Rows:
         at = len(self.lists)
         self.lists.extend(numbers)
         return at
+
+
+class Meaning:
+    """An expression whose symbols lie at places of the frame."""
+
+    def __init__(self, node: Expr, places: dict[str, int]) -> None:
+        self.node, self.places = node, places
+
+    @cached_property
+    def _function(self) -> Any:
+        return self.node.compile()
+
+    def of_all(self, units: Any, frame: Any) -> tuple[Any, bool]:
+        """The value for many instances, which have the integers of one of them but for their numbers; and
+        whether it depends on nothing but these."""
+        env = {name: frame[place] if place else units for name, place in self.places.items()}
+        values = np.broadcast_to(self._function(env), units.shape).astype(np.int64)
+        return values, not any(self.places.values())
 
 
 Code = list[tuple[int, int]]
