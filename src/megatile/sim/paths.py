@@ -52,6 +52,7 @@ class Paths:
         self.asked: dict[tuple[Any, ...], Any] = {}
         """The numbers of many paths at once, by what was asked."""
         self._classes: dict[tuple[Any, ...], int] = {}
+        self._alike: dict[tuple[Any, ...], int] = {}
         self._described: list[tuple[Path, list[int | None]]] = []
         """Of every class: a path and the servers of its stages, counted from the first."""
 
@@ -120,6 +121,15 @@ class Paths:
 
     def number(self, path: Path, fabric: Fabric) -> int:
         """The number of a path."""
+        if self.contended or self.arena.memory[st.RECORDING] or path.reads or path.writes:
+            return self._number(path, fabric)
+        # Nobody waits and nothing is recorded: it does not matter which servers it has.
+        key = path.figures, path.granule, path.memories
+        if key not in self._alike:
+            self._alike[key] = self._number(path, fabric)
+        return self._alike[key]
+
+    def _number(self, path: Path, fabric: Fabric) -> int:
         servers: list[int | None] = []
         shared = []
         for stage in path.stages:

@@ -86,8 +86,8 @@ class Path:
     """The stages of a way, with the sums every transfer needs; times per size are remembered."""
 
     __slots__ = (
-        "_occupied", "_times", "bandwidth", "before_ps", "dma_bandwidth", "extra_ps", "first_resource",
-        "granule", "latency_ps", "memories", "reads", "stages", "startup_ps", "writes",
+        "_occupied", "_times", "bandwidth", "before_ps", "dma_bandwidth", "extra_ps", "figures",
+        "first_resource", "granule", "latency_ps", "memories", "reads", "stages", "startup_ps", "writes",
     )  # fmt: skip
 
     def __init__(self, stages: tuple[Stage, ...], startup_ps: int, dma_bandwidth: float) -> None:
@@ -108,6 +108,9 @@ class Path:
         """Caches in front of what is read (at the first stage) and written (at the last), nearest first."""
         self.memories: tuple[str, ...] = ()
         """Where it begins and ends."""
+        each = tuple((s.latency_ps, s.bandwidth, s.resource is None) for s in stages)
+        self.figures = (each, startup_ps, dma_bandwidth)
+        """What decides times where nobody is in the way, besides granules and caches."""
         self._occupied: dict[int, int] = {}
         self._times: dict[int, tuple[int, tuple[int, ...]]] = {}
 

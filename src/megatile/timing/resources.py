@@ -8,9 +8,9 @@ share).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +22,7 @@ from megatile.hda.model import Control, Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
 from megatile.plan.residency import copies
 from megatile.timing.caches import Cache, brick, chain, extents
-from megatile.timing.fabric import Alike, Fabric, Path, Stage, equal, serialise_ps
+from megatile.timing.fabric import MOST_KNOWN, Alike, Fabric, Path, Stage, equal, serialise_ps
 from megatile.timing.faults import FaultError, Faults
 from megatile.timing.origins import Origin, origins
 from megatile.timing.rules import Command, Operands, operands, rule_of
@@ -100,6 +100,7 @@ class Resources:
         self._paths: dict[tuple[Any, ...], Path] = known.setdefault("paths", {})
         self._messages: dict[tuple[int, int, int], int] = known.setdefault("messages", {})
         self._ports: dict[tuple[int, int], int | None] = known.setdefault("ports", {})
+        self._pairs: dict[tuple[Any, ...], Any] = known.setdefault("pairs", {})
         self._memories: dict[str, tuple[MemoryLayer, float, bool]] = {}
         self._engines: dict[str, Engine | None] = {}
         self._durations: dict[tuple[int, int], int] = {}
@@ -444,9 +445,36 @@ class Resources:
         same: bool | None = None,
         caches: bool = False,
         by: str = "",
-    ) -> Iterator[tuple[Path, Alike]]:
+    ) -> list[tuple[Path, Alike]]:
         """The paths of many transfers at once (arrays of units), in groups that are alike: the path of the
         first of each."""
+        how = (memory, peers, peer_memory, chunk, same, caches, by)
+        what = ("paths", *how[:1], *how[2:])
+        found: list[tuple[Path, Alike]] = self._of_all(what, units, peers, lambda: [*self._some(units, *how)])
+        return found
+
+    def _of_all(self, what: tuple[Any, ...], units: Any, peers: Any, find: Callable[[], Any]) -> Any:
+        """Something about many pairs of units; of few, plans that see the machine alike find it out once."""
+        ends = self.spots[units], self.spots[peers], units == peers
+        key = (*what, *(each.tobytes() for each in ends))
+        found = self._pairs.get(key)
+        if found is None:
+            found = find()
+            if len(units) <= MOST_KNOWN:
+                self._pairs[key] = found
+        return found
+
+    def _some(
+        self,
+        units: Any,
+        memory: str,
+        peers: Any,
+        peer_memory: str,
+        chunk: int | None,
+        same: bool | None,
+        caches: bool,
+        by: str,
+    ) -> Iterator[tuple[Path, Alike]]:
         key = np.zeros(len(units), dtype=np.int64) if same is not None else (units == peers).astype(np.int64)
         for name, ends in ((memory, units), (peer_memory, peers)):
             for layer in self._told_apart(name):
@@ -553,21 +581,23 @@ class Resources:
     def messages_ps(self, units: Any, peers: Any, size: int | None = None) -> Any:
         """How long many control messages take at once; signals where no size is given."""
         size = self._control.signal if size is None else size
+        one = partial(self.message_ps, size=size)
+        return self._of_all(("messages", size), units, peers, lambda: self._each(units, peers, one, True))
+
+    def _each(self, units: Any, peers: Any, one: Callable[[int, int], int], lengths: bool = False) -> Any:
+        """A number of every pair, which is that of the first of its group."""
         found = np.empty(len(units), dtype=np.int64)
-        for group in self.fabric.alike(self.level.name, self.spots[units], self.spots[peers], lengths=True):
-            one = group.pairs[0]
-            found[group.pairs] = self.message_ps(int(units[one]), int(peers[one]), size)
+        for group in self.fabric.alike(self.level.name, self.spots[units], self.spots[peers], lengths):
+            found[group.pairs] = one(int(units[group.pairs[0]]), int(peers[group.pairs[0]]))
         return found
 
     def virtual_channels(self, channel: str, units: Any, peers: Any) -> Any:
         """`virtual_channel` of many messages at once."""
         if self.dma.channels < 3:
             return np.full(len(units), self.virtual_channel(channel))
-        found = np.empty(len(units), dtype=np.int64)
-        for group in self.fabric.alike(self.level.name, self.spots[units], self.spots[peers]):
-            one = group.pairs[0]
-            found[group.pairs] = self.virtual_channel(channel, int(units[one]), int(peers[one]))
-        return found
+        one = partial(self.virtual_channel, channel)
+        what = ("lanes", next(i for i, c in enumerate(self.plan.channels) if c.name == channel))
+        return self._of_all(what, units, peers, lambda: self._each(units, peers, one))
 
     def message_ps(self, unit: int, peer: int, size: int) -> int:
         """A small control message between units; it does not contend for links. At least 1 ps."""
