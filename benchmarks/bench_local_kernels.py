@@ -48,7 +48,7 @@ def kernel_shapes() -> Iterator[Row]:
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
-    from megatile.attention.kernels import KernelOptions, choose_kernel
+    from megatile.attention.block_kernels import KernelOptions, choose_kernel
     from megatile.attention.schedules.bands import Band, Tile
 
     torch.set_num_threads(1)

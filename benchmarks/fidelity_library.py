@@ -17,7 +17,7 @@ import numpy as np
 from megatile.hda import HDA, machine
 from megatile.timing.database import Database, Measurement
 from megatile.timing.fit import Score, fit
-from megatile.timing.kernels import OPERATIONS, Device
+from megatile.timing.formulas import OPERATIONS, Device
 from megatile.timing.measurements import read_measurements
 
 DATA = Path(__file__).parent / "data" / "kernels"
@@ -33,12 +33,12 @@ by the aiconfigurator project (Apache-2.0), H100 SXM with vLLM 0.24.0 (times in 
 A100 SXM with TensorRT-LLM 1.0.0. `mt.predict_kernel` says the same. Errors are signed where it is said:
 below zero the prediction is too fast.
 
-*Formula*: the rules of `timing/kernels.py` with the figures of the machine files, which were fitted to all of
-these rows (at most {most} constants for a table). *Held out*: the same formula, its constants fitted to one
-half of the rows (chosen by a hash of the shape) and judged on the other; the form of the rules was chosen
-with all rows in view, so this judges the constants, and the form leniently. *Database*: each row is predicted
-from the others (`perfdb`). Two frameworks that measure the same GEMM differ by -10 % to +7 % (5th to 95th
-percentile).
+*Formula*: the rules of `timing/formulas.py` with the figures of the machine files, which were fitted to all
+of these rows (at most {most} constants for a table). *Held out*: the same formula, its constants fitted to
+one half of the rows (chosen by a hash of the shape) and judged on the other; the form of the rules was
+chosen with all rows in view, so this judges the constants, and the form leniently. *Database*: each row is
+predicted from the others (`perfdb`). Two frameworks that measure the same GEMM differ by -10 % to +7 % (5th
+to 95th percentile).
 
 | table | rows | formula: median | p90 | signed | held out: median | p90 | database: median | p90 | signed |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|

@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
 
+from megatile.attention.block_kernels import CpuFlash, KernelOptions  # noqa: E402
 from megatile.attention.engine import Engine  # noqa: E402
 from megatile.attention.heads import HeadExchange, exchange_heads  # noqa: E402
-from megatile.attention.kernels import CpuFlash, KernelOptions  # noqa: E402
 from megatile.attention.schedules import Mask, division_for, make_schedule  # noqa: E402
 
 

@@ -17,8 +17,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed: the attenti
 from attention_cases import single_device, tensors, with_gradients  # noqa: E402
 
 from megatile.attention import communication, make_schedule, shard_sequence  # noqa: E402
+from megatile.attention.block_kernels import KernelOptions  # noqa: E402
 from megatile.attention.functional import _attend  # noqa: E402
-from megatile.attention.kernels import KernelOptions  # noqa: E402
 from megatile.attention.ownership import Ownership  # noqa: E402
 from megatile.attention.schedules import Mask  # noqa: E402
 

@@ -4,7 +4,7 @@ import json
 
 from megatile.hda import machine
 from megatile.timing.database import Measurement
-from megatile.timing.kernels import Device, gemm
+from megatile.timing.formulas import Device, gemm
 from megatile.timing.measurements import write_measurements
 
 GEMM = "gemm_dtype,m,n,k,us\nbfloat16,128,128,128,nan\n"

@@ -11,7 +11,7 @@ import megatile as mt
 from megatile.hda import HDA, machine
 from megatile.timing.database import Database, DatabaseError, Measurement
 from megatile.timing.fit import fit, machine_file, minimise
-from megatile.timing.kernels import Device, gemm
+from megatile.timing.formulas import Device, gemm
 from megatile.timing.measurements import read_measurements, write_measurements
 
 GEMM = "gemm_dtype,m,n,k,us\nbfloat16,128,128,128,5.5\nfp8,64,128,128,7\n"

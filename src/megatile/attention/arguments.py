@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from megatile.attention.block_kernels import SUPPORTED, KernelOptions
 from megatile.attention.errors import AttentionError
-from megatile.attention.kernels import SUPPORTED, KernelOptions
 from megatile.attention.merge import merge_form
 from megatile.attention.ownership import packed_lengths
 from megatile.attention.schedules import Layout, Schedule

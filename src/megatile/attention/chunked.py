@@ -18,10 +18,10 @@ from megatile.attention.arguments import (
     mask_text,
     to_inner,
 )
+from megatile.attention.block_kernels import KernelOptions
 from megatile.attention.communication import Communicator, choose_transport
 from megatile.attention.engine import Chunks, Engine, Pair
 from megatile.attention.flash import choose_kernel
-from megatile.attention.kernels import KernelOptions
 from megatile.attention.ownership import refuse_lengths
 from megatile.attention.profile import Profile
 from megatile.attention.schedules import Division, Layout, Mask, Piece, Schedule, cycle_schedule

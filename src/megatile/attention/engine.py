@@ -9,8 +9,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from megatile.attention.block_kernels import Block, Kernel, KernelOptions
 from megatile.attention.communication import Communicator, Pending
-from megatile.attention.kernels import Block, Kernel, KernelOptions
 from megatile.attention.merge import Accumulator
 from megatile.attention.packed import Batch, batches
 from megatile.attention.profile import Profile, span

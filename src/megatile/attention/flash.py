@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megatile.attention.kernels import (
+from megatile.attention.block_kernels import (
     SUPPORTED,
     Block,
     Blocked,

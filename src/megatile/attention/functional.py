@@ -21,13 +21,13 @@ from megatile.attention.arguments import (
     refuse_unsharded,
     to_inner,
 )
+from megatile.attention.block_kernels import KernelOptions, attend_by_torch
 from megatile.attention.choice import choose, machine_text, predicted, uncompiled
 from megatile.attention.communication import Communicator, choose_transport
 from megatile.attention.engine import Chunks, Engine
 from megatile.attention.errors import AttentionError
 from megatile.attention.flash import choose_kernel
 from megatile.attention.heads import HeadExchange, exchange_heads
-from megatile.attention.kernels import KernelOptions, attend_by_torch
 from megatile.attention.ownership import (
     Ownership,
     laid_out,

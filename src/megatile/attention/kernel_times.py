@@ -21,7 +21,7 @@ from megatile.core.dtypes import itemsize
 from megatile.core.frozen import Frozen
 from megatile.hda import HDA
 from megatile.hda.model import Engine, KernelFigures
-from megatile.timing.kernels import tensor_engine
+from megatile.timing.formulas import tensor_engine
 from megatile.timing.library import Library, links_of, moving_kernel
 from megatile.timing.view import Origin, Timing, View
 

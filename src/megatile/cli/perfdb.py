@@ -51,7 +51,7 @@ def kernel(
     from contextlib import nullcontext
 
     from megatile.timing.database import Database, predict_kernel
-    from megatile.timing.kernels import OPERATIONS
+    from megatile.timing.formulas import OPERATIONS
 
     hda, asked, rows = load(machine, settings), _extents(context.args), []
     shapes = [dict(zip(asked, values, strict=True)) for values in product(*asked.values())]

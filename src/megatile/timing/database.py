@@ -25,7 +25,7 @@ import numpy as np
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.errors import MegatileError, Place
 from megatile.hda import HDA, machine as find_machine, machine_names
-from megatile.timing.kernels import OPERATIONS, Device, KernelTime, Operation, hardware
+from megatile.timing.formulas import OPERATIONS, Device, KernelTime, Operation, hardware
 from megatile.timing.view import Origin
 
 NEAREST = 12

@@ -14,7 +14,7 @@ from megatile.core.progress import tell
 from megatile.hda import HDA
 from megatile.hda.model import KernelFigures
 from megatile.timing.database import DatabaseError, Measurement
-from megatile.timing.kernels import OPERATIONS, Device
+from megatile.timing.formulas import OPERATIONS, Device
 
 FREE = {
     "gemm": ("share", "bandwidth", "start_us", "split_us", "exposed"),

@@ -20,7 +20,7 @@ from megatile.core.errors import MegatileError, Place
 from megatile.core.files import read_file, whole_file
 from megatile.core.progress import tell
 from megatile.timing.database import DatabaseError, Measurement
-from megatile.timing.kernels import OPERATIONS
+from megatile.timing.formulas import OPERATIONS
 
 LARGEST_FILE = 1 << 30
 MOST_ROWS = 10_000_000

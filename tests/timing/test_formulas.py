@@ -77,7 +77,7 @@ def test_decoding_reads_the_cache_once(tmp_path):
     *[st.integers(1, 1 << 17)] * 3,
 )
 def test_no_gemm_beats_the_roofline(name, dtype, m, n, k):
-    from megatile.timing.kernels import Device
+    from megatile.timing.formulas import Device
 
     device = Device.of(machine(name))
     kind = "f8e4m3" if dtype == "fp8" else dtype

@@ -19,9 +19,9 @@ from hypothesis import (  # noqa: E402
 )
 
 from megatile.attention import _update_out_and_lse, flash, hamilton_attention  # noqa: E402
+from megatile.attention.block_kernels import Block, Blocked, CpuFlash, KernelOptions  # noqa: E402
 from megatile.attention.engine import Engine  # noqa: E402
 from megatile.attention.flash import choose_kernel  # noqa: E402
-from megatile.attention.kernels import Block, Blocked, CpuFlash, KernelOptions  # noqa: E402
 from megatile.attention.merge import Accumulator  # noqa: E402
 from megatile.attention.schedules import Mask, division_for, make_schedule  # noqa: E402
 from megatile.attention.schedules.bands import Band, Tile  # noqa: E402
