@@ -38,6 +38,32 @@ def test_none_is_one_clear_error(name: str) -> None:
     assert len(str(caught.value)) > 20
 
 
+PACKAGES = [
+    *("attention", "collectives", "compat", "cost", "hda", "language", "lower", "parallel", "plan"),
+    *("report", "runtime", "sim", "targets", "timing", "trace", "tune"),
+]
+ALLOW_NONE = {"as_timing", "write"}
+"""Functions of packages for which None is an answer."""
+
+
+@pytest.mark.parametrize("folder", PACKAGES)
+def test_none_is_one_clear_error_for_functions_of_packages(folder: str) -> None:
+    module = import_module(f"megatile.{folder}")
+    if folder == "attention":
+        pytest.importorskip("torch", reason="needs torch")
+    for name in getattr(module, "__all__", ()):
+        thing = getattr(module, name)
+        if not inspect.isfunction(thing) or name in ALLOW_NONE:
+            continue
+        needed = [p for p in inspect.signature(thing).parameters.values() if p.default is p.empty]
+        positional = [None for p in needed if p.kind in (p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+        named = {p.name: None for p in needed if p.kind is p.KEYWORD_ONLY}
+        if positional or named:
+            with pytest.raises(MegatileError) as caught:
+                thing(*positional, **named)
+            assert len(str(caught.value)) > 20, name
+
+
 @pytest.mark.parametrize("folder", ["collectives", "tune", "language"])
 def test_every_name_of_a_folder_is_there(folder: str) -> None:
     module = import_module(f"megatile.{folder}")

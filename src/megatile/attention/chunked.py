@@ -27,10 +27,12 @@ from megatile.attention.profile import Profile
 from megatile.attention.schedules import Division, Layout, Mask, Piece, Schedule, cycle_schedule
 from megatile.attention.schedules.division import is_dense
 from megatile.attention.schedules.routes import Held
+from megatile.core.arguments import no_none
 from megatile.core.placement import Pieces, cut_pieces, local_length, split
 from megatile.runtime.agreement import Members, Record
 
 
+@no_none
 def kv_chunks(x: Tensor, count: int, *, causal: bool = False, dim: int = 1) -> list[Tensor]:
     """A rank's own K or V cut into ``count`` chunks (at least one) along ``dim``.
 

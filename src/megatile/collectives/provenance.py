@@ -17,6 +17,7 @@ import numpy as np
 
 from megatile.collectives.job import REDUCING, CollectiveError, Job
 from megatile.collectives.reference import block, expected, result_of
+from megatile.core.arguments import no_none
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import expr
 from megatile.core.operations import REDUCTIONS
@@ -47,6 +48,7 @@ class Provenance:
     contributions: int
 
 
+@no_none
 def prove(plan: Plan, job: Job, seed: int = 0) -> Provenance:
     """Raise a ``CollectiveError`` that names the wrong contributions, or say how much was proved."""
     if job.operation == "barrier":

@@ -14,6 +14,7 @@ from typing import Any
 
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.writer import Writer
+from megatile.core.arguments import no_none
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import whole
 from megatile.core.registry import Registry
@@ -102,6 +103,7 @@ def _alone(writer: Writer) -> None:
 ALGORITHMS: Registry[Algorithm] = Registry("collective algorithms")
 
 
+@no_none
 def algorithm(
     name: str, *operations: str, unfit: Callable[[Job], str | None] = lambda job: None, path: str = AUTO
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:

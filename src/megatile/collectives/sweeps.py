@@ -11,6 +11,7 @@ from megatile.collectives.job import Job
 from megatile.collectives.planner import Prediction, predict
 from megatile.collectives.ranking import Floors
 from megatile.collectives.reference import make_inputs, wrong_elements
+from megatile.core.arguments import no_none
 from megatile.core.dtypes import itemsize
 from megatile.core.public import extension
 from megatile.hda import HDA
@@ -46,6 +47,7 @@ def sizes(begin: int, end: int, factor: float, step: int | None = None) -> Itera
         size = size + step if step else max(size + 1, round(size * factor))
 
 
+@no_none
 def sweep(
     operation: str,
     machine: HDA,

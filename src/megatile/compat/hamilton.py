@@ -30,6 +30,7 @@ from megatile.collectives.decompositions import (
     gen_hamilton_circle_two_nodes,
 )
 from megatile.compat.ring_flash import layout_of
+from megatile.core.arguments import no_none
 from megatile.core.errors import MegatileError
 from megatile.runtime.agreement import Members
 from megatile.runtime.failures import wait_for_all
@@ -194,6 +195,7 @@ globals().update(
 )
 
 
+@no_none
 def _update_out_and_lse(
     out: Tensor | None, lse: Tensor | None, block_out: Tensor, block_lse: Tensor
 ) -> tuple[Tensor, Tensor]:

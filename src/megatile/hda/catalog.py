@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from megatile.core.arguments import no_none
 from megatile.core.errors import MachineError, MegatileError, did_you_mean
 from megatile.core.files import exists
 from megatile.hda.document import read_document
@@ -16,6 +17,7 @@ from megatile.hda.probe import probed
 __all__ = ["divided", "machine", "machine_names", "problems"]
 
 
+@no_none
 def problems(path: str | Path) -> list[MegatileError]:
     """Everything found wrong with a machine file; an empty list means it loads."""
     try:
@@ -57,6 +59,7 @@ def machine(name_or_path: str | Path | HDA, **overrides: Any) -> HDA:
 
 
 @cache
+@no_none
 def divided(hda: HDA, devices: int) -> HDA:
     """The machine with that many devices, where their number is for a program to choose (``devices`` is a
     parameter, as of ``cpu``): they share its cores. Other machines have the devices they have."""

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.arguments import no_none
 from megatile.core.placement import Partial, Replicate, Shard
 from megatile.parallel.mesh import DeviceMesh, Placement
 from megatile.parallel.redistribute import Path, State, bounds, local_shape, plan_path, redistributed
@@ -196,6 +197,7 @@ class DTensor:
     reshape = view
 
 
+@no_none
 def distribute_tensor(
     tensor: Any,
     device_mesh: DeviceMesh,
@@ -218,6 +220,7 @@ def distribute_tensor(
 
 
 def _filled(name: str) -> Callable[..., DTensor]:
+    @no_none
     def made(
         *size: Any, dtype: Any = "f32", device_mesh: DeviceMesh, placements: Sequence[Placement]
     ) -> DTensor:
@@ -300,11 +303,13 @@ def _rank(placement: Placement) -> int:
     return 0 if isinstance(placement, Shard) else 1 if isinstance(placement, Partial) else 2
 
 
+@no_none
 def matmul(a: DTensor, b: DTensor) -> DTensor:
     """``mk,kn->mn``."""
     return einsum("mk,kn->mn", a, b)
 
 
+@no_none
 def einsum(equation: str, a: DTensor, b: DTensor) -> DTensor:
     """Two tensors multiplied and summed over letters that the result lacks: ``bmk,kn->bmn``."""
     left, right, out = _letters(equation, a, b)

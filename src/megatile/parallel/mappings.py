@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from megatile.core.arguments import no_none
 from megatile.parallel.state import (
     active,
     get_tensor_model_parallel_group,
@@ -15,6 +16,7 @@ from megatile.runtime.host.placement import DPPolicy
 from megatile.runtime.host.relayout import Move
 
 
+@no_none
 def copy_to_tp_region(x: Any, torch: Any = None) -> Any:
     """Every rank has it already."""
     return x
@@ -47,11 +49,13 @@ def _through_kernel(x: Any, cubes: int, pes: int, host: Any) -> Any:
     return relaid(taken(spread, 0, 0, 1), shape=x.shape)
 
 
+@no_none
 def scatter_to_tp_region(x: Any, torch: Any = None) -> Any:
     """This rank's part of the last dimension."""
     return _part(x, x.ndim - 1, active(torch))
 
 
+@no_none
 def gather_from_tp_region(x: Any, torch: Any = None) -> Any:
     """The parts of all ranks side by side in the last dimension."""
     return _gathered(x, x.ndim - 1, active(torch))

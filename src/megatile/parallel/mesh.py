@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.arguments import no_none
 from megatile.core.placement import Partial, Replicate, Shard
 from megatile.parallel.state import ParallelError, active, group_of
 
@@ -98,6 +99,7 @@ class DeviceMesh:
         return f"DeviceMesh({self.device_type!r}, {self.mesh.tolist()}{names})"
 
 
+@no_none
 def init_device_mesh(
     device_type: str,
     mesh_shape: Sequence[int],

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from megatile.core.arguments import no_none
 from megatile.core.errors import did_you_mean
 from megatile.parallel.dtensor import DTensor, distribute_tensor
 from megatile.parallel.mesh import DeviceMesh, Placement, Replicate, Shard
@@ -92,6 +93,7 @@ def RowwiseParallel(
     return Style(Shard(0), Replicate(), given, left, use_local_output)
 
 
+@no_none
 def parallelize_module(
     module: Any, device_mesh: DeviceMesh, parallelize_plan: Style | Mapping[str, Style]
 ) -> Any:

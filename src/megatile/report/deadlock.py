@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from megatile.core.arguments import no_none
 from megatile.core.files import write_text
 from megatile.trace import WaitGraph
 
 
+@no_none
 def write_dump(graph: WaitGraph, path: str | Path) -> tuple[Path, Path]:
     """Write ``path.txt`` and ``path.dot``; return both paths."""
     path = Path(path)

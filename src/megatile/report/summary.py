@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.arguments import no_none
 from megatile.core.quantities import format_bytes, format_time
 from megatile.trace import Trace, critical_groups
 from megatile.trace.tables import text_table
 
 
+@no_none
 def summary(trace: Trace) -> str:
     """A table of operations: count, time, share of the whole, bytes moved."""
     rows = [
@@ -22,6 +24,7 @@ def summary(trace: Trace) -> str:
     return f"{format_time(trace.end_ps)}{machine}, {len(trace.units)} units, {len(trace)} events\n{table}"
 
 
+@no_none
 def summary_json(trace: Trace, limit: int = 10) -> dict[str, Any]:
     """The same and the critical path as plain data, times in picoseconds."""
     names = ("engine", "operation", "events", "time_ps", "share", "bytes")

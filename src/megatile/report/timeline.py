@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.arguments import no_none
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import TIMES, format_time
 from megatile.report.canvas import new_figure, save
@@ -23,6 +24,7 @@ _COLOURS = [f"C{i}" for i in range(10)] + [
 _WAITING: dict[str, Any] = {"facecolors": "#eeeeee", "edgecolors": "#9a9a9a", "hatch": "////"}
 
 
+@no_none
 def draw_timeline(trace: Trace, path: str | Path, *, rows: int = MOST_ROWS, units: str | None = None) -> Path:
     """Draw a PNG, SVG or PDF with at most ``rows`` rows; ``units`` chooses whose.
 

@@ -5,7 +5,7 @@ is wrong with it, `Timing` who does the work: the machine's own engines, or the 
 Integer picoseconds throughout.
 """
 
-from megatile.timing.fabric import Fabric, Path, Stage, serialise_ps
+from megatile.timing.fabric import Fabric, Path, Stage
 from megatile.timing.faults import FaultError, Faults, current_faults, faults
 from megatile.timing.library import Library
 from megatile.timing.resources import Dma, Resources
@@ -26,5 +26,4 @@ __all__ = [
     "as_timing",
     "current_faults",
     "faults",
-    "serialise_ps",
 ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from megatile.core.arguments import no_none
 from megatile.core.quantities import format_time
 from megatile.trace.events import Event, Trace
 from megatile.trace.tables import text_table
@@ -24,6 +25,7 @@ class CriticalStep:
         return f"{event.unit} {event.engine} {event.operation}: {format_time(self.adds_ps)}{where}"
 
 
+@no_none
 def critical_path(trace: Trace) -> list[CriticalStep]:
     """The steps that add up to the whole time, first to last.
 
@@ -48,6 +50,7 @@ def critical_events(trace: Trace) -> list[int]:
     return list(reversed(numbers))
 
 
+@no_none
 def critical_groups(trace: Trace) -> list[tuple[str, str, str, int, int, float]]:
     """The critical path added up: (operation, engine, source, steps, picoseconds, share), largest first."""
     grouped: dict[tuple[str, str, str], list[int]] = {}
@@ -59,6 +62,7 @@ def critical_groups(trace: Trace) -> list[tuple[str, str, str, int, int, float]]
     return [(*key, len(parts), sum(parts), sum(parts) / whole) for key, parts in ranked]
 
 
+@no_none
 def why_slow(trace: Trace, limit: int = 10) -> str:
     """The critical path as text, added up by operation and source line, the largest share first."""
     groups = critical_groups(trace)

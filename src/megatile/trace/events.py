@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from megatile.core.arguments import no_none
 from megatile.core.errors import MegatileError
 
 NAME_TABLES = ("units", "engines", "operations", "operands", "sources")
@@ -269,6 +270,7 @@ class TraceBuilder:
         )
 
 
+@no_none
 def join_traces(parts: Sequence[tuple[int, Trace]], machine: str = "") -> Trace:
     """Each trace shifted by its picoseconds; what begins a part is released by the last that ended before.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.arguments import no_none
 from megatile.trace.events import Trace
 
 COMMUNICATION = ("dma", "channel", "control")
@@ -23,6 +24,7 @@ def engine_kind(name: str) -> str:
     return name.split(".")[0]
 
 
+@no_none
 def busy_ps(trace: Trace) -> dict[str, int]:
     """Time in which each kind of engine works, added up over all units (waiting is not work)."""
     length = trace.columns["end_ps"] - trace.columns["start_ps"]
@@ -34,6 +36,7 @@ def busy_ps(trace: Trace) -> dict[str, int]:
     return busy
 
 
+@no_none
 def exposed_ps(trace: Trace) -> dict[str, int]:
     """Per unit: time in which it communicates or waits and none of its compute engines works."""
     compute = [i for i, name in enumerate(trace.engines) if engine_kind(name) not in COMMUNICATION]

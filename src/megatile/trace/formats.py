@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from megatile.core.arguments import no_none
 from megatile.trace.events import Trace, TraceError
 from megatile.trace.oplog import read_oplog, write_oplog
 from megatile.trace.perfetto import read_perfetto, write_perfetto
@@ -22,16 +23,19 @@ def _format(path: Path) -> str:
     return suffix
 
 
+@no_none
 def read_trace(path: str | Path) -> Trace:
     """Read a Perfetto trace or an op log, chosen by the file's name."""
     return _FORMATS[_format(Path(path))][0](path)
 
 
+@no_none
 def write_trace(trace: Trace, path: str | Path) -> Path:
     """Write a Perfetto trace or an op log, chosen by the file's name."""
     return _FORMATS[_format(Path(path))][1](trace, path)
 
 
+@no_none
 def convert_trace(source: str | Path, target: str | Path) -> Path:
     """Read one trace file and write it in the format of the other's name."""
     _format(Path(target))  # a wrong target name is reported before a long read

@@ -11,6 +11,7 @@ from operator import index
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from megatile.core.arguments import no_none
 from megatile.core.files import whole_file
 from megatile.trace.events import COLUMNS, NAME_TABLES, TABLE_OF, Trace, TraceError
 from megatile.trace.files import make_trace, read_json, read_text, table_of_names
@@ -33,6 +34,7 @@ _KEYS = {
 }
 
 
+@no_none
 def write_oplog(trace: Trace, path: str | Path) -> Path:
     """Write one JSON line per event (times in ps); gzipped if the name ends in ``.gz``."""
     with whole_file(path, TraceError) as out:
@@ -59,6 +61,7 @@ def _write(trace: Trace, out: BinaryIO) -> None:
         out.write(("\n".join(rows) + "\n").encode())
 
 
+@no_none
 def read_oplog(path: str | Path) -> Trace:
     """Read a file made by `write_oplog`; errors name the line that is wrong."""
     path = Path(path)

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from megatile.core.arguments import no_none
 from megatile.core.files import whole_file
 from megatile.trace.events import COLUMNS, NAME_TABLES, TABLE_OF, Trace, TraceError
 from megatile.trace.files import make_trace, read_json, read_text, table_of_names
@@ -29,6 +30,7 @@ _NUMBERED = "megatile-trace-1"
 _BLOCK = 50_000
 
 
+@no_none
 def write_perfetto(trace: Trace, path: str | Path) -> Path:
     """Write ``trace`` as Chrome JSON; gzipped if the name ends in ``.gz``. Returns the path."""
     with whole_file(path, TraceError) as out:
@@ -175,6 +177,7 @@ def _counters(trace: Trace) -> Iterator[list[str]]:
             ]
 
 
+@no_none
 def read_perfetto(path: str | Path) -> Trace:
     """Read a file made by `write_perfetto`; `TraceError` says what is wrong with any other."""
     path = Path(path)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from io import StringIO
 from typing import Any
 
+from megatile.core.arguments import no_none
+
 WIDEST = 10_000
 
 
@@ -24,6 +26,7 @@ def rich_table(
     return table
 
 
+@no_none
 def text_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """The same as plain text, as wide as it needs to be."""
     from rich.console import Console

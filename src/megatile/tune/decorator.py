@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from megatile.core.arguments import no_none
 from megatile.tune.search import Tuned, tune
 from megatile.tune.work import Choice, TuneError
 
@@ -47,6 +48,7 @@ class Autotuned:
         return self.tuned[key].made
 
 
+@no_none
 def autotune(
     choices: Mapping[str, Sequence[Any]] | Sequence[Choice], **options: Any
 ) -> Callable[[Callable[..., Any]], Autotuned]:

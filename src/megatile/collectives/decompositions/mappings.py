@@ -9,11 +9,13 @@ import numpy as np
 
 from megatile.collectives.decompositions.families import DecompositionError, closed_arcs
 from megatile.collectives.decompositions.paths import ranks_per_node
+from megatile.core.arguments import no_none
 
 Chunk = int | list[int]  # the doubled form sends two chunks over one link
 NodePairs = list[tuple[int, int]] | list[list[tuple[int, int]]]
 
 
+@no_none
 def calculate_out_mapping_circle(looping: Sequence[Sequence[int]]) -> list[list[Chunk]]:
     """``out[i][j]`` is the chunk that rank i sends to rank j in every exchange.
 
@@ -24,11 +26,13 @@ def calculate_out_mapping_circle(looping: Sequence[Sequence[int]]) -> list[list[
     return _table(arcs, ranks)
 
 
+@no_none
 def calculate_in_mapping_circle(looping: Sequence[Sequence[int]]) -> list[list[Chunk]]:
     """``in[i][j]`` is the chunk slot that rank i fills from rank j: the transpose of the out mapping."""
     return _transposed(calculate_out_mapping_circle(looping))
 
 
+@no_none
 def calculate_intra_node_out_mapping_two_nodes(path0: Sequence[Sequence[int]]) -> list[list[Chunk]]:
     """``out[i][j]`` for the local ranks of a node, from the paths of one node; the same on every node."""
     ranks = _ranks(path0)
@@ -36,11 +40,13 @@ def calculate_intra_node_out_mapping_two_nodes(path0: Sequence[Sequence[int]]) -
     return _table(arcs, ranks)
 
 
+@no_none
 def calculate_intra_node_in_mapping_two_nodes(path0: Sequence[Sequence[int]]) -> list[list[Chunk]]:
     """``in[i][j]`` for the local ranks of a node: the transpose of the out mapping."""
     return _transposed(calculate_intra_node_out_mapping_two_nodes(path0))
 
 
+@no_none
 def calculate_inter_node_mapping(
     looping: Sequence[Sequence[int]], m: int | None = None
 ) -> tuple[NodePairs, NodePairs]:
@@ -63,6 +69,7 @@ def calculate_inter_node_mapping(
     return incoming, outgoing
 
 
+@no_none
 def calculate_source_rank_per_iter(looping: Sequence[Sequence[int]]) -> list[list[list[bool]]]:
     """``[rank][iteration][chunk]``: whether the chunk held then began at no higher rank."""
     sources = source_ranks(looping)

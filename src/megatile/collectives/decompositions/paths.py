@@ -9,6 +9,7 @@ from megatile.collectives.decompositions.families import (
     PathFamily,
     arc_counts,
 )
+from megatile.core.arguments import no_none
 
 
 class NodeCycleFamily(CycleFamily):
@@ -25,6 +26,7 @@ class NodeCycleFamily(CycleFamily):
         return self
 
 
+@no_none
 def gen_hamilton_path_local(m: int) -> PathFamily:
     """m Hamiltonian paths over m ranks: every pair once, different starts, different ends.
 
@@ -42,6 +44,7 @@ def gen_hamilton_path_local(m: int) -> PathFamily:
     return PathFamily([_without(cycle, m) for cycle in cycles], ranks=m, multiplicity=cycles.multiplicity)
 
 
+@no_none
 def gen_hamilton_circle_two_nodes(n: int, u: int | None = None) -> NodeCycleFamily:
     """Cycles over n ranks on ``u`` nodes: each local path, the same on the next node, and so on.
 

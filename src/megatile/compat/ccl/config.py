@@ -10,6 +10,7 @@ from typing import Any
 
 from megatile.collectives.job import CollectiveError
 from megatile.collectives.registry import TRUST
+from megatile.core.arguments import no_none
 from megatile.core.errors import MachineError, Place, did_you_mean
 from megatile.core.files import exists, read_text
 from megatile.core.quantities import whole
@@ -145,6 +146,7 @@ def kernel_module(module: Any, *, trust: bool = False) -> Any:
     return found
 
 
+@no_none
 def resolve_algorithm_config(cfg: Mapping[str, Any], name: str | None = None) -> dict[str, Any]:
     """Defaults, overridden by the entry of an algorithm: the named, the default, or the first one."""
     defaults = dict(cfg.get("defaults") or {})

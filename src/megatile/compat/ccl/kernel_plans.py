@@ -12,6 +12,7 @@ from megatile.collectives.planner import Prediction
 from megatile.compat.ccl.config import check_values, given, kernel_module, resolve_algorithm_config
 from megatile.compat.ccl.install import SipInstallPlan, build_install_plans, topology_of
 from megatile.compat.ccl.topologies import direction_names, floor_of
+from megatile.core.arguments import no_none
 from megatile.core.dtypes import dtype as dtype_name, itemsize
 from megatile.core.expr import table, unit
 from megatile.hda import HDA
@@ -23,6 +24,7 @@ from megatile.sim import simulate
 from megatile.timing.view import Timing
 
 
+@no_none
 def kernel_plan(
     config: Mapping[str, Any],
     machine: HDA,

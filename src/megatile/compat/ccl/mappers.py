@@ -9,6 +9,7 @@ from typing import Any
 from megatile.collectives.job import CollectiveError
 from megatile.collectives.registry import by_import_path
 from megatile.compat.ccl.topologies import Floor
+from megatile.core.arguments import no_none
 from megatile.core.errors import did_you_mean
 from megatile.core.registry import Registry
 
@@ -74,12 +75,14 @@ def _expect(tensor: Any, world_size: int, each: int) -> None:
         )
 
 
+@no_none
 def resolve_mapper(name: str, *, trust: bool = False) -> Mapper:
     """A mapper by registry name, or with ``trust`` by import path."""
     found: Mapper = _resolve(MAPPERS, name, "mapper", trust)
     return found
 
 
+@no_none
 def resolve_validator(name: str, *, trust: bool = False) -> Validator:
     """A validator by registry name, or with ``trust`` by import path."""
     found: Validator = _resolve(VALIDATORS, name, "validator", trust)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from megatile.core import placement as lay
+from megatile.core.arguments import no_none
 from megatile.core.dtypes import is_float
 from megatile.core.expr import Symbol, known
 from megatile.ir import nodes as n
@@ -23,6 +24,7 @@ from megatile.language.tile.tiles import Tile
 _REDUCTIONS = ("sum", "max", "min")
 
 
+@no_none
 def lse_merge(left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple[Any, Any]:
     """Merge two attention results ``(output, lse)`` with lse = log2(sum) + max * scale, both in base 2."""
     (output_a, lse_a), (output_b, lse_b) = left, right

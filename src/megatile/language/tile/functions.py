@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.arguments import no_none
 from megatile.core.dtypes import dtype as dtype_name, is_float, itemsize, numpy_dtype
 from megatile.core.expr import WEAK, applied
 from megatile.core.expr.typing import cast as cast_expr
@@ -16,6 +17,7 @@ from megatile.language.tile.scalars import Value, as_expr, as_value, operate
 
 
 def _unary(op: str, plain: Callable[[float], Any]) -> Callable[[Any], Any]:
+    @no_none
     def function(x: Any) -> Any:
         return operate(op, x) if isinstance(x, Value) or hasattr(x, "storage") else plain(x)
 
@@ -44,6 +46,7 @@ def _symbolic(*values: Any) -> bool:
     return any(isinstance(v, Value) or hasattr(v, "storage") for v in values)
 
 
+@no_none
 def max(first: Any, *rest: Any) -> Any:
     """The largest of two or more numbers."""
     for value in rest:
@@ -53,6 +56,7 @@ def max(first: Any, *rest: Any) -> Any:
     return first
 
 
+@no_none
 def min(first: Any, *rest: Any) -> Any:
     """The smallest of two or more numbers."""
     for value in rest:
@@ -62,11 +66,13 @@ def min(first: Any, *rest: Any) -> Any:
     return first
 
 
+@no_none
 def clamp(x: Any, low: Any, high: Any) -> Any:
     """``x`` kept between ``low`` and ``high``."""
     return min(max(x, low), high)
 
 
+@no_none
 def if_then_else(condition: Any, then: Any, orelse: Any) -> Any:
     """``then`` where the condition holds, otherwise ``orelse``; both are computed."""
     if not isinstance(condition, Value):
@@ -98,6 +104,7 @@ def infinity(dtype: Any = "f32") -> float:
     return float("inf") if is_float(name) else int(np.iinfo(numpy_dtype(name)).max)
 
 
+@no_none
 def ceildiv(a: Any, b: Any) -> Any:
     """``a / b``, rounded up."""
     return operate("ceildiv", a, b) if _symbolic(a, b) else -(-a // b)

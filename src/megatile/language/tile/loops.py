@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.arguments import no_none
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.frames import caller
 from megatile.language.tile.scalars import Value, as_expr
@@ -86,21 +87,25 @@ def _bounds(args: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     return start, stop, step
 
 
+@no_none
 def serial(*bounds: Any) -> SerialRange:
     """``for k in T.serial(n)``: one iteration after the other."""
     return SerialRange("serial", *_bounds(bounds), name="k")
 
 
+@no_none
 def unroll(*bounds: Any) -> SerialRange:
     """As ``serial``; targets write the iterations out."""
     return SerialRange("unroll", *_bounds(bounds), name="u")
 
 
+@no_none
 def vectorized(*bounds: Any) -> SerialRange:
     """As ``serial``; targets use vector instructions."""
     return SerialRange("vectorized", *_bounds(bounds), name="v")
 
 
+@no_none
 def Pipelined(*bounds: Any, num_stages: int = 2) -> SerialRange:
     """As ``serial``; copies of later iterations overlap the work of earlier ones, ``num_stages`` deep."""
     if not isinstance(num_stages, int) or num_stages < 0:
@@ -108,12 +113,14 @@ def Pipelined(*bounds: Any, num_stages: int = 2) -> SerialRange:
     return SerialRange("pipelined", *_bounds(bounds), stages=max(num_stages, 1), name="k")
 
 
+@no_none
 def Persistent(total: Any, units: Any, rank: Any) -> SerialRange:
     """Tiles ``rank, rank + units, ...`` below ``total``: a block that stays and takes tile after tile."""
     _refuse_fractions((total, units, rank))
     return SerialRange("persistent", rank, total, units, name="tile")
 
 
+@no_none
 def Parallel(*extents: Any) -> ParallelRange:
     """``for i, j in T.Parallel(m, n)``: elementwise code, all iterations at once."""
     if not extents:

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from megatile.core import placement as lay
+from megatile.core.arguments import no_none
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.errors import MegatileError
 from megatile.core.expr import Const, Expr, applied, simplify
@@ -237,6 +238,7 @@ def _symbolic_shape(
     return tuple(shape), tuple(UNKNOWN if isinstance(e, Value) else e for e in shape)
 
 
+@no_none
 def dynamic(name: str) -> Symbol:
     """A symbolic extent, bound when the program is run with arrays."""
     if not name.isidentifier():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from megatile.core.arguments import no_none
 from megatile.core.errors import MegatileError, Place, did_you_mean
 from megatile.hda import HDA, machine as find_machine
 from megatile.ir import nodes as n
@@ -267,6 +268,7 @@ def program(function: Callable[..., Any]) -> ProgramFunction:
         raise error.with_traceback(None) from None
 
 
+@no_none
 def macro(function: Callable[..., Any]) -> Callable[..., Any]:
     """Marks a function to be read into the kernels that call it (any helper may contain control flow)."""
     return function

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from megatile.core.arguments import no_none
 from megatile.core.dtypes import itemsize, numpy_dtype
 from megatile.core.errors import MegatileError
 from megatile.core.quantities import whole
@@ -347,18 +348,22 @@ def scaled(x: Any, number: float) -> Any:
     return unary("scale", x, number)
 
 
+@no_none
 def relu(x: Any) -> Any:
     return unary("relu", x)
 
 
+@no_none
 def gelu(x: Any) -> Any:
     return unary("gelu", x)
 
 
+@no_none
 def silu(x: Any) -> Any:
     return unary("silu", x)
 
 
+@no_none
 def softmax(x: Any) -> Any:
     """Over the last dimension."""
     return unary("softmax", x)
@@ -395,14 +400,17 @@ def binary(name: str, a: Any, b: Any, out: Any = None) -> Any:
     return _put(_shaped(target, tuple(a.shape)), out)
 
 
+@no_none
 def add(a: Any, b: Any) -> Any:
     return binary("add", a, b)
 
 
+@no_none
 def mul(a: Any, b: Any) -> Any:
     return binary("mul", a, b)
 
 
+@no_none
 def rms_norm(x: Any, weight: Any, eps: float = 1e-5) -> Any:
     """Every row divided by its root mean square, times ``weight``; in f32."""
     if not x.numel():
@@ -449,6 +457,7 @@ def _attend(
             tl.store(o + at, tl.dot(tl.softmax(scores, axis=-1).to(dtype), value).to(dtype))
 
 
+@no_none
 def attention(q: Any, k: Any, v: Any, *, heads: int, kv_heads: int | None = None, causal: bool = True) -> Any:
     """Attention of ``q`` [tokens, heads * dim] to ``k``, ``v`` [keys, kv_heads * dim], heads over the PEs."""
     shared = kv_heads or heads

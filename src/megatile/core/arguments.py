@@ -1,0 +1,35 @@
+"""Public functions say which argument they lack."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from megatile.core.errors import MegatileError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ArgumentError(MegatileError, TypeError):
+    """An argument that a function cannot do without."""
+
+
+def no_none(function: Callable[P, R]) -> Callable[P, R]:
+    """None is one clear error for each argument that has no default and is not declared to allow it."""
+    parameters = inspect.signature(function).parameters.values()
+    needed = {p.name for p in parameters if p.default is p.empty and "None" not in str(p.annotation)}
+    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = [(names[at] if at < len(names) else rest, value) for at, value in enumerate(args)]
+        for name, value in [*given, *kwargs.items()]:
+            if value is None and name in needed:
+                raise ArgumentError(f"{function.__name__}: {name} is None, but it is needed")
+        return function(*args, **kwargs)
+
+    return checked
