@@ -60,11 +60,11 @@ def scale() -> Iterator[Row]:
     what = "1 MiB ring, 4096 ranks, 4 chunks (134 M messages)"
     yield from _rows(what, 'chips("ring", 4096)', "1 MiB", "ring", '{"chunks": 4}', 1, 1e9)
     for n in (41, 410, 4096):  # one float more than n equal blocks: no unit stands for all
-        what, size = (
-            f"ring of {n} ranks, uneven blocks of 1 MiB in 4096",
-            f"{4 * (256 * 1024 * n // 4096 + 1)} B",
-        )
-        yield from _rows(what, f'chips("ring", {n})', size, "ring", '{"chunks": 1}', 15, 500e6, record=False)
+        size = f"{4 * (256 * 1024 * n // 4096 + 1)} B"
+        for chunks in (1, 4):
+            what = f"ring of {n} ranks, uneven blocks of 1 MiB in 4096, chunks: {chunks}"
+            settings = f'{{"chunks": {chunks}}}'
+            yield from _rows(what, f'chips("ring", {n})', size, "ring", settings, 15, 500e6, record=False)
 
 
 @bench("collectives choice")

@@ -323,10 +323,10 @@ class Answers:
             chosen = np.flatnonzero(same == flag)
             if len(chosen):
                 options: Any = {"same": flag, "caches": True, "by": by}
-                found[chosen] = self._numbered(view, here[chosen], names, there[chosen], options)
+                found[chosen] = self.numbered(view, here[chosen], names, there[chosen], options)
         return found
 
-    def _numbered(self, view: Resources, a: Array, names: Any, b: Array, options: Any) -> Array:
+    def numbered(self, view: Resources, a: Array, names: Any, b: Array, options: Any) -> Array:
         key = (id(view), names, a.tobytes(), b.tobytes(), *options.items())
         if key in self.simulation.paths.asked:
             return self.simulation.paths.asked[key]
@@ -362,7 +362,7 @@ class Answers:
             places = self.simulation.places(launched)[launched.offsets[level] :]
             senders, receivers = places[senders], places[receivers]
         names = launched.table.memories[memory], described.memory
-        paths = self._numbered(view, senders, names, receivers, {"chunk": described.chunk_bytes})
+        paths = self.numbered(view, senders, names, receivers, {"chunk": described.chunk_bytes})
         if first:
             rows = arena.rows("queue")
             rows[numbers, st.QFROM], rows[numbers, st.QPATH] = memory, paths
