@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from megatile.core.errors import did_you_mean
@@ -66,12 +67,13 @@ def check_names(plan: Plan) -> None:
         _block(stream.body, Scope({"unit"}, dict(declared), frozenset(declared), first=first))
 
 
-def _known(value: Expr, names: set[str], where: str, place: Any = None) -> None:
+def _known(value: Expr, names: set[str], where: str | Statement) -> None:
     unknown = symbols(value) - names
     if unknown:
-        name = min(unknown)
+        name, place = min(unknown), None if isinstance(where, str) else where.source
+        text = where if isinstance(where, str) else statement_text(where)
         advice = did_you_mean(name, names, what="integers")
-        raise PlanError(f"'{name[:40]}' is no integer that is known in {where}", place=place, advice=advice)
+        raise PlanError(f"'{name[:40]}' is no integer that is known in {text}", place=place, advice=advice)
 
 
 Shape = tuple[int | None, ...]
@@ -149,16 +151,14 @@ class Scope:
 
 def _block(body: tuple[Statement, ...], scope: Scope) -> None:
     for statement in body:
-        where = statement_text(statement)
         for region in regions_of(statement):
-            shape = scope.shape(region.tile, statement)
-            _inside(region, shape, scope.certain, where, statement.source, scope.first)
+            _inside(region, scope.shape(region.tile, statement), statement, scope)
         for value in _expressions(statement):
-            _known(value, scope.ints, where, statement.source)
+            _known(value, scope.ints, statement)
         if isinstance(statement, Loop):
-            _loop(statement, scope, where)
+            _loop(statement, scope)
         elif isinstance(statement, If):
-            _branch(statement, scope, where)
+            _branch(statement, scope)
         elif isinstance(statement, Free):
             scope.free(statement.names, statement)
         for name in having(statement, "binds"):
@@ -168,24 +168,24 @@ def _block(body: tuple[Statement, ...], scope: Scope) -> None:
             scope.bind(name, None, statement)
 
 
-def _inside(region: Region, extents: Shape, certain: bool, where: str, place: Any, unit: int) -> None:
+def _inside(region: Region, extents: Shape, statement: Statement, scope: Scope) -> None:
     """A region has the rank of its tile, and as far as constants tell it lies inside it."""
     if region.start and len(region.start) != len(extents):
-        raise PlanError(
-            f"'{region.tile}' has {len(extents)} dimensions, not {len(region.start)}: {where}", place=place
-        )
-    if not certain or not region.start:
+        text = f"'{region.tile}' has {len(extents)} dimensions, not {len(region.start)}"
+        raise PlanError(f"{text}: {statement_text(statement)}", place=statement.source)
+    if not scope.certain or not region.start:
         return
     for start, length, extent in zip(region.start, region.shape, extents, strict=True):
         first, count = constant(start), constant(length)
         if first is None or count is None or extent is None:
             continue
         if first < 0 or count < 0 or first + count > extent:
-            text = f"'{region.tile}' of extents {extents} has no elements {first}:{first + count}: {where}"
-            raise OutsideError(text, place=place).by(unit, region)
+            text = f"'{region.tile}' of extents {extents} has no elements {first}:{first + count}"
+            text = f"{text}: {statement_text(statement)}"
+            raise OutsideError(text, place=statement.source).by(scope.first, region)
 
 
-def _loop(loop: Loop, scope: Scope, where: str) -> None:
+def _loop(loop: Loop, scope: Scope) -> None:
     bounds = [constant(e) for e in (loop.start, loop.stop, loop.step)]
     runs = None not in bounds and bool(bounds[2] and range(*bounds))  # type: ignore[arg-type]
     inner, shapes = scope.inner(runs), {}
@@ -194,7 +194,7 @@ def _loop(loop: Loop, scope: Scope, where: str) -> None:
             # What later iterations carry may have other extents.
             shapes[carry.name] = (None,) * len(scope.shape(carry.init, loop))
         else:
-            _known(carry.init, scope.ints, where, loop.source)
+            _known(carry.init, scope.ints, loop)
     inner.bind(loop.index, None, loop, new=True)
     for carry in loop.carries:
         inner.bind(carry.name, shapes.get(carry.name), loop)
@@ -205,14 +205,14 @@ def _loop(loop: Loop, scope: Scope, where: str) -> None:
         if isinstance(carry, CarryTile):
             inner.shape(carry.next, loop)
         else:
-            _known(carry.next, inner.ints, where, loop.source)
+            _known(carry.next, inner.ints, loop)
     if runs:
         scope.end(scope.lost(inner))
     for carry in loop.carries:
         scope.bind(carry.name, shapes.get(carry.name), loop)
 
 
-def _branch(branch: If, scope: Scope, where: str) -> None:
+def _branch(branch: If, scope: Scope) -> None:
     sides = scope.inner(False), scope.inner(False)
     _block(branch.body, sides[0])
     _block(branch.orelse, sides[1])
@@ -222,7 +222,7 @@ def _branch(branch: If, scope: Scope, where: str) -> None:
             if isinstance(merge, MergeTile):
                 shapes[merge.name] = (None,) * len(side.shape(str(value), branch))
             else:
-                _known(value, side.ints, where, branch.source)  # type: ignore[arg-type]
+                _known(value, side.ints, branch)  # type: ignore[arg-type]
     scope.end(scope.lost(sides[0]) & scope.lost(sides[1]))
     for merge in branch.merges:
         scope.bind(merge.name, shapes.get(merge.name), branch)
@@ -236,6 +236,13 @@ def _expressions(value: Any) -> Iterator[Expr]:
         for item in value:
             yield from _expressions(item)
     elif is_dataclass(value):
-        for entry in fields(value):
-            if entry.name not in ("body", "orelse", "carries", "merges"):
-                yield from _expressions(getattr(value, entry.name))
+        for part in _parts(value.__class__)(value):
+            if isinstance(part, (Expr, tuple)) or is_dataclass(part):
+                yield from _expressions(part)
+
+
+@cache
+def _parts(kind: Any) -> Any:
+    """A function that gives what a dataclass has beside the statements and flows inside it."""
+    names = [f.name for f in fields(kind) if f.name not in ("body", "orelse", "carries", "merges")]
+    return lambda value: [getattr(value, name) for name in names]

@@ -6,9 +6,8 @@ written: ``target <- word(argument, ..., keyword=value)``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import MISSING, field, fields
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 TARGET, ARGUMENT, KEYWORD, HIDDEN = "target", "argument", "keyword", ""
@@ -65,17 +64,19 @@ def parts(kind: type) -> tuple[Part, ...]:
 def _getter(kind: type, roles: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
     """A function that gives the values of the fields with these roles, without those that are None."""
     found = [p for role in roles for p in parts(kind) if p.role == role]
-    gets = [(attrgetter(p.name), p.kind == "regions") for p in found]
+    gets = [(p.name, p.kind == "regions") for p in found]
 
-    def values(thing: Any) -> Iterator[Any]:
-        for get, many in gets:
-            value = get(thing)
+    def values(thing: Any) -> tuple[Any, ...]:
+        each: list[Any] = []
+        for name, many in gets:
+            value = getattr(thing, name)
             if many:
-                yield from value
+                each += value
             elif value is not None:
-                yield value
+                each.append(value)
+        return tuple(each)
 
-    return lambda thing: tuple(values(thing))
+    return values if gets else lambda thing: ()
 
 
 def having(thing: Any, *roles: str) -> tuple[Any, ...]:

@@ -410,7 +410,8 @@ class Arena:
         if count:
             self.reserve(name, at + count)
             self.used[name] = at + count
-            self.rows(name)[at : at + count] = fill
+            width, base = self.widths[name], self._bases[name]
+            self.memory[base + width * at : base + width * (at + count)] = fill
         return at
 
     def append(self, name: str, values: Any) -> int:
@@ -418,5 +419,6 @@ class Arena:
         at = self.used[name]
         self.reserve(name, at + 1)
         self.used[name] = at + 1
-        self.rows(name)[at] = values
+        width, base = self.widths[name], self._bases[name]
+        self.memory[base + width * at : base + width * (at + 1)] = values
         return at

@@ -519,7 +519,9 @@ def rebuild(node: Expr, change: Callable[[Expr], Expr]) -> Expr:
 
 def symbols(node: IntLike) -> frozenset[str]:
     """The names an expression depends on."""
-    if not isinstance(node, Expr):
+    if isinstance(node, Symbol):
+        return frozenset((node.name,))
+    if not isinstance(node, Expr) or isinstance(node, Const):
         return frozenset()
     return frozenset(part.name for part in walk(node) if isinstance(part, Symbol))
 
