@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
-from attention_cases import Cases, environment, shards, single_device, tensors
+from tests.attention.attention_cases import Cases, environment, shards, single_device, tensors
 
 from megatile.attention import (
     A2AComm,

@@ -7,7 +7,7 @@ from itertools import product
 
 import torch
 import torch.distributed as dist
-from attention_cases import Cases, environment, shards, tensors, with_gradients
+from tests.attention.attention_cases import Cases, environment, shards, tensors, with_gradients
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megatile.attention import hamilton_attention

@@ -7,7 +7,7 @@ from itertools import product
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from attention_cases import Cases, single_device, tensors, with_gradients
+from tests.attention.attention_cases import Cases, single_device, tensors, with_gradients
 
 from megatile.attention import (
     AttentionError,

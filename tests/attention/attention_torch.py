@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from attention_cases import Cases, shards, single_device, tensors
+from tests.attention.attention_cases import Cases, shards, single_device, tensors
 
 from megatile.attention import AttentionError, hamilton_attention, shard_sequence
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from attention_cases import Cases, environment, shards, single_device, tensors, with_gradients
+from tests.attention.attention_cases import Cases, environment, shards, single_device, tensors, with_gradients
 from torch.distributed.device_mesh import DeviceMesh
 
 from megatile.attention import (

@@ -10,8 +10,9 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("TRITON_INTERPRET=1 has to be set before Triton is imported", allow_module_level=True)
 
 import torch
-from attention_cases import environment, single_device, tensors
-from attention_merges import (
+from hypothesis import given, settings, strategies as st
+from tests.attention.attention_cases import environment, single_device, tensors
+from tests.attention.attention_merges import (
     NOTHING,
     check_forms,
     exact_sum,
@@ -19,8 +20,7 @@ from attention_merges import (
     many_merges,
     strided,
 )
-from attention_processes import run_ranks
-from hypothesis import given, settings, strategies as st
+from tests.attention.attention_processes import run_ranks
 
 from megatile.attention import hamilton_attention
 from megatile.attention.fused_merge import INTERPRETED, TILE, merge_rows, runs_on

@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: there is nothing to merge")
 
-from attention_merges import Operations, many_merges  # noqa: E402
+from tests.attention.attention_merges import Operations, many_merges  # noqa: E402
 
 from megatile.attention import hamilton_attention  # noqa: E402
 from megatile.attention.errors import AttentionError  # noqa: E402

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-import attention_matrix as matrix
 import pytest
+from tests.attention import attention_matrix as matrix
 
 
 def missing(found, ranks, families):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from attention_matrix import executor_cases, long_case
-from attention_reference import attention, attention_gradients, visible
 from hypothesis import given, settings, strategies as st
+from tests.attention.attention_matrix import executor_cases, long_case
+from tests.attention.attention_reference import attention, attention_gradients, visible
 
 from megatile.attention.plans import Divided, Problem, attention_plan
 from megatile.attention.plans.tables import Key, shortest

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from attention_machines import own_mesh
+from tests.attention.attention_machines import own_mesh
 
 from megatile.attention import kernel_times
 from megatile.attention.kernel_times import MERGES, KernelTimes, efficiency, kernels_of
@@ -247,7 +247,7 @@ def test_measured_rings_are_predicted(gpu, monkeypatch):
 def test_merges_by_torch_are_counted_as_the_engine_does_them(dtype, size):
     """Those of one kernel are counted in test_fused_merge.py."""
     torch = pytest.importorskip("torch")
-    from attention_merges import Operations
+    from tests.attention.attention_merges import Operations
 
     from megatile.attention.merge import Accumulator
 
@@ -264,7 +264,7 @@ def test_merges_by_torch_are_counted_as_the_engine_does_them(dtype, size):
 
 def test_ring_flash_attentions_merge_is_counted_as_it_is_written():
     torch = pytest.importorskip("torch")
-    from attention_merges import Operations
+    from tests.attention.attention_merges import Operations
 
     rows, heads, dim = 64, 2, 128
     out, lse = torch.ones(1, rows, heads, dim), torch.ones(1, rows, heads, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from attention_machines import HBM, own_mesh
+from tests.attention.attention_machines import HBM, own_mesh
 from typer.testing import CliRunner
 
 from megatile.attention.plans import Problem

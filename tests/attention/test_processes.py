@@ -9,12 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
 
-import attention_cases as cases  # noqa: E402
-import attention_faults as faults  # noqa: E402
-import attention_matrix as matrix  # noqa: E402
-import attention_names as names  # noqa: E402
-import attention_use as use  # noqa: E402
-from attention_processes import run_all, run_jobs, run_ranks  # noqa: E402
+from tests.attention import (  # noqa: E402
+    attention_cases as cases,
+    attention_faults as faults,
+    attention_matrix as matrix,
+    attention_names as names,
+    attention_use as use,
+)
+from tests.attention.attention_processes import run_all, run_jobs, run_ranks  # noqa: E402
 
 
 def wanted_cases(ranks):

@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 import pytest
-from attention_reference import Run, attention, attention_gradients, visible
 from hypothesis import given, settings, strategies as st
+from tests.attention.attention_reference import Run, attention, attention_gradients, visible
 
 from megatile.attention.schedules import (
     CycleRoutes,

@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
 
-from attention_cases import single_device, tensors, with_gradients  # noqa: E402
+from tests.attention.attention_cases import single_device, tensors, with_gradients  # noqa: E402
 
 from megatile.attention import communication, make_schedule, shard_sequence  # noqa: E402
 from megatile.attention.block_kernels import KernelOptions  # noqa: E402

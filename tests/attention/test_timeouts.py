@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
 
-import attention_faults as faults
-from attention_processes import run_all, run_ranks
+from tests.attention import attention_faults as faults
+from tests.attention.attention_processes import run_all, run_ranks
 
 TIMEOUT = 9.0  # the longest time of grace: processes of several cases run at once
 LATE = f"did not arrive in time ({TIMEOUT:g} s, "

@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
 
-import attention_torch  # noqa: E402
-from attention_processes import run_ranks  # noqa: E402
+from tests.attention import attention_torch  # noqa: E402
+from tests.attention.attention_processes import run_ranks  # noqa: E402
 
 from megatile.attention import hamilton_attention  # noqa: E402
 

@@ -2,21 +2,12 @@
 
 import csv
 import statistics
-import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "fidelity.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture(autouse=True)
-def benchmarks_on_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    yield
-    for name in ("fidelity_collectives", "fidelity_kernels", "fidelity_page", "fit_protocol"):
-        sys.modules.pop(name, None)
 
 
 def lines_of(title: str) -> list[str]:

@@ -1,12 +1,7 @@
 """What the fidelity page of attention varies exists in the model."""
 
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-
-
-def test_every_assumption_can_be_made(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+def test_every_assumption_can_be_made():
     import fidelity_attention_parts as parts
 
     for _, change, batch in parts.ASSUMPTIONS:

@@ -8,8 +8,6 @@ from types import ModuleType
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 SOURCE = """
 from harness import Row, at_most, bench, growth, ratio_at_least, ratio_at_most
 
@@ -26,8 +24,7 @@ def beta():
 
 
 @pytest.fixture
-def harness(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def harness() -> ModuleType:
     return importlib.import_module("harness")
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
-from small import SMALL, small
+from tests.hda.small import SMALL, small
 
 from megatile.core.errors import MachineError, MegatileError, MissingDescriptionError, RouteError
 from megatile.hda import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from small import SMALL
+from tests.hda.small import SMALL
 
 from megatile.core.errors import InstanceError, MegatileError
 from megatile.hda import HDA, Instance, ScaleView, machine

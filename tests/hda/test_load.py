@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from small import SMALL, refused, small
+from tests.hda.small import SMALL, refused, small
 
 from megatile.core.errors import MachineError
 from megatile.hda import HDA, machine

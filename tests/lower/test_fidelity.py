@@ -1,14 +1,9 @@
 """Predicted products beside measured ones (benchmarks/data/tilelang_gemm.csv); all rows: ``make bench``."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import megatile as mt
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from bench_programs import (
     ALLOWED,
     ALLOWED_ATTENTION,

@@ -1,10 +1,8 @@
 """What no machine and no program may do: beat its bound, or lose where rates are doubled."""
 
 import random
-import sys
 import warnings
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -14,12 +12,10 @@ from tests.tune.factories import gemm
 
 import megatile as mt
 import megatile.language as T
+from bench_programs import flash_attention
 from megatile.cost.floor import floor
 from megatile.hda.vary import RATES, figures, scaled
 from megatile.plan import model as pm
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from bench_programs import flash_attention
 
 H100 = mt.machine("dgx-h100")
 RATE_NAMES = sorted(n for n in figures(H100) if n.rsplit(".", 1)[1] in RATES and not n.endswith(".size"))

@@ -9,10 +9,10 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from random_cases import Case, random_case
-from random_launches import Launches, random_blocks, random_launches
-from random_levels import random_levels
-from simpy_reader import Run, read, read_all
+from tests.sim.random_cases import Case, random_case
+from tests.sim.random_launches import Launches, random_blocks, random_launches
+from tests.sim.random_levels import random_levels
+from tests.sim.simpy_reader import Run, read, read_all
 
 from megatile.core.errors import MegatileError, RouteError
 from megatile.plan import model as pm

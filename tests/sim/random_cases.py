@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from random_plans import PATTERNS, Rounds
-from toys import toy
+from tests.sim.random_plans import PATTERNS, Rounds
+from tests.sim.toys import toy
 
 from megatile.core.dtypes import numpy_dtype
 from megatile.core.errors import MegatileError

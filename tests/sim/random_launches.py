@@ -7,8 +7,8 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-import random_levels
-from random_cases import ALL, PLACES, Everything, Place, toy_place
+from tests.sim import random_levels
+from tests.sim.random_cases import ALL, PLACES, Everything, Place, toy_place
 
 from megatile.core.expr import table, unit
 from megatile.hda import HDA

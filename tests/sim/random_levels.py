@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 import numpy as np
-from random_cases import Case
-from toys import toy
+from tests.sim.random_cases import Case
+from tests.sim.toys import toy
 
 from megatile.core.expr import eq, select, table, unit
 from megatile.hda import HDA, machine

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 import simpy
-from simpy_caches import Caches
+from tests.sim.simpy_caches import Caches
 
 Process = Generator[Any, Any, Any]
 DISPATCH, DECIDE, REQUEST = 2, 3, 4

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 import simpy
-from simpy_caches import blocks_of
-from simpy_machine import DECIDE, DISPATCH, PIECES, Bell, Process, Servers, Transfer
+from tests.sim.simpy_caches import blocks_of
+from tests.sim.simpy_machine import DECIDE, DISPATCH, PIECES, Bell, Process, Servers, Transfer
 
 from megatile.core.dtypes import dtype, is_float, itemsize, numpy_dtype
 from megatile.core.errors import MegatileError

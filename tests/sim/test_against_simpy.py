@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from toys import ring, toy
+from tests.sim.toys import ring, toy
 
 from megatile.core.expr import Const, member, table, unit
 from megatile.hda import HDA

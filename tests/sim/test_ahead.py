@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from toys import toy
+from tests.sim.toys import toy
 
 from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from simpy_reader import read
+from tests.sim.simpy_reader import read
 
 from bench_sim import STEP, box, loading, loading_and_sending, putting, queueing, ring
 from megatile.hda import machine

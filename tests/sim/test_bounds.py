@@ -5,10 +5,10 @@ from __future__ import annotations
 from statistics import median
 
 import pytest
-from random_cases import random_case
-from random_levels import random_levels
-from random_plans import random_plan
-from toys import ring, toy
+from tests.sim.random_cases import random_case
+from tests.sim.random_levels import random_levels
+from tests.sim.random_plans import random_plan
+from tests.sim.toys import ring, toy
 
 from megatile.core.errors import MegatileError
 from megatile.core.expr import member, unit

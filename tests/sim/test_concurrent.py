@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from simpy_reader import read_all
-from toys import toy
+from tests.sim.simpy_reader import read_all
+from tests.sim.toys import toy
 
 from megatile.core.expr import eq, select, unit
 from megatile.language import tl

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_caches import cached
-from toys import toy
+from tests.sim.test_caches import cached
+from tests.sim.toys import toy
 
 from megatile.core.expr import Const, table, unit
 from megatile.hda import HDA

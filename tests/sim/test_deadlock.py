@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from toys import toy
+from tests.sim.toys import toy
 
 from megatile.core.errors import Place
 from megatile.core.expr import eq, unit

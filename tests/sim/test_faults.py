@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from toys import ring, toy
+from tests.sim.toys import ring, toy
 
 from megatile.core.errors import RouteError
 from megatile.hda.routing import Link
@@ -41,7 +41,7 @@ def test_results_stay_right_and_times_grow(name: str) -> None:
 
 def test_a_slow_link_is_slow_by_its_factor() -> None:
     """256 bytes over a link of a quarter of its speed take 3 * 256 longer."""
-    from test_tables import messages
+    from tests.sim.test_tables import messages
 
     plan, hda = messages(2, [(0, 1)]), toy(2, "line")
     with faults(slow_link={("core:0", "core:1"): 4.0}):
@@ -52,7 +52,7 @@ def test_a_slow_link_is_slow_by_its_factor() -> None:
 
 def test_a_detour_is_longer() -> None:
     """1→2 is down: the message goes the other way round, n-1 links instead of one."""
-    from test_tables import messages
+    from tests.sim.test_tables import messages
 
     hda = toy(5)
     plan = messages(5, [(1, 2)])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 import pytest
-from judge import disagreement
-from random_cases import Case, random_case
-from random_levels import random_levels
+from tests.sim.judge import disagreement
+from tests.sim.random_cases import Case, random_case
+from tests.sim.random_levels import random_levels
 
 from megatile.hda import machine
 from megatile.language import tl

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from toys import toy
+from tests.sim.toys import toy
 
 from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder

@@ -6,9 +6,9 @@ import random
 
 import numpy as np
 import pytest
-from judge import between_launches
-from random_cases import toy_place
-from random_launches import TALKING, parts_of, random_blocks, random_launches, random_plan
+from tests.sim.judge import between_launches
+from tests.sim.random_cases import toy_place
+from tests.sim.random_launches import TALKING, parts_of, random_blocks, random_launches, random_plan
 
 from megatile.plan.deadlock import PlanDeadlock
 from megatile.plan.execute import execute

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from toys import toy
+from tests.sim.toys import toy
 
 from megatile.core.expr import Const, Expr, eq, unit
 from megatile.hda import machine

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from random_levels import random_levels
-from simpy_reader import read, read_all
-from toys import ring, toy
+from tests.sim.random_levels import random_levels
+from tests.sim.simpy_reader import read, read_all
+from tests.sim.toys import ring, toy
 
 from megatile.core.expr import Const, Expr, unit
 from megatile.plan.build import PlanBuilder

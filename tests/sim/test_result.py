@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from toys import ring, toy
+from tests.sim.toys import ring, toy
 
 from megatile.core.errors import MegatileError
 from megatile.core.expr import eq, unit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.language.kernel import kernels
-from toys import ring, toy
+from tests.sim.toys import ring, toy
 
 import megatile as mt
 from megatile.core.expr import unit

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from toys import toy
+from tests.sim.toys import toy
 
 import megatile as mt
 from megatile.collectives.planner import predict

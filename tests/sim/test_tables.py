@@ -7,7 +7,7 @@ A transfer of 256 bytes from local memory over one link: 20 start of the DMA eng
 from __future__ import annotations
 
 import pytest
-from toys import toy
+from tests.sim.toys import toy
 
 from megatile.core.expr import Const, eq, select, unit
 from megatile.plan.build import PlanBuilder
