@@ -394,3 +394,64 @@ def test_views_whose_owner_function_scatters_indices(scale: str) -> None:
     np.testing.assert_array_equal(got["Y"], 2 * x + (np.arange(rows) % units)[:, None])
     np.testing.assert_array_equal(got["S"], wanted[2])
     np.testing.assert_array_equal(mt.simulate(lowered, *arrays).outputs["S"], wanted[2])
+
+
+def products_done(program: object, machine: str | mt.HDA) -> int:
+    done = figures(mt.lower(program, machine=machine)).flops
+    return done.get("tensor", 0) or done["vector"]
+
+
+def test_products_stop_at_edges_where_the_engine_clips():
+    """Rows and columns are rounded up to the steps of the engine, k is not; other engines do whole tiles."""
+    host = mt.machine("cpu", vector_bits=512)
+    M, N, K = 141, 300, 70
+    done, whole = (products_done(gemm(*size, dtype="f32"), host) for size in ((M, N, K), (192, 320, 96)))
+    assert whole - done == 2 * (192 * 320 * 96 - 144 * 320 * 70)
+    h100 = [products_done(gemm(*size), "dgx-h100") for size in ((M, N, K), (192, 320, 96))]
+    assert h100[0] == h100[1]
+
+
+def test_a_tile_that_stays_over_a_loop_is_not_clipped():
+    """As compiled code does it: only a loop that fills both operands is one long product."""
+
+    def program(M, N):
+        @T.program
+        def kernel(A: T.Tensor((M, 32), "f32"), B: T.Tensor((32, N), "f32"), C: T.Tensor((M, N), "f32")):
+            with T.Kernel(block=1, threads=128):
+                a = T.alloc((64, 32), "f32", level="l1")
+                b = T.alloc((32, 64), "f32", level="l1")
+                c = T.alloc((64, 64), "f32")
+                T.copy(a, A[0, 0])
+                for j in T.serial(T.ceildiv(N, 64)):
+                    T.clear(c)
+                    T.copy(b, B[0, j * 64])
+                    T.gemm(a, b, c)
+                    T.copy(C[0, j * 64], c)
+
+        return kernel
+
+    assert products_done(program(60, 100), "cpu") == products_done(program(64, 128), "cpu")
+
+
+def test_the_first_special_function_of_a_command_is_waited_for():
+    def program(function):
+        @T.program
+        def kernel(X: T.Tensor((16,), "f32")):
+            with T.Kernel(block=1, threads=128):
+                x = T.alloc((16,), "f32")
+                T.copy(x, X[0])
+                for i in T.Parallel(16):
+                    x[i] = function(x[i])
+                T.copy(X[0], x)
+
+        return kernel
+
+    def longer(function):
+        times = []
+        for latency in ("0 ns", "40 ns"):
+            host = mt.machine("cpu", **{"engines.special_functions.latency": latency})
+            times.append(mt.simulate(program(function), (16,), machine=host).time_ns)
+        return times[1] - times[0]
+
+    assert longer(T.exp) == pytest.approx(40, rel=0.01)
+    assert longer(lambda x: x + 1.0) == 0

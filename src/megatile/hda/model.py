@@ -196,7 +196,8 @@ class Engine:
     chunk: int | None = None
     efficiency: float = 1.0
     latency_ps: int = 0
-    """What a transfer takes longer, while the engine already works on the next."""
+    """What a transfer takes longer, while the engine already works on the next; what a command waits for its
+    first special function."""
     sustained: float = 1.0
     """Share of the rate that remains under load, when long products lower the clock."""
     shares: str | None = None
@@ -213,6 +214,9 @@ class Engine:
     """Slots of the queues of a software channel, each of ``chunk`` bytes."""
     fetch: tuple[int, int] | None = None
     """Rows, and bytes of each, that are read at once from an operand's banks; None: it lies as suits."""
+    clips: tuple[int, int] | None = None
+    """Rows and columns at multiples of which products of tiles that reach over the edge of a tensor stop;
+    None: they do all of the tiles."""
 
     def rate(self, dtype: str) -> float | None:
         """Operations per second for a dtype; ``f8`` stands for both 8-bit floats, ``any`` for the rest."""

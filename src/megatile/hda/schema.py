@@ -279,6 +279,7 @@ class EngineSpec(_Part):
     least: Size | None = None
     slots: Count = 2
     fetch: tuple[Count, Count] | None = None
+    clips: tuple[Count, Count] | None = None
 
 
 class HostLinkSpec(_Part):

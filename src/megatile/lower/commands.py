@@ -26,6 +26,7 @@ def compute(
     """``banked``: bytes through the banks of a memory where lanes take turns there, each turn counted."""
     size = bytes_moved(frame, reads[0] if reads else write, write) if engine == "dma" else banked
     given = tuple(sorted((attributes or {}).items()))
+    frame.lowering.filled.pop(write.home.name, None)
     frame.emit(
         pm.Compute(
             operation, write.region(), tuple(r.region() for r in reads), given, engine,
@@ -104,11 +105,13 @@ def _moved(frame: Frame, target: Block, source: Block, name: str, each: int = 1)
         for d, axis in enumerate(source.axes):
             attributes |= {f"at{d}": plain(axis.offset), f"n{d}": plain(axis.size)}
         compute(frame, "pad", target, [source], attributes, engine, flops, fresh=fresh, by=by)
-        return
-    if target.cut:
-        source = source.inner(target)
-    banked = lane_turns(frame, (source, target)) if near else ZERO
-    compute(frame, "copy", target, [source], None, engine, flops, target.home.dtype, fresh, by, banked)
+    else:
+        inner = source.inner(target) if target.cut else source
+        banked = lane_turns(frame, (inner, target)) if near else ZERO
+        compute(frame, "copy", target, [inner], None, engine, flops, target.home.dtype, fresh, by, banked)
+    kept = tuple((source.axes[i].extent, source.axes[i].size) for i in source.kept)
+    if source.home.tensor and target.is_whole and len(kept) == len(target.axes):
+        frame.lowering.filled[target.home.name] = frame.turns, kept
 
 
 def lane_turns(frame: Frame, blocks: Sequence[Block]) -> Expr:

@@ -341,13 +341,15 @@ def _work(values: tuple[Expr, ...], loops: Sequence[tuple[str, Expr]], lowering:
     """Operations of the vector engine: at least one for each element; what does not change in the inner loops
     is done once in each round of the outer ones. Functions take as long as their own engine does."""
     depth = {name: number for number, (name, _) in enumerate(loops, 1)}
-    counts = [0] * (len(loops) + 1)
+    counts, wait = [0] * (len(loops) + 1), False
     for value in values:
         for part in walk(value):
             if isinstance(part, Applied):
                 name = OPERATION_NAMES.get(part.operator, part.operator)
                 own = OPERATIONS[name].flops((1,)) if name in OPERATIONS else 1
-                cost = lowering.special or own if part.operator in FUNCTIONS else own
+                special = part.operator in FUNCTIONS
+                cost, wait = lowering.special or own if special else own, wait or special
                 counts[max((depth.get(s, 0) for s in symbols(part)), default=0)] += cost
     counts[-1] = max(1, counts[-1])
+    counts[0] += lowering.special_wait if wait else 0
     return sum((count * product(e for _, e in loops[:d]) for d, count in enumerate(counts) if count), ZERO)

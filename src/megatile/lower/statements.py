@@ -16,6 +16,7 @@ from megatile.core.expr import (
     bounds,
     constant,
     eq,
+    minimum,
     select,
     simplify,
     unit,
@@ -158,8 +159,26 @@ def _gemm(frame: Frame, node: n.Gemm) -> None:
         reads = [a, b] if node.clear else [a, b, read_c]
         name = "gemm" if node.clear else "gemm_add"
         banked = fetched(frame, (a, b)) if engine == "tensor" else ZERO
-        flops = c.elements * inner * 2
+        flops = work_inside(frame, node, (a, b), engine)
+        flops = c.elements * inner * 2 if flops is None else flops
         compute(frame, name, c, reads, attributes, engine, flops, a.home.dtype, banked=banked)
+
+
+def work_inside(frame: Frame, node: n.Gemm, operands: tuple[Block, Block], engine: str) -> Expr | None:
+    """The operations of a product in a loop that fills both tiles from tensors, where the engine stops at
+    their edges; None where it does all of the tiles."""
+    steps = next((e.clips for e in frame.lowering.hda.engines if e.kind == engine), None)
+    filled = [frame.lowering.filled.get(b.home.name, ((), ())) for b in operands if b.is_whole]
+    if steps is None or not frame.turns or [turns for turns, _ in filled] != [frame.turns] * 2:
+        return None
+    (_, left), (_, right) = filled
+    rows, inner = left[::-1] if node.transpose_a else left
+    depth, columns = right[::-1] if node.transpose_b else right
+    whole = [
+        minimum((inside + step - 1) // step * step, size)
+        for (inside, size), step in zip((rows, columns), steps, strict=True)
+    ]
+    return whole[0] * whole[1] * minimum(inner[0], depth[0]) * 2
 
 
 def fetched(frame: Frame, operands: tuple[Block, ...]) -> Expr:

@@ -276,13 +276,16 @@ class Lowering:
         self.variables: dict[str, Home] = {}
         """Tiles of variables."""
         self.assigned = Counter(m.name for m in n.walk(program.body) if isinstance(m, n.Let))
-        self.special = _special(hda)
+        self.special, self.special_wait = _special(hda)
         self.choices: dict[Any, Any] = {}
         """What does each statement: `choice.Choice`."""
         self.waste: dict[str, tuple[str, int, float]] = {}
         """By source line: the memory, the bytes of a row, and how many times those its sectors are."""
         self.conflicts: dict[str, tuple[str, str, int]] = {}
         """By source line: the memory, the tile, and the turns that lanes take in its banks."""
+        self.filled: dict[str, tuple[tuple[Turn, ...], tuple[tuple[Expr, Expr], ...]]] = {}
+        """By tile that a copy of a tensor has filled: in which loops, and for each axis the elements that
+        were inside the tensor, and all."""
         self.arranged = arranged(n.walk(program.body))
         self._count_regions(program.body, depth, 1)
 
@@ -445,14 +448,16 @@ def talks(node: n.Scale, table: dict[str, Binding]) -> bool:
     return among(node.body, True)
 
 
-def _special(hda: HDA) -> int | None:
-    """How many operations of the vector engine take as long as a special function; None: it has no engine."""
-    rates = {}
-    for kind in ("vector", "scalar"):
-        found = [e for e in hda.engines if e.kind == kind]
-        if found:
-            rates[kind] = (found[0].rate("f32") or 0) * found[0].count * hda.level(found[0].level).total
-    return max(1, round(rates["vector"] / rates["scalar"])) if len(rates) == 2 and rates["scalar"] else None
+def _special(hda: HDA) -> tuple[int | None, int]:
+    """How many operations of the vector engine take as long as a special function (None: it has no engine),
+    and how many as long as the first one of a command is under way."""
+    first = {e.kind: e for e in reversed(hda.engines) if e.kind in ("vector", "scalar")}
+    own = {kind: (e.rate("f32") or 0) * e.count for kind, e in first.items()}
+    rates = {kind: rate * hda.level(first[kind].level).total for kind, rate in own.items()}
+    if len(rates) < 2 or not rates["scalar"]:
+        return None, 0
+    wait = round(first["scalar"].latency_ps * own["vector"] / 1e12)
+    return max(1, round(rates["vector"] / rates["scalar"])), wait
 
 
 def _loop_names(node: n.Node) -> tuple[str, ...]:
