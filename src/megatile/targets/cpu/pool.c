@@ -27,10 +27,10 @@ struct shared {
 static void take(struct shared *p, long worker, body_t *body, void *here, long count) {
   const long threads = p->pool.threads;
   for (long k = 0; k < threads; k++) {
-    const long whose = (worker + k) % threads, end = (whose + 1) * count / threads;
+    const long whose = (worker + k) % threads, first = whose * count / threads, end = (whose + 1) * count / threads;
     long *const next = &p->parts[whose].next;
-    /* the last one of another is left to it: its data would have to come from that thread's caches */
-    for (long i; (!k || __atomic_load_n(next, __ATOMIC_RELAXED) + 1 < end) && (i = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < end;) body(here, worker, i);
+    /* the only one of another that has not begun is left to it: its data would have to come from that thread's caches */
+    for (long i; (!k || (i = __atomic_load_n(next, __ATOMIC_RELAXED)) + 1 < end || i > first) && (i = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < end;) body(here, worker, i);
   }
 }
 
