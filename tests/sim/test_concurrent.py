@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import replace
 
@@ -188,6 +189,24 @@ def test_three_launches_that_wait_for_each_other_are_a_deadlock() -> None:
     assert names == {p.unit for p in graph.pointers} == {pe0, pe1, pe2}
     with pytest.raises(SessionError, match=r"this session is over: launch 0 .* are deadlocked"):
         s.launch(plan)
+
+
+def test_plans_by_hand_in_a_circle_name_their_lines() -> None:
+    b = PlanBuilder("ring", scale="pe", units=3)
+    x = b.tile("x", (4,), "f32", memory="tcm", role="inout")
+    ring = b.channel("ring", source=(unit - 1) % 3, slot_bytes=16, memory="tcm", installed=True)
+    b.receive(ring, (4,), "f32", into=x)
+    line = sys._getframe().f_lineno - 1
+    b.send(ring, x, to=(unit + 1) % 3)
+    plan, s = b.finish(), Session("ahbm")
+    for u in range(3):
+        s.submit(plan.part([u]), data=False)
+    with pytest.raises(Deadlock) as error:
+        s.wait()
+    graph = error.value.graph
+    assert {w.launch for w in graph.cycle()} == {f"launch {u} 'ring'" for u in range(3)}
+    assert {w.source.rpartition("/")[2] for w in graph.cycle()} == {f"test_concurrent.py:{line}"}
+    assert plan.digest == Plan.from_json(plan.to_json()).digest
 
 
 def test_a_launch_whose_partner_never_comes_waits_for_it() -> None:

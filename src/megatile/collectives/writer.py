@@ -9,10 +9,11 @@ from megatile.collectives.blocks import Blocks, piece
 from megatile.collectives.job import REDUCING, Job
 from megatile.core.expr import Expr, IntLike, eq, expr, unit
 from megatile.core.operations import REDUCTIONS
-from megatile.plan.build import Handle, Operand, Part, PlanBuilder, part
+from megatile.plan.build import THROUGH, Handle, Operand, Part, PlanBuilder, part
 from megatile.plan.model import Channel, Plan
 
 __all__ = ["Writer"]
+THROUGH.add(__file__)
 
 
 class Writer:

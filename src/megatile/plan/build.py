@@ -14,9 +14,12 @@ index counts as an extent of 1, a slice needs a start and a stop).
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from keyword import iskeyword
 from math import prod
 from typing import Any
@@ -26,7 +29,9 @@ import numpy as np
 from megatile.core.dtypes import dtype as dtype_name, itemsize
 from megatile.core.errors import Place
 from megatile.core.expr import ZERO, Expr, IntLike, Symbol, constant, expr, unit
+from megatile.core.frames import PACKAGE, place_of
 from megatile.core.operations import OPERATIONS
+from megatile.plan import nesting
 from megatile.plan.handles import Handle, Operand, Part, Shape, nbytes_of, part, work_for
 from megatile.plan.liveness import with_frees
 from megatile.plan.model import (
@@ -55,13 +60,16 @@ from megatile.plan.model import (
 from megatile.plan.nesting import BranchScope, LoopScope, carry_of
 
 __all__ = ["Handle", "Part", "PlanBuilder"]
+THROUGH = {__file__, nesting.__file__, contextlib.__file__}
+"""Files whose functions write statements for those who call them."""
 
 
 class PlanBuilder:
     """Collects tiles, channels and statements; ``finish`` gives the Plan.
 
     ``grid`` gives coordinates their extents (the first varies fastest); ``units`` is short for one dimension.
-    ``place`` (settable) is the source position given to the statements that follow.
+    ``place`` (settable) is the source position given to the statements that follow; without one, a statement
+    has the line of the user's file that asked for it.
     """
 
     def __init__(
@@ -87,13 +95,23 @@ class PlanBuilder:
         self.prefix = ""
         self._counts: dict[str, int] = {}
 
+    @property
+    def here(self) -> Place | None:
+        """Where the statement at hand was written; what the package itself writes has no line."""
+        if self.place is not None:
+            return self.place
+        frame: Any = sys._getframe(1)
+        while frame.f_code.co_filename in THROUGH:
+            frame = frame.f_back
+        return _line(frame.f_code.co_filename, frame.f_lineno)
+
     # --- declarations ----------------------------------------------------------------------------
 
     def fresh(self, stem: str) -> str:
         """A name not used before in this plan."""
         stem = self.prefix + stem
         if not stem.isidentifier() or iskeyword(stem):
-            raise PlanError(f"'{stem}' cannot be a name: the text form needs an identifier", place=self.place)
+            raise PlanError(f"'{stem}' cannot be a name: the text form needs an identifier", place=self.here)
         name = stem
         while name in self._counts:
             name = f"{stem}_{self._counts[stem]}"
@@ -184,12 +202,13 @@ class PlanBuilder:
         **attributes: Any,
     ) -> Operand:
         """``write = operation(*reads)``; the engine and the work follow from the operation unless given."""
-        rule = OPERATIONS.find(operation, self.place)
+        here = self.here
+        rule = OPERATIONS.find(operation, here)
         if len(reads) != rule.operands:
-            raise PlanError(f"{operation} takes {rule.operands} operands, not {len(reads)}", place=self.place)
+            raise PlanError(f"{operation} takes {rule.operands} operands, not {len(reads)}", place=here)
         unknown = set(attributes) - set(rule.attributes)
         if unknown:
-            raise PlanError(f"{operation} has no attribute '{min(unknown)}'", place=self.place)
+            raise PlanError(f"{operation} has no attribute '{min(unknown)}'", place=here)
         parts = [part(r) for r in reads]
         target = part(write)
         if work is None:
@@ -203,7 +222,7 @@ class PlanBuilder:
                 engine or rule.engine,
                 work,
                 fresh,
-                self.place,
+                here,
             )
         )
         return write
@@ -215,7 +234,7 @@ class PlanBuilder:
         source = part(read)
         work = Work(ZERO, nbytes_of(source), source.dtype)
         index = _member(channel, member)
-        self.add(Send(channel.name, expr(to), index, source.region, work, self.place))
+        self.add(Send(channel.name, expr(to), index, source.region, work, self.here))
 
     def receive(
         self,
@@ -235,7 +254,7 @@ class PlanBuilder:
         extents = tuple(expr(s) for s in shape)
         region = part(into).region if into is not None else None
         index = _member(channel, member)
-        self.add(Receive(channel.name, index, bound, extents, element, region, fresh, work, self.place))
+        self.add(Receive(channel.name, index, bound, extents, element, region, fresh, work, self.here))
         return into if bound is None else Handle(bound, tuple(shape), element, channel.memory)
 
     def receive_any(
@@ -255,24 +274,24 @@ class PlanBuilder:
         bound, chosen = self.fresh(name), self.fresh("chosen")
         extents = tuple(expr(s) for s in shape)
         self.add(
-            ReceiveAny(channel.name, numbers, bound, chosen, extents, element, None, False, work, self.place)
+            ReceiveAny(channel.name, numbers, bound, chosen, extents, element, None, False, work, self.here)
         )
         return Handle(bound, tuple(shape), element, channel.memory), Symbol(chosen)
 
     def read_scalar(self, read: Operand, bound: int, name: str = "scalar") -> Symbol:
         """A runtime integer from one element of a tile."""
         symbol = Symbol(self.fresh(name))
-        self.add(ReadScalar(symbol.name, part(read).region, bound, source=self.place))
+        self.add(ReadScalar(symbol.name, part(read).region, bound, source=self.here))
         return symbol
 
     def signal(self, flag: Flag, *, to: IntLike, member: IntLike = 0, amount: IntLike = 1) -> None:
-        self.add(Signal(flag.name, expr(to), expr(member), expr(amount), self.place))
+        self.add(Signal(flag.name, expr(to), expr(member), expr(amount), self.here))
 
     def wait(self, flag: Flag, value: IntLike, *, member: IntLike = 0) -> None:
-        self.add(Wait(flag.name, expr(value), expr(member), self.place))
+        self.add(Wait(flag.name, expr(value), expr(member), self.here))
 
     def barrier(self, group: Group) -> None:
-        self.add(Collective("barrier", group.name, source=self.place))
+        self.add(Collective("barrier", group.name, source=self.here))
 
     def collective(
         self,
@@ -288,7 +307,7 @@ class PlanBuilder:
         source, target = part(read), part(write)
         work = Work(ZERO, nbytes_of(source), source.dtype)
         regions = source.region, target.region
-        self.add(Collective(kind, group.name, *regions, reduction, expr(root), work, self.place))
+        self.add(Collective(kind, group.name, *regions, reduction, expr(root), work, self.here))
 
     # --- structure -------------------------------------------------------------------------------
 
@@ -306,7 +325,7 @@ class PlanBuilder:
         self, start: IntLike, stop: IntLike, step: IntLike = 1, *, index: str = "k", **carried: Any
     ) -> Iterator[LoopScope]:
         """``for index in range(start, stop, step)`` carrying the named tiles and integers."""
-        place = self.place
+        place = self.here
         symbol = Symbol(self.fresh(index))
         names: dict[str, Handle | Symbol] = {}
         for name, value in carried.items():
@@ -324,7 +343,7 @@ class PlanBuilder:
         """``If``: the body of the ``with``; ``scope.otherwise()`` is the other branch, ``scope.merge`` joins
         values.
         """
-        scope = BranchScope(self, expr(condition), self.place)
+        scope = BranchScope(self, expr(condition), self.here)
         with self.collect() as body:
             yield scope
         scope.sides.append(tuple(body))
@@ -353,6 +372,11 @@ class PlanBuilder:
             groups=tuple(self.groups.values()),
             streams=tuple(streams),
         )
+
+
+@lru_cache(maxsize=4096)
+def _line(file: str, line: int) -> Place | None:
+    return None if file.startswith(PACKAGE) else place_of(file, line)
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from bisect import bisect_right
 from copy import copy
@@ -17,6 +16,7 @@ import numpy as np
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import did_you_mean
 from megatile.core.expr import constant
+from megatile.core.frames import frame_outside
 from megatile.plan import model as pm
 from megatile.plan.residency import copies, units_below
 from megatile.sim import state as st
@@ -82,11 +82,10 @@ def commands(plan: pm.Plan, received: int = 1) -> int:
 def engine_name(engine: str | None) -> str | None:
     """The engine that is meant; those of earlier releases are all the same one now."""
     if engine in OLD_ENGINES:
-        caller, depth = sys._getframe(1), 2
-        while caller.f_back is not None and caller.f_globals.get("__name__", "").startswith("megatile."):
-            caller, depth = caller.f_back, depth + 1
         text = f"engine='{engine}': there is one engine now, which this name no longer chooses"
-        warnings.warn(text, DeprecationWarning, stacklevel=depth)
+        frame = frame_outside()
+        assert frame is not None
+        warnings.warn_explicit(text, DeprecationWarning, frame.f_code.co_filename, frame.f_lineno)
         return None
     if engine is not None and engine not in ENGINES:
         raise TimingError(

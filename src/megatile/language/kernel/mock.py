@@ -20,6 +20,7 @@ from greenlet import getcurrent, greenlet
 from megatile.core.dtypes import dtype as dtype_name, itemsize, numpy_dtype
 from megatile.core.errors import MegatileError, Place
 from megatile.core.expr import expr
+from megatile.core.frames import caller
 from megatile.core.operations import apply
 from megatile.core.quantities import whole
 from megatile.language.kernel.blocks import pieces_of
@@ -27,7 +28,7 @@ from megatile.language.kernel.context import QUEUES
 from megatile.language.kernel.directions import IpcqDeadlock, Wiring, neighbor_maps, wiring
 from megatile.language.kernel.math import Math
 from megatile.language.kernel.mock_record import Event, Memory, Message, Record
-from megatile.language.kernel.python_errors import PYTHON_ERRORS, explained, raised_at, user_place
+from megatile.language.kernel.python_errors import INSIDE, PYTHON_ERRORS, explained, raised_at
 from megatile.language.kernel.symbols import KernelError
 from megatile.language.kernel.to_plan import read_kernel
 from megatile.language.kernel.values import RecvFuture, Ref, Tensor, TensorHandle, TileRef
@@ -80,7 +81,7 @@ class MockTl(Math):
 
     @property
     def here(self) -> Place | None:
-        return user_place()
+        return caller(*INSIDE)
 
     @property
     def world_size(self) -> int:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import linecache
 import re
-import sys
 import traceback
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from megatile.core.errors import Place, did_you_mean
+from megatile.core.frames import place_of
 from megatile.language.kernel.symbols import KernelError
 
 INSIDE = tuple(str(Path(__file__).parents[2] / folder) for folder in ("language", "core", "plan"))
@@ -33,21 +31,6 @@ def explained(error: Exception, place: Place | None, tl: Any) -> PythonMistake:
         return PythonMistake(f"tl has no '{unknown[1]}'", place=place, advice=advice)
     kind = "" if isinstance(error, TypeError) else f"{type(error).__name__}: "
     return PythonMistake(f"{kind}{text}", place=place)
-
-
-def user_place() -> Place | None:
-    """The line of the kernel that is running."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(INSIDE):
-        frame = frame.f_back  # type: ignore[assignment]
-    if frame is None:
-        return None
-    return place_of(frame.f_code.co_filename, frame.f_lineno)
-
-
-@lru_cache(maxsize=4096)
-def place_of(file: str, line: int) -> Place:
-    return Place(file, line, snippet=linecache.getline(file, line) or None)
 
 
 def raised_at(error: Exception) -> Place | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from megatile.core.errors import MegatileError, Place
 from megatile.core.expr import Expr, Symbol, walk
+from megatile.core.frames import caller
 from megatile.hda import Instance
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Rank
@@ -17,7 +18,6 @@ from megatile.ir.implementations import CANDIDATES, Request, check_implementatio
 from megatile.ir.launch import ROOT, Launch
 from megatile.ir.nodes import Node, Span
 from megatile.language.tile.errors import ProgramError
-from megatile.language.tile.frames import caller
 from megatile.language.tile.inference import elementwise
 from megatile.language.tile.launch import launch_of
 from megatile.language.tile.tiles import ACTIVE, Tile

@@ -3,46 +3,27 @@
 from __future__ import annotations
 
 import functools
-import linecache
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
-from megatile.core.errors import MegatileError, Place
+from megatile.core.errors import MegatileError
 from megatile.language.common.transform import HOOKS
 
 F = TypeVar("F", bound=Callable[..., Any])
-PACKAGE = str(Path(__file__).parents[2])
-
-
-def _frames() -> Iterator[FrameType]:
-    frame = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back  # type: ignore[assignment]
-
-
-def caller() -> Place | None:
-    """The line outside the package that called it."""
-    for frame in _frames():
-        file = frame.f_code.co_filename
-        if not file.startswith(PACKAGE):
-            line = linecache.getline(file, frame.f_lineno)
-            column = len(line) - len(line.lstrip()) + 1
-            return Place(file, frame.f_lineno, column, snippet=line or None)
-    return None
 
 
 def names_in_kernel() -> dict[str, Any]:
     """The variables of the kernel being read, the innermost first."""
     found: dict[str, Any] = {}
-    for frame in _frames():
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
         if HOOKS in frame.f_code.co_freevars:
             for name, value in frame.f_locals.items():
                 if not name.startswith("__"):
                     found.setdefault(name, value)
+        frame = frame.f_back
     return found
 
 

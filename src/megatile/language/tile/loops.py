@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from megatile.core.arguments import no_none
+from megatile.core.frames import caller
 from megatile.language.tile.errors import ProgramError
-from megatile.language.tile.frames import caller
 from megatile.language.tile.scalars import Value, as_expr
 
 MOST = 1 << 20

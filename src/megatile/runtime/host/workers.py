@@ -6,7 +6,6 @@ said who waits for what. The first failure ends all workers; what they left behi
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import greenlet
 
 from megatile.core.errors import MegatileError
+from megatile.core.frames import frame_outside
 
 HERE = str(Path(__file__).parent)
 
@@ -198,7 +198,5 @@ def _few(texts: Sequence[str]) -> list[str]:
 
 def call_site() -> str:
     """``file:line`` of the nearest caller that is not the host runtime itself."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(HERE):
-        frame = frame.f_back
+    frame = frame_outside(HERE)
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame else "?"

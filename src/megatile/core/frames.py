@@ -1,0 +1,34 @@
+"""Where in the user's own files a call comes from."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+
+from megatile.core.errors import Place
+
+PACKAGE = str(Path(__file__).parents[1])
+
+
+def frame_outside(*inside: str) -> FrameType | None:
+    """The nearest caller in a file whose name does not begin like one of these (like the package's, if none
+    is given)."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(inside or PACKAGE):
+        frame = frame.f_back
+    return frame
+
+
+def caller(*inside: str) -> Place | None:
+    """Its line."""
+    frame = frame_outside(*inside, __file__) if inside else frame_outside()
+    return None if frame is None else place_of(frame.f_code.co_filename, frame.f_lineno)
+
+
+@lru_cache(maxsize=4096)
+def place_of(file: str, line: int) -> Place:
+    text = linecache.getline(file, line)
+    return Place(file, line, len(text) - len(text.lstrip()) + 1, snippet=text or None)
