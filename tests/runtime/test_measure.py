@@ -7,8 +7,7 @@ import yaml
 
 import megatile as mt
 from megatile.core.errors import MegatileError
-from megatile.runtime.measure.describe import described, machine_of
-from megatile.runtime.measure.figures import Figure, Sample, sampled
+from megatile.runtime.measure.figures import Figure, Sample, described, machine_of, sampled
 
 pytestmark = pytest.mark.xdist_group("measure")
 

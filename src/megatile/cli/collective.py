@@ -303,7 +303,7 @@ def _print_in_network(found: list[Prediction]) -> None:
 
 
 def _plot(lines: list[Line], path: Path, title: str) -> None:
-    from megatile.report.collective_plot import plot_sweep
+    from megatile.report.plots import plot_sweep
 
     by_name: dict[str, list[tuple[int, float, float]]] = {}
     for line in lines:

@@ -124,7 +124,7 @@ def sweep(
     found = times(_target(target, nbytes), every, machine=machine, store=store, workers=workers)
     rows = found.rows()
     if plot is not None:
-        from megatile.report.sweep_plot import plot_times
+        from megatile.report.plots import plot_times
 
         plot_times(rows, list(values), plot, f"{target} on {found.machine.name}")
     if json:

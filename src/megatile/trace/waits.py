@@ -6,6 +6,10 @@ Filled by whoever runs a Plan (with or without time) and shown by errors, the CL
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from megatile.core.arguments import no_none
+from megatile.core.files import write_text
 
 
 @dataclass(frozen=True)
@@ -116,3 +120,11 @@ class WaitGraph:
 def _quote(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
+
+
+@no_none
+def write_dump(graph: WaitGraph, path: str | Path) -> tuple[Path, Path]:
+    """Write ``path.txt`` and, for Graphviz, ``path.dot``; return both paths."""
+    path = Path(path)
+    text, dot = path.with_suffix(".txt"), path.with_suffix(".dot")
+    return write_text(text, graph.text(limit=1_000_000) + "\n"), write_text(dot, graph.dot())

@@ -15,8 +15,7 @@ from megatile.core.errors import MegatileError
 from megatile.core.files import write_text
 from megatile.core.progress import Listener, shown, tell
 from megatile.hda import HDA
-from megatile.runtime.measure.describe import described, machine_of
-from megatile.runtime.measure.figures import Figure
+from megatile.runtime.measure.figures import Figure, described, machine_of
 from megatile.runtime.measure.probes import PROBES, PRODUCT, Host
 from megatile.timing.database import Database, Measurement
 from megatile.trace.tables import text_table
