@@ -62,7 +62,7 @@ def assert_equal(found: Found, *jobs: str) -> None:
 WRONG = {
     "shape": "rank 2: 'A' has shape (64, 256)",
     "program": "the ranks do not have the same code",
-    "bounds": "there is no unit 9",
+    "bounds": "there is no device 9",
     "late": "did not finish within 1 s: ranks 0, 1, 2, 3 still at work",
 }
 

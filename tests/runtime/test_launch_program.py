@@ -114,7 +114,11 @@ def test_a_killed_process_is_named() -> None:
 def test_mistakes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     gemm = example("demo", monkeypatch).gemm
     a, b = arrays_of((128, 256), (256, 128))
-    with pytest.raises(LaunchError, match="processes=0"):
-        mt.launch(gemm, a, b, np.zeros((128, 128), "f4"), machine="dgx-h100", processes=0)
+    for wrong in ({"processes": 0}, {"processes": "two"}, {"processes": 10**6}, {"timeout": None}):
+        with pytest.raises(LaunchError, match=f"{next(iter(wrong))}="):
+            mt.launch(gemm, a, b, np.zeros((128, 128), "f4"), machine="dgx-h100", **wrong)
+    c = np.zeros((128, 128), "f4")
+    mt.launch(gemm, a, b, c, machine="dgx-h100", processes=np.int64(2))
+    np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-3)
     with pytest.raises(mt.MegatileError, match="'B'"):
         mt.launch(gemm, a, a, np.zeros((128, 128), "f4"), machine="dgx-h100")

@@ -98,6 +98,26 @@ def test_errors_name_what_does_not_fit() -> None:
         shared.run(lambda w: None, 2, heap="900 TiB")
     with pytest.raises(LaunchError, match="cannot share memory"):
         shared.run(lambda w: None, 0)
+    for timeout in (0, -1.0, float("nan"), "10 s", None, True):
+        with pytest.raises(LaunchError, match="timeout="):
+            shared.run(lambda w: None, 2, timeout=timeout)  # type: ignore[arg-type]
+
+
+def test_a_rank_that_cannot_be_started_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    pids: list[int] = []
+    before, real = state(), os.fork
+
+    def third() -> int:
+        if len(pids) == 2:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        pids.append(real())
+        return pids[-1]
+
+    monkeypatch.setattr(os, "fork", third)
+    with pytest.raises(LaunchError, match="rank 2 of 4 cannot be started"):
+        shared.run(lambda w: w.barrier(), 4)
+    assert not any(map(alive, pids))
+    assert state()["fd"] == before["fd"]
 
 
 def fails(world: shared.World, how: str, who: int, when: str = "middle") -> None:

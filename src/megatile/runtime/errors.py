@@ -29,3 +29,9 @@ class MissingTorchError(MegatileError, ImportError):
 
 class NoTorchRuleError(LaunchError):
     """A command that has no meaning on separate processes, or an operation without a torch rule."""
+
+
+def check_timeout(timeout: object) -> None:
+    """Seconds, more than none."""
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
+        raise LaunchError(f"timeout={timeout!r}", advice="give seconds, more than 0")

@@ -14,7 +14,7 @@ from megatile.core.quantities import whole
 from megatile.ir.program import Program
 from megatile.language.tile.tiles import InputArray
 from megatile.runtime.computers.ranks import started as on_ranks
-from megatile.runtime.errors import LaunchError, PeerError
+from megatile.runtime.errors import LaunchError, PeerError, check_timeout
 from megatile.runtime.processes import Started
 from megatile.runtime.program_memory import ProgramMemory
 from megatile.runtime.shared import World, run
@@ -40,6 +40,7 @@ def launch_program(
     the ranks that are there, on one computer or several. A process that dies or is stopped ends the others,
     and the `LaunchError` names it.
     """
+    check_timeout(timeout)
     if processes is None and on_ranks():
         from megatile.runtime.computers.launch import launch_on_ranks
 
@@ -94,6 +95,7 @@ def _prepared(
     count = processes
     if count is None:
         count = math.prod(s.count for s in scales if s.name in ("node", "device"))
-    if whole(count) is None or not 1 <= count <= units:
+    found = whole(count)
+    if found is None or not 1 <= found <= units:
         raise LaunchError(f"processes={processes!r}", advice=f"give a whole number from 1 to {units}")
-    return ProgramMemory(code, arrays), count
+    return ProgramMemory(code, arrays), found

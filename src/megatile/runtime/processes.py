@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from megatile.runtime.errors import LaunchError, MissingTorchError
+from megatile.runtime.errors import LaunchError, MissingTorchError, check_timeout
 
 POLL_SECONDS = 0.02
 GRACE_SECONDS = 0.5
@@ -45,6 +45,7 @@ def run_processes(
         raise MissingTorchError("real processes need torch", advice="pip install 'megatile[torch]'")
     if not hasattr(os, "fork"):
         raise LaunchError("real processes need a system that can fork")
+    check_timeout(timeout)
     share = threads or max(1, (os.cpu_count() or 1) // units)
     settings |= {"units": units, "timeout": timeout, "threads": share}
     (folder / "settings").write_text(json.dumps(settings), encoding="utf-8")

@@ -6,12 +6,14 @@ import os
 from importlib import import_module
 
 from megatile.core.errors import MegatileError, did_you_mean
+from megatile.core.quantities import whole
 from megatile.hda import HDA
 from megatile.ir.program import Program
 from megatile.language.tile.program import ProgramFunction
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.kernel import Kernel
 
+MOST_THREADS = 1024
 TARGETS = {"cpu": ("cpu", "CpuKernel", "cpu"), "cuda": ("cuda", "CudaKernel", "hgx-a100")}
 """The folder of each target, its class of kernels, and the machine for which it builds if none is given."""
 
@@ -38,9 +40,13 @@ def compile(
         )
     if not isinstance(prog, (ProgramFunction, Program)):
         raise CompileError(f"{prog!r} is not a tile program", advice="decorate the function with @T.program")
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-        raise CompileError(f"threads={threads!r}", advice="give a whole number of at least 1")
-    if threads is None:
+    if threads is not None and not 1 <= (whole(threads) or 0) <= MOST_THREADS:
+        raise CompileError(f"threads={threads!r}", advice=f"give a whole number from 1 to {MOST_THREADS}")
+    if isinstance(options, str):
+        raise CompileError(f"options={options!r}", advice=f"give a tuple: options=({options!r},)")
+    if threads is not None:
+        threads = int(threads)
+    else:
         try:
             threads = len(os.sched_getaffinity(0))
         except AttributeError:

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -126,8 +127,13 @@ def test_wrong_arguments() -> None:
         k(a, a, frozen)
     with pytest.raises(CompileError, match=r"no target 'gpu'.*cpu"):
         mt.compile(gemm(8, 8, 8), target="gpu")
-    with pytest.raises(CompileError, match="threads=0"):
-        mt.compile(gemm(8, 8, 8), threads=0)
+    with pytest.raises(ArgumentError, match="'A' is f32 with its bytes swapped"):
+        k(a.astype(">f4"), a, a)
+    with pytest.raises(ArgumentError, match="'A' is object"):
+        k(a.astype(object), a, a)
+    for wrong in ({"threads": 0}, {"threads": "two"}, {"threads": 10**9}, {"options": "-O1"}):
+        with pytest.raises(CompileError, match=f"{next(iter(wrong))}="):
+            mt.compile(gemm(8, 8, 8), **wrong)
     with pytest.raises(CompileError, match="is not a tile program"):
         mt.compile(print)
 
@@ -165,6 +171,24 @@ def test_what_cannot_be_compiled_is_refused_with_its_line() -> None:
         mt.compile(kernel)
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [("true", "made nothing"), ("false", "it said nothing"), ("cc 'x", r"\$CC is no command"),
+     ("{bad}", "cannot be loaded")],
+)  # fmt: skip
+def test_a_compiler_that_does_not_do(
+    command: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad"
+    bad.write_text('#!/bin/sh\nwhile [ $# -gt 0 ]; do [ "$1" = -o ] && echo no > "$2"; shift; done\n')
+    bad.chmod(0o755)
+    monkeypatch.setenv("MEGATILE_CACHE", str(tmp_path))
+    monkeypatch.setenv("CC", command.format(bad=bad))
+    with pytest.raises(CompileError, match=said):
+        Making("int one(void) { return 1; }").load()
+    assert not list(tmp_path.glob("cpu-*")), "what is of no use is not kept"
+
+
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CC", raising=False)
@@ -177,7 +201,9 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         mt.compile(gemm(7, 7, 7), threads=1)
 
 
-def test_code_is_kept_and_a_damaged_file_is_made_again(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_is_kept_and_a_damaged_file_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(kept.CACHE, str(tmp_path))
     source = "int answer(void) { return 42; }"
     assert Making(source).load().answer() == 42

@@ -17,7 +17,7 @@ from typing import Any
 
 from megatile.collectives.asked import read_bytes
 from megatile.core.errors import MegatileError
-from megatile.runtime.errors import LaunchError, PeerError
+from megatile.runtime.errors import LaunchError, PeerError, check_timeout
 from megatile.runtime.shared.world import World
 
 STOPPED_SECONDS = 3.0
@@ -55,9 +55,12 @@ def run(
     """
     if not hasattr(os, "fork"):
         raise LaunchError("processes that share memory need a system that can fork")
+    check_timeout(timeout)
     world = world or World.make(processes, read_bytes(heap))
-    ranks = [_fork(world, rank, work, args) for rank in range(processes)]
+    ranks: list[_Rank] = []
     try:
+        for number in range(processes):
+            ranks.append(_fork(world, number, work, args))
         if started is not None:
             started([rank.pid for rank in ranks])
         _watch(world, ranks, timeout)
@@ -67,11 +70,19 @@ def run(
 
 
 def _fork(world: World, number: int, work: Callable[..., Any], args: Sequence[Any]) -> _Rank:
-    receive, send = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
-    pid = os.fork()
+    ends: tuple[int, ...] = ()
+    try:
+        receive, send = ends = os.pipe()
+        pid = os.fork()
+    except OSError as problem:
+        for end in ends:
+            os.close(end)
+        raise LaunchError(
+            f"rank {number} of {world.size} cannot be started ({problem})", advice="use fewer processes"
+        ) from None
     if pid:
         os.close(send)
         os.set_blocking(receive, False)

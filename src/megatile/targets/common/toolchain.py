@@ -31,7 +31,10 @@ _TIME_LIMIT = 600
 def compiler(language: str = "c") -> list[str]:
     """The command of the first there is: of ``$CC`` (``$CXX``), the usual ones, or the package ziglang."""
     variable, usual, _, _ = _LANGUAGES[language]
-    given = shlex.split(os.environ.get(variable, ""))
+    try:
+        given = shlex.split(os.environ.get(variable, ""))
+    except ValueError as error:
+        raise CompileError(f"${variable} is no command: {error}", advice=f"unset {variable}") from None
     for command in ([given] if given else []) + [[one] for one in usual]:
         found = shutil.which(command[0])
         if found:
@@ -85,20 +88,27 @@ class Making:
         self.was_kept = kept.read(self.path) is not None
         if self.was_kept:
             return
-        self.folder = tempfile.TemporaryDirectory(prefix="megatile-")
-        text, self.made = Path(self.folder.name) / f"kernel.{language}", Path(self.folder.name) / "kernel.so"
-        text.write_text(source, encoding="utf-8")
-        self.process = subprocess.Popen(
-            [*command, *flags, str(text), "-o", str(self.made), *libraries],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        try:
+            self.folder = tempfile.TemporaryDirectory(prefix="megatile-")
+            folder = Path(self.folder.name)
+            text, self.made = folder / f"kernel.{language}", folder / "kernel.so"
+            text.write_text(source, encoding="utf-8")
+            self.process = subprocess.Popen(
+                [*command, *flags, str(text), "-o", str(self.made), *libraries],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        except OSError as error:
+            raise CompileError(
+                f"the {language.upper()} compiler cannot be started: {error}",
+                advice="it needs a directory for temporary files (TMPDIR), and memory",
+            ) from None
 
     def load(self) -> ctypes.CDLL:
         """The library."""
         if self.process is None:
-            return _library(str(self.path))
+            return self._loaded(self.path)
         try:
             said, _ = self.process.communicate(timeout=_TIME_LIMIT)
         except BaseException:
@@ -112,5 +122,19 @@ class Making:
                 advice="another compiler may do: CC=gcc, CXX=g++",
             )
         with self.folder:
-            path = self.path if kept.write(self.path, self.made.read_bytes()) else self.made
+            if not self.made.exists():
+                raise CompileError(
+                    f"the {self.language.upper()} compiler made nothing",
+                    advice="another may: CC=gcc, CXX=g++",
+                )
+            return self._loaded(self.path if kept.write(self.path, self.made.read_bytes()) else self.made)
+
+    def _loaded(self, path: Path) -> ctypes.CDLL:
+        try:
             return _library(str(path))
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise CompileError(
+                f"what the compiler made cannot be loaded: {error}",
+                advice=f"another compiler (CC=gcc, CXX=g++), or {kept.CACHE}= where code may be run",
+            ) from None

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import dtype as dtype_name, numpy_dtype
+from megatile.core.dtypes import DtypeError, dtype as dtype_name, numpy_dtype
 from megatile.hda import HDA
 from megatile.ir.program import Program
 from megatile.language.tile.program import ProgramFunction
@@ -66,9 +66,17 @@ def check_arguments(program: Program, arrays: list[np.ndarray]) -> None:
             )
         if array.dtype != numpy_dtype(param.dtype):
             raise ArgumentError(
-                f"'{param.name}' is {dtype_name(array.dtype)}, the program wants {param.dtype}",
+                f"'{param.name}' is {_kind(array.dtype)}, the program wants {param.dtype}",
                 advice=f"convert it: x.astype({numpy_dtype(param.dtype)})",
             )
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    """What a dtype is called here, or else by NumPy."""
+    try:
+        return dtype_name(dtype) if dtype.isnative else f"{dtype_name(dtype)} with its bytes swapped"
+    except DtypeError:
+        return str(dtype)
 
 
 def check_writable(program: Program, arrays: list[np.ndarray], constant: set[str]) -> None:
