@@ -275,7 +275,7 @@ def _is_missing(problem: MachineError) -> bool:
 def describe(document: Document, error: Any, keys_at: Callable[[KeyPath], list[str]]) -> MachineError:
     """One finding of pydantic in our words, at its place; ``keys_at`` lists the keys allowed somewhere."""
     loc = tuple(step for step in error["loc"] if step != "[key]")
-    key_path = _way(document.data, loc)
+    key_path = _in_file(document.data, loc)
     last = str(loc[-1]) if loc else ""
     kind = error["type"]
     if kind in _PLAIN_WORDS:
@@ -316,7 +316,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
-def _way(data: Any, loc: tuple[str | int, ...]) -> KeyPath:
+def _in_file(data: Any, loc: tuple[str | int, ...]) -> KeyPath:
     """Pydantic's location without the names of union branches, which are not in the file."""
     key_path: list[str | int] = []
     here = data

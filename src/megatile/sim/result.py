@@ -268,8 +268,8 @@ class Result:
             for name, share in ranked[:8]:
                 spent, word = format_time(round(share * whole)), name.removeprefix("memory ")
                 found = self.traffic.get(word.split("[")[0]) if kind == "memory" else None
-                told = ", ".join(filter(None, (format_bytes(moved[name]), found.hit_text if found else "")))
-                rows.append((f"{kind} {word}", spent, f"{share:.1%}", told))
+                much = ", ".join(filter(None, (format_bytes(moved[name]), found.hit_text if found else "")))
+                rows.append((f"{kind} {word}", spent, f"{share:.1%}", much))
             if len(ranked) > 8:
                 more = "memories" if kind == "memory" else "links"
                 rows.append((f"… {len(ranked) - 8} more {more}", "", "", ""))

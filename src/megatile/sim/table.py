@@ -546,7 +546,7 @@ class _StreamCompiler:
         last = {s.engine: s for s in body if isinstance(s, pm.Compute)}
         tiles = {t.name for t in self.plan.plan.tiles if t.versions == 1}
         written = {s.write.tile for s in last.values() if not s.write.start and s.write.at is None} & tiles
-        told = any(
+        seen = any(
             r.at is not None or r.tile in self.plan.visible for s in last.values() for r in regions_of(s)
         )
         for s in pm.statements(follows):
@@ -554,7 +554,7 @@ class _StreamCompiler:
                 touched = [r for r in regions_of(s) if r.tile in written and r.at is None]
                 if s.engine in last or any(all(constant(e) for e in r.shape) for r in touched):
                     continue
-            if not (isinstance(s, (pm.Loop, pm.If, pm.Free)) or (isinstance(s, pm.Signal) and told)):
+            if not (isinstance(s, (pm.Loop, pm.If, pm.Free)) or (isinstance(s, pm.Signal) and seen)):
                 return ()
         return tuple(last)
 

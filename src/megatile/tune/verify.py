@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.dtypes import dtype as dtype_name, is_float, numpy_dtype
+from megatile.core.quantities import format_bytes
 from megatile.lower.lowered import lower
 from megatile.plan.execute import execute
 from megatile.plan.model import Plan
@@ -16,7 +17,7 @@ from megatile.tune.work import Task, TuneError
 
 MOST_BYTES = 1 << 24
 """Of inputs that are made up: beyond, running the plan in NumPy would take longer than the search."""
-TOO_LARGE = f"data not verified: more than {MOST_BYTES >> 20} MiB of them; give inputs="
+TOO_LARGE = f"data not verified: more than {format_bytes(MOST_BYTES)} of them; give inputs="
 
 
 def verify_outputs(task: Task, winner: int, reference: int, inputs: Any = None) -> str:

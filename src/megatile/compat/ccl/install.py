@@ -59,11 +59,11 @@ class SipInstallPlan:
         head = f"SIP {self.sip}: {self.algorithm_name}, {len(self.pe_installs)} PEs, {self.buffer_kind}"
         lines = [head]
         for pe in self.pe_installs:
-            ways = ", ".join(
+            routes = ", ".join(
                 f"{n.direction} -> {n.peer_sip}/{n.peer_cube}/{n.peer_pe} ({n.peer_direction})"
                 for n in pe.neighbors
             )
-            lines.append(f"  cube {pe.cube} pe {pe.pe}: {ways or 'no neighbours'}")
+            lines.append(f"  cube {pe.cube} pe {pe.pe}: {routes or 'no neighbours'}")
         return "\n".join(lines)
 
 

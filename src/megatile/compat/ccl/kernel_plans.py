@@ -79,11 +79,11 @@ def plan_of_module(
         name=getattr(found, "__name__", "kernel").rpartition(".")[2],
         **options,
     )
-    plan = _queues_as_told(plan, settings)
+    plan = _with_queue_settings(plan, settings)
     return plan if places is None else replace(plan, place=table(list(places), unit))
 
 
-def _queues_as_told(plan: Plan, settings: Mapping[str, Any]) -> Plan:
+def _with_queue_settings(plan: Plan, settings: Mapping[str, Any]) -> Plan:
     """The plan with the credits and chunks of ``ipcq_credit_size_bytes`` and ``vc_chunk_size``."""
     credit, chunk = settings.get("ipcq_credit_size_bytes"), settings.get("vc_chunk_size")
     queues = (replace(c, credit_bytes=credit, chunk_bytes=chunk) for c in plan.channels)
@@ -118,7 +118,7 @@ def read_installed(
         slot_size=first.slot_size,
         split=True,
     )
-    plan = _queues_as_told(plan, config)
+    plan = _with_queue_settings(plan, config)
     straight = places == list(range(count))
     return plan if straight else replace(plan, place=table(places, unit))
 

@@ -157,12 +157,12 @@ def launch(programs: tuple[Any, ...], arrays: dict[str, Any]) -> None:
         shared[name][rank].copy_(value)
     texts: list[Any] = [None] * ranks
     dist.all_gather_object(texts, [str(program) for program in programs])
-    told: list[Any] = [None]
+    problem: list[Any] = [None]
     if rank == 0:
-        told = [_run_all(programs, shared, texts)]
-    dist.broadcast_object_list(told, src=0)
-    if told[0] is not None:
-        raise told[0]
+        problem = [_run_all(programs, shared, texts)]
+    dist.broadcast_object_list(problem, src=0)
+    if problem[0] is not None:
+        raise problem[0]
     for name, value in mine.items():
         value.copy_(shared[name][rank])
         if not isinstance(arrays[name], torch.Tensor):
@@ -171,7 +171,7 @@ def launch(programs: tuple[Any, ...], arrays: dict[str, Any]) -> None:
 
 
 def _run_all(programs: tuple[Any, ...], shared: dict[str, Any], texts: list[Any]) -> MegatileError | None:
-    """What went wrong, to be told to every rank."""
+    """What went wrong, reported to all ranks."""
     import torch
 
     different = next((r for r, text in enumerate(texts) if text != texts[0]), None)

@@ -84,7 +84,7 @@ class Source:
         builder = self.builder(bound)
         shapes: list[Any] = []
         builder.tilelang.shapes = shapes  # type: ignore[attr-defined]
-        with builder.active(), suppress(MegatileError, *PYTHON_ERRORS):  # told when it is built
+        with builder.active(), suppress(MegatileError, *PYTHON_ERRORS):  # reported when it is built
             bind(self.function, builder.reader)(**self._values(builder, given))
         return bind_shapes(shapes, bound)
 

@@ -70,7 +70,7 @@ class Service:
         self.inbox: queue.SimpleQueue[tuple[int, list[int], bytes]] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
         """That something was done; and the pages for which rank 0 waits itself."""
-        self.go, self.ended, self.told = threading.Event(), threading.Event(), threading.Event()
+        self.go, self.ended, self.reported = threading.Event(), threading.Event(), threading.Event()
         self.seconds, self.text, self.dead, self.losing = 0.0, "", False, threading.Lock()
         self.lost: int | None = None
         self.wakes, self.woken = 0, 0.0
@@ -124,14 +124,14 @@ class Service:
         """Tell the others what went wrong here."""
         if self.lost is None:
             self._put(Kind.FAILED, payload=str(problem).encode())
-            self.told.wait(2.0)
+            self.reported.wait(2.0)
 
     def check(self, certainly: bool = False) -> None:
         """Raise who is lost, if somebody is; ``certainly``: it was seen in the memory, and word will come."""
         if certainly:
             self.ended.wait(2.0)
         if self.lost is not None:
-            self.told.wait(2.0)
+            self.reported.wait(2.0)
             raise LaunchError(self.text, units=(self.lost,), advice="look at the output of that rank")
 
     def close(self) -> None:
@@ -245,7 +245,7 @@ class Service:
             for peer, thread in self.pings.items():
                 if not (dead and peer == rank) and thread is not threading.current_thread():
                     thread.join(max(0.0, until - time.monotonic()))
-        self.told.set()
+        self.reported.set()
 
     # --- messages ---------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.dtypes import numpy_dtype
+from megatile.core.quantities import format_bytes
 from megatile.hda import HDA, machine
 from megatile.hda.probe import vector_bits
 from megatile.runtime.measure import samples
@@ -185,12 +186,12 @@ def matrix_products(host: Host) -> Iterator[Figure]:
 def memories(host: Host) -> Iterator[Figure]:
     size, uncertain, inside, behind = host.l3
     near = host.copies[host.l2 // 2]
-    how = "copies through tiles, both arrays together {:.0f} MiB"
+    how = "copies through tiles, both arrays together "
     for name in ("memory.scratch.bandwidth", "engines.load_store.bandwidth"):
-        yield rate(name, 1, "B/s", near, how.format(host.l2 / 2 / 2**20))
+        yield rate(name, 1, "B/s", near, how + format_bytes(host.l2 / 2))
     count = host.l2 // 16
     direct = timed(_call(samples.moving(count)), host.runs).less(host.call.seconds)
-    how_much = f"an array of {count // 256} KiB copied at once"
+    how_much = f"an array of {format_bytes(4 * count)} copied at once"
     yield rate("engines.memcpy.bandwidth", 4 * count, "B/s", direct, how_much)
     yield Figure("memory.l3_cache.size", size, "B", uncertain, 1, "where copies become slower")
     rows = ("l3_cache", inside, 4 * host.l2), ("ram", behind, max(host.copies))
@@ -224,7 +225,7 @@ def latencies(host: Host) -> Iterator[Figure]:
             start[0] = ctypes.c_void_p(_native().follow(start[0], ctypes.c_long(steps)))
 
         found = timed(walk, host.runs).less(0, steps)
-        yield duration(f"memory.{name}.latency", found, f"pointers through {nbytes / 2**20:.3g} MiB")
+        yield duration(f"memory.{name}.latency", found, f"pointers through {format_bytes(nbytes)}")
     array = np.ones(host.l1 // 2 // 4, np.float32)
     lines, rounds = array.nbytes * 8 // max(128, vector_bits()), 50
     address = ctypes.c_void_p(array.ctypes.data)
@@ -274,7 +275,7 @@ def devices(host: Host) -> Iterator[Figure]:
     each = Sample(tiny.seconds / MESSAGES, tiny.error, tiny.runs)
     yield duration("networks.shared_memory.latency", each, how + "one element")
     work = step(count, steps).less(tiny.seconds)
-    yield rate("networks.shared_memory.bandwidth", 8 * count, "B/s", work, how + f"{count // 256} KiB")
+    yield rate("networks.shared_memory.bandwidth", 8 * count, "B/s", work, how + format_bytes(4 * count))
 
 
 @probe("processes")

@@ -137,8 +137,8 @@ def _watch(world: World, ranks: list[_Rank], timeout: float) -> None:
         _listen(ranks)
         for number, rank in enumerate(ranks):
             _look(rank)
-            ill = rank.code not in (None, 0) and not rank.said
-            if ill or (rank.stopped is not None and time.monotonic() - rank.stopped > STOPPED_SECONDS):
+            failed = rank.code not in (None, 0) and not rank.said
+            if failed or (rank.stopped is not None and time.monotonic() - rank.stopped > STOPPED_SECONDS):
                 world.lose(number)
                 _settle(ranks, number)
         late = [n for n, rank in enumerate(ranks) if rank.code is None]

@@ -61,18 +61,18 @@ def _operand(scope: DeviceScope, region: n.Region) -> Box:
     return box
 
 
-def _accumulators(scope: DeviceScope, c: Side, layout: Layout, way: str) -> None:
+def _accumulators(scope: DeviceScope, c: Side, layout: Layout, direction: str) -> None:
     """A tile in memory, through registers."""
     wide = "f32" if c.storage.dtype in NARROW else c.storage.dtype
-    if way != "out":
+    if direction != "out":
         scope.text.add(f"{_NUMBER[kind(wide)]} acc[{layout.registers}];")
     shape = tuple(constant(x.extent) or 1 for x in c.box.axes)
     with registers(scope, layout, shape) as (indices, register):
-        if way == "out":
+        if direction == "out":
             value = Value(f"acc[{register}]", "int" if kind(wide) == "l" else wide)
             c.store(indices, c.box.axes, converted(value, c.storage.dtype))
         else:
-            value = c.load(indices, c.box.axes) if way == "in" else Value("0", wide)
+            value = c.load(indices, c.box.axes) if direction == "in" else Value("0", wide)
             scope.text.add(f"acc[{register}] = {value.text};")
 
 
