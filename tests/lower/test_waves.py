@@ -1,6 +1,10 @@
 """How many blocks an SM holds; those that wait for a slot are explained by the blocks before them."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
+from tests.lower.machines import user_machine
 
 import megatile as mt
 import megatile.language as T
@@ -41,3 +45,40 @@ def test_threads_limit_the_blocks_of_an_sm(threads, resident):
 
     (level,) = mt.lower(double, machine="dgx-h100").plan.levels
     assert level.slots == resident
+
+
+def test_a_block_takes_its_time_to_begin_where_another_has_ended(tmp_path: Path) -> None:
+    """Three blocks after one another in each place, with and without ``begin`` in the machine's file; the
+    upper bound counts it for every block."""
+    plain = Path(user_machine(tmp_path)).read_text(encoding="utf-8")
+    slow = tmp_path / "slow.yaml"
+    slow.write_text(plain.replace("max_resident: 8}", "max_resident: 8, begin: 5 us}"), encoding="utf-8")
+
+    @T.program
+    def move(X: T.Tensor((72, 64), "f32"), Y: T.Tensor((72, 64), "f32")):
+        with T.Kernel(block=72, threads=128) as b:
+            x = T.alloc((1, 24_000), "f32", level="l1")  # one block fits on a core
+            T.copy(x[0:1, 0:64], X[b : b + 1, 0:64])
+            T.copy(Y[b : b + 1, 0:64], x[0:1, 0:64])
+
+    times = [mt.simulate(move, machine=str(file)).time_ps for file in (user_machine(tmp_path), slow)]
+    assert times[1] - times[0] == pytest.approx(15_000_000, rel=0.01)
+    assert times[1] <= mt.price(move, machine=str(slow)).upper_ps
+
+
+def test_a_number_that_is_read_comes_from_its_memory_first() -> None:
+    """Two loads after one another, where the second needs what the first has brought."""
+
+    @T.program
+    def gather(At: T.Tensor((132,), "i32"), X: T.Tensor((132, 64), "f32"), Y: T.Tensor((132, 64), "f32")):
+        with T.Kernel(block=132, threads=64) as b:
+            x = T.alloc((1, 64), "f32")
+            at = T.read_scalar(At[b], bound=131)
+            T.copy(x, X[at, 0])
+            T.copy(Y[b, 0], x)
+
+    r = mt.simulate(gather, machine="dgx-h100", assume={"scalar": np.arange(132)})
+    hda = mt.machine("dgx-h100")
+    loads = 2 * (hda.memory("hbm").latency_ps + hda.memory("l2_cache").latency_ps)
+    assert r.time_ps >= mt.simulate(gather, machine="dgx-h100", assume={"scalar": 0}).time_ps
+    assert r.time_ps >= loads + 3_000_000  # after the launch

@@ -18,7 +18,7 @@ from megatile.core.errors import MegatileError, RouteError
 from megatile.plan import model as pm
 from megatile.plan.deadlock import PlanDeadlock
 from megatile.sim import Deadlock, simulate, simulation
-from megatile.sim.data import assumed
+from megatile.sim.data import Assumed
 from megatile.sim.record import Record
 from megatile.sim.simulation import QueueMisuse, Simulation
 from megatile.timing import Resources, faults
@@ -153,7 +153,7 @@ def between_launches(case: Launches, engine: str = "plain", compared: list[int] 
         for plan, at in case.plans:
             view = Resources(case.hda, plan, case.faults, installed=True)
             begin = at + view.start_ps(0)
-            launched.append(simulation.add(plan, view, assumed(case.assume), at=at, begin=begin))
+            launched.append(simulation.add(plan, view, Assumed(case.assume), at=at, begin=begin))
         while (one := simulation.run()) is not None:
             ended[one.number] = simulation.last_of(one), Record(simulation, one)
     except (MegatileError, QueueMisuse) as error:

@@ -331,8 +331,15 @@ class Levels:
             self.free[pool].sort()
             number, slot = self.waiting[pool].pop(0), self.free[pool].pop(0)
             self.slot[level.name, number] = pool, slot
-            self.start(level, number, slot[1])
+            self.reader.env.process(self.begins(level, number, slot[1]))
         self.leave(pool)
+
+    def begins(self, level: pm.Level, number: int, place: int) -> Process:
+        """An instance in its slot."""
+        to_begin = self.hda.scale(level.scale).begin_ps
+        if to_begin:
+            yield self.reader.env.timeout(to_begin)
+        self.start(level, number, place)
 
     def start(self, level: pm.Level, number: int, place: int) -> None:
         self.place[level.name, number] = place

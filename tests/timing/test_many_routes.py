@@ -11,7 +11,7 @@ from megatile.core.expr import select, unit
 from megatile.hda import HDA
 from megatile.plan.build import PlanBuilder
 from megatile.sim import simulate, state
-from megatile.sim.data import assumed
+from megatile.sim.data import Assumed
 from megatile.sim.engine.values import evaluate
 from megatile.sim.simulation import Simulation
 from megatile.timing import Resources
@@ -106,7 +106,7 @@ def test_expressions_of_many_units_are_those_of_each() -> None:
         b.copy(x.at(other), x)
     simulation = Simulation(record=0)
     plan = b.finish()
-    simulation.add(plan, Resources(grid("ring", [9], 1), plan), assumed(None))
+    simulation.add(plan, Resources(grid("ring", [9], 1), plan), Assumed(None))
     memory, rows = simulation.arena.memory, simulation.arena.rows("unit")
     found = 0
     for x_number in range(simulation.arena.used["expr"]):

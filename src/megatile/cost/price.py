@@ -334,9 +334,12 @@ class _Loads:
     def _serial(self, rows: Any, run: Run) -> int:
         """All activities one after another: while a plan is not at its end, one of them is under way."""
         assert run.simulation is not None
+        plan, views = run.plan, self.record.launched.views
+        slotted = [(x, v) for x, v in zip(plan.all_levels, views, strict=True) if x.slots is not None]
+        begins = sum(plan.instances(x.name) * v.to_begin_ps for x, v in slotted)
         ends = np.maximum(rows[:, st.R_END], rows[:, st.R_ARRIVED])
         active = np.isin(rows[:, st.R_KIND], (st.WORK, st.COPY, st.SEND, st.INTO, st.MEET))
-        total = int((ends - rows[:, st.R_START])[active].sum())
+        total = begins + int((ends - rows[:, st.R_START])[active].sum())
         queues = run.simulation.table("queue")
         total += int((queues[:, st.SENT] * queues[:, st.CREDITED]).sum())
         memo = run.simulation.table("memo")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from megatile.core.arithmetic import Lambda
 from megatile.core.errors import did_you_mean
@@ -96,10 +96,7 @@ class _Builder(Figures):
                     )
         ordered = self.with_implied(ordered, taken)
         names: dict[str, Scale] = {}
-        scales = [
-            Scale(s.name, s.level, i, s.aliases, s.infer_lambda, s.max_resident, s.limits, s.implied)
-            for i, s in enumerate(ordered)
-        ]
+        scales = [replace(s, position=i) for i, s in enumerate(ordered)]
         for scale in scales:
             for name in (scale.name, *scale.aliases):
                 names[name] = scale
@@ -119,6 +116,7 @@ class _Builder(Figures):
             view.infer_lambda,
             view.max_resident,
             Frozen(view.limits),
+            begin_ps=self.plain(view.begin, self.levels[str(view.target)], ("hw_abstr", i, "begin")) or 0,
         )
 
     def check_order(self, views: tuple[schema.ScaleView, ...]) -> None:

@@ -102,6 +102,8 @@ class Scale:
     max_resident: int | None = None
     limits: Mapping[str, int] = field(default_factory=Frozen)
     implied: bool = False
+    begin_ps: int = 0
+    """From a slot being free to the first command of the instance that takes it."""
 
 
 @dataclass(frozen=True)

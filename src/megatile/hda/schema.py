@@ -147,7 +147,8 @@ class ScaleView:
 
     ``instance_num`` is a count, a tuple of counts (x first) or -1 to infer it. With ``is_flatten`` the scales
     between this one and the one before are collapsed. ``max_resident`` says how many instances one unit of
-    ``target`` holds at a time, ``limits`` how many may be in one instance of a larger scale.
+    ``target`` holds at a time, ``limits`` how many may be in one instance of a larger scale, ``begin`` how
+    long one takes to begin where another has ended.
     """
 
     name: Name
@@ -158,6 +159,7 @@ class ScaleView:
     aliases: tuple[Name, ...] = ()
     max_resident: Count | None = None
     limits: dict[str, Count] = field(default_factory=dict, hash=False)
+    begin: Time | None = None
     source: Source | None = field(default=None, hash=False)
 
     __pydantic_config__ = FORBID

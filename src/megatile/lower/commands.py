@@ -156,6 +156,16 @@ def _in_registers(frame: Frame, block: Block) -> bool:
     return None not in sizes and math.prod(s or 0 for s in sizes) * itemsize(block.home.dtype) <= room
 
 
+def brought(frame: Frame, block: Block) -> Block:
+    """A block in a tile of the stream's own if it lies in a memory above the unit: what it holds has to come
+    from there before anybody knows it."""
+    if frame.level is frame.lowering.first or not copy_request(frame, block, block).far:
+        return block
+    here = between_blocks(frame, block, "l0")
+    copy_block(frame, here, block)
+    return here
+
+
 def between_blocks(frame: Frame, source: Block, level: str) -> Block:
     """A tile of the stream's own, through which a copy goes."""
     shape = tuple(known(a.size) or 0 for a in source.axes)

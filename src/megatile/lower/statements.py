@@ -28,7 +28,7 @@ from megatile.lower import nests
 from megatile.lower.banks import fetch_turns
 from megatile.lower.choice import chosen, count, reach_of
 from megatile.lower.collectives import between_units
-from megatile.lower.commands import between_blocks, compute, copy_block, key_of, note_turns, plain
+from megatile.lower.commands import between_blocks, brought, compute, copy_block, key_of, note_turns, plain
 from megatile.lower.errors import cannot
 from megatile.lower.loops import branch, loop_frame
 from megatile.lower.messages import by_messages
@@ -118,7 +118,7 @@ def _read_scalar(frame: Frame, node: n.ReadScalar) -> None:
     if isinstance(node.value, Load) and all(_is_static(frame, i) for i in node.value.index):
         block = frame.regions.block(n.Region(node.value.source, tuple(n.Dim(i) for i in node.value.index)))
         name = frame.lowering.name(node.name)
-        frame.emit(pm.ReadScalar(name, block.region(), bound))
+        frame.emit(pm.ReadScalar(name, brought(frame, block).region(), bound))
         frame.names[node.name] = Symbol(name)
         frame.ranges[name] = (0, bound)
     elif _is_static(frame, node.value):

@@ -29,11 +29,12 @@ parent and its siblings as between any units (below): a parent's stream runs bes
 parent's place * (units of the scale per unit of the parent's scale) + place(index). With ``slots`` a hardware
 unit holds that many instances at a time. They are dispatched by number to the first slot that becomes free
 (ties: lowest slot, then lowest hardware unit: every unit gets one before any gets two) among the hardware
-units below the parent's, or all of the machine. A slot is free again when all commands of the instance, and
-of the instances below it, have finished. Instances take slot storage: a memory must hold slots times what an
-instance places there (tiles that only one stream of the level names are its instances' alone). A tile of a
-level with slots is local, belongs to its instance and begins undefined. Waiting for an instance that is not
-resident and cannot become so is a deadlock.
+units below the parent's, or all of the machine, and begin there after ``begin_ps`` of the scale. A slot is
+free again when all commands of the instance, and of the instances below it, have finished. Instances
+take slot storage: a memory must hold slots times what an instance places there (tiles that only one stream
+of the level names are its instances' alone). A tile of a level with slots is local, belongs to its
+instance and begins undefined. Waiting for an instance that is not resident and cannot become so is a
+deadlock.
 
 *Reach.* What is sent, signalled, put or met goes to the hardware unit at which an instance is *reached*. One
 reaches the instances that one is in where they are; every other one below its parent: at ``place(index)``, or

@@ -13,6 +13,7 @@ import numpy as np
 
 from megatile.core.expr import constant, symbols
 from megatile.sim import state as st
+from megatile.sim.data import Assumed
 from megatile.sim.engine.instances import where
 from megatile.sim.engine.values import memo_hash
 from megatile.sim.state import NONE
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 MOST_GUESSED = 1 << 16
 """Up to so many instances are answered at once what may be different in every round of a loop."""
+ASKED_AT_ONCE = 1 << 12
+"""So many instances are answered at once what value is assumed for each."""
 Array = Any
 
 
@@ -454,8 +457,19 @@ class Answers:
 
     def value(self, pc: int, actor: int, count: int, _: int, g: int) -> None:
         launched = self.simulation.launch_of(g)
-        value = launched.scalars(self.simulation.rows.statements[pc], launched.chooser(actor), count)
-        self.remember(st.ASK_VALUE, pc, actor, count, 0, int(value))
+        statement, scalars = self.simulation.rows.statements[pc], launched.scalars
+        level, number = launched.which(actor)
+        total = launched.offsets[level + 1] - launched.offsets[level]
+        if not (isinstance(scalars, Assumed) and scalars.has(statement.name, total)):
+            value = scalars(statement, launched.chooser(actor), count)
+            self.remember(st.ASK_VALUE, pc, actor, count, 0, int(value))
+            return
+        first = number // ASKED_AT_ONCE * ASKED_AT_ONCE
+        numbers = np.arange(first, min(first + ASKED_AT_ONCE, total))
+        rows = np.zeros((len(numbers), 6), dtype=np.int64)
+        rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] = st.ASK_VALUE, pc, actor - number + numbers, count
+        rows[:, 5] = scalars(statement, numbers, count)
+        self.remember_all(rows)
 
     def delay(self, flow: int, number: int, path: int, nbytes: int, duration: int) -> None:
         launched = next(x for x in self.simulation.launches if flow in x.flows)

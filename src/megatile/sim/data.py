@@ -19,21 +19,29 @@ def reads_scalars(plan: pm.Plan) -> bool:
     return any(isinstance(s, pm.ReadScalar) for stream in plan.streams for s in pm.statements(stream.body))
 
 
-def assumed(assume: Mapping[str, Any] | None) -> Scalars:
+class Assumed:
     """Values for `ReadScalar` as the user assumes them: an int, or one per unit."""
 
-    def value(statement: pm.ReadScalar, unit: Any, count: Any) -> Any:
-        if assume is None or statement.name not in assume:
+    def __init__(self, assume: Mapping[str, Any] | None) -> None:
+        self.assume = assume
+
+    def has(self, name: str, units: int) -> bool:
+        """Whether there is a value for each of so many units."""
+        given = np.shape((self.assume or {}).get(name, ()))
+        return self.assume is not None and name in self.assume and (not given or given[0] >= units)
+
+    def __call__(self, statement: pm.ReadScalar, unit: Any, count: Any) -> Any:
+        if self.assume is None or statement.name not in self.assume:
             raise TimingError(
                 f"the time depends on the value of '{statement.name}', which only the data knows",
                 place=statement.source,
                 advice=f"simulate with data, or with assume={{'{statement.name}': {statement.bound}}}",
             )
-        given = np.asarray(assume[statement.name])
+        given = np.asarray(self.assume[statement.name])
         if given.dtype.kind not in "iu" or given.ndim > 1 or not given.size:
             raise TimingError(
                 f"assume={{'{statement.name}': …}} takes a number, or one per unit, "
-                f"not {assume[statement.name]!r}"
+                f"not {self.assume[statement.name]!r}"
             )
         if given.min() < 0 or given.max() > statement.bound:
             wrong = int(given.min() if given.min() < 0 else given.max())
@@ -50,8 +58,6 @@ def assumed(assume: Mapping[str, Any] | None) -> Scalars:
                 f"{int(np.max(unit))}"
             )
         return given[unit] if isinstance(unit, np.ndarray) else int(given[unit])
-
-    return value
 
 
 def seen_values(seen: Mapping[tuple[str, Any], list[int]]) -> Scalars:

@@ -22,7 +22,7 @@ from megatile.plan import model as pm
 from megatile.plan.statements import regions_of
 from megatile.sim import state as st
 from megatile.sim.answers import Answers
-from megatile.sim.data import assumed
+from megatile.sim.data import Assumed
 from megatile.sim.engine.transfers import drawn_out, held_until
 from megatile.sim.expressions import Values
 from megatile.sim.simulation import Simulation
@@ -80,7 +80,7 @@ class InStep:
     def __init__(self, resources: Resources, begin: int, contended: bool = True) -> None:
         # Not run; it knows the rows of the plan and the paths, and which of those are shared.
         self.simulation = simulation = Simulation(record=0, engine="plain", contended=contended)
-        self.launched = launched = simulation.add(resources.plan, resources, assumed(None), begin=begin)
+        self.launched = launched = simulation.add(resources.plan, resources, Assumed(None), begin=begin)
         arena, table = simulation.arena, launched.table
         self.view = launched.views[0]
         stream, self.rows = table.streams[0], simulation.rows

@@ -13,7 +13,7 @@ from megatile.hda import HDA
 from megatile.plan.code import Code
 from megatile.plan.model import Plan
 from megatile.sim.contents import with_raw_kept
-from megatile.sim.data import Scalars, assumed
+from megatile.sim.data import Assumed, Scalars
 from megatile.sim.joint import LaunchData
 from megatile.sim.record import Record
 from megatile.sim.result import Result, Run
@@ -101,7 +101,7 @@ class Launch:
         self.result: Result | None = None
         self.cancelled = False
         self._resources, self._turns, self._control, self._delay = resources, turns, control, delay
-        self._scalars: Scalars = assumed(None)
+        self._scalars: Scalars = Assumed(None)
         self._code: list[list[Code]] | None = None
         self._launched: EngineLaunch | None = None
         self._data: LaunchData | None = None

@@ -17,7 +17,7 @@ from megatile.core.quantities import format_bytes, format_time
 from megatile.hda import HDA
 from megatile.plan.model import Plan
 from megatile.plan.residency import copies
-from megatile.sim.data import Scalars, assumed
+from megatile.sim.data import Assumed, Scalars
 from megatile.sim.record import Record, Traffic, Usage
 from megatile.sim.simulation import EVERYTHING, EngineLaunch, Simulation
 from megatile.timing.faults import Faults
@@ -52,7 +52,7 @@ class Run:
     launch: bool = True
     contended: bool = True
     """Whether commands wait for what others use; if not, the time is a lower bound."""
-    scalars: Scalars = field(default_factory=lambda: assumed(None))
+    scalars: Scalars = field(default_factory=lambda: Assumed(None))
     repeatable: bool = True
     """Whether it had the machine for itself, so that it can be recorded when that is asked for."""
     end_ps: int = 0

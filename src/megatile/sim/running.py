@@ -19,7 +19,7 @@ from megatile.plan.model import Plan
 from megatile.sim import state as st
 from megatile.sim.answers import QueueMisuse
 from megatile.sim.contents import Contents
-from megatile.sim.data import Scalars, assumed, reads_scalars, seen_values
+from megatile.sim.data import Assumed, Scalars, reads_scalars, seen_values
 from megatile.sim.in_step import InStep, NotInStep, may_be_in_step
 from megatile.sim.joint import Joint, LaunchData
 from megatile.sim.launches import Launch, SessionError, TimeBudgetExceeded, Worker
@@ -97,7 +97,7 @@ class RunningMachine:
             control=control,
             delay=delay,
         )
-        launch._scalars = scalars or assumed(None)
+        launch._scalars = scalars or Assumed(None)
         if inputs is not None:
             kept = Contents(lasting=False) if contents is None else contents
             launch._code = code

@@ -29,7 +29,7 @@ from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan
 from megatile.plan.structure import check_structure
 from megatile.sim.contents import Contents
-from megatile.sim.data import assumed
+from megatile.sim.data import Assumed
 from megatile.sim.install import InstallError, Queues
 from megatile.sim.launches import Entry, Launch, Prepared, SessionError, Worker
 from megatile.sim.record import Record
@@ -191,7 +191,7 @@ class Session(RunningMachine):
                 plan,
                 at=now if at is None else at,
                 inputs=given if with_data else None,
-                scalars=assumed(assume),
+                scalars=Assumed(assume),
                 contents=self._contents,
                 worker=worker,
                 code=prepared.code,

@@ -14,7 +14,7 @@ from megatile.hda import HDA, machine as find_machine
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan, require_plan
 from megatile.plan.structure import check_structure
-from megatile.sim.data import assumed, reads_scalars
+from megatile.sim.data import Assumed, reads_scalars
 from megatile.sim.record import has_any
 from megatile.sim.result import Result, Run, wants_communication_trace
 from megatile.sim.running import RunningMachine
@@ -70,7 +70,7 @@ def simulate(
     with_data = inputs is not None if data is None else data
     options = as_timing(timing).options(hda, plan.scale)
     runs = [
-        Run(plan, hda, option, current_faults(), engine, installed, launch, scalars=assumed(assume))
+        Run(plan, hda, option, current_faults(), engine, installed, launch, scalars=Assumed(assume))
         for option in options
     ]
     for run in runs:

@@ -22,7 +22,7 @@ from megatile.plan.residency import copies, units_below
 from megatile.sim import state as st
 from megatile.sim.answers import Answers, QueueMisuse
 from megatile.sim.compiled import compiled, is_compiled
-from megatile.sim.data import Scalars, assumed
+from megatile.sim.data import Assumed, Scalars
 from megatile.sim.engine import loop as plain
 from megatile.sim.engine.events import push
 from megatile.sim.engine.instances import begin_launch
@@ -101,7 +101,7 @@ class EngineLaunch:
         self.table = table
         self.plan = table.plan
         self.resources = resources
-        self.scalars: Scalars = assumed(None)
+        self.scalars: Scalars = Assumed(None)
         self.number = number
         self.first = first
         """Its row among the launches, and its first instance among those of all launches (``ACTOR``)."""
@@ -573,6 +573,7 @@ class Simulation:
                 parent, level.count, places, units_below(hda, level, plan) if plan.levels else 0,
                 view.level.total if plan.levels else 0, plan.instances(level.name), streams, one, memory,
                 launched.first + launched.offsets[i], 0, 0, table.lanes(view.dma.channels), int(fixed), 0,
+                view.to_begin_ps,
             ))  # fmt: skip
             if table.memories:
                 private = np.array([int(view.private(name)) for name in table.memories])

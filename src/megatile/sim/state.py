@@ -56,11 +56,12 @@ READY, DATA, CREDIT, ANYDATA, FLAG, MEETING, HAZARD, AHEAD, PENDING, DONE, OVER 
 # such units are in each of the parent's, HARDWARE how many there are (0: the plan has one level), COUNT_OF
 # how many instances; STREAM_OF lists their streams (NONE: all have ONE_STREAM, or none has one); then the
 # first rows in `memory_of`, the number of the first instance, the first flow, when instances start, the
-# queues of engines that each has, whether all instances are there from the beginning, and the first row.
+# queues of engines that each has, whether all instances are there from the beginning, the first row, and how
+# long an instance takes to begin in a slot.
 (
     PARENT_LEVEL, PER_PARENT, PLACES, BELOW_PARENT, HARDWARE, COUNT_OF, STREAM_OF, ONE_STREAM, MEMORY_BASE,
-    FIRST_ACTOR, FIRST_FLOW, START_AT, LANES_OF, FIXED, FIRST_ROW,
-) = range(15)  # fmt: skip
+    FIRST_ACTOR, FIRST_FLOW, START_AT, LANES_OF, FIXED, FIRST_ROW, TO_BEGIN,
+) = range(16)  # fmt: skip
 # Columns of `stream`: the first instruction, the frame that instances begin with, its size.
 FIRST_PC, TEMPLATE, FRAME_SIZE = range(3)
 # Columns of `pool`: the slots of a level below one hardware unit. FREE_SEATS of its rows from FIRST_SEAT on
@@ -229,7 +230,7 @@ WIDTHS = {
     "channel": 8,
     "alias": 1,
     "launch": 15,
-    "level": 15,
+    "level": 16,
     "stream": 3,
     "memory_of": 8,
     "unit": 33,

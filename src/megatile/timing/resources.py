@@ -89,6 +89,7 @@ class Resources:
             if unit >= plan.units:
                 raise FaultError(f"straggler {unit} is no unit of plan '{plan.name}', which has {plan.units}")
         self.level = hda.level(hda.scale(self.scale).level)
+        self.to_begin_ps = hda.scale(self.scale).begin_ps
         self._control = hda.control or Control()
         self.places = self._places()
         self.views: dict[str, Resources] = {} if beside is None else beside.views

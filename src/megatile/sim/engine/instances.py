@@ -246,7 +246,7 @@ def dispatch(s, pool, time):
         why = s[u + OVER_BY]  # the one before in this slot, if it has been waited for
         if s[u + OVER_AT] < time:
             why = s[unit_row(s, s[b + PARENT_ROW]) + CAUSE] if s[b + PARENT_ROW] != NONE else NONE
-        start(s, g, number, time, why)
+        start(s, g, number, time + s[level_row(s, s[u + LEVEL]) + TO_BEGIN], why)
     if s[p + FIRST_WAITING] == NONE:
         for g in range(s[p + FIRST_SEAT], s[p + FIRST_SEAT] + s[p + ALL_SEATS]):
             u = unit_row(s, g)
