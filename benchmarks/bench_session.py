@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from harness import Row, at_most, bench, best_of, growth, peak_memory, ratio_at_most
+from megatile.hda import machine
 from megatile.language import tl
 from megatile.plan.model import Plan
+from megatile.runtime.host.engine import Engine
 from megatile.sim import Session, simulate
 
 RANKS, ELEMENTS = 8, 64
@@ -41,6 +43,15 @@ def launches(plans: list[Plan], count: int, inputs: Any = None) -> int:
         return session.time_ps
 
 
+def hosted(plan: Plan, count: int, pairs: bool) -> int:
+    """So many launches through the host, one after another or in pairs that overlap; how long they take."""
+    engine, at = Engine(machine("ahbm"), data=False), 0
+    for i in range(count):
+        launch, _ = engine.submit(plan, at + 7 * i * (i % 2), [0], beside=pairs)
+        at = launch.end_ps if i % 2 or not pairs else at
+    return engine.end_ps
+
+
 @bench("session")
 def session() -> Iterator[Row]:
     alone, ring = plan_of(scale), plan_of(shift)
@@ -49,6 +60,9 @@ def session() -> Iterator[Row]:
     yield Row("1000 launches", best_of(lambda: launches([alone], 1000)), "s", bar=at_most(2.0))
     yield Row("with data", best_of(lambda: launches([alone], 1000, X)), "s", bar=at_most(2.0))
     yield Row("messages between two", best_of(lambda: launches(halves, 1000)), "s", bar=at_most(2.0))
+    yield Row("through the host", best_of(lambda: hosted(alone, 1000, False)), "s", bar=at_most(2.0))
+    what = "through the host, in 500 pairs that overlap, no two alike"
+    yield Row(what, best_of(lambda: hosted(alone, 1000, True)), "s", bar=at_most(2.0))
     together, one = launches(halves, 2), simulate(ring, machine="ahbm").time_ps
     yield Row("two halves against the whole", together, "ps", one, "one launch", ratio_at_most(1.0))
     yield from growth(

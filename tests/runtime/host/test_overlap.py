@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 import megatile as mt
+from megatile.runtime.host import engine as host_engine
+from megatile.runtime.host.engine import Engine
+from megatile.sim import Session
 
 SIZE = 1 << 20
 
@@ -170,3 +173,28 @@ def test_the_report_is_of_the_busiest_device() -> None:
     assert 4 * times[0] <= report["pe_exec_ns"] < 5 * times[0]
     assert report["pe_exec_ns"] + report["network_ns"] == pytest.approx(report["total_ns"])
     assert 4 * times[0] < report["bound_ns"] <= report["total_ns"]
+
+
+@pytest.mark.parametrize(("name", "shared"), [("ahbm", True), ("dgx-h100", False)])
+def test_groups_of_a_host_have_one_session_and_times_of_their_own(monkeypatch, name, shared) -> None:
+    """Where launches leave something behind (caches), each group has a machine as if nothing was before."""
+    machine, made = mt.machine(name), []
+    monkeypatch.setattr(host_engine, "Session", lambda *a, **k: made.append(Session(*a, **k)) or made[-1])
+    plans = [mt.collective("all_reduce", machine=machine, nbytes=n, algorithm="ring") for n in (4096, 65536)]
+    lasting, rng, at = Engine(machine, data=False), np.random.default_rng(0), 0
+
+    def ends(engine, begin, offset):
+        pair = [
+            engine.submit(p, begin + late, [0], beside=True)[0]
+            for p, late in zip(plans, (0, offset), strict=True)
+        ]
+        return [launch.end_ps - begin for launch in pair]
+
+    offsets = rng.integers(0, 4000, 8).tolist()
+    for offset in offsets:
+        found = ends(lasting, at, offset)
+        sessions = len(made)
+        assert found == ends(Engine(machine, data=False), 0, offset)
+        assert len(made) == sessions + 1
+        at += max(found)
+    assert len(made) - len(offsets) == (1 if shared else len(offsets))

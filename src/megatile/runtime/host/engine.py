@@ -42,6 +42,7 @@ class Timed:
     result: Result
     machine: HDA
     installed: bool
+    known: dict[tuple[Any, ...], Resources] = field(default_factory=dict)
 
     @cached_property
     def compute_ps(self) -> int:
@@ -54,10 +55,15 @@ class Timed:
         """What it would take if nothing were shared."""
         return lower_bound(self.plan, self.machine, timing=self.result.timing)
 
-    def resources(self, plan: Plan) -> Resources:
-        return Resources(
-            self.machine, plan, current_faults(), installed=self.installed, timing=self.result.timing
-        )
+    def resources(self, plan: Plan, crowded: bool = False) -> Resources:
+        """The machine as the plan sees it; ``crowded``: it shares the engines of its units with others."""
+        key = id(plan), crowded, current_faults()
+        if key not in self.known:
+            self.known[key] = made = Resources(
+                self.machine, plan, key[2], installed=self.installed, timing=self.result.timing
+            )
+            made.crowded |= crowded
+        return self.known[key]
 
 
 @dataclass(eq=False)
@@ -118,6 +124,8 @@ class Engine:
         self._last: dict[int, Launch] = {}
         self._open: list[Launch] = []
         self._joint: dict[tuple[Any, ...], list[int]] = {}
+        self._idle: list[Session] = []
+        self._caches = any(memory.cache for memory in self.machine.memories)
         self._end_ps = 0
 
     # submitting
@@ -251,22 +259,26 @@ class Engine:
         base = group[0].start_ps
         key = tuple((id(w.plan), id(w.timed), w.start_ps - base) for w in group)
         if key not in self._joint:
-            self._joint[key] = [w.end_ps or 0 for w in self._together(group, 0)]
+            runs = zip(group, self._together(group, 0), strict=True)
+            self._joint[key] = [w.start_ps - base + (run.end_ps or 0) - run.submit_ps for w, run in runs]
         return [base + end for end in self._joint[key]]
 
     def _together(self, group: Sequence[Launch], record: int) -> list[SessionLaunch]:
-        """Run some launches beside each other in a session that begins with the first of them."""
-        session, base = Session(self.machine, record=record), group[0].start_ps
-        crowded = len({w.plan.scale for w in group if w.plan}) == 1
-        for launch in group:
-            assert launch.plan is not None
+        """Run some launches beside each other, from when a session has nothing to do: in the one that groups
+        have in common, unless something would be left to them or from them."""
+        plans = [w.plan for w in group if w.plan]
+        parts: list[Any] = [x for p in plans for x in (*p.channels, *p.flags)]
+        lasting = self._caches or any(x.installed for x in parts)
+        common = not record and not lasting
+        session = self._idle.pop() if common and self._idle else Session(self.machine, record=record)
+        begin, crowded = session.time_ps - group[0].start_ps, len({p.scale for p in plans}) == 1
+        for launch, plan in zip(group, plans, strict=True):
             assert launch.timed is not None
-            resources = launch.timed.resources(launch.plan)
-            if crowded:
-                resources.crowded = True  # engines of one unit are shared with the other launches there
-            session.start(resources, at=launch.start_ps - base, turns=False)
+            resources = launch.timed.resources(plan, crowded)
+            session.start(resources, at=begin + launch.start_ps, turns=False)
         found = list(session.host.pending)
         session.wait()
+        self._idle += [session] * common
         return found
 
     def free_ps(self, device: int) -> int:
