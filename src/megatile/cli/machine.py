@@ -244,7 +244,7 @@ def measure(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the machine file (.yaml); it extends 'cpu'.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Half the time, larger errors.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A third of the time, larger errors.")] = False,
     db: Annotated[
         Path | None,
         typer.Option("--db", envvar="MEGATILE_PERFDB", help="Also keep times of products in this database."),
@@ -253,11 +253,13 @@ def measure(
 ) -> None:
     """Measure this computer: rates of vectors, products, special functions and copies, latencies, launches.
 
+    What is found is kept: k.compare takes it for machine='cpu' from now on.
+
     Example: megatile measure -o host.yaml
     """
     from megatile.runtime.measure import measure as measured
 
-    found = measured(output, quick=quick, database=db)
+    found = measured(output, quick=quick, database=db, keep=True)
     if json:
         print_json("measure", found.json())
     else:

@@ -1,6 +1,6 @@
 """What this computer is: the values of the ``cpu`` machine, read from the operating system.
 
-Nothing is measured, so the same computer always gives the same machine. What cannot be read keeps the
+Nothing is measured here, so the same computer always gives the same machine. What cannot be read keeps the
 default of ``machines/cpu.yaml``.
 """
 
@@ -13,6 +13,9 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+from megatile.core import kept
+from megatile.core.version import __version__
+
 CPU_FOLDER = Path("/sys/devices/system/cpu")
 VECTOR_BITS = {"avx512f": 512, "avx2": 256, "avx": 256, "sve": 256, "asimd": 128, "neon": 128, "sse2": 128}
 
@@ -20,6 +23,12 @@ VECTOR_BITS = {"avx512f": 512, "avx2": 256, "avx": 256, "sve": 256, "asimd": 128
 def probed(name: str) -> dict[str, int | str]:
     """Overrides for a shipped machine: those of this computer for ``cpu``, none for others."""
     return dict(_host()) if name == "cpu" else {}
+
+
+def measured_file() -> Path:
+    """Where ``megatile measure`` keeps what it has found, for ``k.compare``: a file for every computer."""
+    parts = [f"{key}={value}" for key, value in _host() if key not in ("clock", "memory")]
+    return kept.directory() / f"measured-{kept.key(__version__, platform.node(), *parts)}"
 
 
 @cache

@@ -5,10 +5,21 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
+from megatile.core import kept
+from megatile.hda import divided
+from megatile.runtime.measure.figures import Figure, described
 from megatile.targets.common.compare import Phase, _phases, as_called
 from megatile.trace import read_trace
 
 N = 1 << 16
+
+
+@pytest.fixture(autouse=True)
+def measured(tmp_path, monkeypatch):
+    """Where 'megatile measure' would keep its figures: no test sees those of this computer, nor waits."""
+    monkeypatch.setattr("megatile.targets.common.kernel.SPREAD", 0.0)
+    monkeypatch.setattr("megatile.targets.common.compare.measured_file", lambda: tmp_path / "measured")
+    return tmp_path / "measured"
 
 
 @T.program
@@ -74,6 +85,22 @@ def test_the_shipped_description_is_not_far_off(program):
     assert 1 / 3 < found.ratio < 3, str(found)
 
 
+def test_what_was_measured_stands_for_this_computer(measured):
+    k, data = mt.compile(product, threads=1), arrays(product)
+    before = k.compare(*data, seconds=1.0)
+    found = [Figure("control.launch.call.overhead", 1.0, "s", 0.0, 3, "by hand")]
+    kept.write(measured, described("cpu-measured", found).encode())
+    after = k.compare(*data, seconds=1.0)
+    assert (before.machine.name, after.machine.name) == ("cpu", "cpu-measured")
+    assert after.total.predicted > 1 > before.total.predicted
+    assert k.compare(*data, machine=mt.machine("cpu", clock="1 GHz"), seconds=1.0).machine.name == "cpu"
+    both = mt.compile(all_reduce(2, 64), threads=2)
+    x, y = np.ones((2, 64), np.float32), np.zeros(64, np.float32)
+    assert both.compare(x, y, machine=divided(mt.machine("cpu"), 2), seconds=1.0).total.predicted > 1
+    measured.write_bytes(b"damaged")
+    assert k.compare(*data, seconds=1.0).machine.name == "cpu"
+
+
 def test_seconds_of_elsewhere():
     found = mt.compile(product, threads=1).compare(*arrays(product), machine="dgx-h100", seconds=1.0)
     assert found.total.measured == 1.0
@@ -98,11 +125,25 @@ def test_arrays_are_where_they_fit():
     assert near.memory("ram").unit_bandwidth == pytest.approx(own, rel=1e-4)
     assert middle.memory("ram").bandwidth == pytest.approx(last.bandwidth, rel=1e-4)
     assert middle.memory("ram").unit_bandwidth == pytest.approx(last.unit_bandwidth, rel=1e-4)
-    assert far.memory("l3_cache").bandwidth == pytest.approx(10e9, rel=1e-4)
+    kept_share = 2**25 / 2**30  # the last cache keeps what it has room for
+    assert far.memory("l3_cache").bandwidth == pytest.approx(
+        1 / (kept_share / last.bandwidth + (1 - kept_share) / 10e9), rel=1e-4
+    )
     part = as_called(hda, 3 << 19, 1).memory("ram").unit_bandwidth
     assert part == pytest.approx(2 / (1 / own + 1 / last.unit_bandwidth), rel=1e-4)
     other = mt.machine("dgx-h100")
     assert as_called(other, 1 << 20, 1) is other
+
+
+def test_tiles_that_copies_push_out_of_the_first_cache_come_back():
+    hda = mt.machine("cpu", cores=2, l1="32 KiB", clock="2 GHz", **{"memory.l1_cache.fill": "100 GB/s"})
+    own = hda.memory("scratch").bandwidth
+    rates = [as_called(hda, 1 << 19, 1, tile=kib << 10).memory("ram").unit_bandwidth for kib in (8, 16, 64)]
+    assert rates == pytest.approx([1 / (1 / own + again / 100e9) for again in (0, 0.5, 1)], rel=1e-4)
+    without = mt.machine("cpu", cores=2, l1="32 KiB", clock="2 GHz")
+    assert as_called(without, 1 << 19, 1, tile=1 << 16).memory("ram").unit_bandwidth == pytest.approx(
+        own, rel=1e-4
+    )
 
 
 def test_a_kernel_says_what_does_its_statements_elsewhere():
@@ -146,8 +187,6 @@ def test_more_work_for_a_collective_takes_longer_in_the_prediction():
 
 
 def test_devices_of_this_computer_share_its_cores():
-    from megatile.hda import divided
-
     host = mt.machine("cpu", cores=8)
     assert host.count("device") == 1
     assert divided(host, 1) is host

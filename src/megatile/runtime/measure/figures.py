@@ -90,10 +90,9 @@ def sampled(values: Iterable[float]) -> Sample:
     return Sample(best, max(0.0, statistics.median(found) / best - 1), len(found))
 
 
-def timed(call: Callable[[], object], runs: int, alone: bool = True) -> Sample:
-    """Seconds of a call. ``alone``: it has one thread, whose own time counts, so that others who use the
-    computer meanwhile hardly disturb; else the time of the clock on the wall."""
-    clock = time.thread_time if alone else time.perf_counter
+def timed(call: Callable[[], object], runs: int) -> list[float]:
+    """Seconds of a call of one thread, in its own time: others who use the computer hardly count."""
+    clock = time.thread_time
     call()
     begun = clock()
     call()
@@ -104,7 +103,7 @@ def timed(call: Callable[[], object], runs: int, alone: bool = True) -> Sample:
         for _ in range(times):
             call()
         found.append((clock() - begun) / times)
-    return sampled(found)
+    return found
 
 
 def described(name: str, figures: Sequence[Figure]) -> str:

@@ -11,7 +11,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
@@ -37,75 +37,98 @@ TILE = (40, 96)
 """Of elementwise work: it fits the first cache."""
 PRODUCT = (112, 96, 80)
 DTYPES = ("f32", "f64", "bf16", "f16", "f8e4m3", "i8")
-OFTEN, ROUNDS = 64 << 20, 5
-"""Bytes of copies that are timed in several rounds."""
-BLOCK = 24 << 10
-"""Bytes that a block copies."""
+ROUNDS, QUICK_ROUNDS = 9, 3
+"""How often all is measured: the best counts, for what others do comes and goes."""
 
 
 class Host:
     """The computer that is measured, and what is known of it already."""
 
     def __init__(self, quick: bool) -> None:
-        self.quick = quick
-        self.runs = 7 if quick else 15
+        self.quick, self.rounds, self.runs = quick, QUICK_ROUNDS if quick else ROUNDS, 4
         self.hda: HDA = machine("cpu")
         self.cores = self.hda.count("block")
         self.l1, self.l2 = (self.hda.memory(name).size for name in ("l1_cache", "scratch"))
+        self.near, self.far = 3 * self.l1 // 16, 2 * self.l1
+        self.kernels: dict[Any, Kernel] = {}
+        self.times: dict[Any, list[float]] = {}
+
+    def seen(self, key: Any, seconds: Iterable[float]) -> Sample:
+        """What this round and those before say about something."""
+        self.times.setdefault(key, []).extend(seconds)
+        return sampled(self.times[key])
+
+    def run(self, make: Callable[..., Any], *args: Any, threads: int = 1, runs: int = 0) -> Sample:
+        """A call of a program, timed as `k.compare` does it."""
+        key = make, args, threads
+        if key not in self.kernels:
+            self.kernels[key] = compile_program(make(*args), threads=threads)
+        params = enumerate(self.kernels[key].code_for(()).program.params)
+        arrays = [self.array(i, p.shape, numpy_dtype(p.dtype)) for i, p in params]
+        return self.seen(key, [self.kernels[key].profile(*arrays, repeat=runs or self.runs).seconds])
+
+    def array(self, number: int, shape: tuple[Any, ...], dtype: Any) -> np.ndarray:
+        """An argument; the pages of large ones are there from the beginning."""
+        count = math.prod(shape)
+        if count * dtype.itemsize < self.l2:
+            return np.full(shape, 1 if dtype.kind == "i" else 0.3, dtype)
+        return self.large[number].view(dtype)[:count].reshape(shape)
 
     @cached_property
+    def large(self) -> list[np.ndarray]:
+        return [np.full(LARGEST // 4, 0.3, np.float32) for _ in range(2)]
+
+    def step(
+        self, make: Callable[..., Any], *args: Any, steps: int, threads: int = 1, runs: int = 0
+    ) -> Sample:
+        """One of the equal steps of a program, without the call."""
+        whole = self.run(make, *args, threads=threads, runs=runs)
+        return whole.less(self.call.seconds + (self.wakeup.seconds if threads > 1 else 0), steps)
+
+    @property
     def call(self) -> Sample:
         """A call of a program that does next to nothing."""
-        return timed(_call(samples.nothing(1)), 4 * self.runs)
+        return self.run(samples.nothing, 1)
 
-    @cached_property
-    def copies(self) -> dict[int, Sample]:
-        """Seconds for each byte in copies by one core, by bytes of both arrays."""
-        sizes = {self.l2 // 2, 4 * self.l2, 2 * LARGEST}
-        more = {8 * self.l2 * 2**e for e in range((LARGEST // self.l2 // 4).bit_length())}
-        more |= set() if self.quick else {size * 3 // 2 for size in more}
-        sizes |= {size for size in more if size < 2 * LARGEST}
-        calls = {size: _call(samples.copies(size // 8, BLOCK // 4)) for size in sizes if size <= OFTEN}
-        found = {size: self.copying(size, 1) for size in sorted(sizes) if size > OFTEN}
-        for _ in range(ROUNDS):  # others who use the last cache come and go
-            for size, call in calls.items():
-                once = self.copying(size, 1, call, ROUNDS)
-                found[size] = min(once, found.get(size, once), key=lambda s: s.seconds)
-        return found
-
-    def copying(
-        self, both: int, threads: int, call: Callable[[], object] | None = None, rounds: int = 1
-    ) -> Sample:
-        count = both // 8
-        call = call or _call(samples.copies(count, BLOCK // 4), threads)
-        runs = self.runs * (1 if threads == 1 else 4) // (rounds if both <= OFTEN else 3)
-        call_s = self.call.seconds if threads == 1 else self.wakeup.seconds + self.call.seconds
-        return timed(call, max(1, runs), alone=threads == 1).less(call_s, 8 * count)
-
-    @cached_property
+    @property
     def wakeup(self) -> Sample:
         """What a call takes longer with threads for all cores."""
         if self.cores == 1:
             return Sample(1e-9, 0, 1)
-        both = timed(_call(samples.nothing(self.cores), self.cores), 4 * self.runs, alone=False)
+        both = self.run(samples.nothing, self.cores, threads=self.cores, runs=4 * self.runs)
         return both.less(self.call.seconds)
 
-    @cached_property
-    def l3(self) -> tuple[int, float, Sample, Sample]:
-        """Bytes of the last cache that this computer really has for itself, with what they are uncertain by;
-        copies in it and behind it. A cache that others use too is smaller than the system says. Arrays up to
-        its size are in it, and less and less of them up to twice that (as `k.compare` has it): every copy
-        that is neither as fast as in it nor as slow as behind it says where it ends."""
-        inside, behind = self.copies[4 * self.l2], self.copies[max(self.copies)]
-        slower = behind.seconds - inside.seconds
-        parts = {size: (s.seconds - inside.seconds) / slower for size, s in sorted(self.copies.items())}
-        ends = [size / (1 + part) for size, part in parts.items() if size > 4 * self.l2 and 0.1 < part < 0.9]
-        if slower <= 0 or not ends:
-            within = max(size for size, part in parts.items() if slower <= 0 or part <= 0.5)
-            return max(4 * self.l2, within), 0.5, inside, behind
-        middle = statistics.median(ends)
-        spread = (max(ends) - min(ends)) / 2 / middle
-        return max(4 * self.l2, round(middle)), max(spread, 0.1), inside, behind
+    def copying(self, both: int, threads: int = 1, tile: int = 0) -> Sample:
+        """Seconds for each byte of copies through tiles; of the bytes of both arrays."""
+        count, runs = both // 8, self.runs if both <= LARGEST else 2
+        return self.step(
+            samples.copies, count, (tile or self.near) // 4, steps=8 * count, threads=threads, runs=runs
+        )
+
+    @property
+    def copies(self) -> dict[int, Sample]:
+        """Seconds for each byte in copies by one core, by bytes of both arrays."""
+        sizes = {self.l2 // 2, 4 * self.l2, 2 * LARGEST}
+        more = {8 * self.l2 * 2**e for e in range((LARGEST // self.l2 // 8).bit_length())}
+        more |= set() if self.quick else {size * 3 // 2 for size in more}
+        return {size: self.copying(size) for size in sorted(sizes | {s for s in more if s <= LARGEST})}
+
+    def l3(self, copies: dict[int, Sample]) -> tuple[int, float]:
+        """Bytes of the last cache that this computer really has for itself (others may use it too), and how
+        far off the copies are then: so much of larger arrays stays in it, as `k.compare` has it."""
+        inside, behind = copies[4 * self.l2].seconds, copies[max(copies)].seconds
+        if behind <= inside:
+            return max(copies), 0.5
+        parts = {size: (s.seconds - inside) / (behind - inside) for size, s in copies.items()}
+
+        def off(size: float) -> float:
+            found = (abs(part - max(0.0, 1 - size / of)) for of, part in parts.items())
+            return statistics.fmean(found)
+
+        size = min(
+            (4 * self.l2 * 2 ** (e / 8) for e in range(8 * (LARGEST // self.l2).bit_length())), key=off
+        )
+        return round(size), off(size)
 
 
 Probe = Callable[[Host], Iterator[Figure]]
@@ -120,15 +143,6 @@ def probe(name: str) -> Callable[[Probe], Probe]:
     return register
 
 
-def _call(program: Any, threads: int = 1) -> Callable[[], object]:
-    kernel: Kernel = compile_program(program, threads=threads)
-    arrays = [
-        np.full(p.shape, 0.3 if p.dtype[0] != "i" else 1, numpy_dtype(p.dtype))
-        for p in program.build("cpu").params
-    ]
-    return lambda: kernel(*arrays)
-
-
 @probe("calls")
 def calls(host: Host) -> Iterator[Figure]:
     yield duration("control.launch.call.overhead", host.call, "a call of a program that does nothing")
@@ -136,7 +150,7 @@ def calls(host: Host) -> Iterator[Figure]:
         "control.launch.thread_wakeup.overhead", host.wakeup, "the same with a thread on every core"
     )
     blocks = 4096
-    each = timed(_call(samples.nothing(blocks)), host.runs).less(host.call.seconds, 2 * blocks)
+    each = host.step(samples.nothing, blocks, steps=2 * blocks)
     yield duration(
         "engines.load_store.startup", each, "blocks that do nothing, for each of their two commands"
     )
@@ -146,20 +160,20 @@ def calls(host: Host) -> Iterator[Figure]:
 def vectors(host: Host) -> Iterator[Figure]:
     elements, steps = math.prod(TILE), 100
     shape = "×".join(map(str, TILE))
-    plain = timed(_call(samples.scaling(*TILE, steps)), host.runs).less(host.call.seconds, steps)
+    plain = host.step(samples.scaling, *TILE, steps, steps=steps)
     how = f"elements of a {shape} tile read and written"
     yield rate("memory.registers.bandwidth", 8 * elements, "B/s", plain, how)
-    tiny = timed(_call(samples.scaling(1, 16, 20 * steps)), host.runs).less(host.call.seconds, 20 * steps)
+    tiny = host.step(samples.scaling, 1, 16, 20 * steps, steps=20 * steps)
     yield duration("engines.simd.startup", tiny, "elementwise work on 16 elements")
     for dtype, key in (("f32", "any"), ("f64", "f64")):
-        found = timed(_call(samples.polynomial(*TILE, steps, dtype)), host.runs).less(
-            host.call.seconds, steps
-        )
+        found = host.step(samples.polynomial, *TILE, steps, dtype, steps=steps)
         how = f"a polynomial in {dtype} on a {shape} tile"
         yield rate(f"engines.simd.throughput.{key}", samples.POLYNOMIAL * elements, "FLOP/s", found, how)
-    found = timed(_call(samples.exponentials(*TILE, steps)), host.runs).less(host.call.seconds, steps)
+    found = host.step(samples.exponentials, *TILE, steps, steps=steps)
     how = f"exp on a {shape} tile"
     yield rate("engines.special_functions.throughput.any", elements, "OP/s", found, how)
+    first = host.step(samples.exponentials, 1, 16, 20 * steps, steps=20 * steps).less(tiny.seconds)
+    yield duration("engines.special_functions.latency", first, "exp of 16 elements, of those, and so on")
 
 
 @probe("products")
@@ -167,41 +181,44 @@ def matrix_products(host: Host) -> Iterator[Figure]:
     flops, steps = 2 * math.prod(PRODUCT), 20
     for dtype in DTYPES[:4] if host.quick else DTYPES:
         try:
-            call = _call(samples.products(*PRODUCT, steps, dtype))
+            found = host.step(samples.products, *PRODUCT, steps, dtype, steps=steps)
         except CompileError:
             continue
-        found = timed(call, host.runs).less(host.call.seconds, steps)
         how = f"products of {dtype} tiles {'×'.join(map(str, PRODUCT))}"
         key = "f8" if dtype.startswith("f8") else dtype
         yield rate(f"engines.fma.throughput.{key}", flops, "FLOP/s", found, how)
         if dtype == "f32":
             small = (14, 32, 16)
-            tiny = timed(_call(samples.products(*small, 10 * steps)), host.runs)
             work = found.seconds * math.prod(small) / math.prod(PRODUCT)
-            tiny = tiny.less(host.call.seconds, 10 * steps).less(work)
+            tiny = host.step(samples.products, *small, 10 * steps, steps=10 * steps).less(work)
             yield duration("engines.fma.startup", tiny, "a product of 14×32×16, less its work")
 
 
 @probe("copies")
 def memories(host: Host) -> Iterator[Figure]:
-    size, uncertain, inside, behind = host.l3
-    near = host.copies[host.l2 // 2]
+    copies = host.copies
+    size, uncertain = host.l3(copies)
+    near, inside, behind = (copies[size] for size in (host.l2 // 2, 4 * host.l2, max(copies)))
     how = "copies through tiles, both arrays together "
-    for name in ("memory.scratch.bandwidth", "engines.load_store.bandwidth"):
-        yield rate(name, 1, "B/s", near, how + format_bytes(host.l2 / 2))
+    yield rate("memory.scratch.bandwidth", 1, "B/s", near, how + format_bytes(host.l2 / 2))
+    best = min(near, inside, key=lambda s: s.seconds)
+    yield rate("engines.load_store.bandwidth", 1, "B/s", best, "the faster of copies in both caches")
+    again = host.copying(4 * host.l2, tile=host.far).less(inside.seconds)
+    how_much = (
+        f"copies through tiles of {format_bytes(host.far)}, less those through {format_bytes(host.near)}"
+    )
+    yield rate("memory.l1_cache.fill", 1, "B/s", again, how_much)
     count = host.l2 // 16
-    direct = timed(_call(samples.moving(count)), host.runs).less(host.call.seconds)
+    direct = host.step(samples.moving, count, steps=1)
     how_much = f"an array of {format_bytes(4 * count)} copied at once"
     yield rate("engines.memcpy.bandwidth", 4 * count, "B/s", direct, how_much)
-    yield Figure("memory.l3_cache.size", size, "B", uncertain, 1, "where copies become slower")
-    rows = ("l3_cache", inside, 4 * host.l2), ("ram", behind, max(host.copies))
-    for name, sample, both in rows:
-        one = rate(f"memory.{name}.unit_bandwidth", 1, "B/s", sample, how.format(both / 2**20) + ", one core")
-        yield one
+    yield Figure("memory.l3_cache.size", size, "B", uncertain, host.rounds, "where copies become slower")
+    for name, sample, both in (("l3_cache", inside, 4 * host.l2), ("ram", behind, max(copies))):
+        said = how + format_bytes(both)
+        yield rate(f"memory.{name}.unit_bandwidth", 1, "B/s", sample, said + ", one core")
         many = host.copying(both, host.cores) if host.cores > 1 else sample
         best = min((many, sample), key=lambda s: s.seconds)
-        said = how.format(both / 2**20) + f", {host.cores} cores"
-        yield rate(f"memory.{name}.bandwidth", 1, "B/s", best, said)
+        yield rate(f"memory.{name}.bandwidth", 1, "B/s", best, said + f", {host.cores} cores")
 
 
 @cache
@@ -218,21 +235,23 @@ def _native() -> ctypes.CDLL:
 def latencies(host: Host) -> Iterator[Figure]:
     sizes = {"l1_cache": host.l1 // 2, "scratch": host.l2 // 2, "l3_cache": 4 * host.l2, "ram": LARGEST}
     for name, nbytes in sizes.items():
-        chain, steps = _chain(nbytes), 20_000 if host.quick else 50_000
+        chain, steps = _chain(nbytes), 20_000
         start = [ctypes.c_void_p(chain.ctypes.data)]
 
         def walk(start: list[Any] = start, steps: int = steps) -> None:
             start[0] = ctypes.c_void_p(_native().follow(start[0], ctypes.c_long(steps)))
 
-        found = timed(walk, host.runs).less(0, steps)
+        found = host.seen(name, timed(walk, host.runs)).less(0, steps)
         yield duration(f"memory.{name}.latency", found, f"pointers through {format_bytes(nbytes)}")
     array = np.ones(host.l1 // 2 // 4, np.float32)
     lines, rounds = array.nbytes * 8 // max(128, vector_bits()), 50
     address = ctypes.c_void_p(array.ctypes.data)
-    seen = timed(lambda: _native().read_all(address, ctypes.c_long(lines), ctypes.c_long(rounds)), host.runs)
+    reading = lambda: _native().read_all(address, ctypes.c_long(lines), ctypes.c_long(rounds))  # noqa: E731
+    seen = host.seen("read", timed(reading, host.runs))
     yield rate("memory.l1_cache.bandwidth", rounds * array.nbytes, "B/s", seen, "an array read")
 
 
+@cache
 def _chain(nbytes: int) -> np.ndarray:
     """Lines that each hold the address of the next, in random order, in one circle."""
     lines = nbytes // 64
@@ -249,7 +268,7 @@ def peaks(host: Host) -> Iterator[Figure]:
     for dtype, kind, wide in (("f32", ctypes.c_float, lanes), ("f64", ctypes.c_double, lanes // 2)):
         chains = getattr(_native(), f"chains_{dtype}")
         numbers = ctypes.c_long(steps), kind(0.5), kind(0.5)
-        found = timed(lambda chains=chains, numbers=numbers: chains(*numbers), host.runs)  # type: ignore[misc]
+        found = host.seen(dtype, timed(lambda: chains(*numbers), host.runs))  # noqa: B023
         yield rate(
             f"peak {dtype}", 24 * wide * steps, "FLOP/s", found, "chains of multiply-adds in registers"
         )
@@ -265,17 +284,12 @@ def devices(host: Host) -> Iterator[Figure]:
     what all have, and writes the result to all."""
     if host.cores == 1:
         return
-    count, steps = host.l2 // 16, 20
-
-    def step(count: int, steps: int) -> Sample:
-        call = _call(samples.reducing(count, steps), 2)
-        return timed(call, 4 * host.runs, alone=False).less(host.call.seconds + host.wakeup.seconds, steps)
-
-    tiny, how = step(1, 10 * steps), "an all-reduce by two devices of "
-    each = Sample(tiny.seconds / MESSAGES, tiny.error, tiny.runs)
+    count, steps, runs = host.l2 // 16, 20, 4 * host.runs
+    tiny = host.step(samples.reducing, 1, 10 * steps, steps=10 * steps, threads=2, runs=runs)
+    each, how = Sample(tiny.seconds / MESSAGES, tiny.error, tiny.runs), "an all-reduce by two devices of "
     yield duration("networks.shared_memory.latency", each, how + "one element")
-    work = step(count, steps).less(tiny.seconds)
-    yield rate("networks.shared_memory.bandwidth", 8 * count, "B/s", work, how + format_bytes(4 * count))
+    work = host.step(samples.reducing, count, steps, steps=steps, threads=2, runs=runs).less(tiny.seconds)
+    yield rate("networks.shared_memory.bandwidth", 4 * count, "B/s", work, how + format_bytes(4 * count))
 
 
 @probe("processes")
@@ -283,15 +297,14 @@ def processes(host: Host) -> Iterator[Figure]:
     if not hasattr(os, "fork"):
         return
     count, rounds = max(2, host.cores), 200
-    started = sampled(_seconds(lambda: run(_idle, count)) for _ in range(5))
+    started = host.seen("launch", [_seconds(lambda: run(_idle, count))])
     yield duration("process launch", started, f"{count} processes begun and ended")
     _native()
     for name, work, members, how in (
         ("barrier", _meet, count, f"{count} processes"),
         ("signal", _answer, 2, "to another process, half of there and back"),
     ):
-        found = [max(run(work, members, args=(rounds,))) for _ in range(host.runs)]
-        yield duration(name, sampled(found), how)
+        yield duration(name, host.seen(name, [max(run(work, members, args=(rounds,)))]), how)
 
 
 def _seconds(call: Callable[[], object]) -> float:

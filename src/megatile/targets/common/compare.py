@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,9 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megatile.core import kept
+from megatile.core.dtypes import itemsize
 from megatile.core.quantities import format_time
-from megatile.hda import HDA, machine as find_machine
+from megatile.hda import HDA, divided, machine as find_machine
+from megatile.hda.document import parse_document
 from megatile.hda.model import MemoryLayer
+from megatile.hda.probe import measured_file
+from megatile.ir import nodes as n
 from megatile.lower.calls import simulate
 from megatile.sim import Result
 from megatile.timing.origins import origin_lines
@@ -25,6 +31,8 @@ CACHES = ("scratch", "l3_cache")
 """Of the machine of a CPU, where arrays stay between calls, the nearest first; behind them is ``ram``."""
 
 
+COPIED = 3
+"""Times its bytes that a copy through a tile brings into the first cache: source, tile and target."""
 Rates = tuple[float, ...]
 """Bytes per second."""
 
@@ -101,10 +109,11 @@ def compared(
     """Predict what was measured."""
     sizes = zip(arrays, code.copies, strict=True)
     size = sum(int(np.prod(a.shape)) * a.dtype.itemsize * copies for a, copies in sizes)
-    hda, devices = find_machine(machine), code.program.launch.devices
+    devices = code.program.launch.devices
+    hda = _measured(find_machine(machine), devices)
     if elsewhere:  # a process for each device, as far as there are cores
         threads = max(threads, min(devices, hda.count("block", within="device")))
-    hda = as_called(hda, size, threads, devices)
+    hda = as_called(hda, size, threads, devices, _tile(code))
     result = simulate(prog, *arrays, machine=hda, data=False)
     lines, measured = _phases(profile.phases)
     phases = tuple(
@@ -117,16 +126,35 @@ def compared(
     return found
 
 
-def as_called(hda: HDA, nbytes: int, threads: int, devices: int = 1) -> HDA:
+def _measured(hda: HDA, devices: int) -> HDA:
+    """The machine, or what ``megatile measure`` has kept where it is this computer as it ships."""
+    shipped = find_machine("cpu")
+    text = kept.read(measured_file()) if hda in (shipped, divided(shipped, devices)) else None
+    return hda if text is None else HDA.from_document(parse_document(text.decode()), {})
+
+
+def _tile(code: MachineCode) -> int:
+    """Bytes of the largest tile of a program."""
+    found = (x for x in n.walk(code.program.body) if isinstance(x, n.Alloc))
+    return max((math.prod(map(int, x.shape)) * itemsize(x.dtype) for x in found), default=0)
+
+
+def as_called(hda: HDA, nbytes: int, threads: int, devices: int = 1, tile: int = 0) -> HDA:
     """The machine of a CPU as repeated calls see it: with the cores of its threads divided among the devices
-    of the program, and with arrays that fit a cache in that cache. Of arrays up to twice its size, a part is.
-    Devices that share a core have a part of its time each. Other machines stay as they are."""
+    of the program, and with arrays that fit a cache in that cache; the last one keeps a part of larger ones.
+    Tiles stay in the first cache where copies to and from them leave room for them; else they come into it
+    once more. Devices that share a core have a part of its time each. Other machines stay as they are."""
     names = {m.name for m in hda.memories}
     if not {"socket", "core"} <= {level.name for level in hda.levels} or not {*CACHES, "ram"} <= names:
         return hda
     own, shared, ram = (hda.memory(m) for m in (*CACHES, "ram"))
-    behind = _partly(nbytes, shared, _rates(shared, 1), _rates(ram, 1))
-    rates = _partly(nbytes, own, _rates(own, threads), behind)
+    kept = min(1.0, shared.size / max(nbytes, 1))
+    behind = _partly(kept, _rates(shared, 1), _rates(ram, 1))
+    rates = _partly(held(nbytes, own), _rates(own, threads), behind)
+    first = hda.memory("l1_cache")
+    if first.fill is not None:
+        again = 1 / first.fill * (1 - held(COPIED * tile, first))
+        rates = 1 / (1 / rates[0] + again / threads), 1 / (1 / rates[1] + again)
     time, busy = min(1.0, threads / devices), min(threads, devices)
     rates = rates[0] / devices, min(rates[1], rates[0] / busy) * time
     changed: dict[str, Any] = {
@@ -143,7 +171,7 @@ def as_called(hda: HDA, nbytes: int, threads: int, devices: int = 1) -> HDA:
     changed["hw_spec.pe_groups.socket.num_units"] = max(1, threads // devices)
     if devices > 1:
         (link,) = (network for network in hda.networks if network.connects == "socket")
-        far = min(behind[1], behind[0] / busy)
+        far = min(behind[1], behind[0] / busy) / 2  # what is sent is read and written
         changed |= {
             "hw_spec.pe_groups.host.num_units": devices,
             f"networks.{link.name}.bandwidth": f"{min(link.bandwidth, far) * time:.6g} B/s",
@@ -153,10 +181,15 @@ def as_called(hda: HDA, nbytes: int, threads: int, devices: int = 1) -> HDA:
     return find_machine(hda, **changed)
 
 
-def _partly(nbytes: float, cache: MemoryLayer, here: Rates, behind: Rates) -> Rates:
-    """Rates of arrays of which a cache holds all up to its size, and less and less up to twice that."""
-    held = min(1.0, max(0.0, 2 - nbytes / cache.size))
-    return tuple(1 / (held / a + (1 - held) / b) for a, b in zip(here, behind, strict=True))
+def _partly(part: float, here: Rates, behind: Rates) -> Rates:
+    """Rates of arrays of which a part is here."""
+    return tuple(1 / (part / a + (1 - part) / b) for a, b in zip(here, behind, strict=True))
+
+
+def held(nbytes: float, cache: MemoryLayer) -> float:
+    """The part that a core's own cache holds of data that are used again and again: all up to its size, and
+    less and less up to twice that, for it gives up first what was not used for longest."""
+    return min(1.0, max(0.0, 2 - nbytes / cache.size))
 
 
 def _slower(hda: HDA, time: float) -> dict[str, str]:
