@@ -117,6 +117,14 @@ def test_the_package_follows_the_table() -> None:
     assert violations(PACKAGE) == []
 
 
+def test_the_tests_mirror_the_package() -> None:
+    tests = Path(__file__).parent
+    folders = {path.parent.relative_to(tests).as_posix() for path in tests.rglob("test_*.py")}
+    besides = {".", "benchmarks", "docs", "fuzz"}
+    assert {name for name in folders - besides if not (PACKAGE / name).is_dir()} == set()
+    assert {name for name in ALLOWED if not any((tests / name).rglob("test_*.py"))} == {"tilelang"}
+
+
 def test_the_table_has_no_cycle() -> None:
     for folder in ALLOWED:
         below = reachable(folder) - {folder}
