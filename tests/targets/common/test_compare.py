@@ -135,6 +135,16 @@ def test_arrays_are_where_they_fit():
     assert as_called(other, 1 << 20, 1) is other
 
 
+def test_every_array_of_a_call_takes_its_time_and_threads_are_woken():
+    hda = mt.machine("cpu")
+    before = {s.name: s.overhead_ps for s in hda.control.launch}
+    for threads, arrays in ((1, 3), (2, 2)):
+        found = {s.name: s.overhead_ps for s in as_called(hda, 64, threads, arrays=arrays).control.launch}
+        assert found["argument"] == arrays * before["argument"] > 0
+        assert found["call"] == before["call"]
+        assert found["thread_wakeup"] == (threads > 1) * before["thread_wakeup"]
+
+
 def test_tiles_that_copies_push_out_of_the_first_cache_come_back():
     hda = mt.machine("cpu", cores=2, l1="32 KiB", clock="2 GHz", **{"memory.l1_cache.fill": "100 GB/s"})
     own = hda.memory("scratch").bandwidth

@@ -90,6 +90,7 @@ def measure(
     host, found = Host(quick), list[Figure]()
     with shown("measuring", progress) as advance:
         for turn in range(host.rounds):  # others who use the computer come and go
+            host.turn = turn
             found.clear()
             for number, (name, probe) in enumerate(PROBES):
                 tell(name, turn * len(PROBES) + number, host.rounds * len(PROBES))

@@ -37,7 +37,7 @@ TILE = (40, 96)
 """Of elementwise work: it fits the first cache."""
 PRODUCT = (112, 96, 80)
 DTYPES = ("f32", "f64", "bf16", "f16", "f8e4m3", "i8")
-ROUNDS, QUICK_ROUNDS = 9, 3
+ROUNDS, QUICK_ROUNDS = 15, 3
 """How often all is measured: the best counts, for what others do comes and goes."""
 
 
@@ -50,6 +50,7 @@ class Host:
         self.cores = self.hda.count("block")
         self.l1, self.l2 = (self.hda.memory(name).size for name in ("l1_cache", "scratch"))
         self.near, self.far = 3 * self.l1 // 16, 2 * self.l1
+        self.turn = 0
         self.kernels: dict[Any, Kernel] = {}
         self.times: dict[Any, list[float]] = {}
 
@@ -83,12 +84,19 @@ class Host:
     ) -> Sample:
         """One of the equal steps of a program, without the call."""
         whole = self.run(make, *args, threads=threads, runs=runs)
-        return whole.less(self.call.seconds + (self.wakeup.seconds if threads > 1 else 0), steps)
+        arrays = len(self.kernels[make, args, threads].code_for(()).shapes)
+        call = self.call.seconds + arrays * self.argument.seconds
+        return whole.less(call + (self.wakeup.seconds if threads > 1 else 0), steps)
+
+    @property
+    def argument(self) -> Sample:
+        """What a call takes longer for every array."""
+        return self.run(samples.copies, 1, 1).less(self.run(samples.nothing, 1).seconds)
 
     @property
     def call(self) -> Sample:
-        """A call of a program that does next to nothing."""
-        return self.run(samples.nothing, 1)
+        """A call of a program that does next to nothing, without its array."""
+        return self.run(samples.nothing, 1).less(self.argument.seconds)
 
     @property
     def wakeup(self) -> Sample:
@@ -96,7 +104,7 @@ class Host:
         if self.cores == 1:
             return Sample(1e-9, 0, 1)
         both = self.run(samples.nothing, self.cores, threads=self.cores, runs=4 * self.runs)
-        return both.less(self.call.seconds)
+        return both.less(self.run(samples.nothing, 1).seconds)
 
     def copying(self, both: int, threads: int = 1, tile: int = 0) -> Sample:
         """Seconds for each byte of copies through tiles; of the bytes of both arrays."""
@@ -105,29 +113,28 @@ class Host:
             samples.copies, count, (tile or self.near) // 4, steps=8 * count, threads=threads, runs=runs
         )
 
-    @property
-    def copies(self) -> dict[int, Sample]:
-        """Seconds for each byte in copies by one core, by bytes of both arrays."""
-        sizes = {self.l2 // 2, 4 * self.l2, 2 * LARGEST}
+    def copies(self, threads: int) -> dict[int, Sample]:
+        """Seconds for each byte in copies, by bytes of both arrays: in the second cache and behind it."""
         more = {8 * self.l2 * 2**e for e in range((LARGEST // self.l2 // 8).bit_length())}
         more |= set() if self.quick else {size * 3 // 2 for size in more}
-        return {size: self.copying(size) for size in sorted(sizes | {s for s in more if s <= LARGEST})}
+        sizes = {self.l2 // 2, 4 * self.l2, *(s for s in more if s <= LARGEST), 2 * LARGEST}
+        return {size: self.copying(size, threads) for size in sorted(sizes)}
 
-    def l3(self, copies: dict[int, Sample]) -> tuple[int, float]:
+    def l3(self, tables: Iterable[dict[int, Sample]]) -> tuple[int, float]:
         """Bytes of the last cache that this computer really has for itself (others may use it too), and how
         far off the copies are then: so much of larger arrays stays in it, as `k.compare` has it."""
-        inside, behind = copies[4 * self.l2].seconds, copies[max(copies)].seconds
-        if behind <= inside:
-            return max(copies), 0.5
-        parts = {size: (s.seconds - inside) / (behind - inside) for size, s in copies.items()}
+        parts = []
+        for copies in tables:
+            inside, behind = copies[4 * self.l2].seconds, copies[max(copies)].seconds
+            if behind <= inside:
+                return max(copies), 0.5
+            parts += [(size, (s.seconds - inside) / (behind - inside)) for size, s in copies.items()]
 
         def off(size: float) -> float:
-            found = (abs(part - max(0.0, 1 - size / of)) for of, part in parts.items())
-            return statistics.fmean(found)
+            return statistics.fmean(abs(part - max(0.0, 1 - size / of)) for of, part in parts)
 
-        size = min(
-            (4 * self.l2 * 2 ** (e / 8) for e in range(8 * (LARGEST // self.l2).bit_length())), key=off
-        )
+        steps = range(8 * (LARGEST // self.l2).bit_length())
+        size = min((4 * self.l2 * 2 ** (e / 8) for e in steps), key=off)
         return round(size), off(size)
 
 
@@ -146,6 +153,7 @@ def probe(name: str) -> Callable[[Probe], Probe]:
 @probe("calls")
 def calls(host: Host) -> Iterator[Figure]:
     yield duration("control.launch.call.overhead", host.call, "a call of a program that does nothing")
+    yield duration("control.launch.argument.overhead", host.argument, "the same with one array more")
     yield duration(
         "control.launch.thread_wakeup.overhead", host.wakeup, "the same with a thread on every core"
     )
@@ -196,9 +204,10 @@ def matrix_products(host: Host) -> Iterator[Figure]:
 
 @probe("copies")
 def memories(host: Host) -> Iterator[Figure]:
-    copies = host.copies
-    size, uncertain = host.l3(copies)
-    near, inside, behind = (copies[size] for size in (host.l2 // 2, 4 * host.l2, max(copies)))
+    one = host.copies(1)
+    every = host.copies(host.cores) if host.cores > 1 else one
+    size, uncertain = host.l3((one, every))
+    near, inside = one[host.l2 // 2], one[4 * host.l2]
     how = "copies through tiles, both arrays together "
     yield rate("memory.scratch.bandwidth", 1, "B/s", near, how + format_bytes(host.l2 / 2))
     best = min(near, inside, key=lambda s: s.seconds)
@@ -213,11 +222,10 @@ def memories(host: Host) -> Iterator[Figure]:
     how_much = f"an array of {format_bytes(4 * count)} copied at once"
     yield rate("engines.memcpy.bandwidth", 4 * count, "B/s", direct, how_much)
     yield Figure("memory.l3_cache.size", size, "B", uncertain, host.rounds, "where copies become slower")
-    for name, sample, both in (("l3_cache", inside, 4 * host.l2), ("ram", behind, max(copies))):
+    for name, both in (("l3_cache", 4 * host.l2), ("ram", max(one))):
         said = how + format_bytes(both)
-        yield rate(f"memory.{name}.unit_bandwidth", 1, "B/s", sample, said + ", one core")
-        many = host.copying(both, host.cores) if host.cores > 1 else sample
-        best = min((many, sample), key=lambda s: s.seconds)
+        yield rate(f"memory.{name}.unit_bandwidth", 1, "B/s", one[both], said + ", one core")
+        best = min(every[both], one[both], key=lambda s: s.seconds)
         yield rate(f"memory.{name}.bandwidth", 1, "B/s", best, said + f", {host.cores} cores")
 
 
@@ -296,15 +304,16 @@ def devices(host: Host) -> Iterator[Figure]:
 def processes(host: Host) -> Iterator[Figure]:
     if not hasattr(os, "fork"):
         return
-    count, rounds = max(2, host.cores), 200
-    started = host.seen("launch", [_seconds(lambda: run(_idle, count))])
+    count, rounds, now = max(2, host.cores), 200, host.turn % 5 == 0  # seldom: it takes long
+    started = host.seen("launch", [_seconds(lambda: run(_idle, count))] if now else [])
     yield duration("process launch", started, f"{count} processes begun and ended")
     _native()
     for name, work, members, how in (
         ("barrier", _meet, count, f"{count} processes"),
         ("signal", _answer, 2, "to another process, half of there and back"),
     ):
-        yield duration(name, host.seen(name, [max(run(work, members, args=(rounds,)))]), how)
+        found = host.seen(name, [max(run(work, members, args=(rounds,)))] if now else [])
+        yield duration(name, found, how)
 
 
 def _seconds(call: Callable[[], object]) -> float:

@@ -113,7 +113,7 @@ def compared(
     hda = _measured(find_machine(machine), devices)
     if elsewhere:  # a process for each device, as far as there are cores
         threads = max(threads, min(devices, hda.count("block", within="device")))
-    hda = as_called(hda, size, threads, devices, _tile(code))
+    hda = as_called(hda, size, threads, devices, _tile(code), len(arrays))
     result = simulate(prog, *arrays, machine=hda, data=False)
     lines, measured = _phases(profile.phases)
     phases = tuple(
@@ -139,7 +139,7 @@ def _tile(code: MachineCode) -> int:
     return max((math.prod(map(int, x.shape)) * itemsize(x.dtype) for x in found), default=0)
 
 
-def as_called(hda: HDA, nbytes: int, threads: int, devices: int = 1, tile: int = 0) -> HDA:
+def as_called(hda: HDA, nbytes: int, threads: int, devices: int = 1, tile: int = 0, arrays: int = 1) -> HDA:
     """The machine of a CPU as repeated calls see it: with the cores of its threads divided among the devices
     of the program, and with arrays that fit a cache in that cache; the last one keeps a part of larger ones.
     Tiles stay in the first cache where copies to and from them leave room for them; else they come into it
@@ -162,8 +162,9 @@ def as_called(hda: HDA, nbytes: int, threads: int, devices: int = 1, tile: int =
         for m in ("l3_cache", "ram")
         for key, rate in zip(("bandwidth", "unit_bandwidth"), rates, strict=True)
     }
-    if threads == 1:
-        changed["control.launch.thread_wakeup.overhead"] = "0 ns"
+    for station in hda.control.launch if hda.control else ():
+        times = {"thread_wakeup": threads > 1, "argument": arrays}.get(station.name, 1)
+        changed[f"control.launch.{station.name}.overhead"] = f"{station.overhead_ps * times} ps"
     slower = min(1.0, rates[1] / _rates(own, 1)[1])
     for engine in hda.engines:
         if engine.level == "socket" and engine.bandwidth:
