@@ -1,11 +1,9 @@
 """Memories that units share are reached through their own ports, not through one of the units."""
 
-import pytest
-
 import megatile as mt
 from megatile.hda import machine
 from megatile.plan.build import PlanBuilder
-from megatile.timing import Resources, TimingError
+from megatile.timing import Resources
 
 H100 = machine("dgx-h100")
 SMS = 132
@@ -21,7 +19,7 @@ def reading(units=SMS):
     return b.finish()
 
 
-def keys(resources, path):
+def keys(path):
     return [s.resource for s in path.stages]
 
 
@@ -39,39 +37,11 @@ def test_one_tensor_read_by_all_blocks():
 
 def test_stages_inside_a_device():
     r = Resources(H100, reading())
-    read = r.memory_path(5, "hbm", 0, local="shared")
-    assert keys(r, read) == [("memory", "hbm", 0), None]
+    read = r.path(0, "hbm", 5, "shared")
+    assert keys(read) == [("memory", "hbm", 0), None]
     memories = H100.memory("hbm").latency_ps + H100.memory("shared").latency_ps
     assert read.latency_ps == memories + r.dma.latency_ps
-    write = r.memory_path(5, "hbm", 0, write=True, local="shared")
-    assert keys(r, write) == [None, ("memory", "hbm", 0)]
-    assert keys(r, r.path(5, "shared", 0, "hbm")) == keys(r, write)
-    assert keys(r, r.memory_path(5, "hbm", 0)) == [("memory", "hbm", 0)]
-    assert r.memory_path(5, "hbm", 0) is r.memory_path(5, "hbm", 0)
-
-
-def test_stages_from_another_device():
-    r = Resources(H100, reading())
-    read = r.memory_path(5, "hbm", 1, local="shared")
-    names = keys(r, read)
-    assert names[0] == ("memory", "hbm", 1)
-    assert [link.network for link in names[1:-1]] == ["nvlink", "nvlink"]
-    assert names[-1] is None
-    back = r.memory_path(5, "hbm", 1, write=True, local="shared")
-    assert keys(r, back)[-1] == ("memory", "hbm", 1)
-    assert set(keys(r, back)[1:-1]).isdisjoint(names[1:-1]), "the other direction of the links"
-    assert r.memory_path(5, "hbm", 1, chunk=256).granule == 256
-
-
-def test_memories_that_units_have_for_themselves():
-    ahbm = machine("ahbm")
-    b = PlanBuilder("p", scale="pe", units=4)
-    b.tile("x", (4,), "f32", memory="tcm")
-    r = Resources(ahbm, b.finish())
-    assert keys(r, r.memory_path(1, "tcm", 1)) == [None]
-    away = keys(r, r.memory_path(1, "tcm", 2))
-    assert away[0] is None
-    assert len(away) > 1, "over the network of the cube"
+    assert keys(r.path(5, "shared", 0, "hbm")) == [None, ("memory", "hbm", 0)]
 
 
 def test_a_slice_belongs_to_its_unit():
@@ -81,9 +51,3 @@ def test_a_slice_belongs_to_its_unit():
     r = Resources(machine("ahbm"), b.finish())
     assert len(r.path(0, "tcm", 3, "hbm").stages) > 2
     assert len(r.path(0, "tcm", 3, "sram").stages) == 2
-
-
-def test_an_instance_that_does_not_exist():
-    r = Resources(H100, reading(1))
-    with pytest.raises(TimingError, match="has 8 of 'hbm', not gpu:8"):
-        r.memory_path(0, "hbm", 8)

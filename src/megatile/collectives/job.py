@@ -7,7 +7,7 @@ Sizes count elements of the *whole* buffer, as nccl-tests does: the one that hol
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
@@ -149,6 +149,3 @@ class Job:
             "all_to_all": (max(1, self.block * self.ranks),),
         }.get(self.operation, whole)
         return first, second
-
-    def for_operation(self, operation: str) -> Job:
-        return replace(self, operation=operation)

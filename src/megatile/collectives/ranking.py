@@ -19,9 +19,9 @@ from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.libraries import RING_PIECE, channels_in_use, reason_against, steps_saved
 from megatile.collectives.registry import Algorithm
 from megatile.core.errors import MegatileError
-from megatile.core.expr import Expr, symbols
 from megatile.core.progress import tell
 from megatile.cost.price import lower_bound
+from megatile.cost.walk import Values, Walk, value_of
 from megatile.hda import HDA
 from megatile.plan import model as pm
 from megatile.plan.model import Plan, PlanError
@@ -361,45 +361,30 @@ SAMPLES = 5
 def effort(plan: pm.Plan) -> int:
     """About how many commands a plan issues, its queues counted as ``QUEUE`` commands each."""
     queues = sum(plan.units * channel.members for channel in plan.channels)
-    total = 0.0
-    for stream in plan.streams:
+    return round(sum(_Commands(stream).found for stream in plan.streams)) + QUEUE * queues
+
+
+class _Commands(Walk):
+    """Counts the commands of a stream by some of its units and some rounds of its loops."""
+
+    def __init__(self, stream: pm.Stream) -> None:
+        self.found = 0.0
         units = np.concatenate([np.arange(*run) for run in stream.units])
         some = units[:: max(1, len(units) // 1024)]
-        total += _count(stream.body, {"unit": some}, np.ones(len(some))).sum() * (len(units) / len(some))
-    return int(total) + QUEUE * queues
+        self.block(stream.body, {"unit": some}, np.full(len(some), len(units) / len(some)))
 
+    def command(self, s: Any, known: Values, times: Any) -> None:
+        self.found += times.sum()
 
-def _count(body: tuple[Any, ...], known: Mapping[str, Any], active: Any) -> Any:
-    """Commands that each unit issues; a condition or count that is not known beforehand is taken to hold."""
-    found = np.zeros(len(active))
-    for statement in body:
-        if isinstance(statement, pm.Loop):
-            ends = (statement.start, statement.stop, statement.step)
-            start, stop, step = (_value(e, known, len(active)) for e in ends)
-            if start is None or stop is None or step is None:
-                found = found + 8 * _count(statement.body, known, active)
-                continue
-            trips = np.maximum(0, -(-(stop - start) // np.where(step == 0, 1, step)))
-            rounds = np.unique(
-                np.linspace(0, max(0, int(trips.max(initial=0)) - 1), SAMPLES).astype(np.int64)
-            )
-            inside = sum(
-                _count(statement.body, {**known, statement.index: start + step * at}, active * (at < trips))
-                for at in rounds.tolist()
-            )
-            found = found + inside * trips.max(initial=0) / len(rounds)
-        elif isinstance(statement, pm.If):
-            holds = _value(statement.condition, known, len(active))
-            chosen = active if holds is None else active * (holds != 0)
-            found = found + _count(statement.body, known, chosen)
-            if holds is not None:
-                found = found + _count(statement.orelse, known, active * (holds == 0))
-        else:
-            found = found + active
-    return found
-
-
-def _value(expression: Expr, known: Mapping[str, Any], units: int) -> Any:
-    if not set(symbols(expression)) <= set(known):
-        return None
-    return np.broadcast_to(np.asarray(expression.evaluate(known), dtype=np.int64), (units,))
+    def loop(self, s: pm.Loop, known: Values, times: Any) -> None:
+        bounds = [value_of(e, known) for e in (s.start, s.stop, s.step)]
+        if any(b is None for b in bounds):
+            self.block(s.body, known, 8 * times)
+            return
+        start, stop, step = (np.broadcast_to(b, times.shape) for b in bounds)
+        trips = np.maximum(0, -(-(stop - start) // np.where(step == 0, 1, step)))
+        most = int(trips.max(initial=0))
+        rounds = np.unique(np.linspace(0, max(0, most - 1), SAMPLES).astype(np.int64)).tolist()
+        for at in rounds:
+            chosen = times * (at < trips) * most / len(rounds)
+            self.block(s.body, {**known, s.index: start + step * at}, chosen)

@@ -13,7 +13,6 @@ from megatile.core.expr import (
     ZERO,
     Const,
     Expr,
-    expr,
     known,
     maximum,
     minimum,
@@ -294,7 +293,3 @@ def scattered(home: Home) -> bool:
 def inside(start: Expr, size: Expr, length: Expr, ranges: Ranges) -> bool:
     """Whether ``size`` elements from ``start`` are surely inside 0..length."""
     return at_least(start, 0, ranges) and at_least(length - start - size, 0, ranges)
-
-
-def extent_of(value: Expr | int) -> Expr:
-    return maximum(expr(value), 0)

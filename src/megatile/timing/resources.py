@@ -374,11 +374,11 @@ class Resources:
             self._memories[name] = (layer, bandwidth, contended)
         return self._memories[name]
 
-    def _memory_stage(self, name: str, unit: int, instance: int | None = None, shared: bool = False) -> Stage:
+    def _memory_stage(self, name: str, unit: int, shared: bool = False) -> Stage:
         layer, bandwidth, contended = self.memory(name)
-        if instance is None:
-            instance = self._instance(name, unit)
-        key = ("memory", layer.name, instance) if contended or layer.cache or shared else None
+        key = (
+            ("memory", layer.name, self._instance(name, unit)) if contended or layer.cache or shared else None
+        )
         latency_ps = 0 if layer.name in self.view.counted else layer.latency_ps
         return Stage(key, latency_ps, bandwidth)
 
@@ -529,32 +529,6 @@ class Resources:
         least = extents(self.plan)
         tiles = [t for t in self.plan.tiles if self.hda.memory(t.memory) is self.hda.memory(memory)]
         return {tile.name: brick(tile, least[tile.name], size) for tile in tiles}
-
-    def memory_path(
-        self,
-        unit: int,
-        memory: str,
-        instance: int,
-        write: bool = False,
-        local: str | None = None,
-        chunk: int | None = None,
-    ) -> Path:
-        """The path between a unit and one memory of a layer, by the number of the level's unit that has it:
-        into the unit's memory ``local`` (a read), or out of it (``write``). No other unit stands between."""
-        key = ("memory", self.places[unit], memory, instance, write, local, chunk)
-        if key not in self._paths:
-            level = self.hda.level(self.memory(memory)[0].level)
-            there, here = Unit(level.name, instance), self.hardware(unit)
-            if not 0 <= instance < level.total:
-                raise TimingError(f"machine '{self.hda.name}' has {level.total} of '{memory}', not {there}")
-            outer = min(level.total, self.level.total)
-            between: tuple[Stage, ...] = ()
-            if instance * outer // level.total != here.index * outer // self.level.total:
-                between = self.fabric.stages(*((here, there) if write else (there, here)))
-            far = (self._memory_stage(memory, unit, instance),)
-            near = (self._memory_stage(local, unit),) if local is not None else ()
-            self._paths[key] = self._made(near + between + far if write else far + between + near, chunk)
-        return self._paths[key]
 
     def _made(self, stages: tuple[Stage, ...], chunk: int | None, by: str = "") -> Path:
         dma = self.mover(by) if by else self.dma
