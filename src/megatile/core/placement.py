@@ -99,14 +99,24 @@ def part(layout: Layout, shape: tuple[int, ...], extents: tuple[int, ...], rank:
             units, place = extents[layout.axis], coords[layout.axis]
         whole[layout.dim] = _share(layout.order, shape[layout.dim], units, place)
     elif isinstance(layout, Mesh):
-        for axis, one in enumerate(layout.axes):
-            if isinstance(one, Shard):
-                start, stop = whole[one.dim]
-                low, high = cut(int(stop - start), extents[axis], coords[axis])
-                whole[one.dim] = (start + low, start + high)
+        return tuple(runs(layout.axes, shape, extents, coords))
     elif isinstance(layout, Owner):
         whole = [_as_share(indices) for indices in layout.sets[rank]]
     return tuple(whole)
+
+
+def runs(
+    axes: Sequence[Layout], shape: tuple[int, ...], extents: tuple[int, ...], coords: tuple[int, ...]
+) -> list[tuple[int, int]]:
+    """Start and stop of every dimension on the unit at these coordinates, each axis dividing what the ones
+    before it leave."""
+    found = [(0, n) for n in shape]
+    for one, units, place in zip(axes, extents, coords, strict=False):
+        if isinstance(one, Shard):
+            start, stop = found[one.dim]
+            low, high = cut(stop - start, units, place)
+            found[one.dim] = (start + low, start + high)
+    return found
 
 
 def _share(order: str, length: int, units: int, rank: int) -> Share:

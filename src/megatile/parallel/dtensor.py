@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from megatile.core.arguments import no_none
-from megatile.core.placement import Partial, Replicate, Shard
+from megatile.core.placement import Partial, Replicate, Shard, runs
 from megatile.parallel.mesh import DeviceMesh, Placement
-from megatile.parallel.redistribute import Path, State, bounds, local_shape, plan_path, redistributed
+from megatile.parallel.redistribute import Path, State, local_shape, plan_path, redistributed
 from megatile.parallel.state import ParallelError
 from megatile.runtime.host import ops
 from megatile.runtime.host.tensor import Tensor
@@ -210,7 +210,7 @@ def distribute_tensor(
     array = np.asarray(tensor.numpy() if isinstance(tensor, Tensor) else tensor)
     state = _checked(device_mesh, placements, array.ndim)
     at, host = device_mesh.get_coordinate(), device_mesh.torch
-    held = bounds(array.shape, device_mesh.shape, state, at)
+    held = runs(state, array.shape, device_mesh.shape, at)
     local = array[tuple(slice(start, stop) for start, stop in held)]
     first = all(at[n] == 0 for n, p in enumerate(state) if isinstance(p, Partial))
     local = local if first else np.zeros_like(local)

@@ -14,7 +14,7 @@ from math import prod
 from typing import Any
 
 from megatile.core.dtypes import itemsize
-from megatile.core.placement import Partial, Replicate, Shard, cut
+from megatile.core.placement import Partial, Replicate, Shard, runs
 from megatile.core.quantities import format_time
 from megatile.parallel.mesh import DeviceMesh, Placement
 from megatile.runtime.host.groups import Call
@@ -57,20 +57,7 @@ def local_shape(
     shape: tuple[int, ...], mesh: DeviceMesh, state: State, at: tuple[int, ...]
 ) -> tuple[int, ...]:
     """The shape that the rank at these coordinates of the mesh holds."""
-    return tuple(stop - start for start, stop in bounds(shape, mesh.shape, state, at))
-
-
-def bounds(
-    shape: tuple[int, ...], extents: tuple[int, ...], state: State, at: tuple[int, ...]
-) -> list[tuple[int, int]]:
-    """Start and stop of every dimension of a tensor on the rank at these coordinates."""
-    found = [(0, extent) for extent in shape]
-    for number, placement in enumerate(state):
-        if isinstance(placement, Shard):
-            start, stop = found[placement.dim]
-            low, high = cut(stop - start, extents[number], at[number])
-            found[placement.dim] = (start + low, start + high)
-    return found
+    return tuple(stop - start for start, stop in runs(state, shape, mesh.shape, at))
 
 
 def _steps(state: State, dims: Collection[int]) -> Iterator[tuple[int, Placement, str]]:
@@ -162,7 +149,7 @@ def _extents(shape: tuple[int, ...], mesh: DeviceMesh, state: State, mesh_dim: i
     found = []
     for place in range(mesh.size(mesh_dim)):
         there = (*at[:mesh_dim], place, *at[mesh_dim + 1 :])
-        start, stop = bounds(shape, mesh.shape, state, there)[dim]
+        start, stop = runs(state, shape, mesh.shape, there)[dim]
         found.append(stop - start)
     return found
 
@@ -214,8 +201,8 @@ def _all_reduce(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: St
 def _cut(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
     dim = step.after.dim  # type: ignore[union-attr]
     after = (*state[: step.mesh_dim], step.after, *state[step.mesh_dim + 1 :])
-    start = bounds(shape, mesh.shape, state, mesh.get_coordinate())[dim][0]
-    low, high = bounds(shape, mesh.shape, after, mesh.get_coordinate())[dim]
+    start = runs(state, shape, mesh.shape, mesh.get_coordinate())[dim][0]
+    low, high = runs(after, shape, mesh.shape, mesh.get_coordinate())[dim]
     return taken(local, dim, low - start, high - start)
 
 
@@ -243,7 +230,7 @@ def _trimmed(x: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> 
     """The elements that belong to this rank, without padding."""
     dim = step.after.dim  # type: ignore[union-attr]
     after = (*state[: step.mesh_dim], step.after, *state[step.mesh_dim + 1 :])
-    low, high = bounds(shape, mesh.shape, after, mesh.get_coordinate())[dim]
+    low, high = runs(after, shape, mesh.shape, mesh.get_coordinate())[dim]
     return x if x.shape[dim] == high - low else taken(x, dim, 0, high - low)
 
 

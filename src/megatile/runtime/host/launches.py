@@ -84,25 +84,11 @@ class Launches:
         """A tensor to another device, over the network between them."""
         if source.dtype != target.dtype:
             raise TensorError(f"copy_ between devices keeps the type: {source.dtype} is not {target.dtype}")
-        call = Call(
-            "send_recv",
-            source.device_index,
-            source.numel(),
-            source.dtype,
-            [source],
-            [target],
-            at_ps=self.clock_ps,
+        what = (source.numel(), source.dtype, [source], [target])
+        sent, got = (
+            Call("send_recv", end.device_index, *what, at_ps=self.clock_ps) for end in (source, target)
         )
-        got = Call(
-            "send_recv",
-            target.device_index,
-            source.numel(),
-            source.dtype,
-            [source],
-            [target],
-            at_ps=self.clock_ps,
-        )
-        self.wait_for(self.collectives.message(call, got).end_ps)
+        self.wait_for(self.collectives.message(sent, got).end_ps)
 
     def launch(
         self, name: str, fn: Callable[..., Any], *args: Any, _defer_wait: bool = False, **options: Any
