@@ -209,6 +209,22 @@ def test_plans_by_hand_in_a_circle_name_their_lines() -> None:
     assert plan.digest == Plan.from_json(plan.to_json()).digest
 
 
+def test_signals_in_a_circle_say_who_would_send_them() -> None:
+    def turn(u: int) -> Plan:
+        b = PlanBuilder(f"turn{u}", scale="pe", units=3)
+        b.wait(b.flag("turn", installed=True), 1)
+        b.signal(b.flag("turn"), to=(u + 1) % 3)
+        return b.finish().part([u])
+
+    s = Session("ahbm")
+    for u in range(3):
+        s.submit(turn(u))
+    with pytest.raises(
+        Deadlock, match=r"pe1: wait of launch 1 'turn1' at .* lacks signal on turn from .*pe0"
+    ):
+        s.wait()
+
+
 def test_a_launch_whose_partner_never_comes_waits_for_it() -> None:
     s, plan = Session(toy(2)), pingpong()
     one = s.submit(plan.part([0]))

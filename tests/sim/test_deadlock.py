@@ -85,3 +85,18 @@ def test_a_wait_without_a_signal() -> None:
     b.wait(b.flag("ready"), 1)
     with pytest.raises(Deadlock, match=r"wait at .*test_deadlock\.py:\d+ lacks signal on ready"):
         simulate(b.finish(), machine=toy(2))
+
+
+def test_who_would_signal_in_another_round_or_branch() -> None:
+    b = PlanBuilder("rounds", scale="core", units=4)
+    flag = b.flag("turn")
+    with b.when(unit < 2) as branch, b.loop(0, 3):
+        b.signal(flag, to=1 - unit)
+        b.wait(flag, 5)
+    with branch.otherwise():
+        b.signal(flag, to=5 - unit)
+        b.wait(flag, 2)  # what the other sent is not enough, and nothing follows
+    with pytest.raises(Deadlock) as error:
+        simulate(b.finish(), machine=toy(4))
+    peers = {w.unit: w.waits_on for w in error.value.graph.waiters}
+    assert peers == {"core0": "core1", "core1": "core0", "core2": "nobody", "core3": "nobody"}

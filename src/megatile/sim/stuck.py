@@ -13,7 +13,7 @@ from megatile.plan.check import CountingWalk
 from megatile.plan.commands import chooser
 from megatile.plan.follow import PlanDeadlock
 from megatile.sim import state as st
-from megatile.sim.answers import QueueMisuse
+from megatile.sim.answers import Alike, QueueMisuse
 from megatile.sim.data import Scalars
 from megatile.sim.install import both_ends
 from megatile.sim.record import source_of
@@ -38,10 +38,11 @@ def wait_graph(simulation: Simulation, names: Mapping[int, str] | None = None) -
     if not waiting and not outside:
         return None
     waiting.sort(key=lambda g: units[g, st.STATE] == st.PENDING)
+    signals = _signals(simulation, waiting) if (units[waiting, st.STATE] == st.FLAG).any() else {}
     waiters = tuple(
         replace(w, launch=(names or {}).get(int(units[g, st.LAUNCH]), ""))
         for g in waiting
-        for w in _waiters(simulation, g)
+        for w in _waiters(simulation, g, signals)
     )
     return WaitGraph(
         waiters + outside, tuple(_pointers(simulation)), max(simulation.last_ps, simulation.clock_ps)
@@ -60,7 +61,38 @@ def _outside(simulation: Simulation) -> Iterator[Waiter]:
             yield Waiter(me, "begin", "slot", "", holder, "")
 
 
-def _waiters(simulation: Simulation, g: int) -> Iterator[Waiter]:
+def _signals(simulation: Simulation, waiting: list[int]) -> dict[int, list[int]]:
+    """By counter, who waits for something else before a signal to it, as far as instances' numbers say."""
+    arena, units, found = simulation.arena, simulation.table("unit"), dict[int, list[int]]()
+    streams: dict[tuple[int, int, int], dict[int, int]] = {}
+    for g in waiting:
+        (launched, level, _), number = simulation.view(g), int(units[g, st.NUMBER])
+        if number == st.NONE:
+            continue
+        stream = int(launched.table.stream_of[level][number])
+        streams.setdefault((launched.number, level, stream), {})[number] = g
+    for (launch, level, stream), members in streams.items():
+        launched, code = simulation.launches[launch], arena.rows("code")
+        first = launched.table.streams[stream].first
+        mine = code[first : first + int(np.argmax(code[first:, st.KIND] == st.END))]
+        again = np.flatnonzero(mine[:, st.KIND] == st.AGAIN)
+        for at in np.flatnonzero(mine[:, st.KIND] == st.SIGNAL).tolist():
+            alike = Alike(simulation, launched, level, stream, first + at)
+            (to, known), (member, also) = (alike.value(int(mine[at, x])) for x in (st.B, st.C))
+            if not (alike.fixed and known and also):
+                continue
+            start, each = arena.rows("flag")[launched.flags + mine[at, st.A]][:2].tolist()
+            round_again = again[mine[again, st.B] <= first + at]
+            for number, counter in zip(
+                alike.units.tolist(), (start + to * each + member).tolist(), strict=True
+            ):
+                here = int(units[members[number], st.PC]) - first if number in members else len(mine)
+                if here <= at or (here < len(mine) and (round_again >= here).any()):
+                    found.setdefault(counter, []).append(int(units[members[number], st.ACTOR]))
+    return found
+
+
+def _waiters(simulation: Simulation, g: int, signals: Mapping[int, list[int]]) -> Iterator[Waiter]:
     unit = simulation.table("unit")[g]
     state, on, pc = int(unit[st.STATE]), int(unit[st.WAITS]), int(unit[st.PC])
     launched = simulation.launch_of(g)
@@ -88,7 +120,8 @@ def _waiters(simulation: Simulation, g: int) -> Iterator[Waiter]:
             name = simulation.name(launched.first + launched.offsets[level] + sender)
             yield Waiter(me, "receive any", "data", channel.label(member), name, source)
     elif state == st.FLAG:
-        yield Waiter(me, "wait", "signal", statement.flag, "nobody", source)
+        for peer in map(simulation.name, signals.get(on, ())) if on in signals else ("nobody",):
+            yield Waiter(me, "wait", "signal", statement.flag, peer, source)
     elif state == st.MEETING:
         there = {int(u) for u in _came(simulation, on)}
         label = f"{statement.kind} {statement.group}"
