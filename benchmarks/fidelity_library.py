@@ -143,15 +143,18 @@ def others() -> Iterator[str]:
         ("nccl_a100", "hgx-a100"),
     ):
         rows, hda = read_measurements(DATA / f"{file}.csv.gz", on), machine(on)
-        for operation, dtype in dict.fromkeys((row.operation, row.dtype) for row in rows):
-            mine = [row for row in rows if (row.operation, row.dtype) == (operation, dtype)]
+        groups: dict[tuple[str, str, bool], list[Measurement]] = {}
+        for row in rows:
+            groups.setdefault((row.operation, row.dtype, "per_tensor" in row.shape), []).append(row)
+        for (operation, dtype, whole), mine in groups.items():
+            kind = f"{dtype} with one scale for each tensor" if whole else dtype
             score = Score.of(_errors(hda, mine))
             fitted = [] if file.startswith("nccl") else fit(hda, mine, held_out=0.5)
             with Database(":memory:") as database:
                 database.add(mine)
                 known = Score.of(database.leave_one_out(operation, hda, dtype))
             yield (
-                f"| {operation} {dtype}, {on} | {score.rows} | {score.median:.1%} | {score.p90:.1%} "
+                f"| {operation} {kind}, {on} | {score.rows} | {score.median:.1%} | {score.p90:.1%} "
                 f"| {score.bias:+.1%} | {f'{fitted[0].after.median:.1%}' if fitted else ''} "
                 f"| {known.median:.1%} |"
             )

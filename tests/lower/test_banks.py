@@ -95,9 +95,9 @@ def product(machine: str, pad: int = 0, k: int = 64):
     return figures(lowered), longest(lowered, "tensor")
 
 
-def longest(lowered, engine: str) -> int:
-    trace = mt.simulate(lowered).trace
-    return max(trace[i].duration_ps for i in range(len(trace)) if trace[i].engine == engine)
+def longest(lowered, engine: str, line: str = "") -> int:
+    events = list(mt.simulate(lowered).trace)
+    return max(e.duration_ps for e in events if e.engine == engine and e.source.endswith(line))
 
 
 def test_rows_of_a_products_operands_meet_in_banks():
@@ -126,7 +126,7 @@ def test_columns_that_lanes_copy_meet_in_banks():
                     Y[i] = y[i, 0]
 
         lowered = mt.lower(program, machine="dgx-h100")
-        return figures(lowered).conflicts, longest(lowered, "vector")
+        return figures(lowered).conflicts, longest(lowered, "vector", "test_banks.py:124")
 
     (plain, slow), (padded, fast) = columns(0), columns(4)
     ((line, (_, tile, turns)),) = plain.items()

@@ -1,5 +1,7 @@
 """The registry of implementations: prices, choice, ``impl=``, explanations, candidates in ``T``."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -151,6 +153,26 @@ def test_when_copies_apply(asked: Request, names: set[str]) -> None:
     assert set(prices(asked)) == names
 
 
+@pytest.mark.parametrize("rows", [1, 64, 128])
+def test_one_tile_goes_by_what_brings_it_first(rows: int) -> None:
+    """The bulk copy engine takes longer to begin, the lanes longer for every element; in a loop the engine
+    works on the next tile meanwhile."""
+
+    def move(impl: str | None) -> Any:
+        @T.program
+        def kernel(X: T.Tensor((132 * rows, 128), "f16"), Y: T.Tensor((132 * rows, 128), "f16")):
+            with T.Kernel(block=132, threads=256) as b:
+                x = T.alloc((rows, 128), "f16", level="l1")
+                T.copy(x, X[b * rows, 0], impl=impl)
+                T.copy(Y[b * rows, 0], x, impl=impl)
+
+        return mt.simulate(kernel, machine="dgx-h100").time_ps
+
+    times = {impl: move(impl) for impl in ("tma", "lsu")}
+    assert move(None) == min(times.values())
+    assert (times["lsu"] < times["tma"]) == (rows < 128)
+
+
 def test_explanations_name_the_choice_and_the_others() -> None:
     text = mt.lower(gemm(copy="lsu")).explain()
     (line,) = (line for line in text.splitlines() if line.startswith("gemm"))
@@ -167,7 +189,7 @@ def test_explanations_name_the_choice_and_the_others() -> None:
     [
         (
             {"copy": "nic"},
-            r"'nic' cannot do this copy at scale 'block' of machine 'dgx-h100'.*may be tma, lsu",
+            r"'nic' cannot do this copy at scale 'block' of machine 'dgx-h100'.*may be lsu, tma",
         ),
         ({"impl": "cluster"}, "cluster|block"),
         ({"impl": "tensr"}, "did you mean 'tensor'"),

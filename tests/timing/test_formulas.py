@@ -185,6 +185,10 @@ def test_experts_that_no_token_meets_cost_nothing():
     assert all_of_them.time_us > 256 * 3 * 4096 * 2048 * 2 / 3.35e12 * 1e6
     halves = predict(operation="moe", tokens=4096, experts=256, **layer | {"expert_parallel": 2})
     assert halves.time_us < 0.6 * all_of_them.time_us
+    blocks, whole = (
+        predict(operation="moe", dtype="f8", tokens=64, experts=256, per_tensor=p, **layer) for p in (0, 1)
+    )
+    assert whole.time_us > 2 * blocks.time_us  # weights with one scale come at a quarter of the rate
 
 
 def test_figures_of_experts_are_fitted():

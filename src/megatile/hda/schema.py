@@ -375,10 +375,11 @@ class KernelSpec(_Part):
     a queue (as the control path has it for a launch, unless given). ``channels``: compute units that messages
     hold. ``merge``: results are merged by one kernel (``fused``), by torch's operations, or as named.
 
-    Library kernels (``gemm``, ``gemm_f8``, ``quantise``, ``prefill``, ``decode``, ``moe``, ``moe_f8``;
-    ``timing/formulas.py``) take ``start`` once and ``wave`` for each wave of work-groups of ``rows`` by
-    ``columns``; they reach ``bandwidth`` of the memory's peak. Of the shorter of work and traffic ``exposed``
-    does not hide behind the longer. A softmax takes as long as so many dimensions of a head more. Work-groups
+    Library kernels (``gemm``, ``gemm_f8``, ``quantise``, ``prefill``, ``decode``, ``moe``, ``moe_f8``,
+    ``moe_f8_tensor``; ``timing/formulas.py``) take ``start`` once and ``wave`` for each wave of work-groups
+    of ``rows`` by ``columns``; they reach ``bandwidth`` of the memory's peak. Of the shorter of work and
+    traffic ``exposed`` does not hide behind the longer. A softmax takes as long as so many dimensions of a
+    head more. Work-groups
     that are too few are divided where ``split`` says what it costs to join the parts. ``dispatch`` and
     ``combine`` of experts: one compute unit fills a ``share`` of a device's link and spends ``wave`` on each
     message.

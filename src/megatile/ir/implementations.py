@@ -47,6 +47,8 @@ class Request:
     """Whether these are units inside one instance, which share its memories."""
     row: int = 0
     """Bytes of the rows of a copy, and of what they are apart, in common; 0: any."""
+    ahead: bool = False
+    """Whether it is in a loop: an engine works on the next while the latency of one passes."""
     paired: bool = False
     """Whether every unit that sends also receives: a put or get could be a message."""
 
@@ -245,7 +247,7 @@ def transfer_ps(request: Request, part: float = 1.0, by: str = "tma") -> int:
     found = request.mover(by) or request.engine("dma")
     if found is not None:
         engine, many = found
-        latency += engine.startup_ps  # not its latency: it already works on the next
+        latency += engine.startup_ps + (0 if request.ahead else engine.latency_ps)
         rates.append((engine.bandwidth or float("inf")) * engine.efficiency * many)
     for name in request.memories:
         layer = hda.memory(name)

@@ -63,6 +63,7 @@ def copy_request(
         "Copy", lowering.hda, frame.level.scale, source.home.dtype, count(frame, target),
         memories=(source.home.memory, target.home.memory), reach=reach, inside=away is None,
         row=gcd(_row(source), _row(target)), paired=paired,
+        ahead=frame.looped,
     )  # fmt: skip
 
 

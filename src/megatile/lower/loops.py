@@ -40,7 +40,7 @@ def loop_frames(frames: list[Frame], node: n.Loop) -> Iterator[list[Frame]]:
         inner = one.inside(one.place, one.group)
         names = {v: Symbol(frame.lowering.name(v)) for v in carried if v in one.names}
         inner.names |= {node.var: Symbol(node.var)} | names
-        inner.ranges, inner.turns, inner.fresh = dict(ranges), turns, fresh
+        inner.ranges, inner.turns, inner.fresh, inner.looped = dict(ranges), turns, fresh, True
         inners.append(inner)
         named.append(names)
     with frame.stream.inner() as body:

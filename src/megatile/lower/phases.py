@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 
-from megatile.core.expr import ONE, ZERO, Const, Expr, Symbol, expr, select, substitute, symbols, unit
+from megatile.core.expr import ONE, ZERO, Const, Expr, Symbol, expr, known, select, substitute, symbols, unit
 from megatile.ir import nodes as n
 from megatile.lower.collectives import between_copies
 from megatile.lower.dependence import earliest, touched
@@ -211,11 +212,33 @@ def together(frames: list[Frame], body: tuple[n.Node, ...], scale: str) -> None:
         elif isinstance(node, n.If) and _meets(node):
             conditions = [f.whole(node.condition) for f in frames]
             if any(c != conditions[0] for c in conditions):
-                raise cannot("a meeting of units under a condition", node)
-            branch(frames, node, conditions[0], lambda inners, body: together(inners, body, scale))
+                _on_both_sides(frames, node, [known(c) for c in conditions], scale)
+            else:
+                branch(frames, node, conditions[0], lambda inners, body: together(inners, body, scale))
         else:
             for frame in frames:
                 frame.lower((node,))
+
+
+def _on_both_sides(frames: list[Frame], node: n.If, taken: list[int | None], scale: str) -> None:
+    """Units take different sides of a branch and meet where these have the same meetings in the same order:
+    each does what is before on its side, then they meet."""
+    sides = [_between_meetings(body) for body in (node.orelse, node.body)]
+    if None in (*taken, *sides[0][0], *sides[1][0]) or sides[0][1] != sides[1][1]:
+        raise cannot("a branch whose sides, taken by different units, have different meetings", node)
+    for i, before in enumerate(zip(*(side[0] for side in sides), strict=True)):
+        for frame, side in zip(frames, taken, strict=True):
+            frame.lower(before[bool(side)] or ())
+        together(frames, tuple(sides[0][1][i : i + 1]), scale)
+
+
+def _between_meetings(body: tuple[n.Node, ...]) -> tuple[list[tuple[n.Node, ...] | None], list[n.Node]]:
+    """The statements before, between and after the meetings of a body (None: one has a meeting inside), and
+    these."""
+    meetings: list[n.Node] = [m for m in body if isinstance(m, (n.Barrier, n.Collective))]
+    ends = [-1, *(i for i, m in enumerate(body) if isinstance(m, (n.Barrier, n.Collective))), len(body)]
+    parts = [body[a + 1 : b] for a, b in pairwise(ends)]
+    return [None if any(map(_meets, part)) else part for part in parts], meetings
 
 
 def _meets(node: n.Node) -> bool:

@@ -160,6 +160,8 @@ class Frame:
     values: dict[str, Expr] = field(default_factory=dict)
     ranges: Ranges = field(default_factory=dict)
     turns: tuple[Turn, ...] = ()
+    looped: bool = False
+    """Whether a loop of the stream is around it."""
     conditions: tuple[Expr, ...] = ()
     group: tuple[int, int] = (0, 0)
     around: tuple[tuple[int, int], ...] = ()

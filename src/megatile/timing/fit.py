@@ -24,6 +24,7 @@ FREE = {
     "decode": ("softmax", "bandwidth", "start_us", "wave_us", "split_us"),
     "moe": ("share", "bandwidth", "start_us", "wave_us", "exposed"),
     "moe_f8": ("share", "bandwidth", "start_us", "wave_us", "exposed"),
+    "moe_f8_tensor": ("share", "bandwidth", "start_us", "wave_us", "exposed"),
     "dispatch": ("share", "start_us", "wave_us"),
     "combine": ("share", "start_us", "wave_us"),
 }

@@ -45,7 +45,7 @@ ASSUMED = {
     )
 }
 """Where a machine file says nothing: figures near those measured on H100."""
-FALLBACKS = {"gemm_f8": "gemm", "moe_f8": "moe"}
+FALLBACKS = {"gemm_f8": "gemm", "moe_f8": "moe", "moe_f8_tensor": "moe_f8"}
 
 
 class KernelTime(NamedTuple):
@@ -231,9 +231,15 @@ def _attention_kernels(shape: Shape, dtype: str) -> tuple[str, ...]:
 
 def moe(device: Device, shape: Shape, dtype: str) -> Any:
     """A layer of experts on one device: two products (gate and up, then down) over the experts that some
-    token of the device's part goes to, 16-bit activations, tokens spread evenly."""
+    token of the device's part goes to, 16-bit activations, tokens spread evenly. 8-bit weights have a scale
+    for every block, or one each (``per_tensor``), which is another kernel."""
+    whole = np.asarray(shape["per_tensor"]) > 0
+    return np.where(whole, *(_moe(device, shape, dtype, _moe_kernel(dtype, one)) for one in (True, False)))
+
+
+def _moe(device: Device, shape: Shape, dtype: str, kernel: str) -> Any:
     tokens, hidden, inner, topk, experts, tensor, expert = (np.asarray(shape[name], float) for name in _MOE)
-    figures, size = device.kernel(_moe_kernels(shape, dtype)[0]), itemsize(dtype)
+    figures, size = device.kernel(kernel), itemsize(dtype)
     rate = device.rate(dtype) * figures.share
     own, pairs, inner = experts / expert, tokens * topk / expert, inner / tensor
     met = np.maximum(1, own * (1 - (1 - 1 / np.maximum(experts, 2)) ** (tokens * topk)))
@@ -242,12 +248,16 @@ def moe(device: Device, shape: Shape, dtype: str) -> Any:
         groups = met * np.ceil(pairs / met / figures.rows) * np.ceil(columns / figures.columns)
         group = 2 * figures.rows * figures.columns * depth / rate * 1e6
         moved = met * columns * depth * size + pairs * (columns + depth) * 2
-        time = time + device.time(figures.name, groups, group, moved)
+        time = time + device.time(kernel, groups, group, moved)
     return time
 
 
+def _moe_kernel(dtype: str, per_tensor: bool) -> str:
+    return "moe" if not dtype.startswith("f8") else "moe_f8_tensor" if per_tensor else "moe_f8"
+
+
 def _moe_kernels(shape: Shape, dtype: str) -> tuple[str, ...]:
-    return ("moe_f8",) if dtype.startswith("f8") else ("moe",)
+    return (_moe_kernel(dtype, bool(np.any(np.asarray(shape["per_tensor"]) > 0))),)
 
 
 def _collective(kind: str, device: Device, shape: Shape, dtype: str) -> Any:
@@ -264,7 +274,7 @@ _MOE = ("tokens", "hidden", "inner", "topk", "experts", "tensor_parallel", "expe
 for _operation in (
     Operation("gemm", {"m": None, "n": None, "k": None, "quantised": 0}, gemm, _gemm_kernels),
     Operation("attention", {**_ATTENTION, "window": 0}, attention, _attention_kernels),
-    Operation("moe", dict.fromkeys(_MOE), moe, _moe_kernels),
+    Operation("moe", {**dict.fromkeys(_MOE), "per_tensor": 0}, moe, _moe_kernels),
     *(
         Operation(name, {"ranks": None, "bytes": None}, partial(_collective, name), dtype="f16")
         for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")

@@ -177,6 +177,8 @@ def _measurement(form: Format, row: Row, machine: str | None, source: str) -> Me
     OPERATIONS.find(operation)
     spelled = form.dtype[1:] if form.dtype.startswith("=") else str(row[form.dtype])
     shape = {extent: _whole(row[column], column) for column, extent in form.extents.items()}
+    if operation == "moe" and spelled == "fp8":
+        shape["per_tensor"] = 1
     implementation = " ".join(str(row[column]) for column in form.implementation)
     if spelled in _QUANTISED:
         implementation = f"{implementation} {spelled}".strip()

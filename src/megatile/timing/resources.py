@@ -20,7 +20,7 @@ from megatile.core.errors import MissingDescriptionError, RouteError
 from megatile.hda import HDA
 from megatile.hda.model import Control, Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
-from megatile.plan.residency import copies
+from megatile.plan.residency import copies, units_below
 from megatile.timing.caches import Cache, brick, chain, extents
 from megatile.timing.fabric import MOST_KNOWN, Alike, Fabric, Path, Stage, equal, serialise_ps
 from megatile.timing.faults import FaultError, Faults
@@ -120,6 +120,17 @@ class Resources:
         how many at a time."""
         found = copies(self.plan, self.hda)
         busy = {self.plan.level(stream.level).name for stream in self.plan.streams}
+        first, part = self.plan.all_levels[0].name, dict[str, tuple[int, int]]()
+        for level in self.plan.levels:  # of slots, every unit takes one before any takes two
+            if level.slots is not None and level.parent == first:
+                crowd = int(np.bincount(found[first][0]).max(initial=1))
+                turns = -(-level.count * crowd // units_below(self.hda, level, self.plan))
+                part[level.name] = level.slots, min(level.slots, turns)
+            elif level.slots is None and level.parent in part:
+                part[level.name] = part[level.parent]
+            if level.name in part:
+                places, times = found[level.name]
+                found[level.name] = places, times // part[level.name][0] * part[level.name][1]
         return {name: where for name, where in found.items() if name in busy}
 
     def _crowd(self, level: str, kind: str | None = None) -> int:
