@@ -145,6 +145,8 @@ def check_streams(plan: Plan, level: Level) -> None:
         return
     word, count = ("unit" if level is plan.first else level.name), plan.instances(level.name)
     runs = [run for stream in streams for run in stream.units]
+    if runs == [(0, count, 1)]:
+        return
     covered = np.zeros(count, dtype=np.min_scalar_type(len(runs)))
     for run in runs:
         if not run[2]:

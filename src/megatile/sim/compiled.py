@@ -119,8 +119,12 @@ def translate(source: str) -> Any:
         f.name: ir.Function(module, ir.FunctionType(word, [word] * len(f.args.args)), f.name)
         for f in functions
     }
-    for function in declared.values():
-        function.linkage = "external" if function.name == "run" else "internal"
+    marks = {"inlined": "alwaysinline", "apart": "noinline"}
+    for node in functions:
+        declared[node.name].linkage = "external" if node.name == "run" else "internal"
+        mark = marks.get(getattr(node.decorator_list[0], "id", ""))
+        if mark is not None:
+            declared[node.name].attributes.add(mark)
     constants = {name: value for name, value in vars(state).items() if isinstance(value, int)}
     for node in functions:
         if node.name == "serialise":
@@ -200,14 +204,17 @@ class _Function:
     def on_AugAssign(self, node: ast.AugAssign) -> None:
         if isinstance(node.target, ast.Subscript):
             at = self.place(node.target)
-            self.b.store(self.binary(node.op, self.b.load(at), self.value(node.value)), at)
+            old = self.tagged(self.b.load(at), node.target)
+            self.tagged(self.b.store(self.binary(node.op, old, self.value(node.value)), at), node.target)
         else:
             name = ast.Name(node.target.id, ast.Load())  # type: ignore[union-attr]
             self.put(node.target, self.binary(node.op, self.value(name), self.value(node.value)))
 
     def put(self, target: ast.expr, value: Any) -> None:
-        at = self.names[target.id] if isinstance(target, ast.Name) else self.place(target)
-        self.b.store(value, at)
+        if isinstance(target, ast.Name):
+            self.b.store(value, self.names[target.id])
+        else:
+            self.tagged(self.b.store(value, self.place(target)), target)
 
     def place(self, node: ast.expr) -> Any:
         """The address of ``s[x]``."""
@@ -215,6 +222,17 @@ class _Function:
             raise self.fail(node)
         offset = self.b.mul(self.value(node.slice), self.word(8))
         return self.b.inttoptr(self.b.add(self.value(node.value), offset), self.word.as_pointer())
+
+    def tagged(self, access: Any, node: Any) -> Any:
+        """A load or store of ``s[x]`` that says what others cannot touch: an entry at the head of the arena
+        (``s[NAME]``) is no other one and no row, and the engine does not move tables."""
+        module, head = self.function.module, getattr(node.slice, "id", "")
+        head = head if head not in self.names else ""
+        if head.startswith(("T_", "N_", "W_")):
+            access.set_metadata("invariant.load", module.add_metadata([]))
+        kind = module.add_metadata([head or "a row", module.add_metadata(["the arena"]), self.word(0)])
+        access.set_metadata("tbaa", module.add_metadata([kind, kind, self.word(0)]))
+        return access
 
     def on_Return(self, node: ast.Return) -> None:
         self.b.ret(self.word(0) if node.value is None else self.value(node.value))
@@ -295,7 +313,7 @@ class _Function:
         return self.word(self.constants[node.id])
 
     def of_Subscript(self, node: ast.Subscript) -> Any:
-        return self.b.load(self.place(node))
+        return self.tagged(self.b.load(self.place(node)), node)
 
     def of_Compare(self, node: ast.Compare) -> Any:
         if len(node.ops) != 1:

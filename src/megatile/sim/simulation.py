@@ -234,7 +234,7 @@ class Simulation:
         ):  # fmt: skip
             if needed + 64 > arena.size(name):
                 arena.reserve(name, 2 * arena.size(name))
-        if arena.memory[st.RECORDING] and records + 2 * live + 64 > arena.size("record"):
+        if arena.memory[st.RECORDING] and records + 2 * live + 128 > arena.size("record"):
             if arena.size("record") >= self.most_records:
                 arena.memory[[st.RECORDING, st.RECORDED, st.AUX]] = 0
                 self.complete_record = False
@@ -704,6 +704,7 @@ class Simulation:
             warming = engine is plain and self.engine is None
             steps = max(1, WARM_UP - Simulation._steps) if warming else 1 << 60
             memory[st.STEPS] = steps = steps if deadline is None else min(steps, BETWEEN_LOOKS)
+            memory[st.SPARE] = 0
             reason = engine.run(memory)
             Simulation._steps += steps - int(memory[st.STEPS])
             if reason in (st.FINISHED, st.PAUSED):

@@ -172,10 +172,11 @@ HELD, HELD_QUEUE, HELD_MESSAGE, HELD_CREDIT = range(4)
 OVERS, BEGINS, SIGNALS, DISPATCH, DECISIONS, REQUESTS, HOSTS = range(7)
 PHASE = 1 << 58
 
-# Expressions: a constant, an integer of the frame, or bytecode. The value of KEPT bytecode stays in the frame
+# Expressions: a constant, an integer of the frame, one plus a constant (both in a row of bytecode: SUM), or
+# bytecode. The value of KEPT bytecode stays in the frame
 # as long as no loop goes on whose index it needs: its first row names the place of the value (beside it the
 # round for which it holds) and the place that counts the rounds of the loop.
-CONSTANT, SYMBOL, BYTECODE, KEPT = range(4)
+CONSTANT, SYMBOL, BYTECODE, KEPT, SUM = range(5)
 OPERATORS = (
     "+",
     "-",
@@ -202,12 +203,14 @@ PUSH, LOAD, SELECT, LOOKUP, STOP, NESTED = range(32, 38)
 (
     LAST, READIES, EVENTS, FREE_COMMAND, LIVE_COMMANDS, FREE_NODE, LIVE_NODES, FREE_LOG, LIVE_LOGS,
     RECORDED, TODO, RECORDING, STEPS, JITTER, SEQUENCE, AUX, CLOCK, UNTIL, RECORD_BASE, AUX_BASE, SEATS,
-    FREE_SPAN, LIVE_SPANS, BLOCKS, MOST_OPEN, TOP_COMMAND, TOP_NODE, TOP_LOG, TOP_SPAN,
-) = range(29)  # fmt: skip
-TOTALS = 29
+    FREE_SPAN, LIVE_SPANS, BLOCKS, MOST_OPEN, TOP_COMMAND, TOP_NODE, TOP_LOG, TOP_SPAN, SPARE,
+) = range(30)  # fmt: skip
+TOTALS = 30
 # Rows that are used again are in a list from FREE_… on; those from TOP_… on were never used.
 # Records and what they touch are numbered on and on; the first still in the arena has the number …_BASE.
 
+SELDOM = 16
+"""Instructions or events after which it is looked again whether tables have room, if there is plenty."""
 # What issuing a command gives, if not a reason to return to Python.
 GO_ON, HELD_UP = 0, -1
 

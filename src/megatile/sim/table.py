@@ -91,7 +91,7 @@ class Rows:
         if known is None:
             known = self._expressions[key] = len(self.expr)
             self.expr.append(row)
-            self.meanings.append(Meaning(node, {name: names[name] for name in symbols(node)}))
+            self.meanings.append(Meaning(node, dict(names)))
         return known
 
     def expression(self, node: Expr, names: dict[str, int], kept: Kept) -> int:
@@ -100,6 +100,15 @@ class Rows:
             return self.constant(node.value)
         if isinstance(node, Symbol):
             return self._row((st.SYMBOL, names[node.name]), (st.SYMBOL, names[node.name]), node, names)
+        if (
+            isinstance(node, Binary)
+            and node.operator == "+"
+            and isinstance(node.left, Symbol)
+            and isinstance(node.right, Const)
+        ):
+            row, at = (names[node.left.name], node.right.value), len(self.bytecode)
+            self.bytecode += [] if (st.SUM, row) in self._expressions else [row]
+            return self._row((st.SUM, row), (st.SUM, at), node, names)
         code: list[tuple[int, int]] = []
         if self._emit(node, names, code, 0, kept) > DEEPEST:
             raise pm.PlanError(f"an expression is nested more than {DEEPEST} deep")
@@ -163,8 +172,12 @@ class Rows:
 class Meaning:
     """An expression whose symbols lie at places of the frame."""
 
-    def __init__(self, node: Expr, places: dict[str, int]) -> None:
-        self.node, self.places = node, places
+    def __init__(self, node: Expr, names: dict[str, int]) -> None:
+        self.node, self._names = node, names
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        return {name: self._names[name] for name in symbols(self.node)}
 
     @cached_property
     def _function(self) -> Any:

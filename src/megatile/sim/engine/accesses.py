@@ -7,6 +7,7 @@ from megatile.sim.engine.instances import seen_from
 from megatile.sim.engine.rows import (
     access_row,
     command_row,
+    inlined,
     jit,
     launch_row,
     level_row,
@@ -21,7 +22,7 @@ from megatile.sim.engine.values import evaluate
 from megatile.sim.state import *
 
 
-@jit
+@inlined
 def meaning(s, g, mode, what):
     """The storage that a declared tile or a handle means now."""
     frame = s[unit_row(s, g) + FRAME]
@@ -39,7 +40,7 @@ def storage_row(s, g, storage):
     return memory_row(s, s[level_row(s, s[unit_row(s, g) + LEVEL]) + MEMORY_BASE] + storage)
 
 
-@jit
+@inlined
 def holder(s, g, k):
     """Who has what access ``k`` touches: NONE for the instance itself, else level and number in one; -2 where
     there is no such owner."""
@@ -71,7 +72,7 @@ def spot(s, g, held_by):
     return seen_from(s, g, held_by >> 40, held_by & ((1 << 40) - 1))
 
 
-@jit
+@inlined
 def look(s, g, region, write, k):
     """Row ``k`` of `access`: storage, owner, whether it writes, dimensions, then start and extent of each.
 
@@ -106,7 +107,7 @@ def look(s, g, region, write, k):
             s[a + A_TRACKED] = 0
 
 
-@jit
+@inlined
 def look_all(s, g, code):
     """Look up what a compute or copy touches, what it writes last; how many accesses there are."""
     at = s[code + B]
@@ -145,7 +146,7 @@ def covers(s, a, e):
     return True
 
 
-@jit
+@inlined
 def conflicts(s, g, c, k):
     """Command ``c`` waits for the unfinished accesses that its access ``k`` conflicts with."""
     a = access_row(s, k)
@@ -192,7 +193,7 @@ def conflicts(s, g, c, k):
             e = s[x + LOG_NEXT]
 
 
-@jit
+@inlined
 def log_accesses(s, g, c, count, time):
     """Note the accesses of command ``c`` as unfinished until ``time``, or until it says so itself."""
     visible = False

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from megatile.sim.engine.instances import one_less
-from megatile.sim.engine.rows import command_row, jit, launch_row, node_row, tail_row, unit_row
+from megatile.sim.engine.rows import (
+    apart,
+    command_row,
+    inlined,
+    jit,
+    launch_row,
+    node_row,
+    tail_row,
+    unit_row,
+)
 from megatile.sim.state import *
 
 
-@jit
+@apart
 def new_command(s, what, g, at):
     c = s[FREE_COMMAND]
     if c == NONE:
@@ -43,7 +52,7 @@ def new_command(s, what, g, at):
     return c
 
 
-@jit
+@inlined
 def free_command(s, c):
     g = s[command_row(s, c) + WHO]
     s[command_row(s, c) + WAITERS] = s[FREE_COMMAND]
@@ -113,7 +122,7 @@ def behind_tail(s, g, c, engine):
     s[command_row(s, c) + TAIL_OF] = t
 
 
-@jit
+@inlined
 def after_visible(s, g, c):
     """Command ``c`` waits for the accesses of its instance that others see."""
     t = s[unit_row(s, g) + ENGINES]

@@ -9,13 +9,13 @@ from megatile.sim.engine.messages import do_any, do_receive, do_send
 from megatile.sim.engine.names import bind_all, end_names
 from megatile.sim.engine.operations import do_copy, do_meet, do_read, do_signal, do_wait, do_work
 from megatile.sim.engine.queues import decide
-from megatile.sim.engine.rows import code_row, jit, tail_row, unit_row
+from megatile.sim.engine.rows import apart, code_row, inlined, jit, tail_row, unit_row
 from megatile.sim.engine.turns import granted, raise_flag, ready
 from megatile.sim.engine.values import ask, evaluate
 from megatile.sim.state import *
 
 
-@jit
+@inlined
 def control(s, g, pc):
     """One instruction of control flow; the next one's place."""
     code = code_row(s, pc)
@@ -28,8 +28,10 @@ def control(s, g, pc):
         step = s[s[T_FRAME] + i + 2]
         return pc + 1 if (at < stop if step > 0 else at > stop) else s[code + B]
     if kind == AGAIN:
-        bind_all(s, g, s[code + C], s[code + D])
-        end_names(s, g, s[code + E])
+        if s[code + C] + s[code + D] > 0:
+            bind_all(s, g, s[code + C], s[code + D])
+        if s[code + E] > 0:
+            end_names(s, g, s[code + E])
         i = frame + s[code + A]
         s[s[T_FRAME] + i] += s[s[T_FRAME] + i + 2]
         s[s[T_FRAME] + i + 3] += 1
@@ -75,16 +77,18 @@ def issue(s, g):
     """Follow an instance until something holds it up; why the engine must return to Python, or GO_ON."""
     u = unit_row(s, g)
     while True:
-        if no_room(s):
-            return GROW
         if s[STEPS] <= 0:
             return BUDGET
+        if s[SPARE] <= 0 and no_room(s):
+            return GROW
+        s[SPARE] -= 1
         s[STEPS] -= 1
         pc = s[u + PC]
         kind = s[code_row(s, pc) + KIND]
         if kind < END:
             s[u + PC] = control(s, g, pc)
-            drain(s)
+            if s[TODO] > 0:
+                drain(s)
             if kind == AGAIN and s[u + OPEN] >= s[MOST_OPEN] and far_ahead(s, g, pc):
                 s[u + STATE] = AHEAD
                 return GO_ON
@@ -116,13 +120,14 @@ def issue(s, g):
             outcome = do_any(s, g, pc)
         if outcome > 0:
             return outcome
-        drain(s)
+        if s[TODO] > 0:
+            drain(s)
         if outcome == HELD_UP:
             return GO_ON
         s[u + PC] = pc + 1
 
 
-@jit
+@apart
 def drain(s):
     """Start the commands that have become ready."""
     while s[TODO] > 0:
@@ -132,17 +137,29 @@ def drain(s):
 
 @jit
 def no_room(s):
-    """Whether a table may be full before the next instruction or event is done."""
+    """Whether a table may be full before the next instruction or event is done; where there is plenty of room
+    it is looked at again after a number of them (SPARE)."""
+    s[SPARE] = 1
+    if tight(s, 1) == 0 and tight(s, SELDOM) == 0:
+        s[SPARE] = SELDOM
+    return tight(s, 1)
+
+
+@jit
+def tight(s, times):
+    """Whether so many instructions or events may fill a table: each has some new commands, each of which may
+    conflict with all accesses, and commands that are there may all begin."""
     live = s[LIVE_COMMANDS]
+    most = 64 * times
     return (
-        2 * live + 64 > s[N_COMMAND]
-        or s[LIVE_NODES] + s[LIVE_LOGS] + 64 > s[N_NODE]
-        or s[LIVE_LOGS] + 64 > s[N_LOG]
-        or s[EVENTS] + live + s[SEATS] + 64 > s[N_HEAP]
-        or live + 64 > s[N_TODO]
-        or (s[RECORDING] > 0 and s[RECORDED] + 2 * live + 64 > s[N_RECORD])
-        or s[AUX] + 4096 > s[N_AUX]
-        or s[LIVE_SPANS] + 64 > s[N_SPAN]
+        2 * live + most > s[N_COMMAND]
+        or s[LIVE_NODES] + times * (s[LIVE_LOGS] + most) > s[N_NODE]
+        or s[LIVE_LOGS] + most > s[N_LOG]
+        or s[EVENTS] + live + s[SEATS] + most > s[N_HEAP]
+        or live + most > s[N_TODO]
+        or (s[RECORDING] > 0 and s[RECORDED] + 2 * live + 2 * most > s[N_RECORD])
+        or (s[RECORDING] == 2 and s[AUX] + 4096 * times > s[N_AUX])
+        or s[LIVE_SPANS] + most > s[N_SPAN]
     )
 
 
@@ -160,8 +177,9 @@ def run(s):
                 return outcome
         if s[EVENTS] == 0:
             return FINISHED
-        if no_room(s):
+        if s[SPARE] <= 0 and no_room(s):
             return GROW
+        s[SPARE] -= 1
         time = s[s[T_HEAP]]
         if time > s[UNTIL]:
             return PAUSED
@@ -183,4 +201,5 @@ def run(s):
             over(s, what, time)
         elif phase == BEGINS and what != NONE:
             begin_launch(s, what, time)
-        drain(s)
+        if s[TODO] > 0:
+            drain(s)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from megatile.sim.engine.rows import access_row, jit, record_row, unit_row
+from megatile.sim.engine.rows import access_row, inlined, jit, record_row, unit_row
 from megatile.sim.state import *
 
 
-@jit
+@inlined
 def note(s, g, at, kind, engine, start, end, why, nbytes, queue, message, path):
     """Record a command (times may be filled in later); its number, or NONE where nothing is recorded."""
     if s[RECORDING] == 0:

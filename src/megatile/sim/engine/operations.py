@@ -14,6 +14,7 @@ from megatile.sim.engine.rows import (
     command_row,
     counter_row,
     flag_row,
+    inlined,
     jit,
     launch_row,
     level_row,
@@ -39,7 +40,7 @@ def site(s, g, own):
     return s[s[T_SITE] + at + g - s[level + FIRST_ROW]]
 
 
-@jit
+@inlined
 def copy_path(s, g, source, target, by):
     """1 + the path between two accesses by a DMA engine, or 0 where the machine has to be asked."""
     x = storage_row(s, g, s[access_row(s, source) + A_STORAGE])

@@ -12,6 +12,16 @@ def jit(function):  # type: ignore[no-untyped-def]
     return function
 
 
+def inlined(function):  # type: ignore[no-untyped-def]
+    """Marks what becomes part of its callers."""
+    return function
+
+
+def apart(function):  # type: ignore[no-untyped-def]
+    """Marks what does not, however often that would seem worth while."""
+    return function
+
+
 def load_float(s, at):  # type: ignore[no-untyped-def]
     """A number of the arena that is a float."""
     return s[at : at + 1].view(np.float64)[0]

@@ -11,6 +11,7 @@ from megatile.sim.engine.notes import note_accesses
 from megatile.sim.engine.queues import arrive, give_back
 from megatile.sim.engine.rows import (
     command_row,
+    inlined,
     jit,
     load_float,
     memo_row,
@@ -43,7 +44,7 @@ def pieces(s, p, nbytes):
     return -(-nbytes // size)
 
 
-@jit
+@inlined
 def drawn_out(s, p, nbytes):
     """From the head of a transfer to its tail where nobody is in the way: the times of its pieces."""
     count = pieces(s, p, nbytes)
@@ -53,7 +54,7 @@ def drawn_out(s, p, nbytes):
     return (count - 1) * occupied(s, p, size) + occupied(s, p, nbytes - (count - 1) * size)
 
 
-@jit
+@inlined
 def held_until(s, p, nbytes):
     """From the head of a transfer to its source being free where nobody is in the way."""
     least = s[path_row(s, p) + BEFORE]
@@ -162,7 +163,7 @@ def move(s, c):
     finished(s, c, max(s[m + TAIL], s[m + HEAD]) + s[p + EXTRA])
 
 
-@jit
+@inlined
 def transfer(s, g, c, n, until_left):
     """Start a command that moves data, or let it wait; its accesses end with its source, or at the end."""
     m = command_row(s, c)
@@ -206,7 +207,7 @@ def transfer(s, g, c, n, until_left):
         soon(s, c)
 
 
-@jit
+@inlined
 def delay_of(s, flow, number, p, nbytes):
     """The jitter of a transfer: UNKNOWN where the machine has to be asked."""
     if s[JITTER] == 0:

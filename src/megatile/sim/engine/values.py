@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from megatile.sim.engine.rows import bytecode_row, expr_row, jit, memo_row
+from megatile.sim.engine.rows import apart, bytecode_row, expr_row, inlined, jit, memo_row
 from megatile.sim.state import *
 
 
@@ -48,7 +48,7 @@ def ask(s, reason, a, b, c, d, e):
     return reason
 
 
-@jit
+@inlined
 def evaluate(s, x, frame):
     """The value of expression ``x`` for the instance whose integers begin at ``frame``."""
     kind = s[expr_row(s, x)]
@@ -57,12 +57,14 @@ def evaluate(s, x, frame):
         return at
     if kind == SYMBOL:
         return s[s[T_FRAME] + frame + at]
+    if kind == SUM:
+        return s[s[T_FRAME] + frame + s[bytecode_row(s, at)]] + s[bytecode_row(s, at) + 1]
     if kind == KEPT:
         return remembered(s, at, frame, s[T_SCRATCH] - 1)
     return compute(s, at, frame, s[T_SCRATCH] - 1)
 
 
-@jit
+@apart
 def remembered(s, at, frame, top):
     """The value of bytecode that is kept, for the round of the loop that it depends on."""
     place = s[T_FRAME] + frame + s[bytecode_row(s, at)]
@@ -73,7 +75,7 @@ def remembered(s, at, frame, top):
     return s[place]
 
 
-@jit
+@apart
 def compute(s, at, frame, top):
     """The value of bytecode, on a stack above ``top``."""
     while True:
