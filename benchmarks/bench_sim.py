@@ -8,7 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from harness import Row, at_most, bench, best_of, growth, peak_memory, ratio_at_least, ratio_at_most, seconds
+from harness import (
+    Row,
+    at_most,
+    bench,
+    best_of,
+    best_of_fresh,
+    growth,
+    peak_memory,
+    ratio_at_least,
+    ratio_at_most,
+    seconds,
+)
 from megatile.core.expr import select, unit
 from megatile.hda import HDA, machine
 from megatile.plan.build import PlanBuilder
@@ -112,18 +123,19 @@ def same(ours: int, theirs: int) -> None:
 def simpy_rate(n: int = 128) -> float:
     """Messages per second of the SimPy ring, after checking that it simulates the same time."""
     same(simulate(ring(n), machine=box(n)).time_ps, chunked_ring(n, 2, STEP))
-    return messages(n) / min(seconds(lambda: chunked_ring(n, 2, STEP)) for _ in range(2))
+    return messages(n) / best_of_fresh(lambda _: chunked_ring(n, 2, STEP), lambda: None, 2)
 
 
 @bench("sim-ring", needs=["simpy"])
 def rings() -> Iterator[Row]:
-    """From the call of ``simulate`` to the result; SimPy models of the same slots and credits beside it."""
-    took = best_of(lambda: simulate(ring(128), machine=box(128)), 5)
+    """From the call of ``simulate`` with a plan that was never simulated to its result, beside SimPy models of
+    the same slots and credits."""
+    took = best_of_fresh(lambda plan: simulate(plan, machine=box(128)), lambda: ring(128), 5)
     yield Row("ring of 128", messages(128) / took, "messages/s", simpy_rate(), "SimPy", ratio_at_least(80))
     plan, hda = readme_ring(128, 254), machine("ahbm")
     same(simulate(plan, machine=hda).time_ps, readme_ring_in_simpy(plan, 254, hda))
-    took = best_of(lambda: simulate(plan, machine=hda), 5)
-    rival = min(seconds(lambda: readme_ring_in_simpy(plan, 254, hda)) for _ in range(2))
+    took = best_of_fresh(lambda p: simulate(p, machine=hda), lambda: readme_ring(128, 254), 5)
+    rival = best_of_fresh(lambda p: readme_ring_in_simpy(p, 254, hda), lambda: readme_ring(128, 254), 2)
     name = "kernel of README example 3, 128 units, 254 rounds"
     yield Row(name, 128 * 254 / took, "messages/s", 128 * 254 / rival, "SimPy", ratio_at_least(80))
     plan, hda = ring(128), box(128)
@@ -132,8 +144,9 @@ def rings() -> Iterator[Row]:
     }
     name = "ring of 128, everything recorded"
     yield Row(name, times[True], "s", times[False], "nothing recorded", ratio_at_most(1.3))
-    large, hda = ring(4096), box(4096)
-    yield Row("ring of 4096 ranks", best_of(lambda: simulate(large, machine=hda), 2), "s", bar=at_most(1))
+    hda = box(4096)
+    took = best_of_fresh(lambda large: simulate(large, machine=hda), lambda: ring(4096), 2)
+    yield Row("ring of 4096 ranks", took, "s", bar=at_most(1))
     peak = peak_memory(lambda: simulate(ring(4096), machine=box(4096)))
     yield Row("ring of 4096 ranks, memory", peak, "B", bar=at_most(200e6))
 
@@ -150,8 +163,8 @@ def growths() -> Iterator[Row]:
     for name, make, n in cases:
 
         def measure(size: int, make: Any = make) -> float:
-            plan, hda, _ = make(size)
-            return best_of(lambda: simulate(plan, machine=hda), 2)
+            hda = make(size)[1]
+            return best_of_fresh(lambda plan: simulate(plan, machine=hda), lambda: make(size)[0], 2)
 
         yield from growth(name, measure, n, bar=ratio_at_most(13))
     sizes = [sum(1 for s in ring(n).streams for _ in statements(s.body)) for n in (8, 4096)]
@@ -227,31 +240,31 @@ def loading_and_sending(n: int, rounds: int) -> Plan:
 def contention() -> Iterator[Row]:
     n, rounds = 64, 100
     load = LoadTimes(20, 128, 60, 69)
-    cases: list[tuple[str, Plan, Any]] = [
+    cases: list[tuple[str, Any, Any]] = [
         (
             "put and get",
-            queueing(n // 2, 2 * rounds),
+            lambda: queueing(n // 2, 2 * rounds),
             lambda: producers_and_consumers(n // 2, 2 * rounds, 4, STEP),
         ),
-        ("contended memory", loading(n, rounds), lambda: contended(n, rounds, load)),
+        ("contended memory", lambda: loading(n, rounds), lambda: contended(n, rounds, load)),
         (
             "loads before a barrier",
-            meeting(n, rounds // 4, 4),
+            lambda: meeting(n, rounds // 4, 4),
             lambda: meeting_in_simpy(n, rounds // 4, 4, load, box(n)),
         ),
         (
             "contended memory, then sent on",
-            loading_and_sending(n, rounds),
+            lambda: loading_and_sending(n, rounds),
             lambda: loads_and_sends(n, rounds, 2, load, STEP),
         ),
-        ("one-sided put, signal, wait", putting(n, rounds), lambda: puts(n, rounds, 276, 120, 108)),
+        ("one-sided put, signal, wait", lambda: putting(n, rounds), lambda: puts(n, rounds, 276, 120, 108)),
     ]
-    for name, plan, rival in cases:
+    for name, make, rival in cases:
         hda = box(n)
-        same(simulate(plan, machine=hda).time_ps, rival())
+        same(simulate(make(), machine=hda).time_ps, rival())
         # Short runs of both: on a busy machine a few runs are needed to see a quiet one.
-        ours = best_of(lambda p=plan, h=hda: simulate(p, machine=h), 6)
-        theirs = best_of(rival, 6)
+        ours = best_of_fresh(lambda plan, h=hda: simulate(plan, machine=h), make, 20)
+        theirs = best_of_fresh(lambda _, r=rival: r(), lambda: None, 6)
         count = n * rounds
         yield Row(name, count / ours, "transfers/s", count / theirs, "SimPy", ratio_at_least(60))
 

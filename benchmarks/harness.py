@@ -21,6 +21,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 # -- rows and bars ----------------------------------------------------------------------------------
 
@@ -129,10 +130,26 @@ def bench(name: str, *, needs: Iterable[str] = ()) -> Callable[[Callable[[], Ite
 # -- measuring --------------------------------------------------------------------------------------
 
 
+T = TypeVar("T")
+
+
 def best_of(function: Callable[[], object], repeat: int = 5) -> float:
     """The shortest of `repeat` runs, in seconds, after one run that is not counted."""
     function()
     return min(seconds(function) for _ in range(repeat))
+
+
+def best_of_fresh(function: Callable[[T], object], make: Callable[[], T], repeat: int = 5) -> float:
+    """The shortest of `repeat` runs in seconds of the processor, each with something that was made for it, of
+    which nothing is known yet. (On a busy machine a short run may have the processor for itself, a long one
+    never: on the wall the two could not be compared.)"""
+    function(make())
+    taken = []
+    for thing in [make() for _ in range(repeat)]:
+        start = time.process_time()
+        function(thing)
+        taken.append(time.process_time() - start)
+    return min(taken)
 
 
 def side_by_side(ours: Callable[[], object], rival: Callable[[], object], repeat: int) -> tuple[float, float]:

@@ -407,6 +407,13 @@ class CommandTable:
         self.meeting_groups: list[str] = []
         self.group_lists: dict[str, int] = {}
         for group in self.plan.groups:
+            key = constant(group.key)
+            if key is not None and key >= 0:  # all units meet
+                count, number = self.plan.instances(group.level), len(self.members)
+                self.members.append(tuple(range(count)))
+                self.meeting_groups.append(group.name)
+                self.group_lists[group.name] = self.rows.raw([number] * count)
+                continue
             units = np.arange(self.plan.instances(group.level), dtype=np.int64)
             keys = np.broadcast_to(group.key.evaluate({"unit": units}), units.shape)
             found, inverse, sizes = np.unique(keys, return_inverse=True, return_counts=True)
