@@ -128,8 +128,8 @@ def simpy_rate(n: int = 128) -> float:
 
 @bench("sim-ring", needs=["simpy"])
 def rings() -> Iterator[Row]:
-    """From the call of ``simulate`` with a plan that was never simulated to its result, beside SimPy models of
-    the same slots and credits."""
+    """From the call of ``simulate`` with a plan that was never simulated to its result; SimPy models of
+    the same slots and credits beside it."""
     took = best_of_fresh(lambda plan: simulate(plan, machine=box(128)), lambda: ring(128), 5)
     yield Row("ring of 128", messages(128) / took, "messages/s", simpy_rate(), "SimPy", ratio_at_least(80))
     plan, hda = readme_ring(128, 254), machine("ahbm")

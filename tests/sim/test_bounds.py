@@ -104,6 +104,11 @@ def test_the_price_bounds_copies_of_one_instance_that_meet_in_a_memory() -> None
     assert price(case.plan, case.hda).upper_ps >= simulate(case.plan, machine=case.hda).time_ps
 
 
+def test_the_price_bounds_copies_of_a_carried_tile_behind_a_cache() -> None:
+    case = random_case(783)
+    assert price(case.plan, case.hda).upper_ps >= simulate(case.plan, machine=case.hda).time_ps
+
+
 def test_no_random_case_beats_its_floor() -> None:
     """Seeds 274, 441 and 559: units that share the memory at the other end reach it without links."""
     for seed in (*range(40), 274, 441, 559):

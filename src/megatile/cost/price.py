@@ -14,7 +14,7 @@ when it is asked for. Caches have everything for the lower bound, and nothing fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -36,6 +36,7 @@ from megatile.sim import state as st
 from megatile.sim.record import Record, has_any
 from megatile.sim.result import Run
 from megatile.sim.table import DMA, ENGINES
+from megatile.timing.caches import Cache
 from megatile.timing.fabric import serialise_ps
 from megatile.timing.view import Timing, as_timing
 
@@ -157,10 +158,17 @@ def _blocks(tile: pm.Tile, region: pm.Region, brick: tuple[int, ...]) -> tuple[i
     """How many blocks of a tile a region may touch at most, and the bytes of each."""
     count = 1
     for axis, (extent, size) in enumerate(zip(tile.shape, brick, strict=True)):
-        known = constant(region.shape[axis]) if region.shape else None
+        known = constant(region.shape[axis]) if len(region.shape) == len(brick) else None
         whole = -(-extent // size)
         count *= whole if known is None else min(whole, -(-known // size) + 1)
     return count, prod(brick) * itemsize(tile.dtype)
+
+
+def _filling(tile: pm.Tile, region: pm.Region, brick: tuple[int, ...], caches: Iterable[Cache]) -> int:
+    """How long the layers behind caches serve at most for a region of a tile."""
+    blocks, size = _blocks(tile, region, brick)
+    behind = [cache.behind for cache in caches]
+    return sum(blocks * (serialise_ps(size, stage.bandwidth) + 1) + stage.latency_ps for stage in behind)
 
 
 def _reading(assume: Mapping[str, int]) -> Any:
@@ -265,16 +273,21 @@ class _Loads:
             if not (described.reads or described.writes):
                 continue
             view = self.record.launched.views[self.record.launched.which(who)[0]]
-            reads = [r for r in reads_of(statement)[:1] if r.tile in tiles]
-            write = write_of(statement)
-            writes = [write] if write is not None and write.tile in tiles else []
-            for regions, caches in ((reads, described.reads), (writes, described.writes)):
-                for region in regions if caches else ():
-                    tile = tiles[region.tile]
-                    blocks, size = _blocks(tile, region, view.bricks(tile.memory)[tile.name])
-                    for cache in caches:
-                        each = serialise_ps(size, cache.behind.bandwidth)
-                        total += count * (blocks * (each + 1) + cache.behind.latency_ps)
+            ends = ((*reads_of(statement)[:1], None)[0], write_of(statement))
+            for region, end, caches in zip(
+                ends, described.memories, (described.reads, described.writes), strict=True
+            ):
+                if region is None or not caches:
+                    continue
+                # A name that is carried may mean any tile of the memory.
+                meant = (
+                    [tiles[region.tile]]
+                    if region.tile in tiles
+                    else [t for t in plan.tiles if t.memory == end]
+                )
+                total += count * max(
+                    (_filling(t, region, view.bricks(t.memory)[t.name], caches) for t in meant), default=0
+                )
         return total
 
     def _evenly(self, loads: dict[Any, int]) -> int:
