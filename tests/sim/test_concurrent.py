@@ -267,6 +267,37 @@ def test_what_has_not_begun_can_be_cancelled() -> None:
         s.wait(second)
 
 
+def blocks(count: int, slots: int | None, times: int = 1) -> Plan:
+    """Blocks of a device that add, and the device itself, which adds before them."""
+    b = PlanBuilder("blocks", scale="device", units=1)
+    level = b.level("block", scale="core", grid=count, parent="device", slots=slots)
+    y = b.tile("y", (64,), "f32", memory="local", level=level)
+    with b.stream(level=level), b.loop(0, times):
+        b.compute("add", y, [y, y])
+    return b.finish()
+
+
+@pytest.mark.parametrize(("count", "slots"), [(2, None), (2, 1), (7, 1), (7, 2)])
+def test_blocks_that_have_not_begun_can_be_cancelled(count: int, slots: int | None) -> None:
+    plan, other = blocks(count, slots), blocks(count, slots, times=3)
+    alone, s = Session(toy(2)), Session(toy(2))
+    expected = [alone.submit(plan), alone.submit(plan)]
+    alone.wait()
+    first, second, third = s.submit(plan), s.submit(other), s.submit(plan)
+    s.cancel(second)
+    later = s.submit(other, at=10_000)
+    s.cancel(later)
+    s.wait()
+    assert [first.end_ps, third.end_ps] == [launch.end_ps for launch in expected]
+    assert [entry.name for entry in s.launches] == ["blocks", "blocks"]
+    begun, again = s.submit(other), alone.submit(other)
+    with pytest.raises(TimeBudgetExceeded):
+        s.wait(begun, budget_ps=5)
+    with pytest.raises(SessionError, match="cannot be cancelled: it has begun"):
+        s.cancel(begun)
+    assert s.wait(begun).time_ps == alone.wait(again).time_ps
+
+
 def test_every_worker_has_a_clock() -> None:
     """Two workers of a host, each launching on its own cores; time passes while both wait."""
     s = Session(toy(4, control=True))

@@ -91,6 +91,7 @@ class Instances:
         for i, level in enumerate(self.plan.all_levels):
             rows, described = self.levels[level.name], arena.rows("level")[launched.levels + i]
             described[st.FIRST_FLOW] = flows + launched.offsets[i]
+            described[[st.STREAM_OF, st.ONE_STREAM]] = table.level_lists[i][:2]
             described[st.START_AT] = begin + starts[i] - starts[0]
             u = units[rows.all]
             u[:, st.NOW] = begin
@@ -114,6 +115,33 @@ class Instances:
             at, first, count = pool[st.SEATS_AT], pool[st.FIRST_SEAT], pool[st.ALL_SEATS]
             arena.rows("seats")[at : at + count] = np.arange(first, first + count)
         arena.rows("below")[self.below.start : self.below.stop, st.LEFT_OVER] = 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether an instance of the launch has begun."""
+        units, places = self.arena.rows("unit"), self.arena.rows("place")[self.launched.first :]
+        for i, rows in enumerate(self.levels.values()):
+            if not rows.fixed:
+                first, last = self.launched.offsets[i : i + 2]
+                if (places[first:last] != NONE).any():
+                    return True
+            elif (units[rows.all, st.STATE][(rows.parents == NONE) & self._awaited(i)] != st.PENDING).any():
+                return True
+        return False
+
+    def _awaited(self, i: int) -> Any:
+        """Which rows of a level wait for the launch to begin."""
+        return self.table.stream_of[i] != NONE if not self.plan.levels else True
+
+    def do_nothing(self, stream: int) -> None:
+        """Let all instances of a launch that has not begun end at once, by a stream that does nothing."""
+        arena, launched = self.arena, self.launched
+        described = arena.rows("level")[launched.levels : launched.levels + len(self.levels)]
+        busy = described[:, [st.STREAM_OF, st.ONE_STREAM]].max(axis=1) != NONE
+        described[busy, st.ONE_STREAM], described[:, st.STREAM_OF] = stream, NONE
+        described[:, st.START_AT] = 0
+        pc = arena.rows("stream")[stream, st.FIRST_PC]
+        arena.rows("unit")[self.first : self.first + len(self.idle[2]), st.PC] = pc
 
     def take_away(self, seats: set[int]) -> None:
         """Some slots are not free yet: earlier launches have them."""

@@ -182,8 +182,7 @@ class RunningMachine:
         else:
             launched = launch._launched
             if launched is None or not self._simulation.withdraw(launched):
-                why = "it has begun" if not launch.plan.levels else "plans with levels cannot be withdrawn"
-                raise SessionError(f"{launch} cannot be cancelled: {why}", advice="wait for it")
+                raise SessionError(f"{launch} cannot be cancelled: it has begun", advice="wait for it")
             del self._active[launched.number]
             if launch._data is not None:
                 self._joint.active.remove(launch._data)

@@ -192,6 +192,8 @@ class Simulation:
         self.holders: dict[str, dict[int, list[int]]] = {}
         """By level and hardware unit, the instances of the last launch there."""
         self._flows = self._serial = 0
+        self._nothing = NONE
+        """A stream that does nothing, if one was needed."""
         self._long = False
         """Whether a plan has so many commands that the compiled engine is worth loading at once."""
         self.tensors: dict[tuple[Any, ...], int] = {}
@@ -415,18 +417,19 @@ class Simulation:
     def withdraw(self, launched: EngineLaunch) -> bool:
         """A launch shall do nothing: each instance ends as soon as those before it are over. False where one
         has begun."""
-        arena = self.arena
-        first, count = self.table("launch")[launched.number, [st.FIRST, st.ROWS]].tolist()
-        unit = arena.rows("unit")[first : first + count]
-        if launched.plan.levels or not (unit[launched.present, st.STATE] == st.PENDING).all():
+        arena, instances = self.arena, self.instances[launched.number]
+        if instances.begun:
             return False
+        if self._nothing == NONE:
+            rows, self._nothing = self.rows, len(self.rows.stream)
+            rows.stream.append((len(rows.code), rows.raw([0]), 1))
+            rows.code.append([st.END, 0] + [NONE] * (st.WIDTHS["code"] - 2))
+            rows.statements.append(None)
+            self._tabulate()
+        instances.do_nothing(self._nothing)
         heap = arena.rows("heap")[: int(arena.memory[st.EVENTS])]
         coming = (heap[:, 1] // st.PHASE == st.BEGINS) & (heap[:, 3] == launched.number)
         heap[coming, 3] = NONE
-        kinds = arena.rows("code")[:, st.KIND]
-        for n, stream in enumerate(launched.table.streams):
-            at = stream.first + int(np.argmax(kinds[stream.first :] == st.END))
-            unit[launched.table.stream_of[0] == n, st.PC] = at
         if coming.any():
             begin_launch(arena.memory, launched.number, self.clock_ps)
         return True
