@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from toys import toy
+from tests.sim.toys import toy
 
 import megatile as mt
 from megatile.core.errors import MegatileError
