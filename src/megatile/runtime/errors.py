@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from megatile.core.errors import MegatileError
@@ -29,6 +31,29 @@ class MissingTorchError(MegatileError, ImportError):
 
 class NoTorchRuleError(LaunchError):
     """A command that has no meaning on separate processes, or an operation without a torch rule."""
+
+
+def how_ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"ended by signal {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+def named(word: str, numbers: Sequence[int]) -> str:
+    """``unit 3``, ``units 1, 2``; of many the first."""
+    shown = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
+    return f"{word}{'s' if len(numbers) > 1 else ''} {shown}"
+
+
+def failure(
+    word: str, reports: Mapping[int, Any], dead: Sequence[int], death: Callable[[int], str], of: str = ""
+) -> LaunchError:
+    """The error that names who is at fault: those that died, else those that failed by themselves."""
+    guilty = list(dead) or [n for n, report in reports.items() if report["own"]] or sorted(reports)
+    first, *rest = guilty
+    reason = death(first) if first in dead else reports[first]["text"]
+    more = f" (also {named(word, rest)})" if rest else ""
+    return LaunchError(f"{word} {first}{of}: {reason}{more}", units=tuple(guilty))
 
 
 def check_timeout(timeout: object) -> None:

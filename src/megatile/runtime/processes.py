@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from megatile.runtime.errors import LaunchError, MissingTorchError, check_timeout
+from megatile.runtime.errors import LaunchError, MissingTorchError, check_timeout, failure, how_ended, named
 
 POLL_SECONDS = 0.02
 GRACE_SECONDS = 0.5
@@ -107,13 +107,13 @@ def _watch(
             raise _failure(what, [read(folder / f"exit_{unit}") for unit in range(units)], folder)
         if ended:
             raise LaunchError(
-                f"the processes could not be started: what starts them ended {_how(parent.returncode)}"
+                f"the processes could not be started: what starts them {how_ended(parent.returncode)}"
                 + _last_words(folder / "output")
             )
         if time.monotonic() > end:
             late = tuple(unit for unit, code in enumerate(codes) if code is None)
             raise LaunchError(
-                f"{what} did not finish within {timeout:g} s: {_names(late)} still at work",
+                f"{what} did not finish within {timeout:g} s: {named('unit', late)} still at work",
                 units=late,
                 advice="give a larger timeout=, or check(plan) for a deadlock",
             )
@@ -124,24 +124,13 @@ def _watch(
 
 
 def _failure(what: str, codes: Sequence[int | None], folder: Path) -> LaunchError:
-    """The error that names the units at fault: those that died, else those that failed by themselves."""
-    failed = [unit for unit, code in enumerate(codes) if code]
-    reports = {unit: read(folder / f"error_{unit}") for unit in failed}
-    dead = [unit for unit in failed if reports[unit] is None]
-    guilty = dead or [unit for unit in failed if reports[unit]["own"]] or failed
-    first = guilty[0]
-    if first in dead:
-        reason = f"ended {_how(codes[first])}{_last_words(folder / f'output_{first}')}"
-    else:
-        reason = reports[first]["text"]
-    more = f" (also {_names(tuple(guilty[1:]))})" if len(guilty) > 1 else ""
-    return LaunchError(f"{_names((first,))} of {what}: {reason}{more}", units=tuple(guilty))
+    found = {unit: read(folder / f"error_{unit}") for unit, code in enumerate(codes) if code}
+    reports = {unit: report for unit, report in found.items() if report is not None}
 
+    def death(unit: int) -> str:
+        return how_ended(codes[unit]) + _last_words(folder / f"output_{unit}")
 
-def _how(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"by signal {signal.Signals(-code).name}"
-    return f"with exit code {code}"
+    return failure("unit", reports, [unit for unit in found if unit not in reports], death, f" of {what}")
 
 
 def _last_words(output: Path) -> str:
@@ -149,8 +138,3 @@ def _last_words(output: Path) -> str:
         return ""
     lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return f": {lines[-1]}" if lines else ""
-
-
-def _names(units: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, units[:8])) + (", …" if len(units) > 8 else "")
-    return f"unit {shown}" if len(units) == 1 else f"units {shown}"

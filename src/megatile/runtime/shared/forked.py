@@ -17,7 +17,7 @@ from typing import Any
 
 from megatile.collectives.asked import read_bytes
 from megatile.core.errors import MegatileError
-from megatile.runtime.errors import LaunchError, PeerError, check_timeout
+from megatile.runtime.errors import LaunchError, PeerError, check_timeout, failure, how_ended, named
 from megatile.runtime.shared.world import World
 
 STOPPED_SECONDS = 3.0
@@ -146,7 +146,7 @@ def _watch(world: World, ranks: list[_Rank], timeout: float) -> None:
             _settle(ranks, None)
         elif late and time.monotonic() > end:
             raise LaunchError(
-                f"the work did not finish within {timeout:g} s: {_names(late)} still at work",
+                f"the work did not finish within {timeout:g} s: {named('rank', late)} still at work",
                 units=tuple(late),
                 advice="give a larger timeout=",
             )
@@ -195,14 +195,9 @@ def _settle(ranks: list[_Rank], lost: int | None) -> None:
             _look(rank)
     reports = {n: json.loads(bytes(r.said)) for n, r in enumerate(ranks) if r.code and r.said}
     dead = [n for n, r in enumerate(ranks) if r.code and not r.said]
-    own = [n for n, report in reports.items() if report["own"]]
     if lost is not None and ranks[lost].code is None:
         raise LaunchError(f"rank {lost} was stopped", units=(lost,), advice="let it run, or start again")
-    guilty = dead or own or sorted(reports)
-    first = guilty[0]
-    reason = f"ended {_how(ranks[first].code)}" if first in dead else reports[first]["text"]
-    more = f" (also {_names(guilty[1:])})" if len(guilty) > 1 else ""
-    raise LaunchError(f"rank {first}: {reason}{more}", units=tuple(guilty))
+    raise failure("rank", reports, dead, lambda n: how_ended(ranks[n].code))
 
 
 def _end(ranks: list[_Rank]) -> None:
@@ -214,16 +209,3 @@ def _end(ranks: list[_Rank]) -> None:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(rank.pid, 0)
         os.close(rank.pipe)
-
-
-def _how(code: int | None) -> str:
-    return (
-        f"by signal {signal.Signals(-code).name}"
-        if code is not None and code < 0
-        else f"with exit code {code}"
-    )
-
-
-def _names(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
