@@ -93,18 +93,18 @@ def merge_results(a: Array, b: Array) -> Array:
     what rounding does to it grows neither in the outputs nor in the gradients.
     """
     a, b = _wide(a), _wide(b)
-    (_, lse_a, rest_a), (_, lse_b, rest_b) = _columns(a), _columns(b)
+    (_, lse_a, rest_a), (_, lse_b, rest_b) = columns_of(a), columns_of(b)
     with np.errstate(all="ignore"):
         ahead = (lse_b - lse_a) + (rest_b - rest_a)
         ahead = np.where(np.isneginf(lse_b), lse_b, ahead)  # where neither has seen a key, too
-        out, lse, rest = _columns(np.where(ahead > 0, b, a))
-        light, _, _ = _columns(np.where(ahead > 0, a, b))
+        out, lse, rest = columns_of(np.where(ahead > 0, b, a))
+        light, _, _ = columns_of(np.where(ahead > 0, a, b))
         out = out + (light - out) / (1 + np.exp(abs(ahead)))
         lse, rest = _exact_sum(lse, rest + np.log1p(np.exp(-abs(ahead))))
     return np.concatenate([out, lse, rest], axis=-1)
 
 
-def _columns(result: Array) -> tuple[Array, Array, Array]:
+def columns_of(result: Array) -> tuple[Array, Array, Array]:
     """Outputs, log-sum-exps and their remainders."""
     return result[..., :-LSE_COLUMNS], result[..., -2:-1], result[..., -1:]
 
@@ -119,7 +119,7 @@ def _weights(
         _wide(result).swapaxes(-2, -3),
     )
     k, v = _keys_and_values(kv, q.shape[-3])
-    out, lse, rest = _columns(result)
+    out, lse, rest = columns_of(result)
     with np.errstate(all="ignore"):
         weights = np.exp(_scores(q, k, 0, scale, lower, upper) - _finite(lse) - rest)
     delta = (d_out * out).sum(-1, keepdims=True)

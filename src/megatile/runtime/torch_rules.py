@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from megatile.core.attention_operations import LSE_COLUMNS, UNLIMITED
+from megatile.core.attention_operations import UNLIMITED, columns_of
 from megatile.core.dtypes import numpy_dtype
 from megatile.core.operations import OPERATIONS
 from megatile.core.registry import Registry
@@ -144,11 +144,6 @@ def fill(value: Any = 0) -> Tensor:
     return torch.tensor(value)
 
 
-@rule("iota")
-def iota(length: int, start: int = 0) -> Tensor:
-    return torch.arange(start, start + length)
-
-
 # --- attention ------------------------------------------------------------------------------------
 
 
@@ -197,11 +192,6 @@ def _exact_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return total, _finite((a - (total - of_b)) + (b - of_b))
 
 
-def _columns(result: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs, log-sum-exps and their remainders."""
-    return result[..., :-LSE_COLUMNS], result[..., -2:-1], result[..., -1:]
-
-
 def merge_log_sums(lse: Tensor, rest: Tensor, block: Tensor, block_rest: Tensor | None = None) -> Tensor:
     """Take the log-sum-exps of a block into ``lse + rest``, in place; returns the block's share of each row.
 
@@ -224,15 +214,8 @@ def merge_log_sums(lse: Tensor, rest: Tensor, block: Tensor, block_rest: Tensor 
 @rule("attention_merge")
 def merge(a: Tensor, b: Tensor) -> Tensor:
     result = a.clone()
-    (out, lse, rest), (block, *sums) = _columns(result), _columns(b)
+    (out, lse, rest), (block, *sums) = columns_of(result), columns_of(b)
     out.lerp_(block, merge_log_sums(lse, rest, *sums))
-    return result
-
-
-@rule("attention_start")
-def start(width: int) -> Tensor:
-    result = torch.zeros(width)
-    result[-LSE_COLUMNS] = float("-inf")
     return result
 
 
@@ -240,7 +223,7 @@ def _gradients(
     q: Tensor, kv: Tensor, result: Tensor, d_out: Tensor, scale: float, lower: int, upper: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     queries, k, v = _heads_first(q, kv)
-    out, lse, rest = _columns(accumulated(result).transpose(-2, -3))
+    out, lse, rest = columns_of(accumulated(result).transpose(-2, -3))
     grad = accumulated(d_out).transpose(-2, -3)
     weights = torch.exp(_scores(queries, k, scale, lower, upper) - _finite(lse) - rest)
     delta = (grad * out).sum(-1, keepdim=True)
@@ -295,5 +278,11 @@ def _by_numpy(name: str) -> Rule:
     return meaning
 
 
-for _name in ("nest", "pad", *(f"{r}_onto" for r in ("sum", "max", "min", "prod", "absmax", "abssum"))):
+for _name in (
+    "attention_start",
+    "iota",
+    "nest",
+    "pad",
+    *(f"{r}_onto" for r in ("sum", "max", "min", "prod", "absmax", "abssum")),
+):
     RULES.add(_name, _by_numpy(_name))
