@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: there is nothing to watch")
 
-from megatile.runtime.roll_call import WATCH_SECONDS, Limit, Roll, Verdict, Wait, Watcher  # noqa: E402
+from megatile.runtime.roll_call import WATCH_SECONDS, GroupWait, Limit, Roll, Verdict, Watcher  # noqa: E402
 
 PROGRAM = """
 import time
@@ -33,7 +33,7 @@ class Slow:
 
 
 roll_call.Roll = Slow
-with roll_call.WATCHER.during(roll_call.Wait(None, roll_call.Limit(0.0, None))):
+with roll_call.WATCHER.during(roll_call.GroupWait(None, roll_call.Limit(0.0, None))):
     time.sleep(3 * roll_call.WATCH_SECONDS)
 print("end", flush=True)
 """
@@ -71,7 +71,7 @@ def soon(condition):
 
 
 def waits(rank, seconds=1000.0):
-    return Wait(member(rank), Limit(time.monotonic(), seconds))
+    return GroupWait(member(rank), Limit(time.monotonic(), seconds))
 
 
 def test_a_rank_that_waits_is_not_taken_for_dead(ranks):

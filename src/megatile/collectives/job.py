@@ -18,7 +18,6 @@ from megatile.core.quantities import whole
 
 REDUCTIONS = ("sum", "max", "min", "prod", "avg")
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
-ROOTED = ("broadcast", "reduce", "gather", "scatter")
 OPERATIONS = (
     "all_reduce",
     "reduce_scatter",

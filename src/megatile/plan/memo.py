@@ -22,7 +22,7 @@ Env = Any
 KEPT = 16384
 
 
-class Part:
+class Remembered:
     """A part of expressions: how it is worked out, what it names, and the function that remembers it."""
 
     __slots__ = ("kept", "names", "plain", "used")
@@ -38,7 +38,7 @@ class Memo:
 
     def __init__(self, units: int):
         self.most = max(1, KEPT // max(1, units))
-        self._parts: dict[Any, Part] = {}
+        self._parts: dict[Any, Remembered] = {}
 
     def function(self, expr: Expr) -> Function:
         """The expression's value in an environment."""
@@ -55,32 +55,32 @@ class Memo:
         if key not in self._parts:
             names = frozenset().union(*(p.names for p in parts))
             inner = [self._remembered(p) for p in parts]
-            self._parts[key] = Part(lambda env: rule([f(env) for f in inner]), names)
+            self._parts[key] = Remembered(lambda env: rule([f(env) for f in inner]), names)
         return self._remembered(self._parts[key])
 
-    def _even(self, expr: Expr) -> Part:
+    def _even(self, expr: Expr) -> Remembered:
         whole = self._part(expr)
         if isinstance(expr, Const):
             return whole
         key = ("even", whole)
         if key not in self._parts:
             inner = self._remembered(whole)
-            self._parts[key] = Part(lambda env: uniform(inner(env)), whole.names)
+            self._parts[key] = Remembered(lambda env: uniform(inner(env)), whole.names)
         return self._parts[key]
 
-    def _remembered(self, part: Part) -> Function:
+    def _remembered(self, part: Remembered) -> Function:
         if part.kept is None:
             part.kept = remembering(part.plain, tuple(sorted(part.names)), self.most)
         return part.kept
 
-    def _inner(self, part: Part, whole: frozenset[str]) -> Function:
+    def _inner(self, part: Remembered, whole: frozenset[str]) -> Function:
         """A part that names as much as the whole is worth remembering only if others use it too."""
         if part.kept is not None or part.used or part.names != whole:
             return self._remembered(part)
         part.used = True
         return part.plain
 
-    def _part(self, expr: Expr) -> Part:
+    def _part(self, expr: Expr) -> Remembered:
         parts = [self._part(child) for child in expr.children()]
         key = (expr.head(), *parts)
         found = self._parts.get(key)
@@ -89,7 +89,7 @@ class Memo:
             names = own.union(*(p.names for p in parts))
             keep = isinstance(expr, Select)  # the side not taken is not worked out: its parts remember
             inner = [self._remembered(p) if keep else self._inner(p, names) for p in parts]
-            found = self._parts[key] = Part(expr.function(*inner), names)
+            found = self._parts[key] = Remembered(expr.function(*inner), names)
             if isinstance(expr, Symbol):
                 found.kept = found.plain
         return found

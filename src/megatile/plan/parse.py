@@ -14,7 +14,7 @@ from megatile.core.expr import ExprReader
 from megatile.core.operations import OPERATIONS
 from megatile.plan.fields import check_fields
 from megatile.plan.model import FORMS, Channel, Flag, Group, Level, Plan, PlanError, Stream, Tile
-from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, KEYWORD, TARGET, Part, parts
+from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, KEYWORD, TARGET, FieldSpec, parts
 from megatile.plan.statements import (
     COMMANDS,
     CarryInt,
@@ -191,7 +191,7 @@ class _Reader:
             elif p.shown == KEYWORD or (p.shown == TARGET and p.omit is None):
                 yield p.name
 
-    def argument(self, p: Part, node: ast.expr) -> dict[str, Any]:
+    def argument(self, p: FieldSpec, node: ast.expr) -> dict[str, Any]:
         if p.kind != "typed":
             return {p.name: _READ[p.kind](self, node)}
         assert isinstance(node, ast.Subscript)

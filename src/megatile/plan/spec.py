@@ -14,7 +14,7 @@ TARGET, ARGUMENT, KEYWORD, HIDDEN = "target", "argument", "keyword", ""
 ALWAYS = object()  # as ``omit``: written even where it is the default
 
 
-class Part(NamedTuple):
+class FieldSpec(NamedTuple):
     """One field. ``omit`` is the value at which a keyword is not written (MISSING: it always is); targets of
     equal ``order`` are alternatives, the second of which adds ``field=True``.
 
@@ -44,15 +44,15 @@ def part(
 ) -> Any:
     """A field of a part of a plan."""
     kept = default if omit is MISSING else omit
-    metadata = {"part": Part("", kind, shown, kept, order, role, decides)}
+    metadata = {"part": FieldSpec("", kind, shown, kept, order, role, decides)}
     return field(default=default, metadata=metadata)
 
 
-_PARTS: dict[type, tuple[Part, ...]] = {}
+_PARTS: dict[type, tuple[FieldSpec, ...]] = {}
 _GETTERS: dict[tuple[Any, ...], Callable[[Any], tuple[Any, ...]]] = {}
 
 
-def parts(kind: type) -> tuple[Part, ...]:
+def parts(kind: type) -> tuple[FieldSpec, ...]:
     """The fields of a class as they are declared, in the order in which they are written."""
     known = _PARTS.get(kind)
     if known is None:

@@ -20,7 +20,6 @@ class Inside:
     count: int
     name: str
     parts: int = 0
-    zoom_parts: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from megatile.runtime.errors import PeerError
-from megatile.runtime.roll_call import GIVE_UP, WATCHER, Limit, Roll, Verdict, Wait
+from megatile.runtime.roll_call import GIVE_UP, WATCHER, GroupWait, Limit, Roll, Verdict
 
 STORE_SILENT = "does not answer (it keeps the rendezvous store)"
 STORE_GONE = "ended (it kept the rendezvous store, which no longer answers)"
@@ -27,7 +27,7 @@ def wait_for(
     """
     if work is None:
         return
-    wait = Wait(group, limit or Limit.of(group))
+    wait = GroupWait(group, limit or Limit.of(group))
     try:
         with WATCHER.during(wait):
             wait.limit.wait(work)
@@ -52,10 +52,10 @@ def wait_for_all(
 
 
 def explained(
-    error: RuntimeError, group: dist.ProcessGroup, peer: int | None, doing: str, wait: Wait | None = None
+    error: RuntimeError, group: dist.ProcessGroup, peer: int | None, doing: str, wait: GroupWait | None = None
 ) -> PeerError:
     """The error to raise instead of a transport's own."""
-    wait = wait or Wait(group, Limit.of(group))
+    wait = wait or GroupWait(group, Limit.of(group))
     late = "imed out" in str(error) or "timeout" in str(error).lower()
     culprits, how = _culprits(late, peer, wait)
     if not culprits:
@@ -70,7 +70,7 @@ def explained(
     )
 
 
-def _culprits(late: bool, peer: int | None, wait: Wait) -> tuple[list[int], str]:
+def _culprits(late: bool, peer: int | None, wait: GroupWait) -> tuple[list[int], str]:
     """Global ranks at fault: the known peer of a closed connection, or those that do not answer."""
     if WATCHER.waiting_for_store > wait.limit.grace / 2:
         return [0], STORE_SILENT
@@ -91,7 +91,7 @@ def _culprits(late: bool, peer: int | None, wait: Wait) -> tuple[list[int], str]
     return [dist.get_global_rank(wait.group, rank) for rank in found.ranks], how
 
 
-def _asked(late: bool, peer: int | None, wait: Wait) -> Verdict | None:
+def _asked(late: bool, peer: int | None, wait: GroupWait) -> Verdict | None:
     """Who is at fault, as all ranks see it; None if that is not known and the store is gone."""
     try:
         roll = Roll(wait.group)

@@ -165,7 +165,7 @@ class Roll:
 
 
 @dataclass
-class Wait:
+class GroupWait:
     """A process waits for others of a group. ``verdict``: who is at fault (none: all wait), if known."""
 
     group: dist.ProcessGroup
@@ -200,12 +200,12 @@ class Watcher:
     """
 
     def __init__(self) -> None:
-        self._wait: Wait | None = None
+        self._wait: GroupWait | None = None
         self._looking: float | None = None
         self._process = 0
 
     @contextmanager
-    def during(self, wait: Wait) -> Iterator[None]:
+    def during(self, wait: GroupWait) -> Iterator[None]:
         """While the process waits for others of the group."""
         if self._process != os.getpid():  # threads do not survive a fork
             self._process, self._looking = os.getpid(), None

@@ -28,7 +28,6 @@ from megatile.timing.origins import Origin, origins
 from megatile.timing.rules import Command, Operands, operands, rule_of
 from megatile.timing.view import Timing, TimingError
 
-SIGNAL_BYTES = Control().signal
 COPIES = frozenset({"copy", "pad"})
 PORTS = 16
 """Links of a unit are numbered from a multiple of this on in each network."""

@@ -14,7 +14,7 @@ from megatile.hda import machine
 from megatile.hda.addresses import AddressConfig
 from megatile.runtime.host.allocators import (
     AllocationError,
-    Memory,
+    Allocators,
     PEMemAllocator,
     PeMMU,
     VirtualAllocator,
@@ -89,7 +89,7 @@ def test_every_element_is_where_the_shards_say(cube, pe, cubes, pes, shape) -> N
     policy = DPPolicy(cube, pe, num_cubes=cubes, num_pes=pes)
     shards = resolve(policy, shape)
     assert len(shards) == cubes * pes
-    handle = deploy_tensor("t", shape, "f16", shards, Memory(machine("ahbm")))
+    handle = deploy_tensor("t", shape, "f16", shards, Allocators(machine("ahbm")))
     data = np.arange(shape[0] * shape[1], dtype=np.float16).reshape(shape)
     np.testing.assert_array_equal(handle.unpack(handle.pack(data)), data)
     distinct = sorted({(s.offset_bytes, s.nbytes) for s in shards if s.nbytes})
@@ -115,7 +115,7 @@ def test_tiles_are_dealt_out_in_turn(tiles, second) -> None:
 
 
 def test_a_tensor_is_placed_whole_or_not_at_all() -> None:
-    memory = Memory(machine("ahbm"))
+    memory = Allocators(machine("ahbm"))
     free = memory.pe(0, 0, 0).pools["hbm"].free_bytes
     policy = DPPolicy("replicate", "replicate", num_cubes=1, num_pes=2)
     memory.pe(0, 0, 1).alloc_hbm(6 << 30)
@@ -172,11 +172,11 @@ def test_pools_never_give_a_byte_twice(sizes, random) -> None:
 
 
 def test_cubes_share_their_sram_and_gpus_their_hbm() -> None:
-    memory = Memory(machine("ahbm"))
+    memory = Allocators(machine("ahbm"))
     one, two = (memory.pe(0, 0, pe).alloc("sram", 100) for pe in (0, 1))
     assert two.component_offset == one.component_offset + 128
     assert memory.pe(0, 1, 0).alloc("sram", 100).component_offset == one.component_offset
-    gpu = Memory(machine("dgx-h100"))
+    gpu = Allocators(machine("dgx-h100"))
     first, second = gpu.pe(1, 0, 0).alloc_hbm(64), gpu.pe(1, 5, 21).alloc_hbm(64)
     assert (first.cube_id, second.cube_id) == (0, 0)
     assert second.component_offset == first.component_offset + 64

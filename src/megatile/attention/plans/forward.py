@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from megatile.attention.plans.context import Blocks, PlanContext, block
-from megatile.attention.plans.heads import HeadExchange
+from megatile.attention.plans.heads import HeadMoves
 from megatile.attention.plans.problem import longest
 from megatile.attention.plans.tables import Key, shortest
 from megatile.attention.schedules.routes import Transfer
@@ -88,8 +88,8 @@ class Forward:
         lse_shape = (problem.batch, longest(queries), problem.heads, 1)
         self.lse = context.tile("lse", lse_shape, "f32", "output")
         self.q, self.kv = self.q_own, self.kv_own
-        self.exchange_q = HeadExchange(context, queries, problem.heads)
-        self.exchange_kv = HeadExchange(context, keys, divided.kv_heads)
+        self.exchange_q = HeadMoves(context, queries, problem.heads)
+        self.exchange_kv = HeadMoves(context, keys, divided.kv_heads)
         if divided.width > 1:
             self.q = context.tile("q_of_heads", self.q_shape(problem.dim), problem.dtype)
             rows = longest(list(context.division.kv))

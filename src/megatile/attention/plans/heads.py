@@ -12,7 +12,7 @@ from megatile.core.placement import Pieces, local_length
 from megatile.plan.build import Handle
 
 
-class HeadExchange:
+class HeadMoves:
     """Moves tiles [..., tokens, heads, dim] between all heads of my tokens and my heads of the group's.
 
     ``pieces`` are the tokens of every unit, ``heads`` the heads of the whole tensor.

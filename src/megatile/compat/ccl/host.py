@@ -17,7 +17,7 @@ from megatile.core.errors import MegatileError
 from megatile.hda import HDA
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan
-from megatile.runtime.host.allocators import Memory
+from megatile.runtime.host.allocators import Allocators
 from megatile.runtime.host.creation import HostError
 from megatile.runtime.host.placement import PlacedShard
 from megatile.runtime.host.workers import DistributedError
@@ -46,7 +46,7 @@ def _config(ccl: Any) -> Mapping[str, Any]:
 class CclAlgorithm:
     """``config`` is that of ``resolve_algorithm_config``."""
 
-    def __init__(self, config: Mapping[str, Any], machine: HDA, memory: Memory, trust: bool) -> None:
+    def __init__(self, config: Mapping[str, Any], machine: HDA, memory: Allocators, trust: bool) -> None:
         self.config, self.machine, self.memory, self.trust = dict(config), machine, memory, trust
         self.floor = floor_of(machine)
         self.name = str(config["algorithm"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-COMPOUND = (ast.If, ast.For, ast.While, ast.FunctionDef, ast.With, ast.Return, ast.Break, ast.Continue)
 BINARY = {
     ast.Add: "+",
     ast.Sub: "-",

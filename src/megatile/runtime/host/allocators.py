@@ -2,7 +2,7 @@
 
 Tensors and the rings of queues come from the same pools, so they cannot overlap:
 
-    memory = Memory(machine)
+    memory = Allocators(machine)
     a = memory.pe(0, 0, 3)           # the PEMemAllocator of sip 0, cube 0, pe 3
     pa = a.alloc_hbm(4096)
     a.free_hbm(pa, 4096)
@@ -211,7 +211,7 @@ class PeMMU:
         raise AllocationError(f"page fault: {nbytes} bytes at {va:#x} are not mapped{near}")
 
 
-class Memory:
+class Allocators:
     """All allocators of a machine, made when they are first asked for. Keys are (sip, cube, pe)."""
 
     def __init__(self, hda: HDA) -> None:

@@ -45,7 +45,7 @@ from megatile.collectives.algorithms import algorithms
 from megatile.core.public import extension
 from megatile.core.quantities import whole
 from megatile.hda import HDA, machine as find_machine
-from megatile.runtime.host.allocators import Memory
+from megatile.runtime.host.allocators import Allocators
 from megatile.runtime.host.creation import Creation, HostError
 from megatile.runtime.host.distributed import Distributed
 from megatile.runtime.host.engine import Engine, Launch
@@ -101,7 +101,7 @@ class RuntimeContext(Creation, Launches, Namespace):
             DeviceSelector(target_device) if isinstance(target_device, str) else target_device
         )
         self.shape = engine.shape
-        self.memory = Memory(self.machine)
+        self.memory = Allocators(self.machine)
         self.workers = Workers()
         self.ccl: Any = (
             extension(__name__).CclAlgorithm(ccl, self.machine, self.memory, trust) if ccl else None

@@ -10,7 +10,7 @@ import numpy as np
 from megatile.core.dtypes import dtype as dtype_name, itemsize, numpy_dtype
 from megatile.core.errors import MegatileError
 from megatile.hda.addresses import DeviceShape
-from megatile.runtime.host.allocators import AllocationError, Memory
+from megatile.runtime.host.allocators import AllocationError, Allocators
 from megatile.runtime.host.engine import Engine
 from megatile.runtime.host.oplog import OpLog
 from megatile.runtime.host.placement import (
@@ -38,7 +38,7 @@ class Creation:
 
     if TYPE_CHECKING:
         engine: Engine
-        memory: Memory
+        memory: Allocators
         shape: DeviceShape
         default_dtype: str
 

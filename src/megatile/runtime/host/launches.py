@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from megatile.hda import HDA
 from megatile.hda.addresses import DeviceShape
 from megatile.plan.model import PlanError
-from megatile.runtime.host.allocators import Memory
+from megatile.runtime.host.allocators import Allocators
 from megatile.runtime.host.engine import Engine, Launch
 from megatile.runtime.host.groups import Call
 from megatile.runtime.host.oplog import Binding, OpLog, shard_rows
@@ -28,7 +28,7 @@ class Launches:
     if TYPE_CHECKING:
         engine: Engine
         machine: HDA
-        memory: Memory
+        memory: Allocators
         shape: DeviceShape
         kernels: KernelCache
         collectives: Collectives

@@ -14,18 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from megatile.core.arguments import no_none
+from megatile.core.basic_operations import OperationError
 from megatile.core.dtypes import itemsize, numpy_dtype
-from megatile.core.errors import MegatileError
 from megatile.core.quantities import whole
 from megatile.runtime.host.placement import DPPolicy
 from megatile.runtime.host.relayout import Move
 
 QUERIES = 64
 """Rows of queries that attention works on at a time, at most."""
-
-
-class OperationError(MegatileError, ValueError):
-    """Operands that do not go together."""
 
 
 def dimension(dim: int, ndim: int) -> int:

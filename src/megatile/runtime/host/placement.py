@@ -23,7 +23,7 @@ from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.placement import Mesh, Replicate, Shard, part
 from megatile.core.quantities import whole
 from megatile.hda.addresses import PhysAddr
-from megatile.runtime.host.allocators import AllocationError, Memory, PEMemAllocator, VirtualAllocator
+from megatile.runtime.host.allocators import AllocationError, Allocators, PEMemAllocator, VirtualAllocator
 
 Slices = tuple[slice, ...]
 POLICIES: dict[str, Callable[[int], Shard | Replicate]] = {
@@ -229,7 +229,7 @@ def deploy_tensor(
     shape: Sequence[int],
     dtype: Any,
     placement: Sequence[ShardSpec],
-    allocators: Mapping[tuple[int, int, int], PEMemAllocator] | Memory,
+    allocators: Mapping[tuple[int, int, int], PEMemAllocator] | Allocators,
     mem_kind: str = "hbm",
     va_allocator: VirtualAllocator | None = None,
 ) -> TensorHandle:
@@ -257,7 +257,7 @@ def deploy_tensor(
 
 
 def release(
-    shards: Sequence[PlacedShard], allocators: Mapping[tuple[int, int, int], PEMemAllocator] | Memory
+    shards: Sequence[PlacedShard], allocators: Mapping[tuple[int, int, int], PEMemAllocator] | Allocators
 ) -> None:
     for shard in shards:
         allocators[shard.sip, shard.cube, shard.pe].free(shard.pa, shard.nbytes)

@@ -24,16 +24,13 @@ from megatile.plan.check import check
 from megatile.plan.memory import blocks
 from megatile.plan.model import Plan, statements
 from megatile.plan.storage import OutsideError
+from megatile.runtime.errors import LaunchError
 from megatile.runtime.host.relayout import Move, relayout
 from megatile.runtime.host.tensor import Tensor, TensorError
 from megatile.timing.resources import place_names
 
 OPTIONS = ("topology", "neighbors", "n_slots", "slot_size", "buffer_kind", "scratch")
 """What a launch may say of its queues and scratch memory; see ``tl.read_kernel``."""
-
-
-class LaunchError(MegatileError, RuntimeError):
-    """Arguments that a kernel cannot be launched with."""
 
 
 @dataclass(frozen=True)

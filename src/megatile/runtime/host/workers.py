@@ -52,7 +52,7 @@ MOST_SHOWN = 4
 
 
 @dataclass
-class Wait:
+class WorkerWait:
     """What a worker waits for, in words, and whether it is there."""
 
     ready: Callable[[], bool]
@@ -65,7 +65,7 @@ class Worker:
     def __init__(self, rank: int, clock_ps: int) -> None:
         self.rank, self.clock_ps = rank, clock_ps
         self.device: int | None = None
-        self.wait: Wait | None = None
+        self.wait: WorkerWait | None = None
         self.error: BaseException | None = None
         self.last = "nothing"
         """Its last collective, with the line."""
@@ -110,7 +110,7 @@ class Workers:
                     f"{what().text}, but there are no workers",
                     advice="call it in a function given to torch.multiprocessing.spawn",
                 )
-            worker.wait = Wait(ready, what)
+            worker.wait = WorkerWait(ready, what)
             self._hub.switch()
         if worker is not None:
             worker.wait = None
