@@ -42,3 +42,9 @@ def test_it_goes_with_the_last_plan():
     del one
     gc.collect()
     assert kept() is None
+
+
+def test_what_many_units_found_out_is_their_own():
+    many = mt.machine("h100-cluster", nodes=40)
+    ring, again = (seen(Library("bulk", "ring"), hda=many) for _ in range(2))
+    assert ring.fabric is not again.fabric

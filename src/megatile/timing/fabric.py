@@ -32,6 +32,10 @@ MOST_KNOWN = 1 << 10
 """Up to so many groups of pairs are remembered, and up to so many pairs in each more than once."""
 
 
+FEW = 256
+"""Units of plans that share what they find out about a machine."""
+
+
 def serialise_ps(amount: float, rate: float) -> int:
     """Picoseconds for ``amount`` (bytes, operations) at ``rate`` per second, rounded up."""
     if amount <= 0 or rate == float("inf"):
@@ -153,9 +157,10 @@ class Fabric:
     _shared: ClassVar[WeakValueDictionary[tuple[int, int], Fabric]] = WeakValueDictionary()
 
     @classmethod
-    def between(cls, hda: HDA, faults: Faults, view: View) -> Fabric:
-        """The fabric of a machine as a view shows it: the one that is in use, if there is one."""
-        if faults:
+    def between(cls, hda: HDA, faults: Faults, view: View, units: int) -> Fabric:
+        """The fabric of a machine as a view shows it: the one that is in use, if there is one and few units
+        ask (what many have found out must not stay when they are gone)."""
+        if faults or units > FEW:
             return cls(hda, faults, view)
         # It holds both: while it is there, no others have their numbers.
         return cls._shared.get((id(hda), id(view))) or cls._shared.setdefault(

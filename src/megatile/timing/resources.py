@@ -22,7 +22,7 @@ from megatile.hda.model import Control, Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
 from megatile.plan.residency import copies, units_below
 from megatile.timing.caches import Cache, brick, chain, extents
-from megatile.timing.fabric import MOST_KNOWN, Alike, Fabric, Path, Stage, equal, serialise_ps
+from megatile.timing.fabric import FEW, Alike, Fabric, Path, Stage, equal, serialise_ps
 from megatile.timing.faults import FaultError, Faults
 from megatile.timing.origins import Origin, origins
 from megatile.timing.rules import Command, Operands, operands, rule_of
@@ -93,9 +93,9 @@ class Resources:
         self.places = self._places()
         self.views: dict[str, Resources] = {} if beside is None else beside.views
         self.views[plan.level(level).name] = self
-        self.fabric: Fabric = beside.fabric if beside else Fabric.between(hda, self.faults, self.view)
-        # Without levels inside it, a plan decides nothing about paths between places.
-        known = {} if plan.levels else self.fabric.known.setdefault(self.level.name, {})
+        count = FEW + 1 if plan.levels else plan.units
+        self.fabric: Fabric = beside.fabric if beside else Fabric.between(hda, self.faults, self.view, count)
+        known = self.fabric.known.setdefault((self.level.name, level), {})
         self._crowds: dict[tuple[str, str | None], int] = {}
         self._paths: dict[tuple[Any, ...], Path] = known.setdefault("paths", {})
         self._messages: dict[tuple[int, int, int], int] = known.setdefault("messages", {})
@@ -471,7 +471,9 @@ class Resources:
         found = self._pairs.get(key)
         if found is None:
             found = find()
-            if len(units) <= MOST_KNOWN:
+            if len(self._pairs) > FEW:
+                self._pairs.clear()
+            if len(units) <= FEW:
                 self._pairs[key] = found
         return found
 
