@@ -194,7 +194,7 @@ class PlanBuilder:
         self,
         operation: str,
         write: Operand,
-        reads: Sequence[Operand] = (),
+        reads: Sequence[Operand] | Operand = (),
         *,
         engine: str | None = None,
         fresh: bool = False,
@@ -203,6 +203,7 @@ class PlanBuilder:
     ) -> Operand:
         """``write = operation(*reads)``; the engine and the work follow from the operation unless given."""
         here = self.here
+        reads = [reads] if isinstance(reads, (Handle, Part)) else reads
         rule = OPERATIONS.find(operation, here)
         if len(reads) != rule.operands:
             raise PlanError(f"{operation} takes {rule.operands} operands, not {len(reads)}", place=here)
