@@ -59,6 +59,18 @@ def place_names(hda: HDA, level: str, places: Iterable[int]) -> list[str]:
     return names
 
 
+def host_link_ps(control: Control) -> int:
+    link = control.host_link
+    return 0 if link is None else serialise_ps(control.message, link.bandwidth)
+
+
+def control_ps(hda: HDA, position: int = 0) -> int:
+    """One message of the host: over its link and every station down to the level at a position."""
+    control = hda.control or Control()
+    wire = host_link_ps(control) + (control.host_link.latency_ps if control.host_link else 0)
+    return wire + sum(s.overhead_ps for s in control.launch if hda.level(s.level).position >= position)
+
+
 class Resources:
     """An HDA as one plan sees it; ``timing`` says who does the work (the machine's own engines, if nothing
     is said), ``installed`` that its queues are there from an earlier launch, ``begin_ps`` what goes before
@@ -607,22 +619,11 @@ class Resources:
 
     def host_link_ps(self) -> int:
         """How long a message of the host occupies its link: the next one follows."""
-        control = self.hda.control
-        if control is None or control.host_link is None or not self.view.control:
-            return 0
-        return serialise_ps(control.message, control.host_link.bandwidth)
+        return host_link_ps(self._control) if self.view.control else 0
 
     def control_ps(self) -> int:
-        """One message of the host to a unit: over the host's link and every station down to the unit's."""
-        control = self.hda.control
-        if control is None or not self.view.control:
-            return 0
-        here = self.level.position
-        one = sum(s.overhead_ps for s in control.launch if self.hda.level(s.level).position >= here)
-        link = control.host_link
-        if link is not None:
-            one += link.latency_ps + self.host_link_ps()
-        return one
+        """One message of the host to a unit."""
+        return control_ps(self.hda, self.level.position) if self.view.control else 0
 
     def whole_ps(self, messages_ps: int, launch: bool = True) -> int:
         """The time of the plan whose commands take so long: with what kernels spend and save once."""

@@ -26,7 +26,7 @@ from megatile.sim.result import wants_communication_trace
 from megatile.sim.simulation import MOST_RECORDS
 from megatile.timing.fabric import serialise_ps
 from megatile.timing.faults import current_faults
-from megatile.timing.resources import Resources
+from megatile.timing.resources import Resources, control_ps
 from megatile.timing.view import Timing
 from megatile.trace import Trace, TraceBuilder, join_traces
 
@@ -201,12 +201,7 @@ class Engine:
 
     def control_ps(self) -> int:
         """One message of the host to a PE."""
-        control = self.machine.control
-        if control is None:
-            return 0
-        link = control.host_link
-        wire = link.latency_ps + serialise_ps(control.message, link.bandwidth) if link else 0
-        return wire + sum(s.overhead_ps for s in control.launch)
+        return control_ps(self.machine)
 
     def _note(self, launch: Launch) -> Launch:
         """Take down a launch; one that takes turns begins after the last one of its devices."""
