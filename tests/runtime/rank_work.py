@@ -8,6 +8,7 @@ number of hosts and its jobs. Every rank prints a line of JSON for each: what it
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -18,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,9 @@ import torch.distributed
 
 import megatile as mt
 import megatile.language as T
+import megatile.runtime.computers.launch
 import megatile.runtime.computers.service
+import megatile.runtime.launch_program
 from megatile.core.errors import MegatileError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
@@ -41,6 +45,7 @@ def floats(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal(shape, dtype="f4")
 
 
+@cache
 def gemm() -> tuple[Any, list[np.ndarray]]:
     return importlib.import_module("demo").gemm, [
         floats(128, 256),
@@ -49,6 +54,7 @@ def gemm() -> tuple[Any, list[np.ndarray]]:
     ]
 
 
+@cache
 def ring() -> tuple[Any, list[np.ndarray]]:
     program = importlib.import_module("34_ring_attention").ring_attention(2, 64, 32)
     return program, [floats(2, 64, 32), floats(2, 64, 32), floats(2, 64, 32), np.zeros((2, 64, 32), "f4")]
@@ -78,16 +84,24 @@ def everything(x: T.Tensor((4, 64), "f32"), total: T.Tensor((4, 64), "f32"), cou
         T.copy(out, got)
 
 
+@cache
 def mixed() -> tuple[Any, list[np.ndarray]]:
     return everything, [floats(4, 64), np.zeros((4, 64), "f4"), np.zeros(8, "i4")]
+
+
+@cache
+def interpreted(make: Callable[[], tuple[Any, list[np.ndarray]]]) -> list[np.ndarray]:
+    program, arrays = make()
+    expected = [a.copy() for a in arrays]
+    mt.run(program, *expected, machine=MACHINE)
+    mt.compile(program, machine=MACHINE, threads=1)
+    return expected
 
 
 def equal(make: Callable[[], tuple[Any, list[np.ndarray]]], repeat: int = 2) -> dict[str, Any]:
     """The largest difference from the interpreter, of several launches."""
     program, arrays = make()
-    expected = [a.copy() for a in arrays]
-    mt.run(program, *expected, machine=MACHINE)
-    worst = 0.0
+    expected, worst = interpreted(make), 0.0
     for _ in range(repeat):
         found = [a.copy() for a in arrays]
         mt.launch(program, *found, machine=MACHINE)
@@ -121,7 +135,7 @@ def lost(who: int, how: int, when: str) -> dict[str, Any]:
     def later(pids: list[int]) -> None:
         threading.Timer(0.5, hit, args=(pids,)).start()
 
-    program, arrays = gemm()
+    program, arrays = gemm()[0], [a.copy() for a in gemm()[1]]
     mt.launch(program, *arrays, machine=MACHINE)
     if when == "before":
         hit([])
@@ -150,7 +164,7 @@ def differ() -> dict[str, Any]:
 
 
 def mistake(which: str) -> dict[str, Any]:
-    program, arrays = gemm()
+    program, arrays = gemm()[0], [a.copy() for a in gemm()[1]]
     if which == "shape" and RANK == 2:
         arrays[0] = arrays[0][:64]
     if which == "program" and RANK == 2:
@@ -243,8 +257,12 @@ def together(jobs: str, hosts: int, address: str, spaces: list[str]) -> None:
 
 
 def main() -> None:
+    """All that ranks have in common is made before they are forked: modules, programs, what they give."""
     options = [one for one in sys.argv[1:] if ":" not in one]
     address = options.pop() if options else "127.0.0.1"
+    for make in (gemm, ring, mixed):
+        interpreted(make)
+    gc.freeze()
     for number, one in enumerate(a for a in sys.argv[1:] if ":" in a):
         print(json.dumps({"set": number}), flush=True)
         together(one.split(":")[1], int(one.split(":")[0]), address, options)

@@ -9,9 +9,11 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -89,9 +91,20 @@ def test_every_other_rank_names_the_lost_one() -> None:
         assert sorted(lines) == [r for r in range(4) if r != who], found
         for rank, line in lines.items():
             assert f"rank {who} " in line["said"], line
-            assert line["at"] - found.hit < (20 if "before" in job else 5)
+            assert line["at"] - found.hit < (12 if "before" in job else 5)
             assert f"rank {who} " in line["again"]
             assert found.codes[rank] == 0
+
+
+def test_nobody_waits_at_a_barrier_once_a_rank_is_lost() -> None:
+    from megatile.runtime.computers.service import Service
+
+    service: Any = SimpleNamespace(go=threading.Event(), lost=2, _put=lambda kind: None)
+    service.go.set()
+    done = threading.Thread(target=Service.barrier, args=(service,), daemon=True)
+    done.start()
+    done.join(5)
+    assert not done.is_alive()
 
 
 @pytest.fixture
@@ -134,15 +147,15 @@ def test_two_networks(spaces: list[str]) -> None:
 
 
 def test_torchrun(tmp_path: Path) -> None:
-    """Two launchers of torch, each with two ranks."""
+    """Two launchers of torch, each with a rank."""
     script = tmp_path / "double.py"
     script.write_text(
         "import numpy as np, megatile as mt, megatile.language as T\n"
         "@T.program\n"
         "def double(x: T.Tensor((64, 32), 'f32')):\n"
-        "    with T.Kernel(device=4), T.Scale('device'):\n"
+        "    with T.Kernel(device=2), T.Scale('device'):\n"
         "        mine = T.view(x, layout=T.Shard(0))\n"
-        "        for i, j in T.Parallel(16, 32):\n"
+        "        for i, j in T.Parallel(32, 32):\n"
         "            mine[i, j] *= 2\n"
         "x = np.ones((64, 32), 'f4')\n"
         "mt.launch(double, x, machine='dgx-h100')\n"
@@ -152,7 +165,7 @@ def test_torchrun(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    common = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    common = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}"]
     started = [
         subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", *common, f"--node-rank={node}", str(script)],
@@ -161,4 +174,4 @@ def test_torchrun(tmp_path: Path) -> None:
         )
         for node in range(2)
     ]  # fmt: skip
-    assert [one.communicate(timeout=120)[0].count("fine") for one in started] == [2, 2]
+    assert [one.communicate(timeout=120)[0].count("fine") for one in started] == [1, 1]

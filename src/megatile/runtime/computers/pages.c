@@ -90,8 +90,8 @@ void mt_pages_lose(void) { __atomic_store_n(&memory.lost, 1, __ATOMIC_RELEASE); 
 int mt_pages_end(void) { return sigaction(SIGSEGV, &memory.before, 0); }
 
 /* A unit has nothing to do until others have done something. */
-int mt_pages_idle(void *none) {
-  (void)none;
+int mt_pages_idle(void *none, long times) {
+  (void)none, (void)times;
   usleep(200);
   return __atomic_load_n(&memory.lost, __ATOMIC_ACQUIRE) ? -1 : 0;
 }

@@ -109,8 +109,9 @@ class Service:
 
     def barrier(self) -> int:
         self.go.clear()
-        self._put(Kind.ARRIVED)
-        self.go.wait()
+        if self.lost is None:  # who is lost from here on, sets it again
+            self._put(Kind.ARRIVED)
+            self.go.wait()
         return -1 if self.lost is not None else 0
 
     def finish(self, seconds: float) -> float:
@@ -212,8 +213,11 @@ class Service:
 
     def _watch(self) -> None:
         """Says who is gone: who closed its connection, or was silent for too long."""
+        now = time.monotonic()
         while not self.over.wait(PING_SECONDS / 3 if self.suspects else PING_SECONDS):
-            now = time.monotonic()
+            before, now = now, time.monotonic()
+            if now - before > SILENT_SECONDS / 2:  # it stood still itself: what it did not hear says nothing
+                self.seen = dict.fromkeys(self.seen, now)
             certain = [p for p, t in self.suspects.items() if 0 in (p, self.rank) or now - t > 1.0]
             silent = [p for p, t in self.seen.items() if 0 in (p, self.rank) and now - t > SILENT_SECONDS]
             if self.lost is None and certain:

@@ -82,10 +82,10 @@ static void change(struct world *w, uint32_t *word) {
   if (__atomic_load_n(&w->gate.asleep, __ATOMIC_SEQ_CST)) wake(word);
 }
 
-/* A member has nothing to do until others have done something; -1 if somebody is lost. */
-int mt_idle(struct world *w) {
-  static unsigned calls;
-  if (++calls % 64) sched_yield(); else usleep(50);
+/* A member has nothing to do until others have done something, and had nothing so many times before; -1 if somebody
+   is lost. */
+int mt_idle(struct world *w, long times) {
+  if (times < 2000 && times % 64) sched_yield(); else usleep(times < 2000 ? 50 : 300);
   return gone(w) ? -1 : 0;
 }
 

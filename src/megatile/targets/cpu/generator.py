@@ -271,7 +271,7 @@ struct procs {
   long rank, size, inside, lost, used, room;
   char *heap;
   void *world;
-  int (*barrier)(void *), (*idle)(void *);
+  int (*barrier)(void *), (*idle)(void *, long);
 };
 static struct procs procs;
 void megatile_processes(struct procs *p) { procs = *p; }

@@ -122,9 +122,10 @@ static void together(step_t *step, long size, long count, long keys, u64 works, 
   struct round r;
   if (!opened(&r, step, size, count, keys, works, here, pool)) { fail(failure, site, -1); return; }
   r.patience = r.lanes > 1 ? lmax(20000 * r.lanes / count, 1) : 0;
-  while (r.left) {
+  for (long idle = 0; r.left;) {
     one_turn(&r, worker, phase);
-    if (!r.moved && outer) { if (procs.idle(procs.world)) procs.lost = 1; }
+    idle = r.moved ? 0 : idle + 1;
+    if (!r.moved && outer) { if (procs.idle(procs.world, idle)) procs.lost = 1; }
     else if (!r.moved) fail(failure, site, r.left);
     if (procs.lost) break;
     if (__atomic_load_n(&failure->site, __ATOMIC_RELAXED)) break;
