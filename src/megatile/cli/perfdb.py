@@ -14,6 +14,7 @@ from megatile.cli.machine import Json, Set, load
 from megatile.cli.output import print_json, print_table
 from megatile.core.errors import MegatileError
 from megatile.core.progress import shown
+from megatile.core.quantities import format_time
 
 app = typer.Typer(help="Measured times of library kernels, to predict from and to fit.", no_args_is_help=True)
 Db = Annotated[
@@ -73,7 +74,7 @@ def kernel(
 
 def _time(row: dict[str, Any]) -> str:
     known = "" if row["error"] is None else f" ± {row['error']:.1%}"
-    return f"{row['time_us']:.2f} us{known}"
+    return f"{format_time(row['time_us'] * 1e6)}{known}"
 
 
 def _extents(arguments: list[str]) -> dict[str, list[int]]:

@@ -17,6 +17,7 @@ from megatile.ir.launch import Launch
 from megatile.ir.program import Program, bindings
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.scalars import lets, own_statements
+from megatile.targets.common.statements import registrar
 
 DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3": "float8_e4m3fn",
@@ -245,14 +246,7 @@ def threads_of(launch: Launch) -> int:
 # --- statements -----------------------------------------------------------------------------------
 
 _RULES: dict[type[n.Node], Callable[[TileLangWriter, Any], None]] = {}
-
-
-def rule(*kinds: type[n.Node]) -> Callable[[Any], Any]:
-    def register(function: Any) -> Any:
-        _RULES.update(dict.fromkeys(kinds, function))
-        return function
-
-    return register
+rule = registrar(_RULES)
 
 
 @rule(n.Alloc)

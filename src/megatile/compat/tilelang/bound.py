@@ -13,6 +13,7 @@ from typing import Any
 
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import known
+from megatile.core.quantities import format_bytes, format_time
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
@@ -27,7 +28,8 @@ class Bound:
     seconds: float
 
     def __str__(self) -> str:
-        return f"{self.seconds * 1e6:.3g} us at least ({self.flops:.3g} FLOP, {self.nbytes:.3g} B)"
+        work = f"{self.flops:.3g} FLOP, {format_bytes(self.nbytes)}"
+        return f"{format_time(self.seconds * 1e12)} at least ({work})"
 
 
 def least_time(program: Program, machine: HDA) -> Bound:

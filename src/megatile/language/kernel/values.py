@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, NoReturn
 
 from megatile.core.dtypes import dtype as dtype_name, itemsize
@@ -49,10 +50,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        total = itemsize(self.dtype)
-        for extent in self.shape:
-            total *= extent
-        return total
+        return itemsize(self.dtype) * prod(self.shape)
 
 
 class Pointer:
@@ -138,10 +136,7 @@ class TileRef:
 
     @property
     def nbytes(self) -> int:
-        total = itemsize(self.dtype)
-        for extent in self.shape:
-            total *= extent
-        return total
+        return itemsize(self.dtype) * prod(self.shape)
 
     def handle(self) -> Handle:
         return Handle(self.name, self.shape, self.dtype, self.space)

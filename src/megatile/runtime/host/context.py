@@ -43,7 +43,7 @@ from typing import Any
 
 from megatile.collectives.algorithms import algorithms
 from megatile.core.public import extension
-from megatile.core.quantities import whole
+from megatile.core.quantities import format_time, whole
 from megatile.hda import HDA, machine as find_machine
 from megatile.runtime.host.allocators import Allocators
 from megatile.runtime.host.creation import Creation, HostError
@@ -158,7 +158,9 @@ class RuntimeContext(Creation, Launches, Namespace):
         return self.engine.data
 
     def __repr__(self) -> str:
-        return f"<host of {self.machine.name}: {self.shape.devices} devices, {self.time_ns:.0f} ns>"
+        return (
+            f"<host of {self.machine.name}: {self.shape.devices} devices, {format_time(self.time_ns * 1000)}>"
+        )
 
     # who and when
 

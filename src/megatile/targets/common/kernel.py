@@ -14,6 +14,7 @@ import numpy as np
 
 from megatile.core.dtypes import numpy_dtype
 from megatile.core.errors import MegatileError
+from megatile.core.quantities import format_time
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
@@ -67,10 +68,11 @@ class Profile:
 
     def __str__(self) -> str:
         rate = f", {self.gflops:.1f} GFLOP/s in matrix products" if self.gflops else ""
-        lines = [f"{self.seconds * 1e6:.1f} us{rate}"]
-        for name, seconds in self.phases.items():
-            lines.append(f"  {name}: {seconds * 1e6:.1f} us, {100 * seconds / self.seconds:.0f} %")
-        return "\n".join(lines)
+        parts = (
+            f"\n  {name}: {format_time(seconds * 1e12)}, {100 * seconds / self.seconds:.0f} %"
+            for name, seconds in self.phases.items()
+        )
+        return f"{format_time(self.seconds * 1e12)}{rate}{''.join(parts)}"
 
 
 class MachineCode:
