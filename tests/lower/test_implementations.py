@@ -8,6 +8,7 @@ import pytest
 import megatile as mt
 import megatile.language as T
 from megatile.ir.implementations import CANDIDATES, Request, choose, prices
+from megatile.plan.build import PlanBuilder
 
 H100, CLUSTER = mt.machine("dgx-h100"), mt.machine("h100-cluster")
 
@@ -171,6 +172,23 @@ def test_one_tile_goes_by_what_brings_it_first(rows: int) -> None:
     times = {impl: move(impl) for impl in ("tma", "lsu")}
     assert move(None) == min(times.values())
     assert (times["lsu"] < times["tma"]) == (rows < 128)
+
+
+def test_copies_by_different_engines_overlap() -> None:
+    def time(*by: str) -> int:
+        b = PlanBuilder("two", scale="block", units=1)
+        for i, name in enumerate(by):
+            far = b.tile(f"far{i}", (50_000,), "f16", memory="hbm")
+            b.copy(b.tile(f"near{i}", (50_000,), "f16", memory="shared"), far, by=name)
+        plan = b.finish()
+        result = mt.simulate(plan, machine="dgx-h100", launch=False)
+        assert mt.price(plan, "dgx-h100", launch=False).lower_ps <= result.time_ps
+        return result.time_ps
+
+    one, same, other = time("tma"), time("tma", "tma"), time("tma", "lsu")
+    each = 100_000 / 117e9 * 1e12  # at 64 B for each cycle
+    assert same - one == pytest.approx(each, rel=0.1)
+    assert other - one < 0.1 * each
 
 
 def test_explanations_name_the_choice_and_the_others() -> None:

@@ -92,7 +92,8 @@ def one_case(rng: random.Random, seed: int, where: Any, hda: HDA) -> Case:
             high, wide = rng.randint(1, rows), rng.randint(1, size)
             top = (mine * rng.randint(0, 3) + again.index) % (rows - high + 1)
             left = rng.randint(0, 2 * size - wide)
-            b.copy(other[0:high, 0:wide], y[top : top + high, left : left + wide])
+            by = rng.choice([e.name for e in hda.engines if e.kind == "dma"] or [""])
+            b.copy(other[0:high, 0:wide], y[top : top + high, left : left + wide], by=by)
         b.compute("fill", work, value=1.0)
         with b.loop(0, table([rng.randint(0, 3) for _ in range(per)], mine)):
             part = work[0 : table(lengths, mine)]
@@ -107,7 +108,9 @@ def one_case(rng: random.Random, seed: int, where: Any, hda: HDA) -> Case:
             b.signal(loaded, to=unit, amount=parts)
             b.wait(done, parts)
         b.compute("add", row, [row, row])
-        b.copy(x[mine : mine + 1, 0:size], row)
+        b.copy(
+            x[mine : mine + 1, 0:size], row, by=rng.choice(["", *(e.name for e in hda.engines if e.copies)])
+        )
         b.signal(over, to=unit // per)
     if parts:
         part_level = b.level("part", scale=inner, grid=parts, parent=block, placement=unit * 0)

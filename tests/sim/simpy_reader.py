@@ -638,10 +638,11 @@ class Unit:
         number: int,
         read: Any = None,
         written: Any = None,
+        by: str = "",
     ) -> Process:
         """Start a transfer, after a turn on the DMA engine where several units share one; gives it back."""
         jitter = self.machine.faults.delay_ps(flow, number, path.occupied_ps(nbytes) + path.latency_ps)
-        shared = self.shared_engine("dma")
+        shared = self.shared_engine(f"dma.{by}" if by else "dma")
         if shared is not None:
             busy = path.startup_ps + jitter + path.held_ps(nbytes)
             yield from self.reader.turn(shared, (flow, number * PIECES, -1), busy)
@@ -669,7 +670,7 @@ class Unit:
         self.copies += 1
 
         def work(end: simpy.Event) -> Process:
-            moving = yield from self.transfer(record, path, nbytes, flow, number, read, written)
+            moving = yield from self.transfer(record, path, nbytes, flow, number, read, written, by)
             self.env.process(arrive(moving.landed, end))
             yield moving.left
             self.reader.note(self.env.now)
@@ -680,7 +681,7 @@ class Unit:
             arrived()
             end.succeed()
 
-        self.issue("dma.0", reads, [write], work)
+        self.issue(f"dma.{by or 0}", reads, [write], work)
 
     def stuck(self) -> list[Stuck]:
         """What a unit waits for that did not come."""

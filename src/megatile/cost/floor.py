@@ -24,6 +24,7 @@ from megatile.cost.walk import Values, Walk, value_of
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan import model as pm
 from megatile.plan.residency import copies
+from megatile.plan.statements import engine_of
 from megatile.timing.fabric import serialise_ps
 from megatile.timing.resources import Resources
 
@@ -177,7 +178,7 @@ class _Count:
         sizes, which = np.unique(nbytes, return_inverse=True)
         rows = which.reshape(times.shape)
         held = np.array([dma.startup_ps + serialise_ps(int(b), dma.bandwidth) for b in sizes])
-        self.add("engine", "dma", times * held[rows])
+        self.add("engine", engine_of(s), times * held[rows])
         for name in {self.memories.get(r.tile) for r in (*s.reads[:1], s.write) if r.at is None} - {None}:
             assert name is not None
             caches = self.view.caches(name, 0)

@@ -35,7 +35,7 @@ from megatile.plan.structure import check_structure
 from megatile.sim import state as st
 from megatile.sim.record import Record, has_any
 from megatile.sim.result import Run
-from megatile.sim.table import DMA, ENGINES
+from megatile.sim.table import DMA
 from megatile.timing.caches import Cache
 from megatile.timing.fabric import serialise_ps
 from megatile.timing.view import Timing, as_timing
@@ -313,6 +313,7 @@ class _Loads:
             unit = places[who - launched.first] if launched.plan.levels else number
             return launched.views[level].engine_resource(kind, int(unit))
 
+        kinds = launched.table.engine_names
         self.own_ps, self.not_held = 0, dict[Any, int]()
         work = rows[(rows[:, st.R_ENGINE] >= 1) & (rows[:, st.R_KIND] != st.SEND)]
         spent = np.where(work[:, st.R_KIND] == st.WORK, work[:, st.R_END] - work[:, st.R_START], 0)
@@ -322,7 +323,7 @@ class _Loads:
         )
         times = np.bincount(inverse.reshape(-1), weights=spent, minlength=len(pairs))
         for (who, engine), time in zip(pairs.tolist(), times.tolist(), strict=True):
-            kind = ENGINES[engine] if engine < DMA else "dma"
+            kind = kinds[engine] if engine < len(kinds) else "dma"
             key = resource(kind, who)
             if key is None:
                 self.own_ps = max(self.own_ps, int(time))
@@ -330,15 +331,16 @@ class _Loads:
                 users.setdefault(key, set()).add((who, kind))
                 loads[key] = loads.get(key, 0) + int(time)
         sends = rows[rows[:, st.R_PATH] != st.NONE]
-        for who in np.unique(sends[:, st.R_WHO]).tolist():
-            key = resource("dma", who)
+        for who, engine in np.unique(sends[:, [st.R_WHO, st.R_ENGINE]], axis=0).tolist():
+            kind = kinds[engine] if DMA <= engine < len(kinds) else "dma"
+            key = resource(kind, who)
             if key is not None:
-                mine = sends[sends[:, st.R_WHO] == who]
-                users.setdefault(key, set()).add((who, "dma"))
+                mine = sends[(sends[:, st.R_WHO] == who) & (sends[:, st.R_ENGINE] == engine)]
+                users.setdefault(key, set()).add((who, kind))
                 took = int((mine[:, st.R_END] - mine[:, st.R_START]).sum())
                 loads[key] = loads.get(key, 0) + took
                 # Of that, latency of the path does not hold the engine.
-                dma = launched.views[launched.which(who)[0]].dma
+                dma = launched.views[launched.which(who)[0]].mover(kind.partition(".")[2])
                 held = sum(
                     dma.startup_ps + serialise_ps(b, dma.bandwidth) for b in mine[:, st.R_BYTES].tolist()
                 )

@@ -199,9 +199,11 @@ class PlanBuilder:
         engine: str | None = None,
         fresh: bool = False,
         work: Work | None = None,
+        by: str = "",
         **attributes: Any,
     ) -> Operand:
-        """``write = operation(*reads)``; the engine and the work follow from the operation unless given."""
+        """``write = operation(*reads)``; the engine and the work follow from the operation unless given.
+        ``by``: the DMA engine of a copy."""
         here = self.here
         reads = [reads] if isinstance(reads, (Handle, Part)) else reads
         rule = OPERATIONS.find(operation, here)
@@ -224,6 +226,7 @@ class PlanBuilder:
                 work,
                 fresh,
                 here,
+                by=by,
             )
         )
         return write

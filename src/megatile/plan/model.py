@@ -129,10 +129,10 @@ Time
 Whole picoseconds; what things cost is in ``timing/``. A unit begins to issue at ``start_ps``. A command on a
 compute engine takes ``compute_ps``, and first a turn on the engine where several units share it.
 
-*Transfers* are copies (``Compute`` on ``dma``, ``Receive(into=)``; queue ``dma.0``) and messages (the queue
-of their virtual channel). The path of a copy begins where its first operand lies (its destination, if it has
-none), and has start-up, latency and bandwidth of the engine it is done ``by``. Where units share a DMA
-engine, a transfer takes a turn on it (whichever it is done by) for startup + jitter + ``held_ps``. It
+*Transfers* are copies (``Compute`` on ``dma``, ``Receive(into=)``; queue ``dma.0``, or one of each engine
+that copies are done ``by``) and messages (the queue of their virtual channel). The path of a copy begins
+where its first operand lies (its destination, if it has none), and has start-up, latency and bandwidth of its
+engine. Where units share a DMA engine, a transfer takes a turn on it for startup + jitter + ``held_ps``. It
 then starts; after startup and jitter its head is at the first stage of its path. A path with a granule and a
 resource cuts it into pieces (``Path.pieces``), whoever else uses that path; each piece begins ``occupied_ps``
 after the one before and goes its own way: at a stage with a resource its head waits for a turn, the stage is

@@ -271,6 +271,11 @@ def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
             yield from statements(statement.orelse)
 
 
+def engine_of(command: Compute) -> str:
+    """The engine of a command: its kind, and of copies the name that they give (``dma.lsu``)."""
+    return f"{command.engine}.{command.by}" if command.engine == "dma" and command.by else command.engine
+
+
 def reads_of(statement: Statement) -> tuple[Region, ...]:
     """The regions a command reads, in order; an accumulating operation lists its destination itself."""
     return having(statement, "reads")

@@ -17,7 +17,6 @@ from megatile.sim.data import Assumed
 from megatile.sim.engine.instances import where
 from megatile.sim.engine.values import memo_hash
 from megatile.sim.state import NONE
-from megatile.sim.table import DMA
 
 if TYPE_CHECKING:
     from megatile.sim.simulation import EngineLaunch, Simulation
@@ -219,7 +218,7 @@ class Answers:
                 simulation.installed[key] = int(numbers[0])
         queue = arena.rows("queue")
         queue[numbers[here], st.SENDER] = first + senders[here]
-        queue[numbers[here], st.VC] = DMA + lane[here]
+        queue[numbers[here], st.VC] = launched.table.message_queue(lane[here])
         queue[numbers[there], st.RECEIVER] = first + receivers[there]
         queue[numbers[there], st.QCHANNEL] = launched.channels + channel
         queue[numbers[there], st.QMEMBER] = members[there]
@@ -382,7 +381,7 @@ class Answers:
     def lane(self, channel: int, level: int, source: int, target: int, g: int) -> None:
         launched, _, view = self.simulation.view(g)
         name = launched.plan.channels[channel - launched.channels].name
-        lane = DMA + view.virtual_channel(name, source, target)
+        lane = int(launched.table.message_queue(view.virtual_channel(name, source, target)))
         self.remember(st.ASK_LANE, channel, level, source, target, lane)
 
     def credit(self, channel: int, level: int, source: int, target: int, g: int) -> None:

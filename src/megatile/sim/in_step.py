@@ -381,7 +381,7 @@ class InStep:
                 raise NotInStep
             queue = _Queue(to, described.slots, described.slot_bytes, described.memory, described.chunk_bytes)
             queue.credit = self.view.messages_ps(to, self.units, self.view.credit_bytes(described))
-            queue.lane = DMA + int(lanes[0])
+            queue.lane = self.launched.table.message_queue(int(lanes[0]))
             self.queues[channel, member] = queue
         elif queue.to is not to and (queue.to != to).any():
             raise NotInStep

@@ -16,7 +16,6 @@ from megatile.plan import model as pm
 from megatile.plan.residency import units_below
 from megatile.sim import state as st
 from megatile.sim.state import NONE
-from megatile.sim.table import ENGINES
 
 if TYPE_CHECKING:
     from megatile.sim.simulation import EngineLaunch, Simulation
@@ -230,7 +229,7 @@ class Instances:
         """The queues of every instance's engines; several instances may share an engine."""
         several = bool(self.plan.levels)
         self.arena.rows("tails")[first : first + engines * len(places)] = (0, NONE, NONE, NONE)
-        for engine, name in enumerate((*ENGINES[1:], "dma"), 1):
+        for engine, name in list(enumerate(self.table.engine_names))[1:]:
             if not len(places) or not simulation.paths.contended or view.engine_resource(name, 0) is None:
                 continue
             keys = [view.engine_resource(name, place) for place in places.tolist()]
@@ -238,7 +237,8 @@ class Instances:
             if several or of_kinds or len(set(keys)) < len(keys) or simulation.paths.everything_shared:
                 servers = [simulation.paths.server(key, 1) for key in keys]
                 rows = self.arena.rows("tails")[first : first + engines * len(places)]
-                for e in range(engine, engines if name == "dma" else engine + 1):
+                messages = range(len(self.table.engine_names), engines) if name == "dma" else ()
+                for e in (engine, *messages):
                     rows[e::engines, 3] = servers
 
     def _below(self) -> None:

@@ -16,7 +16,7 @@ from megatile.plan import model as pm
 from megatile.sim import state as st
 from megatile.sim.simulation import EngineLaunch, Simulation
 from megatile.sim.state import NONE
-from megatile.sim.table import DMA, ENGINES
+from megatile.sim.table import ENGINES
 from megatile.timing.fabric import Path
 from megatile.trace import LAUNCH, Counter, Trace
 from megatile.trace.exposure import COMMUNICATION, WAITING, covered_ps, engine_kind, uncovered_ps
@@ -197,8 +197,9 @@ class Record:
     def _engine_names(self) -> list[str]:
         """Queues of the DMA engine for messages are counted as far as they are used: ``dma.1``, …"""
         channels = max(view.dma.channels for view in self.launched.views)
-        names, used = [*ENGINES, "dma", *[""] * (channels - 1)], np.unique(self.rows[:, st.R_ENGINE])
-        for i, engine in enumerate(used[used > DMA].tolist(), 1):
+        own = self.launched.table.engine_names
+        names, used = [*own, *[""] * (channels - 1)], np.unique(self.rows[:, st.R_ENGINE])
+        for i, engine in enumerate(used[used >= len(own)].tolist(), 1):
             names[engine] = f"dma.{i}"
         return names
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from megatile.core.expr import ZERO, Binary, Expr, Symbol, bounds, constant, from_linear, linear, symbols
 from megatile.plan import model as pm
-from megatile.plan.statements import regions_of, write_of
+from megatile.plan.statements import engine_of, regions_of, write_of
 from megatile.sim.simulation import MOST_RECORDS, commands
 from megatile.timing.resources import Resources
 
@@ -192,9 +192,9 @@ def _ranges(every: list[Any]) -> dict[str, tuple[int, int]]:
 
 def _alike_on_the_machine(plan: pm.Plan, resources: Resources) -> bool:
     """Whether all units have equal engines and paths of their own."""
-    if any(
-        resources.engine_resource(k, 0) is not None for k in ("dma", "tensor", "vector", "channel", "control")
-    ):
+    kinds = {"dma", "tensor", "vector", "channel", "control"}
+    copies = {engine_of(s) for x in plan.streams for s in pm.statements(x.body) if isinstance(s, pm.Compute)}
+    if any(resources.engine_resource(kind, 0) is not None for kind in kinds | copies):
         return False
     memories = {tile.memory for tile in plan.tiles} | {channel.memory for channel in plan.channels}
     if any(resources.memory(name)[2] for name in memories):

@@ -33,7 +33,7 @@ import numpy as np
 from megatile.core.expr import Binary, Const, Expr, Select, Symbol, Table, constant, symbols
 from megatile.plan import model as pm
 from megatile.plan.memory import aliases
-from megatile.plan.statements import reads_of, regions_of, write_of
+from megatile.plan.statements import engine_of, reads_of, regions_of, write_of
 from megatile.sim import state as st
 from megatile.sim.state import NONE
 
@@ -308,8 +308,17 @@ class CommandTable:
 
     def lanes(self, channels: int) -> int:
         """How many queues of commands an instance needs, if the DMA engine has so many channels: without
-        messages it uses one."""
-        return DMA + (channels if self.plan.channels else 1)
+        messages it uses one, and every other engine that copies name has one."""
+        return DMA + (channels if self.plan.channels else 1) + len(self.movers) - 1
+
+    def message_queue(self, channel: Any) -> Any:
+        """The queue of a virtual channel (or of an array of these)."""
+        return DMA + channel + (len(self.movers) - 1) * (channel > 0)
+
+    @property
+    def engine_names(self) -> list[str]:
+        """Of the queues before those of messages."""
+        return [*ENGINES, *(f"dma.{name}" if name else "dma" for name in self.movers)]
 
     # storages
 
@@ -544,9 +553,13 @@ class _StreamCompiler:
         for statement in body:
             getattr(self, "on_" + type(statement).__name__.lower())(statement, ints, names)
 
-    @staticmethod
-    def queue(engine: str) -> int:
-        return DMA if engine == "dma" else ENGINES.index(engine)
+    def queue(self, engine: str) -> int:
+        kind, _, by = engine.partition(".")
+        if kind != "dma":
+            return ENGINES.index(kind)
+        if by not in self.plan.movers:
+            self.plan.movers.append(by)
+        return DMA + self.plan.movers.index(by)
 
     def _limit(self, body: tuple[Any, ...], rest: tuple[Any, ...]) -> None:
         """Find the loops after whose rounds an instance may stop running ahead; ``rest`` may follow."""
@@ -563,7 +576,7 @@ class _StreamCompiler:
     def _engines_ahead(self, body: tuple[Any, ...], follows: tuple[Any, ...]) -> tuple[str, ...]:
         """Engines of a loop's body such that all that may follow comes after the last command on one of them:
         it is on one of them, or touches what that command writes, or waits for what others see of it."""
-        last = {s.engine: s for s in body if isinstance(s, pm.Compute)}
+        last = {engine_of(s): s for s in body if isinstance(s, pm.Compute)}
         tiles = {t.name for t in self.plan.plan.tiles if t.versions == 1}
         written = {s.write.tile for s in last.values() if not s.write.start and s.write.at is None} & tiles
         seen = any(
@@ -572,7 +585,7 @@ class _StreamCompiler:
         for s in pm.statements(follows):
             if isinstance(s, pm.Compute):
                 touched = [r for r in regions_of(s) if r.tile in written and r.at is None]
-                if s.engine in last or any(all(constant(e) for e in r.shape) for r in touched):
+                if engine_of(s) in last or any(all(constant(e) for e in r.shape) for r in touched):
                     continue
             if not (isinstance(s, (pm.Loop, pm.If, pm.Free)) or (isinstance(s, pm.Signal) and seen)):
                 return ()
@@ -587,12 +600,9 @@ class _StreamCompiler:
         regions = [self.region(r, ints, names) for r in (*s.reads, s.write)]
         self.rows.accesses = max(self.rows.accesses, len(regions))
         kind = st.COPY if s.engine == "dma" else st.WORK
-        engine = self.queue(s.engine)
         flops, nbytes = self.value(s.work.flops, ints), self.value(s.work.bytes, ints)
-        row, movers = self.rows.list(regions), self.plan.movers
-        if s.by not in movers:
-            movers.append(s.by)
-        by = movers.index(s.by) if kind == st.COPY else 0
+        row, engine = self.rows.list(regions), self.queue(engine_of(s))
+        by = engine - DMA if kind == st.COPY else 0
         self.emit(s, kind, engine, row, self.begun(s), flops, nbytes, NONE, by, self.plan.actors)
 
     def on_send(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:

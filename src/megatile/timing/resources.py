@@ -21,6 +21,7 @@ from megatile.hda import HDA
 from megatile.hda.model import Control, Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
 from megatile.plan.residency import copies, units_below
+from megatile.plan.statements import engine_of
 from megatile.timing.caches import Cache, brick, chain, extents
 from megatile.timing.fabric import FEW, Alike, Fabric, Path, Stage, equal, serialise_ps
 from megatile.timing.faults import FaultError, Faults
@@ -172,7 +173,7 @@ class Resources:
         found: dict[str, set[str]] = {level.name: set() for level in self.plan.all_levels}
         for stream in self.plan.streams:
             for s in pm.statements(stream.body):
-                kind = s.engine if isinstance(s, pm.Compute) else "dma"
+                kind = engine_of(s) if isinstance(s, pm.Compute) else "dma"
                 if isinstance(s, (pm.Compute, pm.Send)) or getattr(s, "into", None) is not None:
                     found[self.plan.level(stream.level).name].add(kind)
         return found
@@ -213,7 +214,9 @@ class Resources:
     def engine(self, kind: str) -> Engine | None:
         """The engine of a kind nearest to the plan's scale (a vector engine also does scalar work)."""
         if kind not in self._engines:
-            found = [e for e in self.view.engines if e.kind == kind]
+            plain, _, name = kind.partition(".")
+            named = [e for e in self.view.engines if e.name == name]
+            found = named or [e for e in self.view.engines if e.kind == plain]
             if kind == "vector" and not found:
                 found = [e for e in self.view.engines if e.kind in ("scalar", "tensor")]
             here = self.level.position
@@ -301,12 +304,14 @@ class Resources:
     def engine_resource(self, kind: str, unit: int) -> tuple[str, str, int] | None:
         """The shared engine behind a unit's engine, or None where the unit has its own."""
         one, level = self.engine(kind), self.hda.level(self._engine_level(kind))
+        if "." in kind and (one is None or one.name != kind.partition(".")[2]):
+            kind = "dma"  # the machine has no engine of that name
         where = self.places[unit] * level.total // self.level.total
         if one is not None and one.shares:
             return ("engine", f"{level.name} {one.shares}", where)
         if level is self.level:
             together = self._crowd(level.name, kind) > 1 if self.plan.levels else self.crowded
-            shared = together and kind in ("dma", "tensor", "vector")
+            shared = together and kind.partition(".")[0] in ("dma", "tensor", "vector")
         else:
             shared = self._several_inside(level.name)
         return ("engine", f"{level.name} {kind}", where) if shared else None
