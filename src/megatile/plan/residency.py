@@ -45,6 +45,9 @@ def copies(plan: Plan, hda: HDA) -> dict[str, tuple[Array, Array]]:
                 f"plan '{plan.name}' uses unit {int(places.max())} of scale '{level.scale}', "
                 f"machine '{hda.name}' has {per}{' in each of its parent' if level.parent else ''}"
             )
+        if level.parent is None and level.slots is None:
+            found[level.name] = places, np.ones(len(places), dtype=np.int64)
+            continue
         above, times = found[level.parent] if level.parent else (np.zeros(1, np.int64), np.ones(1, np.int64))
         if level.slots is not None:
             above = np.unique(above)

@@ -44,7 +44,7 @@ class Alike:
     ) -> None:
         self.arena, self.launched, self.level = simulation.arena, launched, level
         self.view, self.pc, self.frame = launched.views[level], pc, frame
-        self.meanings = simulation.rows.meanings
+        self.meanings, self.first = simulation.rows.meanings, launched.table.streams[stream].first
         self.described = simulation.arena.rows("level")
         self.all_rows = list(simulation.instances[launched.number].levels.values())
         self.rows = self.all_rows[level]
@@ -53,7 +53,7 @@ class Alike:
         """Rows, counted from the first of the level; of a level without slots also the instances' numbers."""
         if self.fixed:
             self.units = np.flatnonzero(launched.table.stream_of[level] == stream)
-            self._leave_out(launched.table.streams[stream].first)
+            self._leave_out(self.first)
         self.places = self.rows.places[self.units]
 
     @classmethod
@@ -104,7 +104,15 @@ class Answers:
     # what was found
 
     def remember(self, tag: int, a: int, b: int, c: int, d: int, value: int) -> None:
-        self.remember_all(np.array([[tag, a, b, c, d, value]], dtype=np.int64))
+        memo = self.arena.rows("memo")
+        if 2 * (self.simulation.memoised + 1) > len(memo):
+            self.remember_all(np.array([[tag, a, b, c, d, value]], dtype=np.int64))
+            return
+        self.simulation.memoised += 1
+        h = memo_hash(tag, a, b, c, d) & (len(memo) - 1)
+        while memo[h, 0] != NONE:
+            h = (h + 1) & (len(memo) - 1)
+        memo[h] = tag, a, b, c, d, value
 
     def remember_all(self, rows: Array) -> None:
         """Rows of `memo`: four numbers of each kind of question, and the answer."""
@@ -252,6 +260,7 @@ class Answers:
         """Find the paths of a copy for all instances of a stream; False where that cannot be said."""
         launched, _, view = self.simulation.view(g)
         pc = int(self.arena.rows("unit")[g, st.PC])
+        alike = None
         if pc not in launched.ends:
             alike = Alike.to(self.simulation, g)
             count, units, ends = len(alike.rows), alike.units, self.copy_ends(alike)
@@ -267,6 +276,8 @@ class Answers:
         numbers = self._numbers(view, here[chosen], names, there[chosen], (one == other)[chosen], by)
         if always:
             self._site(pc, count, units[chosen], numbers)
+            if alike is not None and len(chosen) == count and (one == NONE).all() and (other == NONE).all():
+                self._same_paths(alike, memories)
         else:
             rows = np.empty((len(chosen), 6), dtype=np.int64)
             rows[:, 0], rows[:, 2] = st.ASK_PATH, memories
@@ -274,6 +285,22 @@ class Answers:
             rows[:, 3], rows[:, 4], rows[:, 5] = here[chosen], there[chosen], numbers
             self.remember_all(rows)
         return True
+
+    def _same_paths(self, alike: Alike, memories: int) -> None:
+        """The other copies of a stream between an instance's own tiles in the same memories have the paths of
+        the one that was asked for."""
+        code, rows, table = self.arena.rows("code"), self.simulation.rows, alike.launched.table
+        stored = self.arena.rows("memory_of")[table.memory_base + alike.level * table.storages :, st.MEMORY]
+        for pc in range(alike.first, len(rows.code)):
+            kind, by, at = rows.code[pc][st.KIND], rows.code[pc][st.G], rows.code[pc][st.B]
+            if kind == st.END:
+                return
+            if kind == st.COPY and by == rows.code[alike.pc][st.G] and code[pc, st.SITE] == NONE:
+                ends = [rows.region[rows.lists[i]] for i in (at + 1, at + rows.lists[at])]
+                if all(end[st.MODE] == st.DECLARED and end[st.OWNER] == NONE for end in ends):
+                    source, target = (int(stored[rows.tile[end[st.TILE]][st.TILE_BASE]]) for end in ends)
+                    if source << 24 | target == memories:
+                        code[pc, st.SITE] = code[alike.pc, st.SITE]
 
     def copy_ends(self, alike: Alike) -> tuple[Any, Any, Array, bool] | None:
         """Where all instances read and write at an instruction, and who has that (NONE: each its own); for

@@ -63,11 +63,11 @@ class Instances:
         self._below()
         self.pools = range(self.pools.start, self.arena.used["pool"])
         self.below = range(self.below.start, self.arena.used["below"])
-        units = self.arena.rows("unit")[self.first : self.arena.used["unit"]]
-        own = np.flatnonzero((units != units[:1]).any(axis=0))
-        self.idle = units[:1].copy(), own, units[:, own]
-        """What the rows hold before the launch begins: one of them, and the columns in which they differ."""
-        self.arena.rows("launch")[launched.number, st.ROWS] = len(units)
+        self.count = self.arena.used["unit"] - self.first
+        self.idle: tuple[Any, Any, Any] | None = None
+        """What the rows hold before the launch begins, if others may have them after it: one of them, and the
+        columns in which they differ."""
+        self.arena.rows("launch")[launched.number, st.ROWS] = self.count
 
     def roots(self) -> Iterator[tuple[Any, Any]]:
         """Rows of the levels that have no parent and something to do, and the machine as these see it."""
@@ -81,9 +81,12 @@ class Instances:
         """All rows as they are before the launch begins; its first flow that is no queue's."""
         arena, launched, table = self.arena, self.launched, self.table
         units = arena.rows("unit")
-        alike, own, numbers = self.idle
-        units[self.first : self.first + len(numbers)] = alike
-        units[self.first : self.first + len(numbers), own] = numbers
+        mine = units[self.first : self.first + self.count]
+        if self.idle is not None:
+            mine[:], mine[:, self.idle[1]] = self.idle[0], self.idle[2]
+        elif self.beside:
+            own = np.flatnonzero((mine != mine[:1]).any(axis=0))
+            self.idle = mine[:1].copy(), own, mine[:, own]
         places = arena.rows("place")[launched.first : launched.first + launched.offsets[-1]]
         places[:] = NONE
         starts = [view.start_ps(0) for view in launched.views]
@@ -140,7 +143,7 @@ class Instances:
         described[busy, st.ONE_STREAM], described[:, st.STREAM_OF] = stream, NONE
         described[:, st.START_AT] = 0
         pc = arena.rows("stream")[stream, st.FIRST_PC]
-        arena.rows("unit")[self.first : self.first + len(self.idle[2]), st.PC] = pc
+        arena.rows("unit")[self.first : self.first + self.count, st.PC] = pc
 
     def take_away(self, seats: set[int]) -> None:
         """Some slots are not free yet: earlier launches have them."""

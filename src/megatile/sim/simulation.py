@@ -598,7 +598,8 @@ class Simulation:
                 shift = 0 if kept is None else kept - base
                 at = self.rows.raw([len(shape), size, shift, *shape, *grid])
                 found.append((memory + base, described.versions, at))
-        self._tabulate()
+        if found:
+            self._tabulate()
         for first, versions, at in found:
             self.arena.rows("memory_of")[first : first + versions, st.BRICKS] = at
 

@@ -344,7 +344,9 @@ class Arena:
             ("span", W_SPAN, SPAN_BOUNDS, 3),
         ):
             width = least + each * dimensions
-            if width > self.widths[name]:
+            if not self._rooms[name]:
+                self.widths[name] = self.memory[header] = max(width, self.widths[name])
+            elif width > self.widths[name]:
                 count, filled = self.size(name), int(self.memory[_FILLED[name]]) if name in _FILLED else 0
                 old = self.rows(name)[:filled].copy() if filled else np.zeros((0, 0), dtype=np.int64)
                 self.widths[name] = self.memory[header] = width
