@@ -5,6 +5,7 @@ Imports inside functions and under ``TYPE_CHECKING`` count: they are dependencie
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,6 +116,15 @@ def is_type_checking(node: ast.stmt) -> bool:
 
 def test_the_package_follows_the_table() -> None:
     assert violations(PACKAGE) == []
+
+
+def test_the_page_shows_the_table() -> None:
+    page = PACKAGE.parents[1] / "docs" / "decisions" / "0001-layers.md"
+    rows = re.findall(r"^\| `(\w+)` \| ([\w ]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert {folder: below.strip() for folder, below in rows} == ALLOWED | {
+        "cli": "everything",
+        "core": "nothing",
+    }
 
 
 def test_the_tests_mirror_the_package() -> None:
