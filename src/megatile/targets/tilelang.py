@@ -143,8 +143,9 @@ class TileLangWriter:
                 raise
 
     def refuse(self, node: n.Node, why: str) -> None:
+        what = f"T.Scale('{node.scale}')" if isinstance(node, n.Scale) else type(node).__name__
         raise CompileError(
-            f"{type(node).__name__} {why} in a TileLang kernel",
+            f"{what} {why} in a TileLang kernel",
             place=node.span.place() if node.span else None,
             advice="mt.export(prog, 'cuda') may take it",
         )

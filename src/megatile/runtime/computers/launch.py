@@ -24,7 +24,7 @@ def launch_on_ranks(
     prepared: Callable[[int], ProgramMemory], timeout: float, started: Callable[[list[int]], None] | None
 ) -> float:
     """Run this rank's part of a program; the results of all are in the arrays of all afterwards."""
-    meeting = Meeting()
+    meeting = Meeting(timeout)
     memory, problem = None, None
     try:
         try:

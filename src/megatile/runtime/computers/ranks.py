@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import os
 import secrets
 import sys
+import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,8 @@ _PLACES = (0x2A0000000000, 0x150000000000, 0x620000000000, 0x3A0000000000, 0x2A0
 _TOKEN = 16
 SILENT_SECONDS = 3.0
 """After how long without a sign a rank counts as lost."""
+GONE_SECONDS = 2.0
+"""How long a rank that comes waits until it looks whether the others were started."""
 
 
 def started() -> bool:
@@ -40,22 +45,87 @@ def started() -> bool:
     )
 
 
-@cache
-def _group() -> Any:
-    """The process group of launches: gloo, over all ranks."""
+_met: list[Any] = []
+
+
+def _group(timeout: float) -> Any:
+    """The process group of launches: gloo, over all ranks, who are to come within so many seconds."""
+    if _met:
+        return _met[0]
     if importlib.util.find_spec("torch") is None:
         raise MissingTorchError("ranks of torchrun need torch", advice="pip install 'megatile[torch]'")
     import torch.distributed as dist
 
     if not dist.is_initialized():
         try:
-            dist.init_process_group("gloo")
+            if all(os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
+                store, rank, size = all_here(timeout)
+                dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+            else:
+                dist.init_process_group("gloo")
+        except LaunchError:
+            raise
         except (ValueError, RuntimeError) as problem:
             raise LaunchError(
                 f"the ranks did not find each other: {str(problem).splitlines()[0][:200]}",
                 advice="start them with torchrun, which sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
             ) from None
-    return dist.new_group(backend="gloo")
+    _met.append(dist.new_group(backend="gloo"))
+    return _met[0]
+
+
+def all_here(timeout: float) -> tuple[Any, int, int]:
+    """The store of the ranks once all have come to it, this one's number, and how many they are."""
+    import torch.distributed as dist
+
+    rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    keeps = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    begun, store, missing = time.monotonic(), None, [0]
+    while missing:
+        try:
+            if store is None:
+                found = dist.TCPStore(
+                    os.environ["MASTER_ADDR"], port, size, keeps, timedelta(seconds=5 if keeps else 1),
+                    wait_for_workers=False, multi_tenant=True,
+                )  # fmt: skip
+                store = dist.PrefixStore(f"megatile {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", found)
+                store.set(str(rank), "here")
+            missing = [r for r in range(size) if not store.check([str(r)])]
+        except dist.DistError:
+            if keeps:
+                raise
+        passed = time.monotonic() - begun
+        gone = sorted(ended(os.getppid()).intersection(missing)) if passed > GONE_SECONDS else []
+        if missing and (gone or passed > timeout):
+            late = gone or missing
+            names = f"rank{'s' * (len(late) > 1)} {', '.join(map(str, late[:8]))}{', …' * (len(late) > 8)}"
+            how = "ended before it came" if gone else f"did not come within {timeout:g} s"
+            raise LaunchError(f"{names} {how} to this launch", units=tuple(late),
+                              advice="all ranks call mt.launch; look at the output of that one")  # fmt: skip
+        if missing:
+            time.sleep(0.02)
+    assert store is not None
+    store.set_timeout(timedelta(minutes=30))
+    return store, rank, size
+
+
+def ended(parent: int) -> set[int]:
+    """The ranks that torchrun started here, as children of ``parent``, and that are no longer."""
+    try:
+        first = int(os.environ["RANK"]) - int(os.environ["LOCAL_RANK"])
+        ranks = set(range(first, first + int(os.environ["LOCAL_WORLD_SIZE"])))
+        for task in Path(f"/proc/{parent}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    values = dict(
+                        v.split(b"=", 1)
+                        for v in Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+                        if b"=" in v
+                    )
+                    ranks.discard(int(values.get(b"RANK", b"-1")))
+        return ranks
+    except (KeyError, ValueError, OSError):
+        return set()
 
 
 @cache
@@ -122,12 +192,12 @@ class Ranks:
 class Meeting:
     """The ranks agree on what they do: a mistake of one is one error on all."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: float) -> None:
         from megatile.runtime.agreement import Members
 
         if _over:
             raise LaunchError(f"no launch is possible any more: {_over[0]}", advice="start all ranks again")
-        self.members = Members(_group(), LaunchError)
+        self.members = Members(_group(timeout), LaunchError)
         talk_group()
         self.rank, self.size = self.members.rank, self.members.size
         self.token = secrets.token_bytes(_TOKEN)
