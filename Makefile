@@ -35,7 +35,8 @@ help: ## Print this list
 demo: $(READY) ## Show what megatile does; pictures and traces go to out/
 	@$(BIN)/python examples/demo.py $(DEMO_ARGS)
 
-test: lint $(if $(filter 1,$(TORCH)),$(TORCH_TRIED)) ## Formatting, lint, types, import layers, then all tests
+test: $(READY) ## Formatting, lint, types, import layers, then all tests
+	@$(MAKE) --no-print-directory -j2 lint $(if $(filter 1,$(TORCH)),$(TORCH_TRIED))
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 matrix: $(READY) ## Every collective on every network for 1 to 64 ranks, proved; long (see CONTRIBUTING.md)
