@@ -133,6 +133,8 @@ class MemoryLayer:
     write: str = "write_back"
     unit_bandwidth: float | None = None
     """What one unit alone gets of it in copies."""
+    unit_size: int | None = None
+    """What one unit alone gets of a cache that others use too."""
     sector: int | None = None
     """The least that is moved: rows of a copy begin and end at multiples of it."""
     banks: int | None = None

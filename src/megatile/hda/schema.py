@@ -213,6 +213,7 @@ class MemorySpec(_Part):
     efficiency: Share | None = None
     roofline: bool | None = None
     unit_bandwidth: Rate | None = None
+    unit_size: Size | None = None
     sector: Size | None = None
     banks: Count | None = None
     bank: Size | None = None

@@ -135,6 +135,16 @@ def test_arrays_are_where_they_fit():
     assert as_called(other, 1 << 20, 1) is other
 
 
+def test_one_core_has_less_of_a_cache_that_others_use():
+    sizes = {"memory.l3_cache.size": "24 MiB", "memory.l3_cache.unit_size": "8 MiB"}
+    hda = mt.machine("cpu", cores=3, memory_bandwidth="10 GB/s", **sizes)
+    last, ram = hda.memory("l3_cache"), hda.memory("ram")
+    for threads, room in ((1, 8), (2, 16), (3, 24)):
+        found = as_called(hda, 32 << 20, threads).memory("ram").bandwidth
+        expected = 1 / (room / 32 / last.bandwidth + (1 - room / 32) / ram.bandwidth)
+        assert found == pytest.approx(expected, rel=1e-4)
+
+
 def test_every_array_of_a_call_takes_its_time_and_threads_are_woken():
     hda = mt.machine("cpu")
     before = {s.name: s.overhead_ps for s in hda.control.launch}

@@ -120,18 +120,20 @@ class Host:
         sizes = {self.l2 // 2, 4 * self.l2, *(s for s in more if s <= LARGEST), 2 * LARGEST}
         return {size: self.copying(size, threads) for size in sorted(sizes)}
 
-    def l3(self, tables: Iterable[dict[int, Sample]]) -> tuple[int, float]:
-        """Bytes of the last cache that this computer really has for itself (others may use it too), and how
-        far off the copies are then: so much of larger arrays stays in it, as `k.compare` has it."""
-        parts = []
-        for copies in tables:
-            inside, behind = copies[4 * self.l2].seconds, copies[max(copies)].seconds
-            if behind <= inside:
-                return max(copies), 0.5
-            parts += [(size, (s.seconds - inside) / (behind - inside)) for size, s in copies.items()]
+    def fastest(self, copies: dict[int, Sample]) -> int:
+        """The size of the fastest copies that the second cache does not hold."""
+        return min((size for size in copies if size > 2 * self.l2), key=lambda size: copies[size].seconds)
+
+    def l3(self, copies: dict[int, Sample]) -> tuple[int, float]:
+        """Bytes of the last cache that these copies really have for themselves (others may use it too), and
+        how far off they are then: so much of larger arrays stays in it, as `k.compare` has it."""
+        inside, behind = copies[self.fastest(copies)].seconds, copies[max(copies)].seconds
+        if behind <= inside:
+            return max(copies), 0.5
+        parts = {size: (s.seconds - inside) / (behind - inside) for size, s in copies.items()}
 
         def off(size: float) -> float:
-            return statistics.fmean(abs(part - max(0.0, 1 - size / of)) for of, part in parts)
+            return statistics.fmean(abs(part - max(0.0, 1 - size / of)) for of, part in parts.items())
 
         steps = range(8 * (LARGEST // self.l2).bit_length())
         size = min((4 * self.l2 * 2 ** (e / 8) for e in steps), key=off)
@@ -206,8 +208,8 @@ def matrix_products(host: Host) -> Iterator[Figure]:
 def memories(host: Host) -> Iterator[Figure]:
     one = host.copies(1)
     every = host.copies(host.cores) if host.cores > 1 else one
-    size, uncertain = host.l3((one, every))
-    near, inside = one[host.l2 // 2], one[4 * host.l2]
+    alone, together = host.l3(one), host.l3(every)
+    near, inside = one[host.l2 // 2], one[host.fastest(one)]
     how = "copies through tiles, both arrays together "
     yield rate("memory.scratch.bandwidth", 1, "B/s", near, how + format_bytes(host.l2 / 2))
     best = min(near, inside, key=lambda s: s.seconds)
@@ -221,12 +223,16 @@ def memories(host: Host) -> Iterator[Figure]:
     direct = host.step(samples.moving, count, steps=1)
     how_much = f"an array of {format_bytes(4 * count)} copied at once"
     yield rate("engines.memcpy.bandwidth", 4 * count, "B/s", direct, how_much)
-    yield Figure("memory.l3_cache.size", size, "B", uncertain, host.rounds, "where copies become slower")
-    for name, both in (("l3_cache", 4 * host.l2), ("ram", max(one))):
-        said = how + format_bytes(both)
-        yield rate(f"memory.{name}.unit_bandwidth", 1, "B/s", one[both], said + ", one core")
-        best = min(every[both], one[both], key=lambda s: s.seconds)
-        yield rate(f"memory.{name}.bandwidth", 1, "B/s", best, said + f", {host.cores} cores")
+    for key, (size, off), cores in (("size", max(alone, together), host.cores), ("unit_size", alone, 1)):
+        slower = f"where copies by {cores} core{'s' * (cores > 1)} become slower"
+        yield Figure(f"memory.l3_cache.{key}", size, "B", off, host.rounds, slower)
+    fastest, largest = (host.fastest(one), host.fastest(every)), max(one)
+    for name, of, all_of in (("l3_cache", *fastest), ("ram", largest, largest)):
+        said = how + format_bytes(of) + ", one core"
+        yield rate(f"memory.{name}.unit_bandwidth", 1, "B/s", one[of], said)
+        many = min((every[all_of], one[of]), key=lambda s: s.seconds)
+        said = how + format_bytes(all_of) + f", {host.cores} cores"
+        yield rate(f"memory.{name}.bandwidth", 1, "B/s", many, said)
 
 
 @cache

@@ -148,8 +148,10 @@ def as_called(hda: HDA, nbytes: int, threads: int, devices: int = 1, tile: int =
     if not {"socket", "core"} <= {level.name for level in hda.levels} or not {*CACHES, "ram"} <= names:
         return hda
     own, shared, ram = (hda.memory(m) for m in (*CACHES, "ram"))
-    kept = min(1.0, shared.size / max(nbytes, 1))
-    behind = _partly(kept, _rates(shared, 1), _rates(ram, 1))
+    more = (threads - 1) / max(1, hda.count("block", within="device") - 1)
+    alone = shared.unit_size or shared.size
+    room = alone + min(1.0, more) * (shared.size - alone)
+    behind = _partly(min(1.0, room / max(nbytes, 1)), _rates(shared, 1), _rates(ram, 1))
     rates = _partly(held(nbytes, own), _rates(own, threads), behind)
     first = hda.memory("l1_cache")
     if first.fill is not None:
