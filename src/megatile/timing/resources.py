@@ -476,34 +476,27 @@ class Resources:
     ) -> list[tuple[Path, Alike]]:
         """The paths of many transfers at once (arrays of units), in groups that are alike: the path of the
         first of each."""
-        how = (memory, peers, peer_memory, chunk, same, caches, by)
-        what = ("paths", *how[:1], *how[2:])
-        found: list[tuple[Path, Alike]] = self._of_all(what, units, peers, lambda: [*self._some(units, *how)])
+        how = (memory, peer_memory, chunk, same, caches, by)
+        found: list[tuple[Path, Alike]] = self._of_all(
+            ("paths", *how), units, peers, lambda: [*self._groups(units, peers, *how)]
+        )
         return found
 
     def _of_all(self, what: tuple[Any, ...], units: Any, peers: Any, find: Callable[[], Any]) -> Any:
         """Something about many pairs of units; of few, plans that see the machine alike find it out once."""
+        if len(units) > FEW:
+            return find()
         ends = self.spots[units], self.spots[peers], units == peers
         key = (*what, *(each.tobytes() for each in ends))
-        found = self._pairs.get(key)
-        if found is None:
+        if key not in self._pairs:
             found = find()
             if len(self._pairs) > FEW:
                 self._pairs.clear()
-            if len(units) <= FEW:
-                self._pairs[key] = found
-        return found
+            self._pairs[key] = found
+        return self._pairs[key]
 
-    def _some(
-        self,
-        units: Any,
-        memory: str,
-        peers: Any,
-        peer_memory: str,
-        chunk: int | None,
-        same: bool | None,
-        caches: bool,
-        by: str,
+    def _groups(
+        self, units: Any, peers: Any, memory: str, peer_memory: str, chunk: Any, same: Any, *how: Any
     ) -> Iterator[tuple[Path, Alike]]:
         key = np.zeros(len(units), dtype=np.int64) if same is not None else (units == peers).astype(np.int64)
         for name, ends in ((memory, units), (peer_memory, peers)):
@@ -515,7 +508,7 @@ class Resources:
             for part in equal(key[group.pairs]):
                 pairs, shifts = group.pairs[part], group.shifts[part] - group.shifts[part[0]]
                 ends = int(units[pairs[0]]), int(peers[pairs[0]])
-                path = self.path(ends[0], memory, ends[1], peer_memory, chunk, same, caches, by)
+                path = self.path(ends[0], memory, ends[1], peer_memory, chunk, same, *how)
                 yield path, Alike(group.network, pairs, shifts)
 
     def _told_apart(self, memory: str) -> tuple[MemoryLayer, ...]:
