@@ -75,6 +75,22 @@ def test_no_random_program_beats_its_bounds(machine) -> None:
     assert done
 
 
+@pytest.mark.parametrize("blocks", [2, 8])
+def test_no_broadcast_in_a_cluster_beats_its_bounds(blocks: int) -> None:
+    @T.program
+    def kernel(X: T.Tensor((64, 128), "f16"), Z: T.Tensor((64 * blocks, 128), "f16")):
+        with T.Kernel(cluster=2, block=blocks, threads=128), T.Scale("cluster"), T.Scale("block") as (b, _):
+            x = T.alloc((64, 128), "f16", level="l1")
+            if b == 0:
+                T.copy(x, X[0, 0])
+            T.broadcast(x, root=0, impl="multicast")
+            T.copy(Z[b * 64, 0], x)
+
+    low = mt.lower(kernel, machine=H100)
+    bounds = mt.price(low)
+    assert 0 < bounds.lower_ps <= mt.simulate(low, record=False).time_ps <= bounds.upper_ps
+
+
 @QUICK
 @given(PROGRAMS, st.sampled_from(RATE_NAMES))
 def test_doubling_a_rate_never_hurts(program, name) -> None:
