@@ -86,8 +86,8 @@ def _optimise(module: Any, machine: Any) -> None:
     import llvmlite.binding as llvm
 
     if hasattr(llvm, "create_pass_builder"):
-        options = llvm.create_pipeline_tuning_options(speed_level=2)
-        options.loop_vectorization = options.slp_vectorization = False
+        options = llvm.create_pipeline_tuning_options(speed_level=1)
+        options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
         builder = llvm.create_pass_builder(machine, options)
         builder.getModulePassManager().run(module, builder)
     else:  # releases before 0.44

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from megatile.sim.engine.instances import one_less
 from megatile.sim.engine.rows import (
-    apart,
     command_row,
     inlined,
     jit,
@@ -16,7 +15,7 @@ from megatile.sim.engine.rows import (
 from megatile.sim.state import *
 
 
-@apart
+@inlined
 def new_command(s, what, g, at):
     c = s[FREE_COMMAND]
     if c == NONE:

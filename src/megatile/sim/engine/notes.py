@@ -30,7 +30,7 @@ def note(s, g, at, kind, engine, start, end, why, nbytes, queue, message, path):
     return n
 
 
-@jit
+@inlined
 def keep_accesses(s, count):
     """Where it is kept what a recorded command touches: the rows of its accesses, their number first."""
     first = s[AUX]
