@@ -699,12 +699,12 @@ MEETING = {"put", "get", "allreduce", "lse_merge", "allgather", "reduce_scatter"
 
 @cache
 def random_program(seed: int, one_device: bool = False) -> RandomProgram:
-    """``one_device``: inside one device; blocks do not wait for each other, nor other units in unequal ways."""
+    """``one_device``: inside one device; blocks do not wait for each other, and units send as much to each."""
     rng = random.Random(seed)
     cfg = random_config(rng)
     if one_device:
         cfg.devices, cfg.scale = (1,), rng.choice(SCALES[1:])
-    refused = MEETING if cfg.scale == "block" else {"groups", "uneven_all_to_all"}
+    refused = MEETING if cfg.scale == "block" else {"uneven_all_to_all"}
     steps = []
     for _ in range(rng.randint(3, 8)):
         name = rng.choice(

@@ -5,10 +5,11 @@
 
 import os
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
-from tests.language.tile.random_programs import random_program
+from tests.language.tile.random_programs import Config, RandomProgram, build, random_program
 
 import megatile as mt
 from megatile.language.tile.errors import ProgramWarning
@@ -18,7 +19,17 @@ COUNT = int(os.environ.get("MEGATILE_RANDOM_PROGRAMS", "12"))
 
 @pytest.mark.parametrize("seed", range(COUNT))
 def test_random_program(seed: int) -> None:
-    case = random_program(seed, one_device=True)
+    check(random_program(seed, one_device=True))
+
+
+@pytest.mark.parametrize("scale", ["warp", "block"])
+def test_barriers_of_some_units(scale: str) -> None:
+    config = Config(scale, (1,), 4 if scale == "block" else 2, 1, 4, 3, 5, 5)
+    steps: list[tuple[str, Any]] = [("groups", None)] * 2
+    check(RandomProgram(0, config, steps, build(config, steps)))
+
+
+def check(case: RandomProgram) -> None:
     arrays = case.arrays()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ProgramWarning)

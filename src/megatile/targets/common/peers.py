@@ -6,7 +6,9 @@ import math
 from typing import Any
 
 from megatile.core.expr import Const, Symbol, binary, simplify
+from megatile.ir import nodes as n
 from megatile.targets.common.elements import Value
+from megatile.targets.common.errors import CompileError
 from megatile.targets.common.expressions import whole
 from megatile.targets.common.scope import Peer, Scope
 
@@ -62,3 +64,25 @@ def peer(scope: Scope, number: Any, axis: int | None, scale: str | None = None) 
             path[one.name] = Const(0)
     depth, instance = scope.spread
     return Peer(path, high, instance.format(name) if depth == high else "")
+
+
+def met(scope: Scope, node: n.Barrier) -> tuple[str, int]:
+    """Which of the meetings of a group's units a barrier is, and how many units come to it."""
+    first, stride, count = line(scope, node.axis)
+    needed = count
+    if isinstance(node.units, int):
+        needed = node.units
+    elif node.units is not None:
+        ranks = [r for r in node.units if r < count]
+        needed = len(ranks)
+        mine = " || ".join(f"{scope.rank} == {first} + {r * stride}" for r in ranks) or "0"
+        site = scope.site("barrier", "a unit comes to a barrier that is not for it")
+        scope.text.add(f"if (!({mine})) fail(failure, {site}, {scope.rank});")
+    if node.group is not None:
+        if node.axis is not None:
+            raise CompileError(
+                "a barrier with both axis= and group= cannot be compiled yet", advice="give one"
+            )
+        site = scope.site("barrier", "group={} of a barrier is outside the ranks there are")
+        first = f"inside(failure, {site}, {scope.whole(node.group)}, {count})"
+    return first, needed

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from megatile.ir import nodes as n
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.expressions import whole
-from megatile.targets.common.peers import KINDS, line, peer
+from megatile.targets.common.peers import KINDS, line, met, peer
 from megatile.targets.common.scalars import own_statements
 from megatile.targets.common.scope import Frame, Scope, Text
 from megatile.targets.cpu.moving import copy_statement
@@ -117,23 +117,7 @@ def _meeting(scope: Scope, key: Any, first: str) -> str:
 def barrier(scope: Scope, node: n.Barrier) -> None:
     if scope.frame is None:  # alone
         return
-    first, stride, count = line(scope, node.axis)
-    needed = count
-    if isinstance(node.units, int):
-        needed = node.units
-    elif node.units is not None:
-        ranks = [r for r in node.units if r < count]
-        needed = len(ranks)
-        mine = " || ".join(f"f->is.rank == {first} + {r * stride}" for r in ranks) or "0"
-        site = scope.site("barrier", "a unit comes to a barrier that is not for it")
-        scope.text.add(f"if (!({mine})) fail(failure, {site}, f->is.rank);")
-    if node.group is not None:
-        if node.axis is not None:
-            raise CompileError(
-                "a barrier with both axis= and group= cannot be compiled yet", advice="give one"
-            )
-        site = scope.site("barrier", "group={} of a barrier is outside the ranks there are")
-        first = f"inside(failure, {site}, {scope.whole(node.group)}, {count})"
+    first, needed = met(scope, node)
     meeting = _meeting(scope, ("barrier", node.name, node.axis, node.units), first)
     _meet(scope, meeting, needed)
 

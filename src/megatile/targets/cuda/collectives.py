@@ -32,7 +32,9 @@ def meet(scope: DeviceScope, axis: int | None = None) -> None:
     """All units of the group, that is, all threads of the unit above them; or those of a line of blocks."""
     if scope.group[0] < scope.gen.kernel.instance:
         first, _, count = line(scope, axis)
-        scope.text.add(f"blocks_meet({scope.gen.meeting(axis)} + {first}, {count});")
+        scope.text.add(
+            f"blocks_meet({scope.gen.meeting(scope.gen.kernel.instance, axis)} + {first}, {count});"
+        )
     elif sync := scope.gen.team(scope.group[0]).sync:
         scope.text.add(sync)
     scope.hazards = Hazards()

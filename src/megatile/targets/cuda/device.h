@@ -44,18 +44,19 @@ INLINE void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::
 INLINE void take_turns(void) {}
 /* Blocks that are all there at once (a cooperative launch) meet; `meeting` is in global memory, first zero. */
 struct meeting { int arrived, generation; };
+INLINE void meet_at(struct meeting *m, int units) {
+  const int seen = *(volatile int *)&m->generation;
+  __threadfence();
+  if (atomicAdd(&m->arrived, 1) == units - 1) {
+    *(volatile int *)&m->arrived = 0;
+    __threadfence();
+    atomicAdd(&m->generation, 1);
+  } else while (*(volatile int *)&m->generation == seen) __nanosleep(40);
+  __threadfence();
+}
 INLINE void blocks_meet(struct meeting *m, int blocks) {
   __syncthreads();
-  if (threadIdx.x == 0) {
-    const int seen = *(volatile int *)&m->generation;
-    __threadfence();
-    if (atomicAdd(&m->arrived, 1) == blocks - 1) {
-      *(volatile int *)&m->arrived = 0;
-      __threadfence();
-      atomicAdd(&m->generation, 1);
-    } else while (*(volatile int *)&m->generation == seen) __nanosleep(40);
-    __threadfence();
-  }
+  if (threadIdx.x == 0) meet_at(m, blocks);
   __syncthreads();
 }
 INLINE void wait_until(const int *flag, long value) { while (*(const volatile int *)flag < value) __nanosleep(20); __threadfence(); }

@@ -170,13 +170,14 @@ INLINE int atomicAdd(int *at, int value) { return __atomic_fetch_add(at, value, 
 INLINE float atomicAdd(float *at, float value) { const float old = *at; *at = old + value; return old; }
 INLINE void named_sync(int id, int threads) { emulated.meet(emulated.here->named + id, threads); }
 struct meeting { int arrived, generation; };
+INLINE void meet_at(struct meeting *m, int units) {
+  const int seen = m->generation;
+  if (atomicAdd(&m->arrived, 1) == units - 1) m->arrived = 0, m->generation++;
+  else while (m->generation == seen) emulated.give_way(&m->generation);
+}
 INLINE void blocks_meet(struct meeting *m, int blocks) {
   __syncthreads();
-  if (threadIdx.x == 0) {
-    const int seen = m->generation;
-    if (atomicAdd(&m->arrived, 1) == blocks - 1) m->arrived = 0, m->generation++;
-    else while (m->generation == seen) emulated.give_way(&m->generation);
-  }
+  if (threadIdx.x == 0) meet_at(m, blocks);
   __syncthreads();
 }
 INLINE void take_turns(void) { emulated.give_way(0); }

@@ -77,18 +77,17 @@ class DeviceWriter(Writer):
                 )
         self.kernels: list[str] = []
         self.kernel: _Kernel | None = None
-        self.meetings: dict[int | None, tuple[int, int]] = {}
-        """Where blocks meet, along an axis or all: places of the launch's memory, and bytes."""
+        self.meetings: dict[Any, tuple[int, int]] = {}
+        """Where units meet in the launch's memory: places, and bytes."""
 
-    def meeting(self, axis: int | None) -> str:
-        """The meetings of blocks, one for each that may be the first of its line."""
-        assert self.kernel is not None
-        if axis not in self.meetings:
-            count = math.prod(s.count for s in self.launch.scales[: self.kernel.instance])
+    def meeting(self, depth: int, *key: Any) -> str:
+        """The meetings of a kind, one for each unit at a depth, which may be the first of its line."""
+        if (depth, key) not in self.meetings:
+            count = math.prod(s.count for s in self.launch.scales[:depth])
             size = -(-8 * count // 128) * 128
-            self.meetings[axis] = self.storages.launch_bytes, size
+            self.meetings[depth, key] = self.storages.launch_bytes, size
             self.storages.launch_bytes += size
-        return f"(struct meeting *)(launch + {self.meetings[axis][0]})"
+        return f"(struct meeting *)(launch + {self.meetings[depth, key][0]})"
 
     def placed(self, program: Program) -> DeviceAllocation:
         return DeviceAllocation(program)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
+from megatile.core.expr import simplify
 from megatile.ir import nodes as n
 from megatile.targets.common import statements as common
 from megatile.targets.common.elements import converted
-from megatile.targets.common.errors import CompileError
-from megatile.targets.common.expressions import write
-from megatile.targets.common.peers import peer
+from megatile.targets.common.expressions import whole, write
+from megatile.targets.common.peers import met, peer
 from megatile.targets.common.scalars import Scalars, simplify_whole
 from megatile.targets.common.statements import Rules, registrar
 from megatile.targets.cuda.collectives import between_blocks, collective, meet
@@ -99,11 +101,18 @@ def _fence(scope: DeviceScope, node: n.Fence) -> None:
 @rule(n.Barrier)
 def _barrier(scope: DeviceScope, node: n.Barrier) -> None:
     blocks = between_blocks(scope, "this barrier")
-    if (node.axis is not None and not blocks) or node.group is not None or node.units is not None:
-        raise CompileError(
-            "a barrier of some of the units cannot be written as CUDA yet", advice="let all units meet"
-        )
-    meet(scope, node.axis)
+    if node.group is None and node.units is None and (node.axis is None or blocks):
+        meet(scope, node.axis)
+        return
+    first, needed = met(scope, node)  # one thread of each unit waits for the others, in global memory
+    gen, (low, high) = scope.gen, scope.group
+    above = gen.storages.flat(tuple(s.name for s in gen.launch.scales[:low]), scope.path)
+    inside = math.prod(s.count for s in gen.launch.scales[low:high])
+    place = f"{whole(simplify(above), scope)} * {inside} + {first}"
+    meeting = gen.meeting(high, node.name, node.axis, node.units)
+    scope.sync()
+    scope.text.add(f"if ({scope.crew.index} == 0) meet_at({meeting} + {place}, {needed});")
+    scope.sync()
 
 
 @rule(n.Signal)
