@@ -304,6 +304,8 @@ def write_page(lines: list[str], attention: list[str], said: str, rest: list[str
             "another has ended (`begin`, 0.4 µs). Calls with many key heads for many tokens had been",
             "predicted 20 to 50 % too short, and the reason is the cache: blocks of 512 threads, four to an",
             "SM, each three loads after one another. Over all rows a wave of them takes 2.0 µs.",
+            "What one SM gets from the L2 (`unit_bandwidth`, 64 bytes a cycle) is assumed; 40 and 60 GB/s",
+            "were tried on these rows and on those of products, and were worse.",
             "",
             "| batch × tokens, heads/kv heads | measured µs | predicted | error | source |",
             "|---|---:|---:|---:|---|",
